@@ -1,0 +1,22 @@
+//! The deciding half of hq: identifiers, id ranges, resources, task templates and the state machines
+//! of server and worker.
+//!
+//! Nothing in this crate performs I/O, reads a clock, starts a thread or draws a random number: time,
+//! messages and process exits come in as inputs, decisions go out as effects. It therefore does not
+//! know sockets, processes, files or the wire format. See `docs/architecture.md`.
+
+pub mod id;
+pub mod job;
+pub mod outcome;
+pub mod range;
+pub mod resource;
+pub mod scheduler;
+pub mod server_state;
+pub mod task;
+pub mod template;
+pub mod time;
+pub mod worker;
+pub mod worker_state;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

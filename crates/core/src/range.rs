@@ -1,0 +1,407 @@
+//! Sets of task ids as ranges: what users write (`1-10,20-100:10`), and dense index sets.
+//!
+//! [`IdArray`] keeps ids in the order and with the steps in which they were given; position `i` of an
+//! array is the *index* under which the server keeps the task. [`IndexSet`] is a set of such indices as
+//! disjoint ranges. Neither costs memory per element.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// `count` ids starting at `first`, `step` apart. `count >= 1`, `step >= 1`, the last id fits `u32`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IdRange {
+    first: u32,
+    count: u32,
+    step: u32,
+}
+
+/// A range that does not exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RangeError {
+    /// Empty, step zero, or beyond `u32`.
+    #[error("Invalid range")]
+    Invalid,
+    /// One id in two ranges.
+    #[error("Ranges overlap")]
+    Overlap,
+    /// More ids than a `u32` counts.
+    #[error("too many ids")]
+    TooMany,
+}
+
+impl IdRange {
+    /// Builds a range.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::Invalid`] if `count` or `step` is 0 or the last id does not fit `u32`.
+    pub fn new(first: u32, count: u32, step: u32) -> Result<Self, RangeError> {
+        if count == 0 || step == 0 {
+            return Err(RangeError::Invalid);
+        }
+        let last = u64::from(first) + u64::from(count - 1) * u64::from(step);
+        if last > u64::from(u32::MAX) {
+            return Err(RangeError::Invalid);
+        }
+        Ok(Self { first, count, step: if count == 1 { 1 } else { step } })
+    }
+
+    /// A single id.
+    #[must_use]
+    pub const fn single(id: u32) -> Self {
+        Self { first: id, count: 1, step: 1 }
+    }
+
+    /// First id.
+    #[must_use]
+    pub const fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// Number of ids.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Distance of neighbours; 1 for a single id.
+    #[must_use]
+    pub const fn step(&self) -> u32 {
+        self.step
+    }
+
+    /// Last id.
+    #[must_use]
+    pub const fn last(&self) -> u32 {
+        self.first + (self.count - 1) * self.step
+    }
+
+    /// Position of `id` in the range.
+    #[must_use]
+    pub const fn position(&self, id: u32) -> Option<u32> {
+        if id < self.first || id > self.last() || (id - self.first) % self.step != 0 {
+            return None;
+        }
+        Some((id - self.first) / self.step)
+    }
+
+    /// All ids in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + use<> {
+        let Self { first, count, step } = *self;
+        (0..count).map(move |i| first + i * step)
+    }
+}
+
+impl fmt::Display for IdRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.count, self.step) {
+            (1, _) => write!(f, "{}", self.first),
+            (_, 1) => write!(f, "{}-{}", self.first, self.last()),
+            (_, step) => write!(f, "{}-{}:{step}", self.first, self.last()),
+        }
+    }
+}
+
+/// Disjoint id ranges in the order in which they were given; may be empty.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct IdArray {
+    ranges: Vec<IdRange>,
+    /// Index of the first id of each range.
+    starts: Vec<u32>,
+    len: u32,
+}
+
+impl IdArray {
+    /// Builds an array from ranges.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::Overlap`] if an id occurs twice, [`RangeError::TooMany`] if the total exceeds `u32`.
+    pub fn new(ranges: Vec<IdRange>) -> Result<Self, RangeError> {
+        if has_overlap(&ranges) {
+            return Err(RangeError::Overlap);
+        }
+        Self::from_disjoint(ranges)
+    }
+
+    fn from_disjoint(ranges: Vec<IdRange>) -> Result<Self, RangeError> {
+        let mut starts = Vec::with_capacity(ranges.len());
+        let mut len = 0u32;
+        for range in &ranges {
+            starts.push(len);
+            len = len.checked_add(range.count).ok_or(RangeError::TooMany)?;
+        }
+        Ok(Self { ranges, starts, len })
+    }
+
+    /// `first, first + 1, …`: `count` consecutive ids; empty for 0.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::Invalid`] if the last id does not fit `u32`.
+    pub fn consecutive(first: u32, count: u32) -> Result<Self, RangeError> {
+        if count == 0 {
+            return Ok(Self::default());
+        }
+        Self::from_disjoint(vec![IdRange::new(first, count, 1)?])
+    }
+
+    /// Merges sorted, distinct ids into ranges of step 1.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::Overlap`] if the ids are not strictly ascending.
+    pub fn from_sorted(ids: impl IntoIterator<Item = u32>) -> Result<Self, RangeError> {
+        let mut ranges: Vec<IdRange> = Vec::new();
+        for id in ids {
+            match ranges.last_mut() {
+                Some(range) if id <= range.last() => return Err(RangeError::Overlap),
+                Some(range) if id == range.last() + 1 => range.count += 1,
+                _ => ranges.push(IdRange::single(id)),
+            }
+        }
+        Self::from_disjoint(ranges)
+    }
+
+    /// Number of ids.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there is no id.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The ranges as given.
+    #[must_use]
+    pub fn ranges(&self) -> &[IdRange] {
+        &self.ranges
+    }
+
+    /// Largest id.
+    #[must_use]
+    pub fn max(&self) -> Option<u32> {
+        self.ranges.iter().map(IdRange::last).max()
+    }
+
+    /// Id at `index`. O(log ranges).
+    #[must_use]
+    pub fn get(&self, index: u32) -> Option<u32> {
+        if index >= self.len {
+            return None;
+        }
+        let slot = self.starts.partition_point(|start| *start <= index) - 1;
+        let range = self.ranges[slot];
+        Some(range.first + (index - self.starts[slot]) * range.step)
+    }
+
+    /// Index of `id`. O(ranges).
+    #[must_use]
+    pub fn position(&self, id: u32) -> Option<u32> {
+        self.ranges
+            .iter()
+            .zip(&self.starts)
+            .find_map(|(range, start)| range.position(id).map(|offset| start + offset))
+    }
+
+    /// All ids in index order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ranges.iter().flat_map(IdRange::iter)
+    }
+
+    /// The ids at indices `from..to` as ranges; `to` is cut at the length.
+    #[must_use]
+    pub fn slice(&self, from: u32, to: u32) -> Vec<IdRange> {
+        let to = to.min(self.len);
+        let mut slot = self.starts.partition_point(|start| *start <= from).saturating_sub(1);
+        let mut parts = Vec::new();
+        let mut index = from;
+        while index < to {
+            let (range, start) = (self.ranges[slot], self.starts[slot]);
+            let offset = index - start;
+            let count = (range.count - offset).min(to - index);
+            let step = if count == 1 { 1 } else { range.step };
+            parts.push(IdRange { first: range.first + offset * range.step, count, step });
+            index += count;
+            slot += 1;
+        }
+        parts
+    }
+}
+
+impl fmt::Display for IdArray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, range) in self.ranges.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            fmt::Display::fmt(range, f)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether any id occurs twice. Ranges are compared only where their spans cross: O(r log r) plus the
+/// crossing pairs.
+fn has_overlap(ranges: &[IdRange]) -> bool {
+    let mut sorted: Vec<&IdRange> = ranges.iter().collect();
+    sorted.sort_by_key(|range| range.first);
+    let mut open: Vec<&IdRange> = Vec::new();
+    for range in sorted {
+        open.retain(|other| other.last() >= range.first);
+        if open.iter().any(|other| ranges_share_id(other, range)) {
+            return true;
+        }
+        open.push(range);
+    }
+    false
+}
+
+/// Whether two arithmetic progressions meet. Walks the one with fewer members in the common span.
+fn ranges_share_id(a: &IdRange, b: &IdRange) -> bool {
+    if a.step == 1 && b.step == 1 {
+        return a.first <= b.last() && b.first <= a.last();
+    }
+    if a.step == b.step {
+        let spans_cross = a.first <= b.last() && b.first <= a.last();
+        return spans_cross && a.first % a.step == b.first % b.step;
+    }
+    let gcd = gcd(a.step, b.step);
+    if a.first % gcd != b.first % gcd {
+        return false;
+    }
+    // A common id exists in the infinite progressions; look for it in the common span, where the
+    // ids of the coarser one are few.
+    let (coarse, fine) = if a.step > b.step { (a, b) } else { (b, a) };
+    let low = a.first.max(b.first);
+    let high = a.last().min(b.last());
+    let skip = low.saturating_sub(coarse.first).div_ceil(coarse.step);
+    (skip..coarse.count)
+        .map(|i| coarse.first + i * coarse.step)
+        .take_while(|id| *id <= high)
+        .take(fine.step as usize)
+        .any(|id| fine.position(id).is_some())
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// A set of `u32` indices as disjoint, non-adjacent half-open ranges.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct IndexSet {
+    /// start -> end (exclusive)
+    ranges: BTreeMap<u32, u32>,
+    len: u32,
+}
+
+impl IndexSet {
+    /// The empty set.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { ranges: BTreeMap::new(), len: 0 }
+    }
+
+    /// Number of members.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there is no member.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether `index` is a member. O(log ranges).
+    #[must_use]
+    pub fn contains(&self, index: u32) -> bool {
+        self.ranges.range(..=index).next_back().is_some_and(|(_, end)| index < *end)
+    }
+
+    /// Adds `from..to`; members that are there already are kept.
+    pub fn insert_range(&mut self, from: u32, to: u32) {
+        if from >= to {
+            return;
+        }
+        let (mut start, mut end) = (from, to);
+        // Swallow every range that touches `from..to`.
+        while let Some((&s, &e)) = self.ranges.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            self.ranges.remove(&s);
+            self.len -= e - s;
+            start = start.min(s);
+            end = end.max(e);
+        }
+        self.ranges.insert(start, end);
+        self.len += end - start;
+    }
+
+    /// Adds one index.
+    pub fn insert(&mut self, index: u32) {
+        if let Some(end) = index.checked_add(1) {
+            self.insert_range(index, end);
+        }
+    }
+
+    /// Removes `from..to`, as far as present.
+    pub fn remove_range(&mut self, from: u32, to: u32) {
+        if from >= to {
+            return;
+        }
+        while let Some((&start, &end)) = self.ranges.range(..to).next_back() {
+            if end <= from {
+                break;
+            }
+            self.ranges.remove(&start);
+            self.len -= end - start;
+            if start < from {
+                self.ranges.insert(start, from);
+                self.len += from - start;
+            }
+            if end > to {
+                self.ranges.insert(to, end);
+                self.len += end - to;
+            }
+        }
+    }
+
+    /// Removes one index; says whether it was there.
+    pub fn remove(&mut self, index: u32) -> bool {
+        let before = self.len;
+        if let Some(end) = index.checked_add(1) {
+            self.remove_range(index, end);
+        }
+        self.len < before
+    }
+
+    /// Takes the smallest members as one range of at most `limit`; `None` if empty or `limit` is 0.
+    pub fn pop_front(&mut self, limit: u32) -> Option<(u32, u32)> {
+        if limit == 0 {
+            return None;
+        }
+        let (&start, &end) = self.ranges.iter().next()?;
+        let to = end.min(start.saturating_add(limit));
+        self.remove_range(start, to);
+        Some((start, to))
+    }
+
+    /// The ranges `(from, to)`, `to` exclusive, ascending.
+    pub fn ranges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.ranges.iter().map(|(start, end)| (*start, *end))
+    }
+
+    /// All members, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ranges().flat_map(|(from, to)| from..to)
+    }
+}
+
+#[cfg(test)]
+mod tests;

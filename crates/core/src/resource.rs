@@ -1,0 +1,7 @@
+//! Resources: what a worker has, what a task asks for, and which concrete indices are free.
+//!
+//! The server counts amounts; the worker owns the indices. See `docs/architecture.md`.
+
+pub mod amount;
+pub mod descriptor;
+pub mod request;

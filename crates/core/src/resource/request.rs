@@ -1,0 +1,205 @@
+//! What a task asks for: amounts with a policy, in one or more variants.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::amount::{Amount, UNITS_PER_WHOLE};
+
+/// Most variants one task may have.
+pub const VARIANTS_MAX: usize = 32;
+
+/// How indices are chosen when a pool has several groups.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Policy {
+    /// As few groups as now possible, evenly filled.
+    #[default]
+    Compact,
+    /// As few groups as the worker could ever do.
+    ForceCompact,
+    /// As few groups as now possible, one filled after the other.
+    Tight,
+    /// As `Tight`, with as few groups as the worker could ever do.
+    ForceTight,
+    /// As many groups as possible.
+    Scatter,
+    /// The whole pool; the amount is ignored.
+    All,
+}
+
+/// Request for one resource.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ResourceEntry {
+    /// Name of the resource.
+    pub resource: Box<str>,
+    /// How indices are chosen.
+    pub policy: Policy,
+    /// Amount; zero for [`Policy::All`].
+    pub amount: Amount,
+}
+
+impl fmt::Display for ResourceEntry {
+    /// `2 compact`, `0.5 tight!`, `all`: the text of `HQ_RESOURCE_REQUEST_*`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policy = match self.policy {
+            Policy::Compact => "compact",
+            Policy::ForceCompact => "compact!",
+            Policy::Tight => "tight",
+            Policy::ForceTight => "tight!",
+            Policy::Scatter => "scatter",
+            Policy::All => return f.write_str("all"),
+        };
+        write!(f, "{} {policy}", self.amount)
+    }
+}
+
+/// One alternative of what a task needs.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ResourceRequest {
+    /// Single-node resources, `cpus` first, then by name; empty for multi-node requests.
+    pub entries: Vec<ResourceEntry>,
+    /// Whole nodes asked for; 0 = a single-node task.
+    pub n_nodes: u32,
+    /// Least remaining lifetime of the worker.
+    pub min_time: Duration,
+    /// Scheduling weight in units of 1/10 000.
+    pub weight: u32,
+}
+
+impl ResourceRequest {
+    /// `count` cpus, the default policy and weight.
+    #[must_use]
+    pub fn cpus(count: u32) -> Self {
+        let cpus = ResourceEntry {
+            resource: "cpus".into(),
+            policy: Policy::Compact,
+            amount: Amount::whole(count),
+        };
+        Self {
+            entries: vec![cpus],
+            n_nodes: 0,
+            min_time: Duration::ZERO,
+            weight: u32::try_from(UNITS_PER_WHOLE).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// All alternatives of a task, first preferred; never empty, at most [`VARIANTS_MAX`].
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestVariants(Vec<ResourceRequest>);
+
+/// A request that breaks a rule.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No variant, or too many.
+    #[error("a task needs between 1 and {VARIANTS_MAX} resource requests, found {0}")]
+    VariantCount(usize),
+    /// An amount of zero.
+    #[error("Zero resources cannot be requested")]
+    Zero,
+    /// One resource twice in one variant.
+    #[error("Resource '{0}' defined more than once")]
+    Duplicate(Box<str>),
+    /// Nodes together with other resources.
+    #[error("a multi-node request cannot be combined with other resources")]
+    NodesWithResources,
+    /// Weight of zero.
+    #[error("Resource weight has to be positive number")]
+    Weight,
+}
+
+impl RequestVariants {
+    /// Checks every rule and puts the entries into their order.
+    ///
+    /// # Errors
+    ///
+    /// The first broken rule.
+    pub fn new(mut variants: Vec<ResourceRequest>) -> Result<Self, RequestError> {
+        if variants.is_empty() || variants.len() > VARIANTS_MAX {
+            return Err(RequestError::VariantCount(variants.len()));
+        }
+        for request in &mut variants {
+            normalize(request)?;
+        }
+        Ok(Self(variants))
+    }
+
+    /// The variants, first preferred.
+    #[must_use]
+    pub fn as_slice(&self) -> &[ResourceRequest] {
+        &self.0
+    }
+
+    /// Whether the task takes whole nodes.
+    #[must_use]
+    pub fn is_multi_node(&self) -> bool {
+        self.0.iter().any(|request| request.n_nodes > 0)
+    }
+}
+
+impl Default for RequestVariants {
+    /// One cpu.
+    fn default() -> Self {
+        Self(vec![ResourceRequest::cpus(1)])
+    }
+}
+
+fn normalize(request: &mut ResourceRequest) -> Result<(), RequestError> {
+    if request.weight == 0 {
+        return Err(RequestError::Weight);
+    }
+    if request.n_nodes > 0 && !request.entries.is_empty() {
+        return Err(RequestError::NodesWithResources);
+    }
+    for entry in &mut request.entries {
+        match entry.policy {
+            Policy::All => entry.amount = Amount::ZERO,
+            Policy::Compact
+            | Policy::ForceCompact
+            | Policy::Tight
+            | Policy::ForceTight
+            | Policy::Scatter => {
+                if entry.amount == Amount::ZERO {
+                    return Err(RequestError::Zero);
+                }
+            }
+        }
+    }
+    request.entries.sort_by(|a, b| {
+        (&*a.resource != "cpus", &a.resource).cmp(&(&*b.resource != "cpus", &b.resource))
+    });
+    for pair in request.entries.windows(2) {
+        if pair[0].resource == pair[1].resource {
+            return Err(RequestError::Duplicate(pair[0].resource.clone()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_entries_as_users_write_them() {
+        let mut entry = ResourceRequest::cpus(2).entries.remove(0);
+        assert_eq!(entry.to_string(), "2 compact");
+        entry.policy = Policy::ForceTight;
+        entry.amount = Amount(5_000);
+        assert_eq!(entry.to_string(), "0.5 tight!");
+        entry.policy = Policy::All;
+        assert_eq!(entry.to_string(), "all");
+    }
+
+    #[test]
+    fn refuses_zero_duplicates_and_mixed_nodes() {
+        let zero = ResourceRequest::cpus(0);
+        assert_eq!(RequestVariants::new(vec![zero]), Err(RequestError::Zero));
+        let mut twice = ResourceRequest::cpus(1);
+        twice.entries.push(twice.entries[0].clone());
+        assert_eq!(RequestVariants::new(vec![twice]), Err(RequestError::Duplicate("cpus".into())));
+        let mut mixed = ResourceRequest::cpus(1);
+        mixed.n_nodes = 2;
+        assert_eq!(RequestVariants::new(vec![mixed]), Err(RequestError::NodesWithResources));
+        assert_eq!(RequestVariants::new(Vec::new()), Err(RequestError::VariantCount(0)));
+    }
+}

@@ -1,0 +1,213 @@
+//! What the tasks of one submit share, and what a submit consists of.
+//!
+//! A template is sent to a worker once; a task adds only its id, instance and entry. Paths are bytes
+//! as the user gave them, placeholders included: the worker replaces those that differ per task.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::id::{JobId, TaskId};
+use crate::range::IdArray;
+use crate::resource::request::RequestVariants;
+
+/// Bytes that need not be UTF-8: arguments, paths, environment values.
+pub type ByteText = Box<[u8]>;
+
+/// Where a standard stream of a task goes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum StdioSpec {
+    /// `/dev/null`.
+    None,
+    /// A file, relative to the working directory of the task.
+    File {
+        /// Path with placeholders.
+        path: ByteText,
+        /// Delete the file if the task finishes.
+        remove_if_finished: bool,
+    },
+    /// Into the stream directory of the submit.
+    Stream,
+}
+
+/// How cpus are bound to a task.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum PinMode {
+    /// Not at all.
+    #[default]
+    None,
+    /// Affinity mask.
+    Taskset,
+    /// OpenMP variables only.
+    OpenMp,
+}
+
+/// How many lost workers a task survives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CrashLimit {
+    /// Fails with the first loss of its worker, whatever the reason.
+    NeverRestart,
+    /// Fails when its worker crashed this often; at least 1.
+    Max(u32),
+    /// Restarts for ever.
+    Unlimited,
+}
+
+impl Default for CrashLimit {
+    fn default() -> Self {
+        Self::Max(5)
+    }
+}
+
+/// Everything that tasks of one submit have in common.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct TaskTemplate {
+    /// Program and arguments; never empty.
+    pub args: Vec<ByteText>,
+    /// Variables the user set, sorted by name, names unique.
+    pub env: Vec<(ByteText, ByteText)>,
+    /// Working directory, absolute or relative to the submit directory, with placeholders.
+    pub cwd: ByteText,
+    /// Standard output.
+    pub stdout: StdioSpec,
+    /// Standard error.
+    pub stderr: StdioSpec,
+    /// Bytes fed to standard input; `None` = `/dev/null`.
+    pub stdin: Option<Arc<[u8]>>,
+    /// Whether each task gets a private directory.
+    pub task_dir: bool,
+    /// Cpu binding.
+    pub pin: PinMode,
+    /// Longest run of an instance.
+    pub time_limit: Option<Duration>,
+    /// Larger runs first.
+    pub priority: i32,
+    /// Survived losses.
+    pub crash_limit: CrashLimit,
+    /// What the task needs.
+    pub requests: RequestVariants,
+}
+
+/// Per-task entries (`HQ_ENTRY`) in one buffer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entries {
+    data: Arc<[u8]>,
+    /// End offset of each entry in `data`.
+    ends: Arc<[u64]>,
+}
+
+impl Entries {
+    /// Entries with the given lengths, back to back in `data`.
+    ///
+    /// Returns `None` if the lengths do not add up to `data`.
+    #[must_use]
+    pub fn new(data: impl Into<Arc<[u8]>>, lengths: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let data = data.into();
+        let mut end = 0u64;
+        let mut ends = Vec::new();
+        for length in lengths {
+            end = end.checked_add(length)?;
+            ends.push(end);
+        }
+        (end == data.len() as u64).then(|| Self { data, ends: ends.into() })
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Entry of the task with this index.
+    #[must_use]
+    pub fn get(&self, index: u32) -> Option<&[u8]> {
+        let index = index as usize;
+        let end = usize::try_from(*self.ends.get(index)?).ok()?;
+        let start = match index {
+            0 => 0,
+            _ => usize::try_from(self.ends[index - 1]).ok()?,
+        };
+        self.data.get(start..end)
+    }
+}
+
+/// One task of a graph submit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GraphTask {
+    /// Id inside the job.
+    pub id: TaskId,
+    /// Position in [`GraphSpec::templates`].
+    pub template: u32,
+    /// Ids of tasks of the same submit that must finish first; no duplicates.
+    pub deps: Vec<TaskId>,
+}
+
+/// Tasks with dependencies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GraphSpec {
+    /// Distinct templates.
+    pub templates: Vec<Arc<TaskTemplate>>,
+    /// The tasks, in any order.
+    pub tasks: Vec<GraphTask>,
+}
+
+/// Which ids an array submit gets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ArrayIds {
+    /// As given; new in the job.
+    Given(IdArray),
+    /// This many ids: from 0 in a new job, after the highest existing id in an open one.
+    Next(u32),
+}
+
+/// Tasks that share one template.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ArraySpec {
+    /// Ids of the tasks.
+    pub ids: ArrayIds,
+    /// Entries in the order of the ids; as many as ids.
+    pub entries: Option<Entries>,
+    /// What the tasks share.
+    pub template: Arc<TaskTemplate>,
+}
+
+/// Body of a submit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SubmitBody {
+    /// One template, many ids.
+    Array(ArraySpec),
+    /// Tasks with dependencies.
+    Graph(GraphSpec),
+}
+
+/// Where the tasks of a submit go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SubmitTarget {
+    /// A new, closed job.
+    NewJob {
+        /// Name shown to users.
+        name: Box<str>,
+        /// Failed tasks tolerated before the rest is aborted; `None` = all.
+        max_fails: Option<u32>,
+    },
+    /// An open job.
+    Attach(JobId),
+}
+
+/// A validated submit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SubmitSpec {
+    /// New or open job.
+    pub target: SubmitTarget,
+    /// Directory where the user submitted; absolute.
+    pub submit_dir: ByteText,
+    /// Stream directory with placeholders, if output is streamed.
+    pub stream_dir: Option<ByteText>,
+    /// The tasks.
+    pub body: SubmitBody,
+}

@@ -1,0 +1,19 @@
+//! Wire protocol of hq: messages, their conversion to core types, framing and the handshake.
+//!
+//! It knows bytes and connections, not what the messages mean to a server or worker. Everything that
+//! arrives is untrusted: [`convert`] turns messages into validated core types or refuses them.
+//! See `docs/protocol.md`.
+
+pub mod convert;
+
+mod generated {
+    #![allow(missing_docs, reason = "generated from proto/, documented there")]
+    #![allow(clippy::all, unused_qualifications, reason = "generated code")]
+    include!(concat!(env!("OUT_DIR"), "/schema.rs"));
+}
+
+pub use generated::hq::client::v1 as client;
+pub use generated::hq::common::v1 as common;
+pub use generated::hq::worker::v1 as worker;
+
+pub use prost::Message;
