@@ -16,6 +16,7 @@ pub mod task;
 pub mod template;
 pub mod time;
 pub mod worker;
+pub mod worker_config;
 pub mod worker_state;
 
 #[cfg(any(test, feature = "testing"))]

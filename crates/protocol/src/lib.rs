@@ -6,9 +6,10 @@
 
 pub mod convert;
 
+// The schema is generated; its documentation is in proto/.
 mod generated {
     #![allow(missing_docs, reason = "generated from proto/, documented there")]
-    #![allow(clippy::all, unused_qualifications, reason = "generated code")]
+    #![allow(clippy::all, unreachable_pub, unused_qualifications, reason = "generated code")]
     include!(concat!(env!("OUT_DIR"), "/schema.rs"));
 }
 
