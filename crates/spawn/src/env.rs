@@ -1,0 +1,386 @@
+//! Environments and argument lists, encoded once and shared.
+//!
+//! An [`EnvBlock`] is the environment of many tasks, built once per submit. A task adds its few own variables in
+//! one [`TaskEnv`] buffer. When a task is spawned only pointers are gathered: no string is copied.
+//! This module knows nothing of processes; it only upholds that what it hands out is valid for `execve`.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::fmt::{self, Display, Write as _};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+
+use crate::error::PlanError;
+
+/// One `NAME=value` string, shared by all blocks that contain it.
+#[derive(Clone)]
+struct Entry {
+    text: Arc<CStr>,
+    name_len: usize,
+}
+
+impl Entry {
+    fn name(&self) -> &[u8] {
+        self.text
+            .to_bytes()
+            .get(..self.name_len)
+            .unwrap_or_default()
+    }
+
+    fn value(&self) -> &[u8] {
+        self.text
+            .to_bytes()
+            .get(self.name_len.saturating_add(1)..)
+            .unwrap_or_default()
+    }
+}
+
+#[derive(Default)]
+struct EnvInner {
+    entries: Vec<Entry>,
+    by_name: HashMap<Box<[u8]>, usize>,
+}
+
+/// A complete environment, shared by reference.
+///
+/// Cloning is one reference count. [`EnvBlock::overlay`] copies no string of the block it starts from.
+#[derive(Clone)]
+pub struct EnvBlock(Arc<EnvInner>);
+
+impl EnvBlock {
+    /// The environment of the current process, bytes preserved.
+    ///
+    /// Capture it once at start. Of two equal names the first one counts, as it does for `getenv`.
+    #[must_use]
+    pub fn capture() -> Self {
+        let mut inner = EnvInner::default();
+        for (name, value) in std::env::vars_os() {
+            // The names and values of the running process contain no NUL.
+            if !inner.by_name.contains_key(name.as_bytes())
+                && let Ok(entry) = encode(name, value)
+            {
+                inner.put(entry);
+            }
+        }
+        Self(Arc::new(inner))
+    }
+
+    /// An environment without any variable.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self(Arc::new(EnvInner::default()))
+    }
+
+    /// This environment with `vars` added; a later variable replaces an earlier one of the same name.
+    ///
+    /// # Errors
+    ///
+    /// A name that is empty or contains `=` or NUL, or a value that contains NUL.
+    pub fn overlay<I>(&self, vars: I) -> Result<Self, PlanError>
+    where
+        I: IntoIterator<Item = (OsString, OsString)>,
+    {
+        let mut inner = EnvInner {
+            entries: self.0.entries.clone(),
+            by_name: self.0.by_name.clone(),
+        };
+        for (name, value) in vars {
+            inner.put(encode(name, value)?);
+        }
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The value of a variable.
+    #[must_use]
+    pub fn get(&self, name: &OsStr) -> Option<&OsStr> {
+        let index = *self.0.by_name.get(name.as_bytes())?;
+        self.0
+            .entries
+            .get(index)
+            .map(|entry| OsStr::from_bytes(entry.value()))
+    }
+
+    /// Number of variables.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.entries.len()
+    }
+
+    /// Whether there is no variable.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.entries.is_empty()
+    }
+
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        self.0.entries.iter().map(|entry| {
+            (
+                OsStr::from_bytes(entry.name()),
+                OsStr::from_bytes(entry.value()),
+            )
+        })
+    }
+
+    /// Appends the pointers of this block and of `task` to `out`, without the final null.
+    ///
+    /// Costs one pointer per variable of the block and one look-up per variable of the task. The pointers are
+    /// valid as long as both `self` and `task` live unchanged.
+    pub(crate) fn gather(&self, task: &TaskEnv, out: &mut Vec<*const libc::c_char>) {
+        let base = out.len();
+        out.extend(self.0.entries.iter().map(|entry| entry.text.as_ptr()));
+        for (name, text) in task.entries() {
+            let pointer = text.as_ptr().cast();
+            match self.0.by_name.get(name) {
+                Some(index) => {
+                    if let Some(slot) = out.get_mut(base + index) {
+                        *slot = pointer;
+                    }
+                }
+                None => out.push(pointer),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for EnvBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values may be secrets and are never printed.
+        write!(f, "EnvBlock({} variables)", self.len())
+    }
+}
+
+impl EnvInner {
+    fn put(&mut self, entry: Entry) {
+        if let Some(index) = self.by_name.get(entry.name()) {
+            self.entries[*index] = entry;
+        } else {
+            self.by_name
+                .insert(Box::from(entry.name()), self.entries.len());
+            self.entries.push(entry);
+        }
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), PlanError> {
+    if name.is_empty() || name.contains(&b'=') || name.contains(&0) {
+        return Err(PlanError::BadVariableName {
+            name: String::from_utf8_lossy(name).into_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn encode(name: OsString, value: OsString) -> Result<Entry, PlanError> {
+    check_name(name.as_bytes())?;
+    let name_len = name.len();
+    let mut bytes = name.into_vec();
+    bytes.reserve_exact(value.len() + 2);
+    bytes.push(b'=');
+    bytes.extend_from_slice(value.as_bytes());
+    let text = CString::new(bytes).map_err(|error| PlanError::NulInVariable {
+        name: String::from_utf8_lossy(&error.into_vec()[..name_len]).into_owned(),
+    })?;
+    Ok(Entry {
+        text: text.into(),
+        name_len,
+    })
+}
+
+/// The variables of one task, in one buffer.
+///
+/// They replace variables of the same name in the task's [`EnvBlock`]. Each costs one look-up in the block per
+/// spawn, so keep them to what really differs between the tasks of a submit.
+#[derive(Clone, Default)]
+pub struct TaskEnv {
+    /// `NAME=value\0` after one another.
+    text: Vec<u8>,
+    /// Start of each entry in `text` and the length of its name.
+    entries: Vec<(usize, usize)>,
+}
+
+impl TaskEnv {
+    /// No variables.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            text: Vec::new(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Sets a variable, replacing an earlier one of the same name.
+    ///
+    /// # Errors
+    ///
+    /// A name that is empty or contains `=` or NUL, or a value that contains NUL.
+    pub fn set(&mut self, name: &str, value: impl AsRef<OsStr>) -> Result<(), PlanError> {
+        check_name(name.as_bytes())?;
+        let value = value.as_ref().as_bytes();
+        if value.contains(&0) {
+            return Err(PlanError::NulInVariable {
+                name: name.to_owned(),
+            });
+        }
+        let start = self.begin(name);
+        self.text.extend_from_slice(value);
+        self.finish(start, name.len());
+        Ok(())
+    }
+
+    /// Sets a variable to what `value` displays as.
+    ///
+    /// # Errors
+    ///
+    /// As [`TaskEnv::set`].
+    pub fn set_display(&mut self, name: &str, value: impl Display) -> Result<(), PlanError> {
+        check_name(name.as_bytes())?;
+        let start = self.begin(name);
+        let value_start = self.text.len();
+        let written = write!(Utf8Sink(&mut self.text), "{value}");
+        if written.is_err() || self.text[value_start..].contains(&0) {
+            self.text.truncate(start);
+            return Err(PlanError::NulInVariable {
+                name: name.to_owned(),
+            });
+        }
+        self.finish(start, name.len());
+        Ok(())
+    }
+
+    /// The value of a variable.
+    #[must_use]
+    pub fn get(&self, name: &OsStr) -> Option<&OsStr> {
+        self.entries()
+            .find(|(found, _)| *found == name.as_bytes())
+            .map(|(found, text)| {
+                let value = text.get(found.len() + 1..text.len() - 1);
+                OsStr::from_bytes(value.unwrap_or_default())
+            })
+    }
+
+    /// Number of variables.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no variable.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Name and complete `NAME=value\0` text of each variable.
+    fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.entries
+            .iter()
+            .enumerate()
+            .map(|(index, &(start, name_len))| {
+                let end = self
+                    .entries
+                    .get(index + 1)
+                    .map_or(self.text.len(), |&(next, _)| next);
+                (&self.text[start..start + name_len], &self.text[start..end])
+            })
+    }
+
+    fn begin(&mut self, name: &str) -> usize {
+        let start = self.text.len();
+        self.text.extend_from_slice(name.as_bytes());
+        self.text.push(b'=');
+        start
+    }
+
+    /// Ends the entry begun at `start`; an earlier entry of the same name is cut out.
+    fn finish(&mut self, start: usize, name_len: usize) {
+        self.text.push(0);
+        let name = self.text[start..start + name_len].to_vec();
+        let earlier = self.entries().position(|(found, _)| found == name);
+        self.entries.push((start, name_len));
+        if let Some(index) = earlier {
+            let (from, _) = self.entries[index];
+            let (to, _) = self.entries[index + 1];
+            self.text.drain(from..to);
+            self.entries.remove(index);
+            for entry in &mut self.entries[index..] {
+                entry.0 -= to - from;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TaskEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TaskEnv({} variables)", self.len())
+    }
+}
+
+struct Utf8Sink<'a>(&'a mut Vec<u8>);
+
+impl fmt::Write for Utf8Sink<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// An argument list, encoded once and shared. Element 0 is the program.
+#[derive(Clone)]
+pub struct ArgBlock(Arc<Vec<CString>>);
+
+impl ArgBlock {
+    /// Encodes an argument list.
+    ///
+    /// # Errors
+    ///
+    /// An empty list, an empty program name, or an argument that contains NUL.
+    pub fn new<I>(args: I) -> Result<Self, PlanError>
+    where
+        I: IntoIterator<Item: AsRef<OsStr>>,
+    {
+        let mut encoded = Vec::new();
+        for (index, arg) in args.into_iter().enumerate() {
+            let arg = CString::new(arg.as_ref().as_bytes())
+                .map_err(|_| PlanError::NulInArgument { index })?;
+            encoded.push(arg);
+        }
+        match encoded.first() {
+            None => Err(PlanError::NoProgram),
+            Some(program) if program.is_empty() => Err(PlanError::EmptyProgram),
+            Some(_) => Ok(Self(Arc::new(encoded))),
+        }
+    }
+
+    /// The program as it was given.
+    #[must_use]
+    pub fn program(&self) -> &OsStr {
+        self.0
+            .first()
+            .map_or(OsStr::new(""), |arg| OsStr::from_bytes(arg.to_bytes()))
+    }
+
+    /// Program and arguments.
+    pub fn iter(&self) -> impl Iterator<Item = &OsStr> {
+        self.0.iter().map(|arg| OsStr::from_bytes(arg.to_bytes()))
+    }
+
+    /// Appends the pointers of all arguments to `out`, without the final null. Valid as long as `self` lives.
+    pub(crate) fn gather(&self, out: &mut Vec<*const libc::c_char>) {
+        out.extend(self.0.iter().map(|arg| arg.as_ptr()));
+    }
+
+    /// The program as a C string.
+    pub(crate) fn program_c(&self) -> &CStr {
+        self.0.first().map_or(c"", CString::as_c_str)
+    }
+}
+
+impl fmt::Debug for ArgBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,375 @@
+//! Errors of this crate: a bad plan, a launcher that cannot start, a spawn that failed at a named step.
+//!
+//! A failed spawn is data (it travels in an event), so `SpawnError` carries the step, the OS error number and
+//! the path it was about, and answers whether trying again can help.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A plan that can never be spawned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The argument list has no program.
+    #[error("read the argument list: it is empty, expected a program as first element")]
+    NoProgram,
+    /// The program's name is the empty string.
+    #[error("read the argument list: the program name is empty")]
+    EmptyProgram,
+    /// An argument contains a NUL byte.
+    #[error("encode argument {index}: it contains a NUL byte")]
+    NulInArgument {
+        /// Position in the argument list, 0 is the program.
+        index: usize,
+    },
+    /// A variable's name is empty or contains `=` or NUL.
+    #[error(
+        "encode environment variable {name:?}: a name is not empty and contains neither '=' nor NUL"
+    )]
+    BadVariableName {
+        /// The offending name, lossily decoded.
+        name: String,
+    },
+    /// A variable's value contains a NUL byte.
+    #[error("encode environment variable {name:?}: its value contains a NUL byte")]
+    NulInVariable {
+        /// The variable's name, lossily decoded.
+        name: String,
+    },
+}
+
+/// A launcher that could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LauncherError {
+    /// A system call failed.
+    #[error("start the launcher: {step}")]
+    Os {
+        /// What was being set up.
+        step: &'static str,
+        /// The operating system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The forced backend does not exist.
+    #[error("choose a spawn backend: expected one of {expected}, found {found:?}")]
+    UnknownBackend {
+        /// What was asked for.
+        found: String,
+        /// The accepted names.
+        expected: &'static str,
+    },
+    /// The forced backend does not work here.
+    #[error("use the spawn backend {backend}: {reason}")]
+    BackendUnavailable {
+        /// Its name.
+        backend: &'static str,
+        /// What is missing.
+        reason: &'static str,
+    },
+    /// A strategy needs something that this build or caller does not provide.
+    #[error("use the spawn strategy {strategy}: {reason}")]
+    StrategyUnavailable {
+        /// Its name.
+        strategy: &'static str,
+        /// What is missing.
+        reason: &'static str,
+    },
+}
+
+/// The step of a spawn that failed, in the order in which the steps are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Looking the program up in `PATH`.
+    Resolve = 1,
+    /// Encoding a path (it contains NUL).
+    Encode = 2,
+    /// Creating a missing directory for the task.
+    CreateDir = 3,
+    /// Creating the process.
+    Clone = 4,
+    /// Getting a descriptor for the process.
+    Pidfd = 5,
+    /// Giving the child its own table of file descriptors.
+    Descriptors = 6,
+    /// Resetting signal dispositions.
+    Signals = 7,
+    /// Starting a new session.
+    Session = 8,
+    /// Setting the parent-death signal.
+    DeathSignal = 9,
+    /// Entering the control group.
+    Cgroup = 10,
+    /// Writing the out-of-memory score.
+    OomScore = 11,
+    /// Setting the CPU affinity.
+    Affinity = 12,
+    /// Setting the nice value.
+    Nice = 13,
+    /// Setting a resource limit.
+    Rlimit = 14,
+    /// Changing the working directory.
+    Chdir = 15,
+    /// Preparing standard input.
+    Stdin = 16,
+    /// Preparing standard output.
+    Stdout = 17,
+    /// Preparing standard error.
+    Stderr = 18,
+    /// Marking inherited descriptors close-on-exec.
+    Sweep = 19,
+    /// Setting the signal mask.
+    SignalMask = 20,
+    /// Executing the program.
+    Exec = 21,
+    /// Nothing failed: the request was cancelled before it started.
+    Cancelled = 22,
+    /// Waiting for the child.
+    Wait = 23,
+}
+
+impl Stage {
+    /// What the step does, as a phrase that fits after "failed to".
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Resolve => "find program",
+            Self::Encode => "encode path",
+            Self::CreateDir => "create directory",
+            Self::Clone => "create a process",
+            Self::Pidfd => "get a process descriptor",
+            Self::Descriptors => "separate the file descriptors",
+            Self::Signals => "reset signal dispositions",
+            Self::Session => "start a session",
+            Self::DeathSignal => "set the parent-death signal",
+            Self::Cgroup => "enter the control group",
+            Self::OomScore => "set the out-of-memory score",
+            Self::Affinity => "set the CPU affinity",
+            Self::Nice => "set the nice value",
+            Self::Rlimit => "set a resource limit",
+            Self::Chdir => "enter working directory",
+            Self::Stdin => "open stdin",
+            Self::Stdout => "open stdout",
+            Self::Stderr => "open stderr",
+            Self::Sweep => "mark descriptors close-on-exec",
+            Self::SignalMask => "set the signal mask",
+            Self::Exec => "execute program",
+            Self::Cancelled => "start the program",
+            Self::Wait => "wait for the process",
+        }
+    }
+
+    /// The stage with this number, if there is one.
+    pub(crate) const fn from_number(number: u32) -> Option<Self> {
+        const ALL: [Stage; 23] = [
+            Stage::Resolve,
+            Stage::Encode,
+            Stage::CreateDir,
+            Stage::Clone,
+            Stage::Pidfd,
+            Stage::Descriptors,
+            Stage::Signals,
+            Stage::Session,
+            Stage::DeathSignal,
+            Stage::Cgroup,
+            Stage::OomScore,
+            Stage::Affinity,
+            Stage::Nice,
+            Stage::Rlimit,
+            Stage::Chdir,
+            Stage::Stdin,
+            Stage::Stdout,
+            Stage::Stderr,
+            Stage::Sweep,
+            Stage::SignalMask,
+            Stage::Exec,
+            Stage::Cancelled,
+            Stage::Wait,
+        ];
+        let mut index = 0;
+        while index < ALL.len() {
+            if ALL[index] as u32 == number {
+                return Some(ALL[index]);
+            }
+            index += 1;
+        }
+        None
+    }
+}
+
+/// What kind of failure a spawn met, for callers that decide what to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SpawnErrorKind {
+    /// The program, a directory or an input file does not exist.
+    NotFound,
+    /// The program exists, but the interpreter or loader it names does not.
+    InterpreterNotFound,
+    /// A permission is missing.
+    PermissionDenied,
+    /// The file is neither a binary for this machine nor a script with a `#!` line.
+    NotExecutable,
+    /// A component of a path is not a directory.
+    NotADirectory,
+    /// Arguments and environment together are too long for the kernel.
+    TooLong,
+    /// The machine is short of something (processes, memory, descriptors), or the program file is being written.
+    Transient,
+    /// The request was cancelled before the process existed.
+    Cancelled,
+    /// Anything else.
+    Other,
+}
+
+/// A spawn that failed.
+///
+/// `Display` names the step, the path it was about, the operating system's answer and, where one is known, a hint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpawnError {
+    /// The step that failed.
+    pub stage: Stage,
+    /// The operating system's error number.
+    pub errno: i32,
+    /// The path the step was about, if any.
+    pub path: Option<PathBuf>,
+    /// For [`Stage::Exec`] with `ENOENT`: whether the program file itself exists.
+    pub(crate) program_exists: bool,
+}
+
+impl SpawnError {
+    pub(crate) const fn new(stage: Stage, errno: i32, path: Option<PathBuf>) -> Self {
+        Self {
+            stage,
+            errno,
+            path,
+            program_exists: false,
+        }
+    }
+
+    pub(crate) const fn cancelled() -> Self {
+        Self::new(Stage::Cancelled, libc::ECANCELED, None)
+    }
+
+    /// Whether the failure is the machine's passing state and not the task's fault.
+    ///
+    /// The launcher has already tried again for [`crate::LauncherConfig::transient_limit`] when it reports one.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(
+            self.errno,
+            libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ETXTBSY
+        )
+    }
+
+    /// What kind of failure this is.
+    #[must_use]
+    pub fn kind(&self) -> SpawnErrorKind {
+        if self.stage == Stage::Cancelled {
+            return SpawnErrorKind::Cancelled;
+        }
+        if self.is_transient() {
+            return SpawnErrorKind::Transient;
+        }
+        match self.errno {
+            libc::ENOENT if self.program_exists => SpawnErrorKind::InterpreterNotFound,
+            libc::ENOENT => SpawnErrorKind::NotFound,
+            libc::EACCES | libc::EPERM => SpawnErrorKind::PermissionDenied,
+            libc::ENOEXEC => SpawnErrorKind::NotExecutable,
+            libc::ENOTDIR => SpawnErrorKind::NotADirectory,
+            libc::E2BIG | libc::ENAMETOOLONG => SpawnErrorKind::TooLong,
+            _ => SpawnErrorKind::Other,
+        }
+    }
+
+    /// What the user can do about it, where that is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match (self.kind(), self.stage) {
+            (SpawnErrorKind::NotExecutable, _) => Some(
+                "a script needs a first line such as #!/bin/sh; a binary must be built for this machine",
+            ),
+            (SpawnErrorKind::InterpreterNotFound, _) => Some(
+                "the file exists, but the interpreter of its #! line or its dynamic loader does not",
+            ),
+            (SpawnErrorKind::PermissionDenied, Stage::Exec) => Some(
+                "is the file executable (chmod +x), and is its file system mounted without noexec?",
+            ),
+            (SpawnErrorKind::NotFound, Stage::Resolve) => Some(
+                "the task's PATH has no such program; give an absolute path or set PATH for the task",
+            ),
+            (SpawnErrorKind::TooLong, Stage::Exec) => {
+                Some("arguments and environment together exceed the kernel's limit")
+            }
+            _ => None,
+        }
+    }
+
+    /// The operating system's error.
+    #[must_use]
+    pub fn os_error(&self) -> io::Error {
+        io::Error::from_raw_os_error(self.errno)
+    }
+
+    /// The path the step was about, if any.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.stage.describe())?;
+        if let Some(path) = &self.path {
+            write!(f, " {:?}", path.display().to_string())?;
+        }
+        if self.stage == Stage::Cancelled {
+            return f.write_str(": cancelled before start");
+        }
+        write!(f, ": {}", self.os_error())?;
+        if let Some(hint) = self.hint() {
+            write!(f, " ({hint})")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for SpawnError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_number_leads_back_to_its_stage() {
+        let mut found = 0;
+        for number in 0..100 {
+            if let Some(stage) = Stage::from_number(number) {
+                assert_eq!(stage as u32, number);
+                found += 1;
+            }
+        }
+        assert_eq!(found, 23);
+    }
+
+    #[test]
+    fn display_names_step_path_and_os_error() {
+        let error = SpawnError::new(Stage::Chdir, libc::ENOENT, Some(PathBuf::from("/no/such")));
+        assert_eq!(
+            error.to_string(),
+            "enter working directory \"/no/such\": No such file or directory (os error 2)"
+        );
+        assert_eq!(error.kind(), SpawnErrorKind::NotFound);
+        assert!(!error.is_transient());
+    }
+
+    #[test]
+    fn a_script_without_interpreter_line_gets_a_hint() {
+        let error = SpawnError::new(Stage::Exec, libc::ENOEXEC, Some(PathBuf::from("/x")));
+        assert_eq!(error.kind(), SpawnErrorKind::NotExecutable);
+        assert!(error.to_string().contains("#!/bin/sh"));
+    }
+}

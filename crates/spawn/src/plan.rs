@@ -1,0 +1,283 @@
+//! The description of one child: program, environment, directory, standard streams, limits.
+//!
+//! A plan is a plain value. It does not open, create or check anything; that happens on the spawner thread and
+//! in the child. What a plan shares with other tasks ([`ArgBlock`], [`EnvBlock`]) it holds by reference.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::env::{ArgBlock, EnvBlock, TaskEnv};
+
+/// Where a standard stream comes from or goes to.
+#[derive(Debug, Clone, Default)]
+pub enum Stdio {
+    /// `/dev/null`.
+    #[default]
+    Null,
+    /// The launcher's own stream.
+    Inherit,
+    /// An open descriptor, shared with the caller. The child gets its own duplicate.
+    Fd(Arc<OwnedFd>),
+    /// A file. Standard input reads it; an output creates it (mode 0666 less the umask) and truncates it.
+    ///
+    /// A relative path is relative to the plan's working directory. When standard error names the same path as
+    /// standard output, both share one open file, so that neither overwrites the other.
+    File {
+        /// The file's path.
+        path: PathBuf,
+    },
+    /// These bytes, then end of file. For standard input only; on an output it is `/dev/null`.
+    Bytes(Arc<[u8]>),
+}
+
+/// A set of CPUs as the kernel takes it: one bit per CPU, any number of CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CpuSet {
+    words: Vec<usize>,
+}
+
+impl CpuSet {
+    /// No CPU.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { words: Vec::new() }
+    }
+
+    /// Adds a CPU by its number.
+    pub fn insert(&mut self, cpu: u32) {
+        let cpu = cpu as usize;
+        let word = cpu / WORD_BITS;
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << (cpu % WORD_BITS);
+    }
+
+    /// Whether the CPU is in the set.
+    #[must_use]
+    pub fn contains(&self, cpu: u32) -> bool {
+        let cpu = cpu as usize;
+        self.words
+            .get(cpu / WORD_BITS)
+            .is_some_and(|word| word & (1 << (cpu % WORD_BITS)) != 0)
+    }
+
+    /// Whether there is no CPU in the set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+
+    /// The kernel's representation.
+    pub(crate) fn words(&self) -> &[usize] {
+        &self.words
+    }
+}
+
+/// Bits in one word of the kernel's CPU mask.
+const WORD_BITS: usize = usize::BITS as usize;
+
+impl FromIterator<u32> for CpuSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
+        let mut set = Self::new();
+        for cpu in cpus {
+            set.insert(cpu);
+        }
+        set
+    }
+}
+
+/// One resource limit (`setrlimit`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rlimit {
+    /// The resource's number, for example `libc::RLIMIT_NOFILE`.
+    pub resource: u32,
+    /// Soft limit; `u64::MAX` is unlimited.
+    pub soft: u64,
+    /// Hard limit; `u64::MAX` is unlimited.
+    pub hard: u64,
+}
+
+/// Everything about one child to be.
+///
+/// Starts with the program and defaults that suit a batch task: empty standard input, no output, the working
+/// directory of the launcher, a session of its own, and death by SIGKILL when the launcher dies.
+#[derive(Debug, Clone)]
+pub struct SpawnPlan {
+    pub(crate) argv: ArgBlock,
+    pub(crate) env: EnvBlock,
+    pub(crate) task_env: TaskEnv,
+    pub(crate) cwd: Option<PathBuf>,
+    pub(crate) stdin: Stdio,
+    pub(crate) stdout: Stdio,
+    pub(crate) stderr: Stdio,
+    pub(crate) new_session: bool,
+    pub(crate) death_signal: Option<i32>,
+    pub(crate) affinity: Option<CpuSet>,
+    pub(crate) umask: Option<u32>,
+    pub(crate) rlimits: Vec<Rlimit>,
+    pub(crate) nice: Option<i32>,
+    pub(crate) cgroup: Option<Arc<OwnedFd>>,
+    pub(crate) create_dirs: bool,
+    pub(crate) oom_score_adj: Option<i16>,
+    pub(crate) marker: Option<Vec<u8>>,
+}
+
+impl SpawnPlan {
+    /// A plan for `argv` in the environment `env`.
+    #[must_use]
+    pub const fn new(argv: ArgBlock, env: EnvBlock) -> Self {
+        Self {
+            argv,
+            env,
+            task_env: TaskEnv::new(),
+            cwd: None,
+            stdin: Stdio::Null,
+            stdout: Stdio::Null,
+            stderr: Stdio::Null,
+            new_session: true,
+            death_signal: Some(libc::SIGKILL),
+            affinity: None,
+            umask: None,
+            rlimits: Vec::new(),
+            nice: None,
+            cgroup: None,
+            create_dirs: false,
+            oom_score_adj: None,
+            marker: None,
+        }
+    }
+
+    /// Variables of this task only.
+    #[must_use]
+    pub fn task_env(mut self, env: TaskEnv) -> Self {
+        self.task_env = env;
+        self
+    }
+
+    /// Working directory. Without it the child stays in the launcher's.
+    #[must_use]
+    pub fn cwd(mut self, path: impl Into<PathBuf>) -> Self {
+        self.cwd = Some(path.into());
+        self
+    }
+
+    /// Standard input. Default: `/dev/null`.
+    #[must_use]
+    pub fn stdin(mut self, stdio: Stdio) -> Self {
+        self.stdin = stdio;
+        self
+    }
+
+    /// Standard output. Default: `/dev/null`.
+    #[must_use]
+    pub fn stdout(mut self, stdio: Stdio) -> Self {
+        self.stdout = stdio;
+        self
+    }
+
+    /// Standard error. Default: `/dev/null`.
+    #[must_use]
+    pub fn stderr(mut self, stdio: Stdio) -> Self {
+        self.stderr = stdio;
+        self
+    }
+
+    /// Whether the child becomes leader of a session and process group of its own. Default: yes.
+    ///
+    /// Without it signals reach the child only, not its group, and only a [`SpawnPlan::marker`] attributes its
+    /// orphans to it.
+    #[must_use]
+    pub const fn new_session(mut self, yes: bool) -> Self {
+        self.new_session = yes;
+        self
+    }
+
+    /// The signal the child gets when the launcher dies; `None` for no signal. Default: SIGKILL.
+    ///
+    /// The kernel clears it when the program is set-user-id or gains capabilities. The `spawn-blocking` strategy
+    /// ignores it, because there the creating thread may end before the process does.
+    #[must_use]
+    pub const fn death_signal(mut self, signal: Option<i32>) -> Self {
+        self.death_signal = signal;
+        self
+    }
+
+    /// CPUs the child may run on. Default: those of the launcher's spawner threads.
+    #[must_use]
+    pub fn affinity(mut self, cpus: CpuSet) -> Self {
+        self.affinity = Some(cpus);
+        self
+    }
+
+    /// File mode creation mask. Default: the launcher's. It also counts for output files opened by path.
+    #[must_use]
+    pub const fn umask(mut self, mask: u32) -> Self {
+        self.umask = Some(mask);
+        self
+    }
+
+    /// Adds a resource limit.
+    #[must_use]
+    pub fn rlimit(mut self, limit: Rlimit) -> Self {
+        self.rlimits.push(limit);
+        self
+    }
+
+    /// Nice value, −20 to 19.
+    #[must_use]
+    pub const fn nice(mut self, value: i32) -> Self {
+        self.nice = Some(value);
+        self
+    }
+
+    /// The directory descriptor of a version 2 control group the child starts in.
+    #[must_use]
+    pub fn cgroup(mut self, directory: Arc<OwnedFd>) -> Self {
+        self.cgroup = Some(directory);
+        self
+    }
+
+    /// Whether a missing working directory, or a missing parent of an output file, is created. Default: no.
+    ///
+    /// Nothing is created or checked unless a spawn has failed for it; then the spawn is tried again.
+    #[must_use]
+    pub const fn create_dirs(mut self, yes: bool) -> Self {
+        self.create_dirs = yes;
+        self
+    }
+
+    /// Adjustment of the out-of-memory score, −1000 to 1000; positive values are killed first.
+    #[must_use]
+    pub const fn oom_score_adj(mut self, value: i16) -> Self {
+        self.oom_score_adj = Some(value);
+        self
+    }
+
+    /// A `NAME=value` entry of the child's environment that no other task has.
+    ///
+    /// With it, descendants that left the child's session are still found and ended with it.
+    #[must_use]
+    pub fn marker(mut self, entry: impl Into<Vec<u8>>) -> Self {
+        self.marker = Some(entry.into());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_sets_have_no_upper_limit() {
+        let set: CpuSet = [0, 63, 64, 5000].into_iter().collect();
+        for cpu in [0, 63, 64, 5000] {
+            assert!(set.contains(cpu));
+        }
+        assert!(!set.contains(1));
+        assert!(!set.contains(9000));
+        assert!(CpuSet::new().is_empty());
+        assert_eq!(set.words().len(), 5000 / WORD_BITS + 1);
+    }
+}
