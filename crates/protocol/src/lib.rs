@@ -4,17 +4,36 @@
 //! arrives is untrusted: [`convert`] turns messages into validated core types or refuses them.
 //! See `docs/protocol.md`.
 
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod connection;
 pub mod convert;
+pub mod frame;
+pub mod handshake;
+pub mod key;
 
 // The schema is generated; its documentation is in proto/.
 mod generated {
     #![allow(missing_docs, reason = "generated from proto/, documented there")]
-    #![allow(clippy::all, unreachable_pub, unused_qualifications, reason = "generated code")]
+    #![allow(
+        clippy::all,
+        unreachable_pub,
+        unused_qualifications,
+        reason = "generated code"
+    )]
     include!(concat!(env!("OUT_DIR"), "/schema.rs"));
 }
 
 pub use generated::hq::client::v1 as client;
 pub use generated::hq::common::v1 as common;
 pub use generated::hq::worker::v1 as worker;
+
+pub use connection::{
+    Connection, Limits, MessageReader, MessageWriter, ReadError, WriteError, accept, connect,
+};
+pub use convert::ConvertError;
+pub use handshake::{HandshakeError, Plane};
+pub use key::SecretKey;
 
 pub use prost::Message;

@@ -1,0 +1,1 @@
+//! Access files and the server directory.
