@@ -4,4 +4,5 @@
 
 pub mod amount;
 pub mod descriptor;
+pub mod pool;
 pub mod request;

@@ -1,0 +1,465 @@
+//! Which concrete indices of a worker's resources are free, and which ones a task gets.
+//!
+//! Only the worker uses this; the server counts amounts. A pool is either a quantity (`sum`) or a set
+//! of named indices in groups. It does not know tasks, priorities or coupling.
+//!
+//! Invariants: an index is granted whole to one task or in fractions that add up to at most one; what
+//! is free plus what is granted is the whole pool. See `docs/architecture.md`.
+
+mod choose;
+
+use super::amount::{Amount, UNITS_PER_WHOLE};
+use super::descriptor::{ResourceDescriptor, ResourceKind};
+use super::request::{Policy, ResourceRequest};
+
+/// Units of one complete index, in the width used per index.
+const FULL: u32 = 10_000;
+const _: () = assert!(FULL as u64 == UNITS_PER_WHOLE);
+
+/// All pools of one worker, in the order of its descriptor.
+#[derive(Clone, Debug)]
+pub struct PoolSet {
+    pools: Vec<Pool>,
+}
+
+#[derive(Clone, Debug)]
+struct Pool {
+    name: Box<str>,
+    total_units: u64,
+    free_units: u64,
+    kind: PoolKind,
+}
+
+#[derive(Clone, Debug)]
+enum PoolKind {
+    Sum,
+    Indexed(IndexedPool),
+}
+
+#[derive(Clone, Debug)]
+struct IndexedPool {
+    /// Names of all indices, group after group.
+    names: Vec<Box<str>>,
+    /// Free units of each index.
+    free: Vec<u32>,
+    /// Group of each index.
+    group_of: Vec<u32>,
+    groups: Vec<Group>,
+}
+
+/// One group: a contiguous run of indices of its pool.
+#[derive(Clone, Debug)]
+struct Group {
+    start: u32,
+    size: u32,
+    /// One bit per index of the group: completely free.
+    whole_bits: Vec<u64>,
+    /// Number of completely free indices.
+    whole: u32,
+    /// Indices (of the pool) that are partly free.
+    partial: Vec<u32>,
+}
+
+/// A request translated to the pools of one worker.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PoolRequest {
+    entries: Vec<PoolEntry>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct PoolEntry {
+    pool: u32,
+    policy: Policy,
+    /// The amount; the pool's total for [`Policy::All`].
+    units: u64,
+    /// Most groups the choice may span; only the forced policies have a limit.
+    groups_max: u32,
+}
+
+/// What one running instance holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Grant {
+    /// One entry per requested resource, in the order of the request.
+    pub entries: Vec<GrantEntry>,
+}
+
+/// What one running instance holds of one resource.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GrantEntry {
+    /// Position of the resource in the worker's descriptor.
+    pub pool: u32,
+    /// How much.
+    pub amount: Amount,
+    /// Granted indices, the one that gives a fraction last; empty for a sum.
+    pub indices: Vec<GrantedIndex>,
+}
+
+/// A granted index or part of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrantedIndex {
+    /// Position of the index in its pool, see [`PoolSet::index_name`].
+    pub index: u32,
+    /// How much of it, 1 to 10 000 units.
+    pub units: u32,
+}
+
+/// Free amounts that blocked requests keep from others; valid within one scheduling round.
+#[derive(Clone, Debug, Default)]
+pub struct Reservation {
+    /// Reserved units per pool.
+    units: Vec<u64>,
+}
+
+impl Reservation {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.units.clear();
+    }
+
+    /// Adds everything that `other` reserves, and forgets it there.
+    pub fn absorb(&mut self, other: &mut Reservation) {
+        for (pool, units) in other.units.iter().enumerate() {
+            self.add(pool, *units);
+        }
+        other.clear();
+    }
+
+    fn add(&mut self, pool: usize, units: u64) {
+        if self.units.len() <= pool {
+            self.units.resize(pool + 1, 0);
+        }
+        self.units[pool] = self.units[pool].saturating_add(units);
+    }
+
+    fn of(&self, pool: u32) -> u64 {
+        self.units.get(pool as usize).copied().unwrap_or(0)
+    }
+}
+
+impl PoolSet {
+    /// Pools of a worker, everything free.
+    #[must_use]
+    pub fn new(descriptor: &ResourceDescriptor) -> Self {
+        let pools = descriptor.items.iter().map(|item| {
+            let total = item.kind.total().0;
+            let kind = match &item.kind {
+                ResourceKind::Sum(_) => PoolKind::Sum,
+                ResourceKind::List(_) | ResourceKind::Range { .. } | ResourceKind::Groups(_) => {
+                    PoolKind::Indexed(IndexedPool::new(item.kind.indices()))
+                }
+            };
+            Pool {
+                name: item.name.clone(),
+                total_units: total,
+                free_units: total,
+                kind,
+            }
+        });
+        Self {
+            pools: pools.collect(),
+        }
+    }
+
+    /// Translates a request; `None` if this worker could not serve it even when empty.
+    #[must_use]
+    pub fn compile(&self, request: &ResourceRequest) -> Option<PoolRequest> {
+        let mut entries = Vec::with_capacity(request.entries.len());
+        for entry in &request.entries {
+            let index = self
+                .pools
+                .iter()
+                .position(|pool| pool.name == entry.resource)?;
+            let pool = &self.pools[index];
+            let units = match entry.policy {
+                Policy::All => pool.total_units,
+                Policy::Compact
+                | Policy::ForceCompact
+                | Policy::Tight
+                | Policy::ForceTight
+                | Policy::Scatter => entry.amount.0,
+            };
+            if units == 0 || !pool.could_ever_serve(units) {
+                return None;
+            }
+            let groups_max = pool.groups_max(entry.policy, units);
+            let pool = u32::try_from(index).ok()?;
+            entries.push(PoolEntry {
+                pool,
+                policy: entry.policy,
+                units,
+                groups_max,
+            });
+        }
+        Some(PoolRequest { entries })
+    }
+
+    /// Whether the request can be served now and leaves what is reserved.
+    #[must_use]
+    pub fn fits(&self, request: &PoolRequest, reserved: &Reservation) -> bool {
+        request.entries.iter().all(|entry| {
+            let pool = &self.pools[entry.pool as usize];
+            let spare = pool.free_units.saturating_sub(reserved.of(entry.pool));
+            spare >= entry.units && pool.can_serve(entry)
+        })
+    }
+
+    /// Notes what a request that does not fit needs, so that later requests leave it alone.
+    ///
+    /// Where the request could be served it reserves its amount; where it could not, everything free:
+    /// whatever others took there would delay it further.
+    pub fn reserve(&self, request: &PoolRequest, reserved: &mut Reservation) {
+        for entry in &request.entries {
+            let pool = &self.pools[entry.pool as usize];
+            let units = if pool.can_serve(entry) {
+                entry.units
+            } else {
+                pool.free_units
+            };
+            reserved.add(entry.pool as usize, units);
+        }
+    }
+
+    /// Takes everything the request asks for, or nothing (`None`) if some of it is not free.
+    pub fn take(&mut self, request: &PoolRequest) -> Option<Grant> {
+        if !self.fits(request, &Reservation::default()) {
+            return None;
+        }
+        let mut grant = Grant {
+            entries: Vec::with_capacity(request.entries.len()),
+        };
+        for entry in &request.entries {
+            match self.pools[entry.pool as usize].take(entry) {
+                Some(indices) => {
+                    let amount = Amount(entry.units);
+                    grant.entries.push(GrantEntry {
+                        pool: entry.pool,
+                        amount,
+                        indices,
+                    });
+                }
+                None => {
+                    // `fits` promised this cannot be; give back rather than leak.
+                    debug_assert!(false, "a pool refused what it said it can serve");
+                    self.release(&grant);
+                    return None;
+                }
+            }
+        }
+        Some(grant)
+    }
+
+    /// Gives a grant back.
+    pub fn release(&mut self, grant: &Grant) {
+        for entry in &grant.entries {
+            if let Some(pool) = self.pools.get_mut(entry.pool as usize) {
+                pool.release(entry);
+            }
+        }
+    }
+
+    /// Whether nothing is granted.
+    #[must_use]
+    pub fn is_all_free(&self) -> bool {
+        self.pools
+            .iter()
+            .all(|pool| pool.free_units == pool.total_units)
+    }
+
+    /// Free amount of the pool at this position; zero if there is none.
+    #[must_use]
+    pub fn free(&self, pool: u32) -> Amount {
+        Amount(
+            self.pools
+                .get(pool as usize)
+                .map_or(0, |pool| pool.free_units),
+        )
+    }
+
+    /// Size of the pool at this position; zero if there is none.
+    #[must_use]
+    pub fn total(&self, pool: u32) -> Amount {
+        Amount(
+            self.pools
+                .get(pool as usize)
+                .map_or(0, |pool| pool.total_units),
+        )
+    }
+
+    /// Position of the pool with this name.
+    #[must_use]
+    pub fn position(&self, name: &str) -> Option<u32> {
+        let index = self.pools.iter().position(|pool| &*pool.name == name)?;
+        u32::try_from(index).ok()
+    }
+
+    /// Name of a pool.
+    #[must_use]
+    pub fn name(&self, pool: u32) -> &str {
+        self.pools.get(pool as usize).map_or("", |pool| &pool.name)
+    }
+
+    /// Name of an index of a pool.
+    #[must_use]
+    pub fn index_name(&self, pool: u32, index: u32) -> &str {
+        match self.pools.get(pool as usize).map(|pool| &pool.kind) {
+            Some(PoolKind::Indexed(indexed)) => {
+                indexed.names.get(index as usize).map_or("", |name| name)
+            }
+            Some(PoolKind::Sum) | None => "",
+        }
+    }
+}
+
+impl Pool {
+    fn could_ever_serve(&self, units: u64) -> bool {
+        match &self.kind {
+            PoolKind::Sum => units <= self.total_units,
+            PoolKind::Indexed(indexed) => {
+                units.div_ceil(UNITS_PER_WHOLE) <= indexed.free.len() as u64
+            }
+        }
+    }
+
+    /// Fewest groups the empty pool needs, for the policies that insist on it.
+    fn groups_max(&self, policy: Policy, units: u64) -> u32 {
+        match (&self.kind, policy) {
+            (PoolKind::Indexed(indexed), Policy::ForceCompact | Policy::ForceTight) => {
+                indexed.groups_needed_when_empty(units.div_ceil(UNITS_PER_WHOLE))
+            }
+            (
+                PoolKind::Sum | PoolKind::Indexed(_),
+                Policy::Compact
+                | Policy::ForceCompact
+                | Policy::Tight
+                | Policy::ForceTight
+                | Policy::Scatter
+                | Policy::All,
+            ) => u32::MAX,
+        }
+    }
+
+    fn can_serve(&self, entry: &PoolEntry) -> bool {
+        if entry.units > self.free_units {
+            return false;
+        }
+        match &self.kind {
+            PoolKind::Sum => true,
+            PoolKind::Indexed(indexed) => indexed.can_serve(entry),
+        }
+    }
+
+    fn take(&mut self, entry: &PoolEntry) -> Option<Vec<GrantedIndex>> {
+        let indices = match &mut self.kind {
+            PoolKind::Sum => Vec::new(),
+            PoolKind::Indexed(indexed) => indexed.take(entry)?,
+        };
+        self.free_units = self.free_units.checked_sub(entry.units)?;
+        Some(indices)
+    }
+
+    fn release(&mut self, entry: &GrantEntry) {
+        if let PoolKind::Indexed(indexed) = &mut self.kind {
+            for granted in &entry.indices {
+                indexed.give_back(*granted);
+            }
+        }
+        self.free_units = (self.free_units + entry.amount.0).min(self.total_units);
+    }
+}
+
+impl IndexedPool {
+    fn new(groups: Vec<Vec<Box<str>>>) -> Self {
+        let mut pool = Self {
+            names: Vec::new(),
+            free: Vec::new(),
+            group_of: Vec::new(),
+            groups: Vec::new(),
+        };
+        for (group, names) in groups.into_iter().enumerate() {
+            let size = u32::try_from(names.len()).unwrap_or(u32::MAX);
+            let start = u32::try_from(pool.names.len()).unwrap_or(u32::MAX);
+            pool.group_of.extend(
+                names
+                    .iter()
+                    .map(|_| u32::try_from(group).unwrap_or(u32::MAX)),
+            );
+            pool.names.extend(names);
+            pool.groups.push(Group::new(start, size));
+        }
+        pool.free = vec![FULL; pool.names.len()];
+        pool
+    }
+
+    /// Takes the lowest completely free index of the group, or `units` of it.
+    fn take_whole(&mut self, group: usize, units: u32) -> Option<GrantedIndex> {
+        let index = self.groups.get_mut(group)?.pop_whole()?;
+        self.free[index as usize] = FULL - units;
+        if units < FULL {
+            self.groups[group].partial.push(index);
+        }
+        Some(GrantedIndex { index, units })
+    }
+
+    /// Takes a fraction of an index that is partly free already.
+    fn take_partial(&mut self, index: u32, units: u32) -> Option<GrantedIndex> {
+        let free = self.free.get_mut(index as usize)?;
+        *free = free.checked_sub(units)?;
+        if *free == 0 {
+            let group = self.group_of[index as usize] as usize;
+            self.groups[group].partial.retain(|other| *other != index);
+        }
+        Some(GrantedIndex { index, units })
+    }
+
+    fn give_back(&mut self, granted: GrantedIndex) {
+        let Some(free) = self.free.get_mut(granted.index as usize) else {
+            return;
+        };
+        let before = *free;
+        *free = (before + granted.units).min(FULL);
+        let group = &mut self.groups[self.group_of[granted.index as usize] as usize];
+        match (before, *free) {
+            (FULL, _) => {}
+            (0, FULL) => group.push_whole(granted.index),
+            (0, _) => group.partial.push(granted.index),
+            (_, FULL) => {
+                group.partial.retain(|other| *other != granted.index);
+                group.push_whole(granted.index);
+            }
+            (_, _) => {}
+        }
+    }
+}
+
+impl Group {
+    fn new(start: u32, size: u32) -> Self {
+        let mut group = Self {
+            start,
+            size,
+            whole_bits: vec![0; (size as usize).div_ceil(64)],
+            whole: 0,
+            partial: Vec::new(),
+        };
+        for offset in 0..size {
+            group.push_whole(start + offset);
+        }
+        group
+    }
+
+    fn push_whole(&mut self, index: u32) {
+        let offset = index - self.start;
+        self.whole_bits[(offset / 64) as usize] |= 1 << (offset % 64);
+        self.whole += 1;
+    }
+
+    fn pop_whole(&mut self) -> Option<u32> {
+        let word = self.whole_bits.iter().position(|word| *word != 0)?;
+        let bit = self.whole_bits[word].trailing_zeros();
+        self.whole_bits[word] &= !(1 << bit);
+        self.whole -= 1;
+        Some(self.start + u32::try_from(word * 64).ok()? + bit)
+    }
+}
+
+#[cfg(test)]
+mod tests;
