@@ -1,1 +1,8 @@
+//! The `hq` binary.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod parse;
+
 fn main() {}

@@ -1,0 +1,109 @@
+//! The command line as types: every command and option of `hq`.
+//!
+//! Parsing needs no server, no file and no environment but the variables of the global options. Names,
+//! defaults and conflicts are interface; see `docs/cli.md`.
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub(crate) mod global;
+pub(crate) mod job;
+pub(crate) mod other;
+pub(crate) mod run;
+pub(crate) mod server;
+pub(crate) mod submit;
+pub(crate) mod task;
+pub(crate) mod worker;
+
+use global::GlobalArgs;
+
+/// Runs large numbers of tasks on a cluster or on this machine.
+///
+/// Start a server and workers, then submit jobs; or let `hq run` do everything at once on this machine.
+#[derive(Parser, Debug)]
+#[command(
+    name = "hq",
+    disable_help_subcommand = true,
+    disable_version_flag = true
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+
+    /// Print the version and exit
+    #[arg(short = 'V', long)]
+    pub(crate) version: bool,
+
+    /// With --version: also print how the program was built
+    #[arg(long, requires = "version", hide_short_help = true)]
+    pub(crate) verbose: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// First word of the command line.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run a job on this machine, without a server
+    Run(Box<run::RunArgs>),
+    /// Start, stop and inspect the server
+    #[command(disable_help_subcommand = true)]
+    Server {
+        #[command(subcommand)]
+        command: Option<server::ServerCommand>,
+    },
+    /// Start, stop and inspect workers
+    #[command(disable_help_subcommand = true)]
+    Worker {
+        #[command(subcommand)]
+        command: Option<worker::WorkerCommand>,
+    },
+    /// Submit a job; the same as `hq job submit`
+    Submit(Box<submit::SubmitArgs>),
+    /// Submit, inspect and control jobs
+    #[command(disable_help_subcommand = true)]
+    Job {
+        #[command(subcommand)]
+        command: Option<job::JobCommand>,
+    },
+    /// Inspect the tasks of jobs
+    #[command(disable_help_subcommand = true)]
+    Task {
+        #[command(subcommand)]
+        command: Option<task::TaskCommand>,
+    },
+    /// Print where a topic is documented
+    Doc(other::DocArgs),
+    /// Print a completion script for a shell
+    GenerateCompletion(other::CompletionArgs),
+}
+
+impl Command {
+    /// Name of the group whose subcommand is missing, if it is.
+    pub(crate) const fn incomplete_group(&self) -> Option<&'static str> {
+        match self {
+            Self::Server { command: None } => Some("server"),
+            Self::Worker { command: None } => Some("worker"),
+            Self::Job { command: None } => Some("job"),
+            Self::Task { command: None } => Some("task"),
+            Self::Server { .. }
+            | Self::Worker { .. }
+            | Self::Job { .. }
+            | Self::Task { .. }
+            | Self::Run(_)
+            | Self::Submit(_)
+            | Self::Doc(_)
+            | Self::GenerateCompletion(_) => None,
+        }
+    }
+}
+
+/// The complete command tree, ready to render help of any part.
+pub(crate) fn built_command() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    command
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! Options that are valid at every level.
+
+use std::path::PathBuf;
+
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Args, ValueEnum};
+
+const HEADING: &str = "GLOBAL OPTIONS";
+
+/// Options of every command; only the long help shows them.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct GlobalArgs {
+    /// Directory in which server, workers and clients find each other
+    ///
+    /// The server writes its access file there. [default: `.hq-server` in your home directory]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "HQ_SERVER_DIR",
+        hide_env_values = true,
+        global = true,
+        help_heading = HEADING,
+        hide_short_help = true
+    )]
+    pub(crate) server_dir: Option<PathBuf>,
+
+    /// When to use colours; `auto` means only on a terminal
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = ColorMode::Auto,
+        global = true,
+        help_heading = HEADING,
+        hide_short_help = true
+    )]
+    pub(crate) colors: ColorMode,
+
+    /// What is printed: text for people, JSON for programs, or the bare minimum for `$(…)`
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = OutputMode::Cli,
+        env = "HQ_OUTPUT_MODE",
+        hide_env_values = true,
+        global = true,
+        help_heading = HEADING,
+        hide_short_help = true
+    )]
+    pub(crate) output_mode: OutputMode,
+
+    /// Log in more detail
+    #[arg(
+        long,
+        action = ArgAction::SetTrue,
+        value_parser = FalseyValueParser::new(),
+        env = "HQ_DEBUG",
+        hide_env_values = true,
+        global = true,
+        help_heading = HEADING,
+        hide_short_help = true
+    )]
+    pub(crate) debug: bool,
+}
+
+/// When to use colours.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ColorMode {
+    /// Only if standard output is a terminal
+    Auto,
+    /// In any case
+    Always,
+    /// In no case
+    Never,
+}
+
+/// Shape of the output.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OutputMode {
+    /// Tables and sentences
+    Cli,
+    /// One JSON value
+    Json,
+    /// Ids and states only
+    Quiet,
+}

@@ -1,0 +1,216 @@
+//! `hq job …`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Subcommand, ValueEnum};
+use hq_core::range::IdArray;
+use hq_protocol::client;
+
+use super::submit::SubmitArgs;
+use super::task::TaskStateArg;
+use crate::parse::array::parse_id_array;
+use crate::parse::selector::{Selector, parse_last_or_ids, parse_selector};
+use crate::parse::value::{parse_cancel_reason, parse_job_name};
+
+/// Commands about jobs.
+#[derive(Subcommand, Debug)]
+pub(crate) enum JobCommand {
+    /// List jobs
+    List(ListArgs),
+    /// Count jobs by state
+    Summary,
+    /// Show everything about jobs
+    Info(SelectorArgs),
+    /// Cancel the unfinished tasks of jobs
+    Cancel(CancelArgs),
+    /// Let the server forget jobs that have ended
+    Forget(ForgetArgs),
+    /// Print what tasks wrote to their standard output or standard error
+    Cat(CatArgs),
+    /// Submit a job
+    Submit(Box<SubmitArgs>),
+    /// Submit the tasks that a job file (TOML) describes
+    SubmitFile(SubmitFileArgs),
+    /// Block until jobs have ended
+    Wait(WaitArgs),
+    /// Block until jobs have ended, and show their progress
+    Progress(SelectorArgs),
+    /// Print the ids of tasks
+    TaskIds(TaskIdsArgs),
+    /// Make an open job, to which tasks can be added until it is closed
+    Open(OpenArgs),
+    /// Close open jobs
+    Close(SelectorArgs),
+}
+
+/// A choice of jobs.
+#[derive(Args, Debug)]
+pub(crate) struct SelectorArgs {
+    /// `last`, `all`, or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+}
+
+/// State of a job.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum JobState {
+    /// No task runs, some will
+    Waiting,
+    /// Some task runs
+    Running,
+    /// All tasks finished
+    Finished,
+    /// Some task failed
+    Failed,
+    /// Some task was canceled
+    Canceled,
+    /// Some task was given up
+    Aborted,
+    /// Open, and nothing to do
+    Opened,
+}
+
+/// Options of `job list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// List every job [default: those that are waiting, running or open]
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// List only jobs in these states
+    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) filter: Option<Vec<JobState>>,
+
+    /// Also show why jobs were canceled
+    #[arg(long)]
+    pub(crate) verbose: bool,
+}
+
+/// Options of `job cancel`.
+#[derive(Args, Debug)]
+pub(crate) struct CancelArgs {
+    /// `last`, `all` (those that have not ended), or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+
+    /// Why; at most 200 characters
+    #[arg(long, value_name = "TEXT", value_parser = parse_cancel_reason)]
+    pub(crate) reason: Option<String>,
+}
+
+/// Final states of jobs.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EndedState {
+    /// All tasks finished
+    Finished,
+    /// Some task failed
+    Failed,
+    /// Some task was given up
+    Aborted,
+    /// Some task was canceled
+    Canceled,
+}
+
+impl From<EndedState> for client::TaskState {
+    fn from(state: EndedState) -> Self {
+        match state {
+            EndedState::Finished => Self::Finished,
+            EndedState::Failed => Self::Failed,
+            EndedState::Aborted => Self::Aborted,
+            EndedState::Canceled => Self::Canceled,
+        }
+    }
+}
+
+/// Options of `job forget`.
+#[derive(Args, Debug)]
+pub(crate) struct ForgetArgs {
+    /// `last`, `all`, or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+
+    /// Forget only jobs in these states [default: all that have ended]
+    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) filter: Option<Vec<EndedState>>,
+}
+
+/// A standard stream of a task.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StreamArg {
+    /// Standard output
+    Stdout,
+    /// Standard error
+    Stderr,
+}
+
+/// Options of `job cat`.
+#[derive(Args, Debug)]
+pub(crate) struct CatArgs {
+    /// `last`, or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_last_or_ids)]
+    pub(crate) selector: Selector,
+
+    /// Which stream to print
+    #[arg(value_enum, value_name = "STREAM")]
+    pub(crate) stream: StreamArg,
+
+    /// Only tasks with these ids
+    #[arg(long, value_name = "IDS", value_parser = parse_id_array)]
+    pub(crate) tasks: Option<IdArray>,
+
+    /// Only tasks in these states
+    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) task_status: Option<Vec<TaskStateArg>>,
+
+    /// Print a line that names the task before its output
+    #[arg(long)]
+    pub(crate) print_task_header: bool,
+}
+
+/// Options of `job submit-file`.
+#[derive(Args, Debug)]
+pub(crate) struct SubmitFileArgs {
+    /// Job file
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+
+    /// Add the tasks to this open job [default: make a new job]
+    #[arg(long, value_name = "ID")]
+    pub(crate) job: Option<u32>,
+}
+
+/// Options of `job wait`.
+#[derive(Args, Debug)]
+pub(crate) struct WaitArgs {
+    /// `last`, `all` (those that have not ended), or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+
+    /// Do not wait for open jobs to be closed, only for their tasks
+    #[arg(long)]
+    pub(crate) without_close: bool,
+}
+
+/// Options of `job task-ids`.
+#[derive(Args, Debug)]
+pub(crate) struct TaskIdsArgs {
+    /// `last`, `all`, or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+
+    /// Only tasks in these states
+    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) filter: Option<Vec<TaskStateArg>>,
+}
+
+/// Options of `job open`.
+#[derive(Args, Debug)]
+pub(crate) struct OpenArgs {
+    /// Name of the job [default: job]
+    #[arg(long, value_name = "TEXT", value_parser = parse_job_name)]
+    pub(crate) name: Option<String>,
+
+    /// Give up the rest of the job when more than this many tasks have failed [default: never]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) max_fails: Option<u32>,
+}

@@ -1,0 +1,51 @@
+//! `hq doc` and `hq generate-completion`.
+
+use clap::{Args, ValueEnum};
+use clap_complete::Shell;
+
+/// Options of `doc`.
+#[derive(Args, Debug)]
+pub(crate) struct DocArgs {
+    /// Also open the page in a browser
+    #[arg(long)]
+    pub(crate) open: bool,
+
+    /// What to read about [default: the front page]
+    #[arg(value_enum, value_name = "TOPIC")]
+    pub(crate) topic: Option<DocTopic>,
+}
+
+/// Parts of the documentation.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DocTopic {
+    /// Jobs and their tasks
+    #[value(aliases = ["jobs", "tasks"])]
+    Job,
+    /// Many similar tasks in one job
+    Taskarray,
+    /// What tasks need and workers offer
+    Resources,
+    /// Workers
+    #[value(alias = "workers")]
+    Worker,
+    /// Workers that are asked for automatically
+    #[value(aliases = ["pbs", "slurm"])]
+    Autoalloc,
+    /// The interface for Python
+    #[value(alias = "python")]
+    PythonApi,
+    /// The most useful commands on one page
+    Cheatsheet,
+    /// What changed
+    Changelog,
+    /// Questions and answers
+    Faq,
+}
+
+/// Options of `generate-completion`.
+#[derive(Args, Debug)]
+pub(crate) struct CompletionArgs {
+    /// Shell to make the script for
+    #[arg(value_enum, value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}

@@ -1,0 +1,39 @@
+//! `hq run …`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use super::submit::{DirectivesMode, TaskOptions};
+
+/// Options of `run`.
+///
+/// Everything that is running when the command ends, ends with it.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "hq run [OPTIONS] [--] COMMAND...\n       hq run [OPTIONS] JOB_FILE.toml"
+)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) tasks: TaskOptions,
+
+    /// Use at most this many cpus [default: all this process may use]
+    #[arg(short, long, value_name = "CPUS")]
+    pub(crate) jobs: Option<std::num::NonZeroU32>,
+
+    /// Print the output of a task as soon as it ends [default: in the order of the task ids]
+    #[arg(long)]
+    pub(crate) unordered: bool,
+
+    /// Read standard input to its end and give it to every task
+    #[arg(long)]
+    pub(crate) stdin: bool,
+
+    /// Where to look for `#HQ` lines with more options [default: auto]
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
+    pub(crate) directives: DirectivesMode,
+
+    /// Program and arguments of the tasks, or a single job file whose name ends in `.toml`
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    pub(crate) command: Vec<OsString>,
+}

@@ -1,0 +1,131 @@
+//! `hq server …`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::parse::duration::parse_duration;
+
+/// Commands about the server.
+#[derive(Subcommand, Debug)]
+pub(crate) enum ServerCommand {
+    /// Start a server here and keep it in the foreground
+    Start(StartArgs),
+    /// Stop the running server
+    Stop,
+    /// Show where the server is and how long it has been running
+    Info,
+    /// Block until a server can be reached
+    Wait(WaitArgs),
+    /// Make an access file in advance, with fixed ports and new keys
+    GenerateAccess(GenerateAccessArgs),
+    /// Let the server write its scheduling state to a file, for bug reports
+    DebugDump(DebugDumpArgs),
+}
+
+/// Options of `server start`.
+#[derive(Args, Debug)]
+pub(crate) struct StartArgs {
+    /// Name or address under which clients and workers reach this machine
+    ///
+    /// [default: the access file's host, else this machine's hostname]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: Option<String>,
+
+    /// Port for clients [default: the access file's, else a random one]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) client_port: Option<u16>,
+
+    /// Port for workers [default: the access file's, else a random one]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) worker_port: Option<u16>,
+
+    /// Take hosts, ports and keys from a file made by `hq server generate-access`
+    #[arg(long, value_name = "PATH")]
+    pub(crate) access_file: Option<PathBuf>,
+
+    /// Keep the state in this file; it is restored from it if it exists
+    ///
+    /// Without the option the state is kept inside the server directory.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) journal: Option<PathBuf>,
+
+    /// Longest time until everything is forced to disk [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) journal_flush_period: Option<Duration>,
+
+    /// Stop workers that were idle this long, unless they chose a time of their own
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) idle_timeout: Option<Duration>,
+
+    /// Accepted for compatibility; a scheduling round takes a few milliseconds at most [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) scheduler_time_limit: Option<Duration>,
+
+    /// Let anybody who reaches the client port control the server, without encryption
+    #[arg(long)]
+    pub(crate) disable_client_authentication_and_encryption: bool,
+
+    /// Let anybody who reaches the worker port act as a worker, without encryption
+    #[arg(long)]
+    pub(crate) disable_worker_authentication_and_encryption: bool,
+}
+
+/// Options of `server wait`.
+#[derive(Args, Debug)]
+pub(crate) struct WaitArgs {
+    /// Give up after this time [default: 5m]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = parse_duration,
+        default_value = "5m",
+        hide_default_value = true
+    )]
+    pub(crate) timeout: Duration,
+}
+
+/// Options of `server generate-access`.
+#[derive(Args, Debug)]
+pub(crate) struct GenerateAccessArgs {
+    /// File to create, for `hq server start --access-file`
+    #[arg(value_name = "ACCESS_FILE")]
+    pub(crate) access_file: PathBuf,
+
+    /// Also create a file that lets only clients connect
+    #[arg(long, value_name = "PATH")]
+    pub(crate) client_file: Option<PathBuf>,
+
+    /// Also create a file that lets only workers connect
+    #[arg(long, value_name = "PATH")]
+    pub(crate) worker_file: Option<PathBuf>,
+
+    /// Port for clients
+    #[arg(long, value_name = "PORT")]
+    pub(crate) client_port: u16,
+
+    /// Port for workers
+    #[arg(long, value_name = "PORT")]
+    pub(crate) worker_port: u16,
+
+    /// Name under which the server will be reached [default: this machine's hostname]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: Option<String>,
+
+    /// The same, for clients only
+    #[arg(long, value_name = "HOST")]
+    pub(crate) client_host: Option<String>,
+
+    /// The same, for workers only
+    #[arg(long, value_name = "HOST")]
+    pub(crate) worker_host: Option<String>,
+}
+
+/// Options of `server debug-dump`.
+#[derive(Args, Debug)]
+pub(crate) struct DebugDumpArgs {
+    /// File to write; relative paths start at the server's working directory
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+}

@@ -1,0 +1,188 @@
+//! `hq submit …`, and the options that describe tasks, which directives and `hq run` share.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use hq_core::range::IdArray;
+use hq_core::resource::request::ResourceEntry;
+use hq_core::template::{CrashLimit, PinMode};
+
+use crate::parse::array::parse_id_array;
+use crate::parse::duration::parse_duration;
+use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
+use crate::parse::value::{
+    EnvPair, StdioArg, parse_crash_limit, parse_env, parse_job_name, parse_stdio, parse_weight,
+};
+
+/// What every task of a submit is like. No value has a default here, so that directives of a script
+/// can be merged with the command line.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TaskOptions {
+    /// Name of the job [default: file name of the command]
+    #[arg(long, value_name = "TEXT", value_parser = parse_job_name)]
+    pub(crate) name: Option<String>,
+
+    /// One task for each of these ids, such as `1-100` or `0-10:2,50`
+    #[arg(long, value_name = "IDS", value_parser = parse_id_array)]
+    pub(crate) array: Option<IdArray>,
+
+    /// One task for each line of a file; the task finds its line in HQ_ENTRY
+    #[arg(long, value_name = "FILE", conflicts_with = "from_json")]
+    pub(crate) each_line: Option<PathBuf>,
+
+    /// One task for each item of a JSON array; the task finds its item in HQ_ENTRY
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from_json: Option<PathBuf>,
+
+    /// Cpus of each task, such as `4`, `"8 compact!"` or `all` [default: 1]
+    ///
+    /// After the amount may come how cpus of several groups (NUMA nodes) are chosen: `compact`,
+    /// `compact!`, `tight`, `tight!` or `scatter`.
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_request, conflicts_with = "nodes")]
+    pub(crate) cpus: Option<RequestAmount>,
+
+    /// Another resource each task needs, such as `gpus/nvidia=1` or `mem=2048`; may be repeated
+    #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_named_request)]
+    pub(crate) resource: Vec<ResourceEntry>,
+
+    /// Run each task on this many whole nodes; 0 means a share of one node [default: 0]
+    #[arg(long, value_name = "COUNT", conflicts_with = "pin")]
+    pub(crate) nodes: Option<u32>,
+
+    /// Start tasks only on workers that will live at least this long [default: 0ms]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) time_request: Option<Duration>,
+
+    /// Kill a task, which then counts as failed, after this time [default: none]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) time_limit: Option<Duration>,
+
+    /// How much these tasks count when the scheduler weighs alternatives [default: 1.0]
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight)]
+    pub(crate) weight: Option<u32>,
+
+    /// Tasks with a larger number run first; write negative numbers as --priority=-1 [default: 0]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) priority: Option<i32>,
+
+    /// Bind each task to its cpus [default: not bound]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) pin: Option<PinArg>,
+
+    /// Working directory of the tasks [default: %{SUBMIT_DIR}]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cwd: Option<PathBuf>,
+
+    /// File for standard output: `none`, a path, or `PATH:rm-if-finished`
+    ///
+    /// With `:rm-if-finished` the file is deleted if the task succeeds. Relative paths start at the
+    /// working directory of the task. [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stdout]
+    #[arg(long, value_name = "FILE", value_parser = stdio_parser())]
+    pub(crate) stdout: Option<StdioArg>,
+
+    /// File for standard error, as for --stdout
+    ///
+    /// [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stderr]
+    #[arg(long, value_name = "FILE", value_parser = stdio_parser())]
+    pub(crate) stderr: Option<StdioArg>,
+
+    /// Collect the output of all tasks in this directory instead of two files per task
+    #[arg(long, alias = "log", value_name = "DIR")]
+    pub(crate) stream: Option<PathBuf>,
+
+    /// Set an environment variable for the tasks; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = env_parser())]
+    pub(crate) env: Vec<EnvPair>,
+
+    /// Give each task a private directory (HQ_TASK_DIR) that is removed when the task ends
+    #[arg(long)]
+    pub(crate) task_dir: bool,
+
+    /// How many times a task may lose its worker to a crash before it fails [default: 5]
+    ///
+    /// A number, `never-restart`, or `unlimited`.
+    #[arg(long, value_name = "LIMIT", value_parser = parse_crash_limit)]
+    pub(crate) crash_limit: Option<CrashLimit>,
+
+    /// Give up the rest of the job when more than this many tasks have failed [default: never]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) max_fails: Option<u32>,
+}
+
+fn stdio_parser() -> impl TypedValueParser<Value = StdioArg> {
+    OsStringValueParser::new().try_map(|text| parse_stdio(&text))
+}
+
+fn env_parser() -> impl TypedValueParser<Value = EnvPair> {
+    OsStringValueParser::new().try_map(|text| parse_env(&text))
+}
+
+/// How cpus are bound to a task.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PinArg {
+    /// By an affinity mask
+    Taskset,
+    /// By OpenMP variables
+    Omp,
+}
+
+impl From<PinArg> for PinMode {
+    fn from(pin: PinArg) -> Self {
+        match pin {
+            PinArg::Taskset => Self::Taskset,
+            PinArg::Omp => Self::OpenMp,
+        }
+    }
+}
+
+/// Where directives are looked for.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum DirectivesMode {
+    /// In the command's file if its name ends in `.sh`
+    #[default]
+    Auto,
+    /// In the command's file
+    File,
+    /// In what --stdin reads
+    Stdin,
+    /// Nowhere
+    Off,
+}
+
+/// Options of `submit`.
+#[derive(Args, Debug)]
+pub(crate) struct SubmitArgs {
+    #[command(flatten)]
+    pub(crate) tasks: TaskOptions,
+
+    /// Read standard input to its end and give it to every task
+    #[arg(long)]
+    pub(crate) stdin: bool,
+
+    /// Add the tasks to this open job [default: make a new job]
+    #[arg(long, value_name = "ID")]
+    pub(crate) job: Option<u32>,
+
+    /// Block until the job has ended
+    #[arg(long, conflicts_with = "progress")]
+    pub(crate) wait: bool,
+
+    /// Block until the job has ended, and show its progress
+    #[arg(long)]
+    pub(crate) progress: bool,
+
+    /// With --wait: run this program for each notification of a task
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) on_notify: Option<String>,
+
+    /// Where to look for `#HQ` lines with more options [default: auto]
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
+    pub(crate) directives: DirectivesMode,
+
+    /// Program and arguments of the tasks; no shell is involved
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    pub(crate) command: Vec<OsString>,
+}

@@ -1,0 +1,106 @@
+//! `hq task …`.
+
+use clap::{ArgAction, Args, Subcommand, ValueEnum};
+use hq_core::range::IdArray;
+use hq_protocol::client;
+
+use crate::parse::array::parse_id_array;
+use crate::parse::selector::{Selector, SingleSelector, parse_last_or_id, parse_last_or_ids};
+
+/// Commands about tasks.
+#[derive(Subcommand, Debug)]
+pub(crate) enum TaskCommand {
+    /// List the tasks of jobs
+    List(ListArgs),
+    /// Show everything about tasks
+    Info(InfoArgs),
+    /// Say why a task is running or not
+    Explain(ExplainArgs),
+}
+
+/// State of a task.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TaskStateArg {
+    /// Not started
+    Waiting,
+    /// Started
+    Running,
+    /// Ended with exit code 0
+    Finished,
+    /// Ended in any other way by itself
+    Failed,
+    /// Ended by `hq job cancel`
+    Canceled,
+    /// Given up by the server
+    Aborted,
+}
+
+impl From<TaskStateArg> for client::TaskState {
+    fn from(state: TaskStateArg) -> Self {
+        match state {
+            TaskStateArg::Waiting => Self::Waiting,
+            TaskStateArg::Running => Self::Running,
+            TaskStateArg::Finished => Self::Finished,
+            TaskStateArg::Failed => Self::Failed,
+            TaskStateArg::Canceled => Self::Canceled,
+            TaskStateArg::Aborted => Self::Aborted,
+        }
+    }
+}
+
+/// The states as the server understands them; none means all.
+pub(crate) fn states_to_message(states: Option<&[TaskStateArg]>) -> Vec<i32> {
+    let states = states.unwrap_or_default();
+    states
+        .iter()
+        .map(|state| client::TaskState::from(*state).into())
+        .collect()
+}
+
+/// Options of `task list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// `last`, or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_last_or_ids)]
+    pub(crate) selector: Selector,
+
+    /// Only tasks with these ids
+    #[arg(long, value_name = "IDS", value_parser = parse_id_array)]
+    pub(crate) tasks: Option<IdArray>,
+
+    /// Only tasks in these states
+    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) task_status: Option<Vec<TaskStateArg>>,
+
+    /// Show error messages in full
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// Options of `task info`.
+#[derive(Args, Debug)]
+pub(crate) struct InfoArgs {
+    /// Id of the job, or `last`
+    #[arg(value_name = "JOB", value_parser = parse_last_or_id)]
+    pub(crate) job: SingleSelector,
+
+    /// Ids of the tasks, such as `1-4,7`
+    #[arg(value_name = "TASKS", value_parser = parse_id_array)]
+    pub(crate) tasks: IdArray,
+
+    /// Show error messages in full
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// Options of `task explain`.
+#[derive(Args, Debug)]
+pub(crate) struct ExplainArgs {
+    /// Id of the job, or `last`
+    #[arg(value_name = "JOB", value_parser = parse_last_or_id)]
+    pub(crate) job: SingleSelector,
+
+    /// Id of the task
+    #[arg(value_name = "TASK")]
+    pub(crate) task: u32,
+}

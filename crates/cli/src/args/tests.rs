@@ -1,0 +1,250 @@
+//! What the command line accepts and refuses.
+
+use super::*;
+use clap::error::ErrorKind;
+
+fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(std::iter::once("hq").chain(words.iter().copied()))
+}
+
+fn refused(words: &[&str]) -> (ErrorKind, String) {
+    let error = parse(words).expect_err("must be refused");
+    (error.kind(), error.to_string())
+}
+
+fn submitted(words: &[&str]) -> submit::SubmitArgs {
+    match parse(words).expect("valid").command {
+        Some(Command::Submit(args)) => *args,
+        other => panic!("expected submit, found {other:?}"),
+    }
+}
+
+#[test]
+fn the_tree_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn everything_after_the_first_word_is_the_command() {
+    let words = |args: submit::SubmitArgs| {
+        args.command
+            .iter()
+            .map(|w| w.to_string_lossy().into_owned())
+            .collect::<Vec<_>>()
+    };
+    let args = submitted(&[
+        "submit", "--cpus", "2", "ls", "-h", "--cpus", "--", "x", "--help",
+    ]);
+    assert_eq!(words(args), ["ls", "-h", "--cpus", "--", "x", "--help"]);
+    let args = submitted(&["submit", "--", "--weird", "--cpus=1"]);
+    assert_eq!(words(args), ["--weird", "--cpus=1"]);
+    let args = submitted(&[
+        "submit",
+        "--priority=-3",
+        "--env",
+        "A=1",
+        "--env",
+        "B",
+        "ls",
+    ]);
+    assert_eq!((args.tasks.priority, args.tasks.env.len()), (Some(-3), 2));
+}
+
+#[test]
+fn global_options_work_at_every_level() {
+    for words in [
+        &["--output-mode", "json", "job", "list"][..],
+        &["job", "--output-mode=json", "list"],
+        &["job", "list", "--output-mode", "json"],
+    ] {
+        let cli = parse(words).expect("valid");
+        assert_eq!(cli.global.output_mode, global::OutputMode::Json);
+    }
+}
+
+#[test]
+fn refusals_name_the_problem() {
+    for (words, kind, text) in [
+        (
+            &["nonsense"][..],
+            ErrorKind::InvalidSubcommand,
+            "error: unrecognized subcommand 'nonsense'",
+        ),
+        (
+            &["help"],
+            ErrorKind::InvalidSubcommand,
+            "error: unrecognized subcommand 'help'",
+        ),
+        (
+            &["job", "help"],
+            ErrorKind::InvalidSubcommand,
+            "error: unrecognized subcommand 'help'",
+        ),
+        (
+            &["submit", "--foo", "ls"],
+            ErrorKind::UnknownArgument,
+            "error: unexpected argument '--foo' found",
+        ),
+        (
+            &["submit"],
+            ErrorKind::MissingRequiredArgument,
+            "the following required arguments were not provided:",
+        ),
+        (
+            &["submit", "--cpus=1", "--cpus=2", "ls"],
+            ErrorKind::ArgumentConflict,
+            "cannot be used multiple times",
+        ),
+        (
+            &["submit", "--cpus=1", "--nodes=2", "ls"],
+            ErrorKind::ArgumentConflict,
+            "error: the argument '--cpus <AMOUNT>' cannot be used with '--nodes <COUNT>'",
+        ),
+        (
+            &["submit", "--pin=omp", "--nodes=2", "ls"],
+            ErrorKind::ArgumentConflict,
+            "cannot be used with",
+        ),
+        (
+            &["submit", "--wait", "--progress", "ls"],
+            ErrorKind::ArgumentConflict,
+            "cannot be used with",
+        ),
+        (
+            &["submit", "--each-line=a", "--from-json=b", "ls"],
+            ErrorKind::ArgumentConflict,
+            "cannot be used with",
+        ),
+        (
+            &["submit", "--cpus", "0", "ls"],
+            ErrorKind::ValueValidation,
+            "--- Zero resources cannot be requested",
+        ),
+        (
+            &["submit", "--array", "3-1", "ls"],
+            ErrorKind::ValueValidation,
+            "error: invalid value '3-1' for '--array <IDS>': ",
+        ),
+        (
+            &["submit", "--pin", "x", "ls"],
+            ErrorKind::InvalidValue,
+            "[possible values: taskset, omp]",
+        ),
+        (
+            &["submit", "--name", "a\nb", "ls"],
+            ErrorKind::ValueValidation,
+            "name cannot have a newline or a tab",
+        ),
+        (
+            &["submit", "--weight", "0", "ls"],
+            ErrorKind::ValueValidation,
+            "Resource weight has to be positive number",
+        ),
+        (
+            &["job", "cancel", "1", "2"],
+            ErrorKind::UnknownArgument,
+            "unexpected argument '2' found",
+        ),
+        (
+            &["job", "list", "--filter", "waiting", "--filter", "running"],
+            ErrorKind::ArgumentConflict,
+            "cannot be used multiple times",
+        ),
+        (
+            &["worker", "list", "--all", "--filter", "offline"],
+            ErrorKind::ArgumentConflict,
+            "cannot be used with",
+        ),
+        (
+            &["worker", "start", "--detect-resources", "foo"],
+            ErrorKind::ValueValidation,
+            "invalid variant: foo",
+        ),
+        (
+            &["worker", "start", "--detect-resources", "all,cpus"],
+            ErrorKind::ValueValidation,
+            "invalid variant: all",
+        ),
+        (
+            &["worker", "start", "--overview-interval", "10"],
+            ErrorKind::ValueValidation,
+            "expected words",
+        ),
+        (
+            &["job", "-V"],
+            ErrorKind::UnknownArgument,
+            "unexpected argument '-V' found",
+        ),
+    ] {
+        let (found, message) = refused(words);
+        assert!(
+            found == kind && message.contains(text),
+            "{words:?}: {found:?} {message}"
+        );
+        assert!(
+            message
+                .trim_end()
+                .ends_with("For more information, try '--help'."),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn lists_are_separated_by_commas() {
+    let cli = parse(&["job", "list", "--filter", "waiting,failed"]).expect("valid");
+    match cli.command {
+        Some(Command::Job {
+            command: Some(job::JobCommand::List(list)),
+        }) => {
+            assert_eq!(
+                list.filter,
+                Some(vec![job::JobState::Waiting, job::JobState::Failed])
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_missing_subcommand_is_noticed() {
+    assert!(parse(&[]).expect("valid").command.is_none());
+    let cli = parse(&["job", "--output-mode", "json"]).expect("valid");
+    assert_eq!(cli.command.and_then(|c| c.incomplete_group()), Some("job"));
+}
+
+#[test]
+fn only_the_long_help_shows_global_options() {
+    let short = refused(&["job", "list", "-h"]).1;
+    let long = refused(&["job", "list", "--help"]).1;
+    assert!(
+        !short.contains("--server-dir") && !short.contains("GLOBAL"),
+        "{short}"
+    );
+    assert!(
+        long.contains("GLOBAL OPTIONS:") && long.contains("--server-dir <PATH>"),
+        "{long}"
+    );
+    assert!(!long.contains("--version"));
+}
+
+#[test]
+fn ssh_options_after_the_host_file_are_kept() {
+    let cli = parse(&[
+        "worker",
+        "deploy-ssh",
+        "--show-output",
+        "hosts",
+        "--cpus",
+        "4",
+    ]);
+    match cli.expect("valid").command {
+        Some(Command::Worker {
+            command: Some(worker::WorkerCommand::DeploySsh(args)),
+        }) => {
+            assert!(args.show_output);
+            assert_eq!(args.worker_args, ["--cpus", "4"]);
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,264 @@
+//! `hq worker …`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use hq_core::resource::descriptor::ResourceItem;
+
+use crate::parse::duration::{parse_duration, parse_duration_words};
+use crate::parse::resource::{CpuDefinition, parse_cpus, parse_definition};
+use crate::parse::selector::{Selector, parse_selector};
+use crate::parse::value::parse_utilization;
+
+/// Commands about workers.
+#[derive(Subcommand, Debug)]
+pub(crate) enum WorkerCommand {
+    /// Start a worker here and keep it in the foreground
+    Start(Box<StartArgs>),
+    /// Stop workers; their tasks return to the queue
+    Stop(SelectorArgs),
+    /// List workers
+    List(ListArgs),
+    /// Show everything about workers
+    Info(SelectorArgs),
+    /// Print the hostname of a worker
+    Address(AddressArgs),
+    /// Show what a worker on this machine would offer
+    Hwdetect(HwdetectArgs),
+    /// Block until a number of workers are connected
+    Wait(WaitArgs),
+    /// Start a worker on each of several machines by ssh
+    DeploySsh(DeploySshArgs),
+}
+
+/// Options of `worker start`.
+#[derive(Args, Debug)]
+pub(crate) struct StartArgs {
+    /// Cpus to offer: a count (`4`), groups (`2x8`), or a definition as in --resource
+    ///
+    /// [default: every cpu this process may use, grouped by NUMA node]
+    #[arg(long, value_name = "CPUS", value_parser = parse_cpus)]
+    pub(crate) cpus: Option<CpuDefinition>,
+
+    /// Another resource to offer; may be repeated
+    ///
+    /// DEF is `[a,b]` (named items), `[[0,1],[2,3]]` or `2x4` (items in groups), `range(0-3)`, or
+    /// `sum(100.5)` (a quantity).
+    #[arg(long, value_name = "NAME=DEF", value_parser = parse_definition)]
+    pub(crate) resource: Vec<ResourceItem>,
+
+    /// Group to which the worker belongs, for multi-node tasks
+    ///
+    /// [default: id of the surrounding batch job, else `default`]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+
+    /// Groups of resources that belong together, such as `cpus[0]:gpus[0],cpus[1]:gpus[1]=128`
+    #[arg(long, value_name = "COUPLING")]
+    pub(crate) coupling: Option<String>,
+
+    /// What to detect: `all`, `none`, or a list of `cpus`, `mem`, `gpus/nvidia`, `gpus/amd`
+    ///
+    /// [default: all]
+    #[arg(long, value_name = "RESOURCES")]
+    pub(crate) detect_resources: Option<DetectResources>,
+
+    /// Offer one cpu per physical core
+    #[arg(long)]
+    pub(crate) no_hyper_threading: bool,
+
+    /// Stop after being idle this long [default: as the server says]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) idle_timeout: Option<Duration>,
+
+    /// How often to report the load of the machine, such as `10s` [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_words)]
+    pub(crate) overview_interval: Option<Duration>,
+
+    /// Take work only if that keeps this share of the cpus busy, 0.0 to 1.0 [default: 0]
+    #[arg(long, value_name = "SHARE", value_parser = parse_utilization)]
+    pub(crate) min_utilization: Option<f32>,
+
+    /// How often to tell the server that the worker is alive [default: 8s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) heartbeat: Option<Duration>,
+
+    /// Stop after this time [default: what is left of the surrounding batch job, else never]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) time_limit: Option<Duration>,
+
+    /// Batch system in whose job the worker runs [default: detect]
+    #[arg(long, value_enum, value_name = "MANAGER", default_value_t = ManagerArg::Detect, hide_default_value = true)]
+    pub(crate) manager: ManagerArg,
+
+    /// Name to report for this machine [default: its hostname]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hostname: Option<String>,
+
+    /// What to do when the server goes away [default: reconnect]
+    #[arg(long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::Reconnect, hide_default_value = true)]
+    pub(crate) on_server_lost: OnServerLostArg,
+
+    /// Directory for the worker's own files and task directories; must be on a local disk
+    ///
+    /// [default: a new directory in the system's directory for temporary files]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) work_dir: Option<PathBuf>,
+
+    /// How often to give back queued tasks whose time request no longer fits [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) retract_check_interval: Option<Duration>,
+}
+
+/// Which resources are detected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DetectResources {
+    /// Cpus and their groups.
+    pub(crate) cpus: bool,
+    /// Main memory.
+    pub(crate) mem: bool,
+    /// NVIDIA gpus.
+    pub(crate) gpus_nvidia: bool,
+    /// AMD gpus.
+    pub(crate) gpus_amd: bool,
+}
+
+impl DetectResources {
+    /// Everything.
+    pub(crate) const ALL: Self = Self {
+        cpus: true,
+        mem: true,
+        gpus_nvidia: true,
+        gpus_amd: true,
+    };
+    /// Nothing.
+    pub(crate) const NONE: Self = Self {
+        cpus: false,
+        mem: false,
+        gpus_nvidia: false,
+        gpus_amd: false,
+    };
+}
+
+impl FromStr for DetectResources {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => return Ok(Self::ALL),
+            "none" => return Ok(Self::NONE),
+            _ => {}
+        }
+        let mut chosen = Self::NONE;
+        for word in text.split(',') {
+            match word.trim() {
+                "cpus" => chosen.cpus = true,
+                "mem" => chosen.mem = true,
+                "gpus/nvidia" => chosen.gpus_nvidia = true,
+                "gpus/amd" => chosen.gpus_amd = true,
+                other => return Err(format!("invalid variant: {other}")),
+            }
+        }
+        Ok(chosen)
+    }
+}
+
+/// Where the worker looks for a batch job around it.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ManagerArg {
+    /// Look for PBS, then for Slurm
+    Detect,
+    /// Ignore any batch system
+    None,
+    /// Expect PBS
+    Pbs,
+    /// Expect Slurm
+    Slurm,
+}
+
+/// What a worker does when it loses its server.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OnServerLostArg {
+    /// Go on, and connect again when the server is back
+    Reconnect,
+    /// End all tasks and the worker
+    Stop,
+    /// Let running tasks end, then end the worker
+    FinishRunning,
+}
+
+/// A choice of workers.
+#[derive(Args, Debug)]
+pub(crate) struct SelectorArgs {
+    /// `last`, `all`, or ids such as `1-4,7`
+    #[arg(value_name = "WORKERS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+}
+
+/// Options of `worker list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Also list workers that are gone
+    #[arg(long, conflicts_with = "filter")]
+    pub(crate) all: bool,
+
+    /// List only workers in this state [default: running]
+    #[arg(long, value_enum, value_name = "STATE")]
+    pub(crate) filter: Option<WorkerFilter>,
+}
+
+/// Which workers are listed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WorkerFilter {
+    /// Connected
+    Running,
+    /// Gone for any reason
+    Offline,
+}
+
+/// Argument of `worker address`.
+#[derive(Args, Debug)]
+pub(crate) struct AddressArgs {
+    /// Id of the worker
+    #[arg(value_name = "WORKER")]
+    pub(crate) worker: u32,
+}
+
+/// Options of `worker hwdetect`.
+#[derive(Args, Debug)]
+pub(crate) struct HwdetectArgs {
+    /// Count one cpu per physical core
+    #[arg(long)]
+    pub(crate) no_hyper_threading: bool,
+}
+
+/// Argument of `worker wait`.
+#[derive(Args, Debug)]
+pub(crate) struct WaitArgs {
+    /// Number of workers
+    #[arg(value_name = "COUNT")]
+    pub(crate) count: u32,
+}
+
+/// Options of `worker deploy-ssh`.
+#[derive(Args, Debug)]
+pub(crate) struct DeploySshArgs {
+    /// Show what the workers print
+    #[arg(long)]
+    pub(crate) show_output: bool,
+
+    /// File with one `HOST` or `HOST:PORT` per line; blank lines and lines with `#` are skipped
+    #[arg(value_name = "HOSTFILE")]
+    pub(crate) hostfile: PathBuf,
+
+    /// Options for `hq worker start`, including --server-dir
+    #[arg(
+        value_name = "WORKER START ARGS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) worker_args: Vec<OsString>,
+}

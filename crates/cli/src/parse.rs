@@ -1,0 +1,207 @@
+//! Small grammars of option values, and the drawing that points at the wrong character.
+//!
+//! Every parser here is a pure function from text to a value of `hq-core` or `std`; none looks at the
+//! command line, the file system or the clock. [`Cursor`] walks the text, [`ParseError`] draws it.
+
+use std::fmt;
+
+pub(crate) mod array;
+pub(crate) mod coupling;
+pub(crate) mod duration;
+pub(crate) mod request;
+pub(crate) mod resource;
+pub(crate) mod selector;
+pub(crate) mod value;
+
+/// A text that does not follow its grammar.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ParseError {
+    what: &'static str,
+    input: String,
+    /// Position in characters.
+    at: usize,
+    problem: Problem,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Problem {
+    Token {
+        found: char,
+        expected: &'static [&'static str],
+    },
+    End {
+        expected: &'static [&'static str],
+    },
+    Note(String),
+}
+
+impl std::error::Error for ParseError {}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            what,
+            input,
+            at,
+            problem,
+        } = self;
+        let note = match problem {
+            Problem::Token { found, expected } => {
+                write!(
+                    f,
+                    "Unexpected token found while attempting to parse {what}, expected "
+                )?;
+                write_alternatives(f, expected)?;
+                format!("Unexpected token `{found}`")
+            }
+            Problem::End { expected } => {
+                write!(
+                    f,
+                    "Unexpected end of input found while attempting to parse {what}, expected "
+                )?;
+                write_alternatives(f, expected)?;
+                "Unexpected end of input".to_owned()
+            }
+            Problem::Note(note) => {
+                write!(f, "This is not a valid {what}")?;
+                note.clone()
+            }
+        };
+        if input.is_empty() {
+            return f.write_str(":\n  (the input was empty)");
+        }
+        // A line feed or tab inside the input would tear the drawing apart.
+        let shown: String = input
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        write!(f, ":\n  {shown}\n  {:at$}|\n  {:at$}--- {note}", "", "")
+    }
+}
+
+fn write_alternatives(f: &mut fmt::Formatter<'_>, expected: &[&str]) -> fmt::Result {
+    let last = expected.len().saturating_sub(1);
+    for (i, item) in expected.iter().enumerate() {
+        match i {
+            0 => {}
+            _ if i == last => f.write_str(" or ")?,
+            _ => f.write_str(", ")?,
+        }
+        f.write_str(item)?;
+    }
+    Ok(())
+}
+
+/// A position in a text that is being parsed.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor<'a> {
+    what: &'static str,
+    text: &'a str,
+    /// Position in bytes, on a character boundary.
+    pos: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// Starts at the beginning of `text`, which is to be a `what`.
+    pub(crate) const fn new(what: &'static str, text: &'a str) -> Self {
+        Self { what, text, pos: 0 }
+    }
+
+    /// Changes what the diagnostics say is being parsed.
+    pub(crate) const fn set_what(&mut self, what: &'static str) {
+        self.what = what;
+    }
+
+    pub(crate) const fn pos(&self) -> usize {
+        self.pos
+    }
+
+    pub(crate) fn rest(&self) -> &'a str {
+        self.text.get(self.pos..).unwrap_or("")
+    }
+
+    pub(crate) fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.rest().is_empty()
+    }
+
+    pub(crate) fn bump(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.pos += c.len_utf8();
+        Some(c)
+    }
+
+    /// Consumes `wanted` if it is next.
+    pub(crate) fn eat(&mut self, wanted: &str) -> bool {
+        let found = self.rest().starts_with(wanted);
+        if found {
+            self.pos += wanted.len();
+        }
+        found
+    }
+
+    /// Consumes characters while `keep` holds and returns them.
+    pub(crate) fn take_while(&mut self, keep: impl Fn(char) -> bool) -> &'a str {
+        let rest = self.rest();
+        let end = rest.find(|c| !keep(c)).unwrap_or(rest.len());
+        self.pos += end;
+        &rest[..end]
+    }
+
+    /// Consumes blanks; says whether there were any.
+    pub(crate) fn skip_blanks(&mut self) -> bool {
+        !self.take_while(|c| c == ' ' || c == '\t').is_empty()
+    }
+
+    /// A decimal `u32`; `_` may follow the first digit.
+    pub(crate) fn number(&mut self, expected: &'static [&'static str]) -> Result<u32, ParseError> {
+        let start = self.pos;
+        if !self.peek().is_some_and(|c| c.is_ascii_digit()) {
+            return Err(self.unexpected(expected));
+        }
+        let digits = self.take_while(|c| c.is_ascii_digit() || c == '_');
+        digits
+            .replace('_', "")
+            .parse()
+            .map_err(|_| self.note_at(start, "Number is too large, expected at most 4294967295"))
+    }
+
+    /// Fails unless everything was consumed.
+    pub(crate) fn finish(&self, expected: &'static [&'static str]) -> Result<(), ParseError> {
+        if self.is_at_end() {
+            Ok(())
+        } else {
+            Err(self.unexpected(expected))
+        }
+    }
+
+    /// The next token is none of `expected`.
+    pub(crate) fn unexpected(&self, expected: &'static [&'static str]) -> ParseError {
+        let problem = match self.peek() {
+            Some(found) => Problem::Token { found, expected },
+            None => Problem::End { expected },
+        };
+        self.error_at(self.pos, problem)
+    }
+
+    /// The text from byte `pos` on is well formed but wrong.
+    pub(crate) fn note_at(&self, pos: usize, note: impl Into<String>) -> ParseError {
+        self.error_at(pos, Problem::Note(note.into()))
+    }
+
+    fn error_at(&self, pos: usize, problem: Problem) -> ParseError {
+        let at = self
+            .text
+            .get(..pos)
+            .map_or(0, |before| before.chars().count());
+        ParseError {
+            what: self.what,
+            input: self.text.to_owned(),
+            at,
+            problem,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Id arrays: `1-10`, `1,3-5`, `0-100:10,200`.
+
+use hq_core::range::{IdArray, IdRange};
+
+use super::{Cursor, ParseError};
+
+const WHAT: &str = "ID array";
+
+/// Reads an id array; ids stay in the order in which they are written.
+pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
+    let mut cursor = Cursor::new(WHAT, text);
+    let mut ranges = Vec::new();
+    loop {
+        cursor.skip_blanks();
+        ranges.push(parse_range(&mut cursor)?);
+        cursor.skip_blanks();
+        if !cursor.eat(",") {
+            break;
+        }
+    }
+    let expected: &[&str] = match ranges.last() {
+        Some(range) if range.count() == 1 => &["`-`", "`,`", "end of input"],
+        _ => &["`:`", "`,`", "end of input"],
+    };
+    cursor.finish(expected)?;
+    IdArray::new(ranges).map_err(|error| cursor.note_at(0, error.to_string()))
+}
+
+fn parse_range(cursor: &mut Cursor<'_>) -> Result<IdRange, ParseError> {
+    let start = cursor.pos();
+    let first = cursor.number(&["number"])?;
+    if !cursor.eat("-") {
+        return Ok(IdRange::single(first));
+    }
+    let last = cursor.number(&["number"])?;
+    let step = if cursor.eat(":") {
+        Some(cursor.number(&["number"])?)
+    } else {
+        None
+    };
+    let invalid = |cursor: &Cursor<'_>| cursor.note_at(start, "Invalid range");
+    let Some(span) = last.checked_sub(first) else {
+        return Err(invalid(cursor));
+    };
+    let step = match step {
+        None => 1,
+        Some(step) if step > 0 && step <= span => step,
+        Some(_) => return Err(invalid(cursor)),
+    };
+    let Some(count) = (span / step).checked_add(1) else {
+        return Err(invalid(cursor));
+    };
+    IdRange::new(first, count, step).map_err(|_| invalid(cursor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_ranges_steps_and_blanks() {
+        for (text, shown, count) in [
+            ("0", "0", 1),
+            ("1-10", "1-10", 10),
+            ("1,3-5", "1,3-5", 4),
+            ("0-10:2", "0-10:2", 6),
+            ("1_000-1_0_01", "1000-1001", 2),
+            ("1 , 2,\t4-6:2", "1,2,4-6:2", 4),
+            ("5-5", "5", 1),
+            ("0-4294967294", "0-4294967294", u32::MAX),
+        ] {
+            let array = parse_id_array(text).expect(text);
+            assert_eq!(
+                (array.to_string().as_str(), array.len()),
+                (shown, count),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn refuses_with_the_documented_notes() {
+        for (text, note) in [
+            ("3-1", "--- Invalid range"),
+            ("1-3:0", "--- Invalid range"),
+            ("1-3:3", "--- Invalid range"),
+            ("0-4294967295", "--- Invalid range"),
+            ("1,1", "--- Ranges overlap"),
+            ("1-5,3", "--- Ranges overlap"),
+            ("1x", "--- Unexpected token `x`"),
+            ("a", "--- Unexpected token `a`"),
+            ("1-", "--- Unexpected end of input"),
+            ("1,", "--- Unexpected end of input"),
+            ("1 - 2", "--- Unexpected token `-`"),
+            ("_1", "--- Unexpected token `_`"),
+            ("-1", "--- Unexpected token `-`"),
+            ("4294967296", "--- Number is too large"),
+            ("", "(the input was empty)"),
+        ] {
+            let error = parse_id_array(text).expect_err(text).to_string();
+            assert!(error.contains(note), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn draws_the_position() {
+        insta::assert_snapshot!(parse_id_array("1,2x-3").expect_err("bad"), @r"
+        Unexpected token found while attempting to parse ID array, expected `-`, `,` or end of input:
+          1,2x-3
+             |
+             --- Unexpected token `x`
+        ");
+    }
+}

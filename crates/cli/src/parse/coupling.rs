@@ -1,0 +1,168 @@
+//! Coupling of resource groups: `cpus[0]:gpus[0],cpus[1]:gpus[1]=128`.
+
+use hq_core::resource::descriptor::{CouplingWeight, ResourceItem, ResourceKind};
+
+/// Weight of a pair for which the user gave none.
+const DEFAULT_WEIGHT: u16 = 256;
+
+/// A coupling that cannot be used with the worker's resources.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum CouplingError {
+    /// No `:` between the two groups.
+    #[error("Missing ':'")]
+    Colon,
+    /// No `[` after the resource.
+    #[error("Missing '['")]
+    Open,
+    /// No `]` at the end of a group.
+    #[error("Missing ']'")]
+    Close,
+    /// Group that is no number.
+    #[error("Invalid group index")]
+    GroupIndex,
+    /// Weight that is no number of 16 bits.
+    #[error("Invalid weight: {0}")]
+    Weight(String),
+    /// Resource the worker does not have.
+    #[error("Resource not found: {0}")]
+    Resource(String),
+    /// Resource without groups.
+    #[error("Resource '{0}' has only a single group")]
+    SingleGroup(String),
+    /// Group the resource does not have.
+    #[error("Invalid group id {group} for resource '{resource}'")]
+    GroupId {
+        /// What the user wrote.
+        group: u32,
+        /// Resource it should be in.
+        resource: String,
+    },
+    /// One pair twice, or a group with itself.
+    #[error("Repeated coupling definition")]
+    Repeated,
+}
+
+/// Reads a coupling against the worker's resources, which are sorted by name.
+pub(crate) fn parse_coupling(
+    text: &str,
+    items: &[ResourceItem],
+) -> Result<Vec<CouplingWeight>, CouplingError> {
+    let mut weights: Vec<CouplingWeight> = Vec::new();
+    for part in text.split(',') {
+        let weight = parse_pair(part.trim(), items)?;
+        let pair = |w: &CouplingWeight| (w.resource1, w.group1, w.resource2, w.group2);
+        if weights.iter().any(|other| pair(other) == pair(&weight)) {
+            return Err(CouplingError::Repeated);
+        }
+        weights.push(weight);
+    }
+    weights.sort_by_key(|w| (w.resource1, w.group1, w.resource2, w.group2));
+    Ok(weights)
+}
+
+fn parse_pair(text: &str, items: &[ResourceItem]) -> Result<CouplingWeight, CouplingError> {
+    let (groups, weight) = match text.split_once('=') {
+        None => (text, DEFAULT_WEIGHT),
+        Some((groups, weight)) => {
+            let parsed = weight.trim().parse();
+            (
+                groups,
+                parsed.map_err(|_| CouplingError::Weight(weight.trim().to_owned()))?,
+            )
+        }
+    };
+    let (left, right) = groups.split_once(':').ok_or(CouplingError::Colon)?;
+    let a = parse_group(left.trim(), items)?;
+    let b = parse_group(right.trim(), items)?;
+    if a == b {
+        return Err(CouplingError::Repeated);
+    }
+    let ((resource1, group1), (resource2, group2)) = (a.min(b), a.max(b));
+    Ok(CouplingWeight {
+        resource1,
+        group1,
+        resource2,
+        group2,
+        weight: u32::from(weight),
+    })
+}
+
+fn parse_group(text: &str, items: &[ResourceItem]) -> Result<(u32, u32), CouplingError> {
+    let (name, rest) = text.split_once('[').ok_or(CouplingError::Open)?;
+    let group = rest
+        .trim_end()
+        .strip_suffix(']')
+        .ok_or(CouplingError::Close)?;
+    let group: u32 = group
+        .trim()
+        .parse()
+        .map_err(|_| CouplingError::GroupIndex)?;
+    let name = name.trim();
+    let found = items
+        .iter()
+        .enumerate()
+        .find(|(_, item)| &*item.name == name);
+    let (index, item) = found.ok_or_else(|| CouplingError::Resource(name.to_owned()))?;
+    let ResourceKind::Groups(groups) = &item.kind else {
+        return Err(CouplingError::SingleGroup(name.to_owned()));
+    };
+    if group as usize >= groups.len() {
+        return Err(CouplingError::GroupId {
+            group,
+            resource: name.to_owned(),
+        });
+    }
+    Ok((u32::try_from(index).unwrap_or(u32::MAX), group))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::resource::parse_definition;
+
+    fn items() -> Vec<ResourceItem> {
+        ["cpus=2x4", "gpus=2x1", "mem=sum(5)"]
+            .iter()
+            .map(|text| parse_definition(text).expect("valid"))
+            .collect()
+    }
+
+    #[test]
+    fn orders_pairs_and_fills_in_the_weight() {
+        let weights = parse_coupling("gpus[1]:cpus[1]=128, cpus[0]:gpus[0]", &items());
+        let expected = [(0, 0, 1, 0, 256), (0, 1, 1, 1, 128)].map(
+            |(resource1, group1, resource2, group2, weight)| CouplingWeight {
+                resource1,
+                group1,
+                resource2,
+                group2,
+                weight,
+            },
+        );
+        assert_eq!(weights, Ok(expected.to_vec()));
+        assert!(parse_coupling("cpus[0]:cpus[1]", &items()).is_ok());
+    }
+
+    #[test]
+    fn refuses_with_the_documented_texts() {
+        for (text, message) in [
+            ("foo[0]:cpus[0]", "Resource not found: foo"),
+            ("cpus[0]gpus[0]", "Missing ':'"),
+            ("cpus0]:gpus[0]", "Missing '['"),
+            ("cpus[0:gpus[0]", "Missing ']'"),
+            ("cpus[x]:gpus[0]", "Invalid group index"),
+            ("cpus[0]:gpus[0]=x", "Invalid weight: x"),
+            ("cpus[0]:gpus[0]=65536", "Invalid weight: 65536"),
+            ("mem[0]:cpus[0]", "Resource 'mem' has only a single group"),
+            ("cpus[5]:gpus[0]", "Invalid group id 5 for resource 'cpus'"),
+            (
+                "cpus[0]:gpus[0],gpus[0]:cpus[0]",
+                "Repeated coupling definition",
+            ),
+            ("", "Missing ':'"),
+        ] {
+            let error = parse_coupling(text, &items()).expect_err(text);
+            assert_eq!(error.to_string(), message, "{text}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Durations: `HH:MM:SS` or words such as `1h 30m`.
+
+use std::time::Duration;
+
+/// A text that is no duration.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum DurationError {
+    /// Neither of the two forms.
+    #[error(
+        "Could not parse PBS walltime. Use either `HH:MM:SS` or humantime format (2hours): {0}"
+    )]
+    Form(String),
+    /// Not words.
+    #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]
+    Words(String),
+}
+
+/// Longest duration that travels as nanoseconds in 64 bits: about 292 years.
+const LONGEST: Duration = Duration::from_nanos(i64::MAX as u64);
+
+/// Reads `[[HH:]MM:]SS` or words; fields may exceed 59.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
+    if let Some(duration) = parse_clock(text) {
+        return duration.ok_or_else(|| DurationError::Form("the duration is too long".to_owned()));
+    }
+    parse_words(text).map_err(DurationError::Form)
+}
+
+/// Reads words only.
+pub(crate) fn parse_duration_words(text: &str) -> Result<Duration, DurationError> {
+    parse_words(text).map_err(DurationError::Words)
+}
+
+fn parse_words(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration <= LONGEST => Ok(duration),
+        Ok(_) => Err("the duration is too long".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// `None`: not in clock form. `Some(None)`: too long.
+fn parse_clock(text: &str) -> Option<Option<Duration>> {
+    let fields: Vec<&str> = text.split(':').collect();
+    let is_field = |field: &&str| !field.is_empty() && field.bytes().all(|b| b.is_ascii_digit());
+    if fields.len() > 3 || !fields.iter().all(is_field) {
+        return None;
+    }
+    let mut seconds = Some(0u64);
+    for field in fields {
+        let value = field.parse::<u64>().ok();
+        seconds = seconds
+            .and_then(|total| total.checked_mul(60))
+            .and_then(|total| total.checked_add(value?));
+    }
+    Some(
+        seconds
+            .map(Duration::from_secs)
+            .filter(|duration| *duration <= LONGEST),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_both_forms() {
+        for (text, millis) in [
+            ("0", 0),
+            ("90", 90_000),
+            ("1:30", 90_000),
+            ("1:02:03", 3_723_000),
+            ("00:90:00", 5_400_000),
+            ("10s", 10_000),
+            ("5min", 300_000),
+            ("1h 30m", 5_400_000),
+            ("2 hours 5 minutes", 7_500_000),
+            ("2h5m10s", 7_510_000),
+            ("1day", 86_400_000),
+            ("300ms", 300),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(millis)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn refuses_everything_else() {
+        for text in [
+            "",
+            "x",
+            "1:2:3:4",
+            "1:",
+            ":1",
+            "-5",
+            "10parsecs",
+            "99999999999999999999",
+        ] {
+            let error = parse_duration(text).expect_err(text).to_string();
+            assert!(error.starts_with("Could not parse PBS walltime. Use either `HH:MM:SS`"));
+        }
+        assert!(parse_duration_words("90").is_err());
+        assert!(parse_duration_words("1:30").is_err());
+        assert!(parse_duration_words("90s").is_ok());
+        assert!(parse_duration("1000000years").is_err());
+    }
+}

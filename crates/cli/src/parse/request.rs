@@ -1,0 +1,173 @@
+//! Resource requests: `2`, `0.5 tight!`, `all`, and `NAME=REQUEST`.
+
+use hq_core::resource::amount::{Amount, AmountError};
+use hq_core::resource::request::{Policy, ResourceEntry};
+
+use super::{Cursor, ParseError};
+
+const WHAT: &str = "resource request";
+
+/// How much of one resource, and how to choose it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RequestAmount {
+    /// How indices are chosen.
+    pub(crate) policy: Policy,
+    /// Amount; zero for [`Policy::All`].
+    pub(crate) amount: Amount,
+}
+
+impl RequestAmount {
+    /// The request for the resource with this name.
+    pub(crate) fn for_resource(self, name: &str) -> ResourceEntry {
+        ResourceEntry {
+            resource: name.into(),
+            policy: self.policy,
+            amount: self.amount,
+        }
+    }
+}
+
+/// Reads `AMOUNT`, `AMOUNT POLICY` or `all`.
+pub(crate) fn parse_request(text: &str) -> Result<RequestAmount, ParseError> {
+    parse_rest(Cursor::new(WHAT, text))
+}
+
+/// Reads `NAME=REQUEST`.
+pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseError> {
+    let mut cursor = Cursor::new(WHAT, text);
+    let name = parse_resource_name(&mut cursor)?;
+    cursor.set_what(WHAT);
+    if !cursor.eat("=") {
+        return Err(cursor.unexpected(&["`=`"]));
+    }
+    parse_rest(cursor).map(|request| request.for_resource(name))
+}
+
+/// Reads a name: a letter, then letters, digits and `/`.
+pub(crate) fn parse_resource_name<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, ParseError> {
+    cursor.set_what("resource name");
+    if !cursor.peek().is_some_and(|c| c.is_ascii_alphabetic()) {
+        return Err(cursor.unexpected(&["alphabetic character"]));
+    }
+    let name = cursor.take_while(|c| c.is_ascii_alphanumeric() || c == '/');
+    if !cursor.is_at_end() && cursor.peek() != Some('=') {
+        return Err(cursor.unexpected(&["alphanumeric character", "`/`", "`=`"]));
+    }
+    Ok(name)
+}
+
+/// Reads an amount, zero included.
+pub(crate) fn parse_amount(cursor: &mut Cursor<'_>) -> Result<Amount, ParseError> {
+    let start = cursor.pos();
+    if !cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
+        return Err(cursor.unexpected(&["number"]));
+    }
+    let digits = cursor.take_while(|c| c.is_ascii_digit() || c == '_' || c == '.');
+    Amount::parse(digits).map_err(|error| {
+        let note = match error {
+            AmountError::NotANumber => "Invalid number",
+            AmountError::Precision => "Resource precision exceeded",
+            AmountError::TooLarge => "Number is too large, expected less than 4294967296",
+        };
+        cursor.note_at(start, note)
+    })
+}
+
+fn parse_rest(mut cursor: Cursor<'_>) -> Result<RequestAmount, ParseError> {
+    const EXPECTED: &[&str] = &[
+        "`compact`",
+        "`compact!`",
+        "`tight`",
+        "`tight!`",
+        "`scatter`",
+        "end of input",
+    ];
+    cursor.skip_blanks();
+    if !cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
+        if !cursor.eat("all") {
+            return Err(cursor.unexpected(&["number", "`all`"]));
+        }
+        cursor.skip_blanks();
+        cursor.finish(&["end of input"])?;
+        return Ok(RequestAmount {
+            policy: Policy::All,
+            amount: Amount::ZERO,
+        });
+    }
+    let start = cursor.pos();
+    let amount = parse_amount(&mut cursor)?;
+    let has_blank = cursor.skip_blanks();
+    let policy_start = cursor.clone();
+    let policy = match cursor.take_while(|c| c.is_ascii_alphabetic() || c == '!') {
+        "" | "compact" => Policy::Compact,
+        "compact!" => Policy::ForceCompact,
+        "tight" => Policy::Tight,
+        "tight!" => Policy::ForceTight,
+        "scatter" => Policy::Scatter,
+        _ => return Err(policy_start.unexpected(EXPECTED)),
+    };
+    if !has_blank && cursor.pos() > policy_start.pos() {
+        return Err(policy_start.unexpected(&["blank", "end of input"]));
+    }
+    cursor.skip_blanks();
+    cursor.finish(EXPECTED)?;
+    if amount == Amount::ZERO {
+        return Err(cursor.note_at(start, "Zero resources cannot be requested"));
+    }
+    Ok(RequestAmount { policy, amount })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_amounts_and_policies() {
+        for (text, shown) in [
+            ("2", "2 compact"),
+            ("1_000", "1000 compact"),
+            ("0.5 compact", "0.5 compact"),
+            ("4 compact!", "4 compact!"),
+            ("4  tight", "4 tight"),
+            ("4 tight!", "4 tight!"),
+            ("3 scatter", "3 scatter"),
+            ("all", "all"),
+        ] {
+            let request = parse_request(text).expect(text).for_resource("x");
+            assert_eq!(request.to_string(), shown, "{text}");
+        }
+        let named = parse_named_request("gpus/nvidia=1.5 tight").expect("valid");
+        assert_eq!(
+            (&*named.resource, named.to_string().as_str()),
+            ("gpus/nvidia", "1.5 tight")
+        );
+    }
+
+    #[test]
+    fn refuses_with_the_documented_notes() {
+        for (text, note) in [
+            ("0", "--- Zero resources cannot be requested"),
+            ("0.0000", "--- Zero resources cannot be requested"),
+            ("0.00001", "--- Resource precision exceeded"),
+            ("1.2.3", "--- Invalid number"),
+            ("4294967296", "--- Number is too large"),
+            ("x", "--- Unexpected token `x`"),
+            ("-1", "--- Unexpected token `-`"),
+            ("1 loose", "--- Unexpected token `l`"),
+            ("2compact", "--- Unexpected token `c`"),
+            ("2 compact x", "--- Unexpected token `x`"),
+            ("all 2", "--- Unexpected token `2`"),
+            ("", "(the input was empty)"),
+        ] {
+            let error = parse_request(text).expect_err(text).to_string();
+            assert!(error.contains(note), "{text}: {error}");
+        }
+        for text in ["1x=2", "a_b=2", "=2", "foo", "foo="] {
+            let error = parse_named_request(text).expect_err(text).to_string();
+            assert!(
+                error.contains("while attempting to parse resource"),
+                "{text}: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Selectors of jobs and workers: `last`, `all`, or ids.
+
+use hq_core::range::IdArray;
+use hq_protocol::client;
+
+use super::ParseError;
+use super::array::parse_id_array;
+
+/// `last`, `all`, or an id array.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Selector {
+    /// Highest id that was ever allocated.
+    Last,
+    /// Everything the command can mean.
+    All,
+    /// These ids.
+    Ids(IdArray),
+}
+
+/// `last` or one id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SingleSelector {
+    /// Highest id that was ever allocated.
+    Last,
+    /// This id.
+    Id(u32),
+}
+
+impl Selector {
+    /// The selector as the server understands it.
+    pub(crate) fn to_message(&self) -> client::Selector {
+        use client::selector::Selector as Wire;
+        let selector = match self {
+            Self::Last => Wire::Last(client::Empty {}),
+            Self::All => Wire::All(client::Empty {}),
+            Self::Ids(ids) => Wire::Ids(array_to_message(ids)),
+        };
+        client::Selector {
+            selector: Some(selector),
+        }
+    }
+}
+
+/// An id array as it travels.
+pub(crate) fn array_to_message(ids: &IdArray) -> hq_protocol::common::IdArray {
+    let ranges = ids
+        .ranges()
+        .iter()
+        .map(|range| hq_protocol::common::IdRange {
+            first: range.first(),
+            count: range.count(),
+            step: range.step(),
+        })
+        .collect();
+    hq_protocol::common::IdArray { ranges }
+}
+
+/// Reads `last`, `all` or an id array.
+pub(crate) fn parse_selector(text: &str) -> Result<Selector, ParseError> {
+    match text {
+        "last" => Ok(Selector::Last),
+        "all" => Ok(Selector::All),
+        ids => parse_id_array(ids).map(Selector::Ids),
+    }
+}
+
+/// Reads `last` or an id array.
+pub(crate) fn parse_last_or_ids(text: &str) -> Result<Selector, ParseError> {
+    match text {
+        "last" => Ok(Selector::Last),
+        ids => parse_id_array(ids).map(Selector::Ids),
+    }
+}
+
+/// Reads `last` or one id.
+pub(crate) fn parse_last_or_id(text: &str) -> Result<SingleSelector, ParseError> {
+    if text == "last" {
+        return Ok(SingleSelector::Last);
+    }
+    let mut cursor = super::Cursor::new("ID", text);
+    let id = cursor.number(&["number", "`last`"])?;
+    cursor.finish(&["end of input"])?;
+    Ok(SingleSelector::Id(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stand_for_sets() {
+        assert_eq!(parse_selector("last"), Ok(Selector::Last));
+        assert_eq!(parse_selector("all"), Ok(Selector::All));
+        assert!(matches!(parse_selector("1-3"), Ok(Selector::Ids(ids)) if ids.len() == 3));
+        assert!(parse_last_or_ids("all").is_err());
+        assert_eq!(parse_last_or_id("7"), Ok(SingleSelector::Id(7)));
+        assert_eq!(parse_last_or_id("last"), Ok(SingleSelector::Last));
+        assert!(parse_last_or_id("1,2").is_err());
+    }
+}
