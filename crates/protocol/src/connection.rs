@@ -1,49 +1,107 @@
 //! Typed, framed and (with a key) encrypted connections over any byte stream.
+//!
+//! [`connect`] and [`accept`] run the handshake; [`Connection::split`] yields a [`MessageReader`] and a
+//! [`MessageWriter`] that can live in different tasks. Messages that are fed between two flushes share
+//! records and writes. This file does not know what messages mean. See `docs/protocol.md`.
+//!
+//! An end of the stream between two messages is not authenticated: somebody on the path can cut a
+//! connection there. Peers that must tell a cut from a goodbye send a message that says goodbye.
 
-use std::marker::PhantomData;
+use std::fmt;
+use std::io;
 
+use bytes::{BufMut, BytesMut};
 use prost::Message;
-use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::handshake::{HandshakeError, Plane};
-use crate::key::SecretKey;
+use crate::frame::{
+    self, FrameDecoder, FrameError, RECORD_HEADER_LEN, RECORD_MAX, RecordOpener, RecordSealer,
+};
+use crate::handshake::{
+    HANDSHAKE_FRAME_MAX, HANDSHAKE_TIMEOUT, Handshake, HandshakeError, Plane, Session,
+};
+use crate::key::{SecretKey, random_bytes};
+
+/// Space offered to one read: a whole record.
+const READ_SPACE: usize = RECORD_HEADER_LEN + RECORD_MAX;
+
+/// Encrypted bytes prepared ahead of one write; bounds the second copy of a large message.
+const WRITE_AHEAD: usize = 256 << 10;
+
+/// A buffer that grew beyond this for a large message is given back afterwards.
+const BUFFER_KEPT_MAX: usize = 1 << 20;
 
 /// Limits of a connection after the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Largest message that is accepted from the peer, in bytes.
+    /// Largest message that is accepted from the peer, in bytes, fragments added up.
     pub message_max: usize,
+}
+
+impl Limits {
+    /// What applies unless set otherwise: one frame.
+    pub const STANDARD: Self = Self { message_max: frame::FRAME_MAX };
 }
 
 /// Why reading ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// See the variants to come.
+    /// The connection broke.
     #[error("cannot read from the connection")]
-    Io(#[source] std::io::Error),
+    Io(#[source] io::Error),
+    /// The stream ended inside a message.
+    #[error("the connection ended inside a message")]
+    Truncated,
+    /// The peer broke a rule of framing or encryption.
+    #[error("the peer sent an invalid frame")]
+    Frame(#[source] FrameError),
+    /// The content is no message of the expected type.
+    #[error("the peer sent a malformed message")]
+    Decode(#[source] prost::DecodeError),
 }
 
 /// Why writing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// See the variants to come.
+    /// The connection broke.
     #[error("cannot write to the connection")]
-    Io(#[source] std::io::Error),
+    Io(#[source] io::Error),
+    /// The message is too large, or the keys are used up.
+    #[error("cannot frame the message")]
+    Frame(#[source] FrameError),
 }
 
-/// An authenticated connection.
-#[derive(Debug)]
+/// A connection whose peer is authenticated (with a key) or at least of our kind (without).
 pub struct Connection<S> {
     stream: S,
+    session: Session,
+    plane: Plane,
+    /// Bytes that arrived behind the handshake.
+    rest: BytesMut,
+    limits: Limits,
 }
 
-/// Opens a connection as the side that dialed.
+impl<S> fmt::Debug for Connection<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("plane", &self.plane)
+            .field("session", &self.session)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens a connection as the side that dialed. `None` as key means plain; a peer with a key refuses it.
 ///
 /// # Errors
 ///
-/// See [`HandshakeError`].
+/// See [`HandshakeError`]; at the latest after [`HANDSHAKE_TIMEOUT`].
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the stream.
 pub async fn connect<S>(
     stream: S,
     plane: Plane,
@@ -52,15 +110,19 @@ pub async fn connect<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let _ = (stream, plane, key);
-    Err(HandshakeError::NotOurProtocol)
+    run_in_time(stream, plane, Handshake::connecting(plane, key, random_nonce()?)).await
 }
 
-/// Opens a connection as the side that listens.
+/// Opens a connection as the side that listens. Nothing has been done for the peer before it returns.
 ///
 /// # Errors
 ///
-/// See [`HandshakeError`].
+/// See [`HandshakeError`]; at the latest after [`HANDSHAKE_TIMEOUT`]. The peer has been told a short
+/// code where that makes sense.
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the stream.
 pub async fn accept<S>(
     stream: S,
     plane: Plane,
@@ -69,71 +131,165 @@ pub async fn accept<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let _ = (stream, plane, key);
-    Err(HandshakeError::NotOurProtocol)
+    run_in_time(stream, plane, Handshake::accepting(plane, key, random_nonce()?)).await
+}
+
+fn random_nonce<const N: usize>() -> Result<[u8; N], HandshakeError> {
+    let mut nonce = [0; N];
+    random_bytes(&mut nonce).map_err(|error| HandshakeError::Crypto(error.into()))?;
+    Ok(nonce)
+}
+
+async fn run_in_time<S>(
+    stream: S,
+    plane: Plane,
+    machine: Handshake,
+) -> Result<Connection<S>, HandshakeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, run(stream, plane, machine))
+        .await
+        .map_err(|_| HandshakeError::Timeout)?
+}
+
+async fn run<S>(
+    mut stream: S,
+    plane: Plane,
+    mut machine: Handshake,
+) -> Result<Connection<S>, HandshakeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    // Bounds what a stranger can make us hold: no read may start with more than one frame unread.
+    let mut input = BytesMut::with_capacity(2 * HANDSHAKE_FRAME_MAX);
+    loop {
+        let result = machine.receive(&mut input);
+        let sent = send_output(&mut stream, &machine.take_output()).await;
+        // The first failure explains the second.
+        if let Some(session) = result? {
+            sent.map_err(HandshakeError::Io)?;
+            return Ok(Connection { stream, session, plane, rest: input, limits: Limits::STANDARD });
+        }
+        // A peer that refused has closed its side: what it said matters more than that.
+        if input.capacity() == input.len() {
+            input.reserve(HANDSHAKE_FRAME_MAX);
+        }
+        let count = stream.read_buf(&mut input).await.map_err(HandshakeError::Io)?;
+        if count == 0 {
+            sent.map_err(HandshakeError::Io)?;
+            return Err(HandshakeError::Closed);
+        }
+    }
+}
+
+async fn send_output<S: AsyncWrite + Unpin>(stream: &mut S, output: &[u8]) -> io::Result<()> {
+    if output.is_empty() {
+        return Ok(());
+    }
+    stream.write_all(output).await?;
+    stream.flush().await
 }
 
 impl<S> Connection<S> {
-    /// Sets what is accepted from the peer from now on.
-    pub fn set_limits(&mut self, limits: Limits) {
-        let _ = limits;
+    /// Sets what is accepted from the peer; [`Limits::STANDARD`] at first.
+    pub const fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
     /// Whether messages are encrypted.
     #[must_use]
-    pub fn is_encrypted(&self) -> bool {
-        false
+    pub const fn is_encrypted(&self) -> bool {
+        self.session.keys.is_some()
     }
 
     /// Protocol version both sides agreed on.
     #[must_use]
-    pub fn version(&self) -> u32 {
-        1
+    pub const fn version(&self) -> u32 {
+        self.session.version
+    }
+
+    /// Role of the connection.
+    #[must_use]
+    pub const fn plane(&self) -> Plane {
+        self.plane
+    }
+
+    /// The stream below, for its addresses and options; reading or writing it breaks the connection.
+    #[must_use]
+    pub const fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    fn split_with<R, W>(
+        self,
+        split: impl FnOnce(S) -> (R, W),
+    ) -> (MessageReader<R>, MessageWriter<W>) {
+        let (sealer, opener) = match self.session.keys {
+            Some(keys) => {
+                let (sealer, opener) = frame::record_halves(keys);
+                (Some(sealer), Some(opener))
+            }
+            None => (None, None),
+        };
+        // Without encryption what arrives is what is decoded.
+        let (raw, plain) = match &opener {
+            Some(_) => (self.rest, BytesMut::new()),
+            None => (BytesMut::new(), self.rest),
+        };
+        let decoder = FrameDecoder::new(self.limits.message_max);
+        let (read, write) = split(self.stream);
+        let reader = MessageReader { stream: read, opener, decoder, raw, plain };
+        let writer =
+            MessageWriter { stream: write, sealer, plain: BytesMut::new(), out: BytesMut::new() };
+        (reader, writer)
     }
 }
 
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
     /// Takes the two directions apart.
     pub fn split(self) -> (MessageReader<ReadHalf<S>>, MessageWriter<WriteHalf<S>>) {
-        let (_r, _w) = tokio::io::split(self.stream);
-        (
-            MessageReader {
-                _stream: PhantomData,
-            },
-            MessageWriter {
-                _stream: PhantomData,
-            },
-        )
+        self.split_with(tokio::io::split)
     }
 }
 
 impl Connection<TcpStream> {
-    /// As [`Connection::split`], without a lock between the two halves.
+    /// As [`Connection::split`], without a lock between the two halves; the stream is closed for
+    /// writing when the writer is dropped.
     pub fn split_tcp(self) -> (MessageReader<OwnedReadHalf>, MessageWriter<OwnedWriteHalf>) {
-        (
-            MessageReader {
-                _stream: PhantomData,
-            },
-            MessageWriter {
-                _stream: PhantomData,
-            },
-        )
+        self.split_with(TcpStream::into_split)
     }
 }
 
 /// Receiving half.
-#[derive(Debug)]
 pub struct MessageReader<R> {
-    _stream: PhantomData<R>,
+    stream: R,
+    opener: Option<RecordOpener>,
+    decoder: FrameDecoder,
+    /// Encrypted bytes; unused without a key.
+    raw: BytesMut,
+    /// Frames.
+    plain: BytesMut,
+}
+
+impl<R> fmt::Debug for MessageReader<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageReader")
+            .field("encrypted", &self.opener.is_some())
+            .field("buffered", &(self.raw.len() + self.plain.len()))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<R: AsyncRead + Unpin> MessageReader<R> {
     /// Sets what is accepted from the peer from now on.
     pub fn set_limits(&mut self, limits: Limits) {
-        let _ = limits;
+        self.decoder.set_message_max(limits.message_max);
     }
 
     /// Next message; `None` if the peer ended the stream between messages.
+    ///
+    /// Its `bytes` fields are slices of the receive buffer: copy what is kept for long.
     ///
     /// # Errors
     ///
@@ -143,53 +299,141 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     ///
     /// Nothing is lost if the future is dropped.
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, ReadError> {
-        Ok(None)
+        loop {
+            if let Some(message) = self.try_next()? {
+                return Ok(Some(message));
+            }
+            if !self.fill().await? {
+                return Ok(None);
+            }
+        }
     }
 
-    /// Next message that has arrived completely, without waiting.
+    /// Next message that has arrived completely, without waiting and without reading; `None` if
+    /// there is none in the buffer.
     ///
     /// # Errors
     ///
-    /// See [`ReadError`].
+    /// See [`ReadError`]; the connection is of no further use.
     pub fn try_next<M: Message + Default>(&mut self) -> Result<Option<M>, ReadError> {
-        Ok(None)
+        let body = loop {
+            if let Some(body) = self.decoder.decode(&mut self.plain).map_err(ReadError::Frame)? {
+                break body;
+            }
+            let Some(opener) = &mut self.opener else { return Ok(None) };
+            if !opener.open(&mut self.raw, &mut self.plain).map_err(ReadError::Frame)? {
+                return Ok(None);
+            }
+        };
+        if body.len() > BUFFER_KEPT_MAX {
+            // The message shares this buffer's memory; move the few bytes behind it out.
+            self.plain = BytesMut::from(&self.plain[..]);
+        }
+        M::decode(body).map(Some).map_err(ReadError::Decode)
+    }
+
+    /// Waits for a message and appends it and those that arrived with it to `batch`, at most `max`
+    /// (and at least 1) in all. `false` if the peer ended the stream between messages.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`]; `batch` holds the messages before the failure.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    pub async fn next_batch<M: Message + Default>(
+        &mut self,
+        max: usize,
+        batch: &mut Vec<M>,
+    ) -> Result<bool, ReadError> {
+        let Some(first) = self.next().await? else {
+            return Ok(false);
+        };
+        batch.push(first);
+        for _ in 1..max {
+            let Some(message) = self.try_next()? else { break };
+            batch.push(message);
+        }
+        Ok(true)
+    }
+
+    /// Reads once; `false` at an orderly end.
+    async fn fill(&mut self) -> Result<bool, ReadError> {
+        let buffer = if self.opener.is_some() { &mut self.raw } else { &mut self.plain };
+        buffer.reserve(READ_SPACE);
+        // A buffer that is larger than that is not filled at once, so what lies behind a message
+        // stays small.
+        if self.stream.read_buf(&mut buffer.limit(READ_SPACE)).await.map_err(ReadError::Io)? > 0 {
+            return Ok(true);
+        }
+        let is_between =
+            self.raw.is_empty() && self.plain.is_empty() && !self.decoder.is_amid_message();
+        if is_between { Ok(false) } else { Err(ReadError::Truncated) }
     }
 }
 
 /// Sending half.
-#[derive(Debug)]
 pub struct MessageWriter<W> {
-    _stream: PhantomData<W>,
+    stream: W,
+    sealer: Option<RecordSealer>,
+    /// Frames that are not encrypted yet; without a key, not written yet.
+    plain: BytesMut,
+    /// Records that are not written yet.
+    out: BytesMut,
+}
+
+impl<W> fmt::Debug for MessageWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageWriter")
+            .field("encrypted", &self.sealer.is_some())
+            .field("buffered", &(self.plain.len() + self.out.len()))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<W: AsyncWrite + Unpin> MessageWriter<W> {
-    /// Queues a message; nothing is written before [`MessageWriter::flush`].
+    /// Queues a message; nothing is encrypted or written before [`MessageWriter::flush`]. The queue
+    /// is not bounded: the caller flushes in time, see [`MessageWriter::buffered`].
     ///
     /// # Errors
     ///
-    /// [`WriteError`] if the message is too large.
+    /// [`WriteError::Frame`] if the message is larger than 2 GiB; nothing is queued then.
     pub fn feed<M: Message>(&mut self, message: &M) -> Result<(), WriteError> {
-        let _ = message;
-        Ok(())
+        frame::encode_message(message, &mut self.plain).map_err(WriteError::Frame)
     }
 
     /// Bytes queued and not yet written.
     #[must_use]
     pub fn buffered(&self) -> usize {
-        0
+        self.plain.len() + self.out.len()
     }
 
     /// Writes everything queued.
     ///
     /// # Errors
     ///
-    /// [`WriteError::Io`]; the connection is of no further use.
+    /// See [`WriteError`]; the connection is of no further use.
     ///
     /// # Cancel safety
     ///
-    /// What is not written stays queued.
+    /// What is not written stays queued, in order.
     pub async fn flush(&mut self) -> Result<(), WriteError> {
-        Ok(())
+        while !self.plain.is_empty() || !self.out.is_empty() {
+            if let Some(sealer) = &mut self.sealer {
+                while !self.plain.is_empty() && self.out.len() < WRITE_AHEAD {
+                    sealer.seal(&mut self.plain, &mut self.out).map_err(WriteError::Frame)?;
+                }
+            }
+            let next = if self.out.is_empty() { &mut self.plain } else { &mut self.out };
+            if self.stream.write_buf(next).await.map_err(WriteError::Io)? == 0 {
+                return Err(WriteError::Io(io::ErrorKind::WriteZero.into()));
+            }
+        }
+        if self.plain.capacity() > BUFFER_KEPT_MAX {
+            self.plain = BytesMut::new();
+        }
+        self.stream.flush().await.map_err(WriteError::Io)
     }
 
     /// Queues a message and writes everything queued.
@@ -202,12 +446,16 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
         self.flush().await
     }
 
-    /// Writes everything queued and ends the stream.
+    /// Writes everything queued and ends the stream; the peer reads `None` behind the last message.
     ///
     /// # Errors
     ///
     /// As [`MessageWriter::flush`].
     pub async fn shutdown(&mut self) -> Result<(), WriteError> {
-        Ok(())
+        self.flush().await?;
+        self.stream.shutdown().await.map_err(WriteError::Io)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,53 @@
-//! Handshake.
+//! Agreement on protocol version, role and keys, as a machine without I/O.
+//!
+//! ```text
+//! connecting side                      accepting side
+//!   hello  ───────────────────────────▶  checks magic, role, encryption, versions
+//!   checks the same  ◀────────────────  hello            (or refusal, and closes)
+//!   [e, psk] ─────────────────────────▶  checks the key  (only with a key)
+//!   checks the key   ◀────────────────  [e, ee]          (or refusal, and closes)
+//! ```
+//!
+//! With a key the exchange is `Noise_NNpsk0_25519_AESGCM_SHA256` (Noise Protocol Framework, revision
+//! 34): both sides prove that they hold the key, and every connection has fresh keys (forward
+//! secrecy). Both hellos are its prologue, so nobody can change a version, a role or a flag on the way
+//! without the exchange failing; each hello has a random nonce, so no exchange can be replayed. The
+//! implementation has not been formally audited.
+//!
+//! This file does not know sockets or time; [`crate::connection`] drives it and limits its duration. A
+//! peer that breaks a rule is told a short constant code and nothing else. See `docs/protocol.md`.
 
+use std::fmt;
 use std::time::Duration;
 
-/// Longest time a whole handshake may take, on either side.
+use bytes::{Buf, BytesMut};
+use prost::Message;
+use snow::{HandshakeState, StatelessTransportState};
+
+use crate::generated::hq::handshake::v1 as wire;
+use crate::key::SecretKey;
+use wire::handshake::Frame;
+use wire::refusal::Code;
+
+/// Longest time a whole handshake may take, on either side. Long enough for a loaded login node on a
+/// slow link (two round trips), short enough that idle strangers do not pile up.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Largest body of a frame before the peer is authenticated.
+pub const HANDSHAKE_FRAME_MAX: usize = 1024;
+
+/// Versions this program speaks, both inclusive: the current one and, once there is one, the one before.
+pub const VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };
+
+/// Starts every handshake frame: no text protocol begins with this byte, and a line feed shows
+/// connections that translate line ends.
+const MAGIC: [u8; 4] = *b"\x8fhq\n";
+/// Magic and `u16` length.
+const HEADER_LEN: usize = MAGIC.len() + 2;
+const NONCE_LEN: usize = 16;
+const NOISE_SUITE: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
+/// Separates this use of the key from any other.
+const PROLOGUE_LABEL: &[u8] = b"hq handshake 1";
 
 /// Role of a connection; each plane has its own port and key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -14,10 +58,431 @@ pub enum Plane {
     Worker,
 }
 
+impl fmt::Display for Plane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "client",
+            Self::Worker => "worker",
+        })
+    }
+}
+
+/// Protocol versions, both ends inclusive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VersionRange {
+    /// Oldest.
+    pub min: u32,
+    /// Newest.
+    pub max: u32,
+}
+
+impl VersionRange {
+    /// The newest version in both ranges.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<u32> {
+        let newest = self.max.min(other.max);
+        (newest >= self.min && newest >= other.min).then_some(newest)
+    }
+}
+
+impl fmt::Display for VersionRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.min == self.max {
+            return write!(f, "{}", self.max);
+        }
+        write!(f, "{} to {}", self.min, self.max)
+    }
+}
+
 /// Why no connection came about.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// See the variants to come.
-    #[error("the peer speaks another protocol")]
+    /// The first bytes are not ours: another program, or something between that changes bytes.
+    #[error("the peer does not speak the hq protocol; check host and port")]
     NotOurProtocol,
+    /// A frame that no correct peer sends at this point.
+    #[error("the peer sent a malformed handshake message")]
+    Malformed,
+    /// A frame announces more than [`HANDSHAKE_FRAME_MAX`] bytes.
+    #[error("the peer announced a handshake frame of {found} bytes, at most {HANDSHAKE_FRAME_MAX} are allowed")]
+    FrameTooLarge {
+        /// Announced length.
+        found: usize,
+    },
+    /// No version that both speak.
+    #[error("no common protocol version: this side speaks {ours}, the peer {theirs}; use the same release on both sides")]
+    VersionMismatch {
+        /// What this program speaks.
+        ours: VersionRange,
+        /// What the peer speaks.
+        theirs: VersionRange,
+    },
+    /// A worker at the client port or the other way round.
+    #[error("wrong role: this side is on the {ours} plane, the peer is not; check which port of the access file is used")]
+    WrongPlane {
+        /// Our plane.
+        ours: Plane,
+    },
+    /// One side has a key and the other has none.
+    #[error("the {plane} key of this side is {}, that of the peer is not; use the server's current access file", if *.we_have_key { "set" } else { "null" })]
+    EncryptionMismatch {
+        /// Our plane.
+        plane: Plane,
+        /// Whether it is this side that has a key.
+        we_have_key: bool,
+    },
+    /// The sides hold different keys.
+    #[error("wrong {plane} key: the peer has another one; use the server's current access file")]
+    WrongKey {
+        /// Our plane.
+        plane: Plane,
+    },
+    /// The peer refused for a reason this program does not know.
+    #[error("the peer refused the connection (code {code})")]
+    Refused {
+        /// Its code.
+        code: i32,
+    },
+    /// Not done within [`HANDSHAKE_TIMEOUT`].
+    #[error("the peer did not complete the handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
+    Timeout,
+    /// The peer closed the connection before the end of the handshake.
+    #[error("the peer closed the connection during the handshake")]
+    Closed,
+    /// The connection broke.
+    #[error("the connection failed during the handshake")]
+    Io(#[source] std::io::Error),
+    /// Random numbers or the cipher are not available.
+    #[error("cannot set up the encryption")]
+    Crypto(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
+
+impl HandshakeError {
+    /// Whether a later attempt with the same key may succeed.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Timeout | Self::Closed | Self::Io(_) => true,
+            Self::NotOurProtocol
+            | Self::Malformed
+            | Self::FrameTooLarge { .. }
+            | Self::VersionMismatch { .. }
+            | Self::WrongPlane { .. }
+            | Self::EncryptionMismatch { .. }
+            | Self::WrongKey { .. }
+            | Self::Refused { .. }
+            | Self::Crypto(_) => false,
+        }
+    }
+
+    /// What the peer may know about the failure.
+    const fn refusal_code(&self) -> Option<Code> {
+        match self {
+            Self::VersionMismatch { .. } => Some(Code::Version),
+            Self::WrongPlane { .. } => Some(Code::Role),
+            Self::EncryptionMismatch { .. } => Some(Code::Encryption),
+            Self::WrongKey { .. } => Some(Code::Key),
+            Self::Malformed | Self::FrameTooLarge { .. } | Self::Crypto(_) => Some(Code::Other),
+            // A stranger, or nobody there to be told.
+            Self::NotOurProtocol
+            | Self::Refused { .. }
+            | Self::Timeout
+            | Self::Closed
+            | Self::Io(_) => None,
+        }
+    }
+
+    fn crypto(error: snow::Error) -> Self {
+        Self::Crypto(error.into())
+    }
+}
+
+/// What a completed handshake agreed on.
+pub struct Session {
+    /// Protocol version to speak.
+    pub version: u32,
+    /// Keys of both directions; `None` = plain.
+    pub(crate) keys: Option<StatelessTransportState>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("version", &self.version)
+            .field("encrypted", &self.keys.is_some())
+            .finish()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    Connecting,
+    Accepting,
+}
+
+/// One side of a handshake.
+///
+/// Feed what arrives to [`Handshake::receive`] and send what [`Handshake::take_output`] yields, also
+/// after an error.
+pub struct Handshake {
+    side: Side,
+    plane: Plane,
+    key: Option<SecretKey>,
+    versions: VersionRange,
+    our_hello: Vec<u8>,
+    state: State,
+    output: Vec<u8>,
+}
+
+enum State {
+    /// The peer's hello is next.
+    Hello,
+    /// The peer's Noise message is next.
+    Noise { version: u32, noise: Box<HandshakeState> },
+    /// Completed or failed.
+    Over,
+}
+
+impl fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshake")
+            .field("side", &self.side)
+            .field("plane", &self.plane)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Handshake {
+    /// The side that dialed. `nonce` must be random and never used before.
+    #[must_use]
+    pub fn connecting(plane: Plane, key: Option<&SecretKey>, nonce: [u8; NONCE_LEN]) -> Self {
+        Self::new(Side::Connecting, plane, key, nonce, VERSIONS)
+    }
+
+    /// The side that listens. `nonce` must be random and never used before.
+    #[must_use]
+    pub fn accepting(plane: Plane, key: Option<&SecretKey>, nonce: [u8; NONCE_LEN]) -> Self {
+        Self::new(Side::Accepting, plane, key, nonce, VERSIONS)
+    }
+
+    fn new(
+        side: Side,
+        plane: Plane,
+        key: Option<&SecretKey>,
+        nonce: [u8; NONCE_LEN],
+        versions: VersionRange,
+    ) -> Self {
+        let hello = wire::Hello {
+            version_min: versions.min,
+            version_max: versions.max,
+            role: role_of(plane).into(),
+            encrypted: key.is_some(),
+            nonce: nonce.to_vec().into(),
+        };
+        let our_hello = encode_frame(Frame::Hello(hello));
+        let output = match side {
+            Side::Connecting => our_hello.clone(),
+            Side::Accepting => Vec::new(),
+        };
+        Self { side, plane, key: key.cloned(), versions, our_hello, state: State::Hello, output }
+    }
+
+    /// What is to be sent now; empty if nothing.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// Consumes complete frames from the front of `input`; the session once it is established. Bytes
+    /// that follow the handshake stay in `input`.
+    ///
+    /// # Errors
+    ///
+    /// See [`HandshakeError`]. The handshake is over then; an output that explains it may be waiting.
+    pub fn receive(&mut self, input: &mut BytesMut) -> Result<Option<Session>, HandshakeError> {
+        let result = self.advance(input);
+        if let Err(error) = &result {
+            self.state = State::Over;
+            if let (Side::Accepting, Some(code)) = (self.side, error.refusal_code()) {
+                self.refuse(code);
+            }
+        }
+        result
+    }
+
+    fn advance(&mut self, input: &mut BytesMut) -> Result<Option<Session>, HandshakeError> {
+        while let Some(raw) = take_frame(input)? {
+            let message = wire::Handshake::decode(&raw[HEADER_LEN..])
+                .map_err(|_| HandshakeError::Malformed)?;
+            let frame = message.frame.ok_or(HandshakeError::Malformed)?;
+            if let Some(session) = self.on_frame(frame, &raw)? {
+                return Ok(Some(session));
+            }
+        }
+        Ok(None)
+    }
+
+    fn on_frame(&mut self, frame: Frame, raw: &[u8]) -> Result<Option<Session>, HandshakeError> {
+        match (frame, std::mem::replace(&mut self.state, State::Over)) {
+            (Frame::Hello(hello), State::Hello) => self.on_hello(&hello, raw),
+            (Frame::Noise(message), State::Noise { version, noise }) => {
+                self.on_noise(&message, version, noise).map(Some)
+            }
+            (Frame::Refusal(refusal), State::Hello | State::Noise { .. })
+                if self.side == Side::Connecting =>
+            {
+                Err(self.refused(&refusal))
+            }
+            (Frame::Hello(_) | Frame::Noise(_) | Frame::Refusal(_), _) => {
+                Err(HandshakeError::Malformed)
+            }
+        }
+    }
+
+    fn on_hello(
+        &mut self,
+        hello: &wire::Hello,
+        raw: &[u8],
+    ) -> Result<Option<Session>, HandshakeError> {
+        let version = self.check_hello(hello)?;
+        if self.side == Side::Accepting {
+            self.output.extend_from_slice(&self.our_hello);
+        }
+        let Some(key) = &self.key else {
+            return Ok(Some(Session { version, keys: None }));
+        };
+        let mut noise = start_noise(self.side, key, &self.our_hello, raw)?;
+        if self.side == Side::Connecting {
+            let message = write_noise(&mut noise)?;
+            self.output.extend(message);
+        }
+        self.state = State::Noise { version, noise };
+        Ok(None)
+    }
+
+    /// Order matters for the message people see: a role mismatch usually brings a wrong key as well.
+    fn check_hello(&self, hello: &wire::Hello) -> Result<u32, HandshakeError> {
+        let theirs = VersionRange { min: hello.version_min, max: hello.version_max };
+        let ours = self.versions;
+        let version =
+            ours.common(theirs).ok_or(HandshakeError::VersionMismatch { ours, theirs })?;
+        if hello.role() != role_of(self.plane) {
+            return Err(HandshakeError::WrongPlane { ours: self.plane });
+        }
+        let we_have_key = self.key.is_some();
+        if hello.encrypted != we_have_key {
+            return Err(HandshakeError::EncryptionMismatch { plane: self.plane, we_have_key });
+        }
+        if hello.nonce.len() != NONCE_LEN {
+            return Err(HandshakeError::Malformed);
+        }
+        Ok(version)
+    }
+
+    fn on_noise(
+        &mut self,
+        message: &[u8],
+        version: u32,
+        mut noise: Box<HandshakeState>,
+    ) -> Result<Session, HandshakeError> {
+        let mut payload = [0; HANDSHAKE_FRAME_MAX];
+        let length = noise
+            .read_message(message, &mut payload)
+            .map_err(|_| HandshakeError::WrongKey { plane: self.plane })?;
+        if length != 0 {
+            return Err(HandshakeError::Malformed);
+        }
+        if self.side == Side::Accepting {
+            let answer = write_noise(&mut noise)?;
+            self.output.extend(answer);
+        }
+        let keys = noise.into_stateless_transport_mode().map_err(HandshakeError::crypto)?;
+        Ok(Session { version, keys: Some(keys) })
+    }
+
+    fn refused(&self, refusal: &wire::Refusal) -> HandshakeError {
+        let theirs = VersionRange { min: refusal.version_min, max: refusal.version_max };
+        let plane = self.plane;
+        match Code::try_from(refusal.code) {
+            Ok(Code::Version) => HandshakeError::VersionMismatch { ours: self.versions, theirs },
+            Ok(Code::Role) => HandshakeError::WrongPlane { ours: plane },
+            Ok(Code::Encryption) => {
+                HandshakeError::EncryptionMismatch { plane, we_have_key: self.key.is_some() }
+            }
+            Ok(Code::Key) => HandshakeError::WrongKey { plane },
+            Ok(Code::Other) | Err(_) => HandshakeError::Refused { code: refusal.code },
+        }
+    }
+
+    fn refuse(&mut self, code: Code) {
+        let VersionRange { min, max } = self.versions;
+        let refusal = wire::Refusal { code: code.into(), version_min: min, version_max: max };
+        // A hello that was not sent yet would only confuse.
+        self.output = encode_frame(Frame::Refusal(refusal));
+    }
+}
+
+const fn role_of(plane: Plane) -> wire::Role {
+    match plane {
+        Plane::Client => wire::Role::Client,
+        Plane::Worker => wire::Role::Worker,
+    }
+}
+
+fn start_noise(
+    side: Side,
+    key: &SecretKey,
+    our_hello: &[u8],
+    their_hello: &[u8],
+) -> Result<Box<HandshakeState>, HandshakeError> {
+    let (first, second) = match side {
+        Side::Connecting => (our_hello, their_hello),
+        Side::Accepting => (their_hello, our_hello),
+    };
+    // Frames carry their length, so the concatenation has one reading.
+    let prologue = [PROLOGUE_LABEL, first, second].concat();
+    let params = NOISE_SUITE.parse().map_err(HandshakeError::crypto)?;
+    let builder = snow::Builder::new(params)
+        .prologue(&prologue)
+        .and_then(|builder| builder.psk(0, key.as_bytes()))
+        .map_err(HandshakeError::crypto)?;
+    let noise = match side {
+        Side::Connecting => builder.build_initiator(),
+        Side::Accepting => builder.build_responder(),
+    };
+    noise.map(Box::new).map_err(HandshakeError::crypto)
+}
+
+fn write_noise(noise: &mut HandshakeState) -> Result<Vec<u8>, HandshakeError> {
+    let mut message = vec![0; HANDSHAKE_FRAME_MAX];
+    let length = noise.write_message(&[], &mut message).map_err(HandshakeError::crypto)?;
+    message.truncate(length);
+    Ok(encode_frame(Frame::Noise(message.into())))
+}
+
+fn encode_frame(frame: Frame) -> Vec<u8> {
+    let body = wire::Handshake { frame: Some(frame) }.encode_to_vec();
+    // Our own frames are far below the limit.
+    let length = u16::try_from(body.len()).unwrap_or(u16::MAX);
+    [&MAGIC, &length.to_le_bytes()[..], &body].concat()
+}
+
+/// Takes a complete frame, header included, off the front of `input`. Wrong bytes are refused as soon
+/// as the first of them arrives.
+fn take_frame(input: &mut BytesMut) -> Result<Option<BytesMut>, HandshakeError> {
+    let seen = input.len().min(MAGIC.len());
+    if input[..seen] != MAGIC[..seen] {
+        return Err(HandshakeError::NotOurProtocol);
+    }
+    let Some(mut length) = input.get(MAGIC.len()..HEADER_LEN) else {
+        return Ok(None);
+    };
+    let length = usize::from(length.get_u16_le());
+    if length > HANDSHAKE_FRAME_MAX {
+        return Err(HandshakeError::FrameTooLarge { found: length });
+    }
+    let total = HEADER_LEN + length;
+    Ok((input.len() >= total).then(|| input.split_to(total)))
+}
+
+#[cfg(test)]
+mod tests;

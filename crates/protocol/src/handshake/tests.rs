@@ -1,0 +1,207 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const KEY: SecretKey = SecretKey::from_bytes([7; 32]);
+const OTHER_KEY: SecretKey = SecretKey::from_bytes([8; 32]);
+
+fn connecting(plane: Plane, key: Option<&SecretKey>) -> Handshake {
+    Handshake::connecting(plane, key, [1; NONCE_LEN])
+}
+
+fn accepting(plane: Plane, key: Option<&SecretKey>) -> Handshake {
+    Handshake::accepting(plane, key, [2; NONCE_LEN])
+}
+
+type End = Result<Option<Session>, HandshakeError>;
+
+/// Carries bytes between two machines until both are silent.
+fn run(mut left: Handshake, mut right: Handshake) -> (End, End) {
+    let (mut left_end, mut right_end) = (Ok(None), Ok(None));
+    loop {
+        let to_right = left.take_output();
+        if !to_right.is_empty() && matches!(right_end, Ok(None)) {
+            right_end = right.receive(&mut BytesMut::from(&to_right[..]));
+        }
+        let to_left = right.take_output();
+        if to_left.is_empty() {
+            return (left_end, right_end);
+        }
+        if matches!(left_end, Ok(None)) {
+            left_end = left.receive(&mut BytesMut::from(&to_left[..]));
+        }
+    }
+}
+
+fn errors(left: Handshake, right: Handshake) -> (HandshakeError, HandshakeError) {
+    let (left, right) = run(left, right);
+    (left.expect_err("connecting side"), right.expect_err("accepting side"))
+}
+
+#[test]
+fn equal_keys_agree() {
+    for plane in [Plane::Client, Plane::Worker] {
+        let (left, right) = run(connecting(plane, Some(&KEY)), accepting(plane, Some(&KEY)));
+        let (left, right) = (left.expect("left"), right.expect("right"));
+        assert!(left.is_some_and(|session| session.version == 1 && session.keys.is_some()));
+        assert!(right.is_some_and(|session| session.version == 1 && session.keys.is_some()));
+    }
+}
+
+#[test]
+fn no_keys_agree_on_plain() {
+    let (left, right) = run(connecting(Plane::Client, None), accepting(Plane::Client, None));
+    assert!(left.expect("left").is_some_and(|session| session.keys.is_none()));
+    assert!(right.expect("right").is_some_and(|session| session.keys.is_none()));
+}
+
+#[test]
+fn different_keys_are_refused_on_both_sides() {
+    let (left, right) =
+        errors(connecting(Plane::Worker, Some(&KEY)), accepting(Plane::Worker, Some(&OTHER_KEY)));
+    assert!(matches!(left, HandshakeError::WrongKey { plane: Plane::Worker }), "{left}");
+    assert!(matches!(right, HandshakeError::WrongKey { plane: Plane::Worker }), "{right}");
+}
+
+#[test]
+fn different_roles_are_refused_on_both_sides() {
+    let (left, right) =
+        errors(connecting(Plane::Worker, Some(&KEY)), accepting(Plane::Client, Some(&KEY)));
+    assert!(matches!(left, HandshakeError::WrongPlane { ours: Plane::Worker }), "{left}");
+    assert!(matches!(right, HandshakeError::WrongPlane { ours: Plane::Client }), "{right}");
+}
+
+#[test]
+fn plain_and_keyed_refuse_each_other() {
+    for (dialing, listening) in [(Some(&KEY), None), (None, Some(&KEY))] {
+        let (left, right) =
+            errors(connecting(Plane::Client, dialing), accepting(Plane::Client, listening));
+        for (error, key) in [(left, dialing), (right, listening)] {
+            let HandshakeError::EncryptionMismatch { we_have_key, .. } = error else {
+                panic!("{error}");
+            };
+            assert_eq!(we_have_key, key.is_some());
+        }
+    }
+}
+
+#[test]
+fn newest_common_version_wins() {
+    let make = |side, min, max| {
+        Handshake::new(side, Plane::Client, Some(&KEY), [0; NONCE_LEN], VersionRange { min, max })
+    };
+    let old = |side| make(side, 1, 1);
+    let both = |side| make(side, 1, 2);
+    let new = |side| make(side, 2, 3);
+    let version = |(left, right): (End, End)| {
+        let left = left.expect("left").expect("done").version;
+        assert_eq!(right.expect("right").expect("done").version, left);
+        left
+    };
+    assert_eq!(version(run(both(Side::Connecting), old(Side::Accepting))), 1);
+    assert_eq!(version(run(new(Side::Connecting), both(Side::Accepting))), 2);
+    let (left, right) = errors(new(Side::Connecting), old(Side::Accepting));
+    assert_eq!(
+        left.to_string(),
+        "no common protocol version: this side speaks 2 to 3, the peer 1; use the same release on both sides"
+    );
+    assert!(matches!(right, HandshakeError::VersionMismatch { .. }));
+}
+
+#[test]
+fn a_changed_hello_breaks_the_exchange() {
+    let (mut left, mut right) =
+        (connecting(Plane::Client, Some(&KEY)), accepting(Plane::Client, Some(&KEY)));
+    let mut hello = BytesMut::from(&left.take_output()[..]);
+    // Somebody on the way announces an older version.
+    let body = wire::Handshake::decode(&hello[HEADER_LEN..]).expect("own hello");
+    let Some(Frame::Hello(mut changed)) = body.frame else { panic!("no hello") };
+    changed.version_max += 1;
+    hello = BytesMut::from(&encode_frame(Frame::Hello(changed))[..]);
+    assert!(right.receive(&mut hello).expect("plausible hello").is_none());
+    let mut answer = BytesMut::from(&right.take_output()[..]);
+    assert!(left.receive(&mut answer).expect("honest hello").is_none());
+    let mut noise = BytesMut::from(&left.take_output()[..]);
+    let refused = right.receive(&mut noise).expect_err("prologue differs");
+    assert!(matches!(refused, HandshakeError::WrongKey { .. }));
+}
+
+#[test]
+fn an_overheard_exchange_cannot_be_replayed() {
+    let (mut left, mut right) =
+        (connecting(Plane::Client, Some(&KEY)), accepting(Plane::Client, Some(&KEY)));
+    let hello = left.take_output();
+    right.receive(&mut BytesMut::from(&hello[..])).expect("hello");
+    left.receive(&mut BytesMut::from(&right.take_output()[..])).expect("hello");
+    let overheard = [hello, left.take_output()].concat();
+    let mut later = Handshake::accepting(Plane::Client, Some(&KEY), [3; NONCE_LEN]);
+    let refused = later.receive(&mut BytesMut::from(&overheard[..])).expect_err("other nonce");
+    assert!(matches!(refused, HandshakeError::WrongKey { .. }));
+}
+
+#[test]
+fn oversize_frames_are_refused_by_their_header() {
+    let mut input = BytesMut::from(&MAGIC[..]);
+    input.extend_from_slice(&1025_u16.to_le_bytes());
+    let mut machine = accepting(Plane::Client, Some(&KEY));
+    let refused = machine.receive(&mut input).expect_err("too large");
+    assert!(matches!(refused, HandshakeError::FrameTooLarge { found: 1025 }));
+    assert!(!machine.take_output().is_empty());
+}
+
+#[test]
+fn strangers_are_noticed_at_the_first_byte_and_told_nothing() {
+    let mut machine = accepting(Plane::Client, Some(&KEY));
+    let refused = machine.receive(&mut BytesMut::from("G")).expect_err("no magic");
+    assert!(matches!(refused, HandshakeError::NotOurProtocol));
+    assert!(machine.take_output().is_empty());
+}
+
+#[test]
+fn a_frame_out_of_turn_is_malformed() {
+    let noise = encode_frame(Frame::Noise(vec![0; 48].into()));
+    let refusal = encode_frame(Frame::Refusal(wire::Refusal::default()));
+    for frame in [noise, refusal] {
+        let refused = accepting(Plane::Client, Some(&KEY))
+            .receive(&mut BytesMut::from(&frame[..]))
+            .expect_err("not a hello");
+        assert!(matches!(refused, HandshakeError::Malformed));
+    }
+}
+
+#[test]
+fn bytes_behind_the_handshake_stay() {
+    let mut left = connecting(Plane::Client, None);
+    let mut right = accepting(Plane::Client, None);
+    right.receive(&mut BytesMut::from(&left.take_output()[..])).expect("hello");
+    let mut input = BytesMut::from(&right.take_output()[..]);
+    input.extend_from_slice(b"first message");
+    assert!(left.receive(&mut input).expect("hello").is_some());
+    assert_eq!(&input[..], b"first message");
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_never_panic(
+        bytes in vec(any::<u8>(), 0..200),
+        with_magic: bool,
+        with_key: bool,
+        is_dialing: bool,
+    ) {
+        let key = with_key.then_some(&KEY);
+        let mut machine = match is_dialing {
+            true => connecting(Plane::Client, key),
+            false => accepting(Plane::Client, key),
+        };
+        let mut input = BytesMut::new();
+        if with_magic {
+            input.extend_from_slice(&MAGIC);
+            input.extend_from_slice(&u16::try_from(bytes.len()).expect("short").to_le_bytes());
+        }
+        input.extend_from_slice(&bytes);
+        let result = machine.receive(&mut input);
+        let is_encrypted = matches!(result, Ok(Some(Session { keys: Some(_), .. })));
+        prop_assert!(!is_encrypted);
+    }
+}
