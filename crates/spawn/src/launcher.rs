@@ -1,25 +1,22 @@
 //! The public front of the engine: requests in, events out.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use crate::backend::Backend;
 use crate::error::LauncherError;
 use crate::event::{Event, Token};
+use crate::event_queue::EventQueue;
+use crate::live::Termination;
 use crate::plan::SpawnPlan;
-
-/// How processes are created and waited for. See the crate documentation for the ladder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Backend {
-    /// `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd.
-    ClonePidfd,
-    /// `posix_spawn` and `pidfd_open`.
-    PosixSpawnPidfd,
-    /// `posix_spawn`; every spawner thread waits for its own children.
-    PosixSpawnWait,
-    /// `fork` and `execve`.
-    Fork,
-}
+use crate::pool::Pool;
+use crate::prepare::Common;
+use crate::probe::{self, Features};
+use crate::reaper::{self, Watch};
+use crate::signal;
+use crate::sys;
 
 /// Which thread creates processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -32,7 +29,7 @@ pub enum Strategy {
     Single,
 }
 
-/// Called when the event queue turns non-empty; must not block.
+/// Called when the event queue turns non-empty. It runs on a thread of the launcher and must not block.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// How a launcher works.
@@ -42,11 +39,11 @@ pub struct LauncherConfig {
     pub threads: usize,
     /// Which thread creates processes.
     pub strategy: Strategy,
-    /// A backend to use instead of the best one; the environment variable `HQ_SPAWN_BACKEND` comes first.
+    /// A backend to use instead of the best one. The environment variable `HQ_SPAWN_BACKEND` comes first.
     pub backend: Option<Backend>,
     /// How long a transient failure is tried again before it is reported.
     pub transient_limit: Duration,
-    /// How long `Started` events may wait for company before the consumer is woken.
+    /// How long `Started` events may wait for company before the consumer is woken. Zero: not at all.
     pub event_delay: Duration,
     /// Called when the event queue turns non-empty.
     pub wake: Wake,
@@ -65,59 +62,178 @@ impl LauncherConfig {
             wake,
         }
     }
+
+    fn thread_count(&self) -> usize {
+        /// A spawn keeps a CPU busy most of the time, in the kernel; more threads than CPUs only queue up there,
+        /// and beyond a few they meet in the same kernel locks.
+        const AUTOMATIC_MAX: usize = 8;
+        match (self.strategy, self.threads) {
+            (Strategy::Single, _) => 1,
+            (Strategy::Pool, 0) => std::thread::available_parallelism()
+                .map_or(2, usize::from)
+                .clamp(2, AUTOMATIC_MAX),
+            (Strategy::Pool, threads) => threads,
+        }
+    }
+
+    fn choose_backend(&self, features: Features) -> Result<Backend, LauncherError> {
+        let by_variable = match std::env::var_os(BACKEND_VARIABLE) {
+            None => None,
+            Some(name) if name.is_empty() => None,
+            Some(name) => {
+                let name = name.to_string_lossy();
+                Some(
+                    Backend::from_name(&name).ok_or_else(|| LauncherError::UnknownBackend {
+                        found: name.clone().into_owned(),
+                        expected: "clone-pidfd, posix-spawn-pidfd, posix-spawn-wait, fork",
+                    })?,
+                )
+            }
+        };
+        let backend = match by_variable.or(self.backend) {
+            None => features.best(),
+            Some(forced) => {
+                features.check(forced)?;
+                forced
+            }
+        };
+        tracing::info!(backend = backend.name(), ?features, "spawn backend");
+        Ok(backend)
+    }
 }
 
-/// How to end a child: a signal, some time, then SIGKILL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Termination {
-    /// The first signal, sent to the child's process group.
-    pub signal: i32,
-    /// How long it may take before everything that belongs to the child gets SIGKILL.
-    pub grace: Duration,
-}
+/// Forces a backend by its name.
+const BACKEND_VARIABLE: &str = "HQ_SPAWN_BACKEND";
 
-impl Termination {
-    /// SIGKILL at once.
-    pub const KILL: Self = Self {
-        signal: libc::SIGKILL,
-        grace: Duration::ZERO,
-    };
-}
+/// How long a launcher that is dropped waits for its killed children. A process in an uninterruptible wait
+/// (a dead file server) cannot be ended by anybody.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Spawns, watches and ends child processes.
-pub struct Launcher;
+///
+/// All methods take `&self` and may be called from any thread. Dropping it kills what is left.
+pub struct Launcher {
+    pool: Arc<Pool>,
+    watch: Arc<Watch>,
+    backend: Backend,
+    spawners: Vec<JoinHandle<()>>,
+    reaper: Option<JoinHandle<()>>,
+}
 
 impl Launcher {
     /// Starts the threads.
     ///
+    /// A process that ignores SIGCHLD is changed to keep its ended children, or no exit status could be read.
+    ///
     /// # Errors
     ///
     /// A descriptor or thread that cannot be created, or a forced backend that does not work here.
-    pub fn start(_config: LauncherConfig) -> Result<Self, LauncherError> {
-        Ok(Self)
+    pub fn start(config: LauncherConfig) -> Result<Self, LauncherError> {
+        let os = |step| move |source| LauncherError::Os { step, source };
+        let features = probe::features();
+        let backend = config.choose_backend(features)?;
+        signal::keep_zombies().map_err(os("keep ended children until they are reaped"))?;
+        let null = sys::open(c"/dev/null", libc::O_RDWR)
+            .and_then(|fd| sys::duplicate_above_stdio(fd.as_fd()))
+            .map_err(os("open /dev/null"))?;
+        let common = Common {
+            parent: sys::getpid(),
+            null,
+            close_range: features.close_range,
+            death_signal: true,
+        };
+        let threads = config.thread_count();
+        let events = EventQueue::new(config.wake, config.event_delay)
+            .map_err(os("create the event timer"))?;
+        let watch = Watch::new(events, features.wait_pidfd).map_err(os("create the reaper"))?;
+        let watch = Arc::new(watch);
+        let pool = Arc::new(Pool::new(
+            Arc::clone(&watch),
+            common,
+            backend,
+            features,
+            threads,
+            config.transient_limit,
+        ));
+        let mut launcher = Self {
+            pool,
+            watch,
+            backend,
+            spawners: Vec::new(),
+            reaper: None,
+        };
+        let reaper = reaper::start(&launcher.watch).map_err(os("start the reaper thread"))?;
+        launcher.reaper = Some(reaper);
+        launcher.spawners = launcher
+            .pool
+            .start()
+            .map_err(os("start the spawner threads"))?;
+        Ok(launcher)
     }
 
     /// The backend in use.
     #[must_use]
-    pub fn backend(&self) -> Backend {
-        Backend::ClonePidfd
+    pub const fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// Queues a child. Never blocks on the operating system.
-    pub fn spawn(&self, _token: Token, _plan: SpawnPlan) {}
+    ///
+    /// `token` must not be in use. The first event about it is `Started` or `Failed`.
+    pub fn spawn(&self, token: Token, plan: SpawnPlan) {
+        self.pool.push(std::iter::once((token, plan)));
+    }
 
-    /// Queues many children with one lock and one wake-up.
-    pub fn spawn_batch(&self, _plans: impl IntoIterator<Item = (Token, SpawnPlan)>) {}
+    /// Queues many children with one lock.
+    pub fn spawn_batch(&self, plans: impl IntoIterator<Item = (Token, SpawnPlan)>) {
+        self.pool.push(plans.into_iter());
+    }
 
     /// Ends a child. Unknown tokens are ignored; a queued one fails as cancelled.
-    pub fn terminate(&self, _token: Token, _how: Termination) {}
+    ///
+    /// The first signal goes to the child's process group. SIGKILL, after the grace period or at once, goes to
+    /// everything that can be attributed to the child. What its leader leaves behind when it ends is killed then.
+    pub fn terminate(&self, token: Token, how: Termination) {
+        self.pool.terminate(token, how);
+    }
 
     /// Ends all children at once with SIGKILL, their groups and descendants; queued ones fail as cancelled.
-    pub fn kill_all(&self) {}
+    pub fn kill_all(&self) {
+        self.pool.kill_all();
+    }
 
-    /// Moves all waiting events to `into`.
-    pub fn drain_events(&self, _into: &mut Vec<Event>) {}
+    /// Moves all waiting events to the end of `into`, oldest first.
+    pub fn drain_events(&self, into: &mut Vec<Event>) {
+        self.watch.events.drain(into);
+    }
+
+    /// Number of children that are queued, being created or running.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pool.queued() + self.watch.table().len()
+    }
 
     /// Kills what is left and joins the threads.
-    pub fn shutdown(self) {}
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        self.pool.stop();
+        self.pool.kill_all();
+        let limit = Instant::now() + SHUTDOWN_LIMIT;
+        while self.pending() > 0 && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for thread in self.spawners.drain(..) {
+            // A panicked thread has said so already.
+            let _ = thread.join();
+        }
+        self.watch.stop();
+        if let Some(thread) = self.reaper.take() {
+            let _ = thread.join();
+        }
+    }
 }

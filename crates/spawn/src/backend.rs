@@ -1,0 +1,123 @@
+//! Creating one process: the ladder of mechanisms behind one function.
+//!
+//! | rung | created by | ended child noticed by |
+//! |---|---|---|
+//! | [`Backend::ClonePidfd`] | `clone(VM, VFORK, PIDFD)` | the pidfd of the clone |
+//! | [`Backend::PosixSpawnPidfd`] | `posix_spawn` | `pidfd_open` |
+//! | [`Backend::PosixSpawnWait`] | `posix_spawn` | the spawner thread, waiting for its own children |
+//! | [`Backend::Fork`] | `fork`, `execve` | `pidfd_open` where it exists, else as above |
+//!
+//! `posix_spawn` cannot express every plan (parent-death signal, limits, …) and does not say which step failed.
+//! Plans it cannot express, and those that fail in it, are made by the child of `child.rs` on a `clone` without
+//! pidfd, which every kernel has, and if even that is refused, by `fork`. So each rung behaves the same.
+
+use std::os::fd::OwnedFd;
+
+use crate::child::ChildPlan;
+use crate::error::Stage;
+use crate::probe::Features;
+use crate::stack::ChildStack;
+use crate::sys::{self, WaitFor};
+
+mod clone_vfork;
+mod fork;
+mod posix_spawn;
+
+/// How processes are created and waited for, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backend {
+    /// `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd (Linux 5.2).
+    ClonePidfd,
+    /// `posix_spawn` and `pidfd_open` (Linux 5.3).
+    PosixSpawnPidfd,
+    /// `posix_spawn`; every spawner thread waits for its own children.
+    PosixSpawnWait,
+    /// `fork` and `execve`, with `pidfd_open` where it exists.
+    Fork,
+}
+
+impl Backend {
+    /// All backends, best first.
+    pub const ALL: [Self; 4] = [
+        Self::ClonePidfd,
+        Self::PosixSpawnPidfd,
+        Self::PosixSpawnWait,
+        Self::Fork,
+    ];
+
+    /// The name used in logs and in the environment variable `HQ_SPAWN_BACKEND`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ClonePidfd => "clone-pidfd",
+            Self::PosixSpawnPidfd => "posix-spawn-pidfd",
+            Self::PosixSpawnWait => "posix-spawn-wait",
+            Self::Fork => "fork",
+        }
+    }
+
+    /// The backend of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|backend| backend.name() == name)
+    }
+
+    /// Whether its children may start on the parent's descriptor table.
+    pub(crate) const fn shares_descriptors(self) -> bool {
+        // A plan of the posix_spawn rungs may end in a fork, which copies the table in any case.
+        matches!(self, Self::ClonePidfd)
+    }
+}
+
+/// A process that executes its program.
+#[derive(Debug)]
+pub(crate) struct Created {
+    pub(crate) pid: libc::pid_t,
+    /// `None`: the creating thread has to wait for it.
+    pub(crate) pidfd: Option<OwnedFd>,
+}
+
+/// A step that failed, with its errno.
+pub(crate) type Failure = (Stage, i32);
+
+/// Creates the process that `child` describes. All signals of the calling thread are blocked.
+pub(crate) fn create(
+    backend: Backend,
+    features: &Features,
+    child: &mut ChildPlan<'_>,
+    stack: &ChildStack,
+) -> Result<Created, Failure> {
+    match backend {
+        Backend::ClonePidfd => clone_vfork::spawn(child, stack, clone_vfork::Pidfd::Yes),
+        Backend::PosixSpawnPidfd => with_pidfd(create_portably(child, stack)?, features.pidfd_open),
+        Backend::PosixSpawnWait => create_portably(child, stack),
+        Backend::Fork => with_pidfd(fork::spawn(child)?, features.pidfd_open),
+    }
+}
+
+fn create_portably(child: &mut ChildPlan<'_>, stack: &ChildStack) -> Result<Created, Failure> {
+    if let Some(created) = posix_spawn::spawn(child) {
+        return Ok(created);
+    }
+    match clone_vfork::spawn(child, stack, clone_vfork::Pidfd::No) {
+        Err((Stage::Clone, libc::ENOSYS | libc::EPERM | libc::EINVAL)) => fork::spawn(child),
+        result => result,
+    }
+}
+
+/// Adds a pidfd to a child of this thread that has not been reaped.
+fn with_pidfd(mut created: Created, available: bool) -> Result<Created, Failure> {
+    if available {
+        match sys::pidfd_open(created.pid) {
+            Ok(fd) => created.pidfd = Some(fd),
+            Err(error) => {
+                // It cannot be watched, so it must not run: most likely the descriptors are used up.
+                let _ = sys::kill(created.pid, libc::SIGKILL);
+                let _ = sys::wait(WaitFor::Pid(created.pid), 0);
+                return Err((Stage::Pidfd, error.raw_os_error().unwrap_or(0)));
+            }
+        }
+    }
+    Ok(created)
+}

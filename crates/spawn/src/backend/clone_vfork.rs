@@ -1,0 +1,64 @@
+//! `clone` with shared memory and a suspended parent.
+//!
+//! The child runs on its own stack in the parent's address space until it executes its program, so no page table
+//! is copied and the cost does not depend on the parent's size. `CLONE_VFORK` keeps the calling thread, and only
+//! it, asleep meanwhile. See clone(2) and the design notes of glibc's posix_spawn since 2.24.
+#![expect(unsafe_code, reason = "clone")]
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
+
+use super::{Created, Failure};
+use crate::child::{ChildPlan, Descriptors, child_main};
+use crate::error::Stage;
+use crate::stack::ChildStack;
+use crate::sys::{self, WaitFor};
+
+/// Whether the clone returns a descriptor of the new process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pidfd {
+    Yes,
+    No,
+}
+
+/// Creates the process and returns when it executes its program, or has failed to and is reaped.
+pub(super) fn spawn(
+    child: &mut ChildPlan<'_>,
+    stack: &ChildStack,
+    pidfd: Pidfd,
+) -> Result<Created, Failure> {
+    let mut flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    if pidfd == Pidfd::Yes {
+        flags |= libc::CLONE_PIDFD;
+    }
+    if matches!(child.descriptors, Descriptors::UnshareFrom(_)) {
+        flags |= libc::CLONE_FILES;
+    }
+    let mut fd: libc::c_int = -1;
+    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread slept through the
+    // life of every earlier child on it. `child_main` gets the ChildPlan it expects, which stays borrowed until
+    // this call returns, and by then the child has left this address space. `fd` receives the pidfd.
+    let pid = unsafe {
+        libc::clone(
+            child_main,
+            stack.top(),
+            flags,
+            ptr::from_mut(child).cast(),
+            &raw mut fd,
+        )
+    };
+    if pid < 0 {
+        return Err((Stage::Clone, sys::errno()));
+    }
+    let pidfd = (fd >= 0).then(|| {
+        // SAFETY: the kernel has just installed this descriptor, and nobody else knows of it.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    });
+    let report = child.report.get();
+    if let Some(stage) = Stage::from_number(report.stage) {
+        // It has called _exit already; this never waits long.
+        let _ = sys::wait(WaitFor::Pid(pid), 0);
+        return Err((stage, report.errno));
+    }
+    Ok(Created { pid, pidfd })
+}

@@ -1,0 +1,160 @@
+//! Events on their way to the consumer, and when to wake it.
+//!
+//! The consumer is woken when the queue turns non-empty, except that `Started` events alone may wait a few
+//! milliseconds for company: a short task's start and end then cost one wake-up, and so do many starts in a row.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::event::Event;
+use crate::launcher::Wake;
+use crate::sys;
+
+#[derive(Debug, Default)]
+struct Queue {
+    events: Vec<Event>,
+    /// The consumer was woken and has not drained yet.
+    signalled: bool,
+    /// The timer will look after what waits.
+    timer_armed: bool,
+}
+
+/// The queue. Any thread may push; the timer belongs into the reaper's epoll.
+pub(crate) struct EventQueue {
+    queue: Mutex<Queue>,
+    timer: OwnedFd,
+    delay: Duration,
+    wake: Wake,
+}
+
+impl EventQueue {
+    pub(crate) fn new(wake: Wake, delay: Duration) -> std::io::Result<Self> {
+        Ok(Self {
+            queue: Mutex::default(),
+            timer: sys::timerfd()?,
+            delay,
+            wake,
+        })
+    }
+
+    /// Readable when [`EventQueue::on_timer`] should be called.
+    pub(crate) fn timer(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+
+    /// Adds an event that may wait for company.
+    pub(crate) fn push_lazily(&self, event: Event) {
+        if self.delay.is_zero() {
+            return self.push(event);
+        }
+        let mut queue = self.lock();
+        queue.events.push(event);
+        let arm = !queue.signalled && !queue.timer_armed;
+        queue.timer_armed |= arm;
+        drop(queue);
+        if arm {
+            sys::timerfd_arm(self.timer.as_fd(), self.delay);
+        }
+    }
+
+    /// Adds an event and wakes the consumer.
+    pub(crate) fn push(&self, event: Event) {
+        self.extend(std::iter::once(event));
+    }
+
+    /// Adds events and wakes the consumer once.
+    pub(crate) fn extend(&self, events: impl Iterator<Item = Event>) {
+        let mut queue = self.lock();
+        queue.events.extend(events);
+        self.signal(queue);
+    }
+
+    /// The timer went off: wakes the consumer if something still waits.
+    pub(crate) fn on_timer(&self) {
+        sys::consume_counter(self.timer.as_fd());
+        let mut queue = self.lock();
+        queue.timer_armed = false;
+        self.signal(queue);
+    }
+
+    /// Moves everything to `into`.
+    pub(crate) fn drain(&self, into: &mut Vec<Event>) {
+        let mut queue = self.lock();
+        queue.signalled = false;
+        into.append(&mut queue.events);
+    }
+
+    /// Wakes the consumer unless it is awake or there is nothing for it. Called outside the lock.
+    fn signal(&self, mut queue: MutexGuard<'_, Queue>) {
+        let wake = !queue.signalled && !queue.events.is_empty();
+        queue.signalled |= wake;
+        drop(queue);
+        if wake {
+            (self.wake)();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // The queue is valid between any two operations.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::event::{MonotonicNs, Token};
+
+    #[test]
+    fn the_consumer_is_woken_once_per_drain() {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let queue = queue(&wakes, Duration::from_secs(100));
+        queue.push_lazily(started(1));
+        assert_eq!(wakes.load(Ordering::Relaxed), 0);
+        queue.push(started(2));
+        queue.push(started(3));
+        queue.push_lazily(started(4));
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+        assert_eq!(tokens(&queue), [1, 2, 3, 4]);
+        queue.on_timer();
+        assert_eq!(wakes.load(Ordering::Relaxed), 1, "nothing waits");
+        queue.push_lazily(started(5));
+        queue.on_timer();
+        assert_eq!(wakes.load(Ordering::Relaxed), 2);
+        assert_eq!(tokens(&queue), [5]);
+    }
+
+    #[test]
+    fn without_delay_every_first_event_wakes() {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let queue = queue(&wakes, Duration::ZERO);
+        queue.push_lazily(started(1));
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+    }
+
+    fn queue(wakes: &Arc<AtomicUsize>, delay: Duration) -> EventQueue {
+        let wakes = Arc::clone(wakes);
+        let wake = Arc::new(move || {
+            wakes.fetch_add(1, Ordering::Relaxed);
+        });
+        EventQueue::new(wake, delay).unwrap()
+    }
+
+    fn started(token: u64) -> Event {
+        Event::Started {
+            token: Token(token),
+            pid: 1,
+            at: MonotonicNs(0),
+        }
+    }
+
+    fn tokens(queue: &EventQueue) -> Vec<u64> {
+        let mut events = Vec::new();
+        queue.drain(&mut events);
+        events.iter().map(|event| event.token().0).collect()
+    }
+}

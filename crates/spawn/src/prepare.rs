@@ -1,0 +1,267 @@
+//! From a plan to what the child needs: C strings, null-terminated pointer lists, open flags.
+//!
+//! All buffers belong to a [`Scratch`] that its spawner thread uses again for every task, so that a spawn
+//! allocates nothing per string.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::io::Write as _;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::child::{ChildPlan, ChildReport, Descriptors, KernelRlimit, StdioStep};
+use crate::error::{SpawnError, Stage};
+use crate::plan::{SpawnPlan, Stdio};
+use crate::sys;
+
+/// What all spawns of a launcher have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    /// The launcher's process id.
+    pub(crate) parent: libc::pid_t,
+    /// `/dev/null`, opened once; its number is above 2.
+    pub(crate) null: OwnedFd,
+    /// Whether the kernel has `close_range` with `CLOSE_RANGE_UNSHARE`.
+    pub(crate) close_range: bool,
+    /// Whether a plan's parent-death signal is honoured.
+    pub(crate) death_signal: bool,
+}
+
+/// Buffers of one spawner thread.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    argv: Vec<*const c_char>,
+    envp: Vec<*const c_char>,
+    /// C strings after one another.
+    text: Vec<u8>,
+    rlimits: Vec<(c_uint, KernelRlimit)>,
+    /// Duplicates of descriptors whose numbers are those of standard streams.
+    moved: Vec<OwnedFd>,
+}
+
+// Prepared strings, by their place in `Scratch::text`.
+struct Places {
+    cwd: Option<Range<usize>>,
+    streams: [Option<Range<usize>>; 3],
+    oom_score: Range<usize>,
+}
+
+/// One stream before the text buffer is complete.
+const STREAMS: [(Stage, c_int); 3] = [
+    (Stage::Stdin, libc::O_RDONLY),
+    (
+        Stage::Stdout,
+        libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
+    ),
+    (
+        Stage::Stderr,
+        libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
+    ),
+];
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Prepares `plan` and hands it to `spawn`.
+    ///
+    /// `found` is the program's path, or `None` to execute the plan's program as given. With `share_descriptors`
+    /// the child may start on the parent's descriptor table.
+    pub(crate) fn with_child_plan<T>(
+        &mut self,
+        plan: &SpawnPlan,
+        found: Option<&Arc<CStr>>,
+        common: &Common,
+        share_descriptors: bool,
+        spawn: impl FnOnce(&mut ChildPlan<'_>) -> Result<T, SpawnError>,
+    ) -> Result<T, SpawnError> {
+        let places = self.fill(plan)?;
+        let moved_before = self.moved.len();
+        let mut fds = [-1; 3];
+        for (index, stream) in [&plan.stdin, &plan.stdout, &plan.stderr]
+            .into_iter()
+            .enumerate()
+        {
+            fds[index] = self.source(index, stream, common)?;
+        }
+        let steps = [&plan.stdin, &plan.stdout, &plan.stderr];
+        let cgroup = plan.cgroup.as_deref().map_or(-1, sys::raw);
+        let highest = fds.iter().copied().max().unwrap_or(-1).max(cgroup);
+        let step = |index: usize| -> StdioStep<'_> {
+            let (_, flags) = STREAMS[index];
+            match (steps[index], &places.streams[index]) {
+                (Stdio::Inherit, _) => StdioStep::Inherit,
+                (Stdio::Bytes(bytes), _) if index == 0 => StdioStep::Bytes(bytes),
+                (Stdio::File { .. }, Some(place)) => {
+                    StdioStep::Path(self.c_str(place), flags | libc::O_CLOEXEC | libc::O_NOCTTY)
+                }
+                (Stdio::File { .. }, None) => StdioStep::SameAsStdout,
+                (Stdio::Null | Stdio::Fd(_) | Stdio::Bytes(_), _) => StdioStep::Fd(fds[index]),
+            }
+        };
+        let mut child = ChildPlan {
+            report: Cell::new(ChildReport::default()),
+            report_fd: -1,
+            program: found.map_or_else(|| plan.argv.program_c(), |path| &**path),
+            argv: &self.argv,
+            envp: &self.envp,
+            cwd: places.cwd.as_ref().map(|place| self.c_str(place)),
+            stdin: step(0),
+            stdout: step(1),
+            stderr: step(2),
+            descriptors: descriptors(common, share_descriptors, highest),
+            new_session: plan.new_session,
+            death_signal: plan
+                .death_signal
+                .filter(|_| common.death_signal)
+                .unwrap_or(0),
+            parent: common.parent,
+            affinity: plan.affinity.as_ref().map_or(&[], |set| set.words()),
+            umask: plan.umask,
+            rlimits: &self.rlimits,
+            nice: plan.nice,
+            cgroup,
+            oom_score: &self.text[places.oom_score.clone()],
+        };
+        let result = spawn(&mut child);
+        self.moved.truncate(moved_before);
+        result
+    }
+
+    /// Fills the buffers anew. Nothing is allocated once they have grown to the size of a task.
+    fn fill(&mut self, plan: &SpawnPlan) -> Result<Places, SpawnError> {
+        self.argv.clear();
+        plan.argv.gather(&mut self.argv);
+        self.argv.push(std::ptr::null());
+        self.envp.clear();
+        plan.env.gather(&plan.task_env, &mut self.envp);
+        self.envp.push(std::ptr::null());
+        self.rlimits.clear();
+        self.rlimits.extend(plan.rlimits.iter().map(|limit| {
+            let kernel = KernelRlimit {
+                soft: limit.soft,
+                hard: limit.hard,
+            };
+            (limit.resource, kernel)
+        }));
+        self.text.clear();
+        let cwd = match &plan.cwd {
+            Some(path) => Some(self.put(path)?),
+            None => None,
+        };
+        let mut streams = [None, None, None];
+        for (index, stream) in [&plan.stdin, &plan.stdout, &plan.stderr]
+            .into_iter()
+            .enumerate()
+        {
+            if let Stdio::File { path } = stream
+                && !(index == 2 && shares_stdout(plan))
+            {
+                streams[index] = Some(self.put(path)?);
+            }
+        }
+        let start = self.text.len();
+        if let Some(score) = plan.oom_score_adj {
+            // Writing to a vector cannot fail.
+            let _ = write!(self.text, "{score}");
+        }
+        Ok(Places {
+            cwd,
+            streams,
+            oom_score: start..self.text.len(),
+        })
+    }
+
+    fn put(&mut self, path: &Path) -> Result<Range<usize>, SpawnError> {
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.contains(&0) {
+            return Err(SpawnError::new(
+                Stage::Encode,
+                libc::EINVAL,
+                Some(path.to_path_buf()),
+            ));
+        }
+        let start = self.text.len();
+        self.text.extend_from_slice(bytes);
+        self.text.push(0);
+        Ok(start..self.text.len())
+    }
+
+    fn c_str(&self, place: &Range<usize>) -> &CStr {
+        // `put` has checked that the NUL it appended is the only one.
+        CStr::from_bytes_with_nul(&self.text[place.clone()]).unwrap_or_default()
+    }
+
+    /// The descriptor to duplicate for a stream, or -1 when it needs none.
+    fn source(
+        &mut self,
+        index: usize,
+        stream: &Stdio,
+        common: &Common,
+    ) -> Result<c_int, SpawnError> {
+        match stream {
+            Stdio::Null => Ok(sys::raw(&common.null)),
+            Stdio::Bytes(_) if index > 0 => Ok(sys::raw(&common.null)),
+            Stdio::Bytes(_) | Stdio::Inherit | Stdio::File { .. } => Ok(-1),
+            Stdio::Fd(fd) if sys::raw(fd) > 2 => Ok(sys::raw(fd)),
+            Stdio::Fd(fd) => {
+                // An earlier step of the child would overwrite it.
+                let moved = sys::duplicate_above_stdio(fd.as_fd()).map_err(|error| {
+                    let (stage, _) = STREAMS[index];
+                    SpawnError::new(stage, error.raw_os_error().unwrap_or(0), None)
+                })?;
+                let number = sys::raw(&moved);
+                self.moved.push(moved);
+                Ok(number)
+            }
+        }
+    }
+}
+
+fn descriptors(common: &Common, share: bool, highest: c_int) -> Descriptors {
+    match (common.close_range, share) {
+        (true, true) => {
+            let above = highest.saturating_add(1).max(3);
+            Descriptors::UnshareFrom(above.cast_unsigned())
+        }
+        (true, false) => Descriptors::Sweep,
+        (false, _) => Descriptors::Trust,
+    }
+}
+
+/// Whether standard error is the same file as standard output, and so has to be the same open file.
+fn shares_stdout(plan: &SpawnPlan) -> bool {
+    match (&plan.stdout, &plan.stderr) {
+        (Stdio::File { path: out }, Stdio::File { path: err }) => out == err,
+        _ => false,
+    }
+}
+
+/// The path a failed step was about.
+pub(crate) fn path_of(
+    stage: Stage,
+    plan: &SpawnPlan,
+    found: Option<&Arc<CStr>>,
+) -> Option<PathBuf> {
+    let file = |stream: &Stdio| match stream {
+        Stdio::File { path } => Some(path.clone()),
+        Stdio::Null | Stdio::Inherit | Stdio::Fd(_) | Stdio::Bytes(_) => None,
+    };
+    if stage == Stage::Exec {
+        let program = found.map_or_else(|| plan.argv.program_c(), |path| &**path);
+        let bytes = program.to_bytes();
+        return Some(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)));
+    }
+    if stage == Stage::Chdir {
+        return plan.cwd.clone();
+    }
+    match STREAMS.iter().position(|(name, _)| *name == stage)? {
+        0 => file(&plan.stdin),
+        1 => file(&plan.stdout),
+        _ => file(&plan.stderr),
+    }
+}

@@ -1,0 +1,191 @@
+//! What this kernel, C library and sandbox offer, found out by trying, once per process.
+//!
+//! "Not there" (an old kernel, or a seccomp filter that answers ENOSYS or EPERM) is remembered. "Not now" (no
+//! descriptors, no processes) is not: then the next launcher asks again and this one assumes the best.
+#![expect(unsafe_code, reason = "probes make raw calls")]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+use crate::backend::Backend;
+use crate::error::LauncherError;
+use crate::signal::Blocked;
+use crate::stack::ChildStack;
+use crate::sys::{self, WaitFor};
+
+/// What is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Features {
+    /// `clone` honours `CLONE_PIDFD` (Linux 5.2).
+    pub(crate) clone_pidfd: bool,
+    /// `pidfd_open` (Linux 5.3).
+    pub(crate) pidfd_open: bool,
+    /// `waitid` takes a pidfd (Linux 5.4).
+    pub(crate) wait_pidfd: bool,
+    /// `close_range` with `CLOSE_RANGE_UNSHARE` (Linux 5.9).
+    pub(crate) close_range: bool,
+}
+
+impl Features {
+    /// The best backend for them.
+    pub(crate) const fn best(self) -> Backend {
+        if self.clone_pidfd {
+            Backend::ClonePidfd
+        } else if self.pidfd_open {
+            Backend::PosixSpawnPidfd
+        } else {
+            Backend::PosixSpawnWait
+        }
+    }
+
+    /// Why a backend does not work with them, if it does not.
+    pub(crate) fn check(self, backend: Backend) -> Result<(), LauncherError> {
+        let reason = match backend {
+            Backend::ClonePidfd if !self.clone_pidfd => "this system's clone has no CLONE_PIDFD",
+            Backend::PosixSpawnPidfd if !self.pidfd_open => "this system has no pidfd_open",
+            Backend::ClonePidfd
+            | Backend::PosixSpawnPidfd
+            | Backend::PosixSpawnWait
+            | Backend::Fork => return Ok(()),
+        };
+        Err(LauncherError::BackendUnavailable {
+            backend: backend.name(),
+            reason,
+        })
+    }
+}
+
+/// The features of this process's surroundings.
+pub(crate) fn features() -> Features {
+    static KNOWN: OnceLock<Features> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return *known;
+    }
+    let (features, certain) = probe();
+    if certain {
+        tracing::debug!(?features, "probed process features");
+        return *KNOWN.get_or_init(|| features);
+    }
+    features
+}
+
+/// Whether the answer of a call means that it does not exist here.
+const fn is_absent(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::EACCES
+    )
+}
+
+fn probe() -> (Features, bool) {
+    let mut certain = true;
+    let pidfd_open = match sys::pidfd_open(sys::getpid()) {
+        Ok(_) => true,
+        Err(error) if is_absent(error.raw_os_error().unwrap_or(0)) => false,
+        Err(_) => {
+            certain = false;
+            true
+        }
+    };
+    let clone = match ChildStack::new() {
+        Ok(stack) => probe_clone(&stack),
+        Err(_) => CloneAnswer::NotNow,
+    };
+    let features = match clone {
+        CloneAnswer::Absent => Features {
+            clone_pidfd: false,
+            pidfd_open,
+            wait_pidfd: pidfd_open,
+            close_range: false,
+        },
+        CloneAnswer::NotNow => {
+            certain = false;
+            Features {
+                clone_pidfd: true,
+                pidfd_open,
+                wait_pidfd: false,
+                close_range: false,
+            }
+        }
+        CloneAnswer::Works {
+            pidfd,
+            wait_pidfd,
+            close_range,
+        } => Features {
+            clone_pidfd: pidfd,
+            pidfd_open,
+            wait_pidfd,
+            close_range,
+        },
+    };
+    (features, certain)
+}
+
+enum CloneAnswer {
+    Absent,
+    NotNow,
+    Works {
+        pidfd: bool,
+        wait_pidfd: bool,
+        close_range: bool,
+    },
+}
+
+/// Makes one child that tries `close_range` and ends.
+fn probe_clone(stack: &ChildStack) -> CloneAnswer {
+    let _blocked = Blocked::all();
+    let mut fd: c_int = -1;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_PIDFD;
+    // SAFETY: the stack is fresh and stays mapped until the child has ended; the child takes no argument and
+    // makes two system calls; `fd` receives the pidfd.
+    let pid = unsafe {
+        libc::clone(
+            probe_child,
+            stack.top(),
+            flags | libc::SIGCHLD,
+            std::ptr::null_mut(),
+            &raw mut fd,
+        )
+    };
+    if pid < 0 {
+        return if is_absent(sys::errno()) {
+            CloneAnswer::Absent
+        } else {
+            CloneAnswer::NotNow
+        };
+    }
+    let pidfd = (fd >= 0).then(|| {
+        // SAFETY: the kernel has just installed this descriptor, and nobody else knows of it.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    });
+    let by_pidfd = pidfd
+        .as_ref()
+        .map(|fd| sys::wait(WaitFor::Pidfd(fd.as_fd()), 0));
+    let (wait_pidfd, waited) = match by_pidfd {
+        Some(Ok(waited)) => (true, Ok(waited)),
+        Some(Err(_)) | None => (false, sys::wait(WaitFor::Pid(pid), 0)),
+    };
+    let close_range = matches!(waited, Ok(Some(waited)) if waited.status.success());
+    CloneAnswer::Works {
+        pidfd: pidfd.is_some(),
+        wait_pidfd,
+        close_range,
+    }
+}
+
+/// Shares the parent's memory and descriptors; answers through its exit status.
+extern "C" fn probe_child(_: *mut c_void) -> c_int {
+    // SAFETY: close_range takes plain numbers. It gives this child its own table and closes nothing of the parent.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_UNSHARE,
+        )
+    };
+    let code = if result == 0 { 0 } else { 1 };
+    // SAFETY: _exit runs no handler of the parent and does not return.
+    unsafe { libc::_exit(code) }
+}

@@ -1,0 +1,223 @@
+//! What `/proc` says about other processes: parents, sessions, environments, children.
+//!
+//! Everything read here is out of date when it is looked at. Whoever acts on it pins the process with a pidfd
+//! first and looks again ([`kill_if`]).
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::sys;
+
+/// One process as `/proc/PID/stat` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: libc::pid_t,
+    pub(crate) parent: libc::pid_t,
+    pub(crate) group: libc::pid_t,
+    pub(crate) session: libc::pid_t,
+    /// State letter: `R`, `S`, `D`, `T`, `Z`, …
+    pub(crate) state: u8,
+}
+
+impl Process {
+    /// Reads one process. `None` when it does not exist (any more).
+    pub(crate) fn read(pid: libc::pid_t) -> Option<Self> {
+        parse_stat(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Whether it has ended and only waits to be reaped.
+    pub(crate) const fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x')
+    }
+}
+
+fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
+    // The name in parentheses may contain anything, parentheses included.
+    let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
+    let mut fields = text
+        .get(after_name..)?
+        .split(|byte| *byte == b' ')
+        .filter(|field| !field.is_empty());
+    let state = *fields.next()?.first()?;
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    Some(Process {
+        pid,
+        parent: number()?,
+        group: number()?,
+        session: number()?,
+        state,
+    })
+}
+
+/// All processes that this one may see. Costs about 10 µs each.
+pub(crate) fn all_processes() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(Process::read)
+        .collect()
+}
+
+/// The descendants of `root` among `processes`, without `root`, parents before children.
+pub(crate) fn descendants(processes: &[Process], root: libc::pid_t) -> Vec<Process> {
+    let mut children: HashMap<libc::pid_t, Vec<Process>> = HashMap::new();
+    for process in processes {
+        children.entry(process.parent).or_default().push(*process);
+    }
+    let mut found = Vec::new();
+    let mut next = root;
+    let mut looked_at = 0;
+    loop {
+        // Removing makes this end even if the snapshot, taken over time, contains a cycle.
+        found.append(&mut children.remove(&next).unwrap_or_default());
+        let Some(process) = found.get(looked_at) else {
+            return found;
+        };
+        next = process.pid;
+        looked_at += 1;
+    }
+}
+
+/// The environment a process was started with. `None` when it may not be read or is empty.
+pub(crate) fn environment(pid: libc::pid_t) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/environ"))
+        .ok()
+        .filter(|text| !text.is_empty())
+}
+
+/// Whether the environment contains this `NAME=value` entry.
+pub(crate) fn has_entry(environment: &[u8], entry: &[u8]) -> bool {
+    environment
+        .split(|byte| *byte == 0)
+        .any(|found| found == entry)
+}
+
+/// Sends SIGKILL to a process if `still_meant` says so once its id can no longer be recycled.
+///
+/// Without pidfds (before Linux 5.3) a window of microseconds remains between the check and the signal.
+pub(crate) fn kill_if(pid: libc::pid_t, still_meant: impl FnOnce() -> bool) -> bool {
+    match sys::pidfd_open(pid) {
+        Ok(fd) => still_meant() && sys::pidfd_send_signal(fd.as_fd(), libc::SIGKILL).is_ok(),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => false,
+        Err(_) => still_meant() && sys::kill(pid, libc::SIGKILL).is_ok(),
+    }
+}
+
+/// The children of this process's main thread, read through one open file.
+///
+/// Orphans are handed to the first living thread, so as long as the main thread creates no processes itself, an
+/// empty list means that no orphan was adopted. One system call then answers for a whole batch of ended children.
+#[derive(Debug)]
+pub(crate) struct MainThreadChildren {
+    file: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl MainThreadChildren {
+    /// Fails where the kernel was built without `CONFIG_PROC_CHILDREN`.
+    pub(crate) fn open() -> io::Result<Self> {
+        let pid = sys::getpid();
+        let path = CString::new(format!("/proc/{pid}/task/{pid}/children"))?;
+        Ok(Self {
+            file: sys::open(&path, libc::O_RDONLY)?,
+            buffer: vec![0; 4096],
+        })
+    }
+
+    /// Replaces `into` by the ids of the children.
+    pub(crate) fn read(&mut self, into: &mut Vec<libc::pid_t>) -> io::Result<()> {
+        into.clear();
+        let mut filled = 0;
+        loop {
+            let offset = i64::try_from(filled).unwrap_or(i64::MAX);
+            let read = sys::pread(self.file.as_fd(), &mut self.buffer[filled..], offset)?;
+            if read == 0 {
+                break;
+            }
+            filled += read;
+            if filled == self.buffer.len() {
+                self.buffer.resize(filled * 2, 0);
+            }
+        }
+        let text = std::str::from_utf8(&self.buffer[..filled]).unwrap_or_default();
+        into.extend(
+            text.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse::<libc::pid_t>().ok()),
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_contain_spaces_and_parentheses() {
+        let process = parse_stat(7, b"7 (a) b (c)) S 1 2 3 0 -1 4194304").unwrap();
+        assert_eq!(
+            process,
+            Process {
+                pid: 7,
+                parent: 1,
+                group: 2,
+                session: 3,
+                state: b'S'
+            }
+        );
+        assert!(parse_stat(7, b"7 (short) S 1").is_none());
+        assert!(parse_stat(7, b"").is_none());
+    }
+
+    #[test]
+    fn descendants_are_found_through_all_generations_and_cycles_end() {
+        let process = |pid, parent| Process {
+            pid,
+            parent,
+            group: pid,
+            session: pid,
+            state: b'S',
+        };
+        let all = [
+            process(2, 1),
+            process(3, 2),
+            process(4, 3),
+            process(5, 1),
+            process(6, 7),
+            process(7, 6),
+        ];
+        let pids = |root| {
+            descendants(&all, root)
+                .iter()
+                .map(|process| process.pid)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(pids(2), [3, 4]);
+        assert_eq!(pids(5), Vec::<libc::pid_t>::new());
+        assert_eq!(pids(6), [7, 6]);
+    }
+
+    #[test]
+    fn this_process_is_listed_with_its_parent() {
+        let own = Process::read(sys::getpid()).unwrap();
+        assert!(!own.is_dead());
+        assert!(all_processes().iter().any(|process| process.pid == own.pid));
+        assert!(
+            descendants(&all_processes(), own.parent)
+                .iter()
+                .any(|process| process.pid == own.pid)
+        );
+    }
+
+    #[test]
+    fn entries_of_an_environment_match_as_a_whole() {
+        assert!(has_entry(b"A=1\0B=2\0", b"B=2"));
+        assert!(!has_entry(b"A=1\0B=22\0", b"B=2"));
+    }
+}

@@ -1,0 +1,64 @@
+//! Private stacks for children that share the parent's memory.
+//!
+//! Each spawner thread owns one and uses it again and again: the parent sleeps until the child has executed its
+//! program or ended, so there is never more than one child on a stack. The lowest page is a guard.
+#![expect(unsafe_code, reason = "memory mapping")]
+
+use std::io;
+use std::ptr;
+
+/// Room for the child. It calls system calls through thin wrappers and needs a few KiB at most; unused pages are
+/// never touched and cost nothing.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// The guard below the stack. Covers the page sizes of all supported machines (64 KiB on some aarch64).
+const GUARD_BYTES: usize = 64 * 1024;
+
+/// A mapped stack with a guard below.
+#[derive(Debug)]
+pub(crate) struct ChildStack {
+    base: *mut libc::c_void,
+}
+
+// SAFETY: the mapping belongs to this value alone; using it from one thread after another is fine.
+unsafe impl Send for ChildStack {}
+
+impl ChildStack {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                GUARD_BYTES + STACK_BYTES,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = Self { base };
+        let usable = base.wrapping_byte_add(GUARD_BYTES);
+        // SAFETY: the range is the upper part of the mapping made above, which nobody else knows of yet.
+        let result =
+            unsafe { libc::mprotect(usable, STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(stack)
+    }
+
+    /// The address one past the highest byte, aligned for every ABI; stacks grow down from it.
+    pub(crate) const fn top(&self) -> *mut libc::c_void {
+        self.base.wrapping_byte_add(GUARD_BYTES + STACK_BYTES)
+    }
+}
+
+impl Drop for ChildStack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` with this size, and no child runs on it: whoever used it waited.
+        unsafe { libc::munmap(self.base, GUARD_BYTES + STACK_BYTES) };
+    }
+}

@@ -1,0 +1,370 @@
+//! Checked wrappers around one system call each, for the parent's side.
+//!
+//! Every raw descriptor becomes an `OwnedFd` where it is created, every failure an `io::Error` or an errno.
+//! Nothing here runs between clone and exec; the child has its own calls in `child.rs`.
+#![expect(unsafe_code, reason = "system calls")]
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::time::Duration;
+
+use crate::event::{ExitStatus, MonotonicNs, ResourceUsage};
+
+/// Which child to wait for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum WaitFor<'a> {
+    /// The child behind a pidfd (Linux 5.4).
+    Pidfd(BorrowedFd<'a>),
+    /// The child with this id; it must be a child that nobody else reaps.
+    Pid(libc::pid_t),
+    /// Any child of the calling thread (`__WNOTHREAD`).
+    OwnThread,
+}
+
+/// A child that ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waited {
+    pub(crate) pid: libc::pid_t,
+    pub(crate) status: ExitStatus,
+    pub(crate) usage: ResourceUsage,
+}
+
+/// The error number of the calling thread's last failed call.
+pub(crate) fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Takes over a descriptor that a system call has just returned.
+fn own(fd: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(fd)?;
+    // SAFETY: `fd` is open (checked above) and was created by the caller of this function for itself only.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The monotonic clock.
+pub(crate) fn monotonic_now() -> MonotonicNs {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid timespec to write to; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    MonotonicNs(seconds * 1_000_000_000 + nanos)
+}
+
+/// The id of this process.
+pub(crate) fn getpid() -> libc::pid_t {
+    // SAFETY: getpid has no preconditions and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+/// Waits for a child. `None`: it has not ended (with `WNOHANG`).
+///
+/// `flags` are those of `waitid`; `WEXITED` is implied. Interrupted waits are continued.
+pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<Waited>> {
+    let (kind, id, extra): (libc::c_uint, libc::c_long, libc::c_int) = match which {
+        WaitFor::Pidfd(fd) => (libc::P_PIDFD, libc::c_long::from(fd.as_raw_fd()), 0),
+        WaitFor::Pid(pid) => (libc::P_PID, libc::c_long::from(pid), libc::__WALL),
+        WaitFor::OwnThread => (libc::P_ALL, 0, libc::__WALL | libc::__WNOTHREAD),
+    };
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    loop {
+        // SAFETY: both out-pointers are valid for writes of their types; the other arguments are plain numbers.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_waitid,
+                kind,
+                id,
+                info.as_mut_ptr(),
+                flags | libc::WEXITED | extra,
+                usage.as_mut_ptr(),
+            )
+        };
+        if result == 0 {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    // SAFETY: siginfo_t is plain data for which all zeroes is valid; the kernel may have filled it.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: as above, for rusage.
+    let usage = unsafe { usage.assume_init() };
+    // SAFETY: a siginfo of waitid (or all zeroes, when no child was ready) has the pid field.
+    let pid = unsafe { info.si_pid() };
+    if pid == 0 {
+        return Ok(None);
+    }
+    // SAFETY: a siginfo of waitid has the status field.
+    let value = unsafe { info.si_status() };
+    let status = if info.si_code == libc::CLD_EXITED {
+        ExitStatus::Code(value)
+    } else {
+        ExitStatus::Signal {
+            signal: value,
+            core_dumped: info.si_code == libc::CLD_DUMPED,
+        }
+    };
+    Ok(Some(Waited {
+        pid,
+        status,
+        usage: convert_usage(&usage),
+    }))
+}
+
+fn convert_usage(usage: &libc::rusage) -> ResourceUsage {
+    let count = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
+    let micros = |time: libc::timeval| {
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000
+            + u64::try_from(time.tv_usec).unwrap_or(0)
+    };
+    ResourceUsage {
+        max_rss_kib: count(usage.ru_maxrss),
+        user_us: micros(usage.ru_utime),
+        system_us: micros(usage.ru_stime),
+        minor_faults: count(usage.ru_minflt),
+        major_faults: count(usage.ru_majflt),
+        voluntary_switches: count(usage.ru_nvcsw),
+        involuntary_switches: count(usage.ru_nivcsw),
+    }
+}
+
+/// Sends a signal to a process, or to a group when `pid` is negative. Signal 0 only checks.
+///
+/// Use it only for ids that cannot have been recycled: an unreaped child, or the group of one.
+pub(crate) fn kill(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: kill takes plain numbers.
+    check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
+/// The session of a process; `None` when there is no such process.
+pub(crate) fn session_of(pid: libc::pid_t) -> Option<libc::pid_t> {
+    // SAFETY: getsid takes a plain number.
+    let session = unsafe { libc::getsid(pid) };
+    (session >= 0).then_some(session)
+}
+
+/// A descriptor for a process (Linux 5.3).
+pub(crate) fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes plain numbers and returns a new descriptor or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    own(libc::c_int::try_from(fd).unwrap_or(-1))
+}
+
+/// Sends a signal through a pidfd (Linux 5.1): it can never hit another process.
+pub(crate) fn pidfd_send_signal(fd: BorrowedFd<'_>, signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the whole call; a null siginfo is allowed.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            fd.as_raw_fd(),
+            signal,
+            ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Opens a file; the flags always include `O_CLOEXEC`.
+pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: `path` is a valid C string; without O_CREAT no further argument is read.
+    own(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })
+}
+
+/// A duplicate with a number of at least 3, close-on-exec.
+pub(crate) fn duplicate_above_stdio(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor is open for the whole call; F_DUPFD_CLOEXEC takes one number.
+    own(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) })
+}
+
+/// A pipe, both ends close-on-exec: (read end, write end).
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [-1; 2];
+    // SAFETY: `ends` has room for the two descriptors.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    Ok((own(ends[0])?, own(ends[1])?))
+}
+
+/// Reads at an offset without moving the file position.
+pub(crate) fn pread(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: i64) -> io::Result<usize> {
+    // SAFETY: `buffer` is valid for writes of its length.
+    let read = unsafe {
+        libc::pread(
+            fd.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            offset,
+        )
+    };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether this process may execute the file, with its effective ids.
+pub(crate) fn may_execute(path: &CStr) -> io::Result<()> {
+    // SAFETY: `path` is a valid C string.
+    check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) })
+        .map(drop)
+}
+
+/// A non-blocking event counter.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: eventfd takes plain numbers and returns a new descriptor or -1.
+    own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+/// Adds one to an event counter. A full counter is as good as a signalled one.
+pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: `one` is valid for reads of eight bytes; the descriptor is open for the whole call.
+    unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Empties an event counter or timer, so that it is no longer readable.
+pub(crate) fn consume_counter(fd: BorrowedFd<'_>) {
+    let mut buffer = [0_u8; 8];
+    // SAFETY: `buffer` is valid for writes of eight bytes; the descriptor is open and non-blocking.
+    unsafe { libc::read(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+}
+
+/// A non-blocking one-shot timer on the monotonic clock.
+pub(crate) fn timerfd() -> io::Result<OwnedFd> {
+    // SAFETY: timerfd_create takes plain numbers and returns a new descriptor or -1.
+    own(unsafe {
+        libc::timerfd_create(
+            libc::CLOCK_MONOTONIC,
+            libc::TFD_CLOEXEC | libc::TFD_NONBLOCK,
+        )
+    })
+}
+
+/// Makes the timer readable once after `delay`.
+pub(crate) fn timerfd_arm(fd: BorrowedFd<'_>, delay: Duration) {
+    let zero = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let value = libc::itimerspec {
+        it_interval: zero,
+        it_value: libc::timespec {
+            tv_sec: libc::time_t::try_from(delay.as_secs()).unwrap_or(libc::time_t::MAX),
+            // A zero value would disarm the timer.
+            tv_nsec: libc::c_long::from(delay.subsec_nanos().max(1)),
+        },
+    };
+    // SAFETY: `value` is a valid itimerspec; the old value is not asked for.
+    unsafe { libc::timerfd_settime(fd.as_raw_fd(), 0, &raw const value, ptr::null_mut()) };
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+pub(crate) struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: epoll_create1 takes a plain number and returns a new descriptor or -1.
+        own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Self)
+    }
+
+    /// Watches `fd` for readability. With `once` it is reported at most once.
+    ///
+    /// A child that is being created holds a copy of its parent's descriptor table until it executes, so a closed
+    /// pidfd may stay registered for a moment; reported once, it cannot make the reaper spin.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, data: u64, once: bool) -> io::Result<()> {
+        let flags = libc::EPOLLIN | if once { libc::EPOLLONESHOT } else { 0 };
+        let mut event = libc::epoll_event {
+            events: flags.cast_unsigned(),
+            u64: data,
+        };
+        // SAFETY: both descriptors are open and `event` is valid for reads.
+        let result = unsafe {
+            libc::epoll_ctl(
+                self.0.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                fd.as_raw_fd(),
+                &raw mut event,
+            )
+        };
+        check(result).map(drop)
+    }
+
+    /// Waits and appends the data of what is ready to `ready`. `None` waits without limit.
+    pub(crate) fn wait(&self, ready: &mut Vec<u64>, timeout: Option<Duration>) -> io::Result<()> {
+        /// More events are fetched by the next call; it bounds the work of one round.
+        const BATCH: usize = 256;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
+        let millis = timeout.map_or(-1, |limit| {
+            // Rounded up: waking just before a deadline would spin.
+            let millis = limit.as_nanos().div_ceil(1_000_000);
+            libc::c_int::try_from(millis).unwrap_or(libc::c_int::MAX)
+        });
+        // SAFETY: `events` has room for BATCH events, BATCH fits a c_int.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.0.as_raw_fd(),
+                events.as_mut_ptr(),
+                BATCH as libc::c_int,
+                millis,
+            )
+        };
+        match check(count) {
+            Ok(count) => {
+                let count = usize::try_from(count).unwrap_or(0);
+                ready.extend(events.iter().take(count).map(|event| event.u64));
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether orphaned descendants become children of this process.
+pub(crate) fn adopts_orphans() -> bool {
+    let mut flag: libc::c_int = 0;
+    // SAFETY: PR_GET_CHILD_SUBREAPER writes one int to the given address.
+    let result = unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut flag) };
+    (result == 0 && flag != 0) || getpid() == 1
+}
+
+/// Makes orphaned descendants children of this process.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    let one: libc::c_ulong = 1;
+    // SAFETY: PR_SET_CHILD_SUBREAPER takes one number.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, one) }).map(drop)
+}
+
+/// The soft and hard limit of a resource of this process.
+pub(crate) fn rlimit(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit64> {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is valid for writes.
+    check(unsafe { libc::getrlimit64(resource, &raw mut limit) })?;
+    Ok(limit)
+}
+
+/// The raw number of a descriptor, for plans that only name it.
+pub(crate) fn raw(fd: &OwnedFd) -> RawFd {
+    fd.as_raw_fd()
+}
