@@ -1,1 +1,162 @@
-//! Access files and the server directory.
+//! Access files (`access.json`: where a server listens, and its keys) and the server directory.
+//!
+//! ```text
+//! <server-dir>/hq-current -> <absolute>/<server-dir>/001    while a server runs
+//! <server-dir>/001/access.json                              mode 0400, directory 0700
+//! ```
+//!
+//! Names, shape and texts are a contract with users: deployments copy access files between machines.
+//! This file does not connect to anything; the caller says which of the "no server" errors applies.
+
+mod directory;
+mod file;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use directory::{ServerDir, ServerHint};
+pub use file::{Access, AccessFile, ServerUid};
+
+use crate::handshake::Plane;
+use crate::key::KeyError;
+
+/// Name of the access file in the directory of a server instance.
+pub const ACCESS_FILE_NAME: &str = "access.json";
+
+/// Name of the link to the instance that runs.
+pub const CURRENT_LINK_NAME: &str = "hq-current";
+
+/// Largest access file that is read. Ours have a few hundred bytes.
+const ACCESS_FILE_MAX: u64 = 64 << 10;
+
+/// Access to a server that does not work out. `Display` is the text for users, without the cause.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The server directory does not exist or is none.
+    #[error("Invalid server directory")]
+    InvalidDirectory(#[source] NotADirectory),
+    /// No access file where one is expected.
+    #[error("No running instance of HQ found at {path:?}.\nTry to start the server: `hq server start{hint}` or use a different server directory.")]
+    NoInstance {
+        /// The server directory as the user gave it.
+        path: PathBuf,
+        /// How to name it in the hint.
+        hint: ServerHint,
+        /// Why the file cannot be read.
+        #[source]
+        source: io::Error,
+    },
+    /// An access file, but nobody answers there.
+    #[error("Access token found but HQ server {host}:{port} is unreachable.\nTry to (re)start the server using `hq server start{hint}`")]
+    Unreachable {
+        /// Host of the access file.
+        host: String,
+        /// Port of the access file.
+        port: u16,
+        /// How to name the directory in the hint.
+        hint: ServerHint,
+        /// Why there is no connection.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Written by another release.
+    #[error("Hyperqueue version mismatch detected.\nAccess record contains version {found}, but the current version is {expected}.")]
+    Version {
+        /// Version in the file.
+        found: String,
+        /// Version of this program.
+        expected: String,
+    },
+    /// The file cannot be read.
+    #[error("Cannot read access file {path:?}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Others can read the keys.
+    #[error("Access file {path:?} can be read by others (mode {mode:04o}), so its keys are no secret; run `chmod 0400 {}`", .path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Somebody else's file, who could make us talk to a server of theirs.
+    #[error("Access file {path:?} belongs to user {owner}, not to you (user {user}); copy it to a file of your own")]
+    ForeignOwner {
+        /// The file.
+        path: PathBuf,
+        /// User id of the owner.
+        owner: u32,
+        /// User id of this process.
+        user: u32,
+    },
+    /// Not JSON, or not of the expected shape.
+    #[error("Access file {path:?} is not valid; expected the JSON that `hq server generate-access` writes")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A key that is none.
+    #[error("Access file {path:?} has an invalid {plane} key")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// Which key.
+        plane: Plane,
+        /// What is wrong.
+        #[source]
+        source: KeyError,
+    },
+    /// The file does not serve this purpose.
+    #[error("Access file {path:?} has no `{field}` part; use a file that was made for {plane}s")]
+    MissingPart {
+        /// The file.
+        path: PathBuf,
+        /// Name of the missing part.
+        field: &'static str,
+        /// What wanted to use it.
+        plane: Plane,
+    },
+    /// The file, directory or link cannot be made.
+    #[error("Cannot create {path:?}")]
+    Create {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No random numbers for a key or name.
+    #[error("Cannot read random numbers from the system")]
+    Random(#[source] io::Error),
+}
+
+/// Cause of [`AccessError::InvalidDirectory`].
+#[derive(Debug, thiserror::Error)]
+#[error("Error: {0:?} is not a directory")]
+pub struct NotADirectory(
+    /// The path as the user gave it.
+    pub PathBuf,
+);
+
+impl AccessError {
+    fn create(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_path_buf();
+        move |source| Self::Create { path, source }
+    }
+
+    fn read(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_path_buf();
+        move |source| Self::Read { path, source }
+    }
+}
+
+#[cfg(test)]
+mod tests;

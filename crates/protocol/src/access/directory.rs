@@ -1,0 +1,191 @@
+//! The server directory: numbered instances and the link to the one that runs.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use super::file::sync_parent;
+use super::{ACCESS_FILE_NAME, AccessError, AccessFile, CURRENT_LINK_NAME, NotADirectory};
+
+/// Attempts to take the next number while other servers start in the same directory.
+const NUMBER_ATTEMPTS: usize = 100;
+
+/// `--server-dir <dir>` in a hint; nothing for the default directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerHint(Option<PathBuf>);
+
+impl fmt::Display for ServerHint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(path) => write!(f, " --server-dir {}", path.display()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A server directory as the user named it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerDir {
+    root: PathBuf,
+    is_default: bool,
+}
+
+impl ServerDir {
+    /// Names a directory, which need not exist. `is_default` = the user named none, so hints do not
+    /// either.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>, is_default: bool) -> Self {
+        Self { root: root.into(), is_default }
+    }
+
+    /// The directory as the user named it.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// How hints name it.
+    #[must_use]
+    pub fn hint(&self) -> ServerHint {
+        ServerHint((!self.is_default).then(|| self.root.clone()))
+    }
+
+    /// The directory of the instance: what `hq-current` leads to, else the directory itself, so that
+    /// the directory of an instance can be named directly.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::InvalidDirectory`] if there is no such directory.
+    pub fn resolve(&self) -> Result<PathBuf, AccessError> {
+        if !self.root.is_dir() {
+            return Err(AccessError::InvalidDirectory(NotADirectory(self.root.clone())));
+        }
+        let current = self.root.join(CURRENT_LINK_NAME);
+        match fs::canonicalize(&current) {
+            Ok(target) if target.is_dir() => Ok(target),
+            Ok(_) | Err(_) => Ok(self.root.clone()),
+        }
+    }
+
+    /// Finds and reads the access file.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::InvalidDirectory`] and [`AccessError::NoInstance`] if there is none, and whatever
+    /// [`AccessFile::load`] refuses.
+    pub fn load_access(&self, version: &str) -> Result<(PathBuf, AccessFile), AccessError> {
+        let path = self.resolve()?.join(ACCESS_FILE_NAME);
+        let file = File::open(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => {
+                AccessError::NoInstance { path: self.root.clone(), hint: self.hint(), source }
+            }
+            _ => AccessError::Read { path: path.clone(), source },
+        })?;
+        let access = AccessFile::load_from(file, &path, version)?;
+        Ok((path, access))
+    }
+
+    /// The error for a server that has an access file and does not answer.
+    #[must_use]
+    pub fn unreachable(
+        &self,
+        host: &str,
+        port: u16,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> AccessError {
+        let (host, hint) = (host.to_owned(), self.hint());
+        AccessError::Unreachable { host, port, hint, source: source.into() }
+    }
+
+    /// Makes the directory of a new instance, and the server directory if it does not exist. Only we
+    /// can enter what is made. Several servers can do this at once: each gets its own number.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Create`].
+    pub fn create_instance(&self) -> Result<PathBuf, AccessError> {
+        if !self.root.exists() {
+            let mut builder = DirBuilder::new();
+            builder.recursive(true).mode(0o700);
+            builder.create(&self.root).map_err(AccessError::create(&self.root))?;
+        }
+        let mut last = None;
+        for _ in 0..NUMBER_ATTEMPTS {
+            let number = self.next_number().map_err(AccessError::create(&self.root))?;
+            let path = self.root.join(format!("{number:03}"));
+            match create_private_dir(&path) {
+                Ok(()) => return fs::canonicalize(&path).map_err(AccessError::create(&path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    last = Some((path, error));
+                }
+                Err(error) => return Err(AccessError::create(&path)(error)),
+            }
+        }
+        let (path, error) = last.unwrap_or_else(|| (self.root.clone(), io::Error::other("full")));
+        Err(AccessError::create(&path)(error))
+    }
+
+    /// Highest name of digits only, plus one.
+    fn next_number(&self) -> io::Result<u64> {
+        let mut highest = 0;
+        for entry in fs::read_dir(&self.root)? {
+            let name = entry?.file_name();
+            let digits = name.to_str().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+            let number = digits.and_then(|name| name.parse::<u64>().ok());
+            highest = highest.max(number.unwrap_or(0));
+        }
+        Ok(highest.saturating_add(1))
+    }
+
+    /// Lets `hq-current` lead to `instance`, in one step: nobody sees the directory without the link
+    /// if there was one before.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Create`].
+    pub fn publish(&self, instance: &Path) -> Result<(), AccessError> {
+        let link = self.root.join(CURRENT_LINK_NAME);
+        let temporary = self.root.join(format!(".{CURRENT_LINK_NAME}.{}", std::process::id()));
+        let failed = AccessError::create;
+        let target = fs::canonicalize(instance).map_err(failed(instance))?;
+        // Left behind by a process of the same number that was killed in between.
+        remove_if_there(&temporary).map_err(failed(&link))?;
+        symlink(&target, &temporary).map_err(failed(&link))?;
+        fs::rename(&temporary, &link).and_then(|()| sync_parent(&link)).map_err(|source| {
+            // Best effort: the first failure is the one to report.
+            let _ = fs::remove_file(&temporary);
+            failed(&link)(source)
+        })
+    }
+
+    /// Removes `hq-current` if it leads to `instance`; a link of a server that started later stays.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Create`] with the link's path.
+    pub fn withdraw(&self, instance: &Path) -> Result<(), AccessError> {
+        let link = self.root.join(CURRENT_LINK_NAME);
+        let ours = fs::canonicalize(instance).ok();
+        let target = fs::read_link(&link).ok();
+        if target.is_none() || target != ours {
+            return Ok(());
+        }
+        remove_if_there(&link).and_then(|()| sync_parent(&link)).map_err(AccessError::create(&link))
+    }
+}
+
+fn create_private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)?;
+    // The umask can only take bits away; 0700 is meant exactly.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    sync_parent(path)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

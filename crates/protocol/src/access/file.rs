@@ -1,0 +1,278 @@
+//! The access file itself: its JSON, and how it is written and read.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ACCESS_FILE_MAX, AccessError};
+use crate::handshake::Plane;
+use crate::key::{SecretKey, random_bytes};
+
+/// Where one plane of a server listens, and its key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// Host name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Shared key; `None` = this plane is neither authenticated nor encrypted.
+    pub key: Option<SecretKey>,
+}
+
+/// Name of one logical life of a server: 6 random characters of `[A-Za-z0-9]`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ServerUid(String);
+
+impl ServerUid {
+    /// Length in characters.
+    pub const LEN: usize = 6;
+
+    /// Draws a new name.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Random`] if the system has no random numbers.
+    pub fn generate() -> Result<Self, AccessError> {
+        const ALPHABET: &[u8; 62] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+        let mut uid = String::with_capacity(Self::LEN);
+        while uid.len() < Self::LEN {
+            let mut bytes = [0; 16];
+            random_bytes(&mut bytes).map_err(AccessError::Random)?;
+            // 6 bits are up to 63: those beyond the alphabet are dropped, so that all are as likely.
+            let characters = bytes.iter().filter_map(|byte| ALPHABET.get(usize::from(byte & 63)));
+            uid.extend(characters.map(|byte| char::from(*byte)).take(Self::LEN - uid.len()));
+        }
+        Ok(Self(uid))
+    }
+
+    /// The name in a restored record or file; any text is accepted, it only labels things.
+    #[must_use]
+    pub fn from_text(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Content of an access file. A full one has all parts, one for clients or workers only theirs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AccessFile {
+    /// Release that wrote it.
+    pub version: String,
+    /// Which server; only in a full file.
+    pub server_uid: Option<ServerUid>,
+    /// For clients.
+    pub client: Option<Access>,
+    /// For workers.
+    pub worker: Option<Access>,
+}
+
+/// The JSON. The order of the fields is the order in the file.
+#[derive(Serialize, Deserialize)]
+struct FileJson {
+    version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_uid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<AccessJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<AccessJson>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct AccessJson {
+    host: String,
+    port: u16,
+    secret_key: Option<String>,
+}
+
+/// To find the version in a file whose shape may be another one.
+#[derive(Deserialize)]
+struct VersionJson {
+    version: String,
+}
+
+impl AccessFile {
+    /// A full file.
+    #[must_use]
+    pub fn full(version: &str, uid: ServerUid, client: Access, worker: Access) -> Self {
+        Self {
+            version: version.to_owned(),
+            server_uid: Some(uid),
+            client: Some(client),
+            worker: Some(worker),
+        }
+    }
+
+    /// The same without what workers need.
+    #[must_use]
+    pub fn client_only(&self) -> Self {
+        Self { server_uid: None, worker: None, ..self.clone() }
+    }
+
+    /// The same without what clients need.
+    #[must_use]
+    pub fn worker_only(&self) -> Self {
+        Self { server_uid: None, client: None, ..self.clone() }
+    }
+
+    /// How to connect to one plane.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::MissingPart`] if the file was made for the other plane; `path` is only for the
+    /// text.
+    pub fn plane(&self, plane: Plane, path: &Path) -> Result<&Access, AccessError> {
+        let (part, field) = match plane {
+            Plane::Client => (&self.client, "client"),
+            Plane::Worker => (&self.worker, "worker"),
+        };
+        part.as_ref().ok_or_else(|| AccessError::MissingPart {
+            path: path.to_path_buf(),
+            field,
+            plane,
+        })
+    }
+
+    /// The JSON, indented, with a final line feed.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let json = FileJson {
+            version: self.version.clone(),
+            server_uid: self.server_uid.as_ref().map(|uid| uid.0.clone()),
+            client: self.client.as_ref().map(AccessJson::from),
+            worker: self.worker.as_ref().map(AccessJson::from),
+        };
+        // Strings and numbers only: there is nothing that cannot be written.
+        serde_json::to_string_pretty(&json).unwrap_or_default() + "\n"
+    }
+
+    /// Writes a new file that only its owner can read, whatever the umask, and syncs it.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Create`], in particular if the file exists; a file that could not be written
+    /// completely is removed.
+    pub fn create(&self, path: &Path) -> Result<(), AccessError> {
+        let failed = AccessError::create;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(path)
+            .map_err(failed(path))?;
+        let written = self.write_to(&mut file).and_then(|()| sync_parent(path));
+        written.map_err(|source| {
+            // Best effort: the first failure is the one to report.
+            let _ = std::fs::remove_file(path);
+            failed(path)(source)
+        })
+    }
+
+    fn write_to(&self, file: &mut File) -> std::io::Result<()> {
+        // The umask can only take bits away; 0400 is meant exactly.
+        file.set_permissions(std::fs::Permissions::from_mode(0o400))?;
+        file.write_all(self.to_json().as_bytes())?;
+        file.sync_all()
+    }
+
+    /// Reads a file of this release.
+    ///
+    /// # Errors
+    ///
+    /// See [`AccessError`]. A file with keys that others can read, or that belongs to another user, is
+    /// refused, as ssh does.
+    pub fn load(path: &Path, version: &str) -> Result<Self, AccessError> {
+        let file = File::open(path).map_err(AccessError::read(path))?;
+        Self::load_from(file, path, version)
+    }
+
+    pub(super) fn load_from(file: File, path: &Path, version: &str) -> Result<Self, AccessError> {
+        let metadata = file.metadata().map_err(AccessError::read(path))?;
+        let user = rustix::process::geteuid().as_raw();
+        // What root owns can be trusted: root is not covered by the threat model.
+        if metadata.uid() != user && metadata.uid() != 0 {
+            let owner = metadata.uid();
+            return Err(AccessError::ForeignOwner { path: path.to_path_buf(), owner, user });
+        }
+        let mut text = String::new();
+        file.take(ACCESS_FILE_MAX).read_to_string(&mut text).map_err(AccessError::read(path))?;
+        let content = Self::parse(&text, path, version)?;
+        let mode = metadata.mode() & 0o7777;
+        if content.has_secret() && mode & 0o077 != 0 {
+            return Err(AccessError::Exposed { path: path.to_path_buf(), mode });
+        }
+        Ok(content)
+    }
+
+    /// Reads the JSON; `path` is only for the texts.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Version`], [`AccessError::Parse`] or [`AccessError::Key`].
+    pub fn parse(text: &str, path: &Path, version: &str) -> Result<Self, AccessError> {
+        let invalid = |source| AccessError::Parse { path: path.to_path_buf(), source };
+        // The version first: another release may have another shape.
+        let found: VersionJson = serde_json::from_str(text).map_err(invalid)?;
+        if found.version != version {
+            let expected = version.to_owned();
+            return Err(AccessError::Version { found: found.version, expected });
+        }
+        let json: FileJson = serde_json::from_str(text).map_err(invalid)?;
+        let part = |json: Option<AccessJson>, plane| {
+            json.map(|json| json.into_access(plane, path)).transpose()
+        };
+        Ok(Self {
+            version: json.version,
+            server_uid: json.server_uid.map(ServerUid),
+            client: part(json.client, Plane::Client)?,
+            worker: part(json.worker, Plane::Worker)?,
+        })
+    }
+
+    fn has_secret(&self) -> bool {
+        [&self.client, &self.worker].into_iter().flatten().any(|access| access.key.is_some())
+    }
+}
+
+impl From<&Access> for AccessJson {
+    fn from(access: &Access) -> Self {
+        Self {
+            host: access.host.clone(),
+            port: access.port,
+            secret_key: access.key.as_ref().map(SecretKey::to_hex),
+        }
+    }
+}
+
+impl AccessJson {
+    fn into_access(self, plane: Plane, path: &Path) -> Result<Access, AccessError> {
+        let key = self.secret_key.as_deref().map(SecretKey::from_hex).transpose();
+        let key = key.map_err(|source| {
+            let path = path.to_path_buf();
+            AccessError::Key { path, plane, source }
+        })?;
+        Ok(Access { host: self.host, port: self.port, key })
+    }
+}
+
+/// Makes a new name durable.
+pub(super) fn sync_parent(path: &Path) -> std::io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    match File::open(parent)?.sync_all() {
+        // Some network file systems cannot sync a directory; there is nothing better to do then.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        result => result,
+    }
+}
