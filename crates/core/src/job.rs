@@ -1,1 +1,527 @@
-//! placeholder
+//! Jobs: named sets of tasks, with the counters from which their state is derived.
+//!
+//! Every change of a task's phase goes through [`Job`], which keeps the counters true. A job does not
+//! know workers, queues or clients.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::graph::{Cycle, Graph};
+use crate::id::{JobId, TaskId, WorkerId};
+use crate::range::{IdArray, IdRange};
+use crate::scheduler::ClassId;
+use crate::task::{Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
+use crate::template::{ByteText, Entries, TaskTemplate};
+use crate::time::Timestamp;
+
+/// Failed tasks that a job remembers by id for its overview.
+const FAILED_SHOWN_MAX: usize = 5;
+
+/// Number of tasks per state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TaskCounts {
+    /// Not running yet.
+    pub waiting: u32,
+    /// Running.
+    pub running: u32,
+    /// Exit code 0.
+    pub finished: u32,
+    /// Failed.
+    pub failed: u32,
+    /// Canceled by the user.
+    pub canceled: u32,
+    /// Given up by the server.
+    pub aborted: u32,
+}
+
+impl TaskCounts {
+    /// All tasks.
+    #[must_use]
+    pub const fn total(&self) -> u32 {
+        self.waiting + self.running + self.finished + self.failed + self.canceled + self.aborted
+    }
+
+    /// Tasks that have not ended.
+    #[must_use]
+    pub const fn unfinished(&self) -> u32 {
+        self.waiting + self.running
+    }
+
+    fn slot(&mut self, state: TaskState) -> &mut u32 {
+        match state {
+            TaskState::Waiting => &mut self.waiting,
+            TaskState::Running => &mut self.running,
+            TaskState::Finished => &mut self.finished,
+            TaskState::Failed => &mut self.failed,
+            TaskState::Canceled => &mut self.canceled,
+            TaskState::Aborted => &mut self.aborted,
+        }
+    }
+}
+
+/// Derived state of a job.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum JobState {
+    /// Some task waits, none runs.
+    Waiting,
+    /// Some task runs.
+    Running,
+    /// All ended well; also a closed job without tasks.
+    Finished,
+    /// Some task failed.
+    Failed,
+    /// Some task was canceled.
+    Canceled,
+    /// Some task was given up.
+    Aborted,
+    /// Open and without unfinished tasks.
+    Opened,
+}
+
+/// Derives the state of a job; the first rule that holds decides.
+#[must_use]
+pub const fn job_state(counts: &TaskCounts, is_open: bool) -> JobState {
+    if counts.running > 0 {
+        JobState::Running
+    } else if counts.waiting > 0 {
+        JobState::Waiting
+    } else if counts.failed > 0 {
+        JobState::Failed
+    } else if counts.aborted > 0 {
+        JobState::Aborted
+    } else if counts.canceled > 0 {
+        JobState::Canceled
+    } else if is_open {
+        JobState::Opened
+    } else {
+        JobState::Finished
+    }
+}
+
+/// A template as the server keeps it: what the user asked plus the numbers that scheduling needs.
+#[derive(Clone, Debug)]
+pub struct SharedTemplate {
+    /// Names the template on the wire; unique in the server.
+    pub id: TemplateId,
+    /// Job it belongs to.
+    pub job: JobId,
+    /// Name of the job.
+    pub job_name: Box<str>,
+    /// Where the user submitted.
+    pub submit_dir: ByteText,
+    /// Stream directory, if output is streamed.
+    pub stream_dir: Option<ByteText>,
+    /// Interned resource request.
+    pub class: ClassId,
+    /// The user's part.
+    pub task: Arc<TaskTemplate>,
+}
+
+/// Names a [`SharedTemplate`] between server and worker.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TemplateId(pub u32);
+
+/// Position of a task: submit within the job, index within the submit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TaskSlot {
+    /// Submit within the job.
+    pub submit: u32,
+    /// Index within the submit.
+    pub index: u32,
+}
+
+/// How the tasks of a submit differ from each other.
+#[derive(Clone, Debug)]
+pub enum SubmitKind {
+    /// One template; perhaps an entry each.
+    Array {
+        /// The template of all tasks.
+        template: Arc<SharedTemplate>,
+        /// Entries by index.
+        entries: Option<Entries>,
+    },
+    /// A template each, and dependencies.
+    Graph {
+        /// Distinct templates.
+        templates: Vec<Arc<SharedTemplate>>,
+        /// Template of each task, by index.
+        template_of: Vec<u32>,
+        /// Dependencies.
+        graph: Box<Graph>,
+    },
+}
+
+/// One submit of a job.
+#[derive(Clone, Debug)]
+pub struct Submit {
+    /// Ids by index.
+    pub ids: IdArray,
+    /// Directory where the user submitted.
+    pub submit_dir: ByteText,
+    /// Stream directory.
+    pub stream_dir: Option<ByteText>,
+    /// Template, entries, dependencies.
+    pub kind: SubmitKind,
+    /// Phases and records.
+    pub tasks: TaskTable,
+}
+
+impl Submit {
+    /// Template of a task.
+    #[must_use]
+    pub fn template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
+        match &self.kind {
+            SubmitKind::Array { template, .. } => Some(template),
+            SubmitKind::Graph { templates, template_of, .. } => {
+                templates.get(*template_of.get(index as usize)? as usize)
+            }
+        }
+    }
+
+    /// Entry of a task.
+    #[must_use]
+    pub fn entry(&self, index: u32) -> Option<&[u8]> {
+        match &self.kind {
+            SubmitKind::Array { entries, .. } => entries.as_ref()?.get(index),
+            SubmitKind::Graph { .. } => None,
+        }
+    }
+
+    /// Dependencies, if the submit has any.
+    #[must_use]
+    pub fn graph(&self) -> Option<&Graph> {
+        match &self.kind {
+            SubmitKind::Array { .. } => None,
+            SubmitKind::Graph { graph, .. } => Some(graph),
+        }
+    }
+}
+
+/// Finds the submit and index of a task id. Ids of different submits may interleave.
+#[derive(Clone, Debug, Default)]
+struct IdIndex {
+    /// By first id; their spans do not cross.
+    segments: BTreeMap<u32, Segment>,
+    /// Segments whose span crosses that of an earlier one: rare, searched one by one.
+    crossing: Vec<Segment>,
+    max: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    range: IdRange,
+    slot: TaskSlot,
+}
+
+impl IdIndex {
+    fn find(&self, id: u32) -> Option<TaskSlot> {
+        let by_span = self.segments.range(..=id).next_back().map(|(_, segment)| segment);
+        by_span.into_iter().chain(&self.crossing).find_map(|segment| {
+            let offset = segment.range.position(id)?;
+            Some(TaskSlot { submit: segment.slot.submit, index: segment.slot.index + offset })
+        })
+    }
+
+    fn insert(&mut self, submit: u32, ids: &IdArray) {
+        let mut index = 0;
+        for range in ids.ranges() {
+            let segment = Segment { range: *range, slot: TaskSlot { submit, index } };
+            let last_below = self.segments.range(..=range.last()).next_back();
+            if last_below.is_some_and(|(_, other)| other.range.last() >= range.first()) {
+                self.crossing.push(segment);
+            } else {
+                self.segments.insert(range.first(), segment);
+            }
+            index += range.count();
+        }
+        self.max = self.max.max(ids.max());
+    }
+
+    /// An id of `ids` that exists already.
+    fn first_existing(&self, ids: &IdArray) -> Option<u32> {
+        if ids.ranges().iter().all(|range| self.max.is_none_or(|max| range.first() > max)) {
+            return None;
+        }
+        ids.iter().find(|id| self.find(*id).is_some())
+    }
+}
+
+/// A job with its tasks.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Its id.
+    pub id: JobId,
+    /// Name shown to users.
+    pub name: Box<str>,
+    /// Failed tasks tolerated.
+    pub max_fails: Option<u32>,
+    /// Whether more submits may come.
+    pub is_open: bool,
+    /// Latest reason given with a cancel that canceled something.
+    pub cancel_reason: Option<Box<str>>,
+    /// When it was submitted or opened.
+    pub submitted: Timestamp,
+    /// When its last task ended.
+    pub idle_since: Timestamp,
+    /// The submits in order.
+    pub submits: Vec<Submit>,
+    /// Workers that ran tasks of it.
+    pub workers: BTreeSet<WorkerId>,
+    counts: TaskCounts,
+    failed_lowest: BTreeSet<TaskId>,
+    index: IdIndex,
+}
+
+impl Job {
+    /// A job without tasks.
+    #[must_use]
+    pub fn new(
+        id: JobId,
+        name: Box<str>,
+        max_fails: Option<u32>,
+        is_open: bool,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            id,
+            name,
+            max_fails,
+            is_open,
+            cancel_reason: None,
+            submitted: now,
+            idle_since: now,
+            submits: Vec::new(),
+            workers: BTreeSet::new(),
+            counts: TaskCounts::default(),
+            failed_lowest: BTreeSet::new(),
+            index: IdIndex::default(),
+        }
+    }
+
+    /// Tasks per state.
+    #[must_use]
+    pub const fn counts(&self) -> &TaskCounts {
+        &self.counts
+    }
+
+    /// Derived state.
+    #[must_use]
+    pub const fn state(&self) -> JobState {
+        job_state(&self.counts, self.is_open)
+    }
+
+    /// No task waits or runs.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.counts.unfinished() == 0
+    }
+
+    /// Closed and idle: nothing will change any more.
+    #[must_use]
+    pub const fn is_completed(&self) -> bool {
+        !self.is_open && self.is_idle()
+    }
+
+    /// Whether more tasks failed than the user tolerates.
+    #[must_use]
+    pub fn exceeds_max_fails(&self) -> bool {
+        self.max_fails.is_some_and(|max| self.counts.failed > max)
+    }
+
+    /// The failed tasks with the lowest ids, at most five.
+    pub fn failed_lowest(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.failed_lowest.iter().copied()
+    }
+
+    /// Where a task is.
+    #[must_use]
+    pub fn find(&self, task: TaskId) -> Option<TaskSlot> {
+        self.index.find(task.0)
+    }
+
+    /// Submit of a slot.
+    #[must_use]
+    pub fn submit(&self, slot: TaskSlot) -> Option<&Submit> {
+        self.submits.get(slot.submit as usize)
+    }
+
+    /// Id of the task in a slot.
+    #[must_use]
+    pub fn task_id(&self, slot: TaskSlot) -> Option<TaskId> {
+        self.submit(slot)?.ids.get(slot.index).map(TaskId)
+    }
+
+    /// Phase of a task.
+    #[must_use]
+    pub fn phase(&self, slot: TaskSlot) -> Option<Phase> {
+        self.submit(slot)?.tasks.phase(slot.index)
+    }
+
+    /// Record of a task that was handed out.
+    #[must_use]
+    pub fn record(&self, slot: TaskSlot) -> Option<&TaskRecord> {
+        self.submit(slot)?.tasks.record(slot.index)
+    }
+
+    /// Largest task id.
+    #[must_use]
+    pub const fn max_task_id(&self) -> Option<u32> {
+        self.index.max
+    }
+
+    /// First of `ids` that the job has already.
+    #[must_use]
+    pub fn first_existing(&self, ids: &IdArray) -> Option<TaskId> {
+        self.index.first_existing(ids).map(TaskId)
+    }
+
+    /// All ids, sorted and merged into ranges of step 1. O(tasks).
+    #[must_use]
+    pub fn sorted_ids(&self, wanted: impl Fn(TaskState) -> bool) -> IdArray {
+        let mut ids = Vec::new();
+        for submit in &self.submits {
+            for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+                if wanted(phase.state()) {
+                    ids.extend(submit.ids.slice(from, to));
+                }
+            }
+        }
+        merge_ranges(ids)
+    }
+
+    /// Appends a submit whose ids are new; its tasks wait. Returns its position.
+    pub(crate) fn add_submit(&mut self, submit: Submit) -> u32 {
+        let number = u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
+        self.index.insert(number, &submit.ids);
+        self.counts.waiting = self.counts.waiting.saturating_add(submit.ids.len());
+        self.submits.push(submit);
+        number
+    }
+
+    /// Changes the phase of one task; the only place that does, besides [`Job::end_all`].
+    pub(crate) fn set_phase(&mut self, slot: TaskSlot, phase: Phase) {
+        let Some(submit) = self.submits.get_mut(slot.submit as usize) else { return };
+        let Some(old) = submit.tasks.set_phase(slot.index, phase) else { return };
+        *self.counts.slot(old.state()) -= 1;
+        *self.counts.slot(phase.state()) += 1;
+        if phase == Phase::Failed
+            && let Some(id) = submit.ids.get(slot.index)
+        {
+            self.failed_lowest.insert(TaskId(id));
+            if self.failed_lowest.len() > FAILED_SHOWN_MAX {
+                self.failed_lowest.pop_last();
+            }
+        }
+    }
+
+    /// Ends every unfinished task as `to`; returns how many there were.
+    pub(crate) fn end_all(&mut self, to: Phase) -> u32 {
+        let (mut waiting, mut running) = (0, 0);
+        for submit in &mut self.submits {
+            let (w, r) = submit.tasks.end_all(to);
+            waiting += w;
+            running += r;
+        }
+        self.counts.waiting -= waiting;
+        self.counts.running -= running;
+        *self.counts.slot(to.state()) += waiting + running;
+        waiting + running
+    }
+
+    /// Record of a task, to be changed.
+    pub(crate) fn touch(&mut self, slot: TaskSlot) -> Option<&mut TaskRecord> {
+        self.submits.get_mut(slot.submit as usize)?.tasks.touch(slot.index)
+    }
+
+    /// Records how the last instance ended.
+    pub(crate) fn record_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
+        if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
+            submit.tasks.record_end(slot.index, end);
+        }
+    }
+
+    /// Notes that a dependency finished; returns slots that became free.
+    pub(crate) fn release_dependents(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
+        match self.submits.get_mut(slot.submit as usize).map(|s| &mut s.kind) {
+            Some(SubmitKind::Graph { graph, .. }) => graph
+                .finish(slot.index)
+                .into_iter()
+                .map(|index| TaskSlot { index, ..slot })
+                .collect(),
+            Some(SubmitKind::Array { .. }) | None => Vec::new(),
+        }
+    }
+
+    /// Slots of everything that depends on a task.
+    #[must_use]
+    pub fn descendants(&self, slot: TaskSlot) -> Vec<TaskSlot> {
+        match self.submit(slot).and_then(Submit::graph) {
+            Some(graph) => graph
+                .descendants(slot.index)
+                .into_iter()
+                .map(|index| TaskSlot { index, ..slot })
+                .collect(),
+            None => Vec::new(),
+        }
+    }
+}
+
+/// Sorts ranges and merges neighbours; stepped ranges are taken apart.
+fn merge_ranges(ranges: Vec<IdRange>) -> IdArray {
+    let mut parts: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        if range.step() == 1 {
+            parts.push((range.first(), range.last()));
+        } else {
+            parts.extend(range.iter().map(|id| (id, id)));
+        }
+    }
+    parts.sort_unstable();
+    let mut merged: Vec<(u32, u32)> = Vec::with_capacity(parts.len());
+    for (first, last) in parts {
+        match merged.last_mut() {
+            Some(previous) if first.checked_sub(1) == Some(previous.1) => previous.1 = last,
+            _ => merged.push((first, last)),
+        }
+    }
+    let ranges = merged
+        .into_iter()
+        .filter_map(|(first, last)| IdRange::new(first, (last - first).checked_add(1)?, 1).ok())
+        .collect();
+    IdArray::new(ranges).unwrap_or_default()
+}
+
+/// Why the tasks of a graph submit cannot be accepted. The field is the offending task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GraphError {
+    /// Two tasks with one id.
+    Duplicate(TaskId),
+    /// A cycle, or a dependency that is not in the submit.
+    Cycle(TaskId),
+}
+
+/// Ids in ascending order, position of each in the spec, and the dependency graph over the new order.
+pub(crate) fn build_graph(
+    spec: &crate::template::GraphSpec,
+) -> Result<(IdArray, Vec<u32>, Graph), GraphError> {
+    let mut by_id: Vec<u32> = (0..u32::try_from(spec.tasks.len()).unwrap_or(u32::MAX)).collect();
+    by_id.sort_by_key(|position| spec.tasks[*position as usize].id);
+    let sorted: Vec<u32> = by_id.iter().map(|p| spec.tasks[*p as usize].id.0).collect();
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(GraphError::Duplicate(TaskId(pair[0])));
+    }
+    let find = |id: TaskId| sorted.binary_search(&id.0).map_or(u32::MAX, |i| {
+        u32::try_from(i).unwrap_or(u32::MAX)
+    });
+    let deps = by_id.iter().map(|position| {
+        spec.tasks[*position as usize].deps.iter().map(|dep| find(*dep)).collect()
+    });
+    let graph = Graph::new(deps).map_err(|Cycle(index)| {
+        GraphError::Cycle(TaskId(sorted.get(index as usize).copied().unwrap_or(0)))
+    })?;
+    let ids = IdArray::from_sorted(sorted.iter().copied()).unwrap_or_default();
+    Ok((ids, by_id, graph))
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,12 +5,14 @@
 //! messages and process exits come in as inputs, decisions go out as effects. It therefore does not
 //! know sockets, processes, files or the wire format. See `docs/architecture.md`.
 
+pub mod graph;
 pub mod id;
 pub mod job;
 pub mod outcome;
 pub mod range;
 pub mod resource;
 pub mod scheduler;
+pub mod selector;
 pub mod server_state;
 pub mod task;
 pub mod template;

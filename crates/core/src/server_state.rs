@@ -1,1 +1,319 @@
-//! placeholder
+//! The server's decisions as a pure state machine: inputs in, effects out.
+//!
+//! It owns jobs, workers, the ready queue and the watching clients. It knows no socket, clock, file,
+//! thread or random source; the shell feeds it and carries out what it asks for. Per batch of inputs
+//! the shell calls [`ServerState::apply`] for each and then [`ServerState::settle`] once, which
+//! schedules and tells watching clients. Invariants are listed at [`ServerState::check_invariants`].
+//!
+//! A late, duplicate, unknown or impossible message is a legal input: it is ignored and counted.
+
+mod control;
+mod effect;
+mod input;
+mod schedule;
+mod submit;
+mod watch;
+mod worker_events;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub use effect::{
+    Assignment, Effect, Reply, StopResult, SubmitRefusal, WatchUpdate, WatchedJob, WorkerCommand,
+};
+pub use input::{
+    Command, EndedRow, Input, JobResult, LinkId, Report, RequestId, StartedRow, WatchSpec,
+    WorkerMessage,
+};
+
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::job::{Job, TaskSlot};
+use crate::scheduler::queue::{QueueKey, ReadyQueue};
+use crate::scheduler::{Class, Classes};
+use crate::selector::Selector;
+use crate::time::{Now, Time};
+use crate::worker::Worker;
+use watch::Watches;
+
+/// Inputs that made no sense and were ignored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ignored {
+    /// News of instances that were superseded or never handed out.
+    pub stale_rows: u64,
+    /// Messages of workers that are gone.
+    pub unknown_workers: u64,
+}
+
+/// Everything the server knows.
+#[derive(Clone, Debug, Default)]
+pub struct ServerState {
+    jobs: BTreeMap<JobId, Job>,
+    workers: BTreeMap<WorkerId, Worker>,
+    classes: Classes,
+    ready: ReadyQueue,
+    watches: Watches,
+    /// When each connected worker is overdue.
+    heartbeats: BTreeSet<(Time, WorkerId)>,
+    /// Jobs whose counts changed since the last [`ServerState::settle`].
+    changed: BTreeSet<JobId>,
+    last_job: u32,
+    last_worker: u32,
+    last_template: u32,
+    needs_schedule: bool,
+    ignored: Ignored,
+}
+
+impl ServerState {
+    /// An empty server.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes one input. Effects are appended in the order in which they must be carried out.
+    pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Request(request, command) => self.on_command(now, request, command, effects),
+            Input::RequestGone(request) => self.watches.remove(request),
+            Input::WorkerConnected(link, config) => {
+                self.on_worker_connected(now, link, config, effects);
+            }
+            Input::WorkerMessage(worker, message) => {
+                self.on_worker_message(now, worker, message, effects);
+            }
+            Input::WorkerGone(worker) => self.on_worker_gone(now, worker, effects),
+            Input::Timer => self.on_timer(now, effects),
+        }
+    }
+
+    /// Ends a batch of inputs: hands out work and tells watching clients what changed.
+    pub fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        if std::mem::take(&mut self.needs_schedule) {
+            self.schedule(now, effects);
+        }
+        let changed = std::mem::take(&mut self.changed);
+        self.watches.settle(now.mono, &changed, &self.jobs, effects);
+    }
+
+    /// When [`Input::Timer`] is due next.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let heartbeat = self.heartbeats.first().map(|(time, _)| *time);
+        [heartbeat, self.watches.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// All jobs that are not forgotten.
+    #[must_use]
+    pub const fn jobs(&self) -> &BTreeMap<JobId, Job> {
+        &self.jobs
+    }
+
+    /// All workers that ever registered.
+    #[must_use]
+    pub const fn workers(&self) -> &BTreeMap<WorkerId, Worker> {
+        &self.workers
+    }
+
+    /// Interned request classes.
+    #[must_use]
+    pub const fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// Highest job id ever given out.
+    #[must_use]
+    pub const fn last_job(&self) -> Option<JobId> {
+        if self.last_job == 0 { None } else { Some(JobId(self.last_job)) }
+    }
+
+    /// Highest worker id ever given out.
+    #[must_use]
+    pub const fn last_worker(&self) -> Option<WorkerId> {
+        if self.last_worker == 0 { None } else { Some(WorkerId(self.last_worker)) }
+    }
+
+    /// Inputs that were ignored.
+    #[must_use]
+    pub const fn ignored(&self) -> Ignored {
+        self.ignored
+    }
+
+    /// Number of tasks that could run if a worker had room.
+    #[must_use]
+    pub fn ready_len(&self) -> u64 {
+        self.ready.len()
+    }
+
+    fn on_command(
+        &mut self,
+        now: Now,
+        request: RequestId,
+        command: Command,
+        effects: &mut Vec<Effect>,
+    ) {
+        let reply = match command {
+            Command::Submit(spec) => match self.submit(now, *spec) {
+                Ok(job) => Reply::Submitted(job),
+                Err(refusal) => Reply::Refused(refusal),
+            },
+            Command::OpenJob { name, max_fails } => self.open_job(now, name, max_fails),
+            Command::CloseJobs(jobs) => Reply::Jobs(self.close_jobs(&jobs, effects)),
+            Command::CancelJobs { jobs, reason } => {
+                Reply::Jobs(self.cancel_jobs(now, &jobs, &reason, effects))
+            }
+            Command::ForgetJobs { jobs, states } => self.forget_jobs(&jobs, &states),
+            Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(&workers, effects)),
+            Command::Watch(spec) => {
+                let jobs = self.select_jobs(&spec.jobs, |job| !job.is_completed());
+                self.watches.add(now.mono, request, spec, jobs);
+                return;
+            }
+        };
+        effects.push(Effect::Reply(request, reply));
+    }
+
+    /// Ids that a selector names; `all` = known jobs for which `matches` holds. Unknown ids stay in.
+    fn select_jobs(&self, selector: &Selector, matches: impl Fn(&Job) -> bool) -> Vec<JobId> {
+        match selector {
+            Selector::Last => self.last_job().into_iter().collect(),
+            Selector::All => {
+                self.jobs.values().filter(|job| matches(job)).map(|job| job.id).collect()
+            }
+            Selector::Ids(ids) => ids.iter().map(JobId).collect(),
+        }
+    }
+
+    fn class(&self, key: QueueKey) -> Option<Arc<Class>> {
+        self.classes.get(key.class).cloned()
+    }
+
+    fn queue_key(job: &Job, slot: TaskSlot) -> Option<QueueKey> {
+        let template = job.submit(slot)?.template(slot.index)?;
+        Some(QueueKey::new(template.task.priority, template.class))
+    }
+
+    /// Puts a waiting task whose dependencies finished into the ready queue.
+    fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
+        let key = self.jobs.get(&job).and_then(|job| Self::queue_key(job, slot));
+        if let Some(key) = key {
+            self.ready.insert(key, job, slot.submit, slot.index, slot.index + 1);
+            self.needs_schedule = true;
+        }
+    }
+
+    /// Tells the workers that have tasks of a job to end them; the tasks are terminal already.
+    fn kill_assigned(&self, job: JobId, effects: &mut Vec<Effect>) {
+        let first = TaskKey::new(job, crate::id::TaskId(0));
+        let last = TaskKey::new(job, crate::id::TaskId(u32::MAX));
+        for worker in self.workers.values().filter(|worker| worker.is_connected()) {
+            let tasks: Vec<(TaskKey, InstanceId)> = worker
+                .assigned()
+                .range(first..=last)
+                .map(|(task, assigned)| (*task, assigned.instance))
+                .collect();
+            if !tasks.is_empty() {
+                effects.push(Effect::ToWorker(worker.id, WorkerCommand::Kill(tasks)));
+            }
+        }
+    }
+
+    /// To be called after tasks of a job ended: notes the time and drops templates of completed jobs.
+    fn note_job_progress(&mut self, now: Now, id: JobId, effects: &mut Vec<Effect>) {
+        self.changed.insert(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.is_idle() {
+            job.idle_since = now.wall;
+        }
+        if job.is_completed() {
+            self.drop_templates(id, effects);
+        }
+    }
+
+    fn drop_templates(&mut self, id: JobId, effects: &mut Vec<Effect>) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let mut templates = BTreeSet::new();
+        for submit in &job.submits {
+            match &submit.kind {
+                crate::job::SubmitKind::Array { template, .. } => {
+                    templates.insert(template.id);
+                }
+                crate::job::SubmitKind::Graph { templates: all, .. } => {
+                    templates.extend(all.iter().map(|template| template.id));
+                }
+            }
+        }
+        for worker in self.workers.values_mut() {
+            let known: Vec<_> = worker.templates.intersection(&templates).copied().collect();
+            if known.is_empty() {
+                continue;
+            }
+            worker.templates.retain(|template| !templates.contains(template));
+            if worker.is_connected() {
+                effects.push(Effect::ToWorker(worker.id, WorkerCommand::DropTemplates(known)));
+            }
+        }
+    }
+
+    /// Checks everything that must hold between two inputs. For tests; O(tasks).
+    ///
+    /// # Panics
+    ///
+    /// If an invariant is broken, with its name.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn check_invariants(&self) {
+        for worker in self.workers.values() {
+            worker.check_books(|key| self.class(key));
+            if !worker.is_connected() {
+                assert!(worker.assigned().is_empty(), "lost workers hold no task");
+            }
+        }
+        for job in self.jobs.values() {
+            self.check_job(job);
+        }
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn check_job(&self, job: &Job) {
+        let mut counts = crate::job::TaskCounts::default();
+        for (submit, number) in job.submits.iter().zip(0..) {
+            for index in 0..submit.tasks.len() {
+                let slot = TaskSlot { submit: number, index };
+                let phase = job.phase(slot).expect("index is in range");
+                match phase.state() {
+                    crate::task::TaskState::Waiting => counts.waiting += 1,
+                    crate::task::TaskState::Running => counts.running += 1,
+                    crate::task::TaskState::Finished => counts.finished += 1,
+                    crate::task::TaskState::Failed => counts.failed += 1,
+                    crate::task::TaskState::Canceled => counts.canceled += 1,
+                    crate::task::TaskState::Aborted => counts.aborted += 1,
+                }
+                self.check_task(job, slot, phase);
+            }
+        }
+        assert_eq!(&counts, job.counts(), "counters match states of job {}", job.id);
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn check_task(&self, job: &Job, slot: TaskSlot, phase: crate::task::Phase) {
+        use crate::task::Phase;
+        let task = TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
+        let key = Self::queue_key(job, slot).expect("every task has a template");
+        let blocked = job
+            .submit(slot)
+            .and_then(crate::job::Submit::graph)
+            .is_some_and(|graph| graph.unfinished(slot.index) > 0);
+        let ready = self.ready.contains(key, job.id, slot.submit, slot.index);
+        let should_be_ready = phase == Phase::Waiting && !blocked;
+        assert_eq!(ready, should_be_ready, "task {task} is ready exactly if it waits unblocked");
+        if matches!(phase, Phase::Queued | Phase::Running) {
+            let record = job.record(slot).expect("handed out tasks have a record");
+            let worker = self.workers.get(&record.worker()).expect("its worker exists");
+            let assigned = worker.assigned().get(&task).expect("its worker has the task");
+            assert_eq!(assigned.instance, record.instance(), "instance of {task}");
+            assert_eq!(assigned.started, phase == Phase::Running, "start of {task}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,456 @@
-//! placeholder
+//! State of the tasks of one submit, packed: an untouched task costs nothing, a touched one a record.
+//!
+//! ```text
+//!            assign          started           exit 0
+//!  Waiting ─────────▶ Queued ─────────▶ Running ──────▶ Finished
+//!   ▲  │  ◀─────────    │  ◀── lost ──────┤└───────────▶ Failed
+//!   │  │   retract      │                 │
+//!   │  └────────────────┴─────────────────┴───▶ Canceled | Aborted
+//!   └─ (blocked by dependencies or in the ready queue: both are Waiting)
+//! ```
+//!
+//! The last four never change. This file only stores; [`crate::job::Job`] owns the counters and is the
+//! only caller that changes a phase.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::id::{InstanceId, WorkerId};
+use crate::outcome::{Outcome, Usage};
+use crate::time::Timestamp;
+
+/// State of a task as users see it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum TaskState {
+    /// Dependencies unfinished, no fitting worker, or queued on a worker.
+    Waiting,
+    /// Its program runs.
+    Running,
+    /// Exit code 0.
+    Finished,
+    /// Any other end of its own.
+    Failed,
+    /// Ended by the user.
+    Canceled,
+    /// Given up by the server.
+    Aborted,
+}
+
+/// State of a task inside the server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Phase {
+    /// Blocked or ready.
+    Waiting,
+    /// Handed to a worker, not known to have started.
+    Queued,
+    /// Started on a worker.
+    Running,
+    /// Exit code 0.
+    Finished,
+    /// Any other end of its own.
+    Failed,
+    /// Ended by the user.
+    Canceled,
+    /// Given up by the server.
+    Aborted,
+}
+
+impl Phase {
+    /// What users are shown.
+    #[must_use]
+    pub const fn state(self) -> TaskState {
+        match self {
+            Self::Waiting | Self::Queued => TaskState::Waiting,
+            Self::Running => TaskState::Running,
+            Self::Finished => TaskState::Finished,
+            Self::Failed => TaskState::Failed,
+            Self::Canceled => TaskState::Canceled,
+            Self::Aborted => TaskState::Aborted,
+        }
+    }
+
+    /// Whether the task has ended for good.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Finished | Self::Failed | Self::Canceled | Self::Aborted)
+    }
+}
+
+/// Compact code of an [`Outcome`]; texts are kept beside the records because they are rare.
+const OUTCOME_TIME_LIMIT: i32 = -1_000;
+const OUTCOME_MESSAGE: i32 = -1_001;
+const OUTCOME_KILLED: i32 = -1_002;
+
+/// What is kept of a task that was handed out at least once. 48 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TaskRecord {
+    started: Timestamp,
+    run_us: u64,
+    worker: u32,
+    instance: u32,
+    outcome: i32,
+    max_rss_kib: u32,
+    user_ms: u32,
+    system_ms: u32,
+    crash_count: u16,
+    phase: Phase,
+    was_started: bool,
+}
+
+const _: () = assert!(size_of::<TaskRecord>() == 48, "the memory budget of a finished task");
+
+impl TaskRecord {
+    const fn new(phase: Phase) -> Self {
+        Self {
+            started: Timestamp(0),
+            run_us: 0,
+            worker: 0,
+            instance: 0,
+            outcome: 0,
+            max_rss_kib: 0,
+            user_ms: 0,
+            system_ms: 0,
+            crash_count: 0,
+            phase,
+            was_started: false,
+        }
+    }
+
+    /// State inside the server.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Worker that has or had the current instance; meaningless before the first assignment.
+    #[must_use]
+    pub const fn worker(&self) -> WorkerId {
+        WorkerId(self.worker)
+    }
+
+    /// Current instance, or the next one while the task waits.
+    #[must_use]
+    pub const fn instance(&self) -> InstanceId {
+        InstanceId(self.instance)
+    }
+
+    /// Losses of workers that counted.
+    #[must_use]
+    pub const fn crash_count(&self) -> u32 {
+        self.crash_count as u32
+    }
+
+    /// Whether any instance was seen to start.
+    #[must_use]
+    pub const fn was_started(&self) -> bool {
+        self.was_started
+    }
+
+    /// Start of the last instance that started.
+    #[must_use]
+    pub fn started(&self) -> Option<Timestamp> {
+        self.was_started.then_some(self.started)
+    }
+
+    /// End of the task, once it finished or failed.
+    #[must_use]
+    pub fn finished(&self) -> Option<Timestamp> {
+        matches!(self.phase, Phase::Finished | Phase::Failed)
+            .then(|| self.started.plus(Duration::from_micros(self.run_us)))
+    }
+
+    /// Resources used by the last instance that ended by itself.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            max_rss_kib: u64::from(self.max_rss_kib),
+            user: Duration::from_millis(u64::from(self.user_ms)),
+            system: Duration::from_millis(u64::from(self.system_ms)),
+        }
+    }
+
+    pub(crate) fn assign(&mut self, worker: WorkerId) {
+        self.worker = worker.0;
+    }
+
+    pub(crate) fn start(&mut self, at: Timestamp) {
+        self.started = at;
+        self.was_started = true;
+    }
+
+    /// The next start gets a new instance.
+    pub(crate) fn supersede(&mut self) {
+        self.instance = InstanceId(self.instance).next().0;
+    }
+
+    pub(crate) fn count_crash(&mut self) -> u32 {
+        self.crash_count = self.crash_count.saturating_add(1);
+        u32::from(self.crash_count)
+    }
+
+    fn finish(&mut self, end: &TaskEnd) {
+        let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+        self.started = end.at.minus(end.run);
+        self.was_started = true;
+        self.run_us = u64::try_from(end.run.as_micros()).unwrap_or(u64::MAX);
+        self.max_rss_kib = u32::try_from(end.usage.max_rss_kib).unwrap_or(u32::MAX);
+        self.user_ms = millis(end.usage.user);
+        self.system_ms = millis(end.usage.system);
+        self.outcome = match &end.outcome {
+            Outcome::Finished => 0,
+            Outcome::ExitCode(code) => (*code).max(0),
+            Outcome::Signal(signal) => -signal.abs(),
+            Outcome::TimeLimit => OUTCOME_TIME_LIMIT,
+            Outcome::Killed => OUTCOME_KILLED,
+            Outcome::Message(_) => OUTCOME_MESSAGE,
+        };
+    }
+}
+
+/// End of an instance with everything that is recorded of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskEnd {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When it ended, by the server's clock.
+    pub at: Timestamp,
+    /// How long it ran; zero if it could not start.
+    pub run: Duration,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// Tasks per chunk: large enough that ten million waiting tasks cost some 10 000 entries, small
+/// enough that one touched task does not allocate a page of records for each neighbour.
+const CHUNK_LEN: u32 = 256;
+
+#[derive(Clone, Debug)]
+enum Chunk {
+    /// No task of the chunk was ever handed out; all are in this phase.
+    Uniform(Phase),
+    Records(Box<[TaskRecord]>),
+}
+
+/// Phases and records of the tasks of one submit, addressed by index.
+#[derive(Clone, Debug)]
+pub struct TaskTable {
+    len: u32,
+    chunks: Vec<Chunk>,
+    /// Texts of failures that have no code.
+    messages: BTreeMap<u32, Box<str>>,
+}
+
+impl TaskTable {
+    /// `len` waiting tasks.
+    #[must_use]
+    pub fn new(len: u32) -> Self {
+        let chunks = vec![Chunk::Uniform(Phase::Waiting); len.div_ceil(CHUNK_LEN) as usize];
+        Self { len, chunks, messages: BTreeMap::new() }
+    }
+
+    /// Number of tasks.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there are no tasks.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Phase of a task; `None` beyond the end.
+    #[must_use]
+    pub fn phase(&self, index: u32) -> Option<Phase> {
+        if index >= self.len {
+            return None;
+        }
+        match self.chunks.get((index / CHUNK_LEN) as usize)? {
+            Chunk::Uniform(phase) => Some(*phase),
+            Chunk::Records(records) => {
+                records.get((index % CHUNK_LEN) as usize).map(|record| record.phase)
+            }
+        }
+    }
+
+    /// Record of a task whose chunk was touched.
+    #[must_use]
+    pub fn record(&self, index: u32) -> Option<&TaskRecord> {
+        match self.chunks.get((index / CHUNK_LEN) as usize)? {
+            Chunk::Uniform(_) => None,
+            Chunk::Records(records) => records.get((index % CHUNK_LEN) as usize),
+        }
+    }
+
+    /// Record of a task, made if there was none; `None` beyond the end.
+    pub(crate) fn touch(&mut self, index: u32) -> Option<&mut TaskRecord> {
+        if index >= self.len {
+            return None;
+        }
+        let number = index / CHUNK_LEN;
+        let width = (self.len - number * CHUNK_LEN).min(CHUNK_LEN) as usize;
+        let chunk = self.chunks.get_mut(number as usize)?;
+        if let Chunk::Uniform(phase) = chunk {
+            *chunk = Chunk::Records(vec![TaskRecord::new(*phase); width].into_boxed_slice());
+        }
+        match chunk {
+            Chunk::Records(records) => records.get_mut((index % CHUNK_LEN) as usize),
+            Chunk::Uniform(_) => None,
+        }
+    }
+
+    /// Sets the phase and says what it was.
+    pub(crate) fn set_phase(&mut self, index: u32, phase: Phase) -> Option<Phase> {
+        let record = self.touch(index)?;
+        Some(std::mem::replace(&mut record.phase, phase))
+    }
+
+    /// Moves every unfinished task to `to`; returns how many were waiting or queued, and running.
+    pub(crate) fn end_all(&mut self, to: Phase) -> (u32, u32) {
+        let (mut waiting, mut running) = (0, 0);
+        let (len, mut start) = (self.len, 0);
+        for chunk in &mut self.chunks {
+            let width = (len - start).min(CHUNK_LEN);
+            start += width;
+            match chunk {
+                Chunk::Uniform(phase) if phase.is_terminal() => {}
+                Chunk::Uniform(phase) => {
+                    *phase = to;
+                    waiting += width;
+                }
+                Chunk::Records(records) => {
+                    for record in records.iter_mut().filter(|r| !r.phase.is_terminal()) {
+                        match record.phase {
+                            Phase::Running => running += 1,
+                            Phase::Waiting
+                            | Phase::Queued
+                            | Phase::Finished
+                            | Phase::Failed
+                            | Phase::Canceled
+                            | Phase::Aborted => waiting += 1,
+                        }
+                        record.phase = to;
+                    }
+                }
+            }
+        }
+        (waiting, running)
+    }
+
+    /// Records the end of an instance without changing the phase.
+    pub(crate) fn record_end(&mut self, index: u32, end: &TaskEnd) {
+        if let Outcome::Message(text) = &end.outcome {
+            self.messages.insert(index, text.clone());
+        }
+        if let Some(record) = self.touch(index) {
+            record.finish(end);
+        }
+    }
+
+    /// How the task ended, if it finished or failed.
+    #[must_use]
+    pub fn outcome(&self, index: u32) -> Option<Outcome> {
+        let record = self.record(index)?;
+        if !matches!(record.phase, Phase::Finished | Phase::Failed) {
+            return None;
+        }
+        Some(match record.outcome {
+            0 if record.phase == Phase::Finished => Outcome::Finished,
+            OUTCOME_TIME_LIMIT => Outcome::TimeLimit,
+            OUTCOME_KILLED => Outcome::Killed,
+            OUTCOME_MESSAGE => {
+                Outcome::Message(self.messages.get(&index).cloned().unwrap_or_default())
+            }
+            code if code < 0 => Outcome::Signal(-code),
+            code => Outcome::ExitCode(code),
+        })
+    }
+
+    /// Runs of equal phase among `from..to`, ascending: `(from, to, phase)`. Cost follows the number
+    /// of chunks and touched tasks, not the number of tasks.
+    pub fn runs(&self, from: u32, to: u32) -> impl Iterator<Item = (u32, u32, Phase)> + '_ {
+        let to = to.min(self.len);
+        let mut index = from;
+        std::iter::from_fn(move || {
+            if index >= to {
+                return None;
+            }
+            let start = index;
+            let phase = self.phase(index)?;
+            while index < to {
+                match self.chunks.get((index / CHUNK_LEN) as usize)? {
+                    Chunk::Uniform(other) if *other == phase => {
+                        index = (index / CHUNK_LEN + 1).saturating_mul(CHUNK_LEN).min(to);
+                    }
+                    Chunk::Records(_) if self.phase(index) == Some(phase) => index += 1,
+                    Chunk::Uniform(_) | Chunk::Records(_) => break,
+                }
+            }
+            Some((start, index, phase))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(outcome: Outcome) -> TaskEnd {
+        let usage = Usage {
+            max_rss_kib: 7,
+            user: Duration::from_millis(3),
+            system: Duration::ZERO,
+        };
+        TaskEnd { outcome, at: Timestamp(5_000_000), run: Duration::from_micros(20), usage }
+    }
+
+    #[test]
+    fn untouched_tasks_have_no_record() {
+        let mut table = TaskTable::new(1_000_000);
+        assert!(table.record(3).is_none());
+        table.touch(700_000);
+        assert_eq!(table.record(700_001).map(TaskRecord::phase), Some(Phase::Waiting));
+        assert!(table.record(3).is_none());
+        assert_eq!(table.phase(1_000_000), None);
+    }
+
+    #[test]
+    fn outcomes_survive_packing() {
+        let mut table = TaskTable::new(300);
+        for (index, outcome, phase) in [
+            (0, Outcome::Finished, Phase::Finished),
+            (1, Outcome::ExitCode(3), Phase::Failed),
+            (2, Outcome::Signal(9), Phase::Failed),
+            (3, Outcome::TimeLimit, Phase::Failed),
+            (299, Outcome::Message("no such file".into()), Phase::Failed),
+        ] {
+            table.record_end(index, &end(outcome.clone()));
+            table.set_phase(index, phase);
+            assert_eq!(table.outcome(index), Some(outcome));
+        }
+        let record = table.record(1).expect("touched");
+        assert_eq!(record.usage().max_rss_kib, 7);
+        assert_eq!(record.finished(), Some(Timestamp(5_000_000)));
+    }
+
+    #[test]
+    fn runs_join_equal_neighbours_across_chunks() {
+        let mut table = TaskTable::new(1_000);
+        table.set_phase(500, Phase::Running);
+        table.set_phase(999, Phase::Finished);
+        let runs: Vec<_> = table.runs(0, 2_000).collect();
+        assert_eq!(
+            runs,
+            [
+                (0, 500, Phase::Waiting),
+                (500, 501, Phase::Running),
+                (501, 999, Phase::Waiting),
+                (999, 1_000, Phase::Finished)
+            ]
+        );
+        assert_eq!(table.end_all(Phase::Canceled), (998, 1));
+        assert_eq!(table.phase(0), Some(Phase::Canceled));
+        assert_eq!(table.phase(999), Some(Phase::Finished));
+    }
+}

@@ -1,0 +1,105 @@
+use super::*;
+use crate::range::IdRange;
+use crate::template::{GraphSpec, GraphTask};
+use crate::testing::template;
+
+fn array(first: u32, count: u32, step: u32) -> IdArray {
+    IdArray::new(vec![IdRange::new(first, count, step).expect("valid")]).expect("disjoint")
+}
+
+fn submit(ids: IdArray) -> Submit {
+    let template = Arc::new(SharedTemplate {
+        id: TemplateId(0),
+        job: JobId(1),
+        job_name: "x".into(),
+        submit_dir: Box::from(*b"/w"),
+        stream_dir: None,
+        class: ClassId(0),
+        task: Arc::new(template(&["true"])),
+    });
+    Submit {
+        tasks: TaskTable::new(ids.len()),
+        ids,
+        submit_dir: Box::from(*b"/w"),
+        stream_dir: None,
+        kind: SubmitKind::Array { template, entries: None },
+    }
+}
+
+fn job(ids: Vec<IdArray>) -> Job {
+    let mut job = Job::new(JobId(1), "x".into(), None, true, Timestamp(0));
+    for array in ids {
+        job.add_submit(submit(array));
+    }
+    job
+}
+
+#[test]
+fn finds_ids_of_interleaved_submits() {
+    let job = job(vec![array(0, 10, 2), array(1, 10, 2), array(100, 1, 1), array(7_000, 50, 7)]);
+    assert_eq!(job.find(TaskId(4)), Some(TaskSlot { submit: 0, index: 2 }));
+    assert_eq!(job.find(TaskId(5)), Some(TaskSlot { submit: 1, index: 2 }));
+    assert_eq!(job.find(TaskId(100)), Some(TaskSlot { submit: 2, index: 0 }));
+    assert_eq!(job.find(TaskId(7_007)), Some(TaskSlot { submit: 3, index: 1 }));
+    assert_eq!(job.find(TaskId(21)), None);
+    assert_eq!(job.max_task_id(), Some(7_343));
+    assert_eq!(job.first_existing(&array(19, 3, 1)), Some(TaskId(19)));
+    assert_eq!(job.first_existing(&array(7_344, 3, 1)), None);
+    assert_eq!(job.sorted_ids(|_| true).ranges()[0].to_string(), "0-19");
+}
+
+#[test]
+fn counts_follow_phases() {
+    let mut job = job(vec![array(0, 1_000, 1)]);
+    let slot = |index| TaskSlot { submit: 0, index };
+    job.set_phase(slot(1), Phase::Running);
+    job.set_phase(slot(2), Phase::Failed);
+    assert_eq!((job.counts().waiting, job.counts().running, job.counts().failed), (998, 1, 1));
+    assert_eq!(job.state(), JobState::Running);
+    assert_eq!(job.end_all(Phase::Canceled), 999);
+    assert_eq!(job.state(), JobState::Failed);
+    assert_eq!(job.failed_lowest().collect::<Vec<_>>(), [TaskId(2)]);
+    assert_eq!(job.counts().total(), 1_000);
+    assert!(job.is_idle() && !job.is_completed());
+}
+
+#[test]
+fn state_follows_the_first_rule_that_holds() {
+    let counts = |waiting, running, failed, aborted, canceled| TaskCounts {
+        waiting,
+        running,
+        failed,
+        aborted,
+        canceled,
+        finished: 1,
+    };
+    assert_eq!(job_state(&counts(1, 1, 1, 1, 1), true), JobState::Running);
+    assert_eq!(job_state(&counts(1, 0, 1, 1, 1), true), JobState::Waiting);
+    assert_eq!(job_state(&counts(0, 0, 1, 1, 1), true), JobState::Failed);
+    assert_eq!(job_state(&counts(0, 0, 0, 1, 1), true), JobState::Aborted);
+    assert_eq!(job_state(&counts(0, 0, 0, 0, 1), true), JobState::Canceled);
+    assert_eq!(job_state(&counts(0, 0, 0, 0, 0), true), JobState::Opened);
+    assert_eq!(job_state(&TaskCounts::default(), false), JobState::Finished);
+}
+
+#[test]
+fn graphs_are_sorted_by_id_and_checked() {
+    let graph = |tasks: &[(u32, &[u32])]| GraphSpec {
+        templates: Vec::new(),
+        tasks: tasks
+            .iter()
+            .map(|(id, deps)| GraphTask {
+                id: TaskId(*id),
+                template: 0,
+                deps: deps.iter().map(|d| TaskId(*d)).collect(),
+            })
+            .collect(),
+    };
+    let (ids, positions, built) = build_graph(&graph(&[(9, &[3]), (3, &[])])).expect("valid");
+    assert_eq!((ids.to_string().as_str(), positions.as_slice()), ("3,9", [1, 0].as_slice()));
+    assert_eq!(built.deps(1), [0]);
+    let err = |tasks: &[(u32, &[u32])]| build_graph(&graph(tasks)).expect_err("invalid");
+    assert_eq!(err(&[(1, &[]), (1, &[])]), GraphError::Duplicate(TaskId(1)));
+    assert_eq!(err(&[(1, &[2]), (2, &[1])]), GraphError::Cycle(TaskId(1)));
+    assert_eq!(err(&[(1, &[]), (2, &[8])]), GraphError::Cycle(TaskId(2)));
+}

@@ -1,0 +1,128 @@
+//! Closing, cancelling and forgetting jobs; stopping workers.
+
+use super::{Effect, JobResult, Reply, ServerState, StopResult, WorkerCommand};
+use crate::id::{JobId, WorkerId};
+use crate::job::JobState;
+use crate::outcome::LostReason;
+use crate::selector::Selector;
+use crate::task::{Phase, TaskState};
+use crate::time::Now;
+
+impl ServerState {
+    pub(super) fn close_jobs(
+        &mut self,
+        selector: &Selector,
+        effects: &mut Vec<Effect>,
+    ) -> Vec<JobResult> {
+        let ids = self.select_jobs(selector, |job| job.is_open);
+        ids.into_iter().map(|id| self.close_job(id, effects)).collect()
+    }
+
+    fn close_job(&mut self, id: JobId, effects: &mut Vec<Effect>) -> JobResult {
+        let Some(job) = self.jobs.get_mut(&id) else { return JobResult::NotFound(id) };
+        if !job.is_open {
+            return JobResult::Already(id);
+        }
+        job.is_open = false;
+        let completed = job.is_completed();
+        self.changed.insert(id);
+        if completed {
+            self.drop_templates(id, effects);
+        }
+        JobResult::Ok { job: id, canceled: 0, already_finished: 0 }
+    }
+
+    pub(super) fn cancel_jobs(
+        &mut self,
+        now: Now,
+        selector: &Selector,
+        reason: &str,
+        effects: &mut Vec<Effect>,
+    ) -> Vec<JobResult> {
+        let ids = self.select_jobs(selector, |job| !job.is_completed());
+        ids.into_iter().map(|id| self.cancel_job(now, id, reason, effects)).collect()
+    }
+
+    fn cancel_job(
+        &mut self,
+        now: Now,
+        id: JobId,
+        reason: &str,
+        effects: &mut Vec<Effect>,
+    ) -> JobResult {
+        let Some(job) = self.jobs.get(&id) else { return JobResult::NotFound(id) };
+        if job.is_completed() {
+            return JobResult::Already(id);
+        }
+        let unfinished = job.counts().unfinished();
+        let already_finished = job.counts().total() - unfinished;
+        if unfinished > 0 {
+            self.end_job(now, id, Phase::Canceled, effects);
+            if let Some(job) = self.jobs.get_mut(&id).filter(|_| !reason.is_empty()) {
+                job.cancel_reason = Some(reason.into());
+            }
+        }
+        JobResult::Ok { job: id, canceled: unfinished, already_finished }
+    }
+
+    /// Ends every unfinished task of a job, wherever it is.
+    pub(super) fn end_job(&mut self, now: Now, id: JobId, to: Phase, effects: &mut Vec<Effect>) {
+        self.watches.note_ended_job(id, &self.jobs);
+        self.ready.remove_job(id);
+        self.kill_assigned(id, effects);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.end_all(to);
+        }
+        self.note_job_progress(now, id, effects);
+    }
+
+    pub(super) fn forget_jobs(&mut self, selector: &Selector, states: &[TaskState]) -> Reply {
+        let wanted = |state: JobState| match state {
+            JobState::Finished => states.contains(&TaskState::Finished),
+            JobState::Failed => states.contains(&TaskState::Failed),
+            JobState::Canceled => states.contains(&TaskState::Canceled),
+            JobState::Aborted => states.contains(&TaskState::Aborted),
+            JobState::Waiting | JobState::Running | JobState::Opened => false,
+        };
+        let ids = self.select_jobs(selector, |job| job.is_completed() && wanted(job.state()));
+        let (mut forgotten, mut ignored) = (0, 0);
+        for id in ids {
+            let drop = self.jobs.get(&id).is_some_and(|j| j.is_completed() && wanted(j.state()));
+            if drop {
+                self.jobs.remove(&id);
+                self.changed.insert(id);
+                forgotten += 1;
+            } else {
+                ignored += 1;
+            }
+        }
+        Reply::Forgotten { forgotten, ignored }
+    }
+
+    pub(super) fn stop_workers(
+        &mut self,
+        selector: &Selector,
+        effects: &mut Vec<Effect>,
+    ) -> Vec<(WorkerId, StopResult)> {
+        let ids: Vec<WorkerId> = match selector {
+            Selector::Last => self.last_worker().into_iter().collect(),
+            Selector::All => {
+                self.workers.values().filter(|w| w.is_connected()).map(|w| w.id).collect()
+            }
+            Selector::Ids(ids) => ids.iter().map(WorkerId).collect(),
+        };
+        ids.into_iter().map(|id| (id, self.stop_worker(id, effects))).collect()
+    }
+
+    fn stop_worker(&mut self, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {
+        match self.workers.get_mut(&id) {
+            None => StopResult::NotFound,
+            Some(worker) if !worker.accepts_work() => StopResult::AlreadyStopped,
+            Some(worker) => {
+                worker.stopping = Some(LostReason::Stopped);
+                effects.push(Effect::ToWorker(id, WorkerCommand::Stop));
+                StopResult::Stopped
+            }
+        }
+    }
+}

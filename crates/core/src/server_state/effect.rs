@@ -1,0 +1,148 @@
+//! What the server's state asks its shell to do.
+
+use std::sync::Arc;
+
+use super::input::{JobResult, LinkId, RequestId};
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use crate::job::{GraphError, SharedTemplate, TemplateId};
+use crate::range::IdArray;
+use crate::template::Entries;
+
+/// One thing to do. Effects of one input are carried out in order.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Answers a request.
+    Reply(RequestId, Reply),
+    /// News for a watching client.
+    WatchUpdate(RequestId, WatchUpdate),
+    /// A worker is registered; its connection is from now on known by the id.
+    Registered(LinkId, WorkerId),
+    /// Something for a worker.
+    ToWorker(WorkerId, WorkerCommand),
+    /// The worker is lost: close its connection.
+    DropWorker(WorkerId),
+}
+
+/// Answers to [`super::Command`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// A job was made or extended.
+    Submitted(JobId),
+    /// The submit was refused; nothing of it remains.
+    Refused(SubmitRefusal),
+    /// Answer to close and cancel, a row a job.
+    Jobs(Vec<JobResult>),
+    /// Answer to forget.
+    Forgotten {
+        /// Dropped jobs.
+        forgotten: u32,
+        /// Jobs that are unknown or in another state.
+        ignored: u32,
+    },
+    /// Answer to worker stop, a row a worker.
+    Workers(Vec<(WorkerId, StopResult)>),
+}
+
+/// What a stop request found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StopResult {
+    /// It was asked to end.
+    Stopped,
+    /// It has ended already.
+    AlreadyStopped,
+    /// No such worker.
+    NotFound,
+}
+
+/// Why a submit was refused. `Display` is the text for users.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SubmitRefusal {
+    /// The job to attach to does not exist.
+    #[error("Job {0} not found.")]
+    JobNotFound(JobId),
+    /// The job to attach to is closed.
+    #[error("Job {0} is not opened.")]
+    JobNotOpen(JobId),
+    /// An id exists already.
+    #[error("Task {0} already exists in job {1}.")]
+    TaskExists(TaskId, JobId),
+    /// Two tasks of a graph with one id.
+    #[error("Error: Task {0} is defined multiple times")]
+    TaskTwice(TaskId),
+    /// A task of a graph can never run.
+    #[error("Error: Task {0} is part of dependency cycle or has an invalid dependencies")]
+    Cycle(TaskId),
+    /// More ids than fit `u32`.
+    #[error("Error: the job would have more task ids than 4294967295; use fewer or lower ids")]
+    TooManyTasks,
+    /// All job ids are used up.
+    #[error("Error: all job ids are used up; start a new server")]
+    TooManyJobs,
+    /// Whole nodes are asked for.
+    #[error("Error: multi-node tasks are not supported yet")]
+    MultiNode,
+}
+
+impl From<GraphError> for SubmitRefusal {
+    fn from(error: GraphError) -> Self {
+        match error {
+            GraphError::Duplicate(task) => Self::TaskTwice(task),
+            GraphError::Cycle(task) => Self::Cycle(task),
+        }
+    }
+}
+
+/// What changed for a watching client; counts are read from the state when it is sent.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct WatchUpdate {
+    /// Jobs that changed; all of them in the first and the last update.
+    pub jobs: Vec<WatchedJob>,
+    /// Every watched job has ended; nothing follows.
+    pub done: bool,
+}
+
+/// One job of a [`WatchUpdate`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WatchedJob {
+    /// Which.
+    pub job: JobId,
+    /// Nothing will change any more, as far as this client is concerned.
+    pub ended: bool,
+    /// Tasks that ended since the last update, in the order in which they did.
+    pub ended_tasks: Vec<TaskId>,
+}
+
+/// What a worker is told.
+#[derive(Clone, Debug)]
+pub enum WorkerCommand {
+    /// New work.
+    Assign {
+        /// Templates the worker does not know yet.
+        templates: Vec<Arc<SharedTemplate>>,
+        /// The tasks.
+        assignments: Vec<Assignment>,
+    },
+    /// No task will name these templates again.
+    DropTemplates(Vec<TemplateId>),
+    /// Give these back if they have not started.
+    Retract(Vec<(TaskKey, InstanceId)>),
+    /// End these, started or not.
+    Kill(Vec<(TaskKey, InstanceId)>),
+    /// End.
+    Stop,
+}
+
+/// Tasks that share template, instance and variant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Assignment {
+    /// What they share.
+    pub template: TemplateId,
+    /// Which tasks.
+    pub ids: IdArray,
+    /// Instance of all of them.
+    pub instance: InstanceId,
+    /// Variant of the resource request.
+    pub variant: u32,
+    /// An entry each, if the submit has entries.
+    pub entries: Option<Entries>,
+}

@@ -1,0 +1,152 @@
+//! What can happen to the server: the closed set of inputs of [`super::ServerState::apply`].
+
+use std::time::Duration;
+
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::outcome::{LostReason, Outcome, Usage};
+use crate::selector::Selector;
+use crate::task::TaskState;
+use crate::template::SubmitSpec;
+use crate::worker_config::WorkerConfig;
+
+/// Names a request of a client until it is answered; chosen by the shell, unique.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// Names a connection that wants to become a worker; chosen by the shell, unique.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LinkId(pub u64);
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A client asks for something; answered by effects that carry the same id.
+    Request(RequestId, Command),
+    /// The client of a request is gone; only matters for [`Command::Watch`].
+    RequestGone(RequestId),
+    /// A worker wants to register.
+    WorkerConnected(LinkId, WorkerConfig),
+    /// A worker said something.
+    WorkerMessage(WorkerId, WorkerMessage),
+    /// The connection of a worker closed.
+    WorkerGone(WorkerId),
+    /// [`super::ServerState::next_deadline`] has passed.
+    Timer,
+}
+
+/// What a client can ask for. Queries are answered by the shell from the state and are not here.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Adds tasks.
+    Submit(Box<SubmitSpec>),
+    /// Opens a job.
+    OpenJob {
+        /// Its name.
+        name: Box<str>,
+        /// Failed tasks tolerated.
+        max_fails: Option<u32>,
+    },
+    /// Closes open jobs; `All` = those that are open.
+    CloseJobs(Selector),
+    /// Cancels jobs; `All` = those that have unfinished tasks or are open.
+    CancelJobs {
+        /// Which.
+        jobs: Selector,
+        /// Kept if something was canceled and the text is not empty.
+        reason: Box<str>,
+    },
+    /// Drops completed jobs in these states.
+    ForgetJobs {
+        /// Which.
+        jobs: Selector,
+        /// Derived states that may be dropped.
+        states: Vec<TaskState>,
+    },
+    /// Asks workers to end; `All` = those that are connected.
+    StopWorkers(Selector),
+    /// Follows jobs; answered by [`super::Effect::WatchUpdate`] until the last one.
+    Watch(WatchSpec),
+}
+
+/// What a watching client wants to hear.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WatchSpec {
+    /// Which jobs; `All` = those that are unfinished now.
+    pub jobs: Selector,
+    /// An open job without unfinished tasks counts as ended.
+    pub until_idle: bool,
+    /// Report changes of counts, not only the end.
+    pub with_progress: bool,
+    /// Name the tasks that ended.
+    pub with_outcomes: bool,
+    /// Least time between two updates.
+    pub interval: Duration,
+}
+
+/// What a worker can say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WorkerMessage {
+    /// It lives.
+    Heartbeat,
+    /// Starts, ends and returned tasks since the last report.
+    Report(Report),
+    /// It is about to end; its connection closes next.
+    Goodbye(LostReason),
+}
+
+/// One batch of news from a worker.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Instances that started.
+    pub started: Vec<StartedRow>,
+    /// Instances that ended.
+    pub ended: Vec<EndedRow>,
+    /// Instances that were asked back and had not started.
+    pub retracted: Vec<(TaskKey, InstanceId)>,
+}
+
+/// Start of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StartedRow {
+    /// Which task.
+    pub task: TaskKey,
+    /// Which instance.
+    pub instance: InstanceId,
+    /// How long ago.
+    pub age: Duration,
+}
+
+/// End of an instance.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndedRow {
+    /// Which task.
+    pub task: TaskKey,
+    /// Which instance.
+    pub instance: InstanceId,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long ago it ended.
+    pub age: Duration,
+    /// How long it ran; zero if it could not start.
+    pub run: Duration,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// Jobs named in an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobResult {
+    /// Done.
+    Ok {
+        /// Which job.
+        job: JobId,
+        /// Tasks that were canceled by it.
+        canceled: u32,
+        /// Tasks that had ended before.
+        already_finished: u32,
+    },
+    /// No such job.
+    NotFound(JobId),
+    /// Nothing to do: closed already, or every task had ended.
+    Already(JobId),
+}

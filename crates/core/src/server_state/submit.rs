@@ -1,0 +1,173 @@
+//! Accepting tasks: a refused submit leaves nothing behind.
+
+use std::sync::Arc;
+
+use super::{Reply, ServerState, SubmitRefusal};
+use crate::id::JobId;
+use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TaskSlot, TemplateId, build_graph};
+use crate::range::IdArray;
+use crate::scheduler::queue::QueueKey;
+use crate::task::TaskTable;
+use crate::template::{ArrayIds, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate};
+use crate::time::Now;
+
+/// Where a submit goes, once that is known to be possible.
+struct Target {
+    job: JobId,
+    is_new: bool,
+    name: Box<str>,
+    max_fails: Option<u32>,
+}
+
+impl ServerState {
+    pub(super) fn open_job(&mut self, now: Now, name: Box<str>, max_fails: Option<u32>) -> Reply {
+        let Some(id) = self.next_job_id() else {
+            return Reply::Refused(SubmitRefusal::TooManyJobs);
+        };
+        self.last_job = id.0;
+        self.jobs.insert(id, Job::new(id, name, max_fails, true, now.wall));
+        self.changed.insert(id);
+        Reply::Submitted(id)
+    }
+
+    pub(super) fn submit(&mut self, now: Now, spec: SubmitSpec) -> Result<JobId, SubmitRefusal> {
+        let target = self.target(spec.target)?;
+        let is_multi_node = match &spec.body {
+            SubmitBody::Array(array) => array.template.requests.is_multi_node(),
+            SubmitBody::Graph(graph) => graph.templates.iter().any(|t| t.requests.is_multi_node()),
+        };
+        if is_multi_node {
+            return Err(SubmitRefusal::MultiNode);
+        }
+        let share = Share {
+            job: target.job,
+            job_name: target.name.clone(),
+            submit_dir: spec.submit_dir,
+            stream_dir: spec.stream_dir,
+        };
+        let (ids, kind) = match spec.body {
+            SubmitBody::Array(array) => {
+                let ids = match array.ids {
+                    ArrayIds::Given(ids) => ids,
+                    ArrayIds::Next(count) => self.next_ids(target.job, count)?,
+                };
+                self.check_new(target.job, &ids)?;
+                let template = self.share_template(&share, array.template);
+                (ids, SubmitKind::Array { template, entries: array.entries })
+            }
+            SubmitBody::Graph(spec) => {
+                let (ids, positions, graph) = build_graph(&spec)?;
+                self.check_new(target.job, &ids)?;
+                let template_of =
+                    positions.iter().map(|p| spec.tasks[*p as usize].template).collect();
+                let templates = spec
+                    .templates
+                    .into_iter()
+                    .map(|template| self.share_template(&share, template))
+                    .collect();
+                (ids, SubmitKind::Graph { templates, template_of, graph: Box::new(graph) })
+            }
+        };
+        let tasks = TaskTable::new(ids.len());
+        let Share { submit_dir, stream_dir, .. } = share;
+        let submit = Submit { ids, submit_dir, stream_dir, kind, tasks };
+        Ok(self.add_submit(now, target, submit))
+    }
+
+    fn target(&self, target: SubmitTarget) -> Result<Target, SubmitRefusal> {
+        match target {
+            SubmitTarget::NewJob { name, max_fails } => {
+                let job = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
+                Ok(Target { job, is_new: true, name, max_fails })
+            }
+            SubmitTarget::Attach(id) => {
+                let job = self.jobs.get(&id).ok_or(SubmitRefusal::JobNotFound(id))?;
+                if !job.is_open {
+                    return Err(SubmitRefusal::JobNotOpen(id));
+                }
+                let (name, max_fails) = (job.name.clone(), job.max_fails);
+                Ok(Target { job: id, is_new: false, name, max_fails })
+            }
+        }
+    }
+
+    fn next_job_id(&self) -> Option<JobId> {
+        self.last_job.checked_add(1).map(JobId)
+    }
+
+    fn next_ids(&self, job: JobId, count: u32) -> Result<IdArray, SubmitRefusal> {
+        let highest = self.jobs.get(&job).and_then(Job::max_task_id);
+        let first = match highest {
+            Some(id) => id.checked_add(1).ok_or(SubmitRefusal::TooManyTasks)?,
+            None => 0,
+        };
+        IdArray::consecutive(first, count).map_err(|_| SubmitRefusal::TooManyTasks)
+    }
+
+    fn check_new(&self, job: JobId, ids: &IdArray) -> Result<(), SubmitRefusal> {
+        let Some(existing) = self.jobs.get(&job) else { return Ok(()) };
+        if let Some(task) = existing.first_existing(ids) {
+            return Err(SubmitRefusal::TaskExists(task, job));
+        }
+        let total = existing.counts().total().checked_add(ids.len());
+        total.map(|_| ()).ok_or(SubmitRefusal::TooManyTasks)
+    }
+
+    fn share_template(&mut self, share: &Share, task: Arc<TaskTemplate>) -> Arc<SharedTemplate> {
+        self.last_template = self.last_template.wrapping_add(1);
+        Arc::new(SharedTemplate {
+            id: TemplateId(self.last_template),
+            job: share.job,
+            job_name: share.job_name.clone(),
+            submit_dir: share.submit_dir.clone(),
+            stream_dir: share.stream_dir.clone(),
+            class: self.classes.intern(&task.requests),
+            task,
+        })
+    }
+
+    /// Adds a checked submit and queues what can run.
+    fn add_submit(&mut self, now: Now, target: Target, submit: Submit) -> JobId {
+        let id = target.job;
+        if target.is_new {
+            self.last_job = id.0;
+            let job = Job::new(id, target.name, target.max_fails, false, now.wall);
+            self.jobs.insert(id, job);
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return id };
+        let number = job.add_submit(submit);
+        let ready = ready_ranges(job, number);
+        for (key, from, to) in ready {
+            self.ready.insert(key, id, number, from, to);
+        }
+        self.needs_schedule = true;
+        self.changed.insert(id);
+        id
+    }
+}
+
+/// What the tasks of one submit share besides their template.
+struct Share {
+    job: JobId,
+    job_name: Box<str>,
+    submit_dir: crate::template::ByteText,
+    stream_dir: Option<crate::template::ByteText>,
+}
+
+/// Index ranges of a new submit that wait for nothing.
+fn ready_ranges(job: &Job, number: u32) -> Vec<(QueueKey, u32, u32)> {
+    let slot = |index| TaskSlot { submit: number, index };
+    let Some(submit) = job.submit(slot(0)) else { return Vec::new() };
+    match submit.graph() {
+        None => ServerState::queue_key(job, slot(0))
+            .map(|key| (key, 0, submit.ids.len()))
+            .into_iter()
+            .collect(),
+        Some(graph) => (0..submit.ids.len())
+            .filter(|index| graph.unfinished(*index) == 0)
+            .filter_map(|index| {
+                ServerState::queue_key(job, slot(index)).map(|key| (key, index, index + 1))
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,326 @@
+//! What workers do: register, report, go.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Effect, EndedRow, LinkId, Report, ServerState, StartedRow, WorkerMessage};
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::job::TaskSlot;
+use crate::outcome::{LostReason, Outcome, Usage};
+use crate::task::{Phase, TaskEnd};
+use crate::template::CrashLimit;
+use crate::time::Now;
+use crate::worker::{Assigned, Worker};
+use crate::worker_config::WorkerConfig;
+
+/// A timer that comes this much too late means that the server itself stood still; then the workers
+/// are not to blame for missing heartbeats and get another period.
+const STALL_MIN: Duration = Duration::from_millis(500);
+
+impl ServerState {
+    pub(super) fn on_worker_connected(
+        &mut self,
+        now: Now,
+        link: LinkId,
+        config: WorkerConfig,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(id) = self.last_worker.checked_add(1).map(WorkerId) else { return };
+        self.last_worker = id.0;
+        let totals = self.classes.totals(&config.resources);
+        let worker = Worker::new(id, Arc::new(config), totals, now.mono, now.wall);
+        self.heartbeats.insert((worker.heartbeat_deadline, id));
+        self.workers.insert(id, worker);
+        self.needs_schedule = true;
+        effects.push(Effect::Registered(link, id));
+    }
+
+    pub(super) fn on_worker_message(
+        &mut self,
+        now: Now,
+        id: WorkerId,
+        message: WorkerMessage,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.is_connected()) else {
+            self.ignored.unknown_workers += 1;
+            return;
+        };
+        match message {
+            WorkerMessage::Heartbeat => {
+                self.heartbeats.remove(&(worker.heartbeat_deadline, id));
+                worker.note_heartbeat(now.mono);
+                self.heartbeats.insert((worker.heartbeat_deadline, id));
+            }
+            WorkerMessage::Report(report) => self.on_report(now, id, report, effects),
+            WorkerMessage::Goodbye(reason) => self.lose_worker(now, id, reason, effects),
+        }
+    }
+
+    pub(super) fn on_worker_gone(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) {
+        let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_connected()) else {
+            return;
+        };
+        let reason = worker.stopping.unwrap_or(LostReason::ConnectionLost);
+        self.lose_worker(now, id, reason, effects);
+    }
+
+    pub(super) fn on_timer(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let due: Vec<(crate::time::Time, WorkerId)> =
+            self.heartbeats.iter().take_while(|(time, _)| *time <= now.mono).copied().collect();
+        for (deadline, id) in due {
+            if now.mono.since(deadline) >= STALL_MIN {
+                self.heartbeats.remove(&(deadline, id));
+                if let Some(worker) = self.workers.get_mut(&id) {
+                    worker.note_heartbeat(now.mono);
+                    self.heartbeats.insert((worker.heartbeat_deadline, id));
+                }
+            } else {
+                self.lose_worker(now, id, LostReason::HeartbeatLost, effects);
+            }
+        }
+    }
+
+    fn on_report(&mut self, now: Now, id: WorkerId, report: Report, effects: &mut Vec<Effect>) {
+        let mut touched = BTreeSet::new();
+        for row in report.started {
+            self.on_started(now, id, row);
+            touched.insert(row.task.job);
+        }
+        let ended = u32::try_from(report.ended.len()).unwrap_or(u32::MAX);
+        for row in report.ended {
+            touched.insert(row.task.job);
+            self.on_ended(now, id, row, effects);
+        }
+        for (task, instance) in report.retracted {
+            self.on_retracted(id, task, instance);
+        }
+        let classes = &self.classes;
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.count_ended(now.mono, ended);
+            worker.promote(|key| classes.get(key.class).cloned());
+        }
+        for job in touched {
+            self.note_job_progress(now, job, effects);
+        }
+        self.needs_schedule = true;
+    }
+
+    fn on_started(&mut self, now: Now, id: WorkerId, row: StartedRow) {
+        let classes = &self.classes;
+        let assigned = self.workers.get_mut(&id).and_then(|worker| {
+            worker.start(row.task, row.instance, |key| classes.get(key.class).cloned())
+        });
+        let Some(assigned) = assigned else {
+            self.ignored.stale_rows += 1;
+            return;
+        };
+        if self.holds(id, row.task.job, &assigned) == Some(Phase::Queued) {
+            let at = now.wall.minus(row.age);
+            self.note_start(id, row.task, assigned.slot, at);
+            if let Some(job) = self.jobs.get_mut(&row.task.job) {
+                job.set_phase(assigned.slot, Phase::Running);
+            }
+        }
+    }
+
+    /// Phase of the task, if this worker's instance is the current one and has not ended.
+    fn holds(&self, id: WorkerId, job: JobId, assigned: &Assigned) -> Option<Phase> {
+        let record = self.jobs.get(&job)?.record(assigned.slot)?;
+        let is_current = record.worker() == id
+            && record.instance() == assigned.instance
+            && matches!(record.phase(), Phase::Queued | Phase::Running);
+        is_current.then(|| record.phase())
+    }
+
+    fn note_start(
+        &mut self,
+        id: WorkerId,
+        task: TaskKey,
+        slot: TaskSlot,
+        at: crate::time::Timestamp,
+    ) {
+        if let Some(job) = self.jobs.get_mut(&task.job) {
+            job.workers.insert(id);
+            if let Some(record) = job.touch(slot) {
+                record.start(at);
+            }
+        }
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.last_task = Some((task, at));
+        }
+    }
+
+    fn on_ended(&mut self, now: Now, id: WorkerId, row: EndedRow, effects: &mut Vec<Effect>) {
+        let job = row.task.job;
+        let known = self.workers.get(&id).and_then(|worker| {
+            worker.assigned().get(&row.task).filter(|a| a.instance == row.instance).copied()
+        });
+        let current = known.and_then(|assigned| self.holds(id, job, &assigned));
+        if row.outcome == Outcome::Killed && current.is_some() {
+            // The worker ends and kills its tasks: they are requeued when it is gone, because only
+            // then is known why.
+            return;
+        }
+        let classes = &self.classes;
+        let assigned = self.workers.get_mut(&id).and_then(|worker| {
+            worker.remove(row.task, row.instance, |key| classes.get(key.class).cloned())
+        });
+        let Some(assigned) = assigned else {
+            self.ignored.stale_rows += 1;
+            return;
+        };
+        let Some(phase) = current else { return };
+        let at = now.wall.minus(row.age);
+        if phase == Phase::Queued {
+            self.note_start(id, row.task, assigned.slot, at.minus(row.run));
+        }
+        let end = TaskEnd { outcome: row.outcome, at, run: row.run, usage: row.usage };
+        self.end_task(now, job, assigned.slot, &end, effects);
+    }
+
+    fn on_retracted(&mut self, id: WorkerId, task: TaskKey, instance: InstanceId) {
+        let classes = &self.classes;
+        let assigned = self.workers.get_mut(&id).and_then(|worker| {
+            worker.remove(task, instance, |key| classes.get(key.class).cloned())
+        });
+        let Some(assigned) = assigned else {
+            self.ignored.stale_rows += 1;
+            return;
+        };
+        if self.holds(id, task.job, &assigned).is_some() {
+            self.requeue(task.job, assigned.slot);
+        }
+    }
+
+    fn requeue(&mut self, job: JobId, slot: TaskSlot) {
+        if let Some(found) = self.jobs.get_mut(&job) {
+            found.set_phase(slot, Phase::Waiting);
+        }
+        self.make_ready(job, slot);
+    }
+
+    /// Records the final end of a task and what follows from it for others.
+    fn end_task(
+        &mut self,
+        now: Now,
+        id: JobId,
+        slot: TaskSlot,
+        end: &TaskEnd,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let finished = end.outcome == Outcome::Finished;
+        job.record_end(slot, end);
+        job.set_phase(slot, if finished { Phase::Finished } else { Phase::Failed });
+        if let Some(task) = job.task_id(slot) {
+            self.watches.note_ended(id, task);
+        }
+        if finished {
+            for free in job.release_dependents(slot) {
+                self.make_ready(id, free);
+            }
+            return;
+        }
+        let exceeds = job.exceeds_max_fails();
+        for dependent in job.descendants(slot) {
+            if job.phase(dependent) == Some(Phase::Waiting) {
+                job.set_phase(dependent, Phase::Aborted);
+                if let Some(task) = job.task_id(dependent) {
+                    self.watches.note_ended(id, task);
+                }
+            }
+        }
+        if exceeds {
+            self.end_job(now, id, Phase::Aborted, effects);
+        }
+    }
+
+    /// Forgets a connection: its tasks go back or fail, the worker stays listed.
+    fn lose_worker(
+        &mut self,
+        now: Now,
+        id: WorkerId,
+        reason: LostReason,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.is_connected()) else {
+            return;
+        };
+        worker.ended = Some((now.wall, reason));
+        worker.templates.clear();
+        self.heartbeats.remove(&(worker.heartbeat_deadline, id));
+        let tasks = worker.clear();
+        effects.push(Effect::DropWorker(id));
+        let mut touched = BTreeSet::new();
+        for (task, assigned) in tasks {
+            let record = self.jobs.get(&task.job).and_then(|job| job.record(assigned.slot));
+            let phase = record
+                .filter(|r| r.worker() == id && r.instance() == assigned.instance)
+                .map(crate::task::TaskRecord::phase);
+            match phase {
+                Some(Phase::Queued) => self.requeue(task.job, assigned.slot),
+                Some(Phase::Running) => {
+                    self.on_running_task_lost(now, task.job, assigned.slot, reason, effects);
+                }
+                Some(
+                    Phase::Waiting
+                    | Phase::Finished
+                    | Phase::Failed
+                    | Phase::Canceled
+                    | Phase::Aborted,
+                )
+                | None => {}
+            }
+            touched.insert(task.job);
+        }
+        for job in touched {
+            self.note_job_progress(now, job, effects);
+        }
+        self.needs_schedule = true;
+    }
+
+    fn on_running_task_lost(
+        &mut self,
+        now: Now,
+        id: JobId,
+        slot: TaskSlot,
+        reason: LostReason,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let limit = job
+            .submit(slot)
+            .and_then(|submit| submit.template(slot.index))
+            .map_or(CrashLimit::default(), |template| template.task.crash_limit);
+        let Some(record) = job.touch(slot) else { return };
+        let crashes = if reason.is_crash() { record.count_crash() } else { record.crash_count() };
+        let started = record.started().unwrap_or(now.wall);
+        let text = match limit {
+            CrashLimit::NeverRestart => {
+                Some("Task was running on a lost worker while never restart flag was set.".into())
+            }
+            CrashLimit::Max(max) if reason.is_crash() && crashes >= max => Some(format!(
+                "Task was running on a worker that was lost; the task has occurred {crashes} times \
+                 in this situation and limit was reached."
+            )),
+            CrashLimit::Max(_) | CrashLimit::Unlimited => None,
+        };
+        match text {
+            Some(text) => {
+                let end = TaskEnd {
+                    outcome: Outcome::Message(text.into()),
+                    at: now.wall,
+                    run: now.wall.since(started),
+                    usage: Usage::default(),
+                };
+                self.end_task(now, id, slot, &end, effects);
+            }
+            None => {
+                record.supersede();
+                self.requeue(id, slot);
+            }
+        }
+    }
+}

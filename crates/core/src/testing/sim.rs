@@ -1,0 +1,537 @@
+//! A seeded simulation of the server's state with virtual workers and clients.
+//!
+//! Virtual time, a deterministic random source, links that delay, workers that die with or without a
+//! goodbye, are cut off, or come back as new ones; clients that submit, cancel and watch. After every
+//! input the invariants of [`ServerState`] are checked. At the end everything is healed and each task
+//! must reach a final state; the log of one seed is always the same.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{template, worker_config};
+use crate::id::{InstanceId, TaskId, TaskKey, WorkerId};
+use crate::outcome::{LostReason, Outcome, Usage};
+use crate::range::IdArray;
+use crate::resource::request::{RequestVariants, ResourceRequest};
+use crate::selector::Selector;
+use crate::server_state::{
+    Command, Effect, EndedRow, Input, LinkId, Report, RequestId, ServerState, StartedRow,
+    WatchSpec, WorkerCommand, WorkerMessage,
+};
+use crate::template::{
+    ArrayIds, ArraySpec, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
+};
+use crate::time::{Now, Time, Timestamp};
+
+/// Small deterministic generator (splitmix64, Steele, Lea, Flood 2014).
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// Starts from a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which must not be 0.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        u32::try_from(self.next() % u64::from(bound)).unwrap_or(0)
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// One instance as a virtual worker sees it.
+#[derive(Clone, Copy, Debug)]
+struct VirtualTask {
+    instance: InstanceId,
+    cpus: u32,
+    started: bool,
+}
+
+/// A virtual worker: does what the server says, at its own pace.
+#[derive(Debug)]
+struct VirtualWorker {
+    cpus: u32,
+    tasks: BTreeMap<TaskKey, VirtualTask>,
+    /// Cpus of each template it was sent, with the job.
+    templates: BTreeMap<u32, (u32, crate::id::JobId)>,
+    /// Commands under way to it.
+    inbox: VecDeque<WorkerCommand>,
+    /// Messages under way to the server, in order.
+    outbox: VecDeque<WorkerMessage>,
+    stopping: bool,
+}
+
+impl VirtualWorker {
+    fn free(&self) -> u32 {
+        let used: u32 = self.tasks.values().filter(|t| t.started).map(|t| t.cpus).sum();
+        assert!(used <= self.cpus, "a worker never runs more than it has");
+        self.cpus - used
+    }
+}
+
+/// What a run came to; equal for equal seeds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// Inputs that were applied.
+    pub inputs: u64,
+    /// Tasks submitted.
+    pub tasks: u64,
+    /// Workers lost.
+    pub lost_workers: u64,
+    /// Hash of all effects, in order.
+    pub log_hash: u64,
+}
+
+/// The simulated world.
+#[derive(Debug)]
+pub struct World {
+    rng: Rng,
+    now: Now,
+    state: ServerState,
+    workers: BTreeMap<WorkerId, VirtualWorker>,
+    joining: BTreeMap<LinkId, u32>,
+    next_link: u64,
+    next_request: u64,
+    watching: BTreeSet<RequestId>,
+    /// Final states seen once must stay.
+    finals: BTreeMap<TaskKey, crate::task::TaskState>,
+    /// Instances that a worker really finished, for the exactly-once check.
+    started_instances: BTreeMap<TaskKey, BTreeSet<(WorkerId, InstanceId)>>,
+    summary: Summary,
+}
+
+impl World {
+    /// An empty world.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            rng: Rng::new(seed),
+            now: Now { mono: Time(0), wall: Timestamp(1_000_000_000) },
+            state: ServerState::new(),
+            workers: BTreeMap::new(),
+            joining: BTreeMap::new(),
+            next_link: 0,
+            next_request: 0,
+            watching: BTreeSet::new(),
+            finals: BTreeMap::new(),
+            started_instances: BTreeMap::new(),
+            summary: Summary::default(),
+        }
+    }
+
+    /// Runs `steps` random steps, heals everything and requires that all work ends.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant breaks or a task is left over.
+    pub fn run(seed: u64, steps: u32) -> Summary {
+        let mut world = Self::new(seed);
+        world.join();
+        for _ in 0..steps {
+            world.step();
+        }
+        world.heal();
+        world.summary
+    }
+
+    fn step(&mut self) {
+        let pause = u64::from(self.rng.below(3_000_000));
+        self.advance(Duration::from_nanos(pause));
+        match self.rng.below(100) {
+            0..6 => self.submit_array(),
+            6..9 => self.submit_graph(),
+            9..11 => self.cancel_some(),
+            11..14 => self.join(),
+            14..16 => self.lose_one(),
+            16 => self.say_goodbye(),
+            17..19 => self.watch_some(),
+            19 => self.send_nonsense(),
+            20..55 => self.work_somewhere(),
+            55..80 => self.deliver_to_server(),
+            _ => self.deliver_to_worker(),
+        }
+    }
+
+    fn advance(&mut self, by: Duration) {
+        self.now.mono = self.now.mono + by;
+        self.now.wall = self.now.wall.plus(by);
+        if self.state.next_deadline().is_some_and(|deadline| deadline <= self.now.mono) {
+            self.apply(Input::Timer);
+        }
+    }
+
+    fn apply(&mut self, input: Input) {
+        let mut effects = Vec::new();
+        self.state.apply(self.now, input, &mut effects);
+        self.state.settle(self.now, &mut effects);
+        self.summary.inputs += 1;
+        for effect in effects {
+            self.hash(&format!("{effect:?}"));
+            self.carry_out(effect);
+        }
+        self.state.check_invariants();
+        self.check_finals();
+    }
+
+    fn hash(&mut self, text: &str) {
+        for byte in text.bytes() {
+            // FNV-1a.
+            self.summary.log_hash =
+                (self.summary.log_hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Registered(link, id) => {
+                let cpus = self.joining.remove(&link).expect("only links that join are answered");
+                let worker = VirtualWorker {
+                    cpus,
+                    tasks: BTreeMap::new(),
+                    templates: BTreeMap::new(),
+                    inbox: VecDeque::new(),
+                    outbox: VecDeque::new(),
+                    stopping: false,
+                };
+                self.workers.insert(id, worker);
+            }
+            Effect::ToWorker(id, command) => {
+                if let Some(worker) = self.workers.get_mut(&id) {
+                    worker.inbox.push_back(command);
+                }
+            }
+            Effect::DropWorker(id) => {
+                self.workers.remove(&id);
+                self.summary.lost_workers += 1;
+            }
+            Effect::WatchUpdate(request, update) => {
+                assert!(self.watching.contains(&request), "updates go to who asked, until done");
+                if update.done {
+                    self.watching.remove(&request);
+                    assert!(update.jobs.iter().all(|job| job.ended), "done means all ended");
+                }
+            }
+            Effect::Reply(..) => {}
+        }
+    }
+
+    fn check_finals(&mut self) {
+        for (key, state) in &self.finals {
+            let job = &self.state.jobs()[&key.job];
+            let slot = job.find(key.task).expect("tasks do not vanish");
+            let phase = job.phase(slot).expect("tasks do not vanish");
+            assert_eq!(phase.state(), *state, "final state of {key} never changes");
+        }
+    }
+
+    fn note_finals(&mut self) {
+        for job in self.state.jobs().values() {
+            for (submit, number) in job.submits.iter().zip(0..) {
+                for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+                    if !phase.is_terminal() {
+                        continue;
+                    }
+                    for index in from..to {
+                        let slot = crate::job::TaskSlot { submit: number, index };
+                        let task = job.task_id(slot).expect("index is in range");
+                        self.finals.insert(TaskKey::new(job.id, task), phase.state());
+                    }
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, command: Command) -> RequestId {
+        self.next_request += 1;
+        let id = RequestId(self.next_request);
+        if matches!(command, Command::Watch(_)) {
+            self.watching.insert(id);
+        }
+        self.apply(Input::Request(id, command));
+        id
+    }
+
+    fn submit(&mut self, body: SubmitBody, max_fails: Option<u32>) {
+        let spec = SubmitSpec {
+            target: SubmitTarget::NewJob { name: "sim".into(), max_fails },
+            submit_dir: Box::from(*b"/w"),
+            stream_dir: None,
+            body,
+        };
+        self.request(Command::Submit(Box::new(spec)));
+    }
+
+    fn random_template(&mut self) -> Arc<crate::template::TaskTemplate> {
+        let mut made = template(&["true"]);
+        let cpus = 1 + self.rng.below(3);
+        made.requests = RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid");
+        made.priority = i32::try_from(self.rng.below(3)).expect("small");
+        if self.rng.chance(20) {
+            made.crash_limit = crate::template::CrashLimit::NeverRestart;
+        }
+        Arc::new(made)
+    }
+
+    fn submit_array(&mut self) {
+        let template = self.random_template();
+        let count = 1 + self.rng.below(15);
+        self.summary.tasks += u64::from(count);
+        let ids = ArrayIds::Given(IdArray::consecutive(self.rng.below(5), count).expect("fits"));
+        let max_fails = self.rng.chance(30).then(|| self.rng.below(4));
+        self.submit(SubmitBody::Array(ArraySpec { ids, entries: None, template }), max_fails);
+    }
+
+    fn submit_graph(&mut self) {
+        let count = 2 + self.rng.below(12);
+        self.summary.tasks += u64::from(count);
+        let templates = vec![self.random_template(), self.random_template()];
+        let tasks = (0..count)
+            .map(|id| GraphTask {
+                id: TaskId(id),
+                template: self.rng.below(2),
+                deps: (0..id).filter(|_| self.rng.chance(25)).map(TaskId).collect(),
+            })
+            .collect();
+        self.submit(SubmitBody::Graph(GraphSpec { templates, tasks }), None);
+    }
+
+    fn cancel_some(&mut self) {
+        let last = self.state.last_job().map_or(1, |job| job.0);
+        let id = 1 + self.rng.below(last + 1);
+        let jobs = Selector::Ids(IdArray::consecutive(id, 1).expect("fits"));
+        self.request(Command::CancelJobs { jobs, reason: "why not".into() });
+    }
+
+    fn watch_some(&mut self) {
+        let spec = WatchSpec {
+            jobs: if self.rng.chance(50) { Selector::All } else { Selector::Last },
+            until_idle: self.rng.chance(50),
+            with_progress: self.rng.chance(50),
+            with_outcomes: self.rng.chance(50),
+            interval: Duration::from_millis(u64::from(self.rng.below(20))),
+        };
+        let id = self.request(Command::Watch(spec));
+        if self.rng.chance(20) {
+            self.watching.remove(&id);
+            self.apply(Input::RequestGone(id));
+        }
+    }
+
+    fn join(&mut self) {
+        if self.workers.len() >= 6 {
+            return;
+        }
+        self.next_link += 1;
+        let (link, cpus) = (LinkId(self.next_link), 1 + self.rng.below(4));
+        self.joining.insert(link, cpus);
+        self.apply(Input::WorkerConnected(link, worker_config(cpus)));
+    }
+
+    fn pick(&mut self) -> Option<WorkerId> {
+        let count = u32::try_from(self.workers.len()).expect("few");
+        let nth = if count == 0 { return None } else { self.rng.below(count) };
+        self.workers.keys().nth(nth as usize).copied()
+    }
+
+    fn lose_one(&mut self) {
+        if let Some(id) = self.pick() {
+            self.workers.remove(&id);
+            self.apply(Input::WorkerGone(id));
+        }
+    }
+
+    fn say_goodbye(&mut self) {
+        if let Some(id) = self.pick() {
+            let reason = [LostReason::Stopped, LostReason::IdleTimeout][self.rng.below(2) as usize];
+            let worker = self.workers.get_mut(&id).expect("just picked");
+            let killed: Vec<EndedRow> = worker
+                .tasks
+                .iter()
+                .map(|(task, t)| ended(*task, t.instance, Outcome::Killed))
+                .collect();
+            let report = Report { ended: killed, ..Report::default() };
+            worker.outbox.push_back(WorkerMessage::Report(report));
+            worker.outbox.push_back(WorkerMessage::Goodbye(reason));
+            worker.stopping = true;
+        }
+    }
+
+    /// Messages from nobody, about nothing, or twice.
+    fn send_nonsense(&mut self) {
+        let task = TaskKey::new(crate::id::JobId(self.rng.below(9)), TaskId(self.rng.below(9)));
+        let instance = InstanceId(self.rng.below(3));
+        let row = ended(task, instance, Outcome::Finished);
+        let worker = WorkerId(1_000 + self.rng.below(9));
+        let report = Report { ended: vec![row], ..Report::default() };
+        self.apply(Input::WorkerMessage(worker, WorkerMessage::Report(report)));
+        self.apply(Input::WorkerGone(worker));
+    }
+
+    /// A worker starts or ends something.
+    fn work_somewhere(&mut self) {
+        if let Some(id) = self.pick() {
+            self.work_at(id);
+        }
+    }
+
+    fn work_at(&mut self, id: WorkerId) {
+        let end_instead = self.rng.chance(50);
+        let outcome = match self.rng.below(12) {
+            0 => Outcome::ExitCode(1),
+            1 => Outcome::Message("cannot start".into()),
+            _ => Outcome::Finished,
+        };
+        let Some(worker) = self.workers.get_mut(&id).filter(|w| !w.stopping) else { return };
+        let mut report = Report::default();
+        if end_instead {
+            let running = worker.tasks.iter().find(|(_, t)| t.started).map(|(k, t)| (*k, *t));
+            let Some((task, found)) = running else { return };
+            worker.tasks.remove(&task);
+            report.ended.push(ended(task, found.instance, outcome));
+        } else {
+            let free = worker.free();
+            let next = worker.tasks.iter_mut().find(|(_, t)| !t.started && t.cpus <= free);
+            let Some((task, found)) = next else { return };
+            found.started = true;
+            let (task, instance) = (*task, found.instance);
+            let is_new = self.started_instances.entry(task).or_default().insert((id, instance));
+            assert!(is_new, "{task} instance {instance} starts once on {id}");
+            report.started.push(StartedRow { task, instance, age: Duration::ZERO });
+        }
+        worker.outbox.push_back(WorkerMessage::Report(report));
+    }
+
+    fn deliver_to_server(&mut self) {
+        let Some(id) = self.pick() else { return };
+        let heartbeat = self.rng.chance(30);
+        let worker = self.workers.get_mut(&id).expect("just picked");
+        let message = worker.outbox.pop_front();
+        if heartbeat {
+            self.apply(Input::WorkerMessage(id, WorkerMessage::Heartbeat));
+        }
+        if let Some(message) = message {
+            self.apply(Input::WorkerMessage(id, message));
+        }
+        self.note_finals();
+    }
+
+    fn deliver_to_worker(&mut self) {
+        let Some(id) = self.pick() else { return };
+        self.obey(id);
+    }
+
+    fn obey(&mut self, id: WorkerId) -> bool {
+        let Some(worker) = self.workers.get_mut(&id) else { return false };
+        let Some(command) = worker.inbox.pop_front() else { return false };
+        match command {
+            WorkerCommand::Assign { templates, assignments } => {
+                for shared in templates {
+                    let request = &shared.task.requests.as_slice()[0];
+                    let cpus = request.entries[0].amount.whole_part();
+                    let cpus = u32::try_from(cpus).expect("small");
+                    worker.templates.insert(shared.id.0, (cpus, shared.job));
+                }
+                for assignment in assignments {
+                    let (cpus, job) = worker.templates[&assignment.template.0];
+                    for task in assignment.ids.iter() {
+                        let key = TaskKey::new(job, TaskId(task));
+                        let made =
+                            VirtualTask { instance: assignment.instance, cpus, started: false };
+                        let old = worker.tasks.insert(key, made);
+                        assert!(old.is_none(), "{key} is assigned to {id} while it has it");
+                    }
+                }
+            }
+            WorkerCommand::DropTemplates(ids) => {
+                for template in ids {
+                    worker.templates.remove(&template.0);
+                }
+            }
+            WorkerCommand::Retract(tasks) => {
+                let mut report = Report::default();
+                for (task, instance) in tasks {
+                    let unstarted = worker.tasks.get(&task).is_some_and(|t| !t.started);
+                    if unstarted {
+                        worker.tasks.remove(&task);
+                        report.retracted.push((task, instance));
+                    }
+                }
+                worker.outbox.push_back(WorkerMessage::Report(report));
+            }
+            WorkerCommand::Kill(tasks) => {
+                let mut report = Report::default();
+                for (task, instance) in tasks {
+                    if worker.tasks.remove(&task).is_some() {
+                        report.ended.push(ended(task, instance, Outcome::Killed));
+                    }
+                }
+                worker.outbox.push_back(WorkerMessage::Report(report));
+            }
+            WorkerCommand::Stop => {
+                worker.outbox.push_back(WorkerMessage::Goodbye(LostReason::Stopped));
+                worker.stopping = true;
+            }
+        }
+        true
+    }
+
+    /// No more faults: a large worker joins, everything is delivered and run to the end.
+    fn heal(&mut self) {
+        self.next_link += 1;
+        let link = LinkId(self.next_link);
+        self.joining.insert(link, 8);
+        self.apply(Input::WorkerConnected(link, worker_config(8)));
+        for round in 0..20_000 {
+            self.note_finals();
+            if self.state.jobs().values().all(crate::job::Job::is_completed) && self.is_quiet() {
+                self.advance(Duration::from_millis(50));
+                assert!(self.watching.is_empty(), "every watch ends with its jobs");
+                return;
+            }
+            for id in self.workers.keys().copied().collect::<Vec<_>>() {
+                if round % 1_000 == 0 {
+                    self.apply(Input::WorkerMessage(id, WorkerMessage::Heartbeat));
+                }
+                while self.obey(id) {}
+                self.work_at(id);
+                while let Some(message) =
+                    self.workers.get_mut(&id).and_then(|w| w.outbox.pop_front())
+                {
+                    self.apply(Input::WorkerMessage(id, message));
+                }
+            }
+            self.advance(Duration::from_millis(1));
+        }
+        let left: u32 = self.state.jobs().values().map(|job| job.counts().unfinished()).sum();
+        panic!("{left} tasks never ended although all faults were healed");
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.workers.values().all(|w| w.outbox.is_empty() && w.inbox.is_empty())
+    }
+}
+
+fn ended(task: TaskKey, instance: InstanceId, outcome: Outcome) -> EndedRow {
+    EndedRow {
+        task,
+        instance,
+        outcome,
+        age: Duration::ZERO,
+        run: Duration::from_micros(10),
+        usage: Usage::default(),
+    }
+}
