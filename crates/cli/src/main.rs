@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod error;
 mod parse;
+mod submit;
 
 fn main() {}

@@ -1,0 +1,179 @@
+//! What can go wrong in a command, how it is told, and with which exit code.
+//!
+//! Messages are complete sentences for people. Refusals of the server carry the prefix `Error: `, which
+//! scripts look for; errors found here do not.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+/// Exit codes; scripts rely on them.
+pub(crate) mod exit {
+    /// Everything went well.
+    pub(crate) const OK: u8 = 0;
+    /// Any error while running.
+    pub(crate) const FAILURE: u8 = 1;
+    /// The command line could not be parsed.
+    pub(crate) const USAGE: u8 = 2;
+    /// Ended by an interrupt, as a shell reports SIGINT.
+    pub(crate) const INTERRUPTED: u8 = 130;
+    /// Standard output was closed, as a shell reports SIGPIPE.
+    pub(crate) const CLOSED_PIPE: u8 = 141;
+}
+
+/// Why a command ends without success.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum CliError {
+    /// A message, with what led to it.
+    Failed {
+        /// The message.
+        message: String,
+        /// Causes, outermost first.
+        causes: Vec<String>,
+        /// A drawing that only people get to see.
+        drawing: Option<String>,
+    },
+    /// Standard output was closed by its reader; nothing is told.
+    ClosedPipe,
+    /// Everything was told already; only the exit code is left.
+    Told(u8),
+}
+
+/// Result of a command.
+pub(crate) type CliResult<T> = Result<T, CliError>;
+
+impl CliError {
+    /// A problem found on this side.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self::Failed {
+            message: message.into(),
+            causes: Vec::new(),
+            drawing: None,
+        }
+    }
+
+    /// A refusal in the server's words, also where this side could tell without asking.
+    pub(crate) fn refused(message: &str) -> Self {
+        Self::new(format!("Error: {message}"))
+    }
+
+    /// A problem with everything that led to it.
+    pub(crate) fn caused(message: impl Into<String>, source: &dyn Error) -> Self {
+        let mut causes = vec![source.to_string()];
+        let mut next = source.source();
+        while let Some(error) = next {
+            causes.push(error.to_string());
+            next = error.source();
+        }
+        Self::Failed {
+            message: message.into(),
+            causes,
+            drawing: None,
+        }
+    }
+
+    /// Adds a drawing for people.
+    pub(crate) fn with_drawing(self, text: String) -> Self {
+        match self {
+            Self::Failed {
+                message, causes, ..
+            } => Self::Failed {
+                message,
+                causes,
+                drawing: Some(text),
+            },
+            Self::ClosedPipe | Self::Told(_) => self,
+        }
+    }
+
+    /// An error of writing to standard output.
+    pub(crate) fn from_output(error: &std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Self::ClosedPipe;
+        }
+        Self::caused("Cannot write to standard output", error)
+    }
+
+    /// Exit code of the process.
+    pub(crate) const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Failed { .. } => exit::FAILURE,
+            Self::ClosedPipe => exit::CLOSED_PIPE,
+            Self::Told(code) => *code,
+        }
+    }
+
+    /// The message with its causes; `None` if there is nothing to tell.
+    pub(crate) fn text(&self) -> Option<String> {
+        let Self::Failed {
+            message, causes, ..
+        } = self
+        else {
+            return None;
+        };
+        let mut text = message.clone();
+        match causes.as_slice() {
+            [] => {}
+            [cause] => {
+                let _ = write!(text, "\n\nCaused by:\n    {}", indented(cause));
+            }
+            several => {
+                text.push_str("\n\nCaused by:");
+                for (i, cause) in several.iter().enumerate() {
+                    let _ = write!(text, "\n    {i}: {}", indented(cause));
+                }
+            }
+        }
+        Some(text)
+    }
+
+    /// The drawing, if there is one.
+    pub(crate) fn drawing(&self) -> Option<&str> {
+        match self {
+            Self::Failed { drawing, .. } => drawing.as_deref(),
+            Self::ClosedPipe | Self::Told(_) => None,
+        }
+    }
+}
+
+impl From<std::io::Error> for CliError {
+    /// Only writing to standard output is converted by `?`; other places add what they did.
+    fn from(error: std::io::Error) -> Self {
+        Self::from_output(&error)
+    }
+}
+
+fn indented(text: &str) -> String {
+    text.replace('\n', "\n    ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn causes_are_indented_and_numbered() {
+        let io = std::io::Error::from_raw_os_error(2);
+        let one = CliError::caused("Cannot read F", &io);
+        assert_eq!(
+            one.text().as_deref(),
+            Some("Cannot read F\n\nCaused by:\n    No such file or directory (os error 2)")
+        );
+        let two = CliError::caused("Cannot read F", &Outer(io));
+        assert_eq!(
+            two.text().as_deref(),
+            Some(
+                "Cannot read F\n\nCaused by:\n    0: outer\n    1: No such file or directory (os error 2)"
+            )
+        );
+    }
+
+    #[test]
+    fn a_closed_pipe_is_quiet() {
+        let error = CliError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert_eq!((error.text(), error.exit_code()), (None, 141));
+    }
+}

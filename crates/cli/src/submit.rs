@@ -1,0 +1,37 @@
+//! From command lines, scripts and job files to a validated submit.
+//!
+//! Nothing here talks to a server. Files named by the user are read; what they say is parsed once into
+//! `hq-core` types. Warnings are returned, not logged, so that the caller decides who sees them.
+
+use std::path::Path;
+
+use hq_core::template::SubmitSpec;
+
+pub(crate) mod build;
+pub(crate) mod directives;
+pub(crate) mod entries;
+pub(crate) mod jobfile;
+pub(crate) mod placeholder;
+
+/// What a submit is resolved against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SubmitContext<'a> {
+    /// Directory in which the user submits; absolute.
+    pub(crate) submit_dir: &'a Path,
+    /// Uid of the server, if the access file tells it.
+    pub(crate) server_uid: Option<&'a str>,
+}
+
+/// A submit and what the user should know about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PreparedSubmit {
+    /// The submit.
+    pub(crate) spec: SubmitSpec,
+    /// Complete sentences.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The refusal of an option whose function is not there yet.
+pub(crate) fn not_supported(what: &str) -> crate::error::CliError {
+    crate::error::CliError::new(format!("{what} is not supported yet"))
+}

@@ -1,0 +1,339 @@
+//! From options and a command to a submit, with the checks and warnings in their documented order.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use hq_core::id::JobId;
+use hq_core::resource::amount::UNITS_PER_WHOLE;
+use hq_core::resource::request::{RequestVariants, ResourceRequest};
+use hq_core::template::{
+    ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
+    SubmitTarget, TaskTemplate,
+};
+
+use super::entries::{EntryList, read_json, read_lines};
+use super::placeholder::{self, PathRole};
+use super::{PreparedSubmit, SubmitContext, not_supported};
+use crate::args::submit::TaskOptions;
+use crate::error::{CliError, CliResult};
+use crate::parse::value::{EnvPair, StdioArg, into_bytes};
+
+/// More output files than this are worth a warning.
+const OUTPUT_FILES_MAX: u64 = 999;
+
+/// Default working directory.
+pub(crate) const DEFAULT_CWD: &[u8] = b"%{SUBMIT_DIR}";
+
+/// A submit as the user describes it.
+#[derive(Debug)]
+pub(crate) struct SubmitRequest {
+    /// Options, directives merged in.
+    pub(crate) options: TaskOptions,
+    /// Program and arguments, shebang included.
+    pub(crate) command: Vec<OsString>,
+    /// What every task reads from standard input.
+    pub(crate) stdin: Option<Vec<u8>>,
+    /// Open job to add to.
+    pub(crate) attach: Option<u32>,
+}
+
+/// Checks the options and builds the submit.
+pub(crate) fn build(
+    request: SubmitRequest,
+    context: SubmitContext<'_>,
+) -> CliResult<PreparedSubmit> {
+    let SubmitRequest {
+        options,
+        command,
+        stdin,
+        attach,
+    } = request;
+    refuse_unsupported(&options)?;
+    let requests = build_requests(&options)?;
+    let target = build_target(&options, &command, attach)?;
+    let (ids, entries) = build_ids(&options)?;
+    let count = match &ids {
+        ArrayIds::Given(ids) => ids.len(),
+        ArrayIds::Next(count) => *count,
+    };
+    let mut warnings = Vec::new();
+    let paths = build_paths(&options, context, count, &mut warnings)?;
+    let env = build_env(&options.env, &mut warnings);
+    let template = TaskTemplate {
+        args: command.into_iter().map(into_bytes).collect(),
+        env,
+        cwd: paths.cwd,
+        stdout: paths.stdout,
+        stderr: paths.stderr,
+        stdin: stdin.map(Arc::from),
+        task_dir: options.task_dir,
+        pin: options.pin.map_or(PinMode::None, PinMode::from),
+        time_limit: options.time_limit,
+        priority: options.priority.unwrap_or_default(),
+        crash_limit: options.crash_limit.unwrap_or_default(),
+        requests,
+    };
+    let spec = SubmitSpec {
+        target,
+        submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
+        stream_dir: None,
+        body: SubmitBody::Array(ArraySpec {
+            ids,
+            entries,
+            template: Arc::new(template),
+        }),
+    };
+    Ok(PreparedSubmit { spec, warnings })
+}
+
+/// Refuses options that parse but do nothing yet; nobody should believe they work.
+pub(crate) fn refuse_unsupported(options: &TaskOptions) -> CliResult<()> {
+    if options.stream.is_some() {
+        return Err(not_supported("--stream"));
+    }
+    if options.nodes.is_some_and(|count| count > 0) {
+        return Err(not_supported("--nodes"));
+    }
+    Ok(())
+}
+
+fn build_requests(options: &TaskOptions) -> CliResult<RequestVariants> {
+    let mut entries = options.resource.clone();
+    let names_cpus = entries.iter().any(|entry| &*entry.resource == "cpus");
+    if options.cpus.is_some() && names_cpus {
+        return Err(CliError::new(
+            "--cpus and --resource cpus=... cannot be combined",
+        ));
+    }
+    if let Some(cpus) = options.cpus {
+        entries.push(cpus.for_resource("cpus"));
+    } else if !names_cpus {
+        entries.extend(ResourceRequest::cpus(1).entries);
+    }
+    let request = ResourceRequest {
+        entries,
+        n_nodes: 0,
+        min_time: options.time_request.unwrap_or_default(),
+        weight: options
+            .weight
+            .unwrap_or(u32::try_from(UNITS_PER_WHOLE).unwrap_or(u32::MAX)),
+    };
+    RequestVariants::new(vec![request]).map_err(|error| CliError::new(error.to_string()))
+}
+
+fn build_target(
+    options: &TaskOptions,
+    command: &[OsString],
+    attach: Option<u32>,
+) -> CliResult<SubmitTarget> {
+    let Some(job) = attach else {
+        let name = options
+            .name
+            .clone()
+            .unwrap_or_else(|| default_name(command));
+        return Ok(SubmitTarget::NewJob {
+            name: name.into(),
+            max_fails: options.max_fails,
+        });
+    };
+    for (option, is_given) in [
+        ("--name", options.name.is_some()),
+        ("--max-fails", options.max_fails.is_some()),
+    ] {
+        if is_given {
+            return Err(CliError::new(format!(
+                "Parameter {option} is not allowed when submitting to an open job."
+            )));
+        }
+    }
+    Ok(SubmitTarget::Attach(JobId(job)))
+}
+
+fn default_name(command: &[OsString]) -> String {
+    let program = command.first().map(Path::new).and_then(Path::file_name);
+    let name = program
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    name.replace(['\n', '\t'], " ")
+}
+
+fn build_ids(options: &TaskOptions) -> CliResult<(ArrayIds, Option<Entries>)> {
+    let list = if let Some(path) = &options.each_line {
+        tracing::info!("Reading file: {}", path.display());
+        read_lines(path)?
+    } else if let Some(path) = &options.from_json {
+        tracing::info!("Reading json file: {}", path.display());
+        read_json(path)?
+    } else {
+        let ids = options
+            .array
+            .clone()
+            .map_or(ArrayIds::Next(1), ArrayIds::Given);
+        return Ok((ids, None));
+    };
+    with_entries(list, options.array.as_ref())
+}
+
+fn with_entries(
+    list: EntryList,
+    array: Option<&hq_core::range::IdArray>,
+) -> CliResult<(ArrayIds, Option<Entries>)> {
+    let (ids, entries) = match array {
+        Some(array) => list.select(array)?,
+        None => (ArrayIds::Next(list.count()?), list.finish()?),
+    };
+    Ok((ids, Some(entries)))
+}
+
+struct Paths {
+    cwd: ByteText,
+    stdout: StdioSpec,
+    stderr: StdioSpec,
+}
+
+fn build_paths(
+    options: &TaskOptions,
+    context: SubmitContext<'_>,
+    count: u32,
+    warnings: &mut Vec<String>,
+) -> CliResult<Paths> {
+    let cwd = options
+        .cwd
+        .as_deref()
+        .map_or(DEFAULT_CWD, |cwd| cwd.as_os_str().as_bytes());
+    check_cwd(cwd)?;
+    let stdout = raw_stdio(options.stdout.as_ref(), "stdout");
+    let stderr = raw_stdio(options.stderr.as_ref(), "stderr");
+    for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
+        if let StdioSpec::File { path, .. } = spec {
+            warnings.extend(placeholder::unknown_warning(path, role));
+        }
+    }
+    warnings.extend(placeholder::unknown_warning(cwd, PathRole::Cwd));
+    let resolver = PathResolver::new(cwd, context);
+    let paths = Paths {
+        stdout: resolver.stdio(stdout),
+        stderr: resolver.stdio(stderr),
+        cwd: resolver.cwd.clone().into(),
+    };
+    warn_about_files(&paths, count, warnings);
+    Ok(paths)
+}
+
+/// Refuses a working directory that is defined by itself.
+pub(crate) fn check_cwd(cwd: &[u8]) -> CliResult<()> {
+    if placeholder::contains(cwd, "CWD") {
+        return Err(CliError::new(
+            "Working directory path cannot contain the working directory placeholder `%{CWD}`.",
+        ));
+    }
+    Ok(())
+}
+
+fn warn_about_files(paths: &Paths, count: u32, warnings: &mut Vec<String>) {
+    let has_task_id = |path: &[u8]| placeholder::contains(path, "TASK_ID");
+    let mut files = 0;
+    for (name, spec) in [("stdout", &paths.stdout), ("stderr", &paths.stderr)] {
+        let StdioSpec::File { path, .. } = spec else {
+            continue;
+        };
+        files += u64::from(count);
+        let is_below_cwd = !path.starts_with(b"/");
+        if count > 1 && !has_task_id(path) && !(is_below_cwd && has_task_id(&paths.cwd)) {
+            warnings.push(format!(
+                "You have submitted an array job, but the `{name}` path does not contain the task ID placeholder.\n\
+                 Individual tasks might thus overwrite the file. Consider adding `%{{TASK_ID}}` to the `--{name}` value."
+            ));
+        }
+    }
+    if files > OUTPUT_FILES_MAX {
+        warnings.push(format!(
+            "The job will create {files} files for stdout and stderr. \
+             Consider using the `--stream` option to stream all outputs into a single file"
+        ));
+    }
+}
+
+/// A stream with its default path filled in and every placeholder in place.
+pub(crate) fn raw_stdio(arg: Option<&StdioArg>, suffix: &str) -> StdioSpec {
+    let default = || format!("%{{CWD}}/job-%{{JOB_ID}}/%{{TASK_ID}}.{suffix}").into_bytes();
+    match arg {
+        None => StdioSpec::File {
+            path: default().into(),
+            remove_if_finished: false,
+        },
+        Some(StdioArg::None) => StdioSpec::None,
+        Some(StdioArg::File {
+            path,
+            remove_if_finished,
+        }) => StdioSpec::File {
+            path: path.clone().unwrap_or_else(|| default().into()),
+            remove_if_finished: *remove_if_finished,
+        },
+    }
+}
+
+/// Replaces what is known at submit, working directory first.
+pub(crate) struct PathResolver<'a> {
+    context: SubmitContext<'a>,
+    cwd: Vec<u8>,
+}
+
+impl<'a> PathResolver<'a> {
+    /// Makes the working directory absolute.
+    pub(crate) fn new(cwd: &[u8], context: SubmitContext<'a>) -> Self {
+        let cwd = replace_known(cwd, context, None);
+        let absolute = context.submit_dir.join(std::ffi::OsStr::from_bytes(&cwd));
+        // Drops `.` and doubled slashes, which would only be noise in every shown path.
+        let absolute: std::path::PathBuf = absolute.components().collect();
+        Self {
+            context,
+            cwd: absolute.as_os_str().as_bytes().to_vec(),
+        }
+    }
+
+    /// Absolute working directory; per-task placeholders are left.
+    pub(crate) fn cwd(&self) -> ByteText {
+        self.cwd.clone().into()
+    }
+
+    /// The stream with everything replaced but what differs per task.
+    pub(crate) fn stdio(&self, spec: StdioSpec) -> StdioSpec {
+        match spec {
+            StdioSpec::File {
+                path,
+                remove_if_finished,
+            } => StdioSpec::File {
+                path: replace_known(&path, self.context, Some(&self.cwd)).into(),
+                remove_if_finished,
+            },
+            StdioSpec::None | StdioSpec::Stream => spec,
+        }
+    }
+}
+
+fn replace_known(path: &[u8], context: SubmitContext<'_>, cwd: Option<&[u8]>) -> Vec<u8> {
+    let mut values = vec![("SUBMIT_DIR", context.submit_dir.as_os_str().as_bytes())];
+    values.extend(context.server_uid.map(|uid| ("SERVER_UID", uid.as_bytes())));
+    values.extend(cwd.map(|cwd| ("CWD", cwd)));
+    placeholder::replace(path, &values)
+}
+
+fn build_env(pairs: &[EnvPair], warnings: &mut Vec<String>) -> Vec<(ByteText, ByteText)> {
+    let map: std::collections::BTreeMap<_, _> = pairs
+        .iter()
+        .map(|pair| (pair.name.clone(), pair.value.clone()))
+        .collect();
+    if map.len() < pairs.len() {
+        warnings.push(
+            "Some environment variables were ignored. Check if you haven't used duplicate keys."
+                .to_owned(),
+        );
+    }
+    map.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests;

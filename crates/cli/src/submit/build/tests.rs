@@ -1,0 +1,238 @@
+//! What a command line becomes.
+
+use super::*;
+use crate::args::submit::SubmitArgs;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: SubmitArgs,
+}
+
+fn prepare(words: &[&str]) -> CliResult<PreparedSubmit> {
+    let line = Line::try_parse_from(std::iter::once("hq").chain(words.iter().copied()));
+    let args = line.map_err(|error| CliError::new(error.to_string()))?.args;
+    let context = SubmitContext {
+        submit_dir: Path::new("/w"),
+        server_uid: Some("abcdef"),
+    };
+    let request = SubmitRequest {
+        options: args.tasks,
+        command: args.command,
+        stdin: None,
+        attach: args.job,
+    };
+    build(request, context)
+}
+
+fn array(words: &[&str]) -> (ArraySpec, Vec<String>) {
+    let prepared = prepare(words).expect("valid");
+    match prepared.spec.body {
+        SubmitBody::Array(array) => (array, prepared.warnings),
+        SubmitBody::Graph(_) => panic!("expected an array"),
+    }
+}
+
+fn path_of(spec: &StdioSpec) -> String {
+    match spec {
+        StdioSpec::File {
+            path,
+            remove_if_finished,
+        } => {
+            let mark = if *remove_if_finished { " (rm)" } else { "" };
+            format!("{}{mark}", String::from_utf8_lossy(path))
+        }
+        StdioSpec::None => "none".to_owned(),
+        StdioSpec::Stream => "stream".to_owned(),
+    }
+}
+
+fn paths(words: &[&str]) -> (String, String, String) {
+    let template = array(words).0.template;
+    let cwd = String::from_utf8_lossy(&template.cwd).into_owned();
+    (cwd, path_of(&template.stdout), path_of(&template.stderr))
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let prepared = prepare(&["/usr/bin/sleep", "1"]).expect("valid");
+    let name = SubmitTarget::NewJob {
+        name: "sleep".into(),
+        max_fails: None,
+    };
+    assert_eq!(prepared.spec.target, name);
+    assert!(prepared.warnings.is_empty());
+    let (spec, _) = array(&["/usr/bin/sleep", "1"]);
+    assert_eq!((spec.ids, spec.entries), (ArrayIds::Next(1), None));
+    assert_eq!(spec.template.requests, RequestVariants::default());
+    assert_eq!(
+        spec.template.args,
+        [(*b"/usr/bin/sleep").into(), ByteText::from(*b"1")]
+    );
+}
+
+#[test]
+fn placeholders_known_at_submit_are_replaced() {
+    for (words, expected) in [
+        (
+            &["x"][..],
+            (
+                "/w",
+                "/w/job-%{JOB_ID}/%{TASK_ID}.stdout",
+                "/w/job-%{JOB_ID}/%{TASK_ID}.stderr",
+            ),
+        ),
+        (
+            &["--cwd", "d/%{TASK_ID}", "--stderr", "none", "x"],
+            (
+                "/w/d/%{TASK_ID}",
+                "/w/d/%{TASK_ID}/job-%{JOB_ID}/%{TASK_ID}.stdout",
+                "none",
+            ),
+        ),
+        (
+            &[
+                "--cwd=/a/./b",
+                "--stdout=o-%{SERVER_UID}",
+                "--stderr=:rm-if-finished",
+                "x",
+            ],
+            (
+                "/a/b",
+                "o-abcdef",
+                "/a/b/job-%{JOB_ID}/%{TASK_ID}.stderr (rm)",
+            ),
+        ),
+        (
+            &[
+                "--cwd=%{SUBMIT_DIR}/y",
+                "--stdout=%{CWD}/o",
+                "--stderr=%{FOO}",
+                "x",
+            ],
+            ("/w/y", "/w/y/o", "%{FOO}"),
+        ),
+    ] {
+        let (cwd, stdout, stderr) = paths(words);
+        assert_eq!((cwd.as_str(), stdout.as_str(), stderr.as_str()), expected);
+    }
+}
+
+#[test]
+fn resources_are_merged_and_checked() {
+    let shown = |words: &[&str]| {
+        let template = array(words).0.template;
+        let request = &template.requests.as_slice()[0];
+        let entries: Vec<_> = request
+            .entries
+            .iter()
+            .map(|e| format!("{}={e}", e.resource))
+            .collect();
+        entries.join("; ")
+    };
+    assert_eq!(
+        shown(&["--resource", "gpus=2", "x"]),
+        "cpus=1 compact; gpus=2 compact"
+    );
+    assert_eq!(shown(&["--resource", "cpus=all", "x"]), "cpus=all");
+    assert_eq!(shown(&["--cpus", "4 tight", "x"]), "cpus=4 tight");
+    for (words, message) in [
+        (
+            &["--cpus=1", "--resource=cpus=2", "x"][..],
+            "--cpus and --resource cpus=... cannot be combined",
+        ),
+        (
+            &["--resource=foo=1", "--resource=foo=2", "x"],
+            "Resource 'foo' defined more than once",
+        ),
+        (
+            &["--job=1", "--name=a", "x"],
+            "Parameter --name is not allowed when submitting to an open job.",
+        ),
+        (
+            &["--job=1", "--max-fails=1", "x"],
+            "Parameter --max-fails is not allowed when submitting to an open job.",
+        ),
+        (
+            &["--cwd=%{CWD}/x", "x"],
+            "Working directory path cannot contain the working directory placeholder `%{CWD}`.",
+        ),
+        (&["--stream=d", "x"], "--stream is not supported yet"),
+        (&["--nodes=2", "x"], "--nodes is not supported yet"),
+        (
+            &["--each-line=/nonexistent/f", "x"],
+            "Cannot read /nonexistent/f: No such file or directory (os error 2)",
+        ),
+    ] {
+        let error = prepare(words).expect_err(message);
+        assert_eq!(error.text().as_deref(), Some(message));
+    }
+    assert!(prepare(&["--nodes=0", "x"]).is_ok());
+}
+
+#[test]
+fn warnings_follow_the_documented_words() {
+    insta::assert_snapshot!(
+        array(&["--array=1-2", "--stdout=o-%{X}", "--stderr=none", "--env=A=1", "--env=A=2", "x"]).1.join("\n---\n"),
+        @"
+    Found unknown placeholder `X` in stdout path
+    ---
+    You have submitted an array job, but the `stdout` path does not contain the task ID placeholder.
+    Individual tasks might thus overwrite the file. Consider adding `%{TASK_ID}` to the `--stdout` value.
+    ---
+    Some environment variables were ignored. Check if you haven't used duplicate keys.
+    "
+    );
+    assert!(array(&["--array=1-499", "x"]).1.is_empty());
+    assert_eq!(
+        array(&["--array=1-500", "x"]).1,
+        [
+            "The job will create 1000 files for stdout and stderr. Consider using the `--stream` option to stream all outputs into a single file"
+        ]
+    );
+    assert!(
+        array(&[
+            "--array=1-3",
+            "--cwd=%{TASK_ID}",
+            "--stdout=o",
+            "--stderr=e",
+            "x"
+        ])
+        .1
+        .is_empty()
+    );
+    let env = array(&["--env=B=1", "--env=A=1", "--env=A=2", "x"])
+        .0
+        .template
+        .env
+        .clone();
+    assert_eq!(
+        env,
+        [
+            ((*b"A").into(), (*b"2").into()),
+            (ByteText::from(*b"B"), ByteText::from(*b"1"))
+        ]
+    );
+}
+
+#[test]
+fn entries_make_tasks() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("list");
+    std::fs::write(&file, "a\nb\nc\n").expect("written");
+    let option = format!("--each-line={}", file.display());
+    let (spec, _) = array(&[&option, "x"]);
+    assert_eq!(
+        (spec.ids, spec.entries.map(|e| e.len())),
+        (ArrayIds::Next(3), Some(3))
+    );
+    let (spec, _) = array(&[&option, "--array=1-9", "x"]);
+    assert_eq!(
+        spec.entries.as_ref().and_then(|e| e.get(0)),
+        Some(&b"b"[..])
+    );
+    assert!(matches!(spec.ids, ArrayIds::Given(ids) if ids.to_string() == "1-2"));
+    std::fs::write(&file, "").expect("written");
+    assert_eq!(array(&[&option, "x"]).0.ids, ArrayIds::Next(0));
+}

@@ -1,0 +1,317 @@
+//! `#HQ` lines: options of `hq submit` inside a script, and the script's shebang.
+//!
+//! The options of all lines are parsed as one command line and then merged with the real one, which
+//! wins. Only options that describe tasks exist there; see `docs/cli.md`.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use clap::Parser;
+
+use crate::args::submit::{DirectivesMode, TaskOptions};
+use crate::error::{CliError, CliResult};
+
+/// Only this much of a script is looked at, in bytes.
+const HEAD_MAX: u64 = 32 * 1024;
+
+/// What a script says about its own submit.
+#[derive(Debug, Default)]
+pub(crate) struct Directives {
+    options: TaskOptions,
+    /// Words of the shebang line; empty without one, or if the script came from standard input.
+    shebang: Vec<OsString>,
+}
+
+#[derive(Parser)]
+#[command(
+    name = "#HQ",
+    no_binary_name = true,
+    disable_help_flag = true,
+    disable_version_flag = true,
+    override_usage = "#HQ <hq submit parameters>"
+)]
+struct DirectiveLine {
+    #[command(flatten)]
+    options: TaskOptions,
+}
+
+/// Looks for directives where the mode says.
+pub(crate) fn find(
+    mode: DirectivesMode,
+    command: &[OsString],
+    stdin: Option<&[u8]>,
+) -> CliResult<Directives> {
+    let program = command.first().map(OsString::as_os_str).unwrap_or_default();
+    match mode {
+        DirectivesMode::Off => Ok(Directives::default()),
+        DirectivesMode::Auto if !program.as_bytes().ends_with(b".sh") => Ok(Directives::default()),
+        DirectivesMode::Auto | DirectivesMode::File => {
+            let shown = program.to_string_lossy();
+            let head = read_head(Path::new(program)).map_err(|error| failed(&shown, &error))?;
+            let options = parse_options(&shown, &head)?;
+            Ok(Directives {
+                options,
+                shebang: shebang_words(&head),
+            })
+        }
+        DirectivesMode::Stdin => match stdin {
+            Some(data) => {
+                let head = &data[..data.len().min(HEAD_LEN)];
+                Ok(Directives {
+                    options: parse_options("stdin", head)?,
+                    shebang: Vec::new(),
+                })
+            }
+            None => Err(CliError::new(
+                "You have to use `--stdin` when you specify `--directives=stdin`.",
+            )),
+        },
+    }
+}
+
+const HEAD_LEN: usize = HEAD_MAX as usize;
+
+impl Directives {
+    /// Puts the shebang in front of the command, and adds the options the command line does not have.
+    pub(crate) fn apply(self, options: &mut TaskOptions, command: &mut Vec<OsString>) {
+        command.splice(0..0, self.shebang);
+        merge(options, self.options);
+    }
+}
+
+fn failed(source: &str, error: &dyn std::fmt::Display) -> CliError {
+    CliError::new(format!("Could not parse directives from {source}: {error}"))
+}
+
+fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    std::fs::File::open(path)?
+        .take(HEAD_MAX)
+        .read_to_end(&mut head)?;
+    Ok(head)
+}
+
+fn parse_options(source: &str, head: &[u8]) -> CliResult<TaskOptions> {
+    let mut words = Vec::new();
+    for line in directive_lines(head) {
+        words.extend(split_words(line).map_err(|error| failed(source, &error))?);
+    }
+    match DirectiveLine::try_parse_from(words) {
+        Ok(line) => Ok(line.options),
+        Err(error) => {
+            let text = "You have used invalid parameter(s) after a #HQ directive.";
+            Err(failed(
+                source,
+                &format!("{text}\n{}", error.to_string().trim_end()),
+            ))
+        }
+    }
+}
+
+/// Options of each directive line, from the top to the first line that is neither empty nor a comment.
+fn directive_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    // A line that was cut off in the middle says something else than the user wrote.
+    let complete = match head.iter().rposition(|b| *b == b'\n') {
+        Some(end) if head.len() >= HEAD_LEN => &head[..end],
+        Some(_) | None => head,
+    };
+    complete
+        .split(|b| *b == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .take_while(|line| line.is_empty() || line.starts_with(b"#"))
+        .filter_map(|line| {
+            let options = line.strip_prefix(b"#HQ")?;
+            options.first()?.is_ascii_whitespace().then_some(options)
+        })
+}
+
+/// Splits at blanks. `"…"` keeps blanks, also inside a word; a backslash makes a following `"`, blank
+/// or parenthesis literal and is itself literal before anything else. `'` is an ordinary character.
+fn split_words(line: &[u8]) -> Result<Vec<OsString>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<Vec<u8>> = None;
+    let mut is_quoted = false;
+    let mut bytes = line.iter().copied().peekable();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => {
+                let escaped =
+                    bytes.next_if(|next| matches!(next, b'"' | b' ' | b'\t' | b'(' | b')'));
+                word.get_or_insert_default().push(escaped.unwrap_or(b'\\'));
+            }
+            b'"' => {
+                is_quoted = !is_quoted;
+                word.get_or_insert_default();
+            }
+            blank if blank.is_ascii_whitespace() && !is_quoted => {
+                words.extend(word.take().map(OsString::from_vec));
+            }
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    if is_quoted {
+        let line = String::from_utf8_lossy(line.trim_ascii()).into_owned();
+        return Err(format!("expected a closing `\"` in the line `#HQ {line}`"));
+    }
+    words.extend(word.map(OsString::from_vec));
+    Ok(words)
+}
+
+fn shebang_words(head: &[u8]) -> Vec<OsString> {
+    let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
+    let Some(rest) = line.strip_prefix(b"#!") else {
+        return Vec::new();
+    };
+    rest.split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
+        .map(|word| OsStr::from_bytes(word).to_owned())
+        .collect()
+}
+
+/// Adds what `extra` (the directives) says to `base` (the command line), which wins.
+fn merge(base: &mut TaskOptions, extra: TaskOptions) {
+    // These three are alternatives of one choice, and so are the two ways to ask for nodes.
+    if base.array.is_none() && base.each_line.is_none() && base.from_json.is_none() {
+        base.array = extra.array;
+        base.each_line = extra.each_line;
+        base.from_json = extra.from_json;
+    }
+    let asks_for_nodes = base.nodes.is_some_and(|count| count > 0);
+    let asks_for_share = base.cpus.is_some() || base.pin.is_some();
+    if !asks_for_nodes {
+        base.cpus = base.cpus.or(extra.cpus);
+        base.pin = base.pin.or(extra.pin);
+    }
+    if !asks_for_share {
+        base.nodes = base.nodes.or(extra.nodes);
+    }
+    let own_names: Vec<_> = base.env.iter().map(|pair| pair.name.clone()).collect();
+    let added = extra
+        .env
+        .into_iter()
+        .filter(|pair| !own_names.contains(&pair.name));
+    base.env.splice(0..0, added);
+    base.resource.extend(extra.resource);
+    base.task_dir |= extra.task_dir;
+    base.name = base.name.take().or(extra.name);
+    base.time_request = base.time_request.or(extra.time_request);
+    base.time_limit = base.time_limit.or(extra.time_limit);
+    base.weight = base.weight.or(extra.weight);
+    base.priority = base.priority.or(extra.priority);
+    base.cwd = base.cwd.take().or(extra.cwd);
+    base.stdout = base.stdout.take().or(extra.stdout);
+    base.stderr = base.stderr.take().or(extra.stderr);
+    base.stream = base.stream.take().or(extra.stream);
+    base.crash_limit = base.crash_limit.or(extra.crash_limit);
+    base.max_fails = base.max_fails.or(extra.max_fails);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::value::parse_env;
+
+    fn words(line: &str) -> Vec<String> {
+        let words = split_words(line.as_bytes()).expect("closed");
+        words
+            .into_iter()
+            .map(|word| word.into_string().expect("utf-8"))
+            .collect()
+    }
+
+    #[test]
+    fn splits_and_quotes() {
+        for (line, expected) in [
+            (
+                r#" --cpus "2 compact" --name=x"#,
+                &["--cpus", "2 compact", "--name=x"][..],
+            ),
+            (r#" --env MSG="hello world""#, &["--env", "MSG=hello world"]),
+            (r#" a\ b \"c \\x"#, &["a b", "\"c", "\\\\x"]),
+            (r#" "a \"b\" \(c\)\ d""#, &[r#"a "b" (c) d"#]),
+            (" --name it's", &["--name", "it's"]),
+            (r#" "" x"#, &["", "x"]),
+        ] {
+            assert_eq!(words(line), expected, "{line}");
+        }
+        assert!(split_words(b" \"a").is_err());
+    }
+
+    #[test]
+    fn only_leading_comments_count() {
+        let script = b"#!/bin/bash -x\n\n  #HQ --cpus 2\n#HQ\n#HQX --no\n# text\n\t#HQ\t--pin omp\necho\n#HQ --late\n";
+        let lines: Vec<_> = directive_lines(script).collect();
+        assert_eq!(lines, [&b" --cpus 2"[..], b"\t--pin omp"]);
+        assert_eq!(shebang_words(script), ["/bin/bash", "-x"]);
+    }
+
+    #[test]
+    fn the_command_line_wins() {
+        let script = b"#HQ --name=a --cpus \"2 compact\" --weight 3 --array 1-10\n#HQ --env A=1 --env B=2 --resource x=1 --task-dir\n";
+        let extra = parse_options("f", script).expect("valid");
+        let mut base = TaskOptions {
+            name: Some("mine".to_owned()),
+            each_line: Some("list".into()),
+            env: vec![parse_env(OsStr::new("B=3")).expect("valid")],
+            ..TaskOptions::default()
+        };
+        merge(&mut base, extra);
+        assert_eq!(base.name.as_deref(), Some("mine"));
+        assert_eq!(
+            (base.weight, base.array.is_none(), base.task_dir),
+            (Some(30_000), true, true)
+        );
+        let env: Vec<_> = base.env.iter().map(|p| (&*p.name, &*p.value)).collect();
+        assert_eq!(env, [(&b"A"[..], &b"1"[..]), (b"B", b"3")]);
+        assert_eq!((base.resource.len(), base.cpus.is_some()), (1, true));
+    }
+
+    #[test]
+    fn refusals_name_the_script() {
+        let text = |script: &[u8]| {
+            parse_options("a.sh", script)
+                .expect_err("bad")
+                .text()
+                .unwrap_or_default()
+        };
+        insta::assert_snapshot!(text(b"#HQ --foo 1\n"), @r"
+        Could not parse directives from a.sh: You have used invalid parameter(s) after a #HQ directive.
+        error: unexpected argument '--foo' found
+
+        Usage: #HQ <hq submit parameters>
+        ");
+        for line in [
+            "--wait",
+            "--job 1",
+            "--stdin",
+            "--directives=off",
+            "--server-dir x",
+            "ls",
+        ] {
+            let error = text(format!("#HQ {line}\n").as_bytes());
+            assert!(error.contains("error: unexpected argument"), "{error}");
+        }
+        let missing = find(DirectivesMode::Auto, &["/nonexistent/x.sh".into()], None);
+        assert_eq!(
+            missing.expect_err("missing").text().as_deref(),
+            Some(
+                "Could not parse directives from /nonexistent/x.sh: No such file or directory (os error 2)"
+            )
+        );
+        assert!(find(DirectivesMode::Auto, &["/nonexistent/x".into()], None).is_ok());
+        assert!(find(DirectivesMode::Stdin, &["ls".into()], None).is_err());
+    }
+
+    #[test]
+    fn the_shebang_goes_first() {
+        let directives = Directives {
+            options: TaskOptions::default(),
+            shebang: vec!["/bin/bash".into(), "-x".into()],
+        };
+        let mut command = vec![OsString::from("a.sh"), OsString::from("x")];
+        directives.apply(&mut TaskOptions::default(), &mut command);
+        assert_eq!(command, ["/bin/bash", "-x", "a.sh", "x"]);
+    }
+}

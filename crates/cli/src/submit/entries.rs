@@ -1,0 +1,176 @@
+//! One entry per task: the lines of a file, or the items of a JSON array.
+
+use std::path::Path;
+
+use hq_core::range::{IdArray, IdRange};
+use hq_core::template::{ArrayIds, Entries};
+
+use crate::error::{CliError, CliResult};
+
+/// Entries back to back.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct EntryList {
+    data: Vec<u8>,
+    lengths: Vec<u64>,
+}
+
+impl EntryList {
+    fn push(&mut self, entry: &[u8]) {
+        self.data.extend_from_slice(entry);
+        self.lengths.push(entry.len() as u64);
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// Makes entries of any texts.
+    pub(crate) fn from_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut list = Self::default();
+        for text in texts {
+            list.push(text.as_bytes());
+        }
+        list
+    }
+
+    /// Splits a file into lines; a last line without line feed counts, an empty rest does not.
+    pub(crate) fn from_lines(content: &[u8]) -> Self {
+        let mut list = Self::default();
+        let body = content.strip_suffix(b"\n").unwrap_or(content);
+        if !content.is_empty() {
+            for line in body.split(|b| *b == b'\n') {
+                list.push(line);
+            }
+        }
+        list
+    }
+
+    /// The entries as they travel.
+    pub(crate) fn finish(self) -> CliResult<Entries> {
+        Entries::new(self.data, self.lengths)
+            .ok_or_else(|| CliError::new("The entries of the tasks are too large"))
+    }
+
+    /// Keeps the entries whose index is in `wanted` and names their tasks by that index; indices
+    /// beyond the end are dropped.
+    pub(crate) fn select(self, wanted: &IdArray) -> CliResult<(ArrayIds, Entries)> {
+        let count = self.count()?;
+        let too_large = || CliError::new("Invalid range");
+        let mut ranges = Vec::new();
+        for range in wanted.ranges().iter().filter(|range| range.first() < count) {
+            let inside = (count - 1 - range.first()) / range.step() + 1;
+            let kept = inside.min(range.count());
+            let kept = IdRange::new(range.first(), kept, range.step()).map_err(|_| too_large())?;
+            ranges.push(kept);
+        }
+        let ids = IdArray::new(ranges).map_err(|_| too_large())?;
+        let all = self.finish()?;
+        let mut chosen = Self::default();
+        for index in ids.iter() {
+            chosen.push(all.get(index).unwrap_or_default());
+        }
+        Ok((ArrayIds::Given(ids), chosen.finish()?))
+    }
+
+    /// Number of entries as a count of tasks.
+    pub(crate) fn count(&self) -> CliResult<u32> {
+        u32::try_from(self.len())
+            .map_err(|_| CliError::new("A job cannot have more than 4294967295 tasks"))
+    }
+}
+
+/// Reads the lines of a file.
+pub(crate) fn read_lines(path: &Path) -> CliResult<EntryList> {
+    Ok(EntryList::from_lines(&read_file(path)?))
+}
+
+/// Reads the items of a JSON array, each as compact text with sorted keys.
+pub(crate) fn read_json(path: &Path) -> CliResult<EntryList> {
+    parse_json(path, &read_file(path)?)
+}
+
+fn parse_json(path: &Path, content: &[u8]) -> CliResult<EntryList> {
+    let shown = path.display();
+    let value: serde_json::Value = serde_json::from_slice(content)
+        .map_err(|error| CliError::new(format!("{shown}: this is not valid JSON: {error}")))?;
+    let serde_json::Value::Array(items) = value else {
+        let text = "The top element of the provided JSON file has to be an array";
+        return Err(CliError::new(format!("{shown}: {text}")));
+    };
+    let mut list = EntryList::default();
+    for item in items {
+        list.push(item.to_string().as_bytes());
+    }
+    Ok(list)
+}
+
+fn read_file(path: &Path) -> CliResult<Vec<u8>> {
+    std::fs::read(path)
+        .map_err(|error| CliError::new(format!("Cannot read {}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::array::parse_id_array;
+
+    fn lines(content: &[u8]) -> Vec<Vec<u8>> {
+        let entries = EntryList::from_lines(content).finish().expect("fits");
+        let count = u32::try_from(entries.len()).expect("small");
+        (0..count)
+            .map(|i| entries.get(i).expect("inside").to_vec())
+            .collect()
+    }
+
+    #[test]
+    fn lines_keep_every_byte() {
+        assert!(lines(b"").is_empty());
+        assert_eq!(lines(b"a"), [b"a"]);
+        assert_eq!(lines(b"a\n"), [b"a"]);
+        assert_eq!(lines(b"\n"), [b""]);
+        assert_eq!(
+            lines(b"a\n\nb\r\n\xff\xfe"),
+            [&b"a"[..], b"", b"b\r", b"\xff\xfe"]
+        );
+    }
+
+    #[test]
+    fn items_are_compact_with_sorted_keys() {
+        let path = Path::new("f.json");
+        let list = parse_json(path, br#"[{"b": 1, "a": [1, 2]}, "x", 3.0, null]"#).expect("array");
+        let entries = list.finish().expect("fits");
+        let texts: Vec<_> = (0..4).filter_map(|i| entries.get(i)).collect();
+        assert_eq!(
+            texts,
+            [&br#"{"a":[1,2],"b":1}"#[..], b"\"x\"", b"3.0", b"null"]
+        );
+        let error = parse_json(path, b"{}").expect_err("no array").text();
+        assert_eq!(
+            error.as_deref(),
+            Some("f.json: The top element of the provided JSON file has to be an array")
+        );
+    }
+
+    #[test]
+    fn an_array_selects_by_index() {
+        let select = |array: &str| {
+            let wanted = parse_id_array(array).expect("valid");
+            let (ids, entries) = EntryList::from_texts(["a", "b", "c", "d"])
+                .select(&wanted)
+                .expect("fits");
+            let ArrayIds::Given(ids) = ids else {
+                panic!("ids are given")
+            };
+            let all: Vec<u8> = (0..ids.len())
+                .filter_map(|i| entries.get(i))
+                .flatten()
+                .copied()
+                .collect();
+            (ids.to_string(), String::from_utf8(all).expect("letters"))
+        };
+        assert_eq!(select("1-2"), ("1-2".into(), "bc".into()));
+        assert_eq!(select("3,0-10:2"), ("3,0-2:2".into(), "dac".into()));
+        assert_eq!(select("7-9"), (String::new(), String::new()));
+    }
+}

@@ -1,0 +1,210 @@
+//! Job files: a submit described in TOML.
+//!
+//! [`schema`] says what may be written, [`diagnostic`] draws where it is wrong, [`graph`] checks and
+//! orders dependencies. Paths of task graphs keep all their placeholders, because every task may have
+//! its own working directory; those of `[array]` are resolved as on the command line.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use hq_core::id::{JobId, TaskId};
+use hq_core::range::IdArray;
+use hq_core::resource::request::{RequestVariants, ResourceRequest};
+use hq_core::template::{
+    ArrayIds, ArraySpec, ByteText, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec,
+    SubmitTarget, TaskTemplate,
+};
+
+use super::build::{DEFAULT_CWD, PathResolver, check_cwd, raw_stdio};
+use super::entries::EntryList;
+use super::placeholder::{self, PathRole};
+use super::{PreparedSubmit, SubmitContext, not_supported};
+use crate::error::{CliError, CliResult};
+
+mod diagnostic;
+mod graph;
+mod schema;
+
+use schema::{ArrayTable, CommonTable, FileTable, TaskTable};
+
+/// Reads a job file and builds its submit.
+pub(crate) fn load(
+    path: &Path,
+    attach: Option<u32>,
+    context: SubmitContext<'_>,
+) -> CliResult<PreparedSubmit> {
+    let content = std::fs::read_to_string(path)
+        .map_err(|error| CliError::new(format!("Cannot read {}: {error}", path.display())))?;
+    parse(path, &content, attach, context)
+}
+
+fn parse(
+    path: &Path,
+    content: &str,
+    attach: Option<u32>,
+    context: SubmitContext<'_>,
+) -> CliResult<PreparedSubmit> {
+    let file: FileTable =
+        toml::from_str(content).map_err(|error| diagnostic::from_toml(path, content, &error))?;
+    if file.stream.is_some() {
+        return Err(not_supported("`stream` in a job file"));
+    }
+    let target = match attach {
+        Some(job) => SubmitTarget::Attach(JobId(job)),
+        None => SubmitTarget::NewJob {
+            name: file.name.0.into_boxed_str(),
+            max_fails: file.max_fails,
+        },
+    };
+    let mut warnings = Vec::new();
+    let body = match (file.array, file.task.is_empty()) {
+        (None, true) => return Err(diagnostic::plain("No tasks defined")),
+        (Some(_), false) => {
+            return Err(diagnostic::plain(
+                "Definition of array job and individual task cannot be mixed",
+            ));
+        }
+        (Some(array), true) => SubmitBody::Array(build_array(array, context, &mut warnings)?),
+        (None, false) => SubmitBody::Graph(build_graph(file.task, &mut warnings)?),
+    };
+    warnings.dedup();
+    let spec = SubmitSpec {
+        target,
+        submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
+        stream_dir: None,
+        body,
+    };
+    Ok(PreparedSubmit { spec, warnings })
+}
+
+fn build_array(
+    mut array: ArrayTable,
+    context: SubmitContext<'_>,
+    warnings: &mut Vec<String>,
+) -> CliResult<ArraySpec> {
+    let (ids, entries) = array_ids(array.ids.take().map(|ids| ids.0), array.entries.take())?;
+    let mut template = build_template(array.into_common(), warnings)?;
+    let resolver = PathResolver::new(&template.cwd, context);
+    template.stdout = resolver.stdio(template.stdout);
+    template.stderr = resolver.stdio(template.stderr);
+    template.cwd = resolver.cwd();
+    Ok(ArraySpec {
+        ids,
+        entries,
+        template: Arc::new(template),
+    })
+}
+
+fn array_ids(
+    ids: Option<IdArray>,
+    entries: Option<Vec<String>>,
+) -> CliResult<(ArrayIds, Option<Entries>)> {
+    let entries = entries.map(|texts| EntryList::from_texts(texts.iter().map(String::as_str)));
+    match (ids, entries) {
+        (None, None) => Err(diagnostic::plain(
+            "One of attributes of array must be defined: 'ids', 'entries'",
+        )),
+        (Some(ids), None) => Ok((ArrayIds::Given(ids), None)),
+        (None, Some(list)) => Ok((ArrayIds::Next(list.count()?), Some(list.finish()?))),
+        (Some(ids), Some(list)) if ids.len() as usize == list.len() => {
+            Ok((ArrayIds::Given(ids), Some(list.finish()?)))
+        }
+        (Some(_), Some(_)) => Err(diagnostic::plain(
+            "Items 'ids' and 'entries' does not match",
+        )),
+    }
+}
+
+fn build_graph(tables: Vec<TaskTable>, warnings: &mut Vec<String>) -> CliResult<GraphSpec> {
+    let ids = graph::assign_ids(tables.iter().map(|table| table.id))?;
+    let mut templates: Vec<Arc<TaskTemplate>> = Vec::new();
+    let mut known: HashMap<Arc<TaskTemplate>, u32> = HashMap::new();
+    let mut tasks = Vec::with_capacity(tables.len());
+    for (id, mut table) in ids.into_iter().zip(tables) {
+        let mut deps: Vec<TaskId> = table.deps.drain(..).map(TaskId).collect();
+        deps.sort_unstable();
+        deps.dedup();
+        let template = Arc::new(build_template(table.into_common(), warnings)?);
+        let template = *known.entry(template).or_insert_with_key(|template| {
+            templates.push(Arc::clone(template));
+            u32::try_from(templates.len() - 1).unwrap_or(u32::MAX)
+        });
+        tasks.push(GraphTask {
+            id: TaskId(id),
+            template,
+            deps,
+        });
+    }
+    Ok(GraphSpec {
+        templates,
+        tasks: graph::order(tasks)?,
+    })
+}
+
+fn build_template(table: CommonTable, warnings: &mut Vec<String>) -> CliResult<TaskTemplate> {
+    let cwd: ByteText = match table.cwd {
+        Some(cwd) => cwd.into_bytes().into(),
+        None => DEFAULT_CWD.into(),
+    };
+    check_cwd(&cwd)?;
+    let stdout = raw_stdio(table.stdout.as_ref().map(|s| &s.0), "stdout");
+    let stderr = raw_stdio(table.stderr.as_ref().map(|s| &s.0), "stderr");
+    for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
+        if let hq_core::template::StdioSpec::File { path, .. } = spec {
+            warnings.extend(placeholder::unknown_warning(path, role));
+        }
+    }
+    warnings.extend(placeholder::unknown_warning(&cwd, PathRole::Cwd));
+    Ok(TaskTemplate {
+        args: table
+            .command
+            .0
+            .into_iter()
+            .map(|word| word.into_bytes().into())
+            .collect(),
+        env: table
+            .env
+            .0
+            .into_iter()
+            .map(|(name, value)| (name.into_bytes().into(), value.into_bytes().into()))
+            .collect(),
+        cwd,
+        stdout,
+        stderr,
+        stdin: table.stdin.map(|text| Arc::from(text.into_bytes())),
+        task_dir: table.task_dir,
+        pin: table.pin.0,
+        time_limit: table.time_limit.map(|limit| limit.0),
+        priority: table.priority,
+        crash_limit: table.crash_limit.0,
+        requests: build_requests(table.request)?,
+    })
+}
+
+fn build_requests(tables: Vec<schema::RequestTable>) -> CliResult<RequestVariants> {
+    if tables.is_empty() {
+        return Ok(RequestVariants::default());
+    }
+    if tables.iter().any(|table| table.n_nodes > 0) {
+        return Err(not_supported("`n_nodes` in a job file"));
+    }
+    let variants = tables
+        .into_iter()
+        .map(|table| ResourceRequest {
+            entries: table
+                .resources
+                .into_iter()
+                .map(|(name, amount)| amount.0.for_resource(&name.0))
+                .collect(),
+            n_nodes: 0,
+            min_time: table.time_request.map(|time| time.0).unwrap_or_default(),
+            weight: table.weight.0,
+        })
+        .collect();
+    RequestVariants::new(variants).map_err(|error| diagnostic::plain(&error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! Errors of job files: one sentence with key, line and column, and a drawing for people.
+
+use std::ops::Range;
+use std::path::Path;
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+
+use crate::error::CliError;
+
+/// A file that breaks a rule which has no place of its own.
+pub(super) fn plain(message: &str) -> CliError {
+    CliError::new(format!("Deserialization error: {message}"))
+}
+
+/// A file that is no TOML, or not what a job file looks like.
+pub(super) fn from_toml(path: &Path, content: &str, error: &toml::de::Error) -> CliError {
+    let message = error.message().trim_end();
+    let Some(span) = error.span().map(|span| clamp(content, span)) else {
+        return plain(message);
+    };
+    let (line, column) = position(content, span.start);
+    let key = match key_at(content, span.start) {
+        Some(key) => format!(" (key `{key}`)"),
+        None => String::new(),
+    };
+    let file = path.display().to_string();
+    plain(&format!(
+        "{message}\n{file}, line {line}, column {column}{key}"
+    ))
+    .with_drawing(draw(&file, content, span, message))
+}
+
+fn draw(file: &str, content: &str, span: Range<usize>, message: &str) -> String {
+    // The first line of a grammar's message says what is wrong; its own drawing would be confusing.
+    let label = message
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches(':');
+    let report = &[Level::ERROR
+        .primary_title("this job file cannot be used")
+        .element(
+            Snippet::source(content)
+                .path(file)
+                .annotation(AnnotationKind::Primary.span(span).label(label)),
+        )];
+    Renderer::plain()
+        .decor_style(DecorStyle::Ascii)
+        .render(report)
+        .to_string()
+}
+
+/// Moves a span onto character boundaries inside the text.
+fn clamp(content: &str, span: Range<usize>) -> Range<usize> {
+    let boundary = |mut at: usize| {
+        at = at.min(content.len());
+        while !content.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    };
+    let start = boundary(span.start);
+    start..boundary(span.end).max(start)
+}
+
+/// Line and column, both from 1, columns in characters.
+fn position(content: &str, at: usize) -> (usize, usize) {
+    let before = &content[..at];
+    let line = before.matches('\n').count() + 1;
+    let column = before
+        .rsplit('\n')
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .count()
+        + 1;
+    (line, column)
+}
+
+/// The key whose value begins at `at` or around it: what stands before the last `=` of that line.
+fn key_at(content: &str, at: usize) -> Option<String> {
+    let line_start = content[..at].rfind('\n').map_or(0, |end| end + 1);
+    let line = content[line_start..].lines().next()?;
+    let before = content[line_start..at].trim_end();
+    let key = match before.strip_suffix('=') {
+        Some(key) => key,
+        None => line.split_once('=')?.0,
+    };
+    let key = key
+        .trim_end()
+        .rsplit(['{', ',', '='])
+        .next()?
+        .trim()
+        .trim_matches(['"', '\'']);
+    (!key.is_empty() && !key.contains('[')).then(|| key.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_before_the_value() {
+        let text = "name = \"x\"\n[[task]]\nenv = { A = 1, \"B\" = 2 }\n";
+        let at = |needle: &str| text.find(needle).expect("present");
+        assert_eq!(key_at(text, at("\"x\"")).as_deref(), Some("name"));
+        assert_eq!(key_at(text, at("1,")).as_deref(), Some("A"));
+        assert_eq!(key_at(text, at("2 }")).as_deref(), Some("B"));
+        assert_eq!(key_at(text, at("env")).as_deref(), Some("env"));
+        assert_eq!(key_at(text, at("[[task")), None);
+        assert_eq!(position(text, at("env")), (3, 1));
+    }
+}

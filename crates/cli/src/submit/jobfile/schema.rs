@@ -1,0 +1,415 @@
+//! What may be written in a job file. Values with a grammar of their own are parsed while they are
+//! read, so that an error knows its place in the file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use hq_core::range::IdArray;
+use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
+use hq_core::resource::request::Policy;
+use hq_core::template::{CrashLimit, PinMode};
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+use crate::parse::array::parse_id_array;
+use crate::parse::duration::parse_duration_words;
+use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
+use crate::parse::value::{
+    StdioArg, crash_limit_from_number, parse_crash_limit, parse_job_name, weight_units,
+};
+
+/// The whole file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileTable {
+    #[serde(default)]
+    pub(super) name: JobName,
+    pub(super) max_fails: Option<u32>,
+    pub(super) stream: Option<String>,
+    #[serde(default)]
+    pub(super) task: Vec<TaskTable>,
+    pub(super) array: Option<ArrayTable>,
+    #[serde(default, rename = "data_layer")]
+    _data_layer: bool,
+}
+
+/// What `[[task]]` and `[array]` have in common.
+pub(super) struct CommonTable {
+    pub(super) command: CommandLine,
+    pub(super) env: Environment,
+    pub(super) cwd: Option<String>,
+    pub(super) stdout: Option<Stdio>,
+    pub(super) stderr: Option<Stdio>,
+    pub(super) stdin: Option<String>,
+    pub(super) pin: Pin,
+    pub(super) task_dir: bool,
+    pub(super) time_limit: Option<Words>,
+    pub(super) priority: i32,
+    pub(super) crash_limit: Limit,
+    pub(super) request: Vec<RequestTable>,
+}
+
+// `flatten` and `deny_unknown_fields` exclude each other in serde, hence the repetition by macro.
+macro_rules! task_table {
+    ($(#[$doc:meta])* $table:ident { $($extra:tt)* }) => {
+        $(#[$doc])*
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct $table {
+            $($extra)*
+            command: CommandLine,
+            #[serde(default)]
+            env: Environment,
+            cwd: Option<String>,
+            stdout: Option<Stdio>,
+            stderr: Option<Stdio>,
+            stdin: Option<String>,
+            #[serde(default)]
+            pin: Pin,
+            #[serde(default)]
+            task_dir: bool,
+            time_limit: Option<Words>,
+            #[serde(default)]
+            priority: i32,
+            #[serde(default)]
+            crash_limit: Limit,
+            #[serde(default)]
+            request: Vec<RequestTable>,
+            #[serde(default, rename = "data_layer")]
+            _data_layer: bool,
+        }
+
+        impl $table {
+            /// The part that both kinds of tables have.
+            pub(super) fn into_common(self) -> CommonTable {
+                CommonTable {
+                    command: self.command,
+                    env: self.env,
+                    cwd: self.cwd,
+                    stdout: self.stdout,
+                    stderr: self.stderr,
+                    stdin: self.stdin,
+                    pin: self.pin,
+                    task_dir: self.task_dir,
+                    time_limit: self.time_limit,
+                    priority: self.priority,
+                    crash_limit: self.crash_limit,
+                    request: self.request,
+                }
+            }
+        }
+    };
+}
+
+task_table! {
+    /// `[[task]]`.
+    TaskTable {
+        pub(super) id: Option<u32>,
+        #[serde(default)]
+        pub(super) deps: Vec<u32>,
+    }
+}
+
+task_table! {
+    /// `[array]`.
+    ArrayTable {
+        pub(super) ids: Option<Ids>,
+        pub(super) entries: Option<Vec<String>>,
+    }
+}
+
+/// `[[task.request]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RequestTable {
+    #[serde(default)]
+    pub(super) n_nodes: u32,
+    pub(super) time_request: Option<Words>,
+    #[serde(default)]
+    pub(super) weight: Weight,
+    #[serde(default)]
+    pub(super) resources: BTreeMap<ResourceName, ResourceValue>,
+}
+
+/// Reads a text with a grammar of its own.
+macro_rules! parsed_text {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
+        $(#[$doc])*
+        pub(super) struct $name(pub(super) $inner);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                ($parse)(text.as_str()).map(Self).map_err(D::Error::custom)
+            }
+        }
+    };
+}
+
+parsed_text!(
+    /// Ids of an array.
+    Ids(IdArray),
+    parse_id_array
+);
+parsed_text!(
+    /// A duration in words.
+    Words(Duration),
+    parse_duration_words
+);
+parsed_text!(
+    /// Name of the job.
+    #[derive(Default)]
+    JobName(String),
+    parse_job_name
+);
+parsed_text!(
+    /// Cpu binding.
+    #[derive(Default)]
+    Pin(PinMode),
+    parse_pin
+);
+parsed_text!(
+    /// Name of a resource.
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    ResourceName(Box<str>),
+    |name: &str| parse_named_request(&format!("{name}=1")).map(|entry| entry.resource)
+);
+
+fn parse_pin(text: &str) -> Result<PinMode, String> {
+    match text {
+        "none" => Ok(PinMode::None),
+        "taskset" => Ok(PinMode::Taskset),
+        "omp" => Ok(PinMode::OpenMp),
+        other => Err(format!(
+            "expected `none`, `taskset` or `omp`, found `{other}`"
+        )),
+    }
+}
+
+/// Program and arguments; at least the program.
+#[derive(Debug)]
+pub(super) struct CommandLine(pub(super) Vec<String>);
+
+impl<'de> Deserialize<'de> for CommandLine {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let words = Vec::<String>::deserialize(deserializer)?;
+        if words.is_empty() {
+            return Err(D::Error::custom(
+                "expected a program and its arguments, found an empty list",
+            ));
+        }
+        Ok(Self(words))
+    }
+}
+
+/// Variables by name.
+#[derive(Default)]
+pub(super) struct Environment(pub(super) BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Environment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map = BTreeMap::<String, String>::deserialize(deserializer)?;
+        if let Some(name) = map
+            .keys()
+            .find(|name| name.is_empty() || name.contains(['=', '\0']))
+        {
+            return Err(D::Error::custom(format!(
+                "`{name}` cannot be the name of a variable"
+            )));
+        }
+        Ok(Self(map))
+    }
+}
+
+/// Weight in units of 1/10 000.
+pub(super) struct Weight(pub(super) u32);
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self(u32::try_from(UNITS_PER_WHOLE).unwrap_or(u32::MAX))
+    }
+}
+
+impl<'de> Deserialize<'de> for Weight {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        weight_units(f64::deserialize(deserializer)?)
+            .map(Self)
+            .map_err(D::Error::custom)
+    }
+}
+
+/// `none`, a path, or a table with `path` and `on_close`.
+pub(super) struct Stdio(pub(super) StdioArg);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StdioTable {
+    path: Option<String>,
+    #[serde(default)]
+    on_close: OnClose,
+}
+
+#[derive(Deserialize, Default, PartialEq, Eq, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+enum OnClose {
+    #[default]
+    None,
+    RmIfFinished,
+}
+
+impl<'de> Deserialize<'de> for Stdio {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct StdioVisitor;
+        impl<'de> Visitor<'de> for StdioVisitor {
+            type Value = Stdio;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"none\", a path, or a table with `path` and `on_close`")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Stdio, E> {
+                let path = match text {
+                    "none" => return Ok(Stdio(StdioArg::None)),
+                    "" => return Err(E::custom("a path cannot be empty")),
+                    path => Some(path.as_bytes().into()),
+                };
+                Ok(Stdio(StdioArg::File {
+                    path,
+                    remove_if_finished: false,
+                }))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Stdio, A::Error> {
+                let table = StdioTable::deserialize(MapAccessDeserializer::new(map))?;
+                if table.path.as_deref() == Some("") {
+                    return Err(A::Error::custom("a path cannot be empty"));
+                }
+                Ok(Stdio(StdioArg::File {
+                    path: table.path.map(|path| path.into_bytes().into()),
+                    remove_if_finished: table.on_close == OnClose::RmIfFinished,
+                }))
+            }
+        }
+        deserializer.deserialize_any(StdioVisitor)
+    }
+}
+
+/// A number, `never-restart` or `unlimited`.
+#[derive(Default)]
+pub(super) struct Limit(pub(super) CrashLimit);
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct LimitVisitor;
+        impl Visitor<'_> for LimitVisitor {
+            type Value = Limit;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a positive number, \"never-restart\" or \"unlimited\"")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Limit, E> {
+                let number = u32::try_from(number).map_err(|_| {
+                    E::custom(format!(
+                        "expected a number from 1 to 4294967295, found {number}"
+                    ))
+                })?;
+                crash_limit_from_number(number)
+                    .map(Limit)
+                    .map_err(E::custom)
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Limit, E> {
+                self.visit_i64(i64::try_from(number).unwrap_or(i64::MAX))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Limit, E> {
+                parse_crash_limit(text).map(Limit).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(LimitVisitor)
+    }
+}
+
+/// Amount of a resource: a number, or text as on the command line.
+pub(super) struct ResourceValue(pub(super) RequestAmount);
+
+impl<'de> Deserialize<'de> for ResourceValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AmountVisitor;
+        impl Visitor<'_> for AmountVisitor {
+            type Value = ResourceValue;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a positive number, or text such as \"4 compact\" or \"all\"")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<ResourceValue, E> {
+                from_text(&number.to_string())
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<ResourceValue, E> {
+                from_text(&number.to_string())
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<ResourceValue, E> {
+                let amount = round_up(number).ok_or_else(|| {
+                    E::custom(format!(
+                        "expected a number from 0.0001 to 4294967295, found {number}"
+                    ))
+                })?;
+                if amount == Amount::ZERO {
+                    return Err(E::custom("Zero resources cannot be requested"));
+                }
+                Ok(ResourceValue(RequestAmount {
+                    policy: Policy::Compact,
+                    amount,
+                }))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<ResourceValue, E> {
+                from_text(text)
+            }
+        }
+        deserializer.deserialize_any(AmountVisitor)
+    }
+}
+
+fn from_text<E: Error>(text: &str) -> Result<ResourceValue, E> {
+    parse_request(text).map(ResourceValue).map_err(E::custom)
+}
+
+/// Rounds up to four decimals of the number as people write it, so that 0.1 stays 0.1.
+fn round_up(number: f64) -> Option<Amount> {
+    let text = format!("{number}");
+    let Some((whole, decimals)) = text.split_once('.') else {
+        return Amount::parse(&text).ok();
+    };
+    let kept = &decimals[..decimals.len().min(4)];
+    let amount = Amount::parse(&format!("{whole}.{kept}")).ok()?;
+    let extra = u64::from(decimals.len() > 4);
+    Some(Amount(amount.0 + extra))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_rounded_up() {
+        for (number, units) in [
+            (100.5, Some(1_005_000)),
+            (0.1, Some(1_000)),
+            (0.000_01, Some(1)),
+            (1.000_01, Some(10_001)),
+            (0.0, Some(0)),
+            (-1.5, None),
+            (f64::NAN, None),
+            (1e12, None),
+        ] {
+            assert_eq!(round_up(number).map(|amount| amount.0), units, "{number}");
+        }
+    }
+}

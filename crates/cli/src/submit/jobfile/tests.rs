@@ -1,0 +1,237 @@
+//! What a job file becomes, and how wrong ones are refused.
+
+use super::*;
+use hq_core::template::{CrashLimit, PinMode, StdioSpec};
+
+fn load_text(content: &str) -> CliResult<PreparedSubmit> {
+    let context = SubmitContext {
+        submit_dir: Path::new("/w"),
+        server_uid: None,
+    };
+    parse(Path::new("job.toml"), content, None, context)
+}
+
+fn refusal(content: &str) -> String {
+    load_text(content)
+        .expect_err("must be refused")
+        .text()
+        .unwrap_or_default()
+}
+
+const FULL: &str = r#"
+name = "pipeline"
+max_fails = 3
+
+[[task]]
+id = 1
+command = ["./prepare", "--fast"]
+env = { A = "1" }
+cwd = "work"
+stdout = "none"
+stderr = { path = "err.txt", on_close = "rm-if-finished" }
+stdin = "text"
+pin = "taskset"
+task_dir = true
+time_limit = "1min 30s"
+priority = -2
+crash_limit = "never-restart"
+data_layer = true
+
+  [[task.request]]
+  time_request = "10m"
+  weight = 2.0
+  resources = { "cpus" = "4 compact", "gpus/nvidia" = 1, "mem" = 100.5 }
+  [[task.request]]
+  resources = { "cpus" = "all" }
+
+[[task]]
+command = ["./run"]
+deps = [1, 1]
+"#;
+
+#[test]
+fn every_key_arrives() {
+    let prepared = load_text(FULL).expect("valid");
+    assert!(prepared.warnings.is_empty());
+    let SubmitBody::Graph(graph) = prepared.spec.body else {
+        panic!("expected a graph")
+    };
+    assert_eq!(
+        prepared.spec.target,
+        SubmitTarget::NewJob {
+            name: "pipeline".into(),
+            max_fails: Some(3)
+        }
+    );
+    let [first, second] = graph.tasks.as_slice() else {
+        panic!("two tasks")
+    };
+    assert_eq!(
+        (first.id, second.id, second.deps.as_slice()),
+        (TaskId(1), TaskId(2), &[TaskId(1)][..])
+    );
+    let task = &graph.templates[0];
+    assert_eq!(
+        (task.pin, task.priority, task.task_dir),
+        (PinMode::Taskset, -2, true)
+    );
+    assert_eq!(task.crash_limit, CrashLimit::NeverRestart);
+    assert_eq!(task.time_limit, Some(std::time::Duration::from_secs(90)));
+    assert_eq!(task.stdout, StdioSpec::None);
+    assert_eq!(
+        task.stderr,
+        StdioSpec::File {
+            path: (*b"err.txt").into(),
+            remove_if_finished: true
+        }
+    );
+    let [preferred, other] = task.requests.as_slice() else {
+        panic!("two variants")
+    };
+    let shown: Vec<_> = preferred
+        .entries
+        .iter()
+        .map(|e| format!("{}: {e}", e.resource))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "cpus: 4 compact",
+            "gpus/nvidia: 1 compact",
+            "mem: 100.5 compact"
+        ]
+    );
+    assert_eq!((preferred.weight, other.weight), (20_000, 10_000));
+    assert_eq!(&*graph.templates[1].cwd, b"%{SUBMIT_DIR}");
+}
+
+#[test]
+fn equal_tasks_share_a_template() {
+    let content = "[[task]]\ncommand = [\"x\"]\n".repeat(3);
+    let SubmitBody::Graph(graph) = load_text(&content).expect("valid").spec.body else {
+        panic!("expected a graph")
+    };
+    assert_eq!((graph.templates.len(), graph.tasks.len()), (1, 3));
+}
+
+#[test]
+fn arrays_are_resolved_as_on_the_command_line() {
+    let content = "[array]\nids = \"1-3\"\nentries = [\"a\", \"b\", \"c\"]\ncommand = [\"x\"]\ncwd = \"d\"\n[[array.request]]\nresources = { gpus = 1 }\n";
+    let SubmitBody::Array(array) = load_text(content).expect("valid").spec.body else {
+        panic!("expected an array")
+    };
+    assert_eq!(&*array.template.cwd, b"/w/d");
+    assert!(
+        matches!(&array.template.stdout, StdioSpec::File { path, .. }
+        if &**path == b"/w/d/job-%{JOB_ID}/%{TASK_ID}.stdout")
+    );
+    assert_eq!(
+        array.entries.as_ref().and_then(|e| e.get(2)),
+        Some(&b"c"[..])
+    );
+    assert_eq!(array.template.requests.as_slice()[0].entries.len(), 1);
+}
+
+#[test]
+fn broken_rules_have_their_texts() {
+    for (content, message) in [
+        ("", "Deserialization error: No tasks defined"),
+        (
+            "[array]\nids=\"1\"\ncommand=[\"x\"]\n[[task]]\ncommand=[\"x\"]",
+            "Deserialization error: Definition of array job and individual task cannot be mixed",
+        ),
+        (
+            "[array]\ncommand=[\"x\"]",
+            "Deserialization error: One of attributes of array must be defined: 'ids', 'entries'",
+        ),
+        (
+            "[array]\nids=\"1-5:2\"\nentries=[\"a\"]\ncommand=[\"x\"]",
+            "Deserialization error: Items 'ids' and 'entries' does not match",
+        ),
+        (
+            "stream = \"d\"\n[array]\nids=\"1\"\ncommand=[\"x\"]",
+            "`stream` in a job file is not supported yet",
+        ),
+    ] {
+        assert_eq!(refusal(content), message);
+    }
+}
+
+#[test]
+fn wrong_values_are_located() {
+    for (content, parts) in [
+        (
+            "[[task]]\ncommand = [\"x\"]\ncolour = 1\n",
+            &["unknown field `colour`", "line 3, column 1", "key `colour`"][..],
+        ),
+        (
+            "[[task]]\ncommand = \"x\"\n",
+            &["expected a sequence", "line 2, column 11 (key `command`)"],
+        ),
+        (
+            "[[task]]\ncommand = []\n",
+            &["expected a program", "line 2, column 11"],
+        ),
+        (
+            "[[task]]\ncommand = [\"x\"]\npriority = \"high\"",
+            &["expected i32", "line 3, column 12 (key `priority`)"],
+        ),
+        (
+            "[[task]]\ncommand = [\"x\"]\ntime_limit = \"90\"",
+            &["expected words", "line 3, column 14 (key `time_limit`)"],
+        ),
+        (
+            "[[task]]\ncommand = [\"x\"]\ncrash_limit = 0",
+            &["Crash limit cannot be 0", "line 3"],
+        ),
+        (
+            "[[task]]\ncommand = [\"x\"]\nstdout = 5",
+            &[
+                "expected \"none\", a path",
+                "line 3, column 10 (key `stdout`)",
+            ],
+        ),
+        (
+            "[[task]]\ncommand = [\"x\"]\npin = \"y\"",
+            &["expected `none`, `taskset` or `omp`", "line 3"],
+        ),
+        (
+            "[[task]]\ncommand = [\"x\"]\n[[task.request]]\nresources = { cpus = 0 }",
+            &[
+                "Zero resources cannot be requested",
+                "line 4, column 22 (key `cpus`)",
+            ],
+        ),
+        (
+            "[array]\nids = \"3-1\"\ncommand = [\"x\"]",
+            &["Invalid range", "line 2, column 7 (key `ids`)"],
+        ),
+        (
+            "[array]\nid = 1\nids = \"1\"\ncommand = [\"x\"]",
+            &["unknown field `id`"],
+        ),
+        ("name = \n", &["Deserialization error:", "line 1"]),
+        ("[[task]]\nenv = {}\n", &["missing field `command`"]),
+    ] {
+        let text = refusal(content);
+        for part in parts {
+            assert!(
+                text.contains(part),
+                "{content}: {text} should contain {part}"
+            );
+        }
+        assert!(text.starts_with("Deserialization error: "), "{text}");
+    }
+}
+
+#[test]
+fn wrong_values_are_drawn() {
+    let error = load_text("[[task]]\ncommand = [\"x\"]\ncrash_limit = 0\n").expect_err("bad");
+    insta::assert_snapshot!(error.drawing().unwrap_or_default(), @"
+    error: this job file cannot be used
+     --> job.toml:3:15
+      |
+    3 | crash_limit = 0
+      |               ^ Crash limit cannot be 0. Use `never-restart` or `unlimited` instead.
+    ");
+}

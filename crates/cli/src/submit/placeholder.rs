@@ -1,0 +1,166 @@
+//! Placeholders `%{NAME}` in paths. A `%` without `{`, and a `%{` without `}`, are literal.
+
+/// Part of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Piece<'a> {
+    /// Literal bytes.
+    Text(&'a [u8]),
+    /// Name inside `%{…}`.
+    Name(&'a [u8]),
+}
+
+/// Which path a placeholder stands in; decides which names have a meaning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PathRole {
+    /// Working directory of the tasks.
+    Cwd,
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// Stream directory.
+    Stream,
+}
+
+impl PathRole {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Cwd => "working directory path",
+            Self::Stdout => "stdout path",
+            Self::Stderr => "stderr path",
+            Self::Stream => "log path",
+        }
+    }
+
+    fn knows(self, name: &[u8]) -> bool {
+        match name {
+            b"JOB_ID" | b"SUBMIT_DIR" | b"SERVER_UID" => true,
+            b"TASK_ID" | b"INSTANCE_ID" => self != Self::Stream,
+            b"CWD" => matches!(self, Self::Stdout | Self::Stderr),
+            _ => false,
+        }
+    }
+}
+
+/// Splits a path into literal text and placeholders.
+pub(crate) fn pieces(path: &[u8]) -> Vec<Piece<'_>> {
+    let mut found = Vec::new();
+    let mut text_start = 0;
+    let mut at = 0;
+    while let Some(open) = find(&path[at..], b"%{") {
+        let name_start = at + open + 2;
+        let Some(length) = path[name_start..].iter().position(|b| *b == b'}') else {
+            break;
+        };
+        if text_start < at + open {
+            found.push(Piece::Text(&path[text_start..at + open]));
+        }
+        found.push(Piece::Name(&path[name_start..name_start + length]));
+        at = name_start + length + 1;
+        text_start = at;
+    }
+    if text_start < path.len() {
+        found.push(Piece::Text(&path[text_start..]));
+    }
+    found
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack
+        .windows(needle.len())
+        .position(|window| window == needle)
+}
+
+/// Whether `%{NAME}` occurs.
+pub(crate) fn contains(path: &[u8], name: &str) -> bool {
+    pieces(path).contains(&Piece::Name(name.as_bytes()))
+}
+
+/// Replaces the placeholders for which there is a value.
+pub(crate) fn replace(path: &[u8], values: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut replaced = Vec::with_capacity(path.len());
+    for piece in pieces(path) {
+        match piece {
+            Piece::Text(text) => replaced.extend_from_slice(text),
+            Piece::Name(name) => match values.iter().find(|(key, _)| key.as_bytes() == name) {
+                Some((_, value)) => replaced.extend_from_slice(value),
+                None => {
+                    replaced.extend_from_slice(b"%{");
+                    replaced.extend_from_slice(name);
+                    replaced.push(b'}');
+                }
+            },
+        }
+    }
+    replaced
+}
+
+/// A sentence about placeholders that mean nothing in this path.
+pub(crate) fn unknown_warning(path: &[u8], role: PathRole) -> Option<String> {
+    let mut names: Vec<String> = Vec::new();
+    for piece in pieces(path) {
+        if let Piece::Name(name) = piece
+            && !role.knows(name)
+        {
+            let name = String::from_utf8_lossy(name).into_owned();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    let plural = match names.len() {
+        0 => return None,
+        1 => "",
+        _ => "s",
+    };
+    Some(format!(
+        "Found unknown placeholder{plural} `{}` in {}",
+        names.join(", "),
+        role.label()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_known_names_only() {
+        let values: &[(&str, &[u8])] = &[("A", b"1"), ("B", b"%{A}")];
+        for (path, expected) in [
+            ("%{A}/x", "1/x"),
+            ("x/%{C}/%{A}%{A}", "x/%{C}/11"),
+            ("%{B}", "%{A}"),
+            ("100%/%{A", "100%/%{A"),
+            ("%%{A}", "%1"),
+            ("", ""),
+        ] {
+            let replaced = replace(path.as_bytes(), values);
+            assert_eq!(String::from_utf8_lossy(&replaced), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn names_what_is_unknown() {
+        for (path, role, expected) in [
+            ("%{TASK_ID}/%{CWD}", PathRole::Stdout, None),
+            (
+                "%{FOO}",
+                PathRole::Stderr,
+                Some("Found unknown placeholder `FOO` in stderr path"),
+            ),
+            (
+                "%{FOO}%{BAR}%{FOO}",
+                PathRole::Cwd,
+                Some("Found unknown placeholders `FOO, BAR` in working directory path"),
+            ),
+            (
+                "%{TASK_ID}",
+                PathRole::Stream,
+                Some("Found unknown placeholder `TASK_ID` in log path"),
+            ),
+        ] {
+            assert_eq!(unknown_warning(path.as_bytes(), role).as_deref(), expected);
+        }
+    }
+}
