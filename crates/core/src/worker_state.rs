@@ -1,1 +1,520 @@
-//! placeholder
+//! The worker's reducer: what a worker does with work, processes, time and the loss of its server.
+//!
+//! Inputs in, effects out; it knows neither processes nor sockets. A task passes through
+//!
+//! ```text
+//!  assigned ──▶ backlog ──▶ launched (see `running.rs`) ──▶ outbox ──▶ reported
+//!                  │ retract, request cannot be served here      ▲
+//!                  └─────────────────────────────────────────────┘
+//! ```
+//!
+//! and the worker itself through
+//!
+//! ```text
+//!  Active ◀──▶ Detached (no server, reconnects)
+//!    │ drain, server lost     │ stop, idle timeout, time limit, interrupt
+//!    ▼                        ▼
+//!  Draining ────────────▶ Stopping ──▶ Exited
+//! ```
+//!
+//! Invariants: free plus granted resources are the worker's resources; every assigned instance ends in
+//! exactly one report row or in the end of the worker; a task never takes what a waiting task of higher
+//! priority could use. Late, duplicate and unknown messages change nothing and are counted.
+//! See `docs/architecture.md`.
+
+mod backlog;
+mod effect;
+mod input;
+mod outbox;
+mod running;
+mod schedule;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use effect::{Effect, EndedRow, ExitReason, LaunchTask, Report, StartedRow};
+pub use input::{
+    ExitStatus, Input, InstanceKey, Interrupt, LaunchEvent, LaunchFailure, LaunchToken,
+    WorkAssignment, WorkTemplate,
+};
+
+use backlog::{Backlog, Class, NewEntry};
+use outbox::{Ended, Outbox};
+use running::{EndCause, Phase, RunningTask, RunningTasks};
+
+use crate::job::TemplateId;
+use crate::outcome::Outcome;
+use crate::resource::pool::{PoolRequest, PoolSet};
+use crate::time::{Now, Time};
+use crate::worker_config::{OnServerLost, WorkerConfig};
+
+/// Time between SIGINT and SIGKILL for a task that is told to end.
+pub const KILL_GRACE: Duration = Duration::from_secs(1);
+
+/// Longest time a stopping worker waits for its tasks; the ladder itself takes [`KILL_GRACE`].
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Least time between two looks at the time requests of waiting tasks, whatever was configured.
+const TIME_REQUEST_CHECK_MIN: Duration = Duration::from_millis(100);
+
+/// Messages that named something unknown or made no sense; each is harmless by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ignored {
+    /// Assigned instances that were here already, or came after the worker began to end.
+    pub assigned: u64,
+    /// Assignments whose template, variant or entries do not exist.
+    pub malformed: u64,
+    /// Templates sent twice with different content, or dropped without being known.
+    pub templates: u64,
+    /// Retracted instances that are not here or have started.
+    pub retracted: u64,
+    /// Killed instances that are not here.
+    pub killed: u64,
+    /// Launcher events for unknown tokens or in an impossible order.
+    pub launcher: u64,
+}
+
+/// What the worker is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// Takes and starts tasks.
+    Active,
+    /// Has no server; running tasks go on, news is kept.
+    Detached,
+    /// Starts nothing; exits when the running tasks have ended.
+    Draining(ExitReason),
+    /// Tasks were told to end; exits when they have, or at the deadline.
+    Stopping { reason: ExitReason, deadline: Time },
+    /// Nothing happens any more.
+    Exited,
+}
+
+/// A template and its requests in terms of this worker's pools.
+#[derive(Clone, Debug)]
+struct KnownTemplate {
+    work: Arc<WorkTemplate>,
+    /// One per variant; `None` = this worker can never serve it.
+    requests: Vec<Option<PoolRequest>>,
+}
+
+/// The whole state of a worker.
+#[derive(Clone, Debug)]
+pub struct WorkerState {
+    pools: PoolSet,
+    backlog: Backlog,
+    running: RunningTasks,
+    outbox: Outbox,
+    templates: BTreeMap<TemplateId, KnownTemplate>,
+    mode: Mode,
+    on_server_lost: OnServerLost,
+    idle_timeout: Option<Duration>,
+    idle_since: Option<Time>,
+    /// When the worker's own time limit ends it.
+    life_end: Option<Time>,
+    time_request_check: Duration,
+    next_time_request_check: Time,
+    ignored: Ignored,
+}
+
+impl WorkerState {
+    /// A worker that has just registered. Its life began at `born`; `idle_timeout_default` is the
+    /// server's and applies if the worker has none of its own.
+    #[must_use]
+    pub fn new(born: Now, config: &WorkerConfig, idle_timeout_default: Option<Duration>) -> Self {
+        let check = config.retract_check_interval.max(TIME_REQUEST_CHECK_MIN);
+        Self {
+            pools: PoolSet::new(&config.resources),
+            backlog: Backlog::default(),
+            running: RunningTasks::default(),
+            outbox: Outbox::default(),
+            templates: BTreeMap::new(),
+            mode: Mode::Active,
+            on_server_lost: config.on_server_lost,
+            idle_timeout: config.idle_timeout.or(idle_timeout_default),
+            idle_since: Some(born.mono),
+            life_end: config.time_limit.map(|limit| born.mono + limit),
+            time_request_check: check,
+            next_time_request_check: born.mono + check,
+            ignored: Ignored::default(),
+        }
+    }
+
+    /// Digests one input and appends what is to be done about it.
+    pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
+        let now = now.mono;
+        if self.mode == Mode::Exited {
+            return;
+        }
+        match input {
+            Input::Assign {
+                templates,
+                assignments,
+                drop_templates,
+            } => {
+                self.on_templates(templates);
+                for assignment in assignments {
+                    self.on_assignment(now, assignment);
+                }
+                self.on_drop_templates(drop_templates, effects);
+            }
+            Input::Retract(keys) => self.on_retract(keys),
+            Input::Kill(keys) => self.on_kill(now, keys, effects),
+            Input::Stop => self.begin_stopping(now, ExitReason::Stopped, effects),
+            Input::Launcher(events) => {
+                for event in events {
+                    self.on_launch_event(now, event);
+                }
+            }
+            Input::Timer => {}
+            Input::ServerLost => self.on_server_lost(now, effects),
+            Input::ServerBack => self.on_server_back(),
+            Input::Interrupt(interrupt) => self.on_interrupt(now, interrupt, effects),
+        }
+        self.advance(now, effects);
+    }
+
+    /// When [`Input::Timer`] is due next; `None` = nothing is waited for.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let idle = self.idle_deadline();
+        let report = self.report_due();
+        let deadlines = match self.mode {
+            Mode::Active | Mode::Detached => [
+                report,
+                self.running.next_deadline(),
+                idle,
+                self.life_end,
+                self.check_due(),
+            ],
+            Mode::Draining(_) => [
+                report,
+                self.running.next_deadline(),
+                None,
+                self.life_end,
+                None,
+            ],
+            Mode::Stopping { deadline, .. } => [report, Some(deadline), None, None, None],
+            Mode::Exited => [None; 5],
+        };
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Tasks whose program is being started or runs.
+    #[must_use]
+    pub fn running_count(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Tasks that wait.
+    #[must_use]
+    pub const fn queued_count(&self) -> u64 {
+        self.backlog.len()
+    }
+
+    /// Messages that were ignored so far.
+    #[must_use]
+    pub const fn ignored(&self) -> Ignored {
+        self.ignored
+    }
+
+    /// Names and sizes of the pools; grants refer to them.
+    #[must_use]
+    pub const fn pools(&self) -> &PoolSet {
+        &self.pools
+    }
+
+    /// Whether an instance was told to end, so that its exit status no longer decides its outcome.
+    #[must_use]
+    pub fn is_ending(&self, token: LaunchToken) -> bool {
+        self.running
+            .get(token)
+            .is_some_and(|task| matches!(task.phase, Phase::Ending(_)))
+    }
+
+    fn on_templates(&mut self, templates: Vec<Arc<WorkTemplate>>) {
+        for work in templates {
+            if let Some(known) = self.templates.get(&work.id) {
+                if known.work != work {
+                    self.ignored.templates += 1;
+                }
+                continue;
+            }
+            let requests = work.task.requests.as_slice().iter();
+            let requests = requests
+                .map(|request| self.pools.compile(request))
+                .collect();
+            self.templates
+                .insert(work.id, KnownTemplate { work, requests });
+        }
+    }
+
+    fn on_drop_templates(&mut self, ids: Vec<TemplateId>, effects: &mut Vec<Effect>) {
+        for id in ids {
+            match self.templates.remove(&id) {
+                Some(_) => effects.push(Effect::DropTemplate(id)),
+                None => self.ignored.templates += 1,
+            }
+        }
+    }
+
+    fn on_assignment(&mut self, now: Time, assignment: WorkAssignment) {
+        let WorkAssignment {
+            template,
+            ids,
+            instance,
+            variant,
+            entries,
+        } = assignment;
+        if self.mode != Mode::Active {
+            // A worker that ends hands its tasks back by ending.
+            self.ignored.assigned += u64::from(ids.len());
+            return;
+        }
+        let Some(known) = self.templates.get(&template) else {
+            // Without a template the tasks have no names, so nothing can be said about them.
+            self.ignored.malformed += 1;
+            return;
+        };
+        let work = Arc::clone(&known.work);
+        let job = work.job;
+        let key = |id| InstanceKey::new(job, id, instance);
+        let request = known.requests.get(variant as usize);
+        let asked = work.task.requests.as_slice().get(variant as usize);
+        let count_fits = entries
+            .as_ref()
+            .is_none_or(|entries| entries.len() == ids.len() as usize);
+        let (Some(request), Some(asked), true) = (request, asked, count_fits) else {
+            self.ignored.malformed += 1;
+            let text = "the worker was sent a task whose variant or entry does not exist";
+            for key in self.not_here(ids.iter().map(key)) {
+                self.outbox
+                    .push_ended(Ended::unstarted(key, Outcome::Message(text.into()), now));
+            }
+            return;
+        };
+        let min_time = asked.min_time;
+        let too_long = self.life_end.is_some_and(|end| end.since(now) < min_time);
+        let Some(request) = request.clone().filter(|_| !too_long) else {
+            let returned = self.not_here(ids.iter().map(key));
+            self.outbox.push_retracted(returned);
+            return;
+        };
+        let launched = self
+            .running
+            .of_job(job)
+            .filter(|key| key.instance == instance);
+        let skip: Vec<u32> = launched
+            .filter_map(|key| ids.position(key.task.task.as_u32()))
+            .collect();
+        let count = ids.len();
+        let entry = NewEntry {
+            template: work,
+            instance,
+            variant,
+            ids,
+            entries,
+        };
+        let added = self.backlog.push(Class { request, min_time }, entry, &skip);
+        self.ignored.assigned += u64::from(count - added);
+    }
+
+    /// The instances among these that neither wait nor are launched.
+    fn not_here(&self, keys: impl Iterator<Item = InstanceKey>) -> Vec<InstanceKey> {
+        keys.filter(|key| !self.knows(*key)).collect()
+    }
+
+    /// Whether an instance waits or is launched.
+    fn knows(&self, key: InstanceKey) -> bool {
+        self.running.token_of(key).is_some() || self.backlog.contains(key)
+    }
+
+    fn on_retract(&mut self, keys: Vec<InstanceKey>) {
+        for key in keys {
+            if self.backlog.remove(key) {
+                self.outbox.push_retracted([key]);
+            } else {
+                self.ignored.retracted += 1;
+            }
+        }
+    }
+
+    fn on_kill(&mut self, now: Time, keys: Vec<InstanceKey>, effects: &mut Vec<Effect>) {
+        for key in keys {
+            if self.backlog.remove(key) {
+                self.outbox
+                    .push_ended(Ended::unstarted(key, Outcome::Killed, now));
+            } else if let Some(token) = self.running.token_of(key) {
+                self.end_task(token, EndCause::Killed, effects);
+            } else {
+                self.ignored.killed += 1;
+            }
+        }
+    }
+
+    /// Tells a launched instance to end, unless it was told before.
+    fn end_task(&mut self, token: LaunchToken, cause: EndCause, effects: &mut Vec<Effect>) {
+        let phase = self.running.get(token).map(|task| task.phase);
+        match (phase, cause) {
+            (Some(Phase::Starting | Phase::Running { .. }), _) => {
+                self.running.set_phase(token, Phase::Ending(cause));
+                effects.push(Effect::Terminate(token));
+            }
+            // The signals are under way; only what is said about it changes.
+            (Some(Phase::Ending(EndCause::TimeLimit)), EndCause::Killed) => {
+                self.running.set_phase(token, Phase::Ending(cause));
+            }
+            (Some(Phase::Ending(_)) | None, _) => {}
+        }
+    }
+
+    fn on_launch_event(&mut self, now: Time, event: LaunchEvent) {
+        match event {
+            LaunchEvent::Started { token, at } => self.on_task_started(token, at),
+            LaunchEvent::Failed { token, failure } => self.on_launch_failed(now, token, failure),
+            LaunchEvent::Exited {
+                token,
+                status,
+                ended,
+                run,
+                usage,
+                message,
+            } => {
+                let Some(task) = self.take_ended(token) else {
+                    return;
+                };
+                let outcome = match task.phase {
+                    Phase::Starting | Phase::Running { .. } => Some(outcome_of(status, message)),
+                    Phase::Ending(EndCause::Killed) => Some(Outcome::Killed),
+                    Phase::Ending(EndCause::TimeLimit) => Some(Outcome::TimeLimit),
+                    Phase::Ending(EndCause::WorkerEnd) => None,
+                };
+                if let Some(outcome) = outcome {
+                    self.outbox.push_ended(Ended {
+                        key: task.key,
+                        outcome,
+                        at: ended,
+                        run,
+                        usage,
+                    });
+                }
+            }
+        }
+    }
+
+    fn on_task_started(&mut self, token: LaunchToken, at: Time) {
+        let Some(task) = self.running.get(token) else {
+            self.ignored.launcher += 1;
+            return;
+        };
+        match task.phase {
+            Phase::Starting => {
+                let deadline = task.time_limit.map(|limit| at + limit);
+                self.outbox.push_started(task.key, at);
+                self.running.set_phase(token, Phase::Running { deadline });
+            }
+            Phase::Running { .. } => self.ignored.launcher += 1,
+            // Told to end while it was being started; its end is what counts.
+            Phase::Ending(_) => {}
+        }
+    }
+
+    fn on_launch_failed(&mut self, now: Time, token: LaunchToken, failure: LaunchFailure) {
+        let Some(task) = self.take_ended(token) else {
+            return;
+        };
+        let outcome = match (task.phase, failure) {
+            (Phase::Ending(EndCause::WorkerEnd), _) => return,
+            (Phase::Ending(EndCause::TimeLimit), _) => Outcome::TimeLimit,
+            (Phase::Ending(EndCause::Killed), _) => Outcome::Killed,
+            (_, LaunchFailure::Permanent(text)) => Outcome::Message(text),
+            (_, LaunchFailure::Transient | LaunchFailure::Cancelled) => {
+                self.outbox.push_retracted([task.key]);
+                return;
+            }
+        };
+        self.outbox
+            .push_ended(Ended::unstarted(task.key, outcome, now));
+    }
+
+    /// Takes an instance out and frees what it held.
+    fn take_ended(&mut self, token: LaunchToken) -> Option<RunningTask> {
+        let task = self.running.remove(token);
+        match &task {
+            Some(task) => self.pools.release(&task.grant),
+            None => self.ignored.launcher += 1,
+        }
+        task
+    }
+
+    fn on_server_lost(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        if self.mode != Mode::Active {
+            return;
+        }
+        // What has not started is the server's again; a returning one assigns it anew.
+        self.backlog.drain();
+        let known = std::mem::take(&mut self.templates);
+        effects.extend(known.into_keys().map(Effect::DropTemplate));
+        match self.on_server_lost {
+            OnServerLost::Stop => self.begin_stopping(now, ExitReason::ServerLost, effects),
+            OnServerLost::FinishRunning => self.mode = Mode::Draining(ExitReason::ServerLost),
+            OnServerLost::Reconnect => self.mode = Mode::Detached,
+        }
+    }
+
+    fn on_server_back(&mut self) {
+        if self.mode == Mode::Detached {
+            self.mode = Mode::Active;
+        }
+    }
+
+    fn on_interrupt(&mut self, now: Time, interrupt: Interrupt, effects: &mut Vec<Effect>) {
+        match (interrupt, self.mode) {
+            (Interrupt::Drain, Mode::Active | Mode::Detached) => {
+                let returned = self.backlog.drain();
+                self.outbox.push_retracted(returned);
+                self.mode = Mode::Draining(ExitReason::Interrupted);
+            }
+            (Interrupt::Drain, Mode::Draining(_) | Mode::Stopping { .. } | Mode::Exited) => {}
+            (Interrupt::Terminate, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
+                self.begin_stopping(now, ExitReason::Interrupted, effects);
+            }
+            (Interrupt::Terminate, Mode::Stopping { reason, .. }) => {
+                self.mode = Mode::Stopping {
+                    reason,
+                    deadline: now,
+                };
+            }
+            (Interrupt::Terminate, Mode::Exited) => {}
+        }
+    }
+
+    fn begin_stopping(&mut self, now: Time, reason: ExitReason, effects: &mut Vec<Effect>) {
+        if matches!(self.mode, Mode::Stopping { .. } | Mode::Exited) {
+            return;
+        }
+        self.mode = Mode::Stopping {
+            reason,
+            deadline: now + STOP_LIMIT,
+        };
+        self.backlog.drain();
+        for token in self.running.tokens() {
+            self.end_task(token, EndCause::WorkerEnd, effects);
+        }
+    }
+}
+
+/// Outcome of an instance that ended by itself.
+fn outcome_of(status: ExitStatus, message: Option<Box<str>>) -> Outcome {
+    match (status, message) {
+        (ExitStatus::Code(0), _) => Outcome::Finished,
+        (_, Some(message)) => Outcome::Message(message),
+        (ExitStatus::Code(code), None) => Outcome::ExitCode(code),
+        (ExitStatus::Signal(signal), None) => Outcome::Signal(signal),
+    }
+}
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;

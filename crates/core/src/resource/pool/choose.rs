@@ -25,6 +25,9 @@ struct Choice {
     partial: Option<u32>,
 }
 
+/// Divides so many indices among groups with so much room each.
+type Spread = fn(&mut [(usize, u32)], &[u32], u32) -> Option<()>;
+
 impl Need {
     fn new(units: u64) -> Self {
         let amount = Amount(units);
@@ -150,11 +153,7 @@ impl IndexedPool {
     }
 
     /// As few groups as possible; `spread` divides the indices among them.
-    fn choose_few(
-        &self,
-        need: Need,
-        spread: fn(&mut [(usize, u32)], &[u32], u32) -> Option<()>,
-    ) -> Option<Choice> {
+    fn choose_few(&self, need: Need, spread: Spread) -> Option<Choice> {
         let (count, partial) = self.fewest_groups(need)?;
         let wanted = if partial.is_some() {
             need.whole

@@ -1,0 +1,343 @@
+//! Assigned tasks that have not started, as ranges until they are touched.
+//!
+//! Tasks with equal resource request and time request form a class: if the first of a class does not
+//! fit, none does. Within a class the order is priority (highest first), job, first task id of the
+//! assignment, arrival. An assignment costs one entry however many ids it has.
+//!
+//! Costs: adding O(log entries) unless id spans of one job cross, taking the first O(log), looking up
+//! an instance O(log) plus the entries of its job whose spans cover the id.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::input::{InstanceKey, WorkTemplate};
+use crate::id::{InstanceId, JobId};
+use crate::range::{IdArray, IndexSet};
+use crate::resource::pool::PoolRequest;
+use crate::template::Entries;
+use crate::time::Time;
+
+/// What decides whether a task can start.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Class {
+    pub(super) request: PoolRequest,
+    /// Least remaining life of the worker.
+    pub(super) min_time: Duration,
+}
+
+/// Position of an entry in the start order of its class.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct QueueKey {
+    pub(super) priority: Reverse<i32>,
+    pub(super) job: JobId,
+    /// Smallest id of the assignment.
+    first: u32,
+    arrival: u64,
+}
+
+/// Tasks of one assignment that wait.
+#[derive(Clone, Debug)]
+pub(super) struct NewEntry {
+    pub(super) template: Arc<WorkTemplate>,
+    pub(super) instance: InstanceId,
+    pub(super) variant: u32,
+    pub(super) ids: IdArray,
+    pub(super) entries: Option<Entries>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    what: NewEntry,
+    /// Positions in the ids that wait.
+    left: IndexSet,
+}
+
+/// One task taken from the backlog.
+#[derive(Clone, Debug)]
+pub(super) struct Popped {
+    pub(super) template: Arc<WorkTemplate>,
+    pub(super) key: InstanceKey,
+    pub(super) variant: u32,
+    pub(super) entries: Option<(Entries, u32)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ClassQueue {
+    entries: BTreeMap<QueueKey, Entry>,
+    /// Since when the first task of the class has found no room.
+    blocked_since: Option<Time>,
+}
+
+/// Entries of one job by smallest id.
+#[derive(Clone, Debug, Default)]
+struct JobIndex {
+    by_first: BTreeMap<(u32, u64), (Arc<Class>, QueueKey)>,
+    /// Largest distance between first and last id of any entry so far; bounds look-ups.
+    span_max: u32,
+}
+
+/// All waiting tasks of a worker.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Backlog {
+    /// Only classes with entries.
+    classes: BTreeMap<Arc<Class>, ClassQueue>,
+    jobs: BTreeMap<JobId, JobIndex>,
+    arrivals: u64,
+    len: u64,
+}
+
+impl Backlog {
+    /// Number of waiting tasks.
+    pub(super) const fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds an assignment without the positions in `skip`; returns how many tasks are new.
+    ///
+    /// Instances that wait already are left out.
+    pub(super) fn push(&mut self, class: Class, entry: NewEntry, skip: &[u32]) -> u32 {
+        let mut left = IndexSet::new();
+        left.insert_range(0, entry.ids.len());
+        for position in skip {
+            left.remove(*position);
+        }
+        let (first, last) = span(&entry.ids);
+        let job = entry.template.job;
+        self.leave_out_waiting(job, first, last, &entry, &mut left);
+        if left.is_empty() {
+            return 0;
+        }
+        let added = left.len();
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        let key = QueueKey {
+            priority: Reverse(entry.template.task.priority),
+            job,
+            first,
+            arrival,
+        };
+        let class = match self.classes.get_key_value(&class) {
+            Some((known, _)) => Arc::clone(known),
+            None => Arc::new(class),
+        };
+        let queue = self.classes.entry(Arc::clone(&class)).or_default();
+        queue.entries.insert(key, Entry { what: entry, left });
+        let index = self.jobs.entry(job).or_default();
+        index.by_first.insert((first, arrival), (class, key));
+        index.span_max = index.span_max.max(last - first);
+        self.len += u64::from(added);
+        added
+    }
+
+    fn leave_out_waiting(
+        &self,
+        job: JobId,
+        first: u32,
+        last: u32,
+        entry: &NewEntry,
+        left: &mut IndexSet,
+    ) {
+        let Some(index) = self.jobs.get(&job) else {
+            return;
+        };
+        let from = first.saturating_sub(index.span_max);
+        for (class, key) in index
+            .by_first
+            .range((from, 0)..=(last, u64::MAX))
+            .map(|(_, v)| v)
+        {
+            let Some(other) = self
+                .classes
+                .get(class)
+                .and_then(|queue| queue.entries.get(key))
+            else {
+                continue;
+            };
+            if other.what.instance != entry.instance {
+                continue;
+            }
+            let waits = |id: u32| {
+                other
+                    .what
+                    .ids
+                    .position(id)
+                    .is_some_and(|position| other.left.contains(position))
+            };
+            for (position, id) in (0..).zip(entry.ids.iter()) {
+                if waits(id) {
+                    left.remove(position);
+                }
+            }
+        }
+    }
+
+    /// The first entry of each class, in no particular order.
+    pub(super) fn heads(&self) -> impl Iterator<Item = (QueueKey, Arc<Class>)> + '_ {
+        self.classes.iter().filter_map(|(class, queue)| {
+            let (key, _) = queue.entries.first_key_value()?;
+            Some((*key, Arc::clone(class)))
+        })
+    }
+
+    /// The first entry of one class.
+    pub(super) fn head(&self, class: &Class) -> Option<QueueKey> {
+        self.classes
+            .get(class)?
+            .entries
+            .first_key_value()
+            .map(|(key, _)| *key)
+    }
+
+    /// Takes the first task of a class.
+    pub(super) fn pop(&mut self, class: &Class) -> Option<Popped> {
+        let queue = self.classes.get_mut(class)?;
+        queue.blocked_since = None;
+        let (key, entry) = queue.entries.iter_mut().next()?;
+        let key = *key;
+        let (position, _) = entry.left.pop_front(1)?;
+        let popped = entry.popped(position)?;
+        if entry.left.is_empty() {
+            self.remove_entry(class, key);
+        }
+        self.len -= 1;
+        Some(popped)
+    }
+
+    /// Notes that the first task of a class finds no room; returns for how long that has been so.
+    pub(super) fn note_blocked(&mut self, class: &Class, now: Time) -> Duration {
+        let Some(queue) = self.classes.get_mut(class) else {
+            return Duration::ZERO;
+        };
+        now.since(*queue.blocked_since.get_or_insert(now))
+    }
+
+    /// Takes one instance out; `false` if it does not wait here.
+    pub(super) fn remove(&mut self, wanted: InstanceKey) -> bool {
+        let Some((class, key, position)) = self.find(wanted) else {
+            return false;
+        };
+        let queue = self.classes.get_mut(&class);
+        let Some(entry) = queue.and_then(|queue| queue.entries.get_mut(&key)) else {
+            return false;
+        };
+        entry.left.remove(position);
+        if entry.left.is_empty() {
+            self.remove_entry(&class, key);
+        }
+        self.len -= 1;
+        true
+    }
+
+    /// Takes all tasks of a class out.
+    pub(super) fn drain_class(&mut self, class: &Class) -> Vec<InstanceKey> {
+        let keys: Vec<QueueKey> = match self.classes.get(class) {
+            Some(queue) => queue.entries.keys().copied().collect(),
+            None => Vec::new(),
+        };
+        let entries: Vec<Entry> = keys
+            .into_iter()
+            .filter_map(|key| self.remove_entry(class, key))
+            .collect();
+        let drained: Vec<InstanceKey> = entries.iter().flat_map(Entry::waiting).collect();
+        self.len -= drained.len() as u64;
+        drained
+    }
+
+    /// Takes everything out.
+    pub(super) fn drain(&mut self) -> Vec<InstanceKey> {
+        let drained = self
+            .classes
+            .values()
+            .flat_map(|queue| queue.entries.values())
+            .flat_map(Entry::waiting)
+            .collect();
+        self.classes.clear();
+        self.jobs.clear();
+        self.len = 0;
+        drained
+    }
+
+    pub(super) fn contains(&self, key: InstanceKey) -> bool {
+        self.find(key).is_some()
+    }
+
+    fn find(&self, wanted: InstanceKey) -> Option<(Arc<Class>, QueueKey, u32)> {
+        let id = wanted.task.task.0;
+        let index = self.jobs.get(&wanted.task.job)?;
+        let from = id.saturating_sub(index.span_max);
+        let candidates = index.by_first.range((from, 0)..=(id, u64::MAX)).rev();
+        candidates.map(|(_, value)| value).find_map(|(class, key)| {
+            let entry = self.classes.get(class)?.entries.get(key)?;
+            let position = entry.what.ids.position(id)?;
+            let found = entry.what.instance == wanted.instance && entry.left.contains(position);
+            found.then(|| (Arc::clone(class), *key, position))
+        })
+    }
+
+    fn remove_entry(&mut self, class: &Class, key: QueueKey) -> Option<Entry> {
+        let queue = self.classes.get_mut(class)?;
+        let entry = queue.entries.remove(&key);
+        if queue.entries.is_empty() {
+            self.classes.remove(class);
+        }
+        if let Some(index) = self.jobs.get_mut(&key.job) {
+            index.by_first.remove(&(key.first, key.arrival));
+            if index.by_first.is_empty() {
+                self.jobs.remove(&key.job);
+            }
+        }
+        entry
+    }
+
+    /// Panics if the counters and indices disagree. For tests.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check(&self) {
+        let entries = self.classes.values().flat_map(|queue| &queue.entries);
+        let len: u64 = entries
+            .clone()
+            .map(|(_, entry)| u64::from(entry.left.len()))
+            .sum();
+        assert_eq!(len, self.len, "waiting tasks");
+        let indexed: usize = self.jobs.values().map(|index| index.by_first.len()).sum();
+        assert_eq!(indexed, entries.count(), "every entry is indexed by job");
+        assert!(self.classes.values().all(|queue| !queue.entries.is_empty()));
+    }
+}
+
+impl Entry {
+    fn key_at(&self, position: u32) -> Option<InstanceKey> {
+        let id = self.what.ids.get(position)?;
+        Some(InstanceKey::new(
+            self.what.template.job,
+            id,
+            self.what.instance,
+        ))
+    }
+
+    fn popped(&self, position: u32) -> Option<Popped> {
+        Some(Popped {
+            template: Arc::clone(&self.what.template),
+            key: self.key_at(position)?,
+            variant: self.what.variant,
+            entries: self.what.entries.clone().map(|entries| (entries, position)),
+        })
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = InstanceKey> + '_ {
+        self.left
+            .iter()
+            .filter_map(|position| self.key_at(position))
+    }
+}
+
+/// Smallest and largest id; 0 and 0 without ids.
+fn span(ids: &IdArray) -> (u32, u32) {
+    let first = ids.ranges().iter().map(crate::range::IdRange::first).min();
+    (first.unwrap_or(0), ids.max().unwrap_or(0))
+}

@@ -1,0 +1,118 @@
+//! What a worker's state asks its shell to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::input::{InstanceKey, LaunchToken, WorkTemplate};
+use crate::id::TaskId;
+use crate::job::TemplateId;
+use crate::outcome::{Outcome, Usage};
+use crate::resource::pool::Grant;
+use crate::template::Entries;
+
+/// One thing to do. Effects of one input are carried out in order.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Launch these, in this order. Each token gets exactly one `Failed` or `Exited` event in return.
+    Launch(Vec<LaunchTask>),
+    /// SIGINT to the process group, SIGKILL to all that is left of it after [`super::KILL_GRACE`].
+    Terminate(LaunchToken),
+    /// Tell the server.
+    Report(Report),
+    /// No later launch uses this template.
+    DropTemplate(TemplateId),
+    /// Kill what is left, say goodbye, end. Nothing follows.
+    Exit(ExitReason),
+}
+
+/// One instance to launch.
+#[derive(Clone, Debug)]
+pub struct LaunchTask {
+    /// Name of the launch.
+    pub token: LaunchToken,
+    /// What to launch.
+    pub template: Arc<WorkTemplate>,
+    /// Which task and instance.
+    pub key: InstanceKey,
+    /// Variant of the resource request, valid for the template.
+    pub variant: u32,
+    /// What it may use.
+    pub grant: Arc<Grant>,
+    /// Entries of its assignment and its position among them.
+    pub entries: Option<(Entries, u32)>,
+}
+
+impl LaunchTask {
+    /// `HQ_ENTRY` of the task.
+    #[must_use]
+    pub fn entry(&self) -> Option<&[u8]> {
+        self.entries
+            .as_ref()
+            .and_then(|(entries, position)| entries.get(*position))
+    }
+
+    /// Id of the task inside its job.
+    #[must_use]
+    pub const fn task_id(&self) -> TaskId {
+        self.key.task.task
+    }
+}
+
+/// Why a worker ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExitReason {
+    /// The server said so.
+    Stopped,
+    /// Nothing to do for longer than the idle timeout.
+    IdleTimeout,
+    /// The worker's own time limit.
+    TimeLimit,
+    /// A signal, or a person.
+    Interrupted,
+    /// The server is gone.
+    ServerLost,
+}
+
+/// One batch of news for the server.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Instances that started and, as far as is known, still run.
+    pub started: Vec<StartedRow>,
+    /// Instances that ended. One that is not listed in any `started` ran and ended since the last report.
+    pub ended: Vec<EndedRow>,
+    /// Instances that have not started and will not: asked back by the server, or returned unasked
+    /// because they cannot start here (any more).
+    pub retracted: Vec<InstanceKey>,
+}
+
+impl Report {
+    /// Whether there is nothing to say.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.started.is_empty() && self.ended.is_empty() && self.retracted.is_empty()
+    }
+}
+
+/// Start of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StartedRow {
+    /// Which one.
+    pub key: InstanceKey,
+    /// How long before the report.
+    pub age: Duration,
+}
+
+/// End of an instance.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndedRow {
+    /// Which one.
+    pub key: InstanceKey,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long before the report.
+    pub age: Duration,
+    /// How long it ran; zero if it never started.
+    pub run: Duration,
+    /// What it used.
+    pub usage: Usage,
+}

@@ -1,0 +1,167 @@
+//! What can happen to a worker: the closed set of inputs of [`super::WorkerState::apply`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::id::{InstanceId, JobId, TaskId, TaskKey};
+use crate::job::TemplateId;
+use crate::outcome::Usage;
+use crate::range::IdArray;
+use crate::template::{ByteText, Entries, TaskTemplate};
+use crate::time::Time;
+
+/// One start of one task: the unit that is assigned, retracted, killed and reported.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct InstanceKey {
+    /// Which task.
+    pub task: TaskKey,
+    /// Which start of it.
+    pub instance: InstanceId,
+}
+
+impl InstanceKey {
+    /// Combines the ids.
+    #[must_use]
+    pub const fn new(job: JobId, task: u32, instance: InstanceId) -> Self {
+        Self {
+            task: TaskKey::new(job, TaskId(task)),
+            instance,
+        }
+    }
+}
+
+impl fmt::Display for InstanceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.task, self.instance)
+    }
+}
+
+/// Names a launched instance between state and shell; never used twice by one state.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LaunchToken(pub u64);
+
+/// What tasks of one submit share, as a worker keeps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkTemplate {
+    /// Its name on the wire.
+    pub id: TemplateId,
+    /// Job of the tasks.
+    pub job: JobId,
+    /// Name of the job.
+    pub job_name: Box<str>,
+    /// Where the user submitted; absolute.
+    pub submit_dir: ByteText,
+    /// Stream directory with placeholders, if output is streamed.
+    pub stream_dir: Option<ByteText>,
+    /// The user's part.
+    pub task: Arc<TaskTemplate>,
+}
+
+/// Tasks that share template, instance and variant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkAssignment {
+    /// What they share.
+    pub template: TemplateId,
+    /// Which tasks.
+    pub ids: IdArray,
+    /// Instance of all of them.
+    pub instance: InstanceId,
+    /// Variant of the resource request.
+    pub variant: u32,
+    /// An entry each, if the submit has entries.
+    pub entries: Option<Entries>,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// The server hands out work. Templates are known before the assignments are looked at.
+    Assign {
+        /// Templates the worker does not know yet.
+        templates: Vec<Arc<WorkTemplate>>,
+        /// The tasks.
+        assignments: Vec<WorkAssignment>,
+        /// No later assignment names these.
+        drop_templates: Vec<TemplateId>,
+    },
+    /// The server wants back what has not started.
+    Retract(Vec<InstanceKey>),
+    /// The server wants these to end.
+    Kill(Vec<InstanceKey>),
+    /// The server wants the worker to end.
+    Stop,
+    /// News of launched processes.
+    Launcher(Vec<LaunchEvent>),
+    /// [`super::WorkerState::next_deadline`] has passed.
+    Timer,
+    /// The connection to the server is gone.
+    ServerLost,
+    /// The worker is registered again, with the same or another server process.
+    ServerBack,
+    /// A person or the batch system wants the worker to end.
+    Interrupt(Interrupt),
+}
+
+/// How somebody on the node wants the worker to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interrupt {
+    /// End the tasks, then the worker; a second one ends everything at once.
+    Terminate,
+    /// Start nothing new, let running tasks end, then end.
+    Drain,
+}
+
+/// News of one launched instance.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LaunchEvent {
+    /// Its program runs.
+    Started {
+        /// Which launch.
+        token: LaunchToken,
+        /// Since when.
+        at: Time,
+    },
+    /// It never ran, and will not.
+    Failed {
+        /// Which launch.
+        token: LaunchToken,
+        /// Why.
+        failure: LaunchFailure,
+    },
+    /// It ended and nothing of it is left.
+    Exited {
+        /// Which launch.
+        token: LaunchToken,
+        /// Exit status.
+        status: ExitStatus,
+        /// When.
+        ended: Time,
+        /// How long it ran.
+        run: Duration,
+        /// What it used.
+        usage: Usage,
+        /// The task's own words about its failure; ignored if it succeeded.
+        message: Option<Box<str>>,
+    },
+}
+
+/// Why an instance could not be launched.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LaunchFailure {
+    /// The task's fault; the text is shown to users.
+    Permanent(Box<str>),
+    /// The node is short of something; the task can run elsewhere or later.
+    Transient,
+    /// It was told to end before it started.
+    Cancelled,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExitStatus {
+    /// Exit code, 0 to 255.
+    Code(i32),
+    /// Signal number.
+    Signal(i32),
+}

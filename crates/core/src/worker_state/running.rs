@@ -1,0 +1,151 @@
+//! Launched instances: their grants, phases and time limits.
+//!
+//! ```text
+//!              Started              Exited
+//!  Starting ───────────▶ Running ───────────▶ gone, reported by its exit status
+//!     │ │                   │ kill, time limit, worker ends
+//!     │ └── the same ─────▶ Ending ──────────▶ gone, reported by its cause (Exited or Failed)
+//!     └──── Failed ──────────────────────────▶ gone, reported with the error
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::input::{InstanceKey, LaunchToken};
+use crate::id::{InstanceId, JobId};
+use crate::resource::pool::Grant;
+use crate::time::Time;
+
+/// One launched instance.
+#[derive(Clone, Debug)]
+pub(super) struct RunningTask {
+    pub(super) key: InstanceKey,
+    pub(super) grant: Arc<Grant>,
+    pub(super) time_limit: Option<Duration>,
+    pub(super) phase: Phase,
+}
+
+/// Where a launched instance is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Handed to the launcher.
+    Starting,
+    /// Its program runs; with the moment at which its time limit ends it.
+    Running {
+        /// `None` = no limit.
+        deadline: Option<Time>,
+    },
+    /// Told to end.
+    Ending(EndCause),
+}
+
+/// Why a launched instance was told to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum EndCause {
+    /// The server asked for it.
+    Killed,
+    /// Its time limit.
+    TimeLimit,
+    /// The worker ends; the server hears of that, not of the task.
+    WorkerEnd,
+}
+
+/// All launched instances.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RunningTasks {
+    tasks: BTreeMap<LaunchToken, RunningTask>,
+    by_key: BTreeMap<InstanceKey, LaunchToken>,
+    deadlines: BTreeSet<(Time, LaunchToken)>,
+    next_token: u64,
+}
+
+impl RunningTasks {
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Adds an instance that is about to be launched.
+    pub(super) fn insert(&mut self, task: RunningTask) -> LaunchToken {
+        let token = LaunchToken(self.next_token);
+        self.next_token += 1;
+        self.by_key.insert(task.key, token);
+        self.tasks.insert(token, task);
+        token
+    }
+
+    pub(super) fn get(&self, token: LaunchToken) -> Option<&RunningTask> {
+        self.tasks.get(&token)
+    }
+
+    pub(super) fn token_of(&self, key: InstanceKey) -> Option<LaunchToken> {
+        self.by_key.get(&key).copied()
+    }
+
+    pub(super) fn tokens(&self) -> Vec<LaunchToken> {
+        self.tasks.keys().copied().collect()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (LaunchToken, &RunningTask)> {
+        self.tasks.iter().map(|(token, task)| (*token, task))
+    }
+
+    /// Instances of tasks of one job.
+    pub(super) fn of_job(&self, job: JobId) -> impl Iterator<Item = InstanceKey> + '_ {
+        let start = InstanceKey::new(job, 0, InstanceId(0));
+        self.by_key
+            .range(start..)
+            .map(|(key, _)| *key)
+            .take_while(move |key| key.task.job == job)
+    }
+
+    /// Changes the phase; the only place where phases and deadlines change.
+    pub(super) fn set_phase(&mut self, token: LaunchToken, phase: Phase) {
+        let Some(task) = self.tasks.get_mut(&token) else {
+            return;
+        };
+        if let Phase::Running {
+            deadline: Some(deadline),
+        } = task.phase
+        {
+            self.deadlines.remove(&(deadline, token));
+        }
+        if let Phase::Running {
+            deadline: Some(deadline),
+        } = phase
+        {
+            self.deadlines.insert((deadline, token));
+        }
+        task.phase = phase;
+    }
+
+    /// Takes an ended instance out.
+    pub(super) fn remove(&mut self, token: LaunchToken) -> Option<RunningTask> {
+        let task = self.tasks.remove(&token)?;
+        self.by_key.remove(&task.key);
+        if let Phase::Running {
+            deadline: Some(deadline),
+        } = task.phase
+        {
+            self.deadlines.remove(&(deadline, token));
+        }
+        Some(task)
+    }
+
+    /// The next moment at which a time limit runs out.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// An instance whose time limit has run out.
+    pub(super) fn overdue(&self, now: Time) -> Option<LaunchToken> {
+        self.deadlines
+            .first()
+            .filter(|(deadline, _)| *deadline <= now)
+            .map(|(_, token)| *token)
+    }
+}

@@ -1,0 +1,235 @@
+//! What follows from the state and the time alone: expired limits, tasks that can start, reports.
+//!
+//! One round looks at the first task of each class in start order. A task that does not fit blocks its
+//! class and keeps others from what it needs: tasks of lower priority at once, tasks of the same
+//! priority after [`PATIENCE`]. So small tasks fill what a large one cannot use, but cannot starve it.
+//! A round costs O((classes + started tasks) log classes).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::backlog::{Class, QueueKey};
+use super::effect::{Effect, ExitReason, LaunchTask};
+use super::running::{EndCause, Phase, RunningTask};
+use super::{Mode, WorkerState};
+use crate::resource::pool::Reservation;
+use crate::time::Time;
+
+/// How long tasks of the same priority may overtake one that does not fit. Long enough that short
+/// tasks flow, short enough that a large task does not notice.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What blocked tasks keep from later ones in a round.
+#[derive(Debug, Default)]
+struct Round {
+    /// Kept from everybody that comes later.
+    reserved: Reservation,
+    /// Kept from lower priorities only.
+    level: Reservation,
+    level_priority: Option<Reverse<i32>>,
+}
+
+impl Round {
+    fn enter(&mut self, priority: Reverse<i32>) {
+        if self.level_priority != Some(priority) {
+            self.reserved.absorb(&mut self.level);
+            self.level_priority = Some(priority);
+        }
+    }
+}
+
+impl WorkerState {
+    /// Brings the state up to date with the time; ends every input.
+    pub(super) fn advance(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        self.end_overdue_tasks(now, effects);
+        if self.life_end.is_some_and(|end| end <= now) {
+            self.begin_stopping(now, ExitReason::TimeLimit, effects);
+        }
+        self.return_tasks_that_take_too_long(now);
+        self.start_tasks(now, effects);
+        self.note_idle(now);
+        if self.idle_deadline().is_some_and(|deadline| deadline <= now) {
+            self.begin_stopping(now, ExitReason::IdleTimeout, effects);
+        }
+        let exit = self.exit_reason(now);
+        if exit.is_some() || self.report_due().is_some_and(|due| due <= now) {
+            let report = self.outbox.take(now);
+            if !report.is_empty() {
+                effects.push(Effect::Report(report));
+            }
+        }
+        if let Some(reason) = exit {
+            self.mode = Mode::Exited;
+            effects.push(Effect::Exit(reason));
+        }
+    }
+
+    pub(super) fn idle_deadline(&self) -> Option<Time> {
+        match self.mode {
+            Mode::Active | Mode::Detached => Some(self.idle_since? + self.idle_timeout?),
+            Mode::Draining(_) | Mode::Stopping { .. } | Mode::Exited => None,
+        }
+    }
+
+    /// When waiting news must go out; never while there is nobody to tell.
+    pub(super) fn report_due(&self) -> Option<Time> {
+        let starved = self.backlog.is_empty() || self.running.is_empty();
+        match self.mode {
+            Mode::Detached | Mode::Exited => None,
+            Mode::Draining(ExitReason::ServerLost)
+            | Mode::Stopping {
+                reason: ExitReason::ServerLost,
+                ..
+            } => None,
+            Mode::Active | Mode::Draining(_) | Mode::Stopping { .. } => self.outbox.due(starved),
+        }
+    }
+
+    /// When time requests of waiting tasks are compared with the worker's remaining life.
+    pub(super) fn check_due(&self) -> Option<Time> {
+        self.life_end?;
+        (!self.backlog.is_empty()).then_some(self.next_time_request_check)
+    }
+
+    fn exit_reason(&self, now: Time) -> Option<ExitReason> {
+        match self.mode {
+            Mode::Draining(reason) if self.running.is_empty() => Some(reason),
+            Mode::Stopping { reason, deadline } if self.running.is_empty() || deadline <= now => {
+                Some(reason)
+            }
+            Mode::Active
+            | Mode::Detached
+            | Mode::Draining(_)
+            | Mode::Stopping { .. }
+            | Mode::Exited => None,
+        }
+    }
+
+    fn end_overdue_tasks(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        while let Some(token) = self.running.overdue(now) {
+            self.end_task(token, EndCause::TimeLimit, effects);
+        }
+    }
+
+    fn return_tasks_that_take_too_long(&mut self, now: Time) {
+        let Some(end) = self
+            .life_end
+            .filter(|_| self.next_time_request_check <= now)
+        else {
+            return;
+        };
+        self.next_time_request_check = now + self.time_request_check;
+        let life = end.since(now);
+        let heads = self.backlog.heads();
+        let expired: Vec<Arc<Class>> = heads
+            .map(|(_, class)| class)
+            .filter(|class| class.min_time > life)
+            .collect();
+        for class in expired {
+            let returned = self.backlog.drain_class(&class);
+            self.outbox.push_retracted(returned);
+        }
+    }
+
+    fn note_idle(&mut self, now: Time) {
+        if !self.running.is_empty() || !self.backlog.is_empty() {
+            self.idle_since = None;
+        } else if self.idle_since.is_none() {
+            self.idle_since = Some(now);
+        }
+    }
+
+    /// Starts every task that can start now.
+    fn start_tasks(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        if self.mode != Mode::Active || self.backlog.is_empty() {
+            return;
+        }
+        let mut heads: BinaryHeap<Reverse<(QueueKey, Arc<Class>)>> =
+            self.backlog.heads().map(Reverse).collect();
+        let mut round = Round::default();
+        let mut launches = Vec::new();
+        while let Some(Reverse((key, class))) = heads.pop() {
+            round.enter(key.priority);
+            if let Some(launch) = self.start_first(&class, &round.reserved) {
+                launches.push(launch);
+                if let Some(next) = self.backlog.head(&class) {
+                    heads.push(Reverse((next, class)));
+                }
+                continue;
+            }
+            let patient = self.backlog.note_blocked(&class, now) < PATIENCE;
+            let kept_from = if patient {
+                &mut round.level
+            } else {
+                &mut round.reserved
+            };
+            self.pools.reserve(&class.request, kept_from);
+        }
+        if !launches.is_empty() {
+            effects.push(Effect::Launch(launches));
+        }
+    }
+
+    fn start_first(&mut self, class: &Class, reserved: &Reservation) -> Option<LaunchTask> {
+        if !self.pools.fits(&class.request, reserved) {
+            return None;
+        }
+        let grant = Arc::new(self.pools.take(&class.request)?);
+        let Some(task) = self.backlog.pop(class) else {
+            self.pools.release(&grant);
+            return None;
+        };
+        let token = self.running.insert(RunningTask {
+            key: task.key,
+            grant: Arc::clone(&grant),
+            time_limit: task.template.task.time_limit,
+            phase: Phase::Starting,
+        });
+        let (template, key, variant, entries) =
+            (task.template, task.key, task.variant, task.entries);
+        Some(LaunchTask {
+            token,
+            template,
+            key,
+            variant,
+            grant,
+            entries,
+        })
+    }
+
+    /// Panics if the books are wrong. For tests and simulations.
+    ///
+    /// # Panics
+    ///
+    /// If resources leaked, or an index disagrees with what it indexes.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn check_invariants(&self) {
+        self.backlog.check();
+        let mut pools = self.pools.clone();
+        let mut used = std::collections::BTreeMap::new();
+        for (token, task) in self.running.iter() {
+            assert_eq!(
+                self.running.token_of(task.key),
+                Some(token),
+                "index of {}",
+                task.key
+            );
+            for entry in &task.grant.entries {
+                for granted in &entry.indices {
+                    *used.entry((entry.pool, granted.index)).or_insert(0) += granted.units;
+                }
+            }
+            pools.release(&task.grant);
+        }
+        assert!(
+            used.values().all(|units| *units <= 10_000),
+            "an index is given twice"
+        );
+        assert!(
+            pools.is_all_free(),
+            "free and granted resources are all resources"
+        );
+    }
+}

@@ -1,0 +1,591 @@
+use std::time::Duration;
+
+use super::*;
+use crate::id::{InstanceId, JobId};
+use crate::range::{IdArray, IdRange};
+use crate::resource::request::{RequestVariants, ResourceRequest};
+use crate::template::{Entries, TaskTemplate};
+use crate::testing::{template, worker_config};
+use crate::time::Timestamp;
+
+pub(super) const JOB: JobId = JobId(1);
+
+/// A worker under test with its clock.
+pub(super) struct Bench {
+    pub(super) state: WorkerState,
+    pub(super) now: Time,
+}
+
+impl Bench {
+    fn new(cpus: u32) -> Self {
+        Self::with(&worker_config(cpus), None)
+    }
+
+    pub(super) fn with(config: &WorkerConfig, idle_default: Option<Duration>) -> Self {
+        let now = Time(1_000_000_000_000);
+        let state = WorkerState::new(at(now), config, idle_default);
+        Self { state, now }
+    }
+
+    pub(super) fn apply(&mut self, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.state.apply(at(self.now), input, &mut effects);
+        self.state.check_invariants();
+        effects
+    }
+
+    fn wait(&mut self, span: Duration) -> Vec<Effect> {
+        self.now = self.now + span;
+        self.apply(Input::Timer)
+    }
+
+    fn assign(&mut self, template: TaskTemplate, from: u32, count: u32) -> Vec<Effect> {
+        let ids = IdArray::consecutive(from, count).expect("valid");
+        self.apply(assign(work(1, template), ids))
+    }
+
+    fn started(&mut self, token: LaunchToken) -> Vec<Effect> {
+        let at = self.now;
+        self.apply(Input::Launcher(vec![LaunchEvent::Started { token, at }]))
+    }
+
+    fn exited(&mut self, token: LaunchToken, status: ExitStatus) -> Vec<Effect> {
+        let event = exited(token, status, self.now);
+        self.apply(Input::Launcher(vec![event]))
+    }
+}
+
+pub(super) fn at(mono: Time) -> Now {
+    Now {
+        mono,
+        wall: Timestamp(0),
+    }
+}
+
+pub(super) fn exited(token: LaunchToken, status: ExitStatus, ended: Time) -> LaunchEvent {
+    let run = Duration::from_millis(7);
+    LaunchEvent::Exited {
+        token,
+        status,
+        ended,
+        run,
+        usage: Default::default(),
+        message: None,
+    }
+}
+
+pub(super) fn work(id: u32, task: TaskTemplate) -> WorkTemplate {
+    WorkTemplate {
+        id: TemplateId(id),
+        job: JOB,
+        job_name: "job".into(),
+        submit_dir: Box::from(*b"/s"),
+        stream_dir: None,
+        task: Arc::new(task),
+    }
+}
+
+pub(super) fn assign(work: WorkTemplate, ids: IdArray) -> Input {
+    let instance = InstanceId(0);
+    let template = work.id;
+    Input::Assign {
+        templates: vec![Arc::new(work)],
+        assignments: vec![WorkAssignment {
+            template,
+            ids,
+            instance,
+            variant: 0,
+            entries: None,
+        }],
+        drop_templates: Vec::new(),
+    }
+}
+
+pub(super) fn cpus(count: u32, priority: i32) -> TaskTemplate {
+    let requests = RequestVariants::new(vec![ResourceRequest::cpus(count)]).expect("valid");
+    TaskTemplate {
+        requests,
+        priority,
+        ..template(&["true"])
+    }
+}
+
+pub(super) fn key(task: u32) -> InstanceKey {
+    InstanceKey::new(JOB, task, InstanceId(0))
+}
+
+pub(super) fn launches(effects: &[Effect]) -> Vec<&LaunchTask> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Launch(tasks) => Some(tasks),
+            Effect::Terminate(_)
+            | Effect::Report(_)
+            | Effect::DropTemplate(_)
+            | Effect::Exit(_) => None,
+        })
+        .flatten()
+        .collect()
+}
+
+pub(super) fn reports(effects: &[Effect]) -> Vec<&Report> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Report(report) => Some(report),
+            Effect::Launch(_)
+            | Effect::Terminate(_)
+            | Effect::DropTemplate(_)
+            | Effect::Exit(_) => None,
+        })
+        .collect()
+}
+
+fn ids(effects: &[Effect]) -> Vec<u32> {
+    launches(effects)
+        .iter()
+        .map(|launch| launch.task_id().0)
+        .collect()
+}
+
+fn tokens(effects: &[Effect]) -> Vec<LaunchToken> {
+    launches(effects)
+        .iter()
+        .map(|launch| launch.token)
+        .collect()
+}
+
+fn outcomes(effects: &[Effect]) -> Vec<(u32, Outcome)> {
+    let rows = reports(effects)
+        .into_iter()
+        .flat_map(|report| &report.ended);
+    rows.map(|row| (row.key.task.task.0, row.outcome.clone()))
+        .collect()
+}
+
+fn exit(effects: &[Effect]) -> Option<ExitReason> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Exit(reason) => Some(*reason),
+        Effect::Launch(_) | Effect::Terminate(_) | Effect::Report(_) | Effect::DropTemplate(_) => {
+            None
+        }
+    })
+}
+
+const OK: ExitStatus = ExitStatus::Code(0);
+
+#[test]
+fn starts_as_many_as_fit_and_one_more_per_end() {
+    let mut bench = Bench::new(2);
+    let effects = bench.assign(cpus(1, 0), 10, 1000);
+    assert_eq!(ids(&effects), [10, 11]);
+    assert_eq!(bench.state.queued_count(), 998);
+    let token = tokens(&effects)[0];
+    assert_eq!(ids(&bench.exited(token, OK)), [12]);
+}
+
+#[test]
+fn lone_task_is_reported_at_once() {
+    let mut bench = Bench::new(1);
+    let launched = bench.assign(cpus(1, 0), 0, 1);
+    let effects = bench.started(tokens(&launched)[0]);
+    assert_eq!(reports(&effects)[0].started[0].key, key(0));
+    bench.now = bench.now + Duration::from_millis(1);
+    let effects = bench.exited(tokens(&launched)[0], OK);
+    assert_eq!(outcomes(&effects), [(0, Outcome::Finished)]);
+    assert_eq!(reports(&effects)[0].ended[0].run, Duration::from_millis(7));
+}
+
+#[test]
+fn busy_worker_collects_news_for_a_few_milliseconds() {
+    let mut bench = Bench::new(1);
+    let mut token = tokens(&bench.assign(cpus(1, 0), 0, 100))[0];
+    let first = bench.exited(token, OK);
+    assert_eq!(outcomes(&first).len(), 1, "nothing was said yet");
+    for _ in 0..3 {
+        token = LaunchToken(token.0 + 1);
+        let effects = bench.exited(token, OK);
+        assert!(reports(&effects).is_empty());
+    }
+    let due = bench.state.next_deadline().expect("a report is due");
+    assert_eq!(due.since(bench.now), Duration::from_millis(3));
+    let effects = bench.wait(due.since(bench.now));
+    assert_eq!(outcomes(&effects).len(), 3);
+}
+
+#[test]
+fn end_implies_an_unreported_start() {
+    let mut bench = Bench::new(1);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 1))[0];
+    let now = bench.now;
+    let both = vec![
+        LaunchEvent::Started { token, at: now },
+        exited(token, OK, now),
+    ];
+    let effects = bench.apply(Input::Launcher(both));
+    let report = reports(&effects)[0];
+    assert_eq!((report.started.len(), report.ended.len()), (0, 1));
+}
+
+#[test]
+fn higher_priority_starts_first_and_is_not_starved() {
+    let mut bench = Bench::new(4);
+    let running = tokens(&bench.assign(cpus(1, 0), 0, 1));
+    assert!(ids(&bench.apply(assign(work(2, cpus(4, 5)), ids_of(&[50])))).is_empty());
+    let low = bench.apply(assign(work(3, cpus(1, 1)), ids_of(&[60, 61])));
+    assert!(
+        ids(&low).is_empty(),
+        "what the blocked task could use stays free"
+    );
+    assert_eq!(ids(&bench.exited(running[0], OK)), [50]);
+}
+
+#[test]
+fn equal_priority_may_overtake_a_blocked_task_for_a_while() {
+    let mut bench = Bench::new(4);
+    bench.assign(cpus(1, 0), 0, 1);
+    bench.apply(assign(work(2, cpus(4, 0)), ids_of(&[50])));
+    assert_eq!(
+        ids(&bench.apply(assign(work(3, cpus(1, 0)), ids_of(&[60])))),
+        [60]
+    );
+    bench.wait(Duration::from_secs(6));
+    assert!(ids(&bench.apply(assign(work(3, cpus(1, 0)), ids_of(&[61])))).is_empty());
+}
+
+#[test]
+fn order_within_a_priority_is_job_then_task() {
+    let mut bench = Bench::new(1);
+    let mut token = tokens(&bench.assign(cpus(1, 0), 5, 2))[0];
+    let mut later_job = work(2, cpus(1, 0));
+    later_job.job = JobId(2);
+    bench.apply(assign(later_job, ids_of(&[0])));
+    bench.assign(cpus(1, 0), 1, 2);
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        let effects = bench.exited(token, OK);
+        order.push(launches(&effects)[0].key.task.to_string());
+        token = tokens(&effects)[0];
+    }
+    assert_eq!(order, ["1@1", "1@2", "1@6", "2@0"]);
+}
+
+#[test]
+fn retract_returns_only_what_has_not_started() {
+    let mut bench = Bench::new(1);
+    bench.assign(cpus(1, 0), 0, 10);
+    let wanted = vec![key(0), key(3), key(9), key(77)];
+    let effects = bench.apply(Input::Retract(wanted.clone()));
+    assert_eq!(reports(&effects)[0].retracted, [key(3), key(9)]);
+    assert_eq!(bench.state.ignored().retracted, 2);
+    assert!(
+        reports(&bench.apply(Input::Retract(wanted))).is_empty(),
+        "a duplicate says nothing"
+    );
+}
+
+#[test]
+fn kill_ends_running_and_waiting_instances() {
+    let mut bench = Bench::new(1);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
+    let effects = bench.apply(Input::Kill(vec![key(0), key(1), key(5)]));
+    assert!(matches!(effects[..], [Effect::Terminate(t), Effect::Report(_)] if t == token));
+    assert_eq!(outcomes(&effects), [(1, Outcome::Killed)]);
+    assert_eq!(bench.state.ignored().killed, 1);
+    assert!(
+        bench.apply(Input::Kill(vec![key(0)])).is_empty(),
+        "told once is enough"
+    );
+    // A program that exits 0 on SIGINT is still killed.
+    assert_eq!(outcomes(&bench.exited(token, OK)), [(0, Outcome::Killed)]);
+}
+
+#[test]
+fn time_limit_counts_from_the_start() {
+    let mut bench = Bench::new(1);
+    let task = TaskTemplate {
+        time_limit: Some(Duration::from_secs(2)),
+        ..cpus(1, 0)
+    };
+    let token = tokens(&bench.assign(task, 0, 1))[0];
+    bench.wait(Duration::from_secs(10));
+    bench.started(token);
+    assert!(bench.wait(Duration::from_millis(1999)).is_empty());
+    let effects = bench.wait(Duration::from_millis(1));
+    assert!(matches!(effects[..], [Effect::Terminate(t)] if t == token));
+    let effects = bench.exited(token, ExitStatus::Signal(2));
+    assert_eq!(outcomes(&effects), [(0, Outcome::TimeLimit)]);
+}
+
+#[test]
+fn failed_launch_is_reported_and_frees_its_place() {
+    let mut bench = Bench::new(1);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 3))[0];
+    let failure = LaunchFailure::Permanent("no such program".into());
+    let effects = bench.apply(Input::Launcher(vec![LaunchEvent::Failed {
+        token,
+        failure,
+    }]));
+    assert_eq!(
+        outcomes(&effects),
+        [(0, Outcome::Message("no such program".into()))]
+    );
+    let token = tokens(&effects)[0];
+    let failure = LaunchFailure::Transient;
+    let effects = bench.apply(Input::Launcher(vec![LaunchEvent::Failed {
+        token,
+        failure,
+    }]));
+    assert_eq!(
+        reports(&effects)[0].retracted,
+        [key(1)],
+        "the machine's fault is not the task's"
+    );
+    assert_eq!(ids(&effects), [2]);
+}
+
+#[test]
+fn exit_status_becomes_the_outcome() {
+    let message = Some("own words".into());
+    let own = Outcome::Message("own words".into());
+    for (status, message, outcome) in [
+        (ExitStatus::Code(0), message.clone(), Outcome::Finished),
+        (ExitStatus::Code(3), message, own),
+        (ExitStatus::Code(3), None, Outcome::ExitCode(3)),
+        (ExitStatus::Signal(9), None, Outcome::Signal(9)),
+    ] {
+        assert_eq!(outcome_of(status, message), outcome);
+    }
+}
+
+#[test]
+fn duplicates_and_nonsense_are_ignored_and_counted() {
+    let mut bench = Bench::new(1);
+    bench.assign(cpus(1, 0), 0, 5);
+    let again = bench.assign(cpus(1, 0), 0, 6);
+    assert!(again.is_empty());
+    assert_eq!(
+        (bench.state.queued_count(), bench.state.ignored().assigned),
+        (5, 5)
+    );
+    let unknown = WorkAssignment {
+        template: TemplateId(99),
+        ids: ids_of(&[20]),
+        instance: InstanceId(0),
+        variant: 0,
+        entries: None,
+    };
+    let bad_variant = WorkAssignment {
+        template: TemplateId(1),
+        variant: 7,
+        ..unknown.clone()
+    };
+    let entries = Entries::new(*b"ab", [2]);
+    let bad_entries = WorkAssignment {
+        template: TemplateId(1),
+        ids: ids_of(&[21, 22]),
+        entries,
+        ..unknown.clone()
+    };
+    let effects = bench.apply(Input::Assign {
+        templates: vec![Arc::new(work(1, cpus(2, 3)))],
+        assignments: vec![unknown, bad_variant, bad_entries],
+        drop_templates: vec![TemplateId(5)],
+    });
+    assert_eq!(bench.state.ignored().malformed, 3);
+    assert_eq!(bench.state.ignored().templates, 2);
+    assert_eq!(
+        outcomes(&effects).len(),
+        3,
+        "tasks that can be named fail, they do not hang"
+    );
+    bench.started(LaunchToken(1234));
+    bench.exited(LaunchToken(1234), OK);
+    assert_eq!(bench.state.ignored().launcher, 2);
+}
+
+#[test]
+fn tasks_that_can_never_run_here_are_returned() {
+    let config = WorkerConfig {
+        time_limit: Some(Duration::from_secs(100)),
+        ..worker_config(2)
+    };
+    let mut bench = Bench::with(&config, None);
+    let effects = bench.assign(cpus(3, 0), 0, 1);
+    assert_eq!(reports(&effects)[0].retracted, [key(0)]);
+
+    let mut request = ResourceRequest::cpus(1);
+    request.min_time = Duration::from_secs(50);
+    let requests = RequestVariants::new(vec![request]).expect("valid");
+    let long = TaskTemplate {
+        requests,
+        ..template(&["true"])
+    };
+    let launched = bench.apply(assign(work(2, long), ids_of(&[1, 2, 3])));
+    assert_eq!(ids(&launched), [1, 2]);
+    bench.wait(Duration::from_secs(40));
+    let effects = bench.wait(Duration::from_secs(30));
+    assert_eq!(reports(&effects)[0].retracted, [key(3)]);
+}
+
+#[test]
+fn stop_ends_tasks_then_the_worker() {
+    let mut bench = Bench::new(2);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 5));
+    bench.exited(launched[1], OK);
+    let running = [launched[0], LaunchToken(2)];
+    let effects = bench.apply(Input::Stop);
+    let told = effects
+        .iter()
+        .filter(|effect| matches!(effect, Effect::Terminate(_)));
+    assert_eq!(told.count(), 2);
+    assert_eq!(exit(&effects), None);
+    assert!(outcomes(&bench.exited(running[0], ExitStatus::Signal(2))).is_empty());
+    let effects = bench.exited(running[1], OK);
+    assert_eq!(exit(&effects), Some(ExitReason::Stopped));
+    assert!(
+        outcomes(&effects).is_empty(),
+        "tasks of a stopped worker run again"
+    );
+    assert!(bench.assign(cpus(1, 0), 8, 1).is_empty());
+}
+
+#[test]
+fn stop_does_not_wait_for_ever() {
+    let mut bench = Bench::new(1);
+    bench.assign(cpus(1, 0), 0, 1);
+    bench.apply(Input::Stop);
+    assert_eq!(exit(&bench.wait(Duration::from_millis(4_999))), None);
+    assert_eq!(
+        exit(&bench.wait(Duration::from_millis(1))),
+        Some(ExitReason::Stopped)
+    );
+    assert_eq!(bench.state.next_deadline(), None);
+}
+
+#[test]
+fn second_interrupt_does_not_wait() {
+    let mut bench = Bench::new(1);
+    bench.assign(cpus(1, 0), 0, 1);
+    assert_eq!(
+        exit(&bench.apply(Input::Interrupt(Interrupt::Terminate))),
+        None
+    );
+    let effects = bench.apply(Input::Interrupt(Interrupt::Terminate));
+    assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
+}
+
+#[test]
+fn drain_finishes_what_runs_and_returns_the_rest() {
+    let mut bench = Bench::new(1);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 3))[0];
+    let effects = bench.apply(Input::Interrupt(Interrupt::Drain));
+    assert_eq!(reports(&effects)[0].retracted, [key(1), key(2)]);
+    let effects = bench.exited(token, OK);
+    assert_eq!(outcomes(&effects), [(0, Outcome::Finished)]);
+    assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
+}
+
+#[test]
+fn idle_timeout_counts_from_the_last_end() {
+    let config = worker_config(1);
+    let mut bench = Bench::with(&config, Some(Duration::from_secs(10)));
+    bench.wait(Duration::from_secs(9));
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 1))[0];
+    bench.wait(Duration::from_secs(60));
+    bench.exited(token, OK);
+    assert_eq!(exit(&bench.wait(Duration::from_secs(9))), None);
+    assert_eq!(
+        exit(&bench.wait(Duration::from_secs(1))),
+        Some(ExitReason::IdleTimeout)
+    );
+}
+
+#[test]
+fn own_time_limit_ends_the_worker() {
+    let config = WorkerConfig {
+        time_limit: Some(Duration::from_secs(5)),
+        ..worker_config(1)
+    };
+    let mut bench = Bench::with(&config, None);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 1))[0];
+    assert_eq!(
+        bench.state.next_deadline(),
+        Some(bench.now + Duration::from_secs(5))
+    );
+    let effects = bench.wait(Duration::from_secs(5));
+    assert!(matches!(effects[..], [Effect::Terminate(_)]));
+    let effects = bench.exited(token, ExitStatus::Signal(9));
+    assert_eq!(exit(&effects), Some(ExitReason::TimeLimit));
+}
+
+#[test]
+fn loss_of_the_server_follows_the_configuration() {
+    let check = |policy: OnServerLost| {
+        let config = WorkerConfig {
+            on_server_lost: policy,
+            ..worker_config(1)
+        };
+        let mut bench = Bench::with(&config, None);
+        let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
+        let lost = bench.apply(Input::ServerLost);
+        let told = lost
+            .iter()
+            .any(|effect| matches!(effect, Effect::Terminate(_)));
+        assert_eq!(told, policy == OnServerLost::Stop);
+        let ended = bench.exited(token, OK);
+        assert!(
+            reports(&ended)
+                .iter()
+                .all(|report| report.started.is_empty())
+        );
+        (bench, ended)
+    };
+    for policy in [OnServerLost::Stop, OnServerLost::FinishRunning] {
+        let (_, ended) = check(policy);
+        assert_eq!(exit(&ended), Some(ExitReason::ServerLost));
+    }
+    let (mut bench, ended) = check(OnServerLost::Reconnect);
+    assert!(ended.is_empty(), "nobody can be told");
+    let effects = bench.apply(Input::ServerBack);
+    assert_eq!(outcomes(&effects), [(0, Outcome::Finished)]);
+    assert_eq!(
+        ids(&bench.assign(cpus(1, 0), 0, 1)),
+        [0],
+        "templates are learned anew"
+    );
+}
+
+#[test]
+fn million_ids_cost_one_entry_and_entries_follow_their_ids() {
+    let mut bench = Bench::new(1);
+    let ids = IdArray::new(vec![IdRange::new(7, 2, 10).expect("valid")]).expect("valid");
+    let effects = bench.apply(Input::Assign {
+        templates: vec![Arc::new(work(1, cpus(1, 0)))],
+        assignments: vec![WorkAssignment {
+            template: TemplateId(1),
+            ids,
+            instance: InstanceId(4),
+            variant: 0,
+            entries: Entries::new(*b"onetwo", [3, 3]),
+        }],
+        drop_templates: vec![TemplateId(1)],
+    });
+    assert!(matches!(
+        effects[..],
+        [Effect::DropTemplate(_), Effect::Launch(_)]
+    ));
+    assert_eq!(launches(&effects)[0].entry(), Some(&b"one"[..]));
+    let effects = bench.exited(tokens(&effects)[0], OK);
+    assert_eq!(launches(&effects)[0].entry(), Some(&b"two"[..]));
+    assert_eq!(
+        launches(&effects)[0].key,
+        InstanceKey::new(JOB, 17, InstanceId(4))
+    );
+    bench.assign(cpus(1, 0), 100, 1_000_000);
+    assert_eq!(bench.state.queued_count(), 1_000_000);
+}
+
+fn ids_of(ids: &[u32]) -> IdArray {
+    IdArray::from_sorted(ids.iter().copied()).expect("valid")
+}
