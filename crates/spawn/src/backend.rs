@@ -13,8 +13,11 @@
 
 use std::os::fd::OwnedFd;
 
+use clone_vfork::Pidfd;
+
 use crate::child::ChildPlan;
 use crate::error::Stage;
+use crate::live::InFlight;
 use crate::probe::Features;
 use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
@@ -78,8 +81,24 @@ pub(crate) struct Created {
     pub(crate) pidfd: Option<OwnedFd>,
 }
 
-/// A step that failed, with its errno.
-pub(crate) type Failure = (Stage, i32);
+/// A step that failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) stage: Stage,
+    pub(crate) errno: i32,
+    /// The ended child's pidfd. To be closed only once the child has left the table of children.
+    pub(crate) pidfd: Option<OwnedFd>,
+}
+
+impl Failure {
+    const fn new(stage: Stage, errno: i32) -> Self {
+        Self {
+            stage,
+            errno,
+            pidfd: None,
+        }
+    }
+}
 
 /// Creates the process that `child` describes. All signals of the calling thread are blocked.
 pub(crate) fn create(
@@ -87,9 +106,10 @@ pub(crate) fn create(
     features: &Features,
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
+    in_flight: &InFlight,
 ) -> Result<Created, Failure> {
     match backend {
-        Backend::ClonePidfd => clone_vfork::spawn(child, stack, clone_vfork::Pidfd::Yes),
+        Backend::ClonePidfd => clone_vfork::spawn(child, stack, Pidfd::Yes, in_flight),
         Backend::PosixSpawnPidfd => with_pidfd(create_portably(child, stack)?, features.pidfd_open),
         Backend::PosixSpawnWait => create_portably(child, stack),
         Backend::Fork => with_pidfd(fork::spawn(child)?, features.pidfd_open),
@@ -100,8 +120,13 @@ fn create_portably(child: &mut ChildPlan<'_>, stack: &ChildStack) -> Result<Crea
     if let Some(created) = posix_spawn::spawn(child) {
         return Ok(created);
     }
-    match clone_vfork::spawn(child, stack, clone_vfork::Pidfd::No) {
-        Err((Stage::Clone, libc::ENOSYS | libc::EPERM | libc::EINVAL)) => fork::spawn(child),
+    // Without a pidfd nothing is written there.
+    match clone_vfork::spawn(child, stack, Pidfd::No, &InFlight::default()) {
+        Err(Failure {
+            stage: Stage::Clone,
+            errno: libc::ENOSYS | libc::EPERM | libc::EINVAL,
+            ..
+        }) => fork::spawn(child),
         result => result,
     }
 }
@@ -115,7 +140,10 @@ fn with_pidfd(mut created: Created, available: bool) -> Result<Created, Failure>
                 // It cannot be watched, so it must not run: most likely the descriptors are used up.
                 let _ = sys::kill(created.pid, libc::SIGKILL);
                 let _ = sys::wait(WaitFor::Pid(created.pid), 0);
-                return Err((Stage::Pidfd, error.raw_os_error().unwrap_or(0)));
+                return Err(Failure::new(
+                    Stage::Pidfd,
+                    error.raw_os_error().unwrap_or(0),
+                ));
             }
         }
     }

@@ -228,8 +228,13 @@ impl Drop for Launcher {
             std::thread::sleep(Duration::from_millis(1));
         }
         for thread in self.spawners.drain(..) {
-            // A panicked thread has said so already.
-            let _ = thread.join();
+            while !thread.is_finished() && Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // One that hangs in the kernel is left alone. A panicked one has said so already.
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
         }
         self.watch.stop();
         if let Some(thread) = self.reaper.take() {

@@ -6,9 +6,12 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::event::{MonotonicNs, Token};
+use crate::sys;
 
 /// How to end a child: a signal, some time, then SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +78,33 @@ enum State {
     Starting {
         token: Token,
         kill: Option<Termination>,
+        in_flight: Arc<InFlight>,
     },
     Running(Running),
+}
+
+/// The pidfd of the child that a spawner thread is creating right now; -1 when there is none.
+///
+/// The kernel writes the number before the child runs, while the spawner thread sleeps until the child executes
+/// its program. A child that hangs on the way there (opening a fifo, or a file on a dead server) can be killed
+/// through it. The descriptor is closed only after the child has left the table of children, so whoever finds the
+/// child there, under the table's lock, uses the right descriptor.
+#[derive(Debug)]
+pub(crate) struct InFlight(pub(crate) AtomicI32);
+
+impl Default for InFlight {
+    fn default() -> Self {
+        Self(AtomicI32::new(-1))
+    }
+}
+
+impl InFlight {
+    fn kill(&self) {
+        let fd = self.0.load(Ordering::Acquire);
+        if fd >= 0 {
+            sys::pidfd_kill_raw(fd);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -106,8 +134,12 @@ impl Table {
     }
 
     /// Enters a child that is about to be created.
-    pub(crate) fn begin(&mut self, token: Token) -> Key {
-        let state = State::Starting { token, kill: None };
+    pub(crate) fn begin(&mut self, token: Token, in_flight: Arc<InFlight>) -> Key {
+        let state = State::Starting {
+            token,
+            kill: None,
+            in_flight,
+        };
         let index = self.free.pop().unwrap_or(self.slots.len());
         if let Some(slot) = self.slots.get_mut(index) {
             slot.state = state;
@@ -179,7 +211,12 @@ impl Table {
         let key = Key::new(index, slot.generation);
         match &mut slot.state {
             State::Free => None,
-            State::Starting { kill, .. } => {
+            State::Starting {
+                kill, in_flight, ..
+            } => {
+                if how.is_hard() {
+                    in_flight.kill();
+                }
                 // The hardest request counts.
                 if kill.is_none_or(|earlier| !earlier.is_hard()) {
                     *kill = Some(how);
@@ -200,7 +237,12 @@ impl Table {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             match &mut slot.state {
                 State::Free => {}
-                State::Starting { kill, .. } => *kill = Some(Termination::KILL),
+                State::Starting {
+                    kill, in_flight, ..
+                } => {
+                    in_flight.kill();
+                    *kill = Some(Termination::KILL);
+                }
                 State::Running(_) => {
                     let key = Key::new(index, slot.generation);
                     self.deadlines.push(Reverse((now, key)));
@@ -252,11 +294,11 @@ mod tests {
     #[test]
     fn a_stale_key_finds_nothing() {
         let mut table = Table::default();
-        let key = table.begin(Token(1));
+        let key = table.begin(Token(1), Arc::default());
         assert!(table.take(key).is_none(), "it does not run yet");
         assert_eq!(table.running(key, running(1)), None);
         assert_eq!(table.take(key).unwrap().token, Token(1));
-        let next = table.begin(Token(2));
+        let next = table.begin(Token(2), Arc::default());
         table.running(next, running(2));
         assert!(table.take(key).is_none());
         assert!(table.get(key).is_none());
@@ -273,7 +315,7 @@ mod tests {
             grace: Duration::from_secs(1),
         };
         let now = Instant::now();
-        let key = table.begin(Token(1));
+        let key = table.begin(Token(1), Arc::default());
         for how in [soft, Termination::KILL, soft] {
             assert!(table.terminate(Token(1), how, now).is_none());
         }
@@ -290,7 +332,7 @@ mod tests {
             grace,
         };
         let keys = [1, 2].map(|token| {
-            let key = table.begin(Token(token));
+            let key = table.begin(Token(token), Arc::default());
             table.running(key, running(token));
             let (child, signal) = table.terminate(Token(token), soft, now).unwrap();
             assert_eq!((child.token, signal), (Token(token), libc::SIGTERM));

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::backend::{self, Backend, Created};
 use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs, Token};
-use crate::live::{Key, Running, Termination};
+use crate::live::{InFlight, Key, Running, Termination};
 use crate::plan::SpawnPlan;
 use crate::prepare::{self, Common, Scratch};
 use crate::probe::Features;
@@ -202,7 +203,12 @@ impl Pool {
     }
 
     /// Waits for the next thing to do, at most `patience`.
-    fn next(&self, outcome: Outcome, patience: Option<Duration>) -> Next {
+    fn next(
+        &self,
+        outcome: Outcome,
+        patience: Option<Duration>,
+        in_flight: &Arc<InFlight>,
+    ) -> Next {
         let mut queue = self.lock();
         self.account(&mut queue, outcome);
         let poll_at = patience.map(|patience| Instant::now() + patience);
@@ -213,7 +219,7 @@ impl Pool {
                 && let Some(job) = queue.jobs.pop_front()
             {
                 queue.active += 1;
-                let key = self.watch.table().begin(job.token);
+                let key = self.watch.table().begin(job.token, Arc::clone(in_flight));
                 return Next::Job(Box::new(job), key);
             }
             if queue.stop && queue.jobs.is_empty() && queue.delayed.is_empty() {
@@ -324,6 +330,9 @@ struct Spawner<'a> {
     /// Children without pidfd, which only this thread can wait for.
     own: HashMap<libc::pid_t, Key>,
     poll: Duration,
+    in_flight: Arc<InFlight>,
+    /// Pidfds of children that failed before their program ran; see [`InFlight`] for why they are kept a while.
+    failed: Vec<OwnedFd>,
 }
 
 impl<'a> Spawner<'a> {
@@ -334,6 +343,8 @@ impl<'a> Spawner<'a> {
             scratch: Scratch::new(),
             own: HashMap::new(),
             poll: POLL_MIN,
+            in_flight: Arc::default(),
+            failed: Vec::new(),
         }
     }
 
@@ -342,7 +353,7 @@ impl<'a> Spawner<'a> {
         let mut outcome = Outcome::None;
         loop {
             let patience = (!self.own.is_empty()).then_some(self.poll);
-            match self.pool.next(outcome, patience) {
+            match self.pool.next(outcome, patience, &self.in_flight) {
                 Next::Job(job, key) => {
                     outcome = self.launch(*job, key);
                     // Children must be noticed however long the queue is.
@@ -371,6 +382,7 @@ impl<'a> Spawner<'a> {
             }
             Err(error) => {
                 let cancel = self.pool.watch.table().abandon(key);
+                self.failed.clear();
                 if cancel {
                     self.pool.watch.events.push(cancelled(job.token));
                     return Outcome::Done;
@@ -419,6 +431,7 @@ impl<'a> Spawner<'a> {
         };
         let mut table = watch.table();
         let kill = table.running(key, child);
+        self.failed.clear();
         if let Some(child) = table.get(key)
             && let Some(pidfd) = &child.pidfd
             && let Err(error) = watch.watch(key, pidfd)
@@ -480,11 +493,14 @@ impl<'a> Spawner<'a> {
             Resolved::Found { path, .. } => Some(path),
         };
         let share = pool.backend.shares_descriptors();
+        let (in_flight, failed) = (&self.in_flight, &mut self.failed);
         self.scratch
             .with_child_plan(plan, found, &pool.common, share, |child| {
-                backend::create(pool.backend, &pool.features, child, stack).map_err(
-                    |(stage, errno)| {
-                        SpawnError::new(stage, errno, prepare::path_of(stage, plan, found))
+                backend::create(pool.backend, &pool.features, child, stack, in_flight).map_err(
+                    |failure| {
+                        failed.extend(failure.pidfd);
+                        let path = prepare::path_of(failure.stage, plan, found);
+                        SpawnError::new(failure.stage, failure.errno, path)
                     },
                 )
             })

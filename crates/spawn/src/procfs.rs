@@ -91,13 +91,6 @@ pub(crate) fn environment(pid: libc::pid_t) -> Option<Vec<u8>> {
         .filter(|text| !text.is_empty())
 }
 
-/// Whether the environment contains this `NAME=value` entry.
-pub(crate) fn has_entry(environment: &[u8], entry: &[u8]) -> bool {
-    environment
-        .split(|byte| *byte == 0)
-        .any(|found| found == entry)
-}
-
 /// Sends SIGKILL to a process if `still_meant` says so once its id can no longer be recycled.
 ///
 /// Without pidfds (before Linux 5.3) a window of microseconds remains between the check and the signal.
@@ -213,11 +206,5 @@ mod tests {
                 .iter()
                 .any(|process| process.pid == own.pid)
         );
-    }
-
-    #[test]
-    fn entries_of_an_environment_match_as_a_whole() {
-        assert!(has_entry(b"A=1\0B=2\0", b"B=2"));
-        assert!(!has_entry(b"A=1\0B=22\0", b"B=2"));
     }
 }

@@ -185,6 +185,20 @@ pub(crate) fn pidfd_send_signal(fd: BorrowedFd<'_>, signal: libc::c_int) -> io::
     Ok(())
 }
 
+/// SIGKILL through a pidfd known by number only, which its owner keeps open during the call.
+pub(crate) fn pidfd_kill_raw(fd: RawFd) {
+    // SAFETY: plain numbers and a null siginfo. Were the number not a pidfd, the kernel would refuse it.
+    unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            fd,
+            libc::SIGKILL,
+            ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+}
+
 /// Opens a file; the flags always include `O_CLOEXEC`.
 pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: `path` is a valid C string; without O_CREAT no further argument is read.
@@ -310,22 +324,16 @@ impl Epoll {
     /// Waits and appends the data of what is ready to `ready`. `None` waits without limit.
     pub(crate) fn wait(&self, ready: &mut Vec<u64>, timeout: Option<Duration>) -> io::Result<()> {
         /// More events are fetched by the next call; it bounds the work of one round.
-        const BATCH: usize = 256;
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
+        const BATCH: libc::c_int = 256;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH.unsigned_abs() as usize];
         let millis = timeout.map_or(-1, |limit| {
             // Rounded up: waking just before a deadline would spin.
             let millis = limit.as_nanos().div_ceil(1_000_000);
             libc::c_int::try_from(millis).unwrap_or(libc::c_int::MAX)
         });
-        // SAFETY: `events` has room for BATCH events, BATCH fits a c_int.
-        let count = unsafe {
-            libc::epoll_wait(
-                self.0.as_raw_fd(),
-                events.as_mut_ptr(),
-                BATCH as libc::c_int,
-                millis,
-            )
-        };
+        // SAFETY: `events` has room for BATCH events.
+        let count =
+            unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), BATCH, millis) };
         match check(count) {
             Ok(count) => {
                 let count = usize::try_from(count).unwrap_or(0);

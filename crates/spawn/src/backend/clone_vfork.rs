@@ -7,10 +7,12 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::Ordering;
 
 use super::{Created, Failure};
 use crate::child::{ChildPlan, Descriptors, child_main};
 use crate::error::Stage;
+use crate::live::InFlight;
 use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
 
@@ -26,6 +28,7 @@ pub(super) fn spawn(
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
     pidfd: Pidfd,
+    in_flight: &InFlight,
 ) -> Result<Created, Failure> {
     let mut flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     if pidfd == Pidfd::Yes {
@@ -34,22 +37,24 @@ pub(super) fn spawn(
     if matches!(child.descriptors, Descriptors::UnshareFrom(_)) {
         flags |= libc::CLONE_FILES;
     }
-    let mut fd: libc::c_int = -1;
+    in_flight.0.store(-1, Ordering::Release);
     // SAFETY: the stack is mapped, private to this thread and not in use, because the thread slept through the
     // life of every earlier child on it. `child_main` gets the ChildPlan it expects, which stays borrowed until
-    // this call returns, and by then the child has left this address space. `fd` receives the pidfd.
+    // this call returns, and by then the child has left this address space. The kernel writes the pidfd to
+    // `in_flight`, whose memory is that of an int and lives as long.
     let pid = unsafe {
         libc::clone(
             child_main,
             stack.top(),
             flags,
             ptr::from_mut(child).cast(),
-            &raw mut fd,
+            in_flight.0.as_ptr(),
         )
     };
     if pid < 0 {
-        return Err((Stage::Clone, sys::errno()));
+        return Err(Failure::new(Stage::Clone, sys::errno()));
     }
+    let fd = in_flight.0.load(Ordering::Acquire);
     let pidfd = (fd >= 0).then(|| {
         // SAFETY: the kernel has just installed this descriptor, and nobody else knows of it.
         unsafe { OwnedFd::from_raw_fd(fd) }
@@ -58,7 +63,11 @@ pub(super) fn spawn(
     if let Some(stage) = Stage::from_number(report.stage) {
         // It has called _exit already; this never waits long.
         let _ = sys::wait(WaitFor::Pid(pid), 0);
-        return Err((stage, report.errno));
+        return Err(Failure {
+            stage,
+            errno: report.errno,
+            pidfd,
+        });
     }
     Ok(Created { pid, pidfd })
 }

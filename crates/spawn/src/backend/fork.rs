@@ -15,7 +15,7 @@ use crate::sys::{self, WaitFor};
 
 /// Creates the process and returns when it executes its program, or has failed to and is reaped.
 pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
-    let os = |error: std::io::Error| (Stage::Clone, error.raw_os_error().unwrap_or(0));
+    let os = |error: std::io::Error| Failure::new(Stage::Clone, error.raw_os_error().unwrap_or(0));
     let (read_end, write_end) = sys::pipe().map_err(os)?;
     child.report_fd = sys::raw(&write_end);
     let descriptors = child.descriptors;
@@ -31,7 +31,7 @@ pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
     child.report_fd = -1;
     child.descriptors = descriptors;
     if pid < 0 {
-        return Err((Stage::Clone, sys::errno()));
+        return Err(Failure::new(Stage::Clone, sys::errno()));
     }
     drop(write_end);
     let mut report = Vec::with_capacity(8);
@@ -41,7 +41,7 @@ pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
         let [s0, s1, s2, s3, e0, e1, e2, e3] = bytes;
         if let Some(stage) = Stage::from_number(u32::from_ne_bytes([s0, s1, s2, s3])) {
             let _ = sys::wait(WaitFor::Pid(pid), 0);
-            return Err((stage, i32::from_ne_bytes([e0, e1, e2, e3])));
+            return Err(Failure::new(stage, i32::from_ne_bytes([e0, e1, e2, e3])));
         }
     }
     Ok(Created { pid, pidfd: None })

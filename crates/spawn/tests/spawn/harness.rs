@@ -1,0 +1,193 @@
+//! A launcher with a blocking consumer, and helpers to look at processes from outside.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use hq_spawn::{
+    ArgBlock, Backend, EnvBlock, Event, ExitStatus, Launcher, LauncherConfig, SpawnError,
+    SpawnPlan, Token,
+};
+
+/// Long enough for any machine; a test that reaches it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A launcher and everything it has reported.
+pub(crate) struct Rig {
+    pub(crate) launcher: Launcher,
+    woken: Receiver<()>,
+    next_token: AtomicU64,
+    events: Vec<Event>,
+}
+
+/// How a child came to its end.
+#[derive(Debug, Clone)]
+pub(crate) enum End {
+    Exited(ExitStatus, Event),
+    Failed(SpawnError),
+}
+
+impl Rig {
+    pub(crate) fn new(backend: Backend) -> Self {
+        Self::with(|config| config.backend = Some(backend))
+    }
+
+    pub(crate) fn with(adjust: impl FnOnce(&mut LauncherConfig)) -> Self {
+        let (sender, woken) = sync_channel(1);
+        let mut config = LauncherConfig::new(Arc::new(move || {
+            let _ = sender.try_send(());
+        }));
+        config.threads = 2;
+        adjust(&mut config);
+        Self {
+            launcher: Launcher::start(config).unwrap(),
+            woken,
+            next_token: AtomicU64::new(1),
+            events: Vec::new(),
+        }
+    }
+
+    pub(crate) fn spawn(&self, plan: SpawnPlan) -> Token {
+        let token = Token(self.next_token.fetch_add(1, Ordering::Relaxed));
+        self.launcher.spawn(token, plan);
+        token
+    }
+
+    /// Spawns and waits for the end.
+    pub(crate) fn run(&mut self, plan: SpawnPlan) -> End {
+        let token = self.spawn(plan);
+        self.end(token)
+    }
+
+    /// Spawns, waits, and expects success.
+    #[track_caller]
+    pub(crate) fn succeed(&mut self, plan: SpawnPlan) -> Event {
+        match self.run(plan) {
+            End::Exited(ExitStatus::Code(0), event) => event,
+            other @ (End::Exited(..) | End::Failed(_)) => {
+                panic!("expected success, got {other:?}")
+            }
+        }
+    }
+
+    /// Spawns, waits, and expects that there was no process.
+    #[track_caller]
+    pub(crate) fn fail(&mut self, plan: SpawnPlan) -> SpawnError {
+        match self.run(plan) {
+            End::Failed(error) => error,
+            other @ End::Exited(..) => panic!("expected a failed spawn, got {other:?}"),
+        }
+    }
+
+    /// Waits for the pid of a running child.
+    #[track_caller]
+    pub(crate) fn pid(&mut self, token: Token) -> u32 {
+        self.wait(token, |event| match event {
+            Event::Started { pid, .. } => Some(*pid),
+            Event::Failed { error, .. } => panic!("expected a running child, got {error}"),
+            Event::Exited { .. } => None,
+        })
+    }
+
+    /// Waits for the last event of a token.
+    #[track_caller]
+    pub(crate) fn end(&mut self, token: Token) -> End {
+        self.wait(token, |event| match event {
+            Event::Started { .. } => None,
+            Event::Failed { error, .. } => Some(End::Failed(error.clone())),
+            Event::Exited { status, .. } => Some(End::Exited(*status, event.clone())),
+        })
+    }
+
+    /// Waits for an event of the token that `wanted` accepts.
+    #[track_caller]
+    pub(crate) fn wait<T>(&mut self, token: Token, wanted: impl Fn(&Event) -> Option<T>) -> T {
+        let limit = Instant::now() + PATIENCE;
+        loop {
+            let found = self
+                .events
+                .iter()
+                .filter(|event| event.token() == token)
+                .find_map(&wanted);
+            if let Some(found) = found {
+                return found;
+            }
+            let left = limit.saturating_duration_since(Instant::now());
+            match self.woken.recv_timeout(left) {
+                Ok(()) => self.launcher.drain_events(&mut self.events),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    panic!(
+                        "no event for {token:?}; last seen: {:?}",
+                        self.events.last()
+                    )
+                }
+            }
+        }
+    }
+
+    /// Waits until `count` tokens have ended and answers with their last events.
+    #[track_caller]
+    pub(crate) fn ends(&mut self, tokens: &[Token]) -> HashMap<Token, End> {
+        tokens
+            .iter()
+            .map(|token| (*token, self.end(*token)))
+            .collect()
+    }
+
+    /// All events so far.
+    pub(crate) fn events(&self) -> &[Event] {
+        &self.events
+    }
+}
+
+/// A plan for `/bin/sh -c script` with this process's environment.
+pub(crate) fn sh(script: &str) -> SpawnPlan {
+    command(&["/bin/sh", "-c", script])
+}
+
+pub(crate) fn command(argv: &[&str]) -> SpawnPlan {
+    SpawnPlan::new(ArgBlock::new(argv).unwrap(), EnvBlock::capture())
+}
+
+/// Polls until `condition` answers.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let limit = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < limit, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits for a file with at least one complete line and answers with its content.
+#[track_caller]
+pub(crate) fn eventually_lines(path: &Path, lines: usize) -> Vec<String> {
+    eventually(&format!("{lines} lines in {}", path.display()), || {
+        let text = fs::read_to_string(path).ok()?;
+        let complete: Vec<_> = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+            .collect();
+        (complete.len() >= lines)
+            .then(|| complete.iter().map(|line| line.trim().to_owned()).collect())
+    })
+}
+
+/// Whether a process exists and is not a zombie.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    stat_fields(pid).is_some_and(|fields| !matches!(fields[0].as_str(), "Z" | "X"))
+}
+
+/// The fields of `/proc/PID/stat` after the name: state, parent, group, session, …
+pub(crate) fn stat_fields(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(") ")?;
+    Some(rest.split_whitespace().map(str::to_owned).collect())
+}

@@ -1,0 +1,280 @@
+//! Tests that count descriptors, zombies and threads, or limit the process: each re-executes the test binary and
+//! runs alone in there.
+
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_spawn::{Backend, SpawnErrorKind, Stdio, Termination};
+
+use crate::harness::{End, Rig, command, eventually, sh};
+
+/// Set in the process that runs one test alone.
+const ALONE: &str = "HQ_SPAWN_TEST_ALONE";
+
+/// Runs `body` in a process where no other test runs. `prefix` is a command that the test binary is run by.
+fn alone(name: &str, prefix: &[&str], body: fn()) {
+    if std::env::var_os(ALONE).is_some() {
+        return body();
+    }
+    let own = std::env::current_exe().unwrap();
+    let own = own.to_str().unwrap();
+    let argv = [prefix, &[own, "--exact", name, "--nocapture"]].concat();
+    let output = Command::new(argv[0])
+        .args(&argv[1..])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{argv:?}: {}\n{text}",
+        output.status
+    );
+    assert!(text.contains("1 passed"), "the test did not run: {text}");
+}
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// Ids of all children of this process, zombies included.
+fn children() -> Vec<String> {
+    let own = std::process::id();
+    fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|entry| {
+            let thread = entry.unwrap().file_name().into_string().unwrap();
+            fs::read_to_string(format!("/proc/{own}/task/{thread}/children")).ok()
+        })
+        .flat_map(|text| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[test]
+fn nothing_is_left_behind_by_many_spawns_with_failures() {
+    alone(
+        "isolated::nothing_is_left_behind_by_many_spawns_with_failures",
+        &[],
+        || {
+            let (descriptors_before, threads_before) = (descriptors(), threads());
+            for backend in Backend::ALL {
+                let mut rig = Rig::new(backend);
+                let tokens: Vec<_> = (0..400)
+                    .map(|index| {
+                        rig.spawn(match index % 8 {
+                            0 => command(&["no-such-program"]),
+                            1 => command(&["/etc/passwd"]),
+                            2 => sh("").cwd("/no/such/directory"),
+                            3 => sh("").stdout(Stdio::File {
+                                path: "/no/such/file".into(),
+                            }),
+                            4 => sh("kill -9 $$"),
+                            5 => command(&["/bin/true"])
+                                .stdin(Stdio::Bytes(b"input".as_slice().into())),
+                            _ => command(&["/bin/true"]),
+                        })
+                    })
+                    .collect();
+                let failed = rig
+                    .ends(&tokens)
+                    .into_values()
+                    .filter(|end| matches!(end, End::Failed(_)))
+                    .count();
+                assert_eq!(failed, 200);
+                assert_eq!(rig.launcher.pending(), 0);
+                assert_eq!(children(), Vec::<String>::new());
+                drop(rig);
+                assert_eq!(threads(), threads_before);
+                assert_eq!(descriptors(), descriptors_before);
+            }
+        },
+    );
+}
+
+#[test]
+fn used_up_descriptors_only_slow_the_launcher_down() {
+    let name = "isolated::used_up_descriptors_only_slow_the_launcher_down";
+    alone(name, &["prlimit", "--nofile=40:40"], || {
+        let mut rig = Rig::with(|config| {
+            config.transient_limit = Duration::from_secs(60);
+        });
+        // Each holds a pidfd: they cannot all live at once, yet all get their turn.
+        let tokens: Vec<_> = (0..100)
+            .map(|_| rig.spawn(command(&["/bin/sleep", "0.02"])))
+            .collect();
+        for end in rig.ends(&tokens).into_values() {
+            assert!(
+                matches!(end, End::Exited(status, _) if status.success()),
+                "{end:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn used_up_descriptors_are_reported_as_transient_in_the_end() {
+    let name = "isolated::used_up_descriptors_are_reported_as_transient_in_the_end";
+    alone(name, &["prlimit", "--nofile=40:40"], || {
+        let mut rig = Rig::with(|config| config.transient_limit = Duration::from_millis(50));
+        let mut hoard = Vec::new();
+        while let Ok(file) = fs::File::open("/dev/null") {
+            hoard.push(file);
+        }
+        let error = rig.fail(command(&["/bin/true"]));
+        assert_eq!(error.kind(), SpawnErrorKind::Transient, "{error}");
+        drop(hoard);
+        rig.succeed(command(&["/bin/true"]));
+    });
+}
+
+#[test]
+fn a_process_that_ignores_sigchld_still_gets_exit_statuses() {
+    let name = "isolated::a_process_that_ignores_sigchld_still_gets_exit_statuses";
+    // The shell's trap makes the test binary start with SIGCHLD ignored.
+    let wrapper = ["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh"];
+    alone(name, &wrapper, || {
+        let mut rig = Rig::new(Backend::ClonePidfd);
+        assert!(matches!(
+            rig.run(sh("exit 9")),
+            End::Exited(hq_spawn::ExitStatus::Code(9), _)
+        ));
+    });
+}
+
+#[test]
+fn closed_standard_streams_of_the_launcher_do_no_harm() {
+    let name = "isolated::closed_standard_streams_of_the_launcher_do_no_harm";
+    let wrapper = ["sh", "-c", "exec \"$@\" <&-", "sh"];
+    alone(name, &wrapper, || {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("in");
+        fs::write(&path, "text").unwrap();
+        let out = dir.path().join("out");
+        for backend in Backend::ALL {
+            let mut rig = Rig::new(backend);
+            let plan = command(&["cat"])
+                .stdin(Stdio::File { path: path.clone() })
+                .stdout(Stdio::File { path: out.clone() });
+            rig.succeed(plan);
+            assert_eq!(fs::read_to_string(&out).unwrap(), "text");
+        }
+    });
+}
+
+#[test]
+fn spawning_from_many_threads_while_others_allocate() {
+    let name = "isolated::spawning_from_many_threads_while_others_allocate";
+    alone(name, &[], || {
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::hint::black_box(vec![0_u8; 100_000]);
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            let mut rig = Rig::with(|config| config.threads = 8);
+            let tokens: Vec<_> = (0..500)
+                .map(|_| rig.spawn(command(&["/bin/true"])))
+                .collect();
+            for end in rig.ends(&tokens).into_values() {
+                assert!(
+                    matches!(end, End::Exited(status, _) if status.success()),
+                    "{end:?}"
+                );
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        eventually("no child is left", || children().is_empty().then_some(()));
+    });
+}
+
+#[test]
+fn requests_are_cancelled_while_queued_and_while_being_created() {
+    let name = "isolated::requests_are_cancelled_while_queued_and_while_being_created";
+    alone(name, &[], || {
+        for backend in Backend::ALL {
+            let dir = tempfile::tempdir().unwrap();
+            let fifo = dir.path().join("fifo");
+            let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+            assert!(made.success());
+            let mut rig = Rig::with(|config| {
+                config.threads = 1;
+                config.backend = Some(backend);
+            });
+            // Opening a fifo for writing blocks the only spawner thread until somebody reads.
+            let blocked = rig.spawn(sh("exit 3").stdout(Stdio::File { path: fifo.clone() }));
+            eventually("the child exists", || {
+                (!children().is_empty()).then_some(())
+            });
+            let queued: Vec<_> = (0..3).map(|_| rig.spawn(command(&["/bin/true"]))).collect();
+            rig.launcher.terminate(queued[1], Termination::KILL);
+            match rig.end(queued[1]) {
+                End::Failed(error) => {
+                    assert_eq!(error.kind(), SpawnErrorKind::Cancelled);
+                    assert!(error.to_string().contains("cancelled before start"));
+                }
+                End::Exited(..) => panic!("a cancelled request ran"),
+            }
+            rig.launcher.terminate(blocked, Termination::KILL);
+            if backend != Backend::ClonePidfd {
+                // Only the pidfd of the clone is known before the program runs.
+                drop(fs::File::open(&fifo).unwrap());
+            }
+            match rig.end(blocked) {
+                End::Failed(error) => assert_eq!(error.kind(), SpawnErrorKind::Cancelled),
+                End::Exited(status, _) => assert!(!status.success(), "{status}"),
+            }
+            for token in [queued[0], queued[2]] {
+                assert!(matches!(rig.end(token), End::Exited(status, _) if status.success()));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_descriptor_that_is_not_close_on_exec_is_not_inherited() {
+    let name = "isolated::a_descriptor_that_is_not_close_on_exec_is_not_inherited";
+    let wrapper = [
+        "bash",
+        "-c",
+        "exec \"$@\" 9</etc/passwd 200</etc/passwd",
+        "bash",
+    ];
+    alone(name, &wrapper, || {
+        assert!(fs::exists("/proc/self/fd/200").unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        for backend in Backend::ALL {
+            let mut rig = Rig::new(backend);
+            // With a source descriptor in between the child cannot drop everything from 3 up at once.
+            let pipe = std::io::pipe().unwrap();
+            for stderr in [Stdio::Null, Stdio::Fd(Arc::new(pipe.1.into()))] {
+                let plan = command(&["ls", "/proc/self/fd"])
+                    .stdout(Stdio::File { path: out.clone() })
+                    .stderr(stderr);
+                rig.succeed(plan.clone());
+                rig.succeed(plan.death_signal(None));
+                let text = fs::read_to_string(&out).unwrap();
+                // 3 is the directory that ls reads.
+                assert_eq!(
+                    text.split_whitespace().collect::<Vec<_>>(),
+                    ["0", "1", "2", "3"]
+                );
+            }
+        }
+    });
+}
