@@ -9,6 +9,7 @@ pub mod graph;
 pub mod id;
 pub mod job;
 pub mod outcome;
+pub mod placeholder;
 pub mod range;
 pub mod resource;
 pub mod scheduler;

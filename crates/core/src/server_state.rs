@@ -61,13 +61,21 @@ pub struct ServerState {
     last_template: u32,
     needs_schedule: bool,
     ignored: Ignored,
+    /// Uid of the server, which paths can name.
+    uid: Box<str>,
 }
 
 impl ServerState {
-    /// An empty server.
+    /// An empty server with this uid.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(uid: &str) -> Self {
+        Self { uid: uid.into(), ..Self::default() }
+    }
+
+    /// Uid of the server.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        &self.uid
     }
 
     /// Takes one input. Effects are appended in the order in which they must be carried out.

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use super::{Reply, ServerState, SubmitRefusal};
 use crate::id::JobId;
 use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TaskSlot, TemplateId, build_graph};
+use crate::placeholder::fill_known;
 use crate::range::IdArray;
 use crate::scheduler::queue::QueueKey;
 use crate::task::TaskTable;
-use crate::template::{ArrayIds, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate};
+use crate::template::{
+    ArrayIds, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+};
 use crate::time::Now;
 
 /// Where a submit goes, once that is known to be possible.
@@ -43,7 +46,9 @@ impl ServerState {
             job: target.job,
             job_name: target.name.clone(),
             submit_dir: spec.submit_dir,
-            stream_dir: spec.stream_dir,
+            stream_dir: spec
+                .stream_dir
+                .map(|path| fill_known(&path, target.job, &self.uid).into()),
         };
         let (ids, kind) = match spec.body {
             SubmitBody::Array(array) => {
@@ -52,7 +57,8 @@ impl ServerState {
                     ArrayIds::Next(count) => self.next_ids(target.job, count)?,
                 };
                 self.check_new(target.job, &ids)?;
-                let template = self.share_template(&share, array.template);
+                let filled = fill_paths(&array.template, target.job, &self.uid);
+                let template = self.share_template(&share, Arc::new(filled));
                 (ids, SubmitKind::Array { template, entries: array.entries })
             }
             SubmitBody::Graph(spec) => {
@@ -152,6 +158,23 @@ struct Share {
     job_name: Box<str>,
     submit_dir: crate::template::ByteText,
     stream_dir: Option<crate::template::ByteText>,
+}
+
+/// A template whose paths name the job and the server instead of placeholders.
+fn fill_paths(template: &TaskTemplate, job: JobId, uid: &str) -> TaskTemplate {
+    let stdio = |stdio: &StdioSpec| match stdio {
+        StdioSpec::File { path, remove_if_finished } => StdioSpec::File {
+            path: fill_known(path, job, uid).into(),
+            remove_if_finished: *remove_if_finished,
+        },
+        StdioSpec::None | StdioSpec::Stream => stdio.clone(),
+    };
+    TaskTemplate {
+        cwd: fill_known(&template.cwd, job, uid).into(),
+        stdout: stdio(&template.stdout),
+        stderr: stdio(&template.stderr),
+        ..template.clone()
+    }
 }
 
 /// Index ranges of a new submit that wait for nothing.

@@ -121,7 +121,7 @@ impl World {
         Self {
             rng: Rng::new(seed),
             now: Now { mono: Time(0), wall: Timestamp(1_000_000_000) },
-            state: ServerState::new(),
+            state: ServerState::new("SimUid"),
             workers: BTreeMap::new(),
             joining: BTreeMap::new(),
             next_link: 0,

@@ -1,0 +1,285 @@
+//! Paths with placeholders: `%{TASK_ID}.out` and their like.
+//!
+//! A path is split once per template and rendered per task without searching it again. Unknown
+//! placeholders stay as they are. Only bytes are handled here; nothing touches a file system.
+
+use crate::id::{InstanceId, JobId, TaskId};
+use crate::template::{StdioSpec, TaskTemplate};
+
+/// What may stand between `%{` and `}`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placeholder {
+    /// Job id.
+    JobId,
+    /// Task id.
+    TaskId,
+    /// Instance id.
+    InstanceId,
+    /// Directory of the submit.
+    SubmitDir,
+    /// Uid of the server.
+    ServerUid,
+    /// Working directory of the task.
+    Cwd,
+}
+
+impl Placeholder {
+    fn from_name(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"JOB_ID" => Self::JobId,
+            b"TASK_ID" => Self::TaskId,
+            b"INSTANCE_ID" => Self::InstanceId,
+            b"SUBMIT_DIR" => Self::SubmitDir,
+            b"SERVER_UID" => Self::ServerUid,
+            b"CWD" => Self::Cwd,
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Part {
+    Literal(Box<[u8]>),
+    Placeholder(Placeholder),
+}
+
+/// A path split into literals and placeholders.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathPattern(Vec<Part>);
+
+/// What placeholders stand for in one task.
+#[derive(Clone, Copy, Debug)]
+pub struct PathValues<'a> {
+    /// Job.
+    pub job: JobId,
+    /// Task.
+    pub task: TaskId,
+    /// Instance.
+    pub instance: InstanceId,
+    /// Directory of the submit, absolute.
+    pub submit_dir: &'a [u8],
+    /// Uid of the server.
+    pub server_uid: &'a str,
+    /// Working directory of the task, absolute; empty while that is being rendered.
+    pub cwd: &'a [u8],
+}
+
+impl PathPattern {
+    /// Splits a path.
+    #[must_use]
+    pub fn parse(path: &[u8]) -> Self {
+        let mut parts = Vec::new();
+        let mut literal = Vec::new();
+        let mut rest = path;
+        while let Some((&first, tail)) = rest.split_first() {
+            let found = rest.strip_prefix(b"%{").and_then(|inner| {
+                let end = inner.iter().position(|byte| *byte == b'}')?;
+                Some((Placeholder::from_name(&inner[..end])?, &inner[end + 1..]))
+            });
+            if let Some((placeholder, after)) = found {
+                if !literal.is_empty() {
+                    parts.push(Part::Literal(std::mem::take(&mut literal).into()));
+                }
+                parts.push(Part::Placeholder(placeholder));
+                rest = after;
+            } else {
+                literal.push(first);
+                rest = tail;
+            }
+        }
+        if !literal.is_empty() {
+            parts.push(Part::Literal(literal.into()));
+        }
+        Self(parts)
+    }
+
+    /// Whether every rendering gives the same path for all tasks of a submit.
+    #[must_use]
+    pub fn is_constant(&self) -> bool {
+        self.0.iter().all(|part| {
+            !matches!(
+                part,
+                Part::Placeholder(
+                    Placeholder::TaskId | Placeholder::InstanceId | Placeholder::Cwd
+                )
+            )
+        })
+    }
+
+    /// Appends the path of one task to `out`.
+    pub fn render(&self, values: &PathValues<'_>, out: &mut Vec<u8>) {
+        for part in &self.0 {
+            match part {
+                Part::Literal(bytes) => out.extend_from_slice(bytes),
+                Part::Placeholder(Placeholder::JobId) => push_number(values.job.0, out),
+                Part::Placeholder(Placeholder::TaskId) => push_number(values.task.0, out),
+                Part::Placeholder(Placeholder::InstanceId) => push_number(values.instance.0, out),
+                Part::Placeholder(Placeholder::SubmitDir) => out.extend(values.submit_dir),
+                Part::Placeholder(Placeholder::ServerUid) => out.extend(values.server_uid.bytes()),
+                Part::Placeholder(Placeholder::Cwd) => out.extend(values.cwd),
+            }
+        }
+    }
+}
+
+fn push_number(number: u32, out: &mut Vec<u8>) {
+    use std::io::Write;
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "{number}");
+}
+
+/// Joins a path to a base directory unless it is absolute.
+#[must_use]
+pub fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
+    if path.first() == Some(&b'/') {
+        return path.to_vec();
+    }
+    let mut joined = base.strip_suffix(b"/").unwrap_or(base).to_vec();
+    if !path.is_empty() {
+        joined.push(b'/');
+        joined.extend_from_slice(path);
+    }
+    joined
+}
+
+/// Replaces the placeholders that are known when a submit is accepted, `%{JOB_ID}` and
+/// `%{SERVER_UID}`, and leaves all others.
+#[must_use]
+pub fn fill_known(path: &[u8], job: JobId, server_uid: &str) -> Vec<u8> {
+    let mut out = path.to_vec();
+    for (name, value) in
+        [("%{JOB_ID}", job.to_string()), ("%{SERVER_UID}", server_uid.to_string())]
+    {
+        out = replace(&out, name.as_bytes(), value.as_bytes());
+    }
+    out
+}
+
+fn replace(text: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        if let Some(after) = rest.strip_prefix(from) {
+            out.extend_from_slice(to);
+            rest = after;
+        } else {
+            out.push(first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+/// Final paths of one task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskPaths {
+    /// Working directory, absolute.
+    pub cwd: Vec<u8>,
+    /// Standard output, its path absolute.
+    pub stdout: StdioSpec,
+    /// Standard error, its path absolute.
+    pub stderr: StdioSpec,
+}
+
+/// Patterns of one template, split once.
+#[derive(Clone, Debug)]
+pub struct PathPatterns {
+    cwd: PathPattern,
+    stdout: Option<(PathPattern, bool)>,
+    stderr: Option<(PathPattern, bool)>,
+    stdout_other: StdioSpec,
+    stderr_other: StdioSpec,
+}
+
+impl PathPatterns {
+    /// Splits the paths of a template.
+    #[must_use]
+    pub fn new(template: &TaskTemplate) -> Self {
+        let split = |stdio: &StdioSpec| match stdio {
+            StdioSpec::File { path, remove_if_finished } => {
+                Some((PathPattern::parse(path), *remove_if_finished))
+            }
+            StdioSpec::None | StdioSpec::Stream => None,
+        };
+        Self {
+            cwd: PathPattern::parse(&template.cwd),
+            stdout: split(&template.stdout),
+            stderr: split(&template.stderr),
+            stdout_other: template.stdout.clone(),
+            stderr_other: template.stderr.clone(),
+        }
+    }
+
+    /// Paths of one task. `values.cwd` is ignored: it follows from the others.
+    #[must_use]
+    pub fn render(&self, values: &PathValues<'_>) -> TaskPaths {
+        let mut cwd = Vec::new();
+        self.cwd.render(&PathValues { cwd: &[], ..*values }, &mut cwd);
+        let cwd = join(values.submit_dir, &cwd);
+        let stdio = |pattern: &Option<(PathPattern, bool)>, other: &StdioSpec| match pattern {
+            Some((pattern, remove_if_finished)) => {
+                let mut path = Vec::new();
+                pattern.render(&PathValues { cwd: &cwd, ..*values }, &mut path);
+                StdioSpec::File {
+                    path: join(&cwd, &path).into(),
+                    remove_if_finished: *remove_if_finished,
+                }
+            }
+            None => other.clone(),
+        };
+        let stdout = stdio(&self.stdout, &self.stdout_other);
+        let stderr = stdio(&self.stderr, &self.stderr_other);
+        TaskPaths { cwd, stdout, stderr }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values() -> PathValues<'static> {
+        PathValues {
+            job: JobId(3),
+            task: TaskId(7),
+            instance: InstanceId(1),
+            submit_dir: b"/s",
+            server_uid: "AbCdEf",
+            cwd: b"/c",
+        }
+    }
+
+    fn rendered(path: &str) -> String {
+        let mut out = Vec::new();
+        PathPattern::parse(path.as_bytes()).render(&values(), &mut out);
+        String::from_utf8(out).expect("test paths are text")
+    }
+
+    #[test]
+    fn replaces_known_names_and_keeps_the_rest() {
+        assert_eq!(rendered("%{CWD}/%{JOB_ID}-%{TASK_ID}.%{INSTANCE_ID}"), "/c/3-7.1");
+        assert_eq!(rendered("%{SUBMIT_DIR}%{SERVER_UID}"), "/sAbCdEf");
+        assert_eq!(rendered("%{NOPE}%%{TASK_ID"), "%{NOPE}%%{TASK_ID");
+        assert_eq!(rendered("%{X%{TASK_ID}"), "%{X7");
+    }
+
+    #[test]
+    fn relative_paths_hang_below_submit_dir_and_cwd() {
+        let mut template = crate::testing::template(&["x"]);
+        template.cwd = Box::from(*b"d/%{TASK_ID}");
+        template.stdout = StdioSpec::File {
+            path: Box::from(*b"%{CWD}/job-%{JOB_ID}/out"),
+            remove_if_finished: false,
+        };
+        template.stderr =
+            StdioSpec::File { path: Box::from(*b"err"), remove_if_finished: true };
+        let paths = PathPatterns::new(&template).render(&values());
+        assert_eq!(paths.cwd, b"/s/d/7");
+        let path = |stdio: &StdioSpec| match stdio {
+            StdioSpec::File { path, .. } => String::from_utf8_lossy(path).into_owned(),
+            StdioSpec::None | StdioSpec::Stream => String::new(),
+        };
+        assert_eq!(path(&paths.stdout), "/s/d/7/job-3/out");
+        assert_eq!(path(&paths.stderr), "/s/d/7/err");
+        assert_eq!(fill_known(b"%{JOB_ID}/%{TASK_ID}", JobId(4), "u"), b"4/%{TASK_ID}");
+    }
+}
