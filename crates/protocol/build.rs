@@ -1,7 +1,12 @@
 //! Compiles the schema with a protobuf compiler written in Rust, so that no `protoc` is needed.
 
 fn main() {
-    let files = ["hq/common.proto", "hq/handshake.proto", "hq/worker.proto", "hq/client.proto"];
+    let files = [
+        "hq/common.proto",
+        "hq/handshake.proto",
+        "hq/worker.proto",
+        "hq/client.proto",
+    ];
     for file in files {
         println!("cargo:rerun-if-changed=proto/{file}");
     }

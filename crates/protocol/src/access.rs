@@ -36,7 +36,9 @@ pub enum AccessError {
     #[error("Invalid server directory")]
     InvalidDirectory(#[source] NotADirectory),
     /// No access file where one is expected.
-    #[error("No running instance of HQ found at {path:?}.\nTry to start the server: `hq server start{hint}` or use a different server directory.")]
+    #[error(
+        "No running instance of HQ found at {path:?}.\nTry to start the server: `hq server start{hint}` or use a different server directory."
+    )]
     NoInstance {
         /// The server directory as the user gave it.
         path: PathBuf,
@@ -47,7 +49,9 @@ pub enum AccessError {
         source: io::Error,
     },
     /// An access file, but nobody answers there.
-    #[error("Access token found but HQ server {host}:{port} is unreachable.\nTry to (re)start the server using `hq server start{hint}`")]
+    #[error(
+        "Access token found but HQ server {host}:{port} is unreachable.\nTry to (re)start the server using `hq server start{hint}`"
+    )]
     Unreachable {
         /// Host of the access file.
         host: String,
@@ -60,7 +64,9 @@ pub enum AccessError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Written by another release.
-    #[error("Hyperqueue version mismatch detected.\nAccess record contains version {found}, but the current version is {expected}.")]
+    #[error(
+        "Hyperqueue version mismatch detected.\nAccess record contains version {found}, but the current version is {expected}."
+    )]
     Version {
         /// Version in the file.
         found: String,
@@ -85,7 +91,9 @@ pub enum AccessError {
         mode: u32,
     },
     /// Somebody else's file, who could make us talk to a server of theirs.
-    #[error("Access file {path:?} belongs to user {owner}, not to you (user {user}); copy it to a file of your own")]
+    #[error(
+        "Access file {path:?} belongs to user {owner}, not to you (user {user}); copy it to a file of your own"
+    )]
     ForeignOwner {
         /// The file.
         path: PathBuf,
@@ -95,7 +103,9 @@ pub enum AccessError {
         user: u32,
     },
     /// Not JSON, or not of the expected shape.
-    #[error("Access file {path:?} is not valid; expected the JSON that `hq server generate-access` writes")]
+    #[error(
+        "Access file {path:?} is not valid; expected the JSON that `hq server generate-access` writes"
+    )]
     Parse {
         /// The file.
         path: PathBuf,

@@ -42,7 +42,9 @@ pub struct Limits {
 
 impl Limits {
     /// What applies unless set otherwise: one frame.
-    pub const STANDARD: Self = Self { message_max: frame::FRAME_MAX };
+    pub const STANDARD: Self = Self {
+        message_max: frame::FRAME_MAX,
+    };
 }
 
 /// Why reading ended.
@@ -110,7 +112,12 @@ pub async fn connect<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    run_in_time(stream, plane, Handshake::connecting(plane, key, random_nonce()?)).await
+    run_in_time(
+        stream,
+        plane,
+        Handshake::connecting(plane, key, random_nonce()?),
+    )
+    .await
 }
 
 /// Opens a connection as the side that listens. Nothing has been done for the peer before it returns.
@@ -131,7 +138,12 @@ pub async fn accept<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    run_in_time(stream, plane, Handshake::accepting(plane, key, random_nonce()?)).await
+    run_in_time(
+        stream,
+        plane,
+        Handshake::accepting(plane, key, random_nonce()?),
+    )
+    .await
 }
 
 fn random_nonce<const N: usize>() -> Result<[u8; N], HandshakeError> {
@@ -169,13 +181,22 @@ where
         // The first failure explains the second.
         if let Some(session) = result? {
             sent.map_err(HandshakeError::Io)?;
-            return Ok(Connection { stream, session, plane, rest: input, limits: Limits::STANDARD });
+            return Ok(Connection {
+                stream,
+                session,
+                plane,
+                rest: input,
+                limits: Limits::STANDARD,
+            });
         }
         // A peer that refused has closed its side: what it said matters more than that.
         if input.capacity() == input.len() {
             input.reserve(HANDSHAKE_FRAME_MAX);
         }
-        let count = stream.read_buf(&mut input).await.map_err(HandshakeError::Io)?;
+        let count = stream
+            .read_buf(&mut input)
+            .await
+            .map_err(HandshakeError::Io)?;
         if count == 0 {
             sent.map_err(HandshakeError::Io)?;
             return Err(HandshakeError::Closed);
@@ -239,9 +260,19 @@ impl<S> Connection<S> {
         };
         let decoder = FrameDecoder::new(self.limits.message_max);
         let (read, write) = split(self.stream);
-        let reader = MessageReader { stream: read, opener, decoder, raw, plain };
-        let writer =
-            MessageWriter { stream: write, sealer, plain: BytesMut::new(), out: BytesMut::new() };
+        let reader = MessageReader {
+            stream: read,
+            opener,
+            decoder,
+            raw,
+            plain,
+        };
+        let writer = MessageWriter {
+            stream: write,
+            sealer,
+            plain: BytesMut::new(),
+            out: BytesMut::new(),
+        };
         (reader, writer)
     }
 }
@@ -317,11 +348,20 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     /// See [`ReadError`]; the connection is of no further use.
     pub fn try_next<M: Message + Default>(&mut self) -> Result<Option<M>, ReadError> {
         let body = loop {
-            if let Some(body) = self.decoder.decode(&mut self.plain).map_err(ReadError::Frame)? {
+            if let Some(body) = self
+                .decoder
+                .decode(&mut self.plain)
+                .map_err(ReadError::Frame)?
+            {
                 break body;
             }
-            let Some(opener) = &mut self.opener else { return Ok(None) };
-            if !opener.open(&mut self.raw, &mut self.plain).map_err(ReadError::Frame)? {
+            let Some(opener) = &mut self.opener else {
+                return Ok(None);
+            };
+            if !opener
+                .open(&mut self.raw, &mut self.plain)
+                .map_err(ReadError::Frame)?
+            {
                 return Ok(None);
             }
         };
@@ -352,7 +392,9 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         };
         batch.push(first);
         for _ in 1..max {
-            let Some(message) = self.try_next()? else { break };
+            let Some(message) = self.try_next()? else {
+                break;
+            };
             batch.push(message);
         }
         Ok(true)
@@ -360,16 +402,30 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
 
     /// Reads once; `false` at an orderly end.
     async fn fill(&mut self) -> Result<bool, ReadError> {
-        let buffer = if self.opener.is_some() { &mut self.raw } else { &mut self.plain };
+        let buffer = if self.opener.is_some() {
+            &mut self.raw
+        } else {
+            &mut self.plain
+        };
         buffer.reserve(READ_SPACE);
         // A buffer that is larger than that is not filled at once, so what lies behind a message
         // stays small.
-        if self.stream.read_buf(&mut buffer.limit(READ_SPACE)).await.map_err(ReadError::Io)? > 0 {
+        if self
+            .stream
+            .read_buf(&mut buffer.limit(READ_SPACE))
+            .await
+            .map_err(ReadError::Io)?
+            > 0
+        {
             return Ok(true);
         }
         let is_between =
             self.raw.is_empty() && self.plain.is_empty() && !self.decoder.is_amid_message();
-        if is_between { Ok(false) } else { Err(ReadError::Truncated) }
+        if is_between {
+            Ok(false)
+        } else {
+            Err(ReadError::Truncated)
+        }
     }
 }
 
@@ -422,10 +478,16 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
         while !self.plain.is_empty() || !self.out.is_empty() {
             if let Some(sealer) = &mut self.sealer {
                 while !self.plain.is_empty() && self.out.len() < WRITE_AHEAD {
-                    sealer.seal(&mut self.plain, &mut self.out).map_err(WriteError::Frame)?;
+                    sealer
+                        .seal(&mut self.plain, &mut self.out)
+                        .map_err(WriteError::Frame)?;
                 }
             }
-            let next = if self.out.is_empty() { &mut self.plain } else { &mut self.out };
+            let next = if self.out.is_empty() {
+                &mut self.plain
+            } else {
+                &mut self.out
+            };
             if self.stream.write_buf(next).await.map_err(WriteError::Io)? == 0 {
                 return Err(WriteError::Io(io::ErrorKind::WriteZero.into()));
             }

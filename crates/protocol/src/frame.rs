@@ -97,7 +97,10 @@ fn encode_split<M: Message>(
     out: &mut BytesMut,
 ) -> Result<(), FrameError> {
     let length = message.encoded_len();
-    let too_large = FrameError::MessageTooLarge { found: length, limit: MESSAGE_MAX };
+    let too_large = FrameError::MessageTooLarge {
+        found: length,
+        limit: MESSAGE_MAX,
+    };
     if length > MESSAGE_MAX {
         return Err(too_large);
     }
@@ -134,7 +137,10 @@ impl FrameDecoder {
     /// A decoder for messages of at most `message_max` bytes.
     #[must_use]
     pub fn new(message_max: usize) -> Self {
-        Self { message_max, fragments: BytesMut::new() }
+        Self {
+            message_max,
+            fragments: BytesMut::new(),
+        }
     }
 
     /// Changes the limit for the frames to come.
@@ -183,7 +189,10 @@ impl FrameDecoder {
         }
         let found = self.fragments.len() + length;
         if found > self.message_max {
-            return Err(FrameError::MessageTooLarge { found, limit: self.message_max });
+            return Err(FrameError::MessageTooLarge {
+                found,
+                limit: self.message_max,
+            });
         }
         if more && length == 0 {
             return Err(FrameError::EmptyFragment);
@@ -198,8 +207,19 @@ type SharedKeys = Arc<RwLock<StatelessTransportState>>;
 /// Makes the two halves that encrypt and decrypt records.
 pub(crate) fn record_halves(keys: StatelessTransportState) -> (RecordSealer, RecordOpener) {
     let keys = Arc::new(RwLock::new(keys));
-    let sealer = RecordSealer { keys: Arc::clone(&keys), nonce: 0, rekey_records: REKEY_RECORDS };
-    (sealer, RecordOpener { keys, nonce: 0, rekey_records: REKEY_RECORDS })
+    let sealer = RecordSealer {
+        keys: Arc::clone(&keys),
+        nonce: 0,
+        rekey_records: REKEY_RECORDS,
+    };
+    (
+        sealer,
+        RecordOpener {
+            keys,
+            nonce: 0,
+            rekey_records: REKEY_RECORDS,
+        },
+    )
 }
 
 /// Encrypts the outgoing direction.
@@ -211,9 +231,16 @@ pub(crate) struct RecordSealer {
 
 impl RecordSealer {
     /// Moves up to [`RECORD_PLAIN_MAX`] bytes from `plain` into one record at the end of `out`.
-    pub(crate) fn seal(&mut self, plain: &mut BytesMut, out: &mut BytesMut) -> Result<(), FrameError> {
+    pub(crate) fn seal(
+        &mut self,
+        plain: &mut BytesMut,
+        out: &mut BytesMut,
+    ) -> Result<(), FrameError> {
         if is_rekey_due(self.nonce, self.rekey_records) {
-            self.keys.write().unwrap_or_else(PoisonError::into_inner).rekey_outgoing();
+            self.keys
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .rekey_outgoing();
         }
         let take = plain.len().min(RECORD_PLAIN_MAX);
         let length = take + TAG_LEN;
@@ -242,7 +269,11 @@ pub(crate) struct RecordOpener {
 impl RecordOpener {
     /// Takes one record off the front of `raw` and appends its content to `plain`; `false` if the
     /// record has not arrived completely. On errors `raw` is not consumed.
-    pub(crate) fn open(&mut self, raw: &mut BytesMut, plain: &mut BytesMut) -> Result<bool, FrameError> {
+    pub(crate) fn open(
+        &mut self,
+        raw: &mut BytesMut,
+        plain: &mut BytesMut,
+    ) -> Result<bool, FrameError> {
         let Some(header) = raw.first_chunk::<RECORD_HEADER_LEN>() else {
             return Ok(false);
         };
@@ -257,7 +288,10 @@ impl RecordOpener {
             return Err(FrameError::Exhausted);
         }
         if is_rekey_due(self.nonce, self.rekey_records) {
-            self.keys.write().unwrap_or_else(PoisonError::into_inner).rekey_incoming();
+            self.keys
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .rekey_incoming();
         }
         let start = plain.len();
         // The tag's place is scratch space: with it the cipher works in place, without allocating.

@@ -104,13 +104,17 @@ pub enum HandshakeError {
     #[error("the peer sent a malformed handshake message")]
     Malformed,
     /// A frame announces more than [`HANDSHAKE_FRAME_MAX`] bytes.
-    #[error("the peer announced a handshake frame of {found} bytes, at most {HANDSHAKE_FRAME_MAX} are allowed")]
+    #[error(
+        "the peer announced a handshake frame of {found} bytes, at most {HANDSHAKE_FRAME_MAX} are allowed"
+    )]
     FrameTooLarge {
         /// Announced length.
         found: usize,
     },
     /// No version that both speak.
-    #[error("no common protocol version: this side speaks {ours}, the peer {theirs}; use the same release on both sides")]
+    #[error(
+        "no common protocol version: this side speaks {ours}, the peer {theirs}; use the same release on both sides"
+    )]
     VersionMismatch {
         /// What this program speaks.
         ours: VersionRange,
@@ -118,7 +122,9 @@ pub enum HandshakeError {
         theirs: VersionRange,
     },
     /// A worker at the client port or the other way round.
-    #[error("wrong role: this side is on the {ours} plane, the peer is not; check which port of the access file is used")]
+    #[error(
+        "wrong role: this side is on the {ours} plane, the peer is not; check which port of the access file is used"
+    )]
     WrongPlane {
         /// Our plane.
         ours: Plane,
@@ -238,7 +244,10 @@ enum State {
     /// The peer's hello is next.
     Hello,
     /// The peer's Noise message is next.
-    Noise { version: u32, noise: Box<HandshakeState> },
+    Noise {
+        version: u32,
+        noise: Box<HandshakeState>,
+    },
     /// Completed or failed.
     Over,
 }
@@ -284,7 +293,15 @@ impl Handshake {
             Side::Connecting => our_hello.clone(),
             Side::Accepting => Vec::new(),
         };
-        Self { side, plane, key: key.cloned(), versions, our_hello, state: State::Hello, output }
+        Self {
+            side,
+            plane,
+            key: key.cloned(),
+            versions,
+            our_hello,
+            state: State::Hello,
+            output,
+        }
     }
 
     /// What is to be sent now; empty if nothing.
@@ -348,7 +365,10 @@ impl Handshake {
             self.output.extend_from_slice(&self.our_hello);
         }
         let Some(key) = &self.key else {
-            return Ok(Some(Session { version, keys: None }));
+            return Ok(Some(Session {
+                version,
+                keys: None,
+            }));
         };
         let mut noise = start_noise(self.side, key, &self.our_hello, raw)?;
         if self.side == Side::Connecting {
@@ -361,16 +381,23 @@ impl Handshake {
 
     /// Order matters for the message people see: a role mismatch usually brings a wrong key as well.
     fn check_hello(&self, hello: &wire::Hello) -> Result<u32, HandshakeError> {
-        let theirs = VersionRange { min: hello.version_min, max: hello.version_max };
+        let theirs = VersionRange {
+            min: hello.version_min,
+            max: hello.version_max,
+        };
         let ours = self.versions;
-        let version =
-            ours.common(theirs).ok_or(HandshakeError::VersionMismatch { ours, theirs })?;
+        let version = ours
+            .common(theirs)
+            .ok_or(HandshakeError::VersionMismatch { ours, theirs })?;
         if hello.role() != role_of(self.plane) {
             return Err(HandshakeError::WrongPlane { ours: self.plane });
         }
         let we_have_key = self.key.is_some();
         if hello.encrypted != we_have_key {
-            return Err(HandshakeError::EncryptionMismatch { plane: self.plane, we_have_key });
+            return Err(HandshakeError::EncryptionMismatch {
+                plane: self.plane,
+                we_have_key,
+            });
         }
         if hello.nonce.len() != NONCE_LEN {
             return Err(HandshakeError::Malformed);
@@ -395,19 +422,31 @@ impl Handshake {
             let answer = write_noise(&mut noise)?;
             self.output.extend(answer);
         }
-        let keys = noise.into_stateless_transport_mode().map_err(HandshakeError::crypto)?;
-        Ok(Session { version, keys: Some(keys) })
+        let keys = noise
+            .into_stateless_transport_mode()
+            .map_err(HandshakeError::crypto)?;
+        Ok(Session {
+            version,
+            keys: Some(keys),
+        })
     }
 
     fn refused(&self, refusal: &wire::Refusal) -> HandshakeError {
-        let theirs = VersionRange { min: refusal.version_min, max: refusal.version_max };
+        let theirs = VersionRange {
+            min: refusal.version_min,
+            max: refusal.version_max,
+        };
         let plane = self.plane;
         match Code::try_from(refusal.code) {
-            Ok(Code::Version) => HandshakeError::VersionMismatch { ours: self.versions, theirs },
+            Ok(Code::Version) => HandshakeError::VersionMismatch {
+                ours: self.versions,
+                theirs,
+            },
             Ok(Code::Role) => HandshakeError::WrongPlane { ours: plane },
-            Ok(Code::Encryption) => {
-                HandshakeError::EncryptionMismatch { plane, we_have_key: self.key.is_some() }
-            }
+            Ok(Code::Encryption) => HandshakeError::EncryptionMismatch {
+                plane,
+                we_have_key: self.key.is_some(),
+            },
             Ok(Code::Key) => HandshakeError::WrongKey { plane },
             Ok(Code::Other) | Err(_) => HandshakeError::Refused { code: refusal.code },
         }
@@ -415,7 +454,11 @@ impl Handshake {
 
     fn refuse(&mut self, code: Code) {
         let VersionRange { min, max } = self.versions;
-        let refusal = wire::Refusal { code: code.into(), version_min: min, version_max: max };
+        let refusal = wire::Refusal {
+            code: code.into(),
+            version_min: min,
+            version_max: max,
+        };
         // A hello that was not sent yet would only confuse.
         self.output = encode_frame(Frame::Refusal(refusal));
     }
@@ -454,7 +497,9 @@ fn start_noise(
 
 fn write_noise(noise: &mut HandshakeState) -> Result<Vec<u8>, HandshakeError> {
     let mut message = vec![0; HANDSHAKE_FRAME_MAX];
-    let length = noise.write_message(&[], &mut message).map_err(HandshakeError::crypto)?;
+    let length = noise
+        .write_message(&[], &mut message)
+        .map_err(HandshakeError::crypto)?;
     message.truncate(length);
     Ok(encode_frame(Frame::Noise(message.into())))
 }

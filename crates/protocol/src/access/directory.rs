@@ -37,7 +37,10 @@ impl ServerDir {
     /// either.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, is_default: bool) -> Self {
-        Self { root: root.into(), is_default }
+        Self {
+            root: root.into(),
+            is_default,
+        }
     }
 
     /// The directory as the user named it.
@@ -60,7 +63,9 @@ impl ServerDir {
     /// [`AccessError::InvalidDirectory`] if there is no such directory.
     pub fn resolve(&self) -> Result<PathBuf, AccessError> {
         if !self.root.is_dir() {
-            return Err(AccessError::InvalidDirectory(NotADirectory(self.root.clone())));
+            return Err(AccessError::InvalidDirectory(NotADirectory(
+                self.root.clone(),
+            )));
         }
         let current = self.root.join(CURRENT_LINK_NAME);
         match fs::canonicalize(&current) {
@@ -77,11 +82,19 @@ impl ServerDir {
     /// [`AccessFile::load`] refuses.
     pub fn load_access(&self, version: &str) -> Result<(PathBuf, AccessFile), AccessError> {
         let path = self.resolve()?.join(ACCESS_FILE_NAME);
-        let file = File::open(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                AccessError::NoInstance { path: self.root.clone(), hint: self.hint(), source }
+        let file = File::open(&path).map_err(|source| {
+            if source.kind() == io::ErrorKind::NotFound {
+                AccessError::NoInstance {
+                    path: self.root.clone(),
+                    hint: self.hint(),
+                    source,
+                }
+            } else {
+                AccessError::Read {
+                    path: path.clone(),
+                    source,
+                }
             }
-            _ => AccessError::Read { path: path.clone(), source },
         })?;
         let access = AccessFile::load_from(file, &path, version)?;
         Ok((path, access))
@@ -96,7 +109,12 @@ impl ServerDir {
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> AccessError {
         let (host, hint) = (host.to_owned(), self.hint());
-        AccessError::Unreachable { host, port, hint, source: source.into() }
+        AccessError::Unreachable {
+            host,
+            port,
+            hint,
+            source: source.into(),
+        }
     }
 
     /// Makes the directory of a new instance, and the server directory if it does not exist. Only we
@@ -109,11 +127,15 @@ impl ServerDir {
         if !self.root.exists() {
             let mut builder = DirBuilder::new();
             builder.recursive(true).mode(0o700);
-            builder.create(&self.root).map_err(AccessError::create(&self.root))?;
+            builder
+                .create(&self.root)
+                .map_err(AccessError::create(&self.root))?;
         }
         let mut last = None;
         for _ in 0..NUMBER_ATTEMPTS {
-            let number = self.next_number().map_err(AccessError::create(&self.root))?;
+            let number = self
+                .next_number()
+                .map_err(AccessError::create(&self.root))?;
             let path = self.root.join(format!("{number:03}"));
             match create_private_dir(&path) {
                 Ok(()) => return fs::canonicalize(&path).map_err(AccessError::create(&path)),
@@ -132,7 +154,9 @@ impl ServerDir {
         let mut highest = 0;
         for entry in fs::read_dir(&self.root)? {
             let name = entry?.file_name();
-            let digits = name.to_str().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+            let digits = name
+                .to_str()
+                .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
             let number = digits.and_then(|name| name.parse::<u64>().ok());
             highest = highest.max(number.unwrap_or(0));
         }
@@ -147,17 +171,21 @@ impl ServerDir {
     /// [`AccessError::Create`].
     pub fn publish(&self, instance: &Path) -> Result<(), AccessError> {
         let link = self.root.join(CURRENT_LINK_NAME);
-        let temporary = self.root.join(format!(".{CURRENT_LINK_NAME}.{}", std::process::id()));
+        let temporary = self
+            .root
+            .join(format!(".{CURRENT_LINK_NAME}.{}", std::process::id()));
         let failed = AccessError::create;
         let target = fs::canonicalize(instance).map_err(failed(instance))?;
         // Left behind by a process of the same number that was killed in between.
         remove_if_there(&temporary).map_err(failed(&link))?;
         symlink(&target, &temporary).map_err(failed(&link))?;
-        fs::rename(&temporary, &link).and_then(|()| sync_parent(&link)).map_err(|source| {
-            // Best effort: the first failure is the one to report.
-            let _ = fs::remove_file(&temporary);
-            failed(&link)(source)
-        })
+        fs::rename(&temporary, &link)
+            .and_then(|()| sync_parent(&link))
+            .map_err(|source| {
+                // Best effort: the first failure is the one to report.
+                let _ = fs::remove_file(&temporary);
+                failed(&link)(source)
+            })
     }
 
     /// Removes `hq-current` if it leads to `instance`; a link of a server that started later stays.
@@ -172,7 +200,9 @@ impl ServerDir {
         if target.is_none() || target != ours {
             return Ok(());
         }
-        remove_if_there(&link).and_then(|()| sync_parent(&link)).map_err(AccessError::create(&link))
+        remove_if_there(&link)
+            .and_then(|()| sync_parent(&link))
+            .map_err(AccessError::create(&link))
     }
 }
 

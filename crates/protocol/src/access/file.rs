@@ -43,8 +43,14 @@ impl ServerUid {
             let mut bytes = [0; 16];
             random_bytes(&mut bytes).map_err(AccessError::Random)?;
             // 6 bits are up to 63: those beyond the alphabet are dropped, so that all are as likely.
-            let characters = bytes.iter().filter_map(|byte| ALPHABET.get(usize::from(byte & 63)));
-            uid.extend(characters.map(|byte| char::from(*byte)).take(Self::LEN - uid.len()));
+            let characters = bytes
+                .iter()
+                .filter_map(|byte| ALPHABET.get(usize::from(byte & 63)));
+            uid.extend(
+                characters
+                    .map(|byte| char::from(*byte))
+                    .take(Self::LEN - uid.len()),
+            );
         }
         Ok(Self(uid))
     }
@@ -115,13 +121,21 @@ impl AccessFile {
     /// The same without what workers need.
     #[must_use]
     pub fn client_only(&self) -> Self {
-        Self { server_uid: None, worker: None, ..self.clone() }
+        Self {
+            server_uid: None,
+            worker: None,
+            ..self.clone()
+        }
     }
 
     /// The same without what clients need.
     #[must_use]
     pub fn worker_only(&self) -> Self {
-        Self { server_uid: None, client: None, ..self.clone() }
+        Self {
+            server_uid: None,
+            client: None,
+            ..self.clone()
+        }
     }
 
     /// How to connect to one plane.
@@ -201,14 +215,23 @@ impl AccessFile {
         // What root owns can be trusted: root is not covered by the threat model.
         if metadata.uid() != user && metadata.uid() != 0 {
             let owner = metadata.uid();
-            return Err(AccessError::ForeignOwner { path: path.to_path_buf(), owner, user });
+            return Err(AccessError::ForeignOwner {
+                path: path.to_path_buf(),
+                owner,
+                user,
+            });
         }
         let mut text = String::new();
-        file.take(ACCESS_FILE_MAX).read_to_string(&mut text).map_err(AccessError::read(path))?;
+        file.take(ACCESS_FILE_MAX)
+            .read_to_string(&mut text)
+            .map_err(AccessError::read(path))?;
         let content = Self::parse(&text, path, version)?;
         let mode = metadata.mode() & 0o7777;
         if content.has_secret() && mode & 0o077 != 0 {
-            return Err(AccessError::Exposed { path: path.to_path_buf(), mode });
+            return Err(AccessError::Exposed {
+                path: path.to_path_buf(),
+                mode,
+            });
         }
         Ok(content)
     }
@@ -219,12 +242,18 @@ impl AccessFile {
     ///
     /// [`AccessError::Version`], [`AccessError::Parse`] or [`AccessError::Key`].
     pub fn parse(text: &str, path: &Path, version: &str) -> Result<Self, AccessError> {
-        let invalid = |source| AccessError::Parse { path: path.to_path_buf(), source };
+        let invalid = |source| AccessError::Parse {
+            path: path.to_path_buf(),
+            source,
+        };
         // The version first: another release may have another shape.
         let found: VersionJson = serde_json::from_str(text).map_err(invalid)?;
         if found.version != version {
             let expected = version.to_owned();
-            return Err(AccessError::Version { found: found.version, expected });
+            return Err(AccessError::Version {
+                found: found.version,
+                expected,
+            });
         }
         let json: FileJson = serde_json::from_str(text).map_err(invalid)?;
         let part = |json: Option<AccessJson>, plane| {
@@ -239,7 +268,10 @@ impl AccessFile {
     }
 
     fn has_secret(&self) -> bool {
-        [&self.client, &self.worker].into_iter().flatten().any(|access| access.key.is_some())
+        [&self.client, &self.worker]
+            .into_iter()
+            .flatten()
+            .any(|access| access.key.is_some())
     }
 }
 
@@ -255,12 +287,24 @@ impl From<&Access> for AccessJson {
 
 impl AccessJson {
     fn into_access(self, plane: Plane, path: &Path) -> Result<Access, AccessError> {
-        let key = self.secret_key.as_deref().map(SecretKey::from_hex).transpose();
+        let key = self
+            .secret_key
+            .as_deref()
+            .map(SecretKey::from_hex)
+            .transpose();
         let key = key.map_err(|source| {
             let path = path.to_path_buf();
-            AccessError::Key { path, plane, source }
+            AccessError::Key {
+                path,
+                plane,
+                source,
+            }
         })?;
-        Ok(Access { host: self.host, port: self.port, key })
+        Ok(Access {
+            host: self.host,
+            port: self.port,
+            key,
+        })
     }
 }
 

@@ -9,8 +9,16 @@ const VERSION: &str = "1.2.3-dev";
 
 fn full() -> AccessFile {
     let key = |byte| Some(SecretKey::from_bytes([byte; 32]));
-    let client = Access { host: "login1".into(), port: 35973, key: key(0xab) };
-    let worker = Access { host: "login1".into(), port: 35435, key: key(0xcd) };
+    let client = Access {
+        host: "login1".into(),
+        port: 35973,
+        key: key(0xab),
+    };
+    let worker = Access {
+        host: "login1".into(),
+        port: 35435,
+        key: key(0xcd),
+    };
     AccessFile::full(VERSION, ServerUid::from_text("hY0C00"), client, worker)
 }
 
@@ -58,7 +66,9 @@ fn partial_files_have_only_their_part_and_null_keys_stay() {
     let read = AccessFile::parse(&client.to_json(), Path::new("a"), VERSION).expect("own file");
     assert_eq!(read, client);
     assert!(read.plane(Plane::Client, Path::new("a")).is_ok());
-    let error = read.plane(Plane::Worker, Path::new("a")).expect_err("no such part");
+    let error = read
+        .plane(Plane::Worker, Path::new("a"))
+        .expect_err("no such part");
     assert_eq!(
         error.to_string(),
         r#"Access file "a" has no `worker` part; use a file that was made for workers"#
@@ -97,7 +107,10 @@ fn refuses_files_whose_keys_others_can_read() {
     let path = dir.path().join("open.json");
     fs::write(&path, open.to_json()).expect("written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("own file");
-    assert_eq!(AccessFile::load(&path, VERSION).expect("nothing secret"), open);
+    assert_eq!(
+        AccessFile::load(&path, VERSION).expect("nothing secret"),
+        open
+    );
 }
 
 #[test]
@@ -114,14 +127,24 @@ fn another_version_is_refused_before_another_shape() {
     }
     let short = full().to_json().replace("abab", "ab");
     let error = AccessFile::parse(&short, Path::new("a"), VERSION).expect_err("short key");
-    assert!(matches!(error, AccessError::Key { plane: Plane::Client, .. }));
+    assert!(matches!(
+        error,
+        AccessError::Key {
+            plane: Plane::Client,
+            ..
+        }
+    ));
 }
 
 #[test]
 fn uids_are_six_letters_and_digits() {
     let uid = ServerUid::generate().expect("random numbers");
     assert_eq!(uid.as_str().len(), 6);
-    assert!(uid.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    assert!(
+        uid.as_str()
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric())
+    );
     assert_ne!(uid, ServerUid::generate().expect("random numbers"));
 }
 
@@ -129,15 +152,24 @@ fn uids_are_six_letters_and_digits() {
 fn instances_are_numbered_behind_the_highest() {
     let dir = tempfile::tempdir().expect("directory");
     let server_dir = ServerDir::new(dir.path().join("new/server"), false);
-    let name = |path: PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = |path: PathBuf| {
+        path.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+    };
     let first = server_dir.create_instance().expect("first");
     assert_eq!((mode(&first), mode(server_dir.root())), (0o700, 0o700));
     assert_eq!(name(first).as_deref(), Some("001"));
-    assert_eq!(name(server_dir.create_instance().expect("second")).as_deref(), Some("002"));
+    assert_eq!(
+        name(server_dir.create_instance().expect("second")).as_deref(),
+        Some("002")
+    );
     for other in ["041", "099x", "hq-current-not"] {
         fs::create_dir(server_dir.root().join(other)).expect("directory");
     }
-    assert_eq!(name(server_dir.create_instance().expect("third")).as_deref(), Some("042"));
+    assert_eq!(
+        name(server_dir.create_instance().expect("third")).as_deref(),
+        Some("042")
+    );
 }
 
 #[test]
@@ -161,7 +193,10 @@ fn the_link_leads_to_the_running_instance() {
     // A link into nowhere is as good as none; the directory of an instance can be named directly.
     symlink("/nonexistent", &link).expect("link");
     assert_eq!(server_dir.resolve().expect("directory"), dir.path());
-    assert_eq!(ServerDir::new(&second, false).resolve().expect("directory"), second);
+    assert_eq!(
+        ServerDir::new(&second, false).resolve().expect("directory"),
+        second
+    );
 }
 
 #[test]
@@ -169,7 +204,9 @@ fn finds_the_access_file_through_the_link() {
     let dir = tempfile::tempdir().expect("directory");
     let server_dir = ServerDir::new(dir.path(), false);
     let instance = server_dir.create_instance().expect("instance");
-    full().create(&instance.join(ACCESS_FILE_NAME)).expect("new file");
+    full()
+        .create(&instance.join(ACCESS_FILE_NAME))
+        .expect("new file");
     server_dir.publish(&instance).expect("link");
     let (path, access) = server_dir.load_access(VERSION).expect("there");
     assert_eq!((path, access), (instance.join(ACCESS_FILE_NAME), full()));
@@ -198,12 +235,17 @@ fn errors_have_the_documented_texts() {
     assert_eq!(cause, "No such file or directory (os error 2)");
 
     let default = ServerDir::new(dir.path(), true);
-    let error = default.unreachable("login1", 4000, std::io::Error::from_raw_os_error(111));
+    let error = default.unreachable("login1", 4000, io::Error::from_raw_os_error(111));
     assert_eq!(
         error.to_string(),
         "Access token found but HQ server login1:4000 is unreachable.\n\
          Try to (re)start the server using `hq server start`"
     );
-    let error = empty.unreachable("h", 1, std::io::Error::from_raw_os_error(111)).to_string();
-    assert!(error.ends_with(&format!("`hq server start --server-dir {shown}`")), "{error}");
+    let error = empty
+        .unreachable("h", 1, io::Error::from_raw_os_error(111))
+        .to_string();
+    assert!(
+        error.ends_with(&format!("`hq server start --server-dir {shown}`")),
+        "{error}"
+    );
 }

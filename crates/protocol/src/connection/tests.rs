@@ -11,15 +11,23 @@ const PIPE: usize = 4096;
 type Pair<T> = (T, T);
 
 fn entries(size: usize) -> Entries {
-    let data: Vec<u8> = (0..size).map(|i| u8::try_from(i % 251).expect("below 251")).collect();
-    Entries { data: data.into(), lengths: Vec::new() }
+    let data: Vec<u8> = (0..=250).cycle().take(size).collect();
+    Entries {
+        data: data.into(),
+        lengths: Vec::new(),
+    }
 }
 
 async fn pair(key: Option<&SecretKey>, pipe: usize) -> Pair<Connection<DuplexStream>> {
     let (left, right) = duplex(pipe);
-    let (left, right) =
-        tokio::join!(connect(left, Plane::Worker, key), accept(right, Plane::Worker, key));
-    (left.expect("connecting side"), right.expect("accepting side"))
+    let (left, right) = tokio::join!(
+        connect(left, Plane::Worker, key),
+        accept(right, Plane::Worker, key)
+    );
+    (
+        left.expect("connecting side"),
+        right.expect("accepting side"),
+    )
 }
 
 /// Runs the connecting side against bytes that are no handshake.
@@ -27,7 +35,9 @@ async fn accept_bytes(bytes: &[u8]) -> HandshakeError {
     let (mut left, right) = duplex(PIPE);
     left.write_all(bytes).await.expect("fits the pipe");
     left.shutdown().await.expect("open pipe");
-    accept(right, Plane::Client, Some(&KEY)).await.expect_err("no handshake")
+    accept(right, Plane::Client, Some(&KEY))
+        .await
+        .expect_err("no handshake")
 }
 
 #[tokio::test]
@@ -38,10 +48,24 @@ async fn messages_go_both_ways_with_and_without_key() {
         let (mut left_rx, mut left_tx) = left.split();
         let (mut right_rx, mut right_tx) = right.split();
         left_tx.send(&entries(10)).await.expect("open");
-        right_tx.send(&IdRange { first: 1, count: 2, step: 3 }).await.expect("open");
+        right_tx
+            .send(&IdRange {
+                first: 1,
+                count: 2,
+                step: 3,
+            })
+            .await
+            .expect("open");
         assert_eq!(right_rx.next().await.expect("valid"), Some(entries(10)));
         let range: Option<IdRange> = left_rx.next().await.expect("valid");
-        assert_eq!(range, Some(IdRange { first: 1, count: 2, step: 3 }));
+        assert_eq!(
+            range,
+            Some(IdRange {
+                first: 1,
+                count: 2,
+                step: 3
+            })
+        );
         left_tx.shutdown().await.expect("open");
         assert_eq!(right_rx.next::<Entries>().await.expect("orderly end"), None);
     }
@@ -52,7 +76,9 @@ async fn large_messages_pass_if_the_limit_allows() {
     for key in [Some(&KEY), None] {
         let (left, mut right) = pair(key, 1 << 20).await;
         let size = frame::FRAME_MAX + 100_000;
-        right.set_limits(Limits { message_max: 2 * frame::FRAME_MAX });
+        right.set_limits(Limits {
+            message_max: 2 * frame::FRAME_MAX,
+        });
         let (_left_rx, mut tx) = left.split();
         let (mut rx, _right_tx) = right.split();
         let send = async {
@@ -65,7 +91,10 @@ async fn large_messages_pass_if_the_limit_allows() {
             assert_eq!(rx.next().await.expect("valid"), Some(entries(3)));
             rx.set_limits(Limits::STANDARD);
             let refused = rx.next::<Entries>().await.expect_err("too large now");
-            assert!(matches!(refused, ReadError::Frame(FrameError::MessageTooLarge { .. })));
+            assert!(matches!(
+                refused,
+                ReadError::Frame(FrameError::MessageTooLarge { .. })
+            ));
             drop(rx);
             drop(_right_tx);
         };
@@ -137,19 +166,64 @@ async fn wrong_peers_get_distinct_errors() {
             connect(left, left_plane, left_key),
             accept(right, Plane::Client, right_key)
         );
-        (left.expect_err("connecting side"), right.expect_err("accepting side"))
+        (
+            left.expect_err("connecting side"),
+            right.expect_err("accepting side"),
+        )
     };
     use HandshakeError::{EncryptionMismatch, WrongKey, WrongPlane};
     let (left, right) = check(Plane::Client, Some(&other), Some(&KEY)).await;
-    assert!(matches!((&left, &right), (WrongKey { .. }, WrongKey { .. })), "{left}; {right}");
+    assert!(
+        matches!((&left, &right), (WrongKey { .. }, WrongKey { .. })),
+        "{left}; {right}"
+    );
     let (left, right) = check(Plane::Worker, Some(&KEY), Some(&KEY)).await;
-    assert!(matches!((&left, &right), (WrongPlane { .. }, WrongPlane { .. })), "{left}; {right}");
+    assert!(
+        matches!((&left, &right), (WrongPlane { .. }, WrongPlane { .. })),
+        "{left}; {right}"
+    );
     let (left, right) = check(Plane::Client, None, Some(&KEY)).await;
-    assert!(matches!(left, EncryptionMismatch { we_have_key: false, .. }), "{left}");
-    assert!(matches!(right, EncryptionMismatch { we_have_key: true, .. }), "{right}");
+    assert!(
+        matches!(
+            left,
+            EncryptionMismatch {
+                we_have_key: false,
+                ..
+            }
+        ),
+        "{left}"
+    );
+    assert!(
+        matches!(
+            right,
+            EncryptionMismatch {
+                we_have_key: true,
+                ..
+            }
+        ),
+        "{right}"
+    );
     let (left, right) = check(Plane::Client, Some(&KEY), None).await;
-    assert!(matches!(left, EncryptionMismatch { we_have_key: true, .. }), "{left}");
-    assert!(matches!(right, EncryptionMismatch { we_have_key: false, .. }), "{right}");
+    assert!(
+        matches!(
+            left,
+            EncryptionMismatch {
+                we_have_key: true,
+                ..
+            }
+        ),
+        "{left}"
+    );
+    assert!(
+        matches!(
+            right,
+            EncryptionMismatch {
+                we_have_key: false,
+                ..
+            }
+        ),
+        "{right}"
+    );
 }
 
 #[tokio::test]
@@ -157,7 +231,10 @@ async fn garbage_and_oversize_first_frames_are_refused() {
     let error = accept_bytes(b"GET / HTTP/1.1\r\n\r\n").await;
     assert!(matches!(error, HandshakeError::NotOurProtocol));
     let error = accept_bytes(b"\x8fhq\n\xff\xff").await;
-    assert!(matches!(error, HandshakeError::FrameTooLarge { found: 65_535 }));
+    assert!(matches!(
+        error,
+        HandshakeError::FrameTooLarge { found: 65_535 }
+    ));
     let error = accept_bytes(b"\x8fhq\n\x01\x00\xff").await;
     assert!(matches!(error, HandshakeError::Malformed));
 }
@@ -166,7 +243,9 @@ async fn garbage_and_oversize_first_frames_are_refused() {
 async fn silent_and_slow_peers_are_cut_off() {
     let started = tokio::time::Instant::now();
     let (_silent, right) = duplex(PIPE);
-    let error = accept(right, Plane::Client, Some(&KEY)).await.expect_err("nobody there");
+    let error = accept(right, Plane::Client, Some(&KEY))
+        .await
+        .expect_err("nobody there");
     assert!(matches!(error, HandshakeError::Timeout));
     assert_eq!(started.elapsed(), HANDSHAKE_TIMEOUT);
 
@@ -182,7 +261,10 @@ async fn silent_and_slow_peers_are_cut_off() {
         }
     };
     let (result, ()) = tokio::join!(accept(right, Plane::Client, Some(&KEY)), drip);
-    assert!(matches!(result.expect_err("too slow"), HandshakeError::Timeout));
+    assert!(matches!(
+        result.expect_err("too slow"),
+        HandshakeError::Timeout
+    ));
 }
 
 #[tokio::test]
@@ -194,7 +276,9 @@ async fn a_stream_cut_at_any_byte_never_yields_a_wrong_message() {
             left.write_all(&wire[..cut]).await.expect("fits");
             left.shutdown().await.expect("open");
             let machine = accepting_side();
-            let Ok(connection) = run(right, Plane::Worker, machine).await else { continue };
+            let Ok(connection) = run(right, Plane::Worker, machine).await else {
+                continue;
+            };
             // Only without a key does a recorded handshake work a second time.
             assert!(key.is_none());
             let (mut rx, _tx) = connection.split();
@@ -207,7 +291,11 @@ async fn a_stream_cut_at_any_byte_never_yields_a_wrong_message() {
                 count += 1;
             };
             let is_between = (wire.len() - cut).is_multiple_of(entries(20).encoded_len() + 4);
-            assert_eq!(end.is_ok(), is_between, "cut at {cut} after {count} messages");
+            assert_eq!(
+                end.is_ok(),
+                is_between,
+                "cut at {cut} after {count} messages"
+            );
         }
     }
 }
@@ -230,14 +318,18 @@ async fn record_connection(key: Option<&SecretKey>) -> (Vec<u8>, impl Fn() -> Ha
     };
     let back = async { tokio::io::copy(&mut from_right, &mut to_left).await };
     let dial = async {
-        let connection = connect(left, Plane::Worker, key).await.expect("connecting side");
+        let connection = connect(left, Plane::Worker, key)
+            .await
+            .expect("connecting side");
         let (_rx, mut tx) = connection.split();
         tx.feed(&entries(20)).expect("small");
         tx.feed(&entries(20)).expect("small");
         tx.shutdown().await.expect("open");
     };
     let listen = async {
-        let connection = accept(right, Plane::Worker, key).await.expect("accepting side");
+        let connection = accept(right, Plane::Worker, key)
+            .await
+            .expect("accepting side");
         let (mut rx, _tx) = connection.split();
         let mut batch: Vec<Entries> = Vec::new();
         while rx.next_batch(10, &mut batch).await.expect("valid") {}
@@ -245,7 +337,9 @@ async fn record_connection(key: Option<&SecretKey>) -> (Vec<u8>, impl Fn() -> Ha
     };
     let (seen, _, (), ()) = tokio::join!(tap, back, dial, listen);
     let key = key.cloned();
-    (seen, move || Handshake::accepting(Plane::Worker, key.as_ref(), [5; 16]))
+    (seen, move || {
+        Handshake::accepting(Plane::Worker, key.as_ref(), [5; 16])
+    })
 }
 
 #[tokio::test]
@@ -263,9 +357,12 @@ async fn a_damaged_encrypted_stream_is_noticed() {
 #[tokio::test]
 async fn an_announced_length_allocates_nothing() {
     let (left, mut right) = pair(None, PIPE).await;
-    right.set_limits(Limits { message_max: 1 << 30 });
+    right.set_limits(Limits {
+        message_max: 1 << 30,
+    });
     let mut raw = left.stream;
-    raw.write_all(&(frame::FRAME_MAX as u32).to_le_bytes()).await.expect("open");
+    let header = u32::try_from(frame::FRAME_MAX).expect("fits").to_le_bytes();
+    raw.write_all(&header).await.expect("open");
     raw.shutdown().await.expect("open");
     let (mut rx, _tx) = right.split();
     let error = rx.next::<Entries>().await.expect_err("cut off");

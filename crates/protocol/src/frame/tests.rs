@@ -5,10 +5,16 @@ use super::*;
 use crate::common::Entries;
 
 fn message(data: Vec<u8>) -> Entries {
-    Entries { data: data.into(), lengths: Vec::new() }
+    Entries {
+        data: data.into(),
+        lengths: Vec::new(),
+    }
 }
 
-fn decode_all(decoder: &mut FrameDecoder, input: &mut BytesMut) -> Result<Vec<Entries>, FrameError> {
+fn decode_all(
+    decoder: &mut FrameDecoder,
+    input: &mut BytesMut,
+) -> Result<Vec<Entries>, FrameError> {
     let mut messages = Vec::new();
     while let Some(body) = decoder.decode(input)? {
         messages.push(Entries::decode(body).expect("body of a message"));
@@ -54,6 +60,10 @@ proptest! {
         while let Ok(Some(_)) = decoder.decode(&mut input) {}
         prop_assert!(decoder.fragments.capacity() <= 1024);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn records_survive_cuts_and_key_changes(
@@ -84,11 +94,24 @@ proptest! {
 #[test]
 fn refuses_headers_before_their_content_arrives() {
     let check = |mut input: BytesMut| {
-        FrameDecoder::new(1000).decode(&mut input).expect_err("must be refused")
+        FrameDecoder::new(1000)
+            .decode(&mut input)
+            .expect_err("must be refused")
     };
     let too_large = u32::try_from(FRAME_MAX).expect("fits") + 1;
-    assert_eq!(check(header(too_large, false)), FrameError::FrameTooLarge { found: FRAME_MAX + 1 });
-    assert_eq!(check(header(1001, true)), FrameError::MessageTooLarge { found: 1001, limit: 1000 });
+    assert_eq!(
+        check(header(too_large, false)),
+        FrameError::FrameTooLarge {
+            found: FRAME_MAX + 1
+        }
+    );
+    assert_eq!(
+        check(header(1001, true)),
+        FrameError::MessageTooLarge {
+            found: 1001,
+            limit: 1000
+        }
+    );
     assert_eq!(check(header(0, true)), FrameError::EmptyFragment);
 }
 
@@ -98,7 +121,13 @@ fn fragments_count_towards_the_message_limit() {
     input.extend_from_slice(&[0; 600]);
     input.extend_from_slice(&header(600, false));
     let refused = FrameDecoder::new(1000).decode(&mut input);
-    assert_eq!(refused, Err(FrameError::MessageTooLarge { found: 1200, limit: 1000 }));
+    assert_eq!(
+        refused,
+        Err(FrameError::MessageTooLarge {
+            found: 1200,
+            limit: 1000
+        })
+    );
 }
 
 #[test]
@@ -106,7 +135,10 @@ fn splits_only_messages_beyond_one_frame() {
     let mut out = BytesMut::new();
     encode_message(&message(vec![7; FRAME_MAX + 10]), &mut out).expect("below the limit");
     let first = u32::from_le_bytes(*out.first_chunk().expect("header"));
-    assert_eq!(first, MORE_FOLLOWS | u32::try_from(FRAME_MAX).expect("fits"));
+    assert_eq!(
+        first,
+        MORE_FOLLOWS | u32::try_from(FRAME_MAX).expect("fits")
+    );
     let mut decoder = FrameDecoder::new(2 * FRAME_MAX);
     let messages = decode_all(&mut decoder, &mut out).expect("own frames");
     assert_eq!(messages, [message(vec![7; FRAME_MAX + 10])]);
@@ -116,15 +148,23 @@ fn splits_only_messages_beyond_one_frame() {
 fn notices_every_changed_bit_of_a_record() {
     let (mut sealer, _) = linked_halves(10);
     let mut wire = BytesMut::new();
-    sealer.seal(&mut BytesMut::from("hello"), &mut wire).expect("fresh keys");
+    sealer
+        .seal(&mut BytesMut::from("hello"), &mut wire)
+        .expect("fresh keys");
     // Changes of the length make it wait for more, or refuse; changes of the content are forgeries.
     for bit in 8 * RECORD_HEADER_LEN..8 * wire.len() {
         let (mut again, mut opener) = linked_halves(10);
         let mut raw = BytesMut::new();
-        again.seal(&mut BytesMut::from("hello"), &mut raw).expect("fresh keys");
+        again
+            .seal(&mut BytesMut::from("hello"), &mut raw)
+            .expect("fresh keys");
         raw[bit / 8] ^= 1 << (bit % 8);
         let mut out = BytesMut::new();
-        assert_eq!(opener.open(&mut raw, &mut out), Err(FrameError::Forged), "bit {bit}");
+        assert_eq!(
+            opener.open(&mut raw, &mut out),
+            Err(FrameError::Forged),
+            "bit {bit}"
+        );
         assert!(out.is_empty());
     }
 }
@@ -133,15 +173,25 @@ fn notices_every_changed_bit_of_a_record() {
 fn refuses_repeated_reordered_and_short_records() {
     let (mut sealer, mut opener) = linked_halves(10);
     let (mut first, mut second, mut out) = (BytesMut::new(), BytesMut::new(), BytesMut::new());
-    sealer.seal(&mut BytesMut::from("one"), &mut first).expect("fresh keys");
-    sealer.seal(&mut BytesMut::from("two"), &mut second).expect("fresh keys");
-    assert_eq!(opener.open(&mut second.clone(), &mut out), Err(FrameError::Forged));
+    sealer
+        .seal(&mut BytesMut::from("one"), &mut first)
+        .expect("fresh keys");
+    sealer
+        .seal(&mut BytesMut::from("two"), &mut second)
+        .expect("fresh keys");
+    assert_eq!(
+        opener.open(&mut second.clone(), &mut out),
+        Err(FrameError::Forged)
+    );
     assert_eq!(opener.open(&mut first.clone(), &mut out), Ok(true));
     assert_eq!(opener.open(&mut first, &mut out), Err(FrameError::Forged));
     assert_eq!(opener.open(&mut second, &mut out), Ok(true));
     assert_eq!(&out[..], b"onetwo");
     let mut short = BytesMut::from(&[16, 0][..]);
-    assert_eq!(opener.open(&mut short, &mut out), Err(FrameError::RecordTooShort { found: 16 }));
+    assert_eq!(
+        opener.open(&mut short, &mut out),
+        Err(FrameError::RecordTooShort { found: 16 })
+    );
 }
 
 #[test]
@@ -153,7 +203,9 @@ fn stops_when_nonces_are_used_up() {
     assert_eq!(refused, Err(FrameError::Exhausted));
     assert!(wire.is_empty());
     sealer.nonce = 0;
-    sealer.seal(&mut BytesMut::from("x"), &mut wire).expect("fresh keys");
+    sealer
+        .seal(&mut BytesMut::from("x"), &mut wire)
+        .expect("fresh keys");
     opener.nonce = u64::MAX;
     assert_eq!(opener.open(&mut wire, &mut out), Err(FrameError::Exhausted));
 }
@@ -161,13 +213,24 @@ fn stops_when_nonces_are_used_up() {
 /// The sealing half of one side and the opening half of the other.
 fn linked_halves(rekey_records: u64) -> (RecordSealer, RecordOpener) {
     let params: snow::params::NoiseParams = "Noise_NN_25519_AESGCM_SHA256".parse().expect("suite");
-    let mut left = snow::Builder::new(params.clone()).build_initiator().expect("initiator");
-    let mut right = snow::Builder::new(params).build_responder().expect("responder");
+    let mut left = snow::Builder::new(params.clone())
+        .build_initiator()
+        .expect("initiator");
+    let mut right = snow::Builder::new(params)
+        .build_responder()
+        .expect("responder");
     let (mut message, mut payload) = ([0; 128], [0; 128]);
-    let length = left.write_message(&[], &mut message).expect("first message");
-    right.read_message(&message[..length], &mut payload).expect("first message");
-    let length = right.write_message(&[], &mut message).expect("second message");
-    left.read_message(&message[..length], &mut payload).expect("second message");
+    let length = left
+        .write_message(&[], &mut message)
+        .expect("first message");
+    right
+        .read_message(&message[..length], &mut payload)
+        .expect("first message");
+    let length = right
+        .write_message(&[], &mut message)
+        .expect("second message");
+    left.read_message(&message[..length], &mut payload)
+        .expect("second message");
     let (mut sealer, _) = record_halves(left.into_stateless_transport_mode().expect("done"));
     let (_, mut opener) = record_halves(right.into_stateless_transport_mode().expect("done"));
     sealer.rekey_records = rekey_records;

@@ -36,7 +36,10 @@ fn run(mut left: Handshake, mut right: Handshake) -> (End, End) {
 
 fn errors(left: Handshake, right: Handshake) -> (HandshakeError, HandshakeError) {
     let (left, right) = run(left, right);
-    (left.expect_err("connecting side"), right.expect_err("accepting side"))
+    (
+        left.expect_err("connecting side"),
+        right.expect_err("accepting side"),
+    )
 }
 
 #[test]
@@ -51,32 +54,80 @@ fn equal_keys_agree() {
 
 #[test]
 fn no_keys_agree_on_plain() {
-    let (left, right) = run(connecting(Plane::Client, None), accepting(Plane::Client, None));
-    assert!(left.expect("left").is_some_and(|session| session.keys.is_none()));
-    assert!(right.expect("right").is_some_and(|session| session.keys.is_none()));
+    let (left, right) = run(
+        connecting(Plane::Client, None),
+        accepting(Plane::Client, None),
+    );
+    assert!(
+        left.expect("left")
+            .is_some_and(|session| session.keys.is_none())
+    );
+    assert!(
+        right
+            .expect("right")
+            .is_some_and(|session| session.keys.is_none())
+    );
 }
 
 #[test]
 fn different_keys_are_refused_on_both_sides() {
-    let (left, right) =
-        errors(connecting(Plane::Worker, Some(&KEY)), accepting(Plane::Worker, Some(&OTHER_KEY)));
-    assert!(matches!(left, HandshakeError::WrongKey { plane: Plane::Worker }), "{left}");
-    assert!(matches!(right, HandshakeError::WrongKey { plane: Plane::Worker }), "{right}");
+    let (left, right) = errors(
+        connecting(Plane::Worker, Some(&KEY)),
+        accepting(Plane::Worker, Some(&OTHER_KEY)),
+    );
+    assert!(
+        matches!(
+            left,
+            HandshakeError::WrongKey {
+                plane: Plane::Worker
+            }
+        ),
+        "{left}"
+    );
+    assert!(
+        matches!(
+            right,
+            HandshakeError::WrongKey {
+                plane: Plane::Worker
+            }
+        ),
+        "{right}"
+    );
 }
 
 #[test]
 fn different_roles_are_refused_on_both_sides() {
-    let (left, right) =
-        errors(connecting(Plane::Worker, Some(&KEY)), accepting(Plane::Client, Some(&KEY)));
-    assert!(matches!(left, HandshakeError::WrongPlane { ours: Plane::Worker }), "{left}");
-    assert!(matches!(right, HandshakeError::WrongPlane { ours: Plane::Client }), "{right}");
+    let (left, right) = errors(
+        connecting(Plane::Worker, Some(&KEY)),
+        accepting(Plane::Client, Some(&KEY)),
+    );
+    assert!(
+        matches!(
+            left,
+            HandshakeError::WrongPlane {
+                ours: Plane::Worker
+            }
+        ),
+        "{left}"
+    );
+    assert!(
+        matches!(
+            right,
+            HandshakeError::WrongPlane {
+                ours: Plane::Client
+            }
+        ),
+        "{right}"
+    );
 }
 
 #[test]
 fn plain_and_keyed_refuse_each_other() {
     for (dialing, listening) in [(Some(&KEY), None), (None, Some(&KEY))] {
-        let (left, right) =
-            errors(connecting(Plane::Client, dialing), accepting(Plane::Client, listening));
+        let (left, right) = errors(
+            connecting(Plane::Client, dialing),
+            accepting(Plane::Client, listening),
+        );
         for (error, key) in [(left, dialing), (right, listening)] {
             let HandshakeError::EncryptionMismatch { we_have_key, .. } = error else {
                 panic!("{error}");
@@ -89,7 +140,13 @@ fn plain_and_keyed_refuse_each_other() {
 #[test]
 fn newest_common_version_wins() {
     let make = |side, min, max| {
-        Handshake::new(side, Plane::Client, Some(&KEY), [0; NONCE_LEN], VersionRange { min, max })
+        Handshake::new(
+            side,
+            Plane::Client,
+            Some(&KEY),
+            [0; NONCE_LEN],
+            VersionRange { min, max },
+        )
     };
     let old = |side| make(side, 1, 1);
     let both = |side| make(side, 1, 2);
@@ -99,8 +156,14 @@ fn newest_common_version_wins() {
         assert_eq!(right.expect("right").expect("done").version, left);
         left
     };
-    assert_eq!(version(run(both(Side::Connecting), old(Side::Accepting))), 1);
-    assert_eq!(version(run(new(Side::Connecting), both(Side::Accepting))), 2);
+    assert_eq!(
+        version(run(both(Side::Connecting), old(Side::Accepting))),
+        1
+    );
+    assert_eq!(
+        version(run(new(Side::Connecting), both(Side::Accepting))),
+        2
+    );
     let (left, right) = errors(new(Side::Connecting), old(Side::Accepting));
     assert_eq!(
         left.to_string(),
@@ -111,15 +174,24 @@ fn newest_common_version_wins() {
 
 #[test]
 fn a_changed_hello_breaks_the_exchange() {
-    let (mut left, mut right) =
-        (connecting(Plane::Client, Some(&KEY)), accepting(Plane::Client, Some(&KEY)));
+    let (mut left, mut right) = (
+        connecting(Plane::Client, Some(&KEY)),
+        accepting(Plane::Client, Some(&KEY)),
+    );
     let mut hello = BytesMut::from(&left.take_output()[..]);
     // Somebody on the way announces an older version.
     let body = wire::Handshake::decode(&hello[HEADER_LEN..]).expect("own hello");
-    let Some(Frame::Hello(mut changed)) = body.frame else { panic!("no hello") };
+    let Some(Frame::Hello(mut changed)) = body.frame else {
+        panic!("no hello")
+    };
     changed.version_max += 1;
     hello = BytesMut::from(&encode_frame(Frame::Hello(changed))[..]);
-    assert!(right.receive(&mut hello).expect("plausible hello").is_none());
+    assert!(
+        right
+            .receive(&mut hello)
+            .expect("plausible hello")
+            .is_none()
+    );
     let mut answer = BytesMut::from(&right.take_output()[..]);
     assert!(left.receive(&mut answer).expect("honest hello").is_none());
     let mut noise = BytesMut::from(&left.take_output()[..]);
@@ -129,14 +201,21 @@ fn a_changed_hello_breaks_the_exchange() {
 
 #[test]
 fn an_overheard_exchange_cannot_be_replayed() {
-    let (mut left, mut right) =
-        (connecting(Plane::Client, Some(&KEY)), accepting(Plane::Client, Some(&KEY)));
+    let (mut left, mut right) = (
+        connecting(Plane::Client, Some(&KEY)),
+        accepting(Plane::Client, Some(&KEY)),
+    );
     let hello = left.take_output();
-    right.receive(&mut BytesMut::from(&hello[..])).expect("hello");
-    left.receive(&mut BytesMut::from(&right.take_output()[..])).expect("hello");
+    right
+        .receive(&mut BytesMut::from(&hello[..]))
+        .expect("hello");
+    left.receive(&mut BytesMut::from(&right.take_output()[..]))
+        .expect("hello");
     let overheard = [hello, left.take_output()].concat();
     let mut later = Handshake::accepting(Plane::Client, Some(&KEY), [3; NONCE_LEN]);
-    let refused = later.receive(&mut BytesMut::from(&overheard[..])).expect_err("other nonce");
+    let refused = later
+        .receive(&mut BytesMut::from(&overheard[..]))
+        .expect_err("other nonce");
     assert!(matches!(refused, HandshakeError::WrongKey { .. }));
 }
 
@@ -146,14 +225,19 @@ fn oversize_frames_are_refused_by_their_header() {
     input.extend_from_slice(&1025_u16.to_le_bytes());
     let mut machine = accepting(Plane::Client, Some(&KEY));
     let refused = machine.receive(&mut input).expect_err("too large");
-    assert!(matches!(refused, HandshakeError::FrameTooLarge { found: 1025 }));
+    assert!(matches!(
+        refused,
+        HandshakeError::FrameTooLarge { found: 1025 }
+    ));
     assert!(!machine.take_output().is_empty());
 }
 
 #[test]
 fn strangers_are_noticed_at_the_first_byte_and_told_nothing() {
     let mut machine = accepting(Plane::Client, Some(&KEY));
-    let refused = machine.receive(&mut BytesMut::from("G")).expect_err("no magic");
+    let refused = machine
+        .receive(&mut BytesMut::from("G"))
+        .expect_err("no magic");
     assert!(matches!(refused, HandshakeError::NotOurProtocol));
     assert!(machine.take_output().is_empty());
 }
@@ -174,7 +258,9 @@ fn a_frame_out_of_turn_is_malformed() {
 fn bytes_behind_the_handshake_stay() {
     let mut left = connecting(Plane::Client, None);
     let mut right = accepting(Plane::Client, None);
-    right.receive(&mut BytesMut::from(&left.take_output()[..])).expect("hello");
+    right
+        .receive(&mut BytesMut::from(&left.take_output()[..]))
+        .expect("hello");
     let mut input = BytesMut::from(&right.take_output()[..]);
     input.extend_from_slice(b"first message");
     assert!(left.receive(&mut input).expect("hello").is_some());

@@ -1,0 +1,521 @@
+//! The client plane: requests, and answers that the core gives.
+//!
+//! Lists and details for display are filled in by the server straight into messages and shown by the
+//! command line straight from them; only what decides something is converted.
+
+use hq_core::id::{JobId, TaskId, WorkerId};
+use hq_core::outcome::LostReason;
+use hq_core::range::IdArray;
+use hq_core::selector::Selector;
+use hq_core::server_state::{Command, JobResult, Reply, StopResult, WatchSpec};
+use hq_core::task::TaskState;
+use hq_core::time::nanos;
+
+use super::{ConvertError, Within, at_most, duration, known, required, text};
+use crate::client;
+
+/// Most states in a filter; there are six.
+const STATES_MAX: usize = 64;
+
+/// States in which a job can be forgotten; an empty filter means all of them.
+const FORGETTABLE: [TaskState; 4] = [
+    TaskState::Finished,
+    TaskState::Failed,
+    TaskState::Aborted,
+    TaskState::Canceled,
+];
+
+/// One job: by id, or the last one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobRef {
+    /// The highest id that was ever given out.
+    Last,
+    /// This one.
+    Id(JobId),
+}
+
+/// A validated request.
+#[derive(Clone, Debug)]
+pub enum ClientRequest {
+    /// Changes something, or follows changes: goes to the core.
+    Command(Command),
+    /// Only looks.
+    Query(Query),
+    /// The server is to end.
+    ServerStop,
+}
+
+/// A request that changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Query {
+    /// What `server info` shows.
+    ServerInfo,
+    /// Summaries of jobs.
+    JobList(Selector),
+    /// Details of jobs.
+    JobInfo(Selector),
+    /// Tasks of one job, page by page.
+    TaskPage(TaskPageQuery),
+    /// Ids of tasks.
+    TaskIds {
+        /// Of which jobs.
+        jobs: Selector,
+        /// In which states; empty = all.
+        states: Vec<TaskState>,
+    },
+    /// Workers.
+    Workers {
+        /// Which.
+        workers: Selector,
+        /// Whether to tell what they do now.
+        with_runtime: bool,
+    },
+    /// Why a task does not run.
+    Explain {
+        /// Its job.
+        job: JobRef,
+        /// Its id.
+        task: TaskId,
+    },
+}
+
+/// Which tasks of a job to show.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskPageQuery {
+    /// The job.
+    pub job: JobRef,
+    /// Which tasks; `None` = all.
+    pub tasks: Option<IdArray>,
+    /// In which states; empty = all.
+    pub states: Vec<TaskState>,
+    /// Where the page before ended; 0 = start.
+    pub cursor: u64,
+    /// Most tasks wanted; 0 = the server's default.
+    pub limit: u32,
+    /// With templates and dependencies.
+    pub with_definition: bool,
+}
+
+impl TryFrom<client::Request> for ClientRequest {
+    type Error = ConvertError;
+
+    fn try_from(message: client::Request) -> Result<Self, ConvertError> {
+        use client::request::Request;
+        match required(message.request, "request")? {
+            Request::ServerStop(_) => Ok(Self::ServerStop),
+            Request::Submit(submit) => {
+                let spec = submit.try_into().within("submit")?;
+                Ok(Self::Command(Command::Submit(Box::new(spec))))
+            }
+            Request::JobOpen(client::OpenJob { name, max_fails }) => {
+                let name = text("job_open.name", name)?;
+                Ok(Self::Command(Command::OpenJob { name, max_fails }))
+            }
+            Request::JobClose(jobs) => Ok(Self::Command(Command::CloseJobs(
+                jobs.try_into().within("job_close")?,
+            ))),
+            Request::JobCancel(cancel) => {
+                let jobs = selector(cancel.jobs, "jobs").within("job_cancel")?;
+                let reason = text("job_cancel.reason", cancel.reason)?;
+                Ok(Self::Command(Command::CancelJobs { jobs, reason }))
+            }
+            Request::JobForget(forget) => {
+                Ok(Self::Command(forget_command(forget).within("job_forget")?))
+            }
+            Request::WorkerStop(workers) => Ok(Self::Command(Command::StopWorkers(
+                workers.try_into().within("worker_stop")?,
+            ))),
+            Request::Watch(watch) => Ok(Self::Command(Command::Watch(
+                watch.try_into().within("watch")?,
+            ))),
+            query @ (Request::ServerInfo(_)
+            | Request::JobList(_)
+            | Request::JobInfo(_)
+            | Request::TaskPage(_)
+            | Request::TaskIds(_)
+            | Request::Workers(_)
+            | Request::Explain(_)) => Ok(Self::Query(query.try_into()?)),
+        }
+    }
+}
+
+impl TryFrom<client::request::Request> for Query {
+    type Error = ConvertError;
+
+    fn try_from(request: client::request::Request) -> Result<Self, ConvertError> {
+        use client::request::Request;
+        match request {
+            Request::ServerInfo(_) => Ok(Query::ServerInfo),
+            Request::JobList(jobs) => Ok(Query::JobList(jobs.try_into().within("job_list")?)),
+            Request::JobInfo(jobs) => Ok(Query::JobInfo(jobs.try_into().within("job_info")?)),
+            Request::TaskPage(page) => Ok(Query::TaskPage(page.try_into().within("task_page")?)),
+            Request::TaskIds(client::TaskIds {
+                jobs,
+                states: filter,
+            }) => Ok(Query::TaskIds {
+                jobs: selector(jobs, "jobs").within("task_ids")?,
+                states: states(&filter).within("task_ids")?,
+            }),
+            Request::Workers(client::WorkerQuery {
+                workers,
+                with_runtime,
+            }) => Ok(Query::Workers {
+                workers: selector(workers, "workers").within("workers")?,
+                with_runtime,
+            }),
+            Request::Explain(client::Explain { job, task }) => {
+                use client::explain::Job;
+                let job = match required(job, "explain.job")? {
+                    Job::Id(id) => JobRef::Id(JobId(id)),
+                    Job::Last(_) => JobRef::Last,
+                };
+                Ok(Query::Explain {
+                    job,
+                    task: TaskId(task),
+                })
+            }
+            Request::ServerStop(_)
+            | Request::Submit(_)
+            | Request::JobOpen(_)
+            | Request::JobClose(_)
+            | Request::JobCancel(_)
+            | Request::JobForget(_)
+            | Request::WorkerStop(_)
+            | Request::Watch(_) => Err(ConvertError::invalid("request", "a query", "a command")),
+        }
+    }
+}
+
+fn selector(message: Option<client::Selector>, field: &str) -> Result<Selector, ConvertError> {
+    required(message, field)?.try_into().within(field)
+}
+
+fn states(messages: &[i32]) -> Result<Vec<TaskState>, ConvertError> {
+    at_most("states", messages.len(), STATES_MAX)?;
+    let convert = |value: &i32| known::<client::TaskState>("states", *value).map(TaskState::from);
+    messages.iter().map(convert).collect()
+}
+
+fn forget_command(message: client::Forget) -> Result<Command, ConvertError> {
+    let jobs = selector(message.jobs, "jobs")?;
+    let mut states = states(&message.states)?;
+    if states.is_empty() {
+        states = FORGETTABLE.to_vec();
+    }
+    match states.iter().find(|state| !FORGETTABLE.contains(state)) {
+        Some(state) => {
+            let found = format!("{state:?}");
+            Err(ConvertError::invalid(
+                "states",
+                "states of ended jobs",
+                found,
+            ))
+        }
+        None => Ok(Command::ForgetJobs { jobs, states }),
+    }
+}
+
+impl TryFrom<client::TaskPage> for TaskPageQuery {
+    type Error = ConvertError;
+
+    fn try_from(message: client::TaskPage) -> Result<Self, ConvertError> {
+        use client::task_page::Job;
+        Ok(Self {
+            job: match required(message.job, "job")? {
+                Job::Id(id) => JobRef::Id(JobId(id)),
+                Job::Last(_) => JobRef::Last,
+            },
+            tasks: message
+                .tasks
+                .map(TryInto::try_into)
+                .transpose()
+                .within("tasks")?,
+            states: states(&message.states)?,
+            cursor: message.cursor,
+            limit: message.limit,
+            with_definition: message.with_definition,
+        })
+    }
+}
+
+impl TryFrom<client::Watch> for WatchSpec {
+    type Error = ConvertError;
+
+    fn try_from(message: client::Watch) -> Result<Self, ConvertError> {
+        Ok(Self {
+            jobs: selector(message.jobs, "jobs")?,
+            until_idle: message.until_idle,
+            with_progress: message.with_progress,
+            with_outcomes: message.with_outcomes,
+            interval: duration(message.interval_ns),
+        })
+    }
+}
+
+impl From<&WatchSpec> for client::Watch {
+    fn from(spec: &WatchSpec) -> Self {
+        Self {
+            jobs: Some((&spec.jobs).into()),
+            until_idle: spec.until_idle,
+            with_progress: spec.with_progress,
+            with_outcomes: spec.with_outcomes,
+            interval_ns: nanos(spec.interval),
+        }
+    }
+}
+
+impl From<&Command> for client::Request {
+    fn from(command: &Command) -> Self {
+        use client::request::Request;
+        let request = match command {
+            Command::Submit(spec) => Request::Submit(spec.as_ref().into()),
+            Command::OpenJob { name, max_fails } => Request::JobOpen(client::OpenJob {
+                name: name.to_string(),
+                max_fails: *max_fails,
+            }),
+            Command::CloseJobs(jobs) => Request::JobClose(jobs.into()),
+            Command::CancelJobs { jobs, reason } => Request::JobCancel(client::Cancel {
+                jobs: Some(jobs.into()),
+                reason: reason.to_string(),
+            }),
+            Command::ForgetJobs { jobs, states } => Request::JobForget(client::Forget {
+                jobs: Some(jobs.into()),
+                states: state_numbers(states),
+            }),
+            Command::StopWorkers(workers) => Request::WorkerStop(workers.into()),
+            Command::Watch(spec) => Request::Watch(spec.into()),
+        };
+        Self {
+            request: Some(request),
+        }
+    }
+}
+
+impl From<&Query> for client::Request {
+    fn from(query: &Query) -> Self {
+        use client::request::Request;
+        let request = match query {
+            Query::ServerInfo => Request::ServerInfo(client::Empty {}),
+            Query::JobList(jobs) => Request::JobList(jobs.into()),
+            Query::JobInfo(jobs) => Request::JobInfo(jobs.into()),
+            Query::TaskPage(page) => Request::TaskPage(page.into()),
+            Query::TaskIds { jobs, states } => Request::TaskIds(client::TaskIds {
+                jobs: Some(jobs.into()),
+                states: state_numbers(states),
+            }),
+            Query::Workers {
+                workers,
+                with_runtime,
+            } => Request::Workers(client::WorkerQuery {
+                workers: Some(workers.into()),
+                with_runtime: *with_runtime,
+            }),
+            Query::Explain { job, task } => {
+                use client::explain::Job;
+                let job = match job {
+                    JobRef::Id(id) => Job::Id(id.as_u32()),
+                    JobRef::Last => Job::Last(client::Empty {}),
+                };
+                Request::Explain(client::Explain {
+                    job: Some(job),
+                    task: task.as_u32(),
+                })
+            }
+        };
+        Self {
+            request: Some(request),
+        }
+    }
+}
+
+impl From<&TaskPageQuery> for client::TaskPage {
+    fn from(query: &TaskPageQuery) -> Self {
+        use client::task_page::Job;
+        Self {
+            job: Some(match query.job {
+                JobRef::Id(id) => Job::Id(id.as_u32()),
+                JobRef::Last => Job::Last(client::Empty {}),
+            }),
+            tasks: query.tasks.as_ref().map(Into::into),
+            states: state_numbers(&query.states),
+            cursor: query.cursor,
+            limit: query.limit,
+            with_definition: query.with_definition,
+        }
+    }
+}
+
+impl From<&ClientRequest> for client::Request {
+    fn from(request: &ClientRequest) -> Self {
+        use client::request::Request;
+        match request {
+            ClientRequest::Command(command) => command.into(),
+            ClientRequest::Query(query) => query.into(),
+            ClientRequest::ServerStop => Self {
+                request: Some(Request::ServerStop(client::Empty {})),
+            },
+        }
+    }
+}
+
+fn state_numbers(states: &[TaskState]) -> Vec<i32> {
+    states
+        .iter()
+        .map(|state| client::TaskState::from(*state).into())
+        .collect()
+}
+
+impl From<TaskState> for client::TaskState {
+    fn from(state: TaskState) -> Self {
+        match state {
+            TaskState::Waiting => Self::Waiting,
+            TaskState::Running => Self::Running,
+            TaskState::Finished => Self::Finished,
+            TaskState::Failed => Self::Failed,
+            TaskState::Canceled => Self::Canceled,
+            TaskState::Aborted => Self::Aborted,
+        }
+    }
+}
+
+impl From<client::TaskState> for TaskState {
+    fn from(state: client::TaskState) -> Self {
+        match state {
+            client::TaskState::Waiting => Self::Waiting,
+            client::TaskState::Running => Self::Running,
+            client::TaskState::Finished => Self::Finished,
+            client::TaskState::Failed => Self::Failed,
+            client::TaskState::Canceled => Self::Canceled,
+            client::TaskState::Aborted => Self::Aborted,
+        }
+    }
+}
+
+impl From<Option<LostReason>> for client::worker_info::State {
+    /// `None` = the worker is connected.
+    fn from(reason: Option<LostReason>) -> Self {
+        match reason {
+            None => Self::Running,
+            Some(LostReason::Stopped) => Self::Stopped,
+            Some(LostReason::ConnectionLost) => Self::ConnectionLost,
+            Some(LostReason::HeartbeatLost) => Self::HeartbeatLost,
+            Some(LostReason::IdleTimeout) => Self::IdleTimeout,
+            Some(LostReason::TimeLimitReached) => Self::TimeLimitReached,
+        }
+    }
+}
+
+impl From<client::worker_info::State> for Option<LostReason> {
+    fn from(state: client::worker_info::State) -> Self {
+        use client::worker_info::State;
+        match state {
+            State::Running => None,
+            State::Stopped => Some(LostReason::Stopped),
+            State::ConnectionLost => Some(LostReason::ConnectionLost),
+            State::HeartbeatLost => Some(LostReason::HeartbeatLost),
+            State::IdleTimeout => Some(LostReason::IdleTimeout),
+            State::TimeLimitReached => Some(LostReason::TimeLimitReached),
+        }
+    }
+}
+
+impl From<&JobResult> for client::JobResult {
+    fn from(result: &JobResult) -> Self {
+        use client::job_result::Kind;
+        let row = |job: JobId, kind: Kind| Self {
+            job: job.as_u32(),
+            kind: kind.into(),
+            canceled: 0,
+            already_finished: 0,
+        };
+        match *result {
+            JobResult::Ok {
+                job,
+                canceled,
+                already_finished,
+            } => Self {
+                canceled,
+                already_finished,
+                ..row(job, Kind::Ok)
+            },
+            JobResult::NotFound(job) => row(job, Kind::NotFound),
+            JobResult::Already(job) => row(job, Kind::Already),
+        }
+    }
+}
+
+impl TryFrom<client::JobResult> for JobResult {
+    type Error = ConvertError;
+
+    fn try_from(message: client::JobResult) -> Result<Self, ConvertError> {
+        use client::job_result::Kind;
+        let client::JobResult {
+            job,
+            kind,
+            canceled,
+            already_finished,
+        } = message;
+        let job = JobId(job);
+        Ok(match known("kind", kind)? {
+            Kind::Ok => Self::Ok {
+                job,
+                canceled,
+                already_finished,
+            },
+            Kind::NotFound => Self::NotFound(job),
+            Kind::Already => Self::Already(job),
+        })
+    }
+}
+
+impl From<&(WorkerId, StopResult)> for client::WorkerStopResult {
+    fn from((worker, result): &(WorkerId, StopResult)) -> Self {
+        use client::worker_stop_result::Kind;
+        let kind = match result {
+            StopResult::Stopped => Kind::Stopped,
+            StopResult::AlreadyStopped => Kind::AlreadyStopped,
+            StopResult::NotFound => Kind::NotFound,
+        };
+        Self {
+            worker: worker.as_u32(),
+            kind: kind.into(),
+        }
+    }
+}
+
+impl TryFrom<client::WorkerStopResult> for (WorkerId, StopResult) {
+    type Error = ConvertError;
+
+    fn try_from(message: client::WorkerStopResult) -> Result<Self, ConvertError> {
+        use client::worker_stop_result::Kind;
+        let result = match known("kind", message.kind)? {
+            Kind::Stopped => StopResult::Stopped,
+            Kind::AlreadyStopped => StopResult::AlreadyStopped,
+            Kind::NotFound => StopResult::NotFound,
+        };
+        Ok((WorkerId(message.worker), result))
+    }
+}
+
+impl From<&Reply> for client::Reply {
+    fn from(reply: &Reply) -> Self {
+        use client::reply::Reply as Wire;
+        let reply = match reply {
+            Reply::Submitted(job) => Wire::Submitted(client::JobId { id: job.as_u32() }),
+            Reply::Refused(refusal) => Wire::Error(client::Error {
+                message: refusal.to_string(),
+            }),
+            Reply::Jobs(results) => Wire::JobResults(client::JobResults {
+                results: results.iter().map(Into::into).collect(),
+            }),
+            Reply::Forgotten { forgotten, ignored } => Wire::Forgotten(client::Forgotten {
+                forgotten: *forgotten,
+                ignored: *ignored,
+            }),
+            Reply::Workers(results) => Wire::WorkerStop(client::WorkerStopResults {
+                results: results.iter().map(Into::into).collect(),
+            }),
+        };
+        Self { reply: Some(reply) }
+    }
+}

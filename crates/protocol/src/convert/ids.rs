@@ -1,0 +1,159 @@
+//! Id ranges, id arrays, entries and selectors.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use hq_core::range::{IdArray, IdRange};
+use hq_core::selector::Selector;
+use hq_core::template::Entries;
+
+use super::{ConvertError, Within, at_most, each};
+use crate::{client, common};
+
+/// Most ranges in one id array. Ids without any pattern need one range each; more than this is better
+/// split over several submits.
+pub const ID_RANGES_MAX: usize = 1 << 22;
+
+/// Pairs of ranges whose spans cross and where one has a step: each is compared with the other.
+const CROSSINGS_MAX: usize = 1 << 20;
+
+/// The same where both have a step of their own: each pair takes up to 2^16 comparisons.
+const STEPPED_CROSSINGS_MAX: usize = 1 << 10;
+
+impl TryFrom<common::IdRange> for IdRange {
+    type Error = ConvertError;
+
+    fn try_from(message: common::IdRange) -> Result<Self, ConvertError> {
+        let common::IdRange { first, count, step } = message;
+        Self::new(first, count, step.max(1)).map_err(|error| ConvertError::rule("count", error))
+    }
+}
+
+impl From<&IdRange> for common::IdRange {
+    fn from(range: &IdRange) -> Self {
+        // The usual step is left out, which saves two bytes.
+        let step = if range.step() == 1 { 0 } else { range.step() };
+        Self {
+            first: range.first(),
+            count: range.count(),
+            step,
+        }
+    }
+}
+
+impl TryFrom<common::IdArray> for IdArray {
+    type Error = ConvertError;
+
+    fn try_from(message: common::IdArray) -> Result<Self, ConvertError> {
+        at_most("ranges", message.ranges.len(), ID_RANGES_MAX)?;
+        let ranges: Vec<IdRange> = each("ranges", message.ranges)?;
+        check_crossings(&ranges)?;
+        Self::new(ranges).map_err(|error| ConvertError::rule("ranges", error))
+    }
+}
+
+impl From<&IdArray> for common::IdArray {
+    fn from(array: &IdArray) -> Self {
+        Self {
+            ranges: array.ranges().iter().map(common::IdRange::from).collect(),
+        }
+    }
+}
+
+/// Bounds the work of the overlap check, which grows with the pairs of interleaved ranges. What people
+/// write (`0-100:10,200`, a list of ids) has hardly any. O(r log r).
+fn check_crossings(ranges: &[IdRange]) -> Result<(), ConvertError> {
+    if ranges.iter().all(|range| range.step() == 1) {
+        return Ok(());
+    }
+    let mut sorted: Vec<&IdRange> = ranges.iter().collect();
+    sorted.sort_unstable_by_key(|range| range.first());
+    let mut open_stepped = BinaryHeap::new();
+    let (mut crossings, mut stepped) = (0_usize, 0_usize);
+    for range in sorted {
+        while open_stepped
+            .peek()
+            .is_some_and(|Reverse(last)| *last < range.first())
+        {
+            open_stepped.pop();
+        }
+        crossings += open_stepped.len();
+        if range.step() > 1 {
+            stepped += open_stepped.len();
+            open_stepped.push(Reverse(range.last()));
+        }
+        if crossings > CROSSINGS_MAX || stepped > STEPPED_CROSSINGS_MAX {
+            let found = format_args!("{} ranges that are too entangled", ranges.len());
+            return Err(ConvertError::invalid(
+                "ranges",
+                "few interleaved ranges",
+                found,
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl TryFrom<common::Entries> for Entries {
+    type Error = ConvertError;
+
+    fn try_from(message: common::Entries) -> Result<Self, ConvertError> {
+        let common::Entries { data, lengths } = message;
+        at_most("lengths", lengths.len(), u32::MAX as usize)?;
+        // An entry becomes the value of an environment variable.
+        if data.contains(&0) {
+            return Err(ConvertError::invalid(
+                "data",
+                "entries without NUL bytes",
+                "one",
+            ));
+        }
+        let found = format!("{} lengths for {} bytes", lengths.len(), data.len());
+        Self::new(&data[..], lengths).ok_or_else(|| {
+            ConvertError::invalid("lengths", "lengths that add up to the data", found)
+        })
+    }
+}
+
+impl From<&Entries> for common::Entries {
+    fn from(entries: &Entries) -> Self {
+        let mut data = Vec::new();
+        let mut lengths = Vec::with_capacity(entries.len());
+        for entry in (0..=u32::MAX).map_while(|index| entries.get(index)) {
+            data.extend_from_slice(entry);
+            lengths.push(entry.len() as u64);
+        }
+        Self {
+            data: data.into(),
+            lengths,
+        }
+    }
+}
+
+impl TryFrom<client::Selector> for Selector {
+    type Error = ConvertError;
+
+    fn try_from(message: client::Selector) -> Result<Self, ConvertError> {
+        use client::selector::Selector as Wire;
+        match message.selector {
+            Some(Wire::Last(_)) => Ok(Self::Last),
+            Some(Wire::All(_)) => Ok(Self::All),
+            Some(Wire::Ids(ids)) => Ok(Self::Ids(ids.try_into().within("ids")?)),
+            None => Err(ConvertError::missing("selector")),
+        }
+    }
+}
+
+impl From<&Selector> for client::Selector {
+    fn from(selector: &Selector) -> Self {
+        use client::selector::Selector as Wire;
+        let selector = match selector {
+            Selector::Last => Wire::Last(client::Empty {}),
+            Selector::All => Wire::All(client::Empty {}),
+            Selector::Ids(ids) => Wire::Ids(ids.into()),
+        };
+        Self {
+            selector: Some(selector),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A submit: target, directories and tasks.
+//!
+//! Ids that are used twice, unknown dependencies and cycles are left to the core, which has the words
+//! for them.
+
+use std::sync::Arc;
+
+use hq_core::id::{JobId, TaskId};
+use hq_core::template::{
+    ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, StdioSpec, SubmitBody, SubmitSpec,
+    SubmitTarget, TaskTemplate,
+};
+
+use super::{ConvertError, Within, absolute_path, at_most, each, path, required, same_len, text};
+use crate::client;
+
+/// Most tasks of one graph submit; each has a record of its own in the server.
+const GRAPH_TASKS_MAX: usize = 1 << 24;
+
+/// Most dependencies of one graph submit.
+const GRAPH_DEPS_MAX: usize = 1 << 28;
+
+/// Most templates of one graph submit.
+const GRAPH_TEMPLATES_MAX: usize = 1 << 22;
+
+impl TryFrom<client::Submit> for SubmitSpec {
+    type Error = ConvertError;
+
+    fn try_from(message: client::Submit) -> Result<Self, ConvertError> {
+        use client::submit::Body;
+        let stream_dir = message
+            .stream_dir
+            .as_deref()
+            .map(|dir| path("stream_dir", dir));
+        let body = match required(message.body, "body")? {
+            Body::Array(array) => SubmitBody::Array(array.try_into().within("array")?),
+            Body::Graph(graph) => SubmitBody::Graph(graph.try_into().within("graph")?),
+        };
+        let spec = Self {
+            target: required(message.target, "target")?.try_into()?,
+            submit_dir: absolute_path("submit_dir", &message.submit_dir)?,
+            stream_dir: stream_dir.transpose()?,
+            body,
+        };
+        check_streams(&spec)?;
+        Ok(spec)
+    }
+}
+
+/// Output cannot be streamed to nowhere.
+fn check_streams(spec: &SubmitSpec) -> Result<(), ConvertError> {
+    let streams = |template: &Arc<TaskTemplate>| {
+        template.stdout == StdioSpec::Stream || template.stderr == StdioSpec::Stream
+    };
+    let is_streamed = match &spec.body {
+        SubmitBody::Array(array) => streams(&array.template),
+        SubmitBody::Graph(graph) => graph.templates.iter().any(streams),
+    };
+    if is_streamed && spec.stream_dir.is_none() {
+        return Err(ConvertError::missing("stream_dir"));
+    }
+    Ok(())
+}
+
+impl From<&SubmitSpec> for client::Submit {
+    fn from(spec: &SubmitSpec) -> Self {
+        use client::submit::Body;
+        Self {
+            target: Some((&spec.target).into()),
+            submit_dir: spec.submit_dir.to_vec().into(),
+            stream_dir: spec.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
+            body: Some(match &spec.body {
+                SubmitBody::Array(array) => Body::Array(array.into()),
+                SubmitBody::Graph(graph) => Body::Graph(graph.into()),
+            }),
+        }
+    }
+}
+
+impl TryFrom<client::submit::Target> for SubmitTarget {
+    type Error = ConvertError;
+
+    fn try_from(message: client::submit::Target) -> Result<Self, ConvertError> {
+        use client::submit::Target;
+        match message {
+            Target::NewJob(client::NewJob { name, max_fails }) => Ok(Self::NewJob {
+                name: text("new_job.name", name)?,
+                max_fails,
+            }),
+            Target::AttachJob(job) => Ok(Self::Attach(JobId(job))),
+        }
+    }
+}
+
+impl From<&SubmitTarget> for client::submit::Target {
+    fn from(target: &SubmitTarget) -> Self {
+        match target {
+            SubmitTarget::NewJob { name, max_fails } => Self::NewJob(client::NewJob {
+                name: name.to_string(),
+                max_fails: *max_fails,
+            }),
+            SubmitTarget::Attach(job) => Self::AttachJob(job.as_u32()),
+        }
+    }
+}
+
+impl TryFrom<client::ArraySubmit> for ArraySpec {
+    type Error = ConvertError;
+
+    fn try_from(message: client::ArraySubmit) -> Result<Self, ConvertError> {
+        use client::array_submit::Ids;
+        let ids = match required(message.ids, "ids")? {
+            Ids::Given(ids) => ArrayIds::Given(ids.try_into().within("given")?),
+            Ids::Next(count) => ArrayIds::Next(count),
+        };
+        let count = match &ids {
+            ArrayIds::Given(ids) => ids.len(),
+            ArrayIds::Next(count) => *count,
+        };
+        let entries: Option<Entries> = message
+            .entries
+            .map(TryInto::try_into)
+            .transpose()
+            .within("entries")?;
+        if let Some(entries) = &entries {
+            same_len("entries", entries.len(), count as usize)?;
+        }
+        let template: TaskTemplate = required(message.template, "template")?
+            .try_into()
+            .within("template")?;
+        Ok(Self {
+            ids,
+            entries,
+            template: Arc::new(template),
+        })
+    }
+}
+
+impl From<&ArraySpec> for client::ArraySubmit {
+    fn from(spec: &ArraySpec) -> Self {
+        use client::array_submit::Ids;
+        Self {
+            ids: Some(match &spec.ids {
+                ArrayIds::Given(ids) => Ids::Given(ids.into()),
+                ArrayIds::Next(count) => Ids::Next(*count),
+            }),
+            entries: spec.entries.as_ref().map(Into::into),
+            template: Some(spec.template.as_ref().into()),
+        }
+    }
+}
+
+impl TryFrom<client::GraphSubmit> for GraphSpec {
+    type Error = ConvertError;
+
+    fn try_from(message: client::GraphSubmit) -> Result<Self, ConvertError> {
+        let client::GraphSubmit {
+            templates,
+            task_ids,
+            task_templates,
+            dep_ends,
+            deps,
+        } = message;
+        at_most("templates", templates.len(), GRAPH_TEMPLATES_MAX)?;
+        at_most("task_ids", task_ids.len(), GRAPH_TASKS_MAX)?;
+        at_most("deps", deps.len(), GRAPH_DEPS_MAX)?;
+        same_len("task_templates", task_templates.len(), task_ids.len())?;
+        same_len("dep_ends", dep_ends.len(), task_ids.len())?;
+        let bad_template = task_templates
+            .iter()
+            .find(|at| **at as usize >= templates.len());
+        if let Some(at) = bad_template {
+            let expected = "positions in `templates`";
+            return Err(ConvertError::invalid("task_templates", expected, at));
+        }
+        let columns = task_ids.into_iter().zip(task_templates).zip(dep_ends);
+        let mut start = 0;
+        let mut tasks = Vec::with_capacity(columns.len());
+        for ((id, template), end) in columns {
+            let part = usize::try_from(end)
+                .ok()
+                .and_then(|end| deps.get(start..end));
+            let Some(part) = part else {
+                let expected = "ascending positions in `deps`";
+                return Err(ConvertError::invalid("dep_ends", expected, end));
+            };
+            start += part.len();
+            let deps = part.iter().copied().map(TaskId).collect();
+            tasks.push(GraphTask {
+                id: TaskId(id),
+                template,
+                deps,
+            });
+        }
+        if start != deps.len() {
+            return Err(ConvertError::invalid(
+                "dep_ends",
+                "an end that is that of `deps`",
+                start,
+            ));
+        }
+        let templates: Vec<TaskTemplate> = each("templates", templates)?;
+        Ok(Self {
+            templates: templates.into_iter().map(Arc::new).collect(),
+            tasks,
+        })
+    }
+}
+
+impl From<&GraphSpec> for client::GraphSubmit {
+    fn from(spec: &GraphSpec) -> Self {
+        let deps: Vec<u32> = spec
+            .tasks
+            .iter()
+            .flat_map(|task| &task.deps)
+            .map(|id| id.as_u32())
+            .collect();
+        let mut end = 0;
+        let mut dep_end = |task: &GraphTask| {
+            end += task.deps.len() as u64;
+            end
+        };
+        Self {
+            templates: spec
+                .templates
+                .iter()
+                .map(|template| template.as_ref().into())
+                .collect(),
+            task_ids: spec.tasks.iter().map(|task| task.id.as_u32()).collect(),
+            task_templates: spec.tasks.iter().map(|task| task.template).collect(),
+            dep_ends: spec.tasks.iter().map(&mut dep_end).collect(),
+            deps,
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The worker plane: what a server and a worker tell each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::id::{InstanceId, JobId, WorkerId};
+use hq_core::job::{SharedTemplate, TemplateId};
+use hq_core::outcome::LostReason;
+use hq_core::range::IdArray;
+use hq_core::server_state::{Assignment, WorkerCommand, WorkerMessage};
+use hq_core::template::{Entries, TaskTemplate};
+use hq_core::worker_config::WorkerConfig;
+use hq_core::worker_state::{self, ExitReason, Input, WorkAssignment, WorkTemplate};
+
+use super::report::{instance_keys, task_list};
+use super::{
+    ConvertError, Within, absolute_path, at_most, duration, each, known, path, required, same_len,
+    text,
+};
+use crate::worker;
+
+/// Most templates, and most assignments, in one message.
+const ASSIGN_MAX: usize = 1 << 20;
+
+/// What a worker can send.
+#[derive(Clone, Debug)]
+pub enum FromWorker {
+    /// Wants to join; the first message of a connection and no other.
+    Register(Box<WorkerConfig>),
+    /// Anything later.
+    Message(WorkerMessage),
+}
+
+/// What a server can send to a worker.
+#[derive(Clone, Debug)]
+pub enum FromServer {
+    /// Answers the registration.
+    Registered {
+        /// The worker's id.
+        worker: WorkerId,
+        /// Which server.
+        server_uid: Box<str>,
+        /// Applies when the worker set none of its own.
+        idle_timeout_default: Option<Duration>,
+    },
+    /// Answers the registration: no.
+    Refused(Box<str>),
+    /// The server lives.
+    Ping,
+    /// Something for the worker's state.
+    Input(Input),
+}
+
+impl TryFrom<worker::ToServer> for FromWorker {
+    type Error = ConvertError;
+
+    fn try_from(message: worker::ToServer) -> Result<Self, ConvertError> {
+        use worker::to_server::Message;
+        match required(message.message, "message")? {
+            Message::Register(worker::Register { config }) => {
+                let config = required(config, "register.config")?;
+                Ok(Self::Register(Box::new(
+                    config.try_into().within("register.config")?,
+                )))
+            }
+            Message::Heartbeat(worker::Heartbeat {}) => Ok(Self::Message(WorkerMessage::Heartbeat)),
+            Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
+                report.try_into().within("report")?,
+            ))),
+            Message::Goodbye(worker::Goodbye { reason }) => {
+                let reason: worker::goodbye::Reason = known("goodbye.reason", reason)?;
+                Ok(Self::Message(WorkerMessage::Goodbye(reason.into())))
+            }
+        }
+    }
+}
+
+impl From<&WorkerConfig> for worker::ToServer {
+    /// The registration.
+    fn from(config: &WorkerConfig) -> Self {
+        let register = worker::Register {
+            config: Some(config.into()),
+        };
+        Self {
+            message: Some(worker::to_server::Message::Register(register)),
+        }
+    }
+}
+
+impl From<&worker_state::Report> for worker::ToServer {
+    fn from(report: &worker_state::Report) -> Self {
+        Self {
+            message: Some(worker::to_server::Message::Report(report.into())),
+        }
+    }
+}
+
+impl From<ExitReason> for worker::ToServer {
+    /// The goodbye.
+    fn from(reason: ExitReason) -> Self {
+        let goodbye = worker::Goodbye {
+            reason: worker::goodbye::Reason::from(reason).into(),
+        };
+        Self {
+            message: Some(worker::to_server::Message::Goodbye(goodbye)),
+        }
+    }
+}
+
+impl From<ExitReason> for worker::goodbye::Reason {
+    fn from(reason: ExitReason) -> Self {
+        match reason {
+            ExitReason::Stopped => Self::Stopped,
+            ExitReason::IdleTimeout => Self::IdleTimeout,
+            ExitReason::TimeLimit => Self::TimeLimit,
+            // A worker that lost its server says goodbye to nobody.
+            ExitReason::Interrupted | ExitReason::ServerLost => Self::Interrupted,
+        }
+    }
+}
+
+impl From<worker::goodbye::Reason> for LostReason {
+    fn from(reason: worker::goodbye::Reason) -> Self {
+        use worker::goodbye::Reason;
+        match reason {
+            Reason::Stopped => Self::Stopped,
+            Reason::IdleTimeout => Self::IdleTimeout,
+            Reason::TimeLimit => Self::TimeLimitReached,
+            Reason::Interrupted => Self::ConnectionLost,
+        }
+    }
+}
+
+impl TryFrom<worker::ToWorker> for FromServer {
+    type Error = ConvertError;
+
+    fn try_from(message: worker::ToWorker) -> Result<Self, ConvertError> {
+        use worker::to_worker::Message;
+        match required(message.message, "message")? {
+            Message::Registered(registered) => Ok(Self::Registered {
+                worker: WorkerId(registered.worker_id),
+                server_uid: text("registered.server_uid", registered.server_uid)?,
+                idle_timeout_default: registered.default_idle_timeout_ns.map(duration),
+            }),
+            Message::Refused(worker::Refused { reason }) => {
+                Ok(Self::Refused(text("refused.reason", reason)?))
+            }
+            Message::Ping(worker::Ping {}) => Ok(Self::Ping),
+            Message::Stop(worker::Stop {}) => Ok(Self::Input(Input::Stop)),
+            Message::Assign(assign) => Ok(Self::Input(assign.try_into().within("assign")?)),
+            Message::Retract(list) => Ok(Self::Input(Input::Retract(
+                instance_keys(list).within("retract")?,
+            ))),
+            Message::Kill(list) => Ok(Self::Input(Input::Kill(
+                instance_keys(list).within("kill")?,
+            ))),
+        }
+    }
+}
+
+impl From<&WorkerCommand> for worker::ToWorker {
+    fn from(command: &WorkerCommand) -> Self {
+        use worker::to_worker::Message;
+        let message = match command {
+            WorkerCommand::Assign {
+                templates,
+                assignments,
+            } => Message::Assign(worker::Assign {
+                templates: templates
+                    .iter()
+                    .map(|template| template.as_ref().into())
+                    .collect(),
+                assignments: assignments.iter().map(Into::into).collect(),
+                drop_templates: Vec::new(),
+            }),
+            WorkerCommand::DropTemplates(templates) => Message::Assign(worker::Assign {
+                drop_templates: templates.iter().map(|template| template.0).collect(),
+                ..worker::Assign::default()
+            }),
+            WorkerCommand::Retract(tasks) => Message::Retract(task_list(tasks.iter().copied())),
+            WorkerCommand::Kill(tasks) => Message::Kill(task_list(tasks.iter().copied())),
+            WorkerCommand::Stop => Message::Stop(worker::Stop {}),
+        };
+        Self {
+            message: Some(message),
+        }
+    }
+}
+
+impl TryFrom<worker::Assign> for Input {
+    type Error = ConvertError;
+
+    fn try_from(message: worker::Assign) -> Result<Self, ConvertError> {
+        let worker::Assign {
+            templates,
+            assignments,
+            drop_templates,
+        } = message;
+        at_most("templates", templates.len(), ASSIGN_MAX)?;
+        at_most("assignments", assignments.len(), ASSIGN_MAX)?;
+        let templates: Vec<WorkTemplate> = each("templates", templates)?;
+        Ok(Self::Assign {
+            templates: templates.into_iter().map(Arc::new).collect(),
+            assignments: each("assignments", assignments)?,
+            drop_templates: drop_templates.into_iter().map(TemplateId).collect(),
+        })
+    }
+}
+
+impl TryFrom<worker::Template> for WorkTemplate {
+    type Error = ConvertError;
+
+    fn try_from(message: worker::Template) -> Result<Self, ConvertError> {
+        let stream_dir = message
+            .stream_dir
+            .as_deref()
+            .map(|dir| path("stream_dir", dir));
+        let task: TaskTemplate = required(message.task, "task")?.try_into().within("task")?;
+        Ok(Self {
+            id: TemplateId(message.id),
+            job: JobId(message.job),
+            job_name: text("job_name", message.job_name)?,
+            submit_dir: absolute_path("submit_dir", &message.submit_dir)?,
+            stream_dir: stream_dir.transpose()?,
+            task: Arc::new(task),
+        })
+    }
+}
+
+impl From<&SharedTemplate> for worker::Template {
+    fn from(template: &SharedTemplate) -> Self {
+        Self {
+            id: template.id.0,
+            job: template.job.as_u32(),
+            job_name: template.job_name.to_string(),
+            submit_dir: template.submit_dir.to_vec().into(),
+            stream_dir: template.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
+            task: Some(template.task.as_ref().into()),
+        }
+    }
+}
+
+impl TryFrom<worker::Assignment> for WorkAssignment {
+    type Error = ConvertError;
+
+    fn try_from(message: worker::Assignment) -> Result<Self, ConvertError> {
+        let ids: IdArray = required(message.ids, "ids")?.try_into().within("ids")?;
+        let entries: Option<Entries> = message
+            .entries
+            .map(TryInto::try_into)
+            .transpose()
+            .within("entries")?;
+        if let Some(entries) = &entries {
+            same_len("entries", entries.len(), ids.len() as usize)?;
+        }
+        Ok(Self {
+            template: TemplateId(message.template),
+            ids,
+            instance: InstanceId(message.instance),
+            variant: message.variant,
+            entries,
+        })
+    }
+}
+
+impl From<&Assignment> for worker::Assignment {
+    fn from(assignment: &Assignment) -> Self {
+        Self {
+            template: assignment.template.0,
+            ids: Some((&assignment.ids).into()),
+            instance: assignment.instance.as_u32(),
+            variant: assignment.variant,
+            entries: assignment.entries.as_ref().map(Into::into),
+        }
+    }
+}
