@@ -1,1 +1,19 @@
-//! placeholder
+//! The server: one thread owns the state ([`hq_core::server_state`]), tasks around it talk to clients
+//! and workers.
+//!
+//! [`Server`] listens on TCP and publishes an access file; [`EmbeddedServer`] serves connections inside
+//! its own process, without ports, keys or files. Neither decides anything: see `docs/architecture.md`.
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod client_link;
+mod embedded;
+mod event_loop;
+mod listener;
+mod query;
+mod server;
+mod worker_link;
+
+pub use embedded::{EmbeddedConfig, EmbeddedServer};
+pub use server::{Server, ServerConfig, StartError};

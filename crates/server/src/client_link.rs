@@ -1,0 +1,126 @@
+//! One connection of a client: requests in, replies out, one after the other.
+
+use hq_core::server_state::Command;
+use hq_protocol::client::{self, reply};
+use hq_protocol::convert::{ClientRequest, Query};
+use hq_protocol::{Connection, Limits, MessageReader, MessageWriter};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::event_loop::{CoreGone, Shared};
+use crate::query;
+
+/// Largest request: a submit with many entries or dependencies.
+const REQUEST_MAX: usize = 1 << 30;
+
+/// Serves a client until it goes. Errors concern only this client.
+pub(crate) async fn serve<S>(mut connection: Connection<S>, shared: Shared)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    connection.set_limits(Limits { message_max: REQUEST_MAX });
+    let (mut reader, mut writer) = connection.split();
+    loop {
+        let request = match reader.next::<client::Request>().await {
+            Ok(Some(request)) => request,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(%error, "client connection ended");
+                return;
+            }
+        };
+        let outcome = match ClientRequest::try_from(request) {
+            Err(error) => {
+                let message = format!("Error: {error}");
+                writer.send(&reply(reply::Reply::Error(client::Error { message }))).await
+            }
+            Ok(request) => match answer(request, &shared, &mut reader, &mut writer).await {
+                Answer::Reply(message) => writer.send(&message).await,
+                Answer::Sent => Ok(()),
+                Answer::Hangup => return,
+            },
+        };
+        if outcome.is_err() {
+            return;
+        }
+    }
+}
+
+enum Answer {
+    Reply(client::Reply),
+    /// Everything was written already.
+    Sent,
+    /// The connection is of no further use.
+    Hangup,
+}
+
+async fn answer<R, W>(
+    request: ClientRequest,
+    shared: &Shared,
+    reader: &mut MessageReader<R>,
+    writer: &mut MessageWriter<W>,
+) -> Answer
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let result = match request {
+        ClientRequest::ServerStop => {
+            let sent = writer.send(&reply(reply::Reply::Done(client::Empty {}))).await;
+            shared.stop.notify_one();
+            return if sent.is_ok() { Answer::Sent } else { Answer::Hangup };
+        }
+        ClientRequest::Command(Command::Watch(spec)) => {
+            return watch(spec, shared, reader, writer).await;
+        }
+        ClientRequest::Command(command) => {
+            shared.core.command(command).await.map(|answer| (&answer).into())
+        }
+        ClientRequest::Query(Query::ServerInfo) => {
+            Ok(reply(reply::Reply::ServerInfo(shared.info.as_ref().clone())))
+        }
+        ClientRequest::Query(asked) => {
+            shared.core.query(move |view| reply(query::answer(view, &asked))).await
+        }
+    };
+    match result {
+        Ok(message) => Answer::Reply(message),
+        Err(CoreGone) => Answer::Hangup,
+    }
+}
+
+async fn watch<R, W>(
+    spec: hq_core::server_state::WatchSpec,
+    shared: &Shared,
+    reader: &mut MessageReader<R>,
+    writer: &mut MessageWriter<W>,
+) -> Answer
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let Ok((id, mut updates)) = shared.core.watch(spec).await else { return Answer::Hangup };
+    loop {
+        tokio::select! {
+            update = updates.recv() => {
+                // Ended without `done`: this client was too slow.
+                let Some(update) = update else { return Answer::Hangup };
+                let done = update.done;
+                if writer.send(&reply(reply::Reply::Watch(update))).await.is_err() {
+                    break;
+                }
+                if done {
+                    return Answer::Sent;
+                }
+            }
+            // Nothing may be asked during a watch, so anything here is the end of the connection.
+            _ = reader.next::<client::Request>() => break,
+        }
+    }
+    // If the core is gone there is nothing to take back.
+    let _ = shared.core.unwatch(id).await;
+    Answer::Hangup
+}
+
+fn reply(reply: reply::Reply) -> client::Reply {
+    client::Reply { reply: Some(reply) }
+}

@@ -1,0 +1,113 @@
+//! A server inside this process, for `hq run` and tests: no ports, no keys, no files.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hq_protocol::access::ServerUid;
+use hq_protocol::{Plane, client};
+use tokio::io::DuplexStream;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::clock::Clock;
+use crate::event_loop::{self, Shared};
+use crate::{client_link, worker_link};
+
+/// Bytes in flight per direction of an in-process connection.
+const PIPE_LEN: usize = 256 << 10;
+
+/// Configuration of an [`EmbeddedServer`].
+#[derive(Clone, Debug)]
+pub struct EmbeddedConfig {
+    /// Version to report.
+    pub version: String,
+    /// Idle timeout of workers that set none.
+    pub idle_timeout: Option<Duration>,
+}
+
+/// A server that serves in-process connections. Must be used within a tokio runtime; dropping it ends
+/// all connections.
+#[derive(Debug)]
+pub struct EmbeddedServer {
+    shared: SharedDebug,
+    links: JoinSet<()>,
+    core: Option<JoinHandle<()>>,
+}
+
+/// [`Shared`] holds channels, which have nothing to show.
+struct SharedDebug(Shared);
+
+impl std::fmt::Debug for SharedDebug {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Shared").field(&self.0.info).finish()
+    }
+}
+
+impl EmbeddedServer {
+    /// Starts the core.
+    ///
+    /// # Errors
+    ///
+    /// If the system gives no thread or no random numbers.
+    pub fn start(config: EmbeddedConfig) -> io::Result<Self> {
+        let uid = ServerUid::generate().map_err(io::Error::other)?;
+        let (core, thread) = event_loop::start(uid.as_str())?;
+        let info = client::ServerInfo {
+            server_uid: uid.as_str().to_owned(),
+            version: config.version,
+            pid: std::process::id(),
+            start_unix_ns: Clock::new().now().wall.0,
+            ..client::ServerInfo::default()
+        };
+        let shared = Shared {
+            core,
+            info: Arc::new(info),
+            idle_timeout: config.idle_timeout,
+            stop: Arc::new(Notify::new()),
+        };
+        Ok(Self { shared: SharedDebug(shared), links: JoinSet::new(), core: Some(thread) })
+    }
+
+    /// What the server says of itself; hosts and ports are empty.
+    #[must_use]
+    pub fn info(&self) -> &client::ServerInfo {
+        &self.shared.0.info
+    }
+
+    /// A stream on which a client can speak: `connect(stream, Plane::Client, None)`.
+    pub fn connect_client(&mut self) -> DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(PIPE_LEN);
+        let shared = self.shared.0.clone();
+        self.links.spawn(async move {
+            if let Ok(connection) = hq_protocol::accept(ours, Plane::Client, None).await {
+                client_link::serve(connection, shared).await;
+            }
+        });
+        theirs
+    }
+
+    /// A stream on which a worker can speak: `connect(stream, Plane::Worker, None)`.
+    pub fn connect_worker(&mut self) -> DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(PIPE_LEN);
+        let shared = self.shared.0.clone();
+        self.links.spawn(async move {
+            if let Ok(connection) = hq_protocol::accept(ours, Plane::Worker, None).await {
+                worker_link::serve(connection, shared).await;
+            }
+        });
+        theirs
+    }
+
+    /// Ends all connections and the core.
+    pub async fn shutdown(mut self) {
+        self.links.shutdown().await;
+        let Self { shared, core, .. } = self;
+        drop(shared);
+        if let Some(core) = core {
+            // Its last handle is gone, so it is ending; it cannot panic.
+            let _ = tokio::task::spawn_blocking(move || core.join()).await;
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The thread that owns the state: drain a batch, apply it, carry out the effects.
+//!
+//! Others reach it through [`CoreHandle`]. Nothing on this thread waits for a peer: a peer that does
+//! not take its messages in time is cut off.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use hq_core::id::WorkerId;
+use hq_core::server_state::{
+    Command, Effect, Input, LinkId, Reply, RequestId, ServerState, WorkerCommand, WorkerMessage,
+};
+use hq_core::worker_config::WorkerConfig;
+use hq_protocol::client;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Clock;
+use crate::query;
+
+/// Events that may wait for the core; senders wait when it is full.
+const EVENT_QUEUE_LEN: usize = 4_096;
+/// Events of one batch: large enough to share a scheduling round, small enough to stay under a few
+/// milliseconds.
+const BATCH_LEN: usize = 256;
+/// Commands that may wait for a worker that does not read; beyond that it is cut off.
+const WORKER_QUEUE_LEN: usize = 1_024;
+/// Updates that may wait for a watching client; beyond that it is cut off.
+const WATCH_QUEUE_LEN: usize = 256;
+
+/// What reaches the core's thread.
+enum Event {
+    Command(Command, oneshot::Sender<Reply>),
+    Watch(hq_core::server_state::WatchSpec, mpsc::Sender<client::WatchUpdate>, oneshot::Sender<RequestId>),
+    Unwatch(RequestId),
+    Query(Box<dyn FnOnce(&View<'_>) + Send>),
+    WorkerConnected(Box<WorkerConfig>, oneshot::Sender<WorkerSeat>),
+    WorkerMessage(WorkerId, WorkerMessage),
+    WorkerGone(WorkerId),
+}
+
+/// What queries can see.
+pub(crate) struct View<'a> {
+    /// The state, between two batches.
+    pub(crate) state: &'a ServerState,
+    /// Both clocks.
+    pub(crate) now: hq_core::time::Now,
+}
+
+/// A registered worker as its link sees it.
+pub(crate) struct WorkerSeat {
+    pub(crate) id: WorkerId,
+    /// Ends when the server wants the connection closed.
+    pub(crate) commands: mpsc::Receiver<WorkerCommand>,
+}
+
+/// The core has ended; only while the server goes down.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the server is shutting down")]
+pub(crate) struct CoreGone;
+
+/// Talks to the core's thread.
+#[derive(Clone)]
+pub(crate) struct CoreHandle {
+    events: mpsc::Sender<Event>,
+}
+
+impl CoreHandle {
+    async fn send(&self, event: Event) -> Result<(), CoreGone> {
+        self.events.send(event).await.map_err(|_| CoreGone)
+    }
+
+    /// Has a command carried out. When this returns, its consequences are visible to queries.
+    pub(crate) async fn command(&self, command: Command) -> Result<Reply, CoreGone> {
+        let (tx, rx) = oneshot::channel();
+        self.send(Event::Command(command, tx)).await?;
+        rx.await.map_err(|_| CoreGone)
+    }
+
+    /// Follows jobs. The receiver ends behind the update that is `done`, or early when the client was
+    /// too slow.
+    pub(crate) async fn watch(
+        &self,
+        spec: hq_core::server_state::WatchSpec,
+    ) -> Result<(RequestId, mpsc::Receiver<client::WatchUpdate>), CoreGone> {
+        let (tx, rx) = mpsc::channel(WATCH_QUEUE_LEN);
+        let (id_tx, id_rx) = oneshot::channel();
+        self.send(Event::Watch(spec, tx, id_tx)).await?;
+        Ok((id_rx.await.map_err(|_| CoreGone)?, rx))
+    }
+
+    pub(crate) async fn unwatch(&self, request: RequestId) -> Result<(), CoreGone> {
+        self.send(Event::Unwatch(request)).await
+    }
+
+    /// Runs `look` on the core's thread; it must not take long.
+    pub(crate) async fn query<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&View<'_>) -> T + Send + 'static,
+    ) -> Result<T, CoreGone> {
+        let (tx, rx) = oneshot::channel();
+        let event = Event::Query(Box::new(move |view| {
+            // The one who asked may be gone.
+            let _ = tx.send(look(view));
+        }));
+        self.send(event).await?;
+        rx.await.map_err(|_| CoreGone)
+    }
+
+    pub(crate) async fn register(&self, config: WorkerConfig) -> Result<WorkerSeat, CoreGone> {
+        let (tx, rx) = oneshot::channel();
+        self.send(Event::WorkerConnected(Box::new(config), tx)).await?;
+        rx.await.map_err(|_| CoreGone)
+    }
+
+    pub(crate) async fn worker_message(
+        &self,
+        worker: WorkerId,
+        message: WorkerMessage,
+    ) -> Result<(), CoreGone> {
+        self.send(Event::WorkerMessage(worker, message)).await
+    }
+
+    pub(crate) async fn worker_gone(&self, worker: WorkerId) -> Result<(), CoreGone> {
+        self.send(Event::WorkerGone(worker)).await
+    }
+}
+
+/// Starts the core's thread. It ends when all handles are gone.
+///
+/// # Errors
+///
+/// If the thread or its timer cannot be made.
+pub(crate) fn start(uid: &str) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
+    let (tx, rx) = mpsc::channel(EVENT_QUEUE_LEN);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let core = Core {
+        state: ServerState::new(uid),
+        clock: Clock::new(),
+        next_id: 0,
+        replies: BTreeMap::new(),
+        watches: BTreeMap::new(),
+        links: BTreeMap::new(),
+        workers: BTreeMap::new(),
+    };
+    let thread = std::thread::Builder::new()
+        .name("core".into())
+        .spawn(move || runtime.block_on(core.run(rx)))?;
+    Ok((CoreHandle { events: tx }, thread))
+}
+
+struct Core {
+    state: ServerState,
+    clock: Clock,
+    next_id: u64,
+    replies: BTreeMap<RequestId, oneshot::Sender<Reply>>,
+    watches: BTreeMap<RequestId, (bool, mpsc::Sender<client::WatchUpdate>)>,
+    links: BTreeMap<LinkId, oneshot::Sender<WorkerSeat>>,
+    workers: BTreeMap<WorkerId, mpsc::Sender<WorkerCommand>>,
+}
+
+impl Core {
+    async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+        let mut batch = Vec::with_capacity(BATCH_LEN);
+        let mut effects = Vec::new();
+        loop {
+            let deadline = self.state.next_deadline().map(|time| self.clock.instant(time));
+            let timer = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Messages first: a heartbeat that has arrived counts before its deadline does.
+            tokio::select! {
+                biased;
+                count = events.recv_many(&mut batch, BATCH_LEN) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                () = timer => {}
+            }
+            for event in batch.drain(..) {
+                self.on_event(event, &mut effects);
+            }
+            let now = self.clock.now();
+            if self.state.next_deadline().is_some_and(|time| time <= now.mono) {
+                self.state.apply(now, Input::Timer, &mut effects);
+            }
+            self.state.settle(now, &mut effects);
+            self.carry_out(&mut effects);
+        }
+    }
+
+    fn on_event(&mut self, event: Event, effects: &mut Vec<Effect>) {
+        let now = self.clock.now();
+        let input = match event {
+            Event::Command(command, reply) => {
+                let id = self.next_request();
+                self.replies.insert(id, reply);
+                Input::Request(id, command)
+            }
+            Event::Watch(spec, updates, id_reply) => {
+                let id = self.next_request();
+                self.watches.insert(id, (spec.with_outcomes, updates));
+                // A client that is gone already is noticed with its first update.
+                let _ = id_reply.send(id);
+                Input::Request(id, Command::Watch(spec))
+            }
+            Event::Unwatch(id) => {
+                self.watches.remove(&id);
+                Input::RequestGone(id)
+            }
+            Event::Query(look) => {
+                // What came before in this batch must be visible, effects included.
+                self.state.settle(now, effects);
+                self.carry_out(effects);
+                look(&View { state: &self.state, now });
+                return;
+            }
+            Event::WorkerConnected(config, seat) => {
+                self.next_id += 1;
+                let link = LinkId(self.next_id);
+                self.links.insert(link, seat);
+                Input::WorkerConnected(link, *config)
+            }
+            Event::WorkerMessage(worker, message) => Input::WorkerMessage(worker, message),
+            Event::WorkerGone(worker) => Input::WorkerGone(worker),
+        };
+        self.state.apply(now, input, effects);
+    }
+
+    fn next_request(&mut self) -> RequestId {
+        self.next_id += 1;
+        RequestId(self.next_id)
+    }
+
+    fn carry_out(&mut self, effects: &mut Vec<Effect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Reply(id, reply) => {
+                    if let Some(waiting) = self.replies.remove(&id) {
+                        let _ = waiting.send(reply);
+                    }
+                }
+                Effect::WatchUpdate(id, update) => {
+                    let Some((with_paths, updates)) = self.watches.get(&id) else { continue };
+                    let done = update.done;
+                    let message = query::watch_update(&self.state, &update, *with_paths);
+                    if updates.try_send(message).is_err() || done {
+                        self.watches.remove(&id);
+                    }
+                }
+                Effect::Registered(link, id) => {
+                    let (tx, rx) = mpsc::channel(WORKER_QUEUE_LEN);
+                    self.workers.insert(id, tx);
+                    if let Some(seat) = self.links.remove(&link) {
+                        // If the connection is gone meanwhile, the dropped receiver tells.
+                        let _ = seat.send(WorkerSeat { id, commands: rx });
+                    }
+                    tracing::info!(worker = %id, "worker registered");
+                }
+                Effect::ToWorker(id, command) => {
+                    let sent = self.workers.get(&id).map(|queue| queue.try_send(command));
+                    if matches!(sent, Some(Err(_))) {
+                        tracing::warn!(worker = %id, "worker does not read; connection dropped");
+                        self.workers.remove(&id);
+                    }
+                }
+                Effect::DropWorker(id) => {
+                    self.workers.remove(&id);
+                    tracing::info!(worker = %id, "worker gone");
+                }
+            }
+        }
+    }
+}
+
+/// What tasks of one server share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) core: CoreHandle,
+    pub(crate) info: Arc<client::ServerInfo>,
+    /// Idle timeout of workers that set none.
+    pub(crate) idle_timeout: Option<std::time::Duration>,
+    /// Told when a client wants the server to end.
+    pub(crate) stop: Arc<tokio::sync::Notify>,
+}

@@ -1,0 +1,79 @@
+//! Answers to questions: pure functions from the state to messages.
+//!
+//! They run on the core's thread, so each costs no more than what it shows: lists of tasks come in
+//! pages.
+
+mod job;
+mod task;
+mod worker;
+
+use hq_core::id::JobId;
+use hq_core::server_state::{ServerState, WatchUpdate};
+use hq_protocol::client::{self, reply::Reply};
+use hq_protocol::convert::{JobRef, Query};
+
+use crate::event_loop::View;
+
+/// Answers a query.
+pub(crate) fn answer(view: &View<'_>, query: &Query) -> Reply {
+    match query {
+        // Needs nothing of the state; the link answers it.
+        Query::ServerInfo => error("Error: not a question for the core"),
+        Query::JobList(jobs) => Reply::JobList(job::list(view.state, jobs)),
+        Query::JobInfo(jobs) => Reply::JobInfos(job::infos(view, jobs)),
+        Query::TaskPage(page) => Reply::TaskPage(task::page(view, page)),
+        Query::TaskIds { jobs, states } => job::task_ids(view.state, jobs, states),
+        Query::Workers { workers, with_runtime } => {
+            Reply::Workers(worker::workers(view.state, workers, *with_runtime))
+        }
+        Query::Explain { job, task } => worker::explain(view, *job, *task),
+    }
+}
+
+/// The message for a watching client.
+pub(crate) fn watch_update(
+    state: &ServerState,
+    update: &WatchUpdate,
+    with_paths: bool,
+) -> client::WatchUpdate {
+    let jobs = update
+        .jobs
+        .iter()
+        .map(|watched| {
+            let job = state.jobs().get(&watched.job);
+            let ended_tasks = job
+                .map(|job| {
+                    watched
+                        .ended_tasks
+                        .iter()
+                        .filter_map(|task| task::ended(state, job, *task, with_paths))
+                        .collect()
+                })
+                .unwrap_or_default();
+            let forgotten =
+                client::JobSummary { id: watched.job.as_u32(), ..client::JobSummary::default() };
+            client::WatchedJob {
+                summary: Some(job.map_or(forgotten, job::summary)),
+                ended: watched.ended,
+                ended_tasks,
+            }
+        })
+        .collect();
+    client::WatchUpdate { jobs, done: update.done }
+}
+
+fn error(message: &str) -> Reply {
+    Reply::Error(client::Error { message: message.to_owned() })
+}
+
+fn resolve(state: &ServerState, job: JobRef) -> Option<JobId> {
+    match job {
+        JobRef::Last => state.last_job(),
+        JobRef::Id(id) => Some(id),
+    }
+}
+
+fn worker_ref(state: &ServerState, id: hq_core::id::WorkerId) -> client::WorkerRef {
+    let hostname = state.workers().get(&id).map_or("", |worker| &worker.config.hostname);
+    client::WorkerRef { id: id.as_u32(), hostname: hostname.to_owned() }
+}

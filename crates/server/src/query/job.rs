@@ -1,0 +1,130 @@
+//! Jobs: lists, details, task ids.
+
+use hq_core::id::JobId;
+use hq_core::job::{Job, Submit, SubmitKind};
+use hq_core::selector::Selector;
+use hq_core::server_state::ServerState;
+use hq_core::task::TaskState;
+use hq_protocol::client::{self, reply::Reply};
+
+use super::{error, worker_ref};
+use crate::event_loop::View;
+
+/// Workers named in the details of a job.
+const WORKERS_SHOWN_MAX: usize = 2;
+
+fn select<'a>(
+    state: &'a ServerState,
+    selector: &'a Selector,
+) -> Box<dyn Iterator<Item = (JobId, Option<&'a Job>)> + 'a> {
+    let find = |id: JobId| (id, state.jobs().get(&id));
+    match selector {
+        Selector::Last => Box::new(state.last_job().map(find).into_iter()),
+        Selector::All => Box::new(state.jobs().iter().map(|(id, job)| (*id, Some(job)))),
+        Selector::Ids(ids) => Box::new(ids.iter().map(move |id| find(JobId(id)))),
+    }
+}
+
+pub(super) fn list(state: &ServerState, selector: &Selector) -> client::JobList {
+    let jobs = select(state, selector).filter_map(|(_, job)| job.map(summary)).collect();
+    client::JobList { jobs }
+}
+
+pub(super) fn summary(job: &Job) -> client::JobSummary {
+    let counts = job.counts();
+    client::JobSummary {
+        id: job.id.as_u32(),
+        name: job.name.to_string(),
+        is_open: job.is_open,
+        task_count: counts.total(),
+        stats: Some(client::TaskStats {
+            running: counts.running,
+            finished: counts.finished,
+            failed: counts.failed,
+            canceled: counts.canceled,
+            aborted: counts.aborted,
+            waiting: counts.waiting,
+        }),
+        cancel_reason: job.cancel_reason.as_deref().map(str::to_owned),
+    }
+}
+
+pub(super) fn infos(view: &View<'_>, selector: &Selector) -> client::JobInfos {
+    let mut infos = client::JobInfos::default();
+    for (id, job) in select(view.state, selector) {
+        match job {
+            Some(job) => infos.jobs.push(detail(view, job)),
+            None => infos.not_found.push(id.as_u32()),
+        }
+    }
+    infos
+}
+
+fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
+    let single_array = matches!(
+        job.submits.as_slice(),
+        [Submit { kind: SubmitKind::Array { .. }, .. }]
+    );
+    let finished = if !job.is_idle() {
+        None
+    } else if job.is_open {
+        Some(view.now.wall)
+    } else {
+        Some(job.idle_since)
+    };
+    client::JobDetail {
+        summary: Some(summary(job)),
+        submitted_unix_ns: job.submitted.0,
+        finished_unix_ns: finished.map(|time| time.0),
+        max_fails: job.max_fails,
+        submits: job.submits.iter().map(submit_info).collect(),
+        workers: job
+            .workers
+            .iter()
+            .take(WORKERS_SHOWN_MAX)
+            .map(|id| worker_ref(view.state, *id))
+            .collect(),
+        worker_count: u32::try_from(job.workers.len()).unwrap_or(u32::MAX),
+        failed: job
+            .failed_lowest()
+            .filter_map(|task| super::task::failed(view.state, job, task))
+            .collect(),
+        task_ids: (!single_array).then(|| (&job.sorted_ids(|_| true)).into()),
+        now_unix_ns: view.now.wall.0,
+    }
+}
+
+fn submit_info(submit: &Submit) -> client::SubmitInfo {
+    let (is_graph, ids, templates, graph_templates) = match &submit.kind {
+        SubmitKind::Array { template, .. } => {
+            (false, Some((&submit.ids).into()), vec![template.task.as_ref().into()], Vec::new())
+        }
+        SubmitKind::Graph { templates, template_of, graph } => {
+            let order = graph.order().iter();
+            let of = order.filter_map(|index| template_of.get(*index as usize).copied());
+            let all = templates.iter().map(|template| template.task.as_ref().into()).collect();
+            (true, None, all, of.collect())
+        }
+    };
+    client::SubmitInfo {
+        submit_dir: submit.submit_dir.to_vec().into(),
+        stream_dir: submit.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
+        is_graph,
+        ids,
+        templates,
+        graph_templates,
+    }
+}
+
+pub(super) fn task_ids(state: &ServerState, selector: &Selector, states: &[TaskState]) -> Reply {
+    let mut jobs = Vec::new();
+    for (id, job) in select(state, selector) {
+        let Some(job) = job else { return error("Error: Job Id not found") };
+        let ids = job.sorted_ids(|state| states.is_empty() || states.contains(&state));
+        jobs.push(client::JobTaskIds { job: id.as_u32(), ids: Some((&ids).into()) });
+    }
+    if jobs.is_empty() && *selector == Selector::Last {
+        return error("Error: Job Id not found");
+    }
+    Reply::TaskIds(client::TaskIdsReply { jobs })
+}

@@ -1,0 +1,235 @@
+//! Tasks, page by page, in the order of submits and ids.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hq_core::id::TaskId;
+use hq_core::job::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
+use hq_core::placeholder::{PathPatterns, PathValues};
+use hq_core::server_state::ServerState;
+use hq_core::task::TaskState;
+use hq_protocol::client;
+use hq_protocol::convert::TaskPageQuery;
+
+use super::{resolve, worker_ref};
+use crate::event_loop::View;
+
+/// Tasks looked at or shown per page; keeps one page well under a millisecond or two.
+const PAGE_MAX: u32 = 4_096;
+
+/// Cursor of a page: submit in the high half, index or position in the low one.
+fn cursor(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+fn split_cursor(cursor: u64) -> (u32, u32) {
+    let low = u32::try_from(cursor & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    (u32::try_from(cursor >> 32).unwrap_or(u32::MAX), low)
+}
+
+/// Collects the tasks of one page.
+struct Page<'a> {
+    state: &'a ServerState,
+    job: &'a Job,
+    query: &'a TaskPageQuery,
+    reply: client::TaskPageReply,
+    templates: BTreeMap<TemplateId, (u32, PathPatterns)>,
+}
+
+pub(super) fn page(view: &View<'_>, query: &TaskPageQuery) -> client::TaskPageReply {
+    let id = resolve(view.state, query.job);
+    let mut reply = client::TaskPageReply {
+        job: id.map_or(0, hq_core::id::JobId::as_u32),
+        now_unix_ns: view.now.wall.0,
+        ..client::TaskPageReply::default()
+    };
+    let Some(job) = id.and_then(|id| view.state.jobs().get(&id)) else { return reply };
+    reply.job_found = true;
+    let mut page = Page { state: view.state, job, query, reply, templates: BTreeMap::new() };
+    match &query.tasks {
+        Some(ids) => page.add_selected(ids),
+        None => page.add_all(),
+    }
+    page.reply
+}
+
+impl Page<'_> {
+    fn limit(&self) -> u32 {
+        if self.query.limit == 0 { PAGE_MAX } else { self.query.limit.min(PAGE_MAX) }
+    }
+
+    fn wants(&self, state: TaskState) -> bool {
+        self.query.states.is_empty() || self.query.states.contains(&state)
+    }
+
+    /// The tasks that the user named, in that order.
+    fn add_selected(&mut self, ids: &hq_core::range::IdArray) {
+        let (_, from) = split_cursor(self.query.cursor);
+        let to = from.saturating_add(self.limit()).min(ids.len());
+        for position in from..to {
+            let Some(id) = ids.get(position) else { break };
+            match self.job.find(TaskId(id)) {
+                Some(slot) => self.add_slot(slot),
+                None => self.reply.not_found.push(id),
+            }
+        }
+        if to < ids.len() {
+            self.reply.next_cursor = Some(cursor(0, to));
+        }
+    }
+
+    fn add_all(&mut self) {
+        let (mut number, mut index) = split_cursor(self.query.cursor);
+        let mut left = self.limit();
+        while let Some(submit) = self.job.submits.get(number as usize) {
+            for (from, to, phase) in submit.tasks.runs(index, submit.tasks.len()) {
+                if !self.wants(phase.state()) {
+                    index = to;
+                    continue;
+                }
+                let end = to.min(from.saturating_add(left));
+                for found in from..end {
+                    self.add_slot(TaskSlot { submit: number, index: found });
+                }
+                left -= end - from;
+                index = end;
+                if left == 0 {
+                    break;
+                }
+            }
+            if left == 0 {
+                let more_here = index < submit.tasks.len();
+                let next = if more_here { (number, index) } else { (number + 1, 0) };
+                if (next.0 as usize) < self.job.submits.len() {
+                    self.reply.next_cursor = Some(cursor(next.0, next.1));
+                }
+                return;
+            }
+            number += 1;
+            index = 0;
+        }
+    }
+
+    fn add_slot(&mut self, slot: TaskSlot) {
+        let Some(submit) = self.job.submit(slot) else { return };
+        let (Some(phase), Some(id), Some(template)) =
+            (submit.tasks.phase(slot.index), submit.ids.get(slot.index), submit.template(slot.index))
+        else {
+            return;
+        };
+        if !self.wants(phase.state()) {
+            return;
+        }
+        let with_definition = self.query.with_definition;
+        let number = self.number_template(template);
+        let mut info = describe(self.state, submit, slot, TaskId(id));
+        if let Some((_, patterns)) = self.templates.get(&template.id) {
+            info.paths = paths(self.state, self.job, submit, slot, patterns);
+        }
+        if with_definition {
+            info.template = number;
+            info.entry = submit.entry(slot.index).map(|entry| entry.to_vec().into());
+            let deps = submit.graph().map(|graph| graph.deps(slot.index)).unwrap_or_default();
+            info.deps = deps.iter().filter_map(|index| submit.ids.get(*index)).collect();
+        }
+        self.reply.tasks.push(info);
+    }
+
+    fn number_template(&mut self, template: &Arc<SharedTemplate>) -> u32 {
+        if let Some((number, _)) = self.templates.get(&template.id) {
+            return *number;
+        }
+        let number = u32::try_from(self.templates.len()).unwrap_or(u32::MAX);
+        if self.query.with_definition {
+            self.reply.templates.push(template.task.as_ref().into());
+        }
+        self.templates.insert(template.id, (number, PathPatterns::new(&template.task)));
+        number
+    }
+}
+
+/// Everything but paths and definition.
+fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) -> client::TaskInfo {
+    let task_state =
+        submit.tasks.phase(slot.index).map_or(TaskState::Waiting, hq_core::task::Phase::state);
+    let mut info = client::TaskInfo {
+        id: id.as_u32(),
+        state: client::TaskState::from(task_state).into(),
+        ..client::TaskInfo::default()
+    };
+    let Some(record) = submit.tasks.record(slot.index) else { return info };
+    info.instance = record.instance().as_u32();
+    info.crash_count = record.crash_count();
+    let shows_run =
+        matches!(task_state, TaskState::Running | TaskState::Finished | TaskState::Failed);
+    if shows_run {
+        info.started_unix_ns = record.started().map(|time| time.0);
+        info.finished_unix_ns = record.finished().map(|time| time.0);
+        info.workers = vec![worker_ref(state, record.worker())];
+    }
+    if matches!(task_state, TaskState::Finished | TaskState::Failed) {
+        let usage = record.usage();
+        let micros = |d: std::time::Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
+        info.usage = Some(client::TaskUsage {
+            max_rss_kib: usage.max_rss_kib,
+            user_us: micros(usage.user),
+            system_us: micros(usage.system),
+        });
+    }
+    if task_state == TaskState::Failed {
+        info.error = submit.tasks.outcome(slot.index).map(|outcome| outcome.error_text());
+    }
+    info
+}
+
+/// Final paths of a task that was started at least once.
+fn paths(
+    state: &ServerState,
+    job: &Job,
+    submit: &Submit,
+    slot: TaskSlot,
+    patterns: &PathPatterns,
+) -> Option<client::TaskPaths> {
+    let record = submit.tasks.record(slot.index).filter(|record| record.was_started())?;
+    let paths = patterns.render(&PathValues {
+        job: job.id,
+        task: job.task_id(slot)?,
+        instance: record.instance(),
+        submit_dir: &submit.submit_dir,
+        server_uid: state.uid(),
+        cwd: &[],
+    });
+    Some(client::TaskPaths {
+        cwd: paths.cwd.into(),
+        stdout: Some((&paths.stdout).into()),
+        stderr: Some((&paths.stderr).into()),
+    })
+}
+
+/// A failed task for the overview of its job.
+pub(super) fn failed(state: &ServerState, job: &Job, task: TaskId) -> Option<client::FailedTask> {
+    let slot = job.find(task)?;
+    let submit = job.submit(slot)?;
+    let record = submit.tasks.record(slot.index)?;
+    Some(client::FailedTask {
+        id: task.as_u32(),
+        workers: vec![worker_ref(state, record.worker())],
+        error: submit.tasks.outcome(slot.index)?.error_text(),
+    })
+}
+
+/// An ended task for a watching client.
+pub(super) fn ended(
+    state: &ServerState,
+    job: &Job,
+    task: TaskId,
+    with_paths: bool,
+) -> Option<client::EndedTask> {
+    let slot = job.find(task)?;
+    let submit = job.submit(slot)?;
+    let info = describe(state, submit, slot, task);
+    let patterns = submit.template(slot.index).filter(|_| with_paths);
+    let paths = patterns
+        .and_then(|template| paths(state, job, submit, slot, &PathPatterns::new(&template.task)));
+    Some(client::EndedTask { id: info.id, state: info.state, error: info.error, paths })
+}

@@ -1,0 +1,120 @@
+//! Workers, and why a task does not run on them.
+
+use hq_core::id::{TaskId, WorkerId};
+use hq_core::scheduler::explain::{Condition, explain as explain_class};
+use hq_core::selector::Selector;
+use hq_core::server_state::ServerState;
+use hq_core::task::TaskState;
+use hq_core::time::nanos;
+use hq_core::worker::Worker;
+use hq_protocol::client::{self, reply::Reply};
+use hq_protocol::convert::JobRef;
+
+use super::{error, resolve};
+use crate::event_loop::View;
+
+pub(super) fn workers(
+    state: &ServerState,
+    selector: &Selector,
+    with_runtime: bool,
+) -> client::Workers {
+    let mut found = client::Workers::default();
+    let mut add = |id: WorkerId| match state.workers().get(&id) {
+        Some(worker) => found.workers.push(worker_info(worker, with_runtime)),
+        None => found.not_found.push(id.as_u32()),
+    };
+    match selector {
+        Selector::Last => state.last_worker().into_iter().for_each(add),
+        Selector::All => state.workers().keys().copied().for_each(add),
+        Selector::Ids(ids) => ids.iter().map(WorkerId).for_each(&mut add),
+    }
+    found
+}
+
+fn worker_info(worker: &Worker, with_runtime: bool) -> client::WorkerInfo {
+    let reason = worker.ended.map(|(_, reason)| reason);
+    let runtime = (with_runtime && worker.is_connected()).then(|| client::RuntimeInfo {
+        assigned_tasks: u32::try_from(worker.assigned().len()).unwrap_or(u32::MAX),
+        running_tasks: worker.running(),
+        is_reserved: false,
+        multi_node_main: None,
+    });
+    client::WorkerInfo {
+        id: worker.id.as_u32(),
+        state: client::worker_info::State::from(reason).into(),
+        config: Some(worker.config.as_ref().into()),
+        started_unix_ns: worker.started.0,
+        ended_unix_ns: worker.ended.map(|(time, _)| time.0),
+        last_task: worker.last_task.map(|(task, started)| client::LastTask {
+            job: task.job.as_u32(),
+            task: task.task.as_u32(),
+            started_unix_ns: started.0,
+        }),
+        runtime,
+    }
+}
+
+pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
+    let state = view.state;
+    let Some(job) = resolve(state, job).and_then(|id| state.jobs().get(&id)) else {
+        return error("Error: Job not found");
+    };
+    let found = job.find(task).and_then(|slot| Some((slot, job.submit(slot)?)));
+    let Some((slot, submit)) = found else { return error("Error: Task not found") };
+    let task_state = submit.tasks.phase(slot.index).map(hq_core::task::Phase::state);
+    if !matches!(task_state, Some(TaskState::Waiting | TaskState::Running)) {
+        return error("Error: Explain command works only for tasks in WAITING or RUNNING state");
+    }
+    let class = submit
+        .template(slot.index)
+        .and_then(|template| state.classes().get(template.class));
+    let Some(class) = class else { return error("Error: Task not found") };
+    let group_size = |group: &str| {
+        let members = state.workers().values().filter(|other| other.is_connected());
+        let count = members.filter(|other| &*other.config.group == group).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    };
+    let workers = state
+        .workers()
+        .values()
+        .filter(|worker| worker.is_connected())
+        .map(|worker| {
+            let size = group_size(&worker.config.group);
+            let variants = explain_class(class, state.classes(), worker, size, view.now.mono)
+                .iter()
+                .map(|conditions| client::VariantExplanation {
+                    items: conditions.iter().map(item).collect(),
+                })
+                .collect();
+            client::WorkerExplanation { worker: worker.id.as_u32(), variants }
+        })
+        .collect();
+    let graph = submit.graph();
+    let deps = graph.map_or(0, |graph| graph.deps(slot.index).len());
+    Reply::Explanation(client::Explanation {
+        job: job.id.as_u32(),
+        task: task.as_u32(),
+        dep_count: u32::try_from(deps).unwrap_or(u32::MAX),
+        waiting_dep_count: graph.map_or(0, |graph| graph.unfinished(slot.index)),
+        workers,
+    })
+}
+
+fn item(condition: &Condition) -> client::ExplainItem {
+    use client::explain_item::Item;
+    let item = match condition {
+        Condition::Time { min, remaining } => Item::Time(client::TimeItem {
+            min_time_ns: nanos(*min),
+            remaining_ns: remaining.map(nanos),
+        }),
+        Condition::Resource { name, request, offer } => Item::Resource(client::ResourceAmount {
+            resource: name.to_string(),
+            request_units: request.0,
+            worker_units: offer.0,
+        }),
+        Condition::Group { n_nodes, group_size } => {
+            Item::Group(client::GroupItem { n_nodes: *n_nodes, group_size: *group_size })
+        }
+    };
+    client::ExplainItem { item: Some(item) }
+}

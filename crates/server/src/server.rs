@@ -1,0 +1,283 @@
+//! The server that people start: checks the directory, opens ports, publishes the access file.
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_protocol::access::{
+    ACCESS_FILE_NAME, Access, AccessError, AccessFile, ServerDir, ServerUid,
+};
+use hq_protocol::{Plane, SecretKey, client};
+use rustix::process::{Resource, Rlimit};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::event_loop::{self, Shared};
+use crate::{client_link, listener, worker_link};
+
+/// How long a possibly running server on the same directory may take to answer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Configuration of a [`Server`].
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Server directory.
+    pub server_dir: PathBuf,
+    /// Whether that is the default one; hints then do not name it.
+    pub is_default_dir: bool,
+    /// Name under which others reach this machine; `None` = access file's, else the host name.
+    pub host: Option<String>,
+    /// Port for clients; `None` = access file's, else any.
+    pub client_port: Option<u16>,
+    /// Port for workers; `None` = access file's, else any.
+    pub worker_port: Option<u16>,
+    /// Full access file to take hosts, ports, keys and uid from.
+    pub access_file: Option<PathBuf>,
+    /// Idle timeout of workers that set none.
+    pub idle_timeout: Option<Duration>,
+    /// Authenticate and encrypt the client plane.
+    pub client_auth: bool,
+    /// Authenticate and encrypt the worker plane.
+    pub worker_auth: bool,
+    /// Version of this program.
+    pub version: String,
+}
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another server answers on this directory.
+    #[error("Server at {dir} is already online, please stop it first using `hq server stop{hint}`", dir = .dir.display())]
+    AlreadyOnline {
+        /// The server directory.
+        dir: PathBuf,
+        /// How to name it in the hint.
+        hint: hq_protocol::access::ServerHint,
+    },
+    /// Directory, access file or keys.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A port cannot be opened.
+    #[error("Cannot listen on the {plane} port {port}", port = .port.map_or("(any)".to_string(), |port| port.to_string()))]
+    Listen {
+        /// Which plane.
+        plane: Plane,
+        /// Asked-for port.
+        port: Option<u16>,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No thread, key or file descriptor to be had.
+    #[error("Cannot start the server")]
+    System(#[source] io::Error),
+}
+
+/// A started server. It serves from [`Server::run`] on.
+pub struct Server {
+    dir: ServerDir,
+    instance: PathBuf,
+    access: AccessFile,
+    client_listener: TcpListener,
+    worker_listener: TcpListener,
+    shared: Shared,
+    core: std::thread::JoinHandle<()>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Checks the directory, opens both ports and publishes the access file. Clients that connect
+    /// from now on are served as soon as [`Server::run`] is polled.
+    ///
+    /// # Errors
+    ///
+    /// See [`StartError`]; nothing but an empty instance directory is left behind.
+    pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
+        raise_descriptor_limit();
+        let root = std::path::absolute(&config.server_dir).map_err(StartError::System)?;
+        let dir = ServerDir::new(root, config.is_default_dir);
+        check_not_online(&dir, &config).await?;
+        let given = match &config.access_file {
+            Some(path) => Some(AccessFile::load(path, &config.version)?),
+            None => None,
+        };
+        let client_listener = open(Plane::Client, config.client_port, given.as_ref())?;
+        let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref())?;
+        let access = AccessFile::full(
+            &config.version,
+            uid(given.as_ref())?,
+            plane_access(Plane::Client, &config, given.as_ref(), &client_listener)?,
+            plane_access(Plane::Worker, &config, given.as_ref(), &worker_listener)?,
+        );
+        let instance = dir.create_instance()?;
+        let path = instance.join(ACCESS_FILE_NAME);
+        access.create(&path)?;
+        tracing::info!("Storing access file as '{}'", path.display());
+        dir.publish(&instance)?;
+        let info = server_info(&config.version, &access);
+        let (core, thread) =
+            event_loop::start(&info.server_uid).map_err(StartError::System)?;
+        let shared = Shared {
+            core,
+            info: Arc::new(info),
+            idle_timeout: config.idle_timeout,
+            stop: Arc::new(Notify::new()),
+        };
+        Ok(Self { dir, instance, access, client_listener, worker_listener, shared, core: thread })
+    }
+
+    /// What the server says of itself.
+    #[must_use]
+    pub fn info(&self) -> &client::ServerInfo {
+        &self.shared.info
+    }
+
+    /// The server directory, absolute.
+    #[must_use]
+    pub fn server_dir(&self) -> &Path {
+        self.dir.root()
+    }
+
+    /// Serves until a client asks it to stop or `shutdown` completes; then closes all connections
+    /// and withdraws the access link.
+    ///
+    /// # Errors
+    ///
+    /// If the link cannot be removed.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AccessError> {
+        let Self { dir, instance, access, client_listener, worker_listener, shared, core } = self;
+        let keys = (
+            access.client.as_ref().and_then(|access| access.key.clone()),
+            access.worker.as_ref().and_then(|access| access.key.clone()),
+        );
+        let (for_clients, for_workers) = (shared.clone(), shared.clone());
+        let clients = listener::run(client_listener, Plane::Client, keys.0, move |connection| {
+            client_link::serve(connection, for_clients.clone())
+        });
+        let workers = listener::run(worker_listener, Plane::Worker, keys.1, move |connection| {
+            worker_link::serve(connection, for_workers.clone())
+        });
+        // On tasks of their own, so that neither plane waits for the other.
+        let mut planes = tokio::task::JoinSet::new();
+        planes.spawn(clients);
+        planes.spawn(workers);
+        tokio::select! {
+            () = shared.stop.notified() => tracing::debug!("stop requested by a client"),
+            () = shutdown => tracing::debug!("stop requested by a signal"),
+        }
+        let withdrawn = dir.withdraw(&instance);
+        planes.shutdown().await;
+        drop(shared);
+        let joined = tokio::task::spawn_blocking(move || core.join()).await;
+        if !matches!(joined, Ok(Ok(()))) {
+            tracing::error!("the core thread did not end cleanly");
+        }
+        withdrawn
+    }
+}
+
+/// Many connections need many descriptors; the hard limit is ours to use.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "cannot raise the limit of open files");
+    }
+}
+
+async fn check_not_online(dir: &ServerDir, config: &ServerConfig) -> Result<(), StartError> {
+    let Ok((_, access)) = dir.load_access(&config.version) else { return Ok(()) };
+    let Some(client) = access.client else { return Ok(()) };
+    let probe = async {
+        let stream = TcpStream::connect((client.host.as_str(), client.port)).await.ok()?;
+        hq_protocol::connect(stream, Plane::Client, client.key.as_ref()).await.ok()
+    };
+    match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
+        Ok(Some(_)) => {
+            Err(StartError::AlreadyOnline { dir: dir.root().to_path_buf(), hint: dir.hint() })
+        }
+        Ok(None) | Err(_) => {
+            tracing::info!("No online server found, starting a new server");
+            Ok(())
+        }
+    }
+}
+
+fn part(plane: Plane, file: &AccessFile) -> Option<&Access> {
+    match plane {
+        Plane::Client => file.client.as_ref(),
+        Plane::Worker => file.worker.as_ref(),
+    }
+}
+
+fn open(
+    plane: Plane,
+    port: Option<u16>,
+    given: Option<&AccessFile>,
+) -> Result<TcpListener, StartError> {
+    let port = port.or_else(|| given.and_then(|file| part(plane, file)).map(|access| access.port));
+    listener::bind(port).map_err(|source| StartError::Listen { plane, port, source })
+}
+
+fn plane_access(
+    plane: Plane,
+    config: &ServerConfig,
+    given: Option<&AccessFile>,
+    listener: &TcpListener,
+) -> Result<Access, StartError> {
+    let given = given.and_then(|file| part(plane, file));
+    let wants_key = match plane {
+        Plane::Client => config.client_auth,
+        Plane::Worker => config.worker_auth,
+    };
+    let key = match given {
+        Some(access) => access.key.clone().filter(|_| wants_key),
+        None if wants_key => {
+            Some(SecretKey::generate().map_err(|e| StartError::System(io::Error::other(e)))?)
+        }
+        None => None,
+    };
+    let host = config
+        .host
+        .clone()
+        .or_else(|| given.map(|access| access.host.clone()))
+        .unwrap_or_else(hostname);
+    let port = listener.local_addr().map_err(StartError::System)?.port();
+    Ok(Access { host, port, key })
+}
+
+fn uid(given: Option<&AccessFile>) -> Result<ServerUid, AccessError> {
+    match given.and_then(|file| file.server_uid.clone()) {
+        Some(uid) => Ok(uid),
+        None => ServerUid::generate(),
+    }
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn server_info(version: &str, access: &AccessFile) -> client::ServerInfo {
+    let (client, worker) = (access.client.as_ref(), access.worker.as_ref());
+    let host = |access: Option<&Access>| access.map_or(String::new(), |a| a.host.clone());
+    let port = |access: Option<&Access>| access.map_or(0, |a| u32::from(a.port));
+    client::ServerInfo {
+        server_uid: access.server_uid.as_ref().map_or("", ServerUid::as_str).to_owned(),
+        client_host: host(client),
+        client_port: port(client),
+        worker_host: host(worker),
+        worker_port: port(worker),
+        version: version.to_owned(),
+        pid: std::process::id(),
+        start_unix_ns: Clock::new().now().wall.0,
+        journal_path: None,
+    }
+}

@@ -1,0 +1,139 @@
+//! One connection of a worker: registration, then reports in and commands out.
+
+use std::time::Duration;
+
+use hq_core::id::WorkerId;
+use hq_core::time::nanos;
+use hq_protocol::convert::FromWorker;
+use hq_protocol::worker::{self, to_worker};
+use hq_protocol::{Connection, Limits, MessageReader, MessageWriter};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::event_loop::{Shared, WorkerSeat};
+
+/// Largest message of a worker: a report of a whole backlog with failure texts.
+const MESSAGE_MAX: usize = 64 << 20;
+/// A connected peer that does not register within this time is no worker.
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Commands written with one flush.
+const COMMANDS_PER_FLUSH: usize = 64;
+
+/// Serves a worker until it goes.
+pub(crate) async fn serve<S>(mut connection: Connection<S>, shared: Shared)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    connection.set_limits(Limits { message_max: MESSAGE_MAX });
+    let (mut reader, mut writer) = connection.split();
+    let Some(seat) = register(&shared, &mut reader, &mut writer).await else { return };
+    let worker = seat.id;
+    let sending = tokio::spawn(send_commands(seat, writer));
+    receive(&shared, worker, &mut reader, &sending).await;
+    sending.abort();
+    // If the core is gone, nobody needs to know.
+    let _ = shared.core.worker_gone(worker).await;
+}
+
+async fn register<R, W>(
+    shared: &Shared,
+    reader: &mut MessageReader<R>,
+    writer: &mut MessageWriter<W>,
+) -> Option<WorkerSeat>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let first = tokio::time::timeout(REGISTER_TIMEOUT, reader.next::<worker::ToServer>()).await;
+    let Ok(Ok(Some(message))) = first else { return None };
+    let config = match FromWorker::try_from(message) {
+        Ok(FromWorker::Register(config)) => config,
+        Ok(FromWorker::Message(_)) => {
+            refuse(writer, "expected a registration as the first message").await;
+            return None;
+        }
+        Err(error) => {
+            refuse(writer, &error.to_string()).await;
+            return None;
+        }
+    };
+    let seat = shared.core.register(*config).await.ok()?;
+    let registered = to_worker::Message::Registered(worker::Registered {
+        worker_id: seat.id.as_u32(),
+        server_uid: shared.info.server_uid.clone(),
+        default_idle_timeout_ns: shared.idle_timeout.map(nanos),
+    });
+    if writer.send(&worker::ToWorker { message: Some(registered) }).await.is_err() {
+        let _ = shared.core.worker_gone(seat.id).await;
+        return None;
+    }
+    Some(seat)
+}
+
+async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>, reason: &str) {
+    tracing::warn!(reason, "worker refused");
+    let refused = worker::Refused { reason: reason.to_owned() };
+    let message = to_worker::Message::Refused(refused);
+    // Whether it hears of it or not, the connection is closed next.
+    let _ = writer.send(&worker::ToWorker { message: Some(message) }).await;
+}
+
+/// Feeds messages to the core until the connection ends or the core closes it.
+async fn receive<R: AsyncRead + Unpin>(
+    shared: &Shared,
+    worker: WorkerId,
+    reader: &mut MessageReader<R>,
+    sending: &tokio::task::JoinHandle<()>,
+) {
+    loop {
+        let message = tokio::select! {
+            message = reader.next::<worker::ToServer>() => message,
+            () = until_finished(sending) => return,
+        };
+        let message = match message {
+            Ok(Some(message)) => message,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(%worker, %error, "worker connection broke");
+                return;
+            }
+        };
+        match FromWorker::try_from(message) {
+            Ok(FromWorker::Message(message)) => {
+                if shared.core.worker_message(worker, message).await.is_err() {
+                    return;
+                }
+            }
+            Ok(FromWorker::Register(_)) => {
+                tracing::warn!(%worker, "second registration on one connection ignored");
+            }
+            Err(error) => {
+                tracing::warn!(%worker, %error, "invalid message; connection closed");
+                return;
+            }
+        }
+    }
+}
+
+/// Waits for the writing task to end; polling is enough because that only happens at the very end.
+async fn until_finished(task: &tokio::task::JoinHandle<()>) {
+    while !task.is_finished() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn send_commands<W: AsyncWrite + Unpin>(seat: WorkerSeat, mut writer: MessageWriter<W>) {
+    let mut commands = seat.commands;
+    let mut batch = Vec::new();
+    while commands.recv_many(&mut batch, COMMANDS_PER_FLUSH).await > 0 {
+        for command in batch.drain(..) {
+            if writer.feed(&worker::ToWorker::from(&command)).is_err() {
+                return;
+            }
+        }
+        if writer.flush().await.is_err() {
+            return;
+        }
+    }
+    // The core let go of this worker: what was queued is written, now the stream ends.
+    let _ = writer.shutdown().await;
+}
