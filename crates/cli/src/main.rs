@@ -4,6 +4,7 @@
 
 mod args;
 mod error;
+mod output;
 mod parse;
 mod submit;
 

@@ -1,0 +1,151 @@
+//! What commands print: one trait, one implementation per output mode.
+//!
+//! Everything is rendered from wire messages into any writer; nothing here asks the server. Lists that
+//! can be huge arrive in pages and, as JSON, leave as they arrive.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use hq_protocol::{client, common};
+
+use crate::args::global::OutputMode;
+
+pub(crate) mod console;
+pub(crate) mod format;
+pub(crate) mod json;
+pub(crate) mod quiet;
+pub(crate) mod table;
+pub(crate) mod view;
+
+/// Where output goes.
+pub(crate) type Out<'a> = &'a mut dyn Write;
+
+/// What `job list` shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobListView<'a> {
+    /// Jobs to show, by id.
+    pub(crate) jobs: &'a [&'a client::JobSummary],
+    /// Number of jobs that exist.
+    pub(crate) total: usize,
+    /// Whether to show why jobs were canceled.
+    pub(crate) with_reason: bool,
+    /// Whether the user asked for all jobs.
+    pub(crate) is_all: bool,
+}
+
+/// What `task list` shows besides the tasks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskListView {
+    /// Whether the tasks of exactly one job are listed.
+    pub(crate) is_single_job: bool,
+    /// Whether errors are shown in full.
+    pub(crate) is_verbose: bool,
+}
+
+/// Number of jobs in each state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct JobCounts {
+    pub(crate) running: u32,
+    pub(crate) waiting: u32,
+    pub(crate) finished: u32,
+    pub(crate) failed: u32,
+    pub(crate) aborted: u32,
+    pub(crate) canceled: u32,
+    pub(crate) opened: u32,
+}
+
+/// One way to print everything.
+pub(crate) trait Output {
+    /// `server info`; `server start` adds the directory.
+    fn server_info(
+        &self,
+        out: Out<'_>,
+        info: &client::ServerInfo,
+        server_dir: Option<&Path>,
+    ) -> io::Result<()>;
+
+    /// `worker list`.
+    fn worker_list(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()>;
+
+    /// `worker info`.
+    fn worker_infos(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()>;
+
+    /// `worker start`, once it is registered.
+    fn worker_started(&self, out: Out<'_>, worker: &client::WorkerInfo) -> io::Result<()>;
+
+    /// `worker hwdetect`.
+    fn hardware(&self, out: Out<'_>, resources: &common::ResourceDescriptor) -> io::Result<()>;
+
+    /// `submit` and `job submit-file`.
+    fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()>;
+
+    /// `job open`.
+    fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()>;
+
+    /// `job list`.
+    fn job_list(&self, out: Out<'_>, view: JobListView<'_>) -> io::Result<()>;
+
+    /// `job summary`.
+    fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()>;
+
+    /// Whether `job info` needs the tasks of each job.
+    fn wants_tasks_of_jobs(&self) -> bool;
+
+    /// Starts `job info`.
+    fn job_infos<'a>(&'a self, out: Out<'a>) -> Box<dyn JobInfoSink + 'a>;
+
+    /// Starts `task list`.
+    fn task_list<'a>(&'a self, out: Out<'a>, view: TaskListView) -> Box<dyn TaskListSink + 'a>;
+
+    /// Starts `task info`.
+    fn task_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn TaskInfoSink + 'a>;
+
+    /// `job task-ids`.
+    fn task_ids(&self, out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()>;
+
+    /// `task explain`.
+    fn explanation(&self, out: Out<'_>, explanation: &client::Explanation) -> io::Result<()>;
+
+    /// End of a command that prints nothing else, or only raw text.
+    fn done(&self, out: Out<'_>) -> io::Result<()>;
+}
+
+/// Receives jobs one after the other, each with its tasks.
+pub(crate) trait JobInfoSink {
+    /// The next job.
+    fn job(&mut self, job: &client::JobDetail) -> io::Result<()>;
+    /// Some tasks of that job.
+    fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()>;
+    /// The end of everything.
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+/// Receives jobs one after the other, each with its tasks in pages.
+pub(crate) trait TaskListSink {
+    /// The next job.
+    fn job(&mut self, job: u32) -> io::Result<()>;
+    /// Some tasks of that job.
+    fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()>;
+    /// The end of everything; says whether an error message was cut.
+    fn finish(self: Box<Self>) -> io::Result<bool>;
+}
+
+/// Receives tasks of one job in pages, with their definitions.
+pub(crate) trait TaskInfoSink {
+    /// Some tasks.
+    fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()>;
+    /// The end of everything.
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+/// The implementation for a mode.
+pub(crate) fn for_mode(mode: OutputMode, colors: bool) -> Box<dyn Output> {
+    match mode {
+        OutputMode::Cli => Box::new(table::TableOutput::new(colors)),
+        OutputMode::Json => Box::new(json::JsonOutput),
+        OutputMode::Quiet => Box::new(quiet::QuietOutput),
+    }
+}
+
+#[cfg(test)]
+mod tests;

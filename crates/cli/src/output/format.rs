@@ -1,0 +1,216 @@
+//! Words for times, durations, amounts and sizes, shared by all shapes of output.
+
+use std::time::Duration;
+
+use hq_core::range::{IdArray, IdRange};
+use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
+use hq_protocol::common;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+/// Characters of a job's name that tables show.
+const NAME_MAX: usize = 50;
+
+/// RFC 3339 in UTC with as many decimals as needed.
+pub(crate) fn rfc3339(unix_ns: i64) -> String {
+    timestamp(unix_ns).to_string()
+}
+
+/// `2026-11-21 08:15:48 UTC`.
+pub(crate) fn utc_seconds(unix_ns: i64) -> String {
+    timestamp(unix_ns)
+        .strftime("%Y-%m-%d %H:%M:%S UTC")
+        .to_string()
+}
+
+/// `21.11.2026 08:15:48` in the time zone of this machine.
+pub(crate) fn local_seconds(unix_ns: i64) -> String {
+    let zoned = timestamp(unix_ns).to_zoned(TimeZone::system());
+    zoned.strftime("%d.%m.%Y %H:%M:%S").to_string()
+}
+
+/// `None` only for times outside years −9999 to 9999, which 64 bits of nanoseconds cannot reach.
+fn timestamp(unix_ns: i64) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// Time between two moments; zero if the clock went backwards.
+pub(crate) fn elapsed(from_unix_ns: i64, to_unix_ns: i64) -> Duration {
+    u64::try_from(to_unix_ns.saturating_sub(from_unix_ns))
+        .map_or(Duration::ZERO, Duration::from_nanos)
+}
+
+/// Words, truncated to what people care about at this length.
+pub(crate) fn short_words(duration: Duration) -> String {
+    let truncated = match duration.as_secs() {
+        seconds @ 3600.. => Duration::from_secs(seconds / 60 * 60),
+        seconds @ 60.. => Duration::from_secs(seconds),
+        _ => Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+    };
+    words(truncated)
+}
+
+/// Words without truncation.
+pub(crate) fn words(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}
+
+/// Seconds with fraction.
+pub(crate) fn seconds(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64()
+}
+
+/// An amount with its fraction.
+pub(crate) fn amount(units: u64) -> String {
+    Amount(units).to_string()
+}
+
+/// Units of 1/10 000 as a float, for sizes that are rounded anyway.
+#[expect(clippy::cast_precision_loss, reason = "shown with two decimals")]
+fn as_float(units: u64) -> f64 {
+    units as f64 / UNITS_PER_WHOLE as f64
+}
+
+/// An amount of `mem`, which is kept in MiB.
+pub(crate) fn memory(units: u64) -> String {
+    let mib = as_float(units);
+    if mib < 512.0 {
+        format!("{mib:.2} MiB")
+    } else {
+        format!("{:.2} GiB", mib / 1024.0)
+    }
+}
+
+/// An id array of a message as users write it. Broken ranges of a message are left out.
+pub(crate) fn id_array(ids: &common::IdArray) -> String {
+    let mut text = String::new();
+    for range in ids.ranges.iter().filter_map(id_range) {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(&range.to_string());
+    }
+    text
+}
+
+/// All ids of an array of a message.
+pub(crate) fn ids(ids: &common::IdArray) -> impl Iterator<Item = u32> + '_ {
+    ids.ranges
+        .iter()
+        .filter_map(id_range)
+        .flat_map(|range| range.iter())
+}
+
+/// Consecutive ids of a sorted list are joined.
+pub(crate) fn joined_ids(sorted: impl IntoIterator<Item = u32>) -> String {
+    IdArray::from_sorted(sorted).unwrap_or_default().to_string()
+}
+
+fn id_range(range: &common::IdRange) -> Option<IdRange> {
+    IdRange::new(range.first, range.count, range.step.max(1)).ok()
+}
+
+/// Cuts a long name in the middle.
+pub(crate) fn short_name(name: &str) -> String {
+    let length = name.chars().count();
+    if length <= NAME_MAX {
+        return name.to_owned();
+    }
+    let head: String = name.chars().take(24).collect();
+    let tail: String = name.chars().skip(length - 23).collect();
+    format!("{head}...{tail}")
+}
+
+/// Cuts a long text at its end.
+pub(crate) fn cut(text: &str, length_max: usize) -> Option<String> {
+    let (end, _) = text.char_indices().nth(length_max)?;
+    Some(format!("{}...", &text[..end]))
+}
+
+/// Wraps a line at blanks to a number of columns; words that are longer stay whole.
+pub(crate) fn wrap(line: &str, columns: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut current = String::new();
+    let mut width = 0;
+    for word in line.split(' ') {
+        let word_width = word.chars().count();
+        if width > 0 && width + 1 + word_width > columns {
+            lines.push(std::mem::take(&mut current));
+            width = 0;
+        } else if !lines.is_empty() && width == 0 && current.is_empty() {
+            // First word of a continued line.
+        } else if width > 0 || !current.is_empty() {
+            current.push(' ');
+            width += 1;
+        }
+        current.push_str(word);
+        width += word_width;
+    }
+    lines.push(current);
+    lines
+}
+
+/// A path or argument for people.
+pub(crate) fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_truncated() {
+        for (ms, expected) in [
+            (0, "0s"),
+            (11, "11ms"),
+            (1_500, "1s 500ms"),
+            (295_999, "4m 55s"),
+            (11_159_000, "3h 5m"),
+            (634_171_000, "7days 8h 9m"),
+        ] {
+            assert_eq!(short_words(Duration::from_millis(ms)), expected);
+        }
+        assert_eq!(short_words(Duration::from_nanos(1_999_999)), "1ms");
+        assert_eq!(words(Duration::from_millis(5_400_500)), "1h 30m 500ms");
+    }
+
+    #[test]
+    fn times_are_in_the_documented_forms() {
+        let ns = 1_795_248_948_261_653_512;
+        assert_eq!(rfc3339(ns), "2026-11-21T08:15:48.261653512Z");
+        assert_eq!(utc_seconds(ns), "2026-11-21 08:15:48 UTC");
+        assert_eq!(rfc3339(1_795_248_948_000_000_000), "2026-11-21T08:15:48Z");
+        assert_eq!(elapsed(5, 3), Duration::ZERO);
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(memory(241_055_507), "23.54 GiB");
+        assert_eq!(memory(1_005_000), "100.50 MiB");
+        assert_eq!(amount(105_000), "10.5");
+    }
+
+    #[test]
+    fn names_are_cut_between_characters() {
+        assert_eq!(short_name(&"a".repeat(50)), "a".repeat(50));
+        let name = "é".repeat(60);
+        assert_eq!(
+            short_name(&name),
+            format!("{}...{}", "é".repeat(24), "é".repeat(23))
+        );
+        assert_eq!(
+            cut("Program terminated", 16).as_deref(),
+            Some("Program terminat...")
+        );
+        assert_eq!(cut("short", 16), None);
+    }
+
+    #[test]
+    fn lines_are_wrapped_at_blanks() {
+        assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
+        assert_eq!(wrap("aaaaaaaa b", 5), ["aaaaaaaa", "b"]);
+        assert_eq!(wrap("", 5), [""]);
+        assert_eq!(wrap("a  b", 10), ["a  b"]);
+    }
+}

@@ -1,0 +1,130 @@
+//! One pretty printed JSON value per command, keys in alphabetical order.
+//!
+//! [`serde_json::Value`] keeps keys sorted. Lists of tasks never exist as a whole: [`stream`] writes
+//! them element by element.
+
+use std::io;
+use std::path::Path;
+
+use hq_protocol::{client, common};
+use serde_json::{Value, json};
+
+use super::format::rfc3339;
+use super::{
+    JobCounts, JobInfoSink, JobListView, Out, Output, TaskInfoSink, TaskListSink, TaskListView,
+};
+
+mod job;
+mod stream;
+mod task;
+mod worker;
+
+/// Prints JSON.
+pub(crate) struct JsonOutput;
+
+/// Writes a value, pretty printed, and a line feed.
+pub(crate) fn write_value(out: Out<'_>, value: &Value) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
+}
+
+impl Output for JsonOutput {
+    fn server_info(
+        &self,
+        out: Out<'_>,
+        info: &client::ServerInfo,
+        server_dir: Option<&Path>,
+    ) -> io::Result<()> {
+        let value = json!({
+            "client_host": info.client_host,
+            "client_port": info.client_port,
+            "journal_path": info.journal_path,
+            "pid": info.pid,
+            "server_dir": server_dir.map(|dir| dir.display().to_string()),
+            "server_uid": info.server_uid,
+            "start_date": rfc3339(info.start_unix_ns),
+            "version": info.version,
+            "worker_host": info.worker_host,
+            "worker_port": info.worker_port,
+        });
+        write_value(out, &value)
+    }
+
+    fn worker_list(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
+        write_value(out, &workers.iter().map(worker::worker).collect())
+    }
+
+    fn worker_infos(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
+        write_value(out, &workers.iter().map(worker::worker).collect())
+    }
+
+    fn worker_started(&self, out: Out<'_>, worker: &client::WorkerInfo) -> io::Result<()> {
+        write_value(out, &worker::worker(worker))
+    }
+
+    fn hardware(&self, out: Out<'_>, resources: &common::ResourceDescriptor) -> io::Result<()> {
+        write_value(out, &worker::resources(resources))
+    }
+
+    fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
+        write_value(out, &json!({ "id": job }))
+    }
+
+    fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()> {
+        write_value(out, &json!({ "id": job }))
+    }
+
+    fn job_list(&self, out: Out<'_>, view: JobListView<'_>) -> io::Result<()> {
+        write_value(
+            out,
+            &view
+                .jobs
+                .iter()
+                .map(|summary| job::summary(summary))
+                .collect(),
+        )
+    }
+
+    fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()> {
+        let mut value = json!({
+            "Aborted": counts.aborted,
+            "Canceled": counts.canceled,
+            "Failed": counts.failed,
+            "Finished": counts.finished,
+            "Running": counts.running,
+            "Waiting": counts.waiting,
+        });
+        if counts.opened > 0 {
+            value["Opened"] = json!(counts.opened);
+        }
+        write_value(out, &value)
+    }
+
+    fn wants_tasks_of_jobs(&self) -> bool {
+        true
+    }
+
+    fn job_infos<'a>(&'a self, out: Out<'a>) -> Box<dyn JobInfoSink + 'a> {
+        Box::new(job::JobInfos::new(out))
+    }
+
+    fn task_list<'a>(&'a self, out: Out<'a>, _view: TaskListView) -> Box<dyn TaskListSink + 'a> {
+        Box::new(task::TaskLists::new(out))
+    }
+
+    fn task_infos<'a>(&'a self, out: Out<'a>, _is_verbose: bool) -> Box<dyn TaskInfoSink + 'a> {
+        Box::new(task::TaskInfos::new(out))
+    }
+
+    fn task_ids(&self, out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
+        task::write_ids(out, reply)
+    }
+
+    fn explanation(&self, out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
+        write_value(out, &task::explanation(explanation))
+    }
+
+    fn done(&self, out: Out<'_>) -> io::Result<()> {
+        writeln!(out, "{{}}")
+    }
+}

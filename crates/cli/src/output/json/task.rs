@@ -1,0 +1,185 @@
+//! Tasks as JSON.
+
+use std::io;
+use std::time::Duration;
+
+use hq_protocol::client;
+use serde_json::{Value, json};
+
+use super::job::stdio_value;
+use super::stream::JsonStream;
+use crate::output::format::{ids, lossy, rfc3339};
+use crate::output::view;
+use crate::output::{Out, TaskInfoSink, TaskListSink};
+
+/// A task object; which keys it has depends on how far the task got.
+pub(super) fn task(info: &client::TaskInfo) -> Value {
+    let state = view::task_state(info.state);
+    let mut value = json!({ "id": info.id, "state": view::task_state_name(state).to_lowercase() });
+    if let Some(paths) = &info.paths {
+        value["cwd"] = json!(lossy(&paths.cwd));
+        value["stdout"] = json!(paths.stdout.as_ref().and_then(|s| stdio_value(s, lossy)));
+        value["stderr"] = json!(paths.stderr.as_ref().and_then(|s| stdio_value(s, lossy)));
+    }
+    if !view::shows_run(state) {
+        return value;
+    }
+    if let Some(started) = info.started_unix_ns {
+        value["started_at"] = json!(rfc3339(started));
+        if info.multi_node {
+            let workers: Vec<u32> = info.workers.iter().map(|worker| worker.id).collect();
+            value["workers"] = json!(workers);
+        } else if let Some(worker) = info.workers.first() {
+            value["worker"] = json!(worker.id);
+        }
+    }
+    if let Some(finished) = info.finished_unix_ns {
+        value["finished_at"] = json!(rfc3339(finished));
+    }
+    if state == client::TaskState::Failed {
+        value["error"] = json!(info.error.clone().unwrap_or_default());
+    }
+    value
+}
+
+/// `task list`: an object with one array per job.
+pub(super) struct TaskLists<'a> {
+    stream: JsonStream<'a>,
+}
+
+impl<'a> TaskLists<'a> {
+    pub(super) fn new(out: Out<'a>) -> Self {
+        Self {
+            stream: JsonStream::new(out),
+        }
+    }
+
+    fn open(&mut self) -> io::Result<()> {
+        if self.stream.depth() == 0 {
+            self.stream.open_object(None)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl TaskListSink for TaskLists<'_> {
+    fn job(&mut self, job: u32) -> io::Result<()> {
+        self.open()?;
+        if self.stream.depth() > 1 {
+            self.stream.close()?;
+        }
+        self.stream.open_array(Some(&job.to_string()))
+    }
+
+    fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()> {
+        for info in &page.tasks {
+            self.stream.value(None, &task(info))?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<bool> {
+        self.open()?;
+        self.stream.close_all()?;
+        Ok(false)
+    }
+}
+
+/// `task info`: an array of tasks.
+pub(super) struct TaskInfos<'a> {
+    stream: JsonStream<'a>,
+}
+
+impl<'a> TaskInfos<'a> {
+    pub(super) fn new(out: Out<'a>) -> Self {
+        Self {
+            stream: JsonStream::new(out),
+        }
+    }
+
+    fn open(&mut self) -> io::Result<()> {
+        if self.stream.depth() == 0 {
+            self.stream.open_array(None)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl TaskInfoSink for TaskInfos<'_> {
+    fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()> {
+        self.open()?;
+        for info in &page.tasks {
+            self.stream.value(None, &task(info))?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.open()?;
+        self.stream.close_all()
+    }
+}
+
+/// `job task-ids`.
+pub(super) fn write_ids(out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
+    let mut stream = JsonStream::new(out);
+    stream.open_object(None)?;
+    for job in &reply.jobs {
+        stream.open_array(Some(&job.job.to_string()))?;
+        for id in job.ids.iter().flat_map(ids) {
+            stream.value(None, &json!(id))?;
+        }
+        stream.close()?;
+    }
+    stream.close_all()
+}
+
+/// `task explain`.
+pub(super) fn explanation(explanation: &client::Explanation) -> Value {
+    let workers: Vec<Value> = explanation
+        .workers
+        .iter()
+        .map(|worker| {
+            let variants: Vec<Vec<Value>> = worker
+                .variants
+                .iter()
+                .map(|variant| variant.items.iter().filter_map(explain_item).collect())
+                .collect();
+            json!({ "variants": variants, "worker_id": worker.worker })
+        })
+        .collect();
+    json!({
+        "explanation": {
+            "n_task_deps": explanation.dep_count,
+            "n_waiting_deps": explanation.waiting_dep_count,
+            "workers": workers,
+        },
+        "task_id": { "job_id": explanation.job, "job_task_id": explanation.task },
+    })
+}
+
+fn explain_item(item: &client::ExplainItem) -> Option<Value> {
+    use client::explain_item::Item;
+    Some(match item.item.as_ref()? {
+        Item::Time(time) => json!({ "Time": {
+            "min_time": duration(time.min_time_ns),
+            "remaining_time": time.remaining_ns.map(duration),
+        } }),
+        Item::Resource(resource) => json!({ "Resources": {
+            "request_amount": resource.request_units,
+            "resource": resource.resource,
+            "worker_amount": resource.worker_units,
+        } }),
+        Item::Group(group) => json!({ "WorkerGroup": {
+            "group_size": group.group_size,
+            "n_nodes": group.n_nodes,
+        } }),
+    })
+}
+
+fn duration(ns: u64) -> Value {
+    let duration = Duration::from_nanos(ns);
+    json!({ "nanos": duration.subsec_nanos(), "secs": duration.as_secs() })
+}

@@ -1,0 +1,156 @@
+//! The bare minimum, made for `$(…)`: ids and states.
+
+use std::io;
+use std::path::Path;
+
+use hq_protocol::{client, common};
+
+use super::view::{job_state, job_state_name, worker_state, worker_state_name};
+use super::{
+    JobCounts, JobInfoSink, JobListView, Out, Output, TaskInfoSink, TaskListSink, TaskListView,
+};
+
+/// Prints ids and states, and nothing where those are of no use.
+pub(crate) struct QuietOutput;
+
+struct Nothing;
+
+impl Output for QuietOutput {
+    fn server_info(
+        &self,
+        out: Out<'_>,
+        _info: &client::ServerInfo,
+        server_dir: Option<&Path>,
+    ) -> io::Result<()> {
+        match server_dir {
+            Some(dir) => writeln!(out, "{}", dir.display()),
+            None => Ok(()),
+        }
+    }
+
+    fn worker_list(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
+        for worker in workers {
+            writeln!(
+                out,
+                "{} {}",
+                worker.id,
+                worker_state_name(worker_state(worker))
+            )?;
+        }
+        Ok(())
+    }
+
+    fn worker_infos(&self, _out: Out<'_>, _workers: &[client::WorkerInfo]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn worker_started(&self, _out: Out<'_>, _worker: &client::WorkerInfo) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn hardware(&self, _out: Out<'_>, _resources: &common::ResourceDescriptor) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
+        writeln!(out, "{job}")
+    }
+
+    fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()> {
+        writeln!(out, "{job}")
+    }
+
+    fn job_list(&self, out: Out<'_>, view: JobListView<'_>) -> io::Result<()> {
+        for job in view.jobs {
+            writeln!(out, "{} {}", job.id, job_state_name(job_state(job)))?;
+        }
+        Ok(())
+    }
+
+    fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()> {
+        for (state, count) in counts.rows() {
+            writeln!(out, "{state} {count}")?;
+        }
+        Ok(())
+    }
+
+    fn wants_tasks_of_jobs(&self) -> bool {
+        false
+    }
+
+    fn job_infos<'a>(&'a self, _out: Out<'a>) -> Box<dyn JobInfoSink + 'a> {
+        Box::new(Nothing)
+    }
+
+    fn task_list<'a>(&'a self, _out: Out<'a>, _view: TaskListView) -> Box<dyn TaskListSink + 'a> {
+        Box::new(Nothing)
+    }
+
+    fn task_infos<'a>(&'a self, _out: Out<'a>, _is_verbose: bool) -> Box<dyn TaskInfoSink + 'a> {
+        Box::new(Nothing)
+    }
+
+    fn task_ids(&self, out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
+        super::table::write_task_ids(out, reply)
+    }
+
+    fn explanation(&self, _out: Out<'_>, _explanation: &client::Explanation) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn done(&self, _out: Out<'_>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl JobCounts {
+    /// States and counts in the order in which they are shown.
+    pub(crate) const fn rows(&self) -> [(&'static str, u32); 6] {
+        [
+            ("RUNNING", self.running),
+            ("WAITING", self.waiting),
+            ("FINISHED", self.finished),
+            ("FAILED", self.failed),
+            ("ABORTED", self.aborted),
+            ("CANCELED", self.canceled),
+        ]
+    }
+}
+
+impl JobInfoSink for Nothing {
+    fn job(&mut self, _job: &client::JobDetail) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn tasks(&mut self, _page: &client::TaskPageReply) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl TaskListSink for Nothing {
+    fn job(&mut self, _job: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn tasks(&mut self, _page: &client::TaskPageReply) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
+impl TaskInfoSink for Nothing {
+    fn tasks(&mut self, _page: &client::TaskPageReply) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        Ok(())
+    }
+}

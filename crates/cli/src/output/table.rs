@@ -1,0 +1,122 @@
+//! Tables and sentences for people.
+
+use std::io;
+use std::path::Path;
+
+use hq_protocol::{client, common};
+
+use super::format::id_array;
+use super::{
+    JobCounts, JobInfoSink, JobListView, Out, Output, TaskInfoSink, TaskListSink, TaskListView,
+};
+
+mod explain;
+mod grid;
+mod job;
+mod server;
+mod task;
+mod template;
+mod worker;
+
+/// Prints tables.
+pub(crate) struct TableOutput {
+    colors: bool,
+}
+
+impl TableOutput {
+    /// With or without escape sequences.
+    pub(crate) const fn new(colors: bool) -> Self {
+        Self { colors }
+    }
+}
+
+/// Ids of tasks: bare for one job, one line per job for several.
+pub(crate) fn write_task_ids(out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
+    let is_single = reply.jobs.len() == 1;
+    for job in &reply.jobs {
+        let ids = job.ids.as_ref().map(id_array).unwrap_or_default();
+        if is_single {
+            writeln!(out, "{ids}")?;
+        } else {
+            writeln!(out, "{}: {ids}", job.job)?;
+        }
+    }
+    Ok(())
+}
+
+impl Output for TableOutput {
+    fn server_info(
+        &self,
+        out: Out<'_>,
+        info: &client::ServerInfo,
+        server_dir: Option<&Path>,
+    ) -> io::Result<()> {
+        server::write_info(out, self.colors, info, server_dir)
+    }
+
+    fn worker_list(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
+        worker::write_list(out, self.colors, workers)
+    }
+
+    fn worker_infos(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
+        for (i, worker) in workers.iter().enumerate() {
+            if i > 0 {
+                writeln!(out)?;
+            }
+            worker::write_info(out, self.colors, worker)?;
+        }
+        Ok(())
+    }
+
+    fn worker_started(&self, out: Out<'_>, worker: &client::WorkerInfo) -> io::Result<()> {
+        worker::write_info(out, self.colors, worker)
+    }
+
+    fn hardware(&self, out: Out<'_>, resources: &common::ResourceDescriptor) -> io::Result<()> {
+        worker::write_hardware(out, resources)
+    }
+
+    fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
+        writeln!(out, "Job submitted successfully, job ID: {job}")
+    }
+
+    fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()> {
+        writeln!(out, "Job {job} is open.")
+    }
+
+    fn job_list(&self, out: Out<'_>, view: JobListView<'_>) -> io::Result<()> {
+        job::write_list(out, self.colors, view)
+    }
+
+    fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()> {
+        job::write_summary(out, self.colors, counts)
+    }
+
+    fn wants_tasks_of_jobs(&self) -> bool {
+        false
+    }
+
+    fn job_infos<'a>(&'a self, out: Out<'a>) -> Box<dyn JobInfoSink + 'a> {
+        Box::new(job::JobInfos::new(out, self.colors))
+    }
+
+    fn task_list<'a>(&'a self, out: Out<'a>, view: TaskListView) -> Box<dyn TaskListSink + 'a> {
+        Box::new(task::TaskLists::new(out, self.colors, view))
+    }
+
+    fn task_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn TaskInfoSink + 'a> {
+        Box::new(task::TaskInfos::new(out, self.colors, is_verbose))
+    }
+
+    fn task_ids(&self, out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
+        write_task_ids(out, reply)
+    }
+
+    fn explanation(&self, out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
+        explain::write(out, self.colors, explanation)
+    }
+
+    fn done(&self, _out: Out<'_>) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Why a task is running or not.
+
+use std::io;
+use std::time::Duration;
+
+use hq_protocol::client;
+
+use super::grid::{Grid, Text};
+use crate::output::Out;
+use crate::output::format::{amount, joined_ids, words};
+use crate::output::view::variant_fits;
+
+/// `task explain`.
+pub(super) fn write(
+    out: Out<'_>,
+    colors: bool,
+    explanation: &client::Explanation,
+) -> io::Result<()> {
+    let task = format!("Task {}@{}", explanation.job, explanation.task);
+    let (count, waiting) = (explanation.dep_count, explanation.waiting_dep_count);
+    match (count, waiting) {
+        (0, _) => writeln!(
+            out,
+            "{task} is ready to run because it has no dependencies."
+        )?,
+        (_, 0) => writeln!(
+            out,
+            "{task} is ready to run because its all {count} dependencies are finished."
+        )?,
+        _ => writeln!(
+            out,
+            "{task} is not ready to run, because {waiting}/{count} dependencies are not finished."
+        )?,
+    }
+    let able: Vec<u32> = explanation
+        .workers
+        .iter()
+        .filter(|worker| worker.variants.iter().any(variant_fits))
+        .map(|worker| worker.worker)
+        .collect();
+    if able.is_empty() {
+        writeln!(out, "There is no worker where the task can run.")?;
+    } else {
+        writeln!(
+            out,
+            "The task can run on {} worker(s): {}",
+            able.len(),
+            joined_ids(able)
+        )?;
+    }
+    let header = [
+        "Worker Id",
+        "Runnable",
+        "Variant",
+        "Type",
+        "Provides",
+        "Request",
+    ];
+    let mut grid = Grid::horizontal(colors, &header, 0);
+    for worker in &explanation.workers {
+        add_worker(&mut grid, worker);
+    }
+    grid.write(out)
+}
+
+fn add_worker(grid: &mut Grid, worker: &client::WorkerExplanation) {
+    let fitting = worker
+        .variants
+        .iter()
+        .filter(|variant| variant_fits(variant))
+        .count();
+    let total = worker.variants.len();
+    let runnable = match fitting {
+        0 => "No".to_owned(),
+        _ if fitting == total => "Yes".to_owned(),
+        _ => format!("Yes ({fitting}/{total})"),
+    };
+    let mut lead = [worker.worker.to_string(), runnable];
+    for (i, variant) in worker.variants.iter().enumerate() {
+        let mut number = i.to_string();
+        let rows: Vec<[String; 3]> = if variant.items.is_empty() {
+            vec![Default::default()]
+        } else {
+            variant.items.iter().map(item_row).collect()
+        };
+        for row in rows {
+            let [worker, runnable] = std::mem::take(&mut lead);
+            let cells = [worker, runnable, std::mem::take(&mut number)]
+                .into_iter()
+                .chain(row);
+            grid.row(cells.map(Text::from));
+        }
+    }
+}
+
+/// Type, what the worker provides, what the task asks for.
+fn item_row(item: &client::ExplainItem) -> [String; 3] {
+    use client::explain_item::Item;
+    let duration = |ns: u64| words(Duration::from_nanos(ns));
+    match &item.item {
+        Some(Item::Time(time)) => [
+            "time".to_owned(),
+            time.remaining_ns
+                .map_or_else(|| "unknown".to_owned(), duration),
+            duration(time.min_time_ns),
+        ],
+        Some(Item::Resource(resource)) => [
+            resource.resource.clone(),
+            amount(resource.worker_units),
+            amount(resource.request_units),
+        ],
+        Some(Item::Group(group)) => [
+            "nodes".to_owned(),
+            format!("group size {}", group.group_size),
+            group.n_nodes.to_string(),
+        ],
+        None => Default::default(),
+    }
+}

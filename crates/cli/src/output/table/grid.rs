@@ -1,0 +1,200 @@
+//! The two styles of tables, and the colours of states.
+
+use std::io;
+
+use comfy_table::{
+    Attribute, Cell, CellAlignment, Color, ContentArrangement, ContentLineStyle, LineStyle, Table,
+    TableStyle,
+};
+use hq_protocol::client;
+
+use crate::args::job::JobState;
+use crate::output::Out;
+use crate::output::view::{job_state_name, task_state_name, worker_state, worker_state_name};
+
+const RULE: LineStyle = LineStyle::new('+', '-', '+', '+');
+const CONTENT: ContentLineStyle = ContentLineStyle::new('|', '|', '|');
+const STYLE: TableStyle = TableStyle::new()
+    .top_border(RULE)
+    .header_lines(CONTENT)
+    .header_separator(RULE)
+    .content_lines(CONTENT)
+    .bottom_border(RULE);
+
+/// A cell: text, and perhaps a colour.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Text {
+    text: String,
+    color: Option<Color>,
+}
+
+impl<T: Into<String>> From<T> for Text {
+    fn from(text: T) -> Self {
+        Self {
+            text: text.into(),
+            color: None,
+        }
+    }
+}
+
+impl Text {
+    /// A text in this colour.
+    pub(super) fn colored(text: impl Into<String>, color: Color) -> Self {
+        Self {
+            text: text.into(),
+            color: Some(color),
+        }
+    }
+
+    fn cell(&self) -> Cell {
+        let cell = Cell::new_owned(printable(&self.text));
+        match self.color {
+            Some(color) => cell.fg(color),
+            None => cell,
+        }
+    }
+}
+
+/// Replaces what would move the cursor: names and errors come from anybody.
+fn printable(text: &str) -> String {
+    if !text.contains(|c: char| c.is_control() && c != '\n') {
+        return text.to_owned();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push('\n'),
+            '\t' => shown.push_str("    "),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// A table that is filled row by row.
+pub(super) struct Grid {
+    table: Table,
+}
+
+impl Grid {
+    fn new(colors: bool) -> Self {
+        let mut table = Table::new();
+        table.load_style(STYLE);
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        if colors {
+            table.enforce_styling();
+        } else {
+            table.force_no_tty();
+        }
+        Self { table }
+    }
+
+    /// With a header; the first `right` columns are aligned to the right.
+    pub(super) fn horizontal(colors: bool, header: &[&str], right: usize) -> Self {
+        let mut grid = Self::new(colors);
+        let bold = header
+            .iter()
+            .map(|name| Cell::new(name).add_attribute(Attribute::Bold));
+        grid.table.set_header(bold);
+        for index in 0..right {
+            grid.align_right(index);
+        }
+        grid
+    }
+
+    /// Rows of label and value.
+    pub(super) fn vertical(colors: bool) -> Self {
+        Self::new(colors)
+    }
+
+    /// Aligns a column to the right.
+    pub(super) fn align_right(&mut self, column: usize) {
+        if let Some(column) = self.table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+
+    /// Adds a row.
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Text>) {
+        self.table.add_row(
+            cells
+                .into_iter()
+                .map(|text| text.cell())
+                .collect::<Vec<_>>(),
+        );
+    }
+
+    /// Adds a label and its value.
+    pub(super) fn field(&mut self, label: &str, value: impl Into<Text>) {
+        self.fields(label, [value.into()]);
+    }
+
+    /// Adds a label and a value of several parts, each of which begins a line.
+    pub(super) fn fields(&mut self, label: &str, values: impl IntoIterator<Item = Text>) {
+        let mut label = Cell::new(label).add_attribute(Attribute::Bold);
+        for value in values {
+            self.table.add_row(vec![label, value.cell()]);
+            label = Cell::new("");
+        }
+    }
+
+    /// The table as text, with a line feed at its end.
+    pub(super) fn render(&mut self) -> String {
+        if self.table.is_empty() {
+            // Rule, header, rule: nothing below.
+            self.table.style_mut().bottom_border = LineStyle::none();
+        }
+        let mut text = self.table.to_string();
+        text.push('\n');
+        text
+    }
+
+    /// Writes the table.
+    pub(super) fn write(&mut self, out: Out<'_>) -> io::Result<()> {
+        out.write_all(self.render().as_bytes())
+    }
+}
+
+/// Colour of a task's state.
+pub(super) const fn task_color(state: client::TaskState) -> Color {
+    match state {
+        client::TaskState::Finished => Color::Green,
+        client::TaskState::Failed => Color::Red,
+        client::TaskState::Running => Color::Yellow,
+        client::TaskState::Canceled => Color::Magenta,
+        client::TaskState::Waiting => Color::Cyan,
+        client::TaskState::Aborted => Color::Blue,
+    }
+}
+
+/// A task's state in its colour.
+pub(super) fn task_state(state: client::TaskState) -> Text {
+    Text::colored(task_state_name(state), task_color(state))
+}
+
+/// A job's state in its colour.
+pub(super) fn job_state(state: JobState) -> Text {
+    let color = match state {
+        JobState::Finished => Color::Green,
+        JobState::Failed => Color::Red,
+        JobState::Running => Color::Yellow,
+        JobState::Canceled => Color::Magenta,
+        JobState::Waiting | JobState::Opened => Color::Cyan,
+        JobState::Aborted => Color::Blue,
+    };
+    Text::colored(job_state_name(state), color)
+}
+
+/// A worker's state in its colour.
+pub(super) fn worker_state_text(worker: &client::WorkerInfo) -> Text {
+    use client::worker_info::State;
+    let state = worker_state(worker);
+    let color = match state {
+        State::Running => Color::Green,
+        State::ConnectionLost | State::HeartbeatLost => Color::Red,
+        State::IdleTimeout | State::TimeLimitReached => Color::Cyan,
+        State::Stopped => Color::Magenta,
+    };
+    Text::colored(worker_state_name(state), color)
+}

@@ -1,0 +1,292 @@
+//! Tables about jobs.
+
+use std::io;
+
+use comfy_table::Color;
+use hq_protocol::client;
+
+use super::grid::{Grid, Text, job_state, task_color, task_state};
+use super::template;
+use crate::args::job::JobState;
+use crate::output::format::{elapsed, id_array, lossy, short_name, short_words, utc_seconds};
+use crate::output::view::{self, hostnames};
+use crate::output::{JobCounts, JobInfoSink, JobListView, Out};
+
+/// Columns of the bar in `job info`.
+const BAR_WIDTH: usize = 40;
+
+/// `job list`.
+pub(super) fn write_list(out: Out<'_>, colors: bool, view: JobListView<'_>) -> io::Result<()> {
+    let mut header = vec!["ID", "Name", "State", "Tasks"];
+    if view.with_reason {
+        header.push("Cancel Reason");
+    }
+    let mut grid = Grid::horizontal(colors, &header, 1);
+    for job in view.jobs {
+        let mark = if job.is_open { "*" } else { "" };
+        let mut cells = vec![
+            format!("{mark}{}", job.id).into(),
+            short_name(&job.name).into(),
+            job_state(view::job_state(job)),
+            job.task_count.to_string().into(),
+        ];
+        if view.with_reason {
+            cells.push(job.cancel_reason.clone().unwrap_or_default().into());
+        }
+        grid.row(cells);
+    }
+    grid.write(out)?;
+    if view.jobs.iter().any(|job| job.is_open) {
+        writeln!(out, "* = Open jobs")?;
+    }
+    if !view.is_all && view.jobs.len() < view.total {
+        let (verb, plural) = if view.total == 1 {
+            ("is", "")
+        } else {
+            ("are", "s")
+        };
+        writeln!(
+            out,
+            "There {verb} {} job{plural} in total. Use `--all` to display all jobs.",
+            view.total
+        )?;
+    }
+    Ok(())
+}
+
+/// `job summary`.
+pub(super) fn write_summary(out: Out<'_>, colors: bool, counts: JobCounts) -> io::Result<()> {
+    let mut grid = Grid::horizontal(colors, &["Status", "Count"], 0);
+    grid.align_right(1);
+    let states = [
+        JobState::Running,
+        JobState::Waiting,
+        JobState::Finished,
+        JobState::Failed,
+        JobState::Aborted,
+        JobState::Canceled,
+    ];
+    for (state, (_, count)) in states.into_iter().zip(counts.rows()) {
+        grid.row([job_state(state), count.to_string().into()]);
+    }
+    grid.write(out)
+}
+
+/// `job info`.
+pub(super) struct JobInfos<'a> {
+    out: Out<'a>,
+    colors: bool,
+}
+
+impl<'a> JobInfos<'a> {
+    pub(super) fn new(out: Out<'a>, colors: bool) -> Self {
+        Self { out, colors }
+    }
+}
+
+impl JobInfoSink for JobInfos<'_> {
+    fn job(&mut self, job: &client::JobDetail) -> io::Result<()> {
+        let summary = job.summary.clone().unwrap_or_default();
+        let mut grid = Grid::vertical(self.colors);
+        grid.field("ID", summary.id.to_string());
+        grid.field("Name", summary.name.as_str());
+        let bar = add_state(&mut grid, &summary);
+        grid.field(
+            "Cancel Reason",
+            summary.cancel_reason.clone().unwrap_or_default(),
+        );
+        grid.field("Session", if summary.is_open { "open" } else { "closed" });
+        grid.field("Tasks", tasks_text(job, &summary));
+        grid.field("Workers", workers_text(job));
+        if let Some(submit) = view::single_array(job) {
+            add_definition(&mut grid, submit, summary.id);
+        }
+        grid.field("Submission date", utc_seconds(job.submitted_unix_ns));
+        if let [submit] = job.submits.as_slice() {
+            grid.field("Submission directory", lossy(&submit.submit_dir));
+        }
+        let end = view::finished_at(job).unwrap_or(job.now_unix_ns);
+        grid.field("Makespan", short_words(elapsed(job.submitted_unix_ns, end)));
+        let mut text = grid.render();
+        if let (Some(bar), true) = (bar, self.colors) {
+            text = text.replacen(&bar.plain(), &bar.colored(), 1);
+        }
+        self.out.write_all(text.as_bytes())?;
+        write_failed(self.out, self.colors, job, &summary)
+    }
+
+    fn tasks(&mut self, _page: &client::TaskPageReply) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Counts in the order in which `job info` names them.
+fn named_counts(stats: client::TaskStats) -> [(client::TaskState, u32); 6] {
+    [
+        (client::TaskState::Running, stats.running),
+        (client::TaskState::Failed, stats.failed),
+        (client::TaskState::Finished, stats.finished),
+        (client::TaskState::Canceled, stats.canceled),
+        (client::TaskState::Waiting, stats.waiting),
+        (client::TaskState::Aborted, stats.aborted),
+    ]
+}
+
+fn add_state(grid: &mut Grid, summary: &client::JobSummary) -> Option<Bar> {
+    let state = view::job_state(summary);
+    if summary.task_count == 1 {
+        grid.field("State", job_state(state));
+        return None;
+    }
+    let stats = summary.stats.unwrap_or_default();
+    let bar = Bar::new(stats, summary.task_count);
+    let counts = named_counts(stats)
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(state, count)| {
+            Text::colored(
+                format!("{} ({count})", view::task_state_name(state)),
+                task_color(state),
+            )
+        });
+    grid.fields("State", std::iter::once(bar.plain().into()).chain(counts));
+    Some(bar)
+}
+
+/// A bar with one segment per state.
+struct Bar {
+    /// Colour and length of each segment; together at most [`BAR_WIDTH`].
+    segments: Vec<(Color, usize)>,
+}
+
+impl Bar {
+    fn new(stats: client::TaskStats, total: u32) -> Self {
+        let shares = [
+            (client::TaskState::Canceled, stats.canceled),
+            (client::TaskState::Failed, stats.failed),
+            (client::TaskState::Finished, stats.finished),
+            (client::TaskState::Running, stats.running),
+            (client::TaskState::Aborted, stats.aborted),
+        ];
+        let mut left = BAR_WIDTH;
+        let mut segments = Vec::new();
+        for (state, count) in shares {
+            let share = (count as usize * BAR_WIDTH)
+                .div_ceil(total.max(1) as usize)
+                .min(left);
+            left -= share;
+            segments.push((task_color(state), share));
+        }
+        Self { segments }
+    }
+
+    fn filled(&self) -> usize {
+        self.segments.iter().map(|(_, length)| length).sum()
+    }
+
+    fn plain(&self) -> String {
+        let filled = self.filled();
+        format!("[{}{}]", "#".repeat(filled), ".".repeat(BAR_WIDTH - filled))
+    }
+
+    fn colored(&self) -> String {
+        let mut text = "[".to_owned();
+        for (color, length) in &self.segments {
+            if *length > 0 {
+                let style = ansi(*color);
+                text.push_str(&format!("{style}{}{style:#}", "#".repeat(*length)));
+            }
+        }
+        text.push_str(&".".repeat(BAR_WIDTH - self.filled()));
+        text.push(']');
+        text
+    }
+}
+
+fn ansi(color: Color) -> anstyle::Style {
+    let color = match color {
+        Color::Green => anstyle::AnsiColor::Green,
+        Color::Red => anstyle::AnsiColor::Red,
+        Color::Yellow => anstyle::AnsiColor::Yellow,
+        Color::Magenta => anstyle::AnsiColor::Magenta,
+        Color::Blue => anstyle::AnsiColor::Blue,
+        _ => anstyle::AnsiColor::Cyan,
+    };
+    anstyle::Style::new().fg_color(Some(color.into()))
+}
+
+fn tasks_text(job: &client::JobDetail, summary: &client::JobSummary) -> String {
+    if summary.task_count == 0 {
+        return "0".to_owned();
+    }
+    let as_given = view::single_array(job).and_then(|submit| submit.ids.as_ref());
+    let ids = as_given
+        .or(job.task_ids.as_ref())
+        .map(id_array)
+        .unwrap_or_default();
+    format!("{}; Ids: {ids}", summary.task_count)
+}
+
+fn workers_text(job: &client::JobDetail) -> String {
+    let names: Vec<&str> = hostnames(&job.workers).collect();
+    let shown = names.join(",");
+    if job.worker_count as usize > names.len() {
+        return format!("{shown}, … ({} total)", job.worker_count);
+    }
+    shown
+}
+
+fn add_definition(grid: &mut Grid, submit: &client::SubmitInfo, job: u32) {
+    let Some(task) = submit.templates.first() else {
+        return;
+    };
+    let path = |bytes: &[u8]| view::job_path(bytes, job);
+    grid.field("Resources", template::resources(task));
+    grid.field("Pin", template::pin(task));
+    grid.field("Priority", task.priority.to_string());
+    grid.field("Command", template::command(task));
+    grid.field("Stdout", template::stdio(task.stdout.as_ref(), path));
+    grid.field("Stderr", template::stdio(task.stderr.as_ref(), path));
+    grid.field("Environment", template::environment(task));
+    grid.field("Working directory", path(&task.cwd));
+    grid.field("Task time limit", template::time_limit(task));
+    grid.field("Crash limit", template::crash_limit(task));
+}
+
+fn write_failed(
+    out: Out<'_>,
+    colors: bool,
+    job: &client::JobDetail,
+    summary: &client::JobSummary,
+) -> io::Result<()> {
+    let count = summary.stats.unwrap_or_default().failed;
+    if count == 0 {
+        return Ok(());
+    }
+    let mut grid = Grid::horizontal(colors, &["Task ID", "Worker", "Error"], 0);
+    for task in &job.failed {
+        let workers: Vec<&str> = hostnames(&task.workers).collect();
+        grid.row([
+            task.id.to_string().into(),
+            workers.join("\n").into(),
+            Text::colored(task.error.as_str(), task_color(client::TaskState::Failed)),
+        ]);
+    }
+    grid.write(out)?;
+    let shown = job.failed.len();
+    let suffix = if count as usize > shown {
+        format!(" ({shown} shown)")
+    } else {
+        String::new()
+    };
+    writeln!(out, "{count} tasks failed.{suffix}")
+}
+
+/// State of a task for rows of other tables.
+pub(super) fn state_cell(info: &client::TaskInfo) -> Text {
+    task_state(view::task_state(info.state))
+}

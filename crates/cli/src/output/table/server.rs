@@ -1,0 +1,36 @@
+//! Tables about the server.
+
+use std::io;
+use std::path::Path;
+
+use hq_protocol::client;
+
+use super::grid::Grid;
+use crate::output::Out;
+use crate::output::format::utc_seconds;
+
+/// `server info`, and `server start` with its directory.
+pub(super) fn write_info(
+    out: Out<'_>,
+    colors: bool,
+    info: &client::ServerInfo,
+    server_dir: Option<&Path>,
+) -> io::Result<()> {
+    let mut grid = Grid::vertical(colors);
+    if let Some(dir) = server_dir {
+        grid.field("Server directory", dir.display().to_string());
+    }
+    grid.field("Server UID", info.server_uid.as_str());
+    grid.field("Client host", info.client_host.as_str());
+    grid.field("Client port", info.client_port.to_string());
+    grid.field("Worker host", info.worker_host.as_str());
+    grid.field("Worker port", info.worker_port.to_string());
+    grid.field("Version", info.version.as_str());
+    grid.field("Pid", info.pid.to_string());
+    grid.field("Start date", utc_seconds(info.start_unix_ns));
+    grid.field(
+        "Journal path",
+        info.journal_path.clone().unwrap_or_default(),
+    );
+    grid.write(out)
+}

@@ -1,0 +1,163 @@
+//! Tables about tasks.
+
+use std::io;
+
+use hq_protocol::{client, common};
+
+use super::grid::{Grid, Text, task_color};
+use super::job::state_cell;
+use super::template;
+use crate::output::format::{cut, elapsed, local_seconds, lossy, short_words};
+use crate::output::view::{self, hostnames};
+use crate::output::{Out, TaskInfoSink, TaskListSink, TaskListView};
+
+/// Characters of an error in `task list`.
+const LIST_ERROR_MAX: usize = 16;
+
+/// Characters of an error in `task info`.
+const INFO_ERROR_MAX: usize = 237;
+
+/// `task list`. A table cannot be written before its widest cell is known, so rows are collected.
+pub(super) struct TaskLists<'a> {
+    out: Out<'a>,
+    grid: Grid,
+    view: TaskListView,
+    is_cut: bool,
+}
+
+impl<'a> TaskLists<'a> {
+    pub(super) fn new(out: Out<'a>, colors: bool, view: TaskListView) -> Self {
+        let header = ["Job ID", "Task ID", "State", "Worker", "Makespan", "Error"];
+        let grid = if view.is_single_job {
+            Grid::horizontal(colors, &header[1..], 1)
+        } else {
+            Grid::horizontal(colors, &header, 2)
+        };
+        Self {
+            out,
+            grid,
+            view,
+            is_cut: false,
+        }
+    }
+}
+
+impl TaskListSink for TaskLists<'_> {
+    fn job(&mut self, _job: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()> {
+        for task in &page.tasks {
+            let (error, is_cut) = error_text(task, LIST_ERROR_MAX, self.view.is_verbose);
+            self.is_cut |= is_cut;
+            let workers: Vec<&str> = hostnames(&task.workers).collect();
+            let mut cells = vec![
+                task.id.to_string().into(),
+                state_cell(task),
+                workers.join("\n").into(),
+                makespan(task, page.now_unix_ns).into(),
+                error,
+            ];
+            if !self.view.is_single_job {
+                cells.insert(0, page.job.to_string().into());
+            }
+            self.grid.row(cells);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<bool> {
+        self.grid.write(self.out)?;
+        Ok(self.is_cut)
+    }
+}
+
+fn makespan(task: &client::TaskInfo, now_unix_ns: i64) -> String {
+    let state = view::task_state(task.state);
+    let Some(started) = task.started_unix_ns.filter(|_| view::shows_run(state)) else {
+        return String::new();
+    };
+    let end = task.finished_unix_ns.unwrap_or(now_unix_ns);
+    short_words(elapsed(started, end))
+}
+
+fn error_text(task: &client::TaskInfo, length_max: usize, is_verbose: bool) -> (Text, bool) {
+    let error = task.error.as_deref().unwrap_or_default();
+    let color = task_color(client::TaskState::Failed);
+    match cut(error, length_max) {
+        Some(short) if !is_verbose => (Text::colored(short, color), true),
+        Some(_) | None => (Text::colored(error, color), false),
+    }
+}
+
+/// `task info`.
+pub(super) struct TaskInfos<'a> {
+    out: Out<'a>,
+    colors: bool,
+    is_verbose: bool,
+}
+
+impl<'a> TaskInfos<'a> {
+    pub(super) fn new(out: Out<'a>, colors: bool, is_verbose: bool) -> Self {
+        Self {
+            out,
+            colors,
+            is_verbose,
+        }
+    }
+
+    fn task(
+        &mut self,
+        task: &client::TaskInfo,
+        definition: &common::TaskTemplate,
+        now_unix_ns: i64,
+    ) -> io::Result<()> {
+        let state = view::task_state(task.state);
+        let local = |at: Option<i64>| {
+            at.filter(|_| view::shows_run(state))
+                .map(local_seconds)
+                .unwrap_or_default()
+        };
+        let paths = task.paths.clone().unwrap_or_default();
+        let workers: Vec<&str> = hostnames(&task.workers).collect();
+        let deps: Vec<String> = task.deps.iter().map(u32::to_string).collect();
+        let mut grid = Grid::vertical(self.colors);
+        grid.field("Task ID", task.id.to_string());
+        grid.field("State", state_cell(task));
+        grid.field("Command", template::command(definition));
+        grid.field("Environment", template::environment(definition));
+        grid.field("Worker", workers.join("\n"));
+        grid.field("Start", local(task.started_unix_ns));
+        grid.field("End", local(task.finished_unix_ns));
+        grid.field("Makespan", makespan(task, now_unix_ns));
+        grid.field("Workdir", lossy(&paths.cwd));
+        grid.field("Stdout", template::stdio(paths.stdout.as_ref(), lossy));
+        grid.field("Stderr", template::stdio(paths.stderr.as_ref(), lossy));
+        grid.field("Time limit", template::time_limit(definition));
+        grid.field("Resources", template::resources(definition));
+        grid.field("Priority", definition.priority.to_string());
+        grid.field("Pin", template::pin(definition));
+        grid.field("Task dir", if definition.task_dir { "yes" } else { "no" });
+        grid.field("Crash limit", template::crash_limit(definition));
+        grid.field("Dependencies", deps.join(","));
+        grid.field("Error", error_text(task, INFO_ERROR_MAX, self.is_verbose).0);
+        grid.write(self.out)
+    }
+}
+
+impl TaskInfoSink for TaskInfos<'_> {
+    fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()> {
+        let unknown = common::TaskTemplate::default();
+        for task in &page.tasks {
+            let index = usize::try_from(task.template).unwrap_or(usize::MAX);
+            let definition = page.templates.get(index).unwrap_or(&unknown);
+            self.task(task, definition, page.now_unix_ns)?;
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! Cells that describe what a task is, shared by `job info` and `task info`.
+
+use std::time::Duration;
+
+use hq_protocol::common;
+
+use crate::output::format::{amount, lossy, words, wrap};
+use crate::output::view::{self, CrashLimitView};
+
+/// Columns after which an argument is continued on the next line.
+const ARGUMENT_WIDTH: usize = 80;
+
+/// One argument per line; long ones are wrapped.
+pub(super) fn command(template: &common::TaskTemplate) -> String {
+    let mut lines = Vec::new();
+    for arg in &template.args {
+        for line in lossy(arg).split('\n') {
+            lines.extend(wrap(line, ARGUMENT_WIDTH));
+        }
+    }
+    lines.join("\n")
+}
+
+/// The user's variables, one per line.
+pub(super) fn environment(template: &common::TaskTemplate) -> String {
+    let mut lines: Vec<String> = template
+        .env
+        .iter()
+        .filter(|variable| !variable.name.starts_with(b"HQ_"))
+        .map(|variable| format!("{}={}", lossy(&variable.name), lossy(&variable.value)))
+        .collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+/// What the task needs, one resource per line, variants below each other.
+pub(super) fn resources(template: &common::TaskTemplate) -> String {
+    let is_single = template.requests.len() == 1;
+    let mut blocks = Vec::new();
+    for (i, request) in template.requests.iter().enumerate() {
+        let mut lines = request_lines(request);
+        if !is_single {
+            lines.insert(0, format!("# Variant {}", i + 1));
+        }
+        blocks.push(lines.join("\n"));
+    }
+    blocks.join("\n\n")
+}
+
+fn request_lines(request: &common::ResourceRequest) -> Vec<String> {
+    if request.n_nodes > 0 {
+        return vec![format!("nodes: {}", request.n_nodes)];
+    }
+    let mut lines: Vec<String> = request
+        .entries
+        .iter()
+        .map(|entry| {
+            let policy = match view::policy(entry) {
+                common::Policy::All => return format!("{}: all", entry.resource),
+                common::Policy::Compact => "compact",
+                common::Policy::ForceCompact => "compact!",
+                common::Policy::Tight => "tight",
+                common::Policy::ForceTight => "tight!",
+                common::Policy::Scatter => "scatter",
+            };
+            format!(
+                "{}: {} {policy}",
+                entry.resource,
+                amount(entry.amount_units)
+            )
+        })
+        .collect();
+    lines.sort_unstable();
+    if request.weight_units != 10_000 && request.weight_units != 0 {
+        lines.push(format!("[weight: {}]", amount(request.weight_units.into())));
+    }
+    lines
+}
+
+/// `none`, `taskset` or `omp`.
+pub(super) fn pin(template: &common::TaskTemplate) -> &'static str {
+    match view::pin(template) {
+        common::PinMode::None => "none",
+        common::PinMode::Taskset => "taskset",
+        common::PinMode::OpenMp => "omp",
+    }
+}
+
+/// A number or a word.
+pub(super) fn crash_limit(template: &common::TaskTemplate) -> String {
+    match view::crash_limit(template) {
+        CrashLimitView::Number(number) => number.to_string(),
+        CrashLimitView::Word(word) => word.to_owned(),
+    }
+}
+
+/// `None` or words.
+pub(super) fn time_limit(template: &common::TaskTemplate) -> String {
+    template
+        .time_limit_ns
+        .map_or_else(|| "None".to_owned(), |ns| words(Duration::from_nanos(ns)))
+}
+
+/// A path, `<None>` or `<Stream>`.
+pub(super) fn stdio(stdio: Option<&common::Stdio>, path: impl Fn(&[u8]) -> String) -> String {
+    let Some(stdio) = stdio else {
+        return String::new();
+    };
+    match view::stdio_kind(stdio) {
+        common::stdio::Kind::None => "<None>".to_owned(),
+        common::stdio::Kind::File => path(&stdio.path),
+        common::stdio::Kind::Stream => "<Stream>".to_owned(),
+    }
+}

@@ -1,0 +1,91 @@
+//! The shape of every output, as snapshots. Times, ids and paths are fixed by the messages.
+
+use super::*;
+
+mod job;
+mod sample;
+mod task;
+mod worker;
+
+const MODES: [OutputMode; 3] = [OutputMode::Cli, OutputMode::Json, OutputMode::Quiet];
+
+/// What one mode prints, without colours.
+fn print(mode: OutputMode, render: impl FnOnce(&dyn Output, Out<'_>) -> io::Result<()>) -> String {
+    let output = for_mode(mode, false);
+    let mut bytes = Vec::new();
+    render(&*output, &mut bytes).expect("memory does not fail");
+    let text = String::from_utf8(bytes).expect("utf-8");
+    assert!(!text.contains('\x1b'), "no escape sequence without colours");
+    text
+}
+
+/// What all three modes print, one below the other.
+fn print_all(render: impl Fn(&dyn Output, Out<'_>) -> io::Result<()>) -> String {
+    MODES.map(|mode| print(mode, &render)).join("---\n")
+}
+
+#[test]
+fn server_info_in_every_mode() {
+    let info = sample::server();
+    insta::assert_snapshot!(print_all(|o, out| o.server_info(out, &info, Some(Path::new("/home/u/.hq-server")))), @r#"
+    +------------------+-------------------------+
+    | Server directory | /home/u/.hq-server      |
+    | Server UID       | hY0C00                  |
+    | Client host      | login1                  |
+    | Client port      | 35973                   |
+    | Worker host      | login1                  |
+    | Worker port      | 35435                   |
+    | Version          | 0.1.0-dev               |
+    | Pid              | 28998                   |
+    | Start date       | 2026-11-21 08:15:48 UTC |
+    | Journal path     |                         |
+    +------------------+-------------------------+
+    ---
+    {
+      "client_host": "login1",
+      "client_port": 35973,
+      "journal_path": null,
+      "pid": 28998,
+      "server_dir": "/home/u/.hq-server",
+      "server_uid": "hY0C00",
+      "start_date": "2026-11-21T08:15:48.261653512Z",
+      "version": "0.1.0-dev",
+      "worker_host": "login1",
+      "worker_port": 35435
+    }
+    ---
+    /home/u/.hq-server
+    "#);
+    insta::assert_snapshot!(print(OutputMode::Quiet, |o, out| o.server_info(out, &info, None)), @"");
+    let json = print(OutputMode::Json, |o, out| o.server_info(out, &info, None));
+    assert!(json.contains("\"server_dir\": null"));
+}
+
+#[test]
+fn commands_without_output_print_an_object_in_json() {
+    assert_eq!(
+        MODES.map(|mode| print(mode, |o, out| o.done(out))),
+        ["", "{}\n", ""]
+    );
+}
+
+#[test]
+fn colours_are_used_only_on_demand() {
+    let jobs = [sample::summary(1, "work", false, sample::stats(0, 2, 1))];
+    let jobs: Vec<_> = jobs.iter().collect();
+    let view = JobListView {
+        jobs: &jobs,
+        total: 1,
+        with_reason: false,
+        is_all: true,
+    };
+    let mut bytes = Vec::new();
+    for_mode(OutputMode::Cli, true)
+        .job_list(&mut bytes, view)
+        .expect("memory");
+    let text = String::from_utf8(bytes).expect("utf-8");
+    assert!(
+        text.contains("\x1b[1m") && text.contains("FAILED"),
+        "{text:?}"
+    );
+}

@@ -1,0 +1,178 @@
+//! What messages mean for people: states and counts that the server leaves to be derived.
+
+use hq_protocol::{client, common};
+
+use crate::args::job::JobState;
+
+/// Words of a job's state.
+pub(crate) const fn job_state_name(state: JobState) -> &'static str {
+    match state {
+        JobState::Waiting => "WAITING",
+        JobState::Running => "RUNNING",
+        JobState::Finished => "FINISHED",
+        JobState::Failed => "FAILED",
+        JobState::Canceled => "CANCELED",
+        JobState::Aborted => "ABORTED",
+        JobState::Opened => "OPENED",
+    }
+}
+
+/// State of a job: the first rule that holds.
+pub(crate) fn job_state(job: &client::JobSummary) -> JobState {
+    let stats = job.stats.unwrap_or_default();
+    if stats.running > 0 {
+        JobState::Running
+    } else if stats.waiting > 0 {
+        JobState::Waiting
+    } else if stats.failed > 0 {
+        JobState::Failed
+    } else if stats.aborted > 0 {
+        JobState::Aborted
+    } else if stats.canceled > 0 {
+        JobState::Canceled
+    } else if job.is_open {
+        JobState::Opened
+    } else {
+        JobState::Finished
+    }
+}
+
+/// Whether no task of the job is waiting or running.
+pub(crate) fn is_idle(job: &client::JobSummary) -> bool {
+    let stats = job.stats.unwrap_or_default();
+    stats.running == 0 && stats.waiting == 0
+}
+
+/// State of a task; a state of a newer server counts as waiting.
+pub(crate) fn task_state(state: i32) -> client::TaskState {
+    client::TaskState::try_from(state).unwrap_or(client::TaskState::Waiting)
+}
+
+/// Upper-case word of a task's state.
+pub(crate) const fn task_state_name(state: client::TaskState) -> &'static str {
+    match state {
+        client::TaskState::Waiting => "WAITING",
+        client::TaskState::Running => "RUNNING",
+        client::TaskState::Finished => "FINISHED",
+        client::TaskState::Failed => "FAILED",
+        client::TaskState::Canceled => "CANCELED",
+        client::TaskState::Aborted => "ABORTED",
+    }
+}
+
+/// Whether the times and workers of a task in this state are shown.
+pub(crate) const fn shows_run(state: client::TaskState) -> bool {
+    match state {
+        client::TaskState::Running | client::TaskState::Finished | client::TaskState::Failed => {
+            true
+        }
+        client::TaskState::Waiting | client::TaskState::Canceled | client::TaskState::Aborted => {
+            false
+        }
+    }
+}
+
+/// State of a worker; a state of a newer server counts as lost.
+pub(crate) fn worker_state(worker: &client::WorkerInfo) -> client::worker_info::State {
+    use client::worker_info::State;
+    State::try_from(worker.state).unwrap_or(State::ConnectionLost)
+}
+
+/// Word of a worker's state.
+pub(crate) const fn worker_state_name(state: client::worker_info::State) -> &'static str {
+    use client::worker_info::State;
+    match state {
+        State::Running => "RUNNING",
+        State::ConnectionLost => "CONNECTION LOST",
+        State::HeartbeatLost => "HEARTBEAT LOST",
+        State::IdleTimeout => "IDLE TIMEOUT",
+        State::Stopped => "STOPPED",
+        State::TimeLimitReached => "TIME LIMIT REACHED",
+    }
+}
+
+/// The only array submit of a job that has exactly one submit.
+pub(crate) fn single_array(job: &client::JobDetail) -> Option<&client::SubmitInfo> {
+    match job.submits.as_slice() {
+        [submit] if !submit.is_graph => Some(submit),
+        _ => None,
+    }
+}
+
+/// When the job ended. An open job without unfinished tasks ends "now" at any time.
+pub(crate) fn finished_at(job: &client::JobDetail) -> Option<i64> {
+    let summary = job.summary.as_ref()?;
+    if summary.is_open && is_idle(summary) {
+        return Some(job.finished_unix_ns.unwrap_or(job.now_unix_ns));
+    }
+    job.finished_unix_ns
+}
+
+/// Names of the workers, by id.
+pub(crate) fn hostnames(workers: &[client::WorkerRef]) -> impl Iterator<Item = &str> {
+    workers.iter().map(|worker| worker.hostname.as_str())
+}
+
+/// A path of a submit with the job's id filled in, which was unknown when it was submitted.
+pub(crate) fn job_path(path: &[u8], job: u32) -> String {
+    let id = job.to_string();
+    let replaced = crate::submit::placeholder::replace(path, &[("JOB_ID", id.as_bytes())]);
+    String::from_utf8_lossy(&replaced).into_owned()
+}
+
+/// Kind of a standard stream; a kind of a newer server counts as none.
+pub(crate) fn stdio_kind(stdio: &common::Stdio) -> common::stdio::Kind {
+    common::stdio::Kind::try_from(stdio.kind).unwrap_or(common::stdio::Kind::None)
+}
+
+/// Policy of a request; a policy of a newer server counts as compact.
+pub(crate) fn policy(entry: &common::ResourceEntry) -> common::Policy {
+    common::Policy::try_from(entry.policy).unwrap_or(common::Policy::Compact)
+}
+
+/// Cpu binding of a task.
+pub(crate) fn pin(template: &common::TaskTemplate) -> common::PinMode {
+    common::PinMode::try_from(template.pin).unwrap_or(common::PinMode::None)
+}
+
+/// A crash limit as people write it: a number or a word.
+pub(crate) enum CrashLimitView {
+    /// Number of survived crashes.
+    Number(u32),
+    /// `never-restart` or `unlimited`.
+    Word(&'static str),
+}
+
+/// Crash limit of a task.
+pub(crate) fn crash_limit(template: &common::TaskTemplate) -> CrashLimitView {
+    use common::crash_limit::Kind;
+    let limit = template.crash_limit.unwrap_or_default();
+    match Kind::try_from(limit.kind).unwrap_or(Kind::Max) {
+        Kind::Max => CrashLimitView::Number(limit.max),
+        Kind::NeverRestart => CrashLimitView::Word("never-restart"),
+        Kind::Unlimited => CrashLimitView::Word("unlimited"),
+    }
+}
+
+/// Batch system of an allocation.
+pub(crate) fn manager(allocation: &common::Allocation) -> common::BatchSystem {
+    common::BatchSystem::try_from(allocation.manager).unwrap_or(common::BatchSystem::None)
+}
+
+/// Whether one condition of an explanation holds.
+pub(crate) fn item_fits(item: &client::ExplainItem) -> bool {
+    use client::explain_item::Item;
+    match &item.item {
+        Some(Item::Time(time)) => time
+            .remaining_ns
+            .is_none_or(|left| left >= time.min_time_ns),
+        Some(Item::Resource(resource)) => resource.worker_units >= resource.request_units,
+        Some(Item::Group(group)) => group.group_size >= group.n_nodes,
+        None => true,
+    }
+}
+
+/// Whether a worker can run a variant.
+pub(crate) fn variant_fits(variant: &client::VariantExplanation) -> bool {
+    variant.items.iter().all(item_fits)
+}
