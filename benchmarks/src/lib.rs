@@ -1,1 +1,7 @@
-//! placeholder
+//! Whole-system measurements: everything here runs real processes and compares within one run.
+
+#![forbid(unsafe_code)]
+
+pub mod baseline;
+pub mod cluster;
+pub mod stats;

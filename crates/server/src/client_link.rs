@@ -17,7 +17,9 @@ pub(crate) async fn serve<S>(mut connection: Connection<S>, shared: Shared)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    connection.set_limits(Limits { message_max: REQUEST_MAX });
+    connection.set_limits(Limits {
+        message_max: REQUEST_MAX,
+    });
     let (mut reader, mut writer) = connection.split();
     loop {
         let request = match reader.next::<client::Request>().await {
@@ -31,7 +33,9 @@ where
         let outcome = match ClientRequest::try_from(request) {
             Err(error) => {
                 let message = format!("Error: {error}");
-                writer.send(&reply(reply::Reply::Error(client::Error { message }))).await
+                writer
+                    .send(&reply(reply::Reply::Error(client::Error { message })))
+                    .await
             }
             Ok(request) => match answer(request, &shared, &mut reader, &mut writer).await {
                 Answer::Reply(message) => writer.send(&message).await,
@@ -65,21 +69,32 @@ where
 {
     let result = match request {
         ClientRequest::ServerStop => {
-            let sent = writer.send(&reply(reply::Reply::Done(client::Empty {}))).await;
+            let sent = writer
+                .send(&reply(reply::Reply::Done(client::Empty {})))
+                .await;
             shared.stop.notify_one();
-            return if sent.is_ok() { Answer::Sent } else { Answer::Hangup };
+            return if sent.is_ok() {
+                Answer::Sent
+            } else {
+                Answer::Hangup
+            };
         }
         ClientRequest::Command(Command::Watch(spec)) => {
             return watch(spec, shared, reader, writer).await;
         }
-        ClientRequest::Command(command) => {
-            shared.core.command(command).await.map(|answer| (&answer).into())
-        }
-        ClientRequest::Query(Query::ServerInfo) => {
-            Ok(reply(reply::Reply::ServerInfo(shared.info.as_ref().clone())))
-        }
+        ClientRequest::Command(command) => shared
+            .core
+            .command(command)
+            .await
+            .map(|answer| (&answer).into()),
+        ClientRequest::Query(Query::ServerInfo) => Ok(reply(reply::Reply::ServerInfo(
+            shared.info.as_ref().clone(),
+        ))),
         ClientRequest::Query(asked) => {
-            shared.core.query(move |view| reply(query::answer(view, &asked))).await
+            shared
+                .core
+                .query(move |view| reply(query::answer(view, &asked)))
+                .await
         }
     };
     match result {
@@ -98,7 +113,9 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let Ok((id, mut updates)) = shared.core.watch(spec).await else { return Answer::Hangup };
+    let Ok((id, mut updates)) = shared.core.watch(spec).await else {
+        return Answer::Hangup;
+    };
     loop {
         tokio::select! {
             update = updates.recv() => {

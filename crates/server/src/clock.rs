@@ -12,7 +12,9 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Self { origin: Instant::now() }
+        Self {
+            origin: Instant::now(),
+        }
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -21,7 +23,10 @@ impl Clock {
             .ok()
             .and_then(|since| i64::try_from(since.as_nanos()).ok())
             .unwrap_or(0);
-        Now { mono: Time(nanos(self.origin.elapsed())), wall: Timestamp(wall) }
+        Now {
+            mono: Time(nanos(self.origin.elapsed())),
+            wall: Timestamp(wall),
+        }
     }
 
     /// The instant of a monotonic time.

@@ -67,7 +67,11 @@ impl EmbeddedServer {
             idle_timeout: config.idle_timeout,
             stop: Arc::new(Notify::new()),
         };
-        Ok(Self { shared: SharedDebug(shared), links: JoinSet::new(), core: Some(thread) })
+        Ok(Self {
+            shared: SharedDebug(shared),
+            links: JoinSet::new(),
+            core: Some(thread),
+        })
     }
 
     /// What the server says of itself; hosts and ports are empty.

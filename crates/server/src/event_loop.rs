@@ -31,7 +31,11 @@ const WATCH_QUEUE_LEN: usize = 256;
 /// What reaches the core's thread.
 enum Event {
     Command(Command, oneshot::Sender<Reply>),
-    Watch(hq_core::server_state::WatchSpec, mpsc::Sender<client::WatchUpdate>, oneshot::Sender<RequestId>),
+    Watch(
+        hq_core::server_state::WatchSpec,
+        mpsc::Sender<client::WatchUpdate>,
+        oneshot::Sender<RequestId>,
+    ),
     Unwatch(RequestId),
     Query(Box<dyn FnOnce(&View<'_>) + Send>),
     WorkerConnected(Box<WorkerConfig>, oneshot::Sender<WorkerSeat>),
@@ -109,7 +113,8 @@ impl CoreHandle {
 
     pub(crate) async fn register(&self, config: WorkerConfig) -> Result<WorkerSeat, CoreGone> {
         let (tx, rx) = oneshot::channel();
-        self.send(Event::WorkerConnected(Box::new(config), tx)).await?;
+        self.send(Event::WorkerConnected(Box::new(config), tx))
+            .await?;
         rx.await.map_err(|_| CoreGone)
     }
 
@@ -133,7 +138,9 @@ impl CoreHandle {
 /// If the thread or its timer cannot be made.
 pub(crate) fn start(uid: &str) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
     let (tx, rx) = mpsc::channel(EVENT_QUEUE_LEN);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
     let core = Core {
         state: ServerState::new(uid),
         clock: Clock::new(),
@@ -164,7 +171,10 @@ impl Core {
         let mut batch = Vec::with_capacity(BATCH_LEN);
         let mut effects = Vec::new();
         loop {
-            let deadline = self.state.next_deadline().map(|time| self.clock.instant(time));
+            let deadline = self
+                .state
+                .next_deadline()
+                .map(|time| self.clock.instant(time));
             let timer = async {
                 match deadline {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -185,7 +195,11 @@ impl Core {
                 self.on_event(event, &mut effects);
             }
             let now = self.clock.now();
-            if self.state.next_deadline().is_some_and(|time| time <= now.mono) {
+            if self
+                .state
+                .next_deadline()
+                .is_some_and(|time| time <= now.mono)
+            {
                 self.state.apply(now, Input::Timer, &mut effects);
             }
             self.state.settle(now, &mut effects);
@@ -216,7 +230,10 @@ impl Core {
                 // What came before in this batch must be visible, effects included.
                 self.state.settle(now, effects);
                 self.carry_out(effects);
-                look(&View { state: &self.state, now });
+                look(&View {
+                    state: &self.state,
+                    now,
+                });
                 return;
             }
             Event::WorkerConnected(config, seat) => {
@@ -245,7 +262,9 @@ impl Core {
                     }
                 }
                 Effect::WatchUpdate(id, update) => {
-                    let Some((with_paths, updates)) = self.watches.get(&id) else { continue };
+                    let Some((with_paths, updates)) = self.watches.get(&id) else {
+                        continue;
+                    };
                     let done = update.done;
                     let message = query::watch_update(&self.state, &update, *with_paths);
                     if updates.try_send(message).is_err() || done {

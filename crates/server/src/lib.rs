@@ -6,8 +6,8 @@
 
 #![forbid(unsafe_code)]
 
-mod clock;
 mod client_link;
+mod clock;
 mod embedded;
 mod event_loop;
 mod listener;

@@ -39,7 +39,11 @@ pub(crate) fn bind(port: Option<u16>) -> io::Result<TcpListener> {
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3))?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(KEEPALIVE)
+            .with_interval(KEEPALIVE / 3),
+    )?;
     socket.set_tcp_user_timeout(Some(KEEPALIVE))
 }
 

@@ -23,9 +23,10 @@ pub(crate) fn answer(view: &View<'_>, query: &Query) -> Reply {
         Query::JobInfo(jobs) => Reply::JobInfos(job::infos(view, jobs)),
         Query::TaskPage(page) => Reply::TaskPage(task::page(view, page)),
         Query::TaskIds { jobs, states } => job::task_ids(view.state, jobs, states),
-        Query::Workers { workers, with_runtime } => {
-            Reply::Workers(worker::workers(view.state, workers, *with_runtime))
-        }
+        Query::Workers {
+            workers,
+            with_runtime,
+        } => Reply::Workers(worker::workers(view.state, workers, *with_runtime)),
         Query::Explain { job, task } => worker::explain(view, *job, *task),
     }
 }
@@ -50,8 +51,10 @@ pub(crate) fn watch_update(
                         .collect()
                 })
                 .unwrap_or_default();
-            let forgotten =
-                client::JobSummary { id: watched.job.as_u32(), ..client::JobSummary::default() };
+            let forgotten = client::JobSummary {
+                id: watched.job.as_u32(),
+                ..client::JobSummary::default()
+            };
             client::WatchedJob {
                 summary: Some(job.map_or(forgotten, job::summary)),
                 ended: watched.ended,
@@ -59,11 +62,16 @@ pub(crate) fn watch_update(
             }
         })
         .collect();
-    client::WatchUpdate { jobs, done: update.done }
+    client::WatchUpdate {
+        jobs,
+        done: update.done,
+    }
 }
 
 fn error(message: &str) -> Reply {
-    Reply::Error(client::Error { message: message.to_owned() })
+    Reply::Error(client::Error {
+        message: message.to_owned(),
+    })
 }
 
 fn resolve(state: &ServerState, job: JobRef) -> Option<JobId> {
@@ -74,6 +82,12 @@ fn resolve(state: &ServerState, job: JobRef) -> Option<JobId> {
 }
 
 fn worker_ref(state: &ServerState, id: hq_core::id::WorkerId) -> client::WorkerRef {
-    let hostname = state.workers().get(&id).map_or("", |worker| &worker.config.hostname);
-    client::WorkerRef { id: id.as_u32(), hostname: hostname.to_owned() }
+    let hostname = state
+        .workers()
+        .get(&id)
+        .map_or("", |worker| &worker.config.hostname);
+    client::WorkerRef {
+        id: id.as_u32(),
+        hostname: hostname.to_owned(),
+    }
 }

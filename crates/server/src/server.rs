@@ -89,7 +89,9 @@ pub struct Server {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("instance", &self.instance).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
     }
 }
 
@@ -123,15 +125,22 @@ impl Server {
         tracing::info!("Storing access file as '{}'", path.display());
         dir.publish(&instance)?;
         let info = server_info(&config.version, &access);
-        let (core, thread) =
-            event_loop::start(&info.server_uid).map_err(StartError::System)?;
+        let (core, thread) = event_loop::start(&info.server_uid).map_err(StartError::System)?;
         let shared = Shared {
             core,
             info: Arc::new(info),
             idle_timeout: config.idle_timeout,
             stop: Arc::new(Notify::new()),
         };
-        Ok(Self { dir, instance, access, client_listener, worker_listener, shared, core: thread })
+        Ok(Self {
+            dir,
+            instance,
+            access,
+            client_listener,
+            worker_listener,
+            shared,
+            core: thread,
+        })
     }
 
     /// What the server says of itself.
@@ -153,7 +162,15 @@ impl Server {
     ///
     /// If the link cannot be removed.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AccessError> {
-        let Self { dir, instance, access, client_listener, worker_listener, shared, core } = self;
+        let Self {
+            dir,
+            instance,
+            access,
+            client_listener,
+            worker_listener,
+            shared,
+            core,
+        } = self;
         let keys = (
             access.client.as_ref().and_then(|access| access.key.clone()),
             access.worker.as_ref().and_then(|access| access.key.clone()),
@@ -187,23 +204,35 @@ impl Server {
 /// Many connections need many descriptors; the hard limit is ours to use.
 fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
         tracing::debug!(%error, "cannot raise the limit of open files");
     }
 }
 
 async fn check_not_online(dir: &ServerDir, config: &ServerConfig) -> Result<(), StartError> {
-    let Ok((_, access)) = dir.load_access(&config.version) else { return Ok(()) };
-    let Some(client) = access.client else { return Ok(()) };
+    let Ok((_, access)) = dir.load_access(&config.version) else {
+        return Ok(());
+    };
+    let Some(client) = access.client else {
+        return Ok(());
+    };
     let probe = async {
-        let stream = TcpStream::connect((client.host.as_str(), client.port)).await.ok()?;
-        hq_protocol::connect(stream, Plane::Client, client.key.as_ref()).await.ok()
+        let stream = TcpStream::connect((client.host.as_str(), client.port))
+            .await
+            .ok()?;
+        hq_protocol::connect(stream, Plane::Client, client.key.as_ref())
+            .await
+            .ok()
     };
     match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
-        Ok(Some(_)) => {
-            Err(StartError::AlreadyOnline { dir: dir.root().to_path_buf(), hint: dir.hint() })
-        }
+        Ok(Some(_)) => Err(StartError::AlreadyOnline {
+            dir: dir.root().to_path_buf(),
+            hint: dir.hint(),
+        }),
         Ok(None) | Err(_) => {
             tracing::info!("No online server found, starting a new server");
             Ok(())
@@ -223,8 +252,16 @@ fn open(
     port: Option<u16>,
     given: Option<&AccessFile>,
 ) -> Result<TcpListener, StartError> {
-    let port = port.or_else(|| given.and_then(|file| part(plane, file)).map(|access| access.port));
-    listener::bind(port).map_err(|source| StartError::Listen { plane, port, source })
+    let port = port.or_else(|| {
+        given
+            .and_then(|file| part(plane, file))
+            .map(|access| access.port)
+    });
+    listener::bind(port).map_err(|source| StartError::Listen {
+        plane,
+        port,
+        source,
+    })
 }
 
 fn plane_access(
@@ -262,7 +299,10 @@ fn uid(given: Option<&AccessFile>) -> Result<ServerUid, AccessError> {
 }
 
 fn hostname() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn server_info(version: &str, access: &AccessFile) -> client::ServerInfo {
@@ -270,7 +310,11 @@ fn server_info(version: &str, access: &AccessFile) -> client::ServerInfo {
     let host = |access: Option<&Access>| access.map_or(String::new(), |a| a.host.clone());
     let port = |access: Option<&Access>| access.map_or(0, |a| u32::from(a.port));
     client::ServerInfo {
-        server_uid: access.server_uid.as_ref().map_or("", ServerUid::as_str).to_owned(),
+        server_uid: access
+            .server_uid
+            .as_ref()
+            .map_or("", ServerUid::as_str)
+            .to_owned(),
         client_host: host(client),
         client_port: port(client),
         worker_host: host(worker),

@@ -23,9 +23,13 @@ pub(crate) async fn serve<S>(mut connection: Connection<S>, shared: Shared)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    connection.set_limits(Limits { message_max: MESSAGE_MAX });
+    connection.set_limits(Limits {
+        message_max: MESSAGE_MAX,
+    });
     let (mut reader, mut writer) = connection.split();
-    let Some(seat) = register(&shared, &mut reader, &mut writer).await else { return };
+    let Some(seat) = register(&shared, &mut reader, &mut writer).await else {
+        return;
+    };
     let worker = seat.id;
     let sending = tokio::spawn(send_commands(seat, writer));
     receive(&shared, worker, &mut reader, &sending).await;
@@ -44,7 +48,9 @@ where
     W: AsyncWrite + Unpin,
 {
     let first = tokio::time::timeout(REGISTER_TIMEOUT, reader.next::<worker::ToServer>()).await;
-    let Ok(Ok(Some(message))) = first else { return None };
+    let Ok(Ok(Some(message))) = first else {
+        return None;
+    };
     let config = match FromWorker::try_from(message) {
         Ok(FromWorker::Register(config)) => config,
         Ok(FromWorker::Message(_)) => {
@@ -62,7 +68,13 @@ where
         server_uid: shared.info.server_uid.clone(),
         default_idle_timeout_ns: shared.idle_timeout.map(nanos),
     });
-    if writer.send(&worker::ToWorker { message: Some(registered) }).await.is_err() {
+    if writer
+        .send(&worker::ToWorker {
+            message: Some(registered),
+        })
+        .await
+        .is_err()
+    {
         let _ = shared.core.worker_gone(seat.id).await;
         return None;
     }
@@ -71,10 +83,16 @@ where
 
 async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>, reason: &str) {
     tracing::warn!(reason, "worker refused");
-    let refused = worker::Refused { reason: reason.to_owned() };
+    let refused = worker::Refused {
+        reason: reason.to_owned(),
+    };
     let message = to_worker::Message::Refused(refused);
     // Whether it hears of it or not, the connection is closed next.
-    let _ = writer.send(&worker::ToWorker { message: Some(message) }).await;
+    let _ = writer
+        .send(&worker::ToWorker {
+            message: Some(message),
+        })
+        .await;
 }
 
 /// Feeds messages to the core until the connection ends or the core closes it.

@@ -26,7 +26,9 @@ fn select<'a>(
 }
 
 pub(super) fn list(state: &ServerState, selector: &Selector) -> client::JobList {
-    let jobs = select(state, selector).filter_map(|(_, job)| job.map(summary)).collect();
+    let jobs = select(state, selector)
+        .filter_map(|(_, job)| job.map(summary))
+        .collect();
     client::JobList { jobs }
 }
 
@@ -63,7 +65,10 @@ pub(super) fn infos(view: &View<'_>, selector: &Selector) -> client::JobInfos {
 fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
     let single_array = matches!(
         job.submits.as_slice(),
-        [Submit { kind: SubmitKind::Array { .. }, .. }]
+        [Submit {
+            kind: SubmitKind::Array { .. },
+            ..
+        }]
     );
     let finished = if !job.is_idle() {
         None
@@ -96,13 +101,23 @@ fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
 
 fn submit_info(submit: &Submit) -> client::SubmitInfo {
     let (is_graph, ids, templates, graph_templates) = match &submit.kind {
-        SubmitKind::Array { template, .. } => {
-            (false, Some((&submit.ids).into()), vec![template.task.as_ref().into()], Vec::new())
-        }
-        SubmitKind::Graph { templates, template_of, graph } => {
+        SubmitKind::Array { template, .. } => (
+            false,
+            Some((&submit.ids).into()),
+            vec![template.task.as_ref().into()],
+            Vec::new(),
+        ),
+        SubmitKind::Graph {
+            templates,
+            template_of,
+            graph,
+        } => {
             let order = graph.order().iter();
             let of = order.filter_map(|index| template_of.get(*index as usize).copied());
-            let all = templates.iter().map(|template| template.task.as_ref().into()).collect();
+            let all = templates
+                .iter()
+                .map(|template| template.task.as_ref().into())
+                .collect();
             (true, None, all, of.collect())
         }
     };
@@ -119,9 +134,14 @@ fn submit_info(submit: &Submit) -> client::SubmitInfo {
 pub(super) fn task_ids(state: &ServerState, selector: &Selector, states: &[TaskState]) -> Reply {
     let mut jobs = Vec::new();
     for (id, job) in select(state, selector) {
-        let Some(job) = job else { return error("Error: Job Id not found") };
+        let Some(job) = job else {
+            return error("Error: Job Id not found");
+        };
         let ids = job.sorted_ids(|state| states.is_empty() || states.contains(&state));
-        jobs.push(client::JobTaskIds { job: id.as_u32(), ids: Some((&ids).into()) });
+        jobs.push(client::JobTaskIds {
+            job: id.as_u32(),
+            ids: Some((&ids).into()),
+        });
     }
     if jobs.is_empty() && *selector == Selector::Last {
         return error("Error: Job Id not found");

@@ -43,9 +43,17 @@ pub(super) fn page(view: &View<'_>, query: &TaskPageQuery) -> client::TaskPageRe
         now_unix_ns: view.now.wall.0,
         ..client::TaskPageReply::default()
     };
-    let Some(job) = id.and_then(|id| view.state.jobs().get(&id)) else { return reply };
+    let Some(job) = id.and_then(|id| view.state.jobs().get(&id)) else {
+        return reply;
+    };
     reply.job_found = true;
-    let mut page = Page { state: view.state, job, query, reply, templates: BTreeMap::new() };
+    let mut page = Page {
+        state: view.state,
+        job,
+        query,
+        reply,
+        templates: BTreeMap::new(),
+    };
     match &query.tasks {
         Some(ids) => page.add_selected(ids),
         None => page.add_all(),
@@ -55,7 +63,11 @@ pub(super) fn page(view: &View<'_>, query: &TaskPageQuery) -> client::TaskPageRe
 
 impl Page<'_> {
     fn limit(&self) -> u32 {
-        if self.query.limit == 0 { PAGE_MAX } else { self.query.limit.min(PAGE_MAX) }
+        if self.query.limit == 0 {
+            PAGE_MAX
+        } else {
+            self.query.limit.min(PAGE_MAX)
+        }
     }
 
     fn wants(&self, state: TaskState) -> bool {
@@ -89,7 +101,10 @@ impl Page<'_> {
                 }
                 let end = to.min(from.saturating_add(left));
                 for found in from..end {
-                    self.add_slot(TaskSlot { submit: number, index: found });
+                    self.add_slot(TaskSlot {
+                        submit: number,
+                        index: found,
+                    });
                 }
                 left -= end - from;
                 index = end;
@@ -99,7 +114,11 @@ impl Page<'_> {
             }
             if left == 0 {
                 let more_here = index < submit.tasks.len();
-                let next = if more_here { (number, index) } else { (number + 1, 0) };
+                let next = if more_here {
+                    (number, index)
+                } else {
+                    (number + 1, 0)
+                };
                 if (next.0 as usize) < self.job.submits.len() {
                     self.reply.next_cursor = Some(cursor(next.0, next.1));
                 }
@@ -111,10 +130,14 @@ impl Page<'_> {
     }
 
     fn add_slot(&mut self, slot: TaskSlot) {
-        let Some(submit) = self.job.submit(slot) else { return };
-        let (Some(phase), Some(id), Some(template)) =
-            (submit.tasks.phase(slot.index), submit.ids.get(slot.index), submit.template(slot.index))
-        else {
+        let Some(submit) = self.job.submit(slot) else {
+            return;
+        };
+        let (Some(phase), Some(id), Some(template)) = (
+            submit.tasks.phase(slot.index),
+            submit.ids.get(slot.index),
+            submit.template(slot.index),
+        ) else {
             return;
         };
         if !self.wants(phase.state()) {
@@ -129,8 +152,14 @@ impl Page<'_> {
         if with_definition {
             info.template = number;
             info.entry = submit.entry(slot.index).map(|entry| entry.to_vec().into());
-            let deps = submit.graph().map(|graph| graph.deps(slot.index)).unwrap_or_default();
-            info.deps = deps.iter().filter_map(|index| submit.ids.get(*index)).collect();
+            let deps = submit
+                .graph()
+                .map(|graph| graph.deps(slot.index))
+                .unwrap_or_default();
+            info.deps = deps
+                .iter()
+                .filter_map(|index| submit.ids.get(*index))
+                .collect();
         }
         self.reply.tasks.push(info);
     }
@@ -143,25 +172,32 @@ impl Page<'_> {
         if self.query.with_definition {
             self.reply.templates.push(template.task.as_ref().into());
         }
-        self.templates.insert(template.id, (number, PathPatterns::new(&template.task)));
+        self.templates
+            .insert(template.id, (number, PathPatterns::new(&template.task)));
         number
     }
 }
 
 /// Everything but paths and definition.
 fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) -> client::TaskInfo {
-    let task_state =
-        submit.tasks.phase(slot.index).map_or(TaskState::Waiting, hq_core::task::Phase::state);
+    let task_state = submit
+        .tasks
+        .phase(slot.index)
+        .map_or(TaskState::Waiting, hq_core::task::Phase::state);
     let mut info = client::TaskInfo {
         id: id.as_u32(),
         state: client::TaskState::from(task_state).into(),
         ..client::TaskInfo::default()
     };
-    let Some(record) = submit.tasks.record(slot.index) else { return info };
+    let Some(record) = submit.tasks.record(slot.index) else {
+        return info;
+    };
     info.instance = record.instance().as_u32();
     info.crash_count = record.crash_count();
-    let shows_run =
-        matches!(task_state, TaskState::Running | TaskState::Finished | TaskState::Failed);
+    let shows_run = matches!(
+        task_state,
+        TaskState::Running | TaskState::Finished | TaskState::Failed
+    );
     if shows_run {
         info.started_unix_ns = record.started().map(|time| time.0);
         info.finished_unix_ns = record.finished().map(|time| time.0);
@@ -177,7 +213,10 @@ fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) ->
         });
     }
     if task_state == TaskState::Failed {
-        info.error = submit.tasks.outcome(slot.index).map(|outcome| outcome.error_text());
+        info.error = submit
+            .tasks
+            .outcome(slot.index)
+            .map(|outcome| outcome.error_text());
     }
     info
 }
@@ -190,7 +229,10 @@ fn paths(
     slot: TaskSlot,
     patterns: &PathPatterns,
 ) -> Option<client::TaskPaths> {
-    let record = submit.tasks.record(slot.index).filter(|record| record.was_started())?;
+    let record = submit
+        .tasks
+        .record(slot.index)
+        .filter(|record| record.was_started())?;
     let paths = patterns.render(&PathValues {
         job: job.id,
         task: job.task_id(slot)?,
@@ -231,5 +273,10 @@ pub(super) fn ended(
     let patterns = submit.template(slot.index).filter(|_| with_paths);
     let paths = patterns
         .and_then(|template| paths(state, job, submit, slot, &PathPatterns::new(&template.task)));
-    Some(client::EndedTask { id: info.id, state: info.state, error: info.error, paths })
+    Some(client::EndedTask {
+        id: info.id,
+        state: info.state,
+        error: info.error,
+        paths,
+    })
 }

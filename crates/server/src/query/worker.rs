@@ -59,19 +59,33 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
     let Some(job) = resolve(state, job).and_then(|id| state.jobs().get(&id)) else {
         return error("Error: Job not found");
     };
-    let found = job.find(task).and_then(|slot| Some((slot, job.submit(slot)?)));
-    let Some((slot, submit)) = found else { return error("Error: Task not found") };
-    let task_state = submit.tasks.phase(slot.index).map(hq_core::task::Phase::state);
+    let found = job
+        .find(task)
+        .and_then(|slot| Some((slot, job.submit(slot)?)));
+    let Some((slot, submit)) = found else {
+        return error("Error: Task not found");
+    };
+    let task_state = submit
+        .tasks
+        .phase(slot.index)
+        .map(hq_core::task::Phase::state);
     if !matches!(task_state, Some(TaskState::Waiting | TaskState::Running)) {
         return error("Error: Explain command works only for tasks in WAITING or RUNNING state");
     }
     let class = submit
         .template(slot.index)
         .and_then(|template| state.classes().get(template.class));
-    let Some(class) = class else { return error("Error: Task not found") };
+    let Some(class) = class else {
+        return error("Error: Task not found");
+    };
     let group_size = |group: &str| {
-        let members = state.workers().values().filter(|other| other.is_connected());
-        let count = members.filter(|other| &*other.config.group == group).count();
+        let members = state
+            .workers()
+            .values()
+            .filter(|other| other.is_connected());
+        let count = members
+            .filter(|other| &*other.config.group == group)
+            .count();
         u32::try_from(count).unwrap_or(u32::MAX)
     };
     let workers = state
@@ -86,7 +100,10 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
                     items: conditions.iter().map(item).collect(),
                 })
                 .collect();
-            client::WorkerExplanation { worker: worker.id.as_u32(), variants }
+            client::WorkerExplanation {
+                worker: worker.id.as_u32(),
+                variants,
+            }
         })
         .collect();
     let graph = submit.graph();
@@ -107,14 +124,22 @@ fn item(condition: &Condition) -> client::ExplainItem {
             min_time_ns: nanos(*min),
             remaining_ns: remaining.map(nanos),
         }),
-        Condition::Resource { name, request, offer } => Item::Resource(client::ResourceAmount {
+        Condition::Resource {
+            name,
+            request,
+            offer,
+        } => Item::Resource(client::ResourceAmount {
             resource: name.to_string(),
             request_units: request.0,
             worker_units: offer.0,
         }),
-        Condition::Group { n_nodes, group_size } => {
-            Item::Group(client::GroupItem { n_nodes: *n_nodes, group_size: *group_size })
-        }
+        Condition::Group {
+            n_nodes,
+            group_size,
+        } => Item::Group(client::GroupItem {
+            n_nodes: *n_nodes,
+            group_size: *group_size,
+        }),
     };
     client::ExplainItem { item: Some(item) }
 }

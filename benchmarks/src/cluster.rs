@@ -1,0 +1,153 @@
+//! A server and a worker as separate processes of any binary that speaks hq's command line.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// How long server and worker may take to come up.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Server and worker that run until dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    binary: PathBuf,
+    dir: PathBuf,
+    server_pid: u32,
+    /// Server first.
+    children: Vec<Child>,
+}
+
+impl Cluster {
+    /// Starts both in `dir`, which must exist. `server_args` go to `server start`.
+    ///
+    /// # Errors
+    ///
+    /// If one of them does not come up in time.
+    pub fn start(binary: &Path, dir: &Path, cpus: u32, server_args: &[&str]) -> Result<Self> {
+        let mut cluster = Self {
+            binary: binary.into(),
+            dir: dir.into(),
+            server_pid: 0,
+            children: Vec::new(),
+        };
+        cluster.server_pid =
+            cluster.run_in_background(&[&["server", "start"], server_args].concat(), "server")?;
+        cluster.wait_until(&["server", "info"], |output| !output.is_empty())?;
+        let cpus = format!("--cpus={cpus}");
+        cluster.run_in_background(
+            &["worker", "start", &cpus, "--detect-resources=none"],
+            "worker",
+        )?;
+        let list = ["worker", "list", "--output-mode=json"];
+        cluster.wait_until(&list, |output| output.contains("\"id\""))?;
+        Ok(cluster)
+    }
+
+    fn run_in_background(&mut self, args: &[&str], name: &str) -> Result<u32> {
+        let log = std::fs::File::create(self.dir.join(format!("{name}.log")))
+            .context("cannot create a log file")?;
+        let mut command = self.command(args);
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot run {}", self.binary.display()))?;
+        let pid = child.id();
+        self.children.push(child);
+        Ok(pid)
+    }
+
+    fn wait_until(&self, args: &[&str], ready: impl Fn(&str) -> bool) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < START_TIMEOUT {
+            let output = self.command(args).output().context("cannot run a client")?;
+            if output.status.success() && ready(&String::from_utf8_lossy(&output.stdout)) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!(
+            "{} {args:?} did not answer as expected",
+            self.binary.display()
+        )
+    }
+
+    /// A client command against this server.
+    #[must_use]
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(args)
+            .env("HQ_SERVER_DIR", self.dir.join("server"))
+            .current_dir(&self.dir);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Time of one client command that must succeed.
+    ///
+    /// # Errors
+    ///
+    /// If it fails.
+    pub fn time(&self, args: &[&str]) -> Result<Duration> {
+        let start = Instant::now();
+        let status = self
+            .command(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()?;
+        ensure!(
+            status.success(),
+            "{} {args:?} failed",
+            self.binary.display()
+        );
+        Ok(start.elapsed())
+    }
+
+    /// Process id of the server.
+    #[must_use]
+    pub const fn server_pid(&self) -> u32 {
+        self.server_pid
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // The worker ends with its server; both are killed if they do not.
+        let _ = self
+            .command(&["server", "stop"])
+            .stderr(Stdio::null())
+            .status();
+        for child in &mut self.children {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(5) {
+                if !matches!(child.try_wait(), Ok(None)) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Resident memory of a process in KiB.
+///
+/// # Errors
+///
+/// If the process is gone.
+pub fn resident_kib(pid: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .context("no VmRSS")?;
+    line.split_whitespace()
+        .nth(1)
+        .context("no value")?
+        .parse()
+        .context("not a number")
+}
