@@ -7,6 +7,8 @@
 //! An end of the stream between two messages is not authenticated: somebody on the path can cut a
 //! connection there. Peers that must tell a cut from a goodbye send a message that says goodbye.
 
+mod writer;
+
 use std::fmt;
 use std::io;
 
@@ -16,19 +18,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::frame::{
-    self, FrameDecoder, FrameError, RECORD_HEADER_LEN, RECORD_MAX, RecordOpener, RecordSealer,
-};
+use crate::frame::{self, FrameDecoder, FrameError, RECORD_HEADER_LEN, RECORD_MAX, RecordOpener};
 use crate::handshake::{
     HANDSHAKE_FRAME_MAX, HANDSHAKE_TIMEOUT, Handshake, HandshakeError, Plane, Session,
 };
 use crate::key::{SecretKey, random_bytes};
+pub use writer::{MessageWriter, WriteError};
 
 /// Space offered to one read: a whole record.
 const READ_SPACE: usize = RECORD_HEADER_LEN + RECORD_MAX;
-
-/// Encrypted bytes prepared ahead of one write; bounds the second copy of a large message.
-const WRITE_AHEAD: usize = 256 << 10;
 
 /// A buffer that grew beyond this for a large message is given back afterwards.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
@@ -62,17 +60,6 @@ pub enum ReadError {
     /// The content is no message of the expected type.
     #[error("the peer sent a malformed message")]
     Decode(#[source] prost::DecodeError),
-}
-
-/// Why writing failed.
-#[derive(Debug, thiserror::Error)]
-pub enum WriteError {
-    /// The connection broke.
-    #[error("cannot write to the connection")]
-    Io(#[source] io::Error),
-    /// The message is too large, or the keys are used up.
-    #[error("cannot frame the message")]
-    Frame(#[source] FrameError),
 }
 
 /// A connection whose peer is authenticated (with a key) or at least of our kind (without).
@@ -426,96 +413,6 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         } else {
             Err(ReadError::Truncated)
         }
-    }
-}
-
-/// Sending half.
-pub struct MessageWriter<W> {
-    stream: W,
-    sealer: Option<RecordSealer>,
-    /// Frames that are not encrypted yet; without a key, not written yet.
-    plain: BytesMut,
-    /// Records that are not written yet.
-    out: BytesMut,
-}
-
-impl<W> fmt::Debug for MessageWriter<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MessageWriter")
-            .field("encrypted", &self.sealer.is_some())
-            .field("buffered", &(self.plain.len() + self.out.len()))
-            .finish_non_exhaustive()
-    }
-}
-
-impl<W: AsyncWrite + Unpin> MessageWriter<W> {
-    /// Queues a message; nothing is encrypted or written before [`MessageWriter::flush`]. The queue
-    /// is not bounded: the caller flushes in time, see [`MessageWriter::buffered`].
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError::Frame`] if the message is larger than 2 GiB; nothing is queued then.
-    pub fn feed<M: Message>(&mut self, message: &M) -> Result<(), WriteError> {
-        frame::encode_message(message, &mut self.plain).map_err(WriteError::Frame)
-    }
-
-    /// Bytes queued and not yet written.
-    #[must_use]
-    pub fn buffered(&self) -> usize {
-        self.plain.len() + self.out.len()
-    }
-
-    /// Writes everything queued.
-    ///
-    /// # Errors
-    ///
-    /// See [`WriteError`]; the connection is of no further use.
-    ///
-    /// # Cancel safety
-    ///
-    /// What is not written stays queued, in order.
-    pub async fn flush(&mut self) -> Result<(), WriteError> {
-        while !self.plain.is_empty() || !self.out.is_empty() {
-            if let Some(sealer) = &mut self.sealer {
-                while !self.plain.is_empty() && self.out.len() < WRITE_AHEAD {
-                    sealer
-                        .seal(&mut self.plain, &mut self.out)
-                        .map_err(WriteError::Frame)?;
-                }
-            }
-            let next = if self.out.is_empty() {
-                &mut self.plain
-            } else {
-                &mut self.out
-            };
-            if self.stream.write_buf(next).await.map_err(WriteError::Io)? == 0 {
-                return Err(WriteError::Io(io::ErrorKind::WriteZero.into()));
-            }
-        }
-        if self.plain.capacity() > BUFFER_KEPT_MAX {
-            self.plain = BytesMut::new();
-        }
-        self.stream.flush().await.map_err(WriteError::Io)
-    }
-
-    /// Queues a message and writes everything queued.
-    ///
-    /// # Errors
-    ///
-    /// As [`MessageWriter::feed`] and [`MessageWriter::flush`].
-    pub async fn send<M: Message>(&mut self, message: &M) -> Result<(), WriteError> {
-        self.feed(message)?;
-        self.flush().await
-    }
-
-    /// Writes everything queued and ends the stream; the peer reads `None` behind the last message.
-    ///
-    /// # Errors
-    ///
-    /// As [`MessageWriter::flush`].
-    pub async fn shutdown(&mut self) -> Result<(), WriteError> {
-        self.flush().await?;
-        self.stream.shutdown().await.map_err(WriteError::Io)
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod client;
 mod ids;
+mod reply;
 mod report;
 mod resource;
 mod submit;

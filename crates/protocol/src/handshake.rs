@@ -17,6 +17,8 @@
 //! This file does not know sockets or time; [`crate::connection`] drives it and limits its duration. A
 //! peer that breaks a rule is told a short constant code and nothing else. See `docs/protocol.md`.
 
+mod error;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ use snow::{HandshakeState, StatelessTransportState};
 
 use crate::generated::hq::handshake::v1 as wire;
 use crate::key::SecretKey;
+pub use error::HandshakeError;
 use wire::handshake::Frame;
 use wire::refusal::Code;
 
@@ -91,115 +94,6 @@ impl fmt::Display for VersionRange {
             return write!(f, "{}", self.max);
         }
         write!(f, "{} to {}", self.min, self.max)
-    }
-}
-
-/// Why no connection came about.
-#[derive(Debug, thiserror::Error)]
-pub enum HandshakeError {
-    /// The first bytes are not ours: another program, or something between that changes bytes.
-    #[error("the peer does not speak the hq protocol; check host and port")]
-    NotOurProtocol,
-    /// A frame that no correct peer sends at this point.
-    #[error("the peer sent a malformed handshake message")]
-    Malformed,
-    /// A frame announces more than [`HANDSHAKE_FRAME_MAX`] bytes.
-    #[error(
-        "the peer announced a handshake frame of {found} bytes, at most {HANDSHAKE_FRAME_MAX} are allowed"
-    )]
-    FrameTooLarge {
-        /// Announced length.
-        found: usize,
-    },
-    /// No version that both speak.
-    #[error(
-        "no common protocol version: this side speaks {ours}, the peer {theirs}; use the same release on both sides"
-    )]
-    VersionMismatch {
-        /// What this program speaks.
-        ours: VersionRange,
-        /// What the peer speaks.
-        theirs: VersionRange,
-    },
-    /// A worker at the client port or the other way round.
-    #[error(
-        "wrong role: this side is on the {ours} plane, the peer is not; check which port of the access file is used"
-    )]
-    WrongPlane {
-        /// Our plane.
-        ours: Plane,
-    },
-    /// One side has a key and the other has none.
-    #[error("the {plane} key of this side is {}, that of the peer is not; use the server's current access file", if *.we_have_key { "set" } else { "null" })]
-    EncryptionMismatch {
-        /// Our plane.
-        plane: Plane,
-        /// Whether it is this side that has a key.
-        we_have_key: bool,
-    },
-    /// The sides hold different keys.
-    #[error("wrong {plane} key: the peer has another one; use the server's current access file")]
-    WrongKey {
-        /// Our plane.
-        plane: Plane,
-    },
-    /// The peer refused for a reason this program does not know.
-    #[error("the peer refused the connection (code {code})")]
-    Refused {
-        /// Its code.
-        code: i32,
-    },
-    /// Not done within [`HANDSHAKE_TIMEOUT`].
-    #[error("the peer did not complete the handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
-    Timeout,
-    /// The peer closed the connection before the end of the handshake.
-    #[error("the peer closed the connection during the handshake")]
-    Closed,
-    /// The connection broke.
-    #[error("the connection failed during the handshake")]
-    Io(#[source] std::io::Error),
-    /// Random numbers or the cipher are not available.
-    #[error("cannot set up the encryption")]
-    Crypto(#[source] Box<dyn std::error::Error + Send + Sync>),
-}
-
-impl HandshakeError {
-    /// Whether a later attempt with the same key may succeed.
-    #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        match self {
-            Self::Timeout | Self::Closed | Self::Io(_) => true,
-            Self::NotOurProtocol
-            | Self::Malformed
-            | Self::FrameTooLarge { .. }
-            | Self::VersionMismatch { .. }
-            | Self::WrongPlane { .. }
-            | Self::EncryptionMismatch { .. }
-            | Self::WrongKey { .. }
-            | Self::Refused { .. }
-            | Self::Crypto(_) => false,
-        }
-    }
-
-    /// What the peer may know about the failure.
-    const fn refusal_code(&self) -> Option<Code> {
-        match self {
-            Self::VersionMismatch { .. } => Some(Code::Version),
-            Self::WrongPlane { .. } => Some(Code::Role),
-            Self::EncryptionMismatch { .. } => Some(Code::Encryption),
-            Self::WrongKey { .. } => Some(Code::Key),
-            Self::Malformed | Self::FrameTooLarge { .. } | Self::Crypto(_) => Some(Code::Other),
-            // A stranger, or nobody there to be told.
-            Self::NotOurProtocol
-            | Self::Refused { .. }
-            | Self::Timeout
-            | Self::Closed
-            | Self::Io(_) => None,
-        }
-    }
-
-    fn crypto(error: snow::Error) -> Self {
-        Self::Crypto(error.into())
     }
 }
 

@@ -148,13 +148,32 @@ async fn reading_and_writing_can_be_canceled_anywhere() {
 }
 
 #[tokio::test]
-async fn bytes_fields_are_slices_of_the_frame() {
-    let (left, right) = pair(None, 1 << 16).await;
-    let (_left_rx, mut tx) = left.split();
-    let (mut rx, _right_tx) = right.split();
-    tx.send(&entries(1000)).await.expect("open");
-    let message: Entries = rx.next().await.expect("valid").expect("a message");
-    assert!(!message.data.is_unique() || message.data.len() == 1000);
+async fn halves_of_a_tcp_stream_work_apart() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let dial = async {
+        let stream = TcpStream::connect(address).await.expect("listening");
+        connect(stream, Plane::Client, Some(&KEY))
+            .await
+            .expect("connecting side")
+    };
+    let listen = async {
+        let (stream, _) = listener.accept().await.expect("a peer");
+        accept(stream, Plane::Client, Some(&KEY))
+            .await
+            .expect("accepting side")
+    };
+    let (left, right) = tokio::join!(dial, listen);
+    let (mut left_rx, mut left_tx) = left.split_tcp();
+    let (mut right_rx, mut right_tx) = right.split_tcp();
+    left_tx.send(&entries(5)).await.expect("open");
+    drop(left_tx);
+    assert_eq!(right_rx.next().await.expect("valid"), Some(entries(5)));
+    assert_eq!(right_rx.next::<Entries>().await.expect("orderly end"), None);
+    right_tx.send(&entries(6)).await.expect("still open");
+    assert_eq!(left_rx.next().await.expect("valid"), Some(entries(6)));
 }
 
 #[tokio::test]

@@ -1,13 +1,12 @@
-//! The client plane: requests, and answers that the core gives.
+//! The client plane: requests.
 //!
 //! Lists and details for display are filled in by the server straight into messages and shown by the
 //! command line straight from them; only what decides something is converted.
 
-use hq_core::id::{JobId, TaskId, WorkerId};
-use hq_core::outcome::LostReason;
+use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::selector::Selector;
-use hq_core::server_state::{Command, JobResult, Reply, StopResult, WatchSpec};
+use hq_core::server_state::{Command, WatchSpec};
 use hq_core::task::TaskState;
 use hq_core::time::nanos;
 
@@ -388,134 +387,5 @@ impl From<client::TaskState> for TaskState {
             client::TaskState::Canceled => Self::Canceled,
             client::TaskState::Aborted => Self::Aborted,
         }
-    }
-}
-
-impl From<Option<LostReason>> for client::worker_info::State {
-    /// `None` = the worker is connected.
-    fn from(reason: Option<LostReason>) -> Self {
-        match reason {
-            None => Self::Running,
-            Some(LostReason::Stopped) => Self::Stopped,
-            Some(LostReason::ConnectionLost) => Self::ConnectionLost,
-            Some(LostReason::HeartbeatLost) => Self::HeartbeatLost,
-            Some(LostReason::IdleTimeout) => Self::IdleTimeout,
-            Some(LostReason::TimeLimitReached) => Self::TimeLimitReached,
-        }
-    }
-}
-
-impl From<client::worker_info::State> for Option<LostReason> {
-    fn from(state: client::worker_info::State) -> Self {
-        use client::worker_info::State;
-        match state {
-            State::Running => None,
-            State::Stopped => Some(LostReason::Stopped),
-            State::ConnectionLost => Some(LostReason::ConnectionLost),
-            State::HeartbeatLost => Some(LostReason::HeartbeatLost),
-            State::IdleTimeout => Some(LostReason::IdleTimeout),
-            State::TimeLimitReached => Some(LostReason::TimeLimitReached),
-        }
-    }
-}
-
-impl From<&JobResult> for client::JobResult {
-    fn from(result: &JobResult) -> Self {
-        use client::job_result::Kind;
-        let row = |job: JobId, kind: Kind| Self {
-            job: job.as_u32(),
-            kind: kind.into(),
-            canceled: 0,
-            already_finished: 0,
-        };
-        match *result {
-            JobResult::Ok {
-                job,
-                canceled,
-                already_finished,
-            } => Self {
-                canceled,
-                already_finished,
-                ..row(job, Kind::Ok)
-            },
-            JobResult::NotFound(job) => row(job, Kind::NotFound),
-            JobResult::Already(job) => row(job, Kind::Already),
-        }
-    }
-}
-
-impl TryFrom<client::JobResult> for JobResult {
-    type Error = ConvertError;
-
-    fn try_from(message: client::JobResult) -> Result<Self, ConvertError> {
-        use client::job_result::Kind;
-        let client::JobResult {
-            job,
-            kind,
-            canceled,
-            already_finished,
-        } = message;
-        let job = JobId(job);
-        Ok(match known("kind", kind)? {
-            Kind::Ok => Self::Ok {
-                job,
-                canceled,
-                already_finished,
-            },
-            Kind::NotFound => Self::NotFound(job),
-            Kind::Already => Self::Already(job),
-        })
-    }
-}
-
-impl From<&(WorkerId, StopResult)> for client::WorkerStopResult {
-    fn from((worker, result): &(WorkerId, StopResult)) -> Self {
-        use client::worker_stop_result::Kind;
-        let kind = match result {
-            StopResult::Stopped => Kind::Stopped,
-            StopResult::AlreadyStopped => Kind::AlreadyStopped,
-            StopResult::NotFound => Kind::NotFound,
-        };
-        Self {
-            worker: worker.as_u32(),
-            kind: kind.into(),
-        }
-    }
-}
-
-impl TryFrom<client::WorkerStopResult> for (WorkerId, StopResult) {
-    type Error = ConvertError;
-
-    fn try_from(message: client::WorkerStopResult) -> Result<Self, ConvertError> {
-        use client::worker_stop_result::Kind;
-        let result = match known("kind", message.kind)? {
-            Kind::Stopped => StopResult::Stopped,
-            Kind::AlreadyStopped => StopResult::AlreadyStopped,
-            Kind::NotFound => StopResult::NotFound,
-        };
-        Ok((WorkerId(message.worker), result))
-    }
-}
-
-impl From<&Reply> for client::Reply {
-    fn from(reply: &Reply) -> Self {
-        use client::reply::Reply as Wire;
-        let reply = match reply {
-            Reply::Submitted(job) => Wire::Submitted(client::JobId { id: job.as_u32() }),
-            Reply::Refused(refusal) => Wire::Error(client::Error {
-                message: refusal.to_string(),
-            }),
-            Reply::Jobs(results) => Wire::JobResults(client::JobResults {
-                results: results.iter().map(Into::into).collect(),
-            }),
-            Reply::Forgotten { forgotten, ignored } => Wire::Forgotten(client::Forgotten {
-                forgotten: *forgotten,
-                ignored: *ignored,
-            }),
-            Reply::Workers(results) => Wire::WorkerStop(client::WorkerStopResults {
-                results: results.iter().map(Into::into).collect(),
-            }),
-        };
-        Self { reply: Some(reply) }
     }
 }

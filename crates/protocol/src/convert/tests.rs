@@ -1,1 +1,200 @@
+//! Round trips of generated core types, and messages made of random bytes.
 
+mod refusals;
+mod strategies;
+
+use std::fmt::Debug;
+
+use hq_core::server_state::Command;
+use hq_core::template::SubmitSpec;
+use hq_core::worker_config::WorkerConfig;
+use hq_core::worker_state::Input;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use prost::Message;
+
+use super::*;
+use crate::{client, common, worker};
+
+/// Encodes, sends through bytes, decodes.
+fn round_trip<'a, T, M>(value: &'a T) -> T
+where
+    T: TryFrom<M> + 'a,
+    <T as TryFrom<M>>::Error: Debug,
+    M: Message + Default + From<&'a T>,
+{
+    let bytes = M::from(value).encode_to_vec();
+    T::try_from(M::decode(&bytes[..]).expect("own message")).expect("own value")
+}
+
+proptest! {
+    #[test]
+    fn submits_survive(spec in strategies::submit()) {
+        prop_assert_eq!(&round_trip::<SubmitSpec, client::Submit>(&spec), &spec);
+    }
+
+    #[test]
+    fn worker_configs_survive(config in strategies::worker_config()) {
+        prop_assert_eq!(&round_trip::<WorkerConfig, common::WorkerConfig>(&config), &config);
+    }
+
+    #[test]
+    fn id_arrays_survive(ids in strategies::id_array()) {
+        prop_assert_eq!(&round_trip::<hq_core::range::IdArray, common::IdArray>(&ids), &ids);
+    }
+
+    #[test]
+    fn queries_survive(query in strategies::query()) {
+        let bytes = client::Request::from(&ClientRequest::Query(query.clone())).encode_to_vec();
+        let request = client::Request::decode(&bytes[..]).expect("own message");
+        let ClientRequest::Query(received) = request.try_into().expect("own query") else {
+            panic!("not a query");
+        };
+        prop_assert_eq!(received, query);
+    }
+
+    #[test]
+    fn commands_survive(command in strategies::command()) {
+        let bytes = client::Request::from(&command).encode_to_vec();
+        let request = client::Request::decode(&bytes[..]).expect("own message");
+        let ClientRequest::Command(received) = request.try_into().expect("own command") else {
+            panic!("not a command");
+        };
+        // Commands have no equality of their own; their texts name every field.
+        prop_assert_eq!(format!("{received:?}"), format!("{command:?}"));
+    }
+
+    #[test]
+    fn reports_survive(report in strategies::report()) {
+        let bytes = worker::ToServer::from(&report).encode_to_vec();
+        let message = worker::ToServer::decode(&bytes[..]).expect("own message");
+        let FromWorker::Message(hq_core::server_state::WorkerMessage::Report(received)) =
+            message.try_into().expect("own report")
+        else {
+            panic!("not a report");
+        };
+        prop_assert_eq!(received.started.len(), report.started.len());
+        for (received, sent) in received.started.iter().zip(&report.started) {
+            prop_assert_eq!((received.task, received.instance), (sent.key.task, sent.key.instance));
+            prop_assert_eq!(received.age, sent.age);
+        }
+        prop_assert_eq!(received.ended.len(), report.ended.len());
+        for (received, sent) in received.ended.iter().zip(&report.ended) {
+            prop_assert_eq!((received.task, received.instance), (sent.key.task, sent.key.instance));
+            prop_assert_eq!((received.age, received.run), (sent.age, sent.run));
+            prop_assert_eq!(&received.outcome, &sent.outcome);
+            prop_assert_eq!(received.usage, sent.usage);
+        }
+        let retracted: Vec<_> =
+            report.retracted.iter().map(|key| (key.task, key.instance)).collect();
+        prop_assert_eq!(received.retracted, retracted);
+    }
+
+    #[test]
+    fn assignments_survive(
+        template in strategies::shared_template(),
+        assignments in vec(strategies::assignment(), 0..4),
+        drops in vec(any::<u32>().prop_map(hq_core::job::TemplateId), 0..4),
+    ) {
+        use hq_core::server_state::WorkerCommand;
+        let command = WorkerCommand::Assign {
+            templates: vec![std::sync::Arc::new(template.clone())],
+            assignments: assignments.clone(),
+        };
+        let Input::Assign { templates, assignments: received, .. } = worker_input(&command) else {
+            panic!("not an assignment");
+        };
+        prop_assert_eq!(templates.len(), 1);
+        prop_assert_eq!(&templates[0].task, &template.task);
+        prop_assert_eq!(&templates[0].submit_dir, &template.submit_dir);
+        prop_assert_eq!((templates[0].id, templates[0].job), (template.id, template.job));
+        prop_assert_eq!(received.len(), assignments.len());
+        for (received, sent) in received.iter().zip(&assignments) {
+            prop_assert_eq!(&received.ids, &sent.ids);
+            prop_assert_eq!(&received.entries, &sent.entries);
+            prop_assert_eq!((received.template, received.instance), (sent.template, sent.instance));
+            prop_assert_eq!(received.variant, sent.variant);
+        }
+        let Input::Assign { drop_templates, .. } =
+            worker_input(&WorkerCommand::DropTemplates(drops.clone()))
+        else {
+            panic!("not an assignment");
+        };
+        prop_assert_eq!(drop_templates, drops);
+    }
+
+    #[test]
+    fn instance_lists_survive(rows in strategies::instance_rows()) {
+        use hq_core::server_state::WorkerCommand;
+        let Input::Retract(keys) = worker_input(&WorkerCommand::Retract(rows.clone())) else {
+            panic!("not a retraction");
+        };
+        let received: Vec<_> = keys.iter().map(|key| (key.task, key.instance)).collect();
+        prop_assert_eq!(&received, &rows);
+        let Input::Kill(keys) = worker_input(&WorkerCommand::Kill(rows.clone())) else {
+            panic!("not a kill");
+        };
+        prop_assert_eq!(keys.len(), rows.len());
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in vec(any::<u8>(), 0..300)) {
+        decode_everything(&bytes);
+    }
+
+    #[test]
+    fn damaged_submits_never_panic(
+        spec in strategies::submit(),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes =
+            client::Request::from(&Command::Submit(Box::new(spec))).encode_to_vec();
+        for (at, byte) in changes {
+            *at.get_mut(&mut bytes[..]) = byte;
+        }
+        decode_everything(&bytes);
+    }
+
+    #[test]
+    fn damaged_reports_never_panic(
+        report in strategies::report(),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes = worker::ToServer::from(&report).encode_to_vec();
+        prop_assume!(!bytes.is_empty());
+        for (at, byte) in changes {
+            *at.get_mut(&mut bytes[..]) = byte;
+        }
+        decode_everything(&bytes);
+    }
+}
+
+fn worker_input(command: &hq_core::server_state::WorkerCommand) -> Input {
+    let bytes = worker::ToWorker::from(command).encode_to_vec();
+    let message = worker::ToWorker::decode(&bytes[..]).expect("own message");
+    let FromServer::Input(input) = message.try_into().expect("own command") else {
+        panic!("not for the state");
+    };
+    input
+}
+
+fn decode_everything(bytes: &[u8]) {
+    fn decode<M: Message + Default, T: TryFrom<M>>(bytes: &[u8]) {
+        if let Ok(message) = M::decode(bytes) {
+            let _ = T::try_from(message);
+        }
+    }
+    decode::<client::Request, ClientRequest>(bytes);
+    decode::<client::Submit, SubmitSpec>(bytes);
+    decode::<client::GraphSubmit, hq_core::template::GraphSpec>(bytes);
+    decode::<client::Selector, hq_core::selector::Selector>(bytes);
+    decode::<client::JobResult, hq_core::server_state::JobResult>(bytes);
+    decode::<worker::ToServer, FromWorker>(bytes);
+    decode::<worker::Report, hq_core::server_state::Report>(bytes);
+    decode::<worker::ToWorker, FromServer>(bytes);
+    decode::<common::WorkerConfig, WorkerConfig>(bytes);
+    decode::<common::TaskTemplate, hq_core::template::TaskTemplate>(bytes);
+    decode::<common::IdArray, hq_core::range::IdArray>(bytes);
+    decode::<common::Entries, hq_core::template::Entries>(bytes);
+    decode::<common::ResourceDescriptor, hq_core::resource::descriptor::ResourceDescriptor>(bytes);
+}

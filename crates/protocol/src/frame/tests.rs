@@ -145,6 +145,18 @@ fn splits_only_messages_beyond_one_frame() {
 }
 
 #[test]
+fn bytes_fields_are_slices_of_the_receive_buffer() {
+    let mut input = BytesMut::new();
+    encode_message(&message(vec![7; 1000]), &mut input).expect("small message");
+    let received = input.as_ptr_range();
+    let body = FrameDecoder::new(FRAME_MAX)
+        .decode(&mut input)
+        .expect("own frame");
+    let entries = Entries::decode(body.expect("complete")).expect("own message");
+    assert!(received.contains(&entries.data.as_ptr()));
+}
+
+#[test]
 fn notices_every_changed_bit_of_a_record() {
     let (mut sealer, _) = linked_halves(10);
     let mut wire = BytesMut::new();

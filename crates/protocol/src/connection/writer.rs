@@ -1,0 +1,115 @@
+//! The sending half of a connection.
+
+use std::fmt;
+use std::io;
+
+use bytes::BytesMut;
+use prost::Message;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use super::BUFFER_KEPT_MAX;
+use crate::frame::{self, FrameError, RecordSealer};
+
+/// Encrypted bytes prepared ahead of one write; bounds the second copy of a large message.
+const WRITE_AHEAD: usize = 256 << 10;
+
+/// Why writing failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The connection broke.
+    #[error("cannot write to the connection")]
+    Io(#[source] io::Error),
+    /// The message is too large, or the keys are used up.
+    #[error("cannot frame the message")]
+    Frame(#[source] FrameError),
+}
+
+/// Sending half.
+pub struct MessageWriter<W> {
+    pub(super) stream: W,
+    pub(super) sealer: Option<RecordSealer>,
+    /// Frames that are not encrypted yet; without a key, not written yet.
+    pub(super) plain: BytesMut,
+    /// Records that are not written yet.
+    pub(super) out: BytesMut,
+}
+
+impl<W> fmt::Debug for MessageWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageWriter")
+            .field("encrypted", &self.sealer.is_some())
+            .field("buffered", &(self.plain.len() + self.out.len()))
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: AsyncWrite + Unpin> MessageWriter<W> {
+    /// Queues a message; nothing is encrypted or written before [`MessageWriter::flush`]. The queue
+    /// is not bounded: the caller flushes in time, see [`MessageWriter::buffered`].
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::Frame`] if the message is larger than 2 GiB; nothing is queued then.
+    pub fn feed<M: Message>(&mut self, message: &M) -> Result<(), WriteError> {
+        frame::encode_message(message, &mut self.plain).map_err(WriteError::Frame)
+    }
+
+    /// Bytes queued and not yet written.
+    #[must_use]
+    pub fn buffered(&self) -> usize {
+        self.plain.len() + self.out.len()
+    }
+
+    /// Writes everything queued.
+    ///
+    /// # Errors
+    ///
+    /// See [`WriteError`]; the connection is of no further use.
+    ///
+    /// # Cancel safety
+    ///
+    /// What is not written stays queued, in order.
+    pub async fn flush(&mut self) -> Result<(), WriteError> {
+        while !self.plain.is_empty() || !self.out.is_empty() {
+            if let Some(sealer) = &mut self.sealer {
+                while !self.plain.is_empty() && self.out.len() < WRITE_AHEAD {
+                    sealer
+                        .seal(&mut self.plain, &mut self.out)
+                        .map_err(WriteError::Frame)?;
+                }
+            }
+            let next = if self.out.is_empty() {
+                &mut self.plain
+            } else {
+                &mut self.out
+            };
+            if self.stream.write_buf(next).await.map_err(WriteError::Io)? == 0 {
+                return Err(WriteError::Io(io::ErrorKind::WriteZero.into()));
+            }
+        }
+        if self.plain.capacity() > BUFFER_KEPT_MAX {
+            self.plain = BytesMut::new();
+        }
+        self.stream.flush().await.map_err(WriteError::Io)
+    }
+
+    /// Queues a message and writes everything queued.
+    ///
+    /// # Errors
+    ///
+    /// As [`MessageWriter::feed`] and [`MessageWriter::flush`].
+    pub async fn send<M: Message>(&mut self, message: &M) -> Result<(), WriteError> {
+        self.feed(message)?;
+        self.flush().await
+    }
+
+    /// Writes everything queued and ends the stream; the peer reads `None` behind the last message.
+    ///
+    /// # Errors
+    ///
+    /// As [`MessageWriter::flush`].
+    pub async fn shutdown(&mut self) -> Result<(), WriteError> {
+        self.flush().await?;
+        self.stream.shutdown().await.map_err(WriteError::Io)
+    }
+}

@@ -1,0 +1,344 @@
+//! One broken rule each: what is refused, and which field is named.
+
+use hq_core::range::IdArray;
+use hq_core::resource::descriptor::ResourceDescriptor;
+use hq_core::template::{ArrayIds, ArraySpec, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
+use hq_core::template::{CrashLimit, PinMode, StdioSpec, TaskTemplate};
+use hq_core::worker_config::{OnServerLost, WorkerConfig};
+
+use super::*;
+
+fn template() -> common::TaskTemplate {
+    let template = TaskTemplate {
+        args: vec![b"/bin/true"[..].into()],
+        env: Vec::new(),
+        cwd: b"/tmp"[..].into(),
+        stdout: StdioSpec::None,
+        stderr: StdioSpec::None,
+        stdin: None,
+        task_dir: false,
+        pin: PinMode::None,
+        time_limit: None,
+        priority: 0,
+        crash_limit: CrashLimit::default(),
+        requests: Default::default(),
+    };
+    (&template).into()
+}
+
+fn submit() -> client::Submit {
+    let template: TaskTemplate = template().try_into().expect("valid");
+    let spec = SubmitSpec {
+        target: SubmitTarget::NewJob {
+            name: "job".into(),
+            max_fails: None,
+        },
+        submit_dir: b"/home"[..].into(),
+        stream_dir: None,
+        body: SubmitBody::Array(ArraySpec {
+            ids: ArrayIds::Next(2),
+            entries: None,
+            template: std::sync::Arc::new(template),
+        }),
+    };
+    (&spec).into()
+}
+
+fn config() -> common::WorkerConfig {
+    let config = WorkerConfig {
+        hostname: "node1".into(),
+        group: "default".into(),
+        listen_address: "node1:1".into(),
+        work_dir: "/tmp".into(),
+        heartbeat: Duration::from_secs(8),
+        idle_timeout: None,
+        time_limit: None,
+        overview_interval: None,
+        retract_check_interval: Duration::from_secs(30),
+        min_utilization: 0.0,
+        on_server_lost: OnServerLost::Stop,
+        process_pid: 1,
+        allocation: None,
+        resources: ResourceDescriptor::cpus(4),
+    };
+    (&config).into()
+}
+
+/// The field that is named when `change` has been made to a valid message.
+fn refused<M, T>(mut message: M, change: impl FnOnce(&mut M)) -> String
+where
+    T: TryFrom<M, Error = ConvertError>,
+{
+    change(&mut message);
+    match T::try_from(message) {
+        Ok(_) => panic!("accepted"),
+        Err(error) => error.field().to_owned(),
+    }
+}
+
+fn variable(name: &'static str, value: &'static [u8]) -> common::EnvVar {
+    common::EnvVar {
+        name: name.as_bytes().into(),
+        value: value.into(),
+    }
+}
+
+#[test]
+fn templates() {
+    type Change = fn(&mut common::TaskTemplate);
+    let cases: [(&str, Change); 13] = [
+        ("args", |t| t.args.clear()),
+        ("args", |t| t.args[0].clear()),
+        ("args", |t| t.args.push(b"a\0b"[..].into())),
+        ("env[0].name", |t| t.env.push(variable("", b"x"))),
+        ("env[0].name", |t| t.env.push(variable("A=B", b"x"))),
+        ("env[0].value", |t| t.env.push(variable("A", b"\0"))),
+        ("env", |t| {
+            t.env
+                .extend([variable("A", b""), variable("B", b""), variable("A", b"")])
+        }),
+        ("cwd", |t| t.cwd.clear()),
+        ("stdout", |t| t.stdout = None),
+        ("stderr.kind", |t| {
+            t.stderr = Some(common::Stdio {
+                kind: 9,
+                ..Default::default()
+            })
+        }),
+        ("pin", |t| t.pin = -1),
+        ("crash_limit.max", |t| {
+            t.crash_limit = Some(common::CrashLimit::default())
+        }),
+        ("requests", |t| t.requests.clear()),
+    ];
+    for (field, change) in cases {
+        assert_eq!(refused::<_, TaskTemplate>(template(), change), field);
+    }
+}
+
+#[test]
+fn variables_are_sorted() {
+    let mut message = template();
+    message.env = vec![variable("B", b"2"), variable("A", b"1")];
+    let template: TaskTemplate = message.try_into().expect("valid");
+    let names: Vec<&[u8]> = template.env.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!(names, [b"A", b"B"]);
+}
+
+#[test]
+fn submits() {
+    fn array(submit: &mut client::Submit) -> &mut client::ArraySubmit {
+        match &mut submit.body {
+            Some(client::submit::Body::Array(array)) => array,
+            other => panic!("{other:?}"),
+        }
+    }
+    type Change = fn(&mut client::Submit);
+    let cases: [(&str, Change); 7] = [
+        ("target", |s| s.target = None),
+        ("body", |s| s.body = None),
+        ("submit_dir", |s| s.submit_dir = b"home"[..].into()),
+        ("array.ids", |s| array(s).ids = None),
+        ("array.entries", |s| {
+            array(s).entries = Some(common::Entries::default())
+        }),
+        ("array.template.cwd", |s| {
+            if let Some(template) = &mut array(s).template {
+                template.cwd.clear();
+            }
+        }),
+        ("stream_dir", |s| {
+            if let Some(template) = &mut array(s).template {
+                template.stdout = Some((&StdioSpec::Stream).into());
+            }
+        }),
+    ];
+    for (field, change) in cases {
+        assert_eq!(refused::<_, SubmitSpec>(submit(), change), field);
+    }
+}
+
+#[test]
+fn graphs() {
+    let graph = client::GraphSubmit {
+        templates: vec![template()],
+        task_ids: vec![1, 2],
+        task_templates: vec![0, 0],
+        dep_ends: vec![0, 1],
+        deps: vec![1],
+    };
+    let spec: GraphSpec = graph.clone().try_into().expect("valid");
+    assert_eq!(spec.tasks[1].deps.len(), 1);
+    type Change = fn(&mut client::GraphSubmit);
+    let cases: [(&str, Change); 6] = [
+        ("task_templates", |g| g.task_templates[0] = 1),
+        ("task_templates", |g| g.task_templates.truncate(1)),
+        ("dep_ends", |g| g.dep_ends.truncate(1)),
+        ("dep_ends", |g| g.dep_ends = vec![1, 0]),
+        ("dep_ends", |g| g.dep_ends = vec![0, u64::MAX]),
+        ("dep_ends", |g| g.deps.push(1)),
+    ];
+    for (field, change) in cases {
+        assert_eq!(refused::<_, GraphSpec>(graph.clone(), change), field);
+    }
+}
+
+#[test]
+fn worker_configs() {
+    type Change = fn(&mut common::WorkerConfig);
+    let huge = |c: &mut common::WorkerConfig| {
+        let span = common::IndexSpan {
+            start: 0,
+            end: u32::MAX,
+        };
+        let kind = Some(common::resource_item::Kind::Range(span));
+        let item = common::ResourceItem {
+            name: "x".into(),
+            kind,
+        };
+        c.resources = Some(common::ResourceDescriptor {
+            items: vec![item],
+            coupling: Vec::new(),
+        });
+    };
+    let cases: [(&str, Change); 9] = [
+        ("heartbeat_ns", |c| c.heartbeat_ns = 100_000_000),
+        ("min_utilization", |c| c.min_utilization = f32::NAN),
+        ("min_utilization", |c| c.min_utilization = 1.5),
+        ("min_utilization", |c| c.min_utilization = -0.1),
+        ("hostname", |c| c.hostname.clear()),
+        ("on_server_lost", |c| c.on_server_lost = 7),
+        ("allocation.manager", |c| {
+            c.allocation = Some(common::Allocation::default())
+        }),
+        ("resources", |c| c.resources = None),
+        ("resources.items[0].range", huge),
+    ];
+    for (field, change) in cases {
+        assert_eq!(refused::<_, WorkerConfig>(config(), change), field);
+    }
+}
+
+#[test]
+fn id_arrays() {
+    let range = |first, count, step| common::IdRange { first, count, step };
+    let check = |ranges| refused::<_, IdArray>(common::IdArray { ranges }, |_| ());
+    assert_eq!(check(vec![range(0, 0, 1)]), "ranges[0].count");
+    assert_eq!(
+        check(vec![range(5, 1, 1), range(u32::MAX, 2, 1)]),
+        "ranges[1].count"
+    );
+    assert_eq!(check(vec![range(0, 5, 1), range(4, 1, 1)]), "ranges");
+    // Thousands of interleaved ranges would take minutes to compare.
+    let entangled = (0..3000).map(|i| range(i, 40_000, 100_003)).collect();
+    assert_eq!(check(entangled), "ranges");
+    // Many plain ones are fine.
+    let plain = (0..100_000).map(|i| range(i * 3, 2, 1)).collect();
+    let ids: IdArray = common::IdArray { ranges: plain }
+        .try_into()
+        .expect("disjoint");
+    assert_eq!(ids.len(), 200_000);
+}
+
+#[test]
+fn reports() {
+    use hq_core::server_state::Report;
+    let ended = worker::Ended {
+        job: 1,
+        tasks: vec![1],
+        instances: vec![0],
+        outcomes: vec![0],
+        end_age_us: vec![0],
+        run_us: vec![5],
+        max_rss_kib: vec![0],
+        user_us: vec![0],
+        system_us: vec![0],
+    };
+    let report = worker::Report {
+        ended: vec![ended],
+        ..Default::default()
+    };
+    let parsed: Report = report.clone().try_into().expect("valid");
+    assert_eq!(parsed.ended[0].run, Duration::from_micros(5));
+    let failure = || worker::Failure {
+        job: 1,
+        task: 1,
+        instance: 0,
+        message: "x".into(),
+    };
+    type Change = fn(&mut worker::Report);
+    let cases: [(&str, Change); 7] = [
+        ("ended[0].instances", |r| r.ended[0].instances.push(1)),
+        ("ended[0].user_us", |r| r.ended[0].user_us.clear()),
+        ("ended[0].outcomes", |r| r.ended[0].outcomes[0] = -500),
+        ("ended[0].outcomes", |r| r.ended[0].outcomes[0] = i32::MIN),
+        ("ended[0].outcomes", |r| r.ended[0].outcomes[0] = -1002),
+        ("started[0].age_us", |r| {
+            let (tasks, instances) = (vec![1], vec![0]);
+            r.started = vec![worker::Started {
+                job: 1,
+                tasks,
+                instances,
+                age_us: Vec::new(),
+            }];
+        }),
+        ("retracted.groups[0].instances", |r| {
+            let group = worker::TaskGroup {
+                job: 1,
+                tasks: vec![1],
+                instances: Vec::new(),
+            };
+            r.retracted = Some(worker::TaskList {
+                groups: vec![group],
+            });
+        }),
+    ];
+    for (field, change) in cases {
+        assert_eq!(refused::<_, Report>(report.clone(), change), field);
+    }
+    let change = |r: &mut worker::Report| r.failures.push(failure());
+    assert_eq!(refused::<_, Report>(report.clone(), change), "failures");
+    let twice = |r: &mut worker::Report| r.failures.extend([failure(), failure()]);
+    assert_eq!(refused::<_, Report>(report, twice), "failures");
+}
+
+#[test]
+fn requests() {
+    use client::request::Request;
+    let check = |request| {
+        let message = client::Request { request };
+        refused::<_, ClientRequest>(message, |_| ())
+    };
+    assert_eq!(check(None), "request");
+    assert_eq!(
+        check(Some(Request::JobList(client::Selector::default()))),
+        "job_list.selector"
+    );
+    let running = client::Forget {
+        jobs: Some((&hq_core::selector::Selector::All).into()),
+        states: vec![client::TaskState::Running.into()],
+    };
+    assert_eq!(
+        check(Some(Request::JobForget(running))),
+        "job_forget.states"
+    );
+    assert_eq!(
+        check(Some(Request::Explain(client::Explain::default()))),
+        "explain.job"
+    );
+}
+
+#[test]
+fn errors_are_short_and_free_of_control_characters() {
+    let mut message = template();
+    message.env.push(common::EnvVar {
+        name: vec![27; 5000].into(),
+        value: Vec::new().into(),
+    });
+    message.env[0].name = [&b"=\x1b[31m\n"[..], &[b'x'; 5000]].concat().into();
+    let text = TaskTemplate::try_from(message)
+        .expect_err("invalid")
+        .to_string();
+    assert!(text.len() < 300, "{text}");
+    assert!(text.chars().all(|c| !c.is_control()), "{text}");
+}

@@ -1,0 +1,444 @@
+//! Generators of valid core types.
+
+mod resource;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
+use hq_core::job::{SharedTemplate, TemplateId};
+use hq_core::outcome::{Outcome, Usage};
+use hq_core::range::{IdArray, IdRange};
+use hq_core::resource::request::RequestVariants;
+use hq_core::selector::Selector;
+use hq_core::server_state::{Assignment, Command, WatchSpec};
+use hq_core::task::TaskState;
+use hq_core::template::{
+    ArrayIds, ArraySpec, ByteText, CrashLimit, Entries, GraphSpec, GraphTask, PinMode, StdioSpec,
+    SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+};
+use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
+use hq_core::worker_state::{EndedRow, InstanceKey, Report, StartedRow};
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use resource::{descriptor, request};
+
+use crate::convert::{JobRef, Query, TaskPageQuery};
+
+fn bytes() -> impl Strategy<Value = ByteText> {
+    vec(1..=255_u8, 0..12).prop_map(Into::into)
+}
+
+fn path() -> impl Strategy<Value = ByteText> {
+    vec(1..=255_u8, 1..12).prop_map(Into::into)
+}
+
+fn absolute_path() -> impl Strategy<Value = ByteText> {
+    bytes().prop_map(|tail| [b"/", &tail[..]].concat().into())
+}
+
+fn text() -> impl Strategy<Value = Box<str>> {
+    any::<String>().prop_map(Into::into)
+}
+
+fn name() -> impl Strategy<Value = Box<str>> {
+    "[a-z/]{1,8}".prop_map(Into::into)
+}
+
+fn nanos() -> impl Strategy<Value = Duration> {
+    any::<u64>().prop_map(Duration::from_nanos)
+}
+
+fn micros() -> impl Strategy<Value = Duration> {
+    (0..u64::MAX / 1_000_000).prop_map(Duration::from_micros)
+}
+
+/// Ranges one behind the other, with gaps.
+pub(super) fn id_array() -> impl Strategy<Value = IdArray> {
+    vec((0..5_u32, 1..9_u32, 1..4_u32), 0..6).prop_map(|parts| {
+        let mut next = 0;
+        let ranges = parts.into_iter().map(|(gap, count, step)| {
+            let range = IdRange::new(next + gap, count, step).expect("small range");
+            next = range.last() + 1;
+            range
+        });
+        IdArray::new(ranges.collect()).expect("disjoint ranges")
+    })
+}
+
+pub(super) fn entries(count: usize) -> impl Strategy<Value = Entries> {
+    vec(bytes(), count).prop_map(|entries| {
+        let lengths: Vec<u64> = entries.iter().map(|entry| entry.len() as u64).collect();
+        Entries::new(entries.concat(), lengths).expect("own lengths")
+    })
+}
+
+fn stdio() -> impl Strategy<Value = StdioSpec> {
+    prop_oneof![
+        Just(StdioSpec::None),
+        Just(StdioSpec::Stream),
+        (path(), any::<bool>()).prop_map(|(path, remove_if_finished)| StdioSpec::File {
+            path,
+            remove_if_finished
+        }),
+    ]
+}
+
+fn variable_name() -> impl Strategy<Value = ByteText> {
+    "[A-Z_]{1,4}".prop_map(|name| name.into_bytes().into())
+}
+
+fn template() -> impl Strategy<Value = TaskTemplate> {
+    let program =
+        (path(), vec(bytes(), 0..4)).prop_map(|(program, args)| [vec![program], args].concat());
+    let env = btree_map(variable_name(), bytes(), 0..4)
+        .prop_map(|env: BTreeMap<ByteText, ByteText>| env.into_iter().collect::<Vec<_>>());
+    let limit = prop_oneof![
+        Just(CrashLimit::NeverRestart),
+        Just(CrashLimit::Unlimited),
+        (1..u32::MAX).prop_map(CrashLimit::Max),
+    ];
+    let requests = vec(request(), 1..4)
+        .prop_map(|variants| RequestVariants::new(variants).expect("valid requests"));
+    let stdin = option::of(vec(any::<u8>(), 0..9).prop_map(Arc::from));
+    let pin = select(vec![PinMode::None, PinMode::Taskset, PinMode::OpenMp]);
+    (
+        (program, env, path(), stdio(), stdio(), stdin),
+        (
+            any::<bool>(),
+            pin,
+            option::of(nanos()),
+            any::<i32>(),
+            limit,
+            requests,
+        ),
+    )
+        .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {
+            let (task_dir, pin, time_limit, priority, crash_limit, requests) = rest;
+            TaskTemplate {
+                args,
+                env,
+                cwd,
+                stdout,
+                stderr,
+                stdin,
+                task_dir,
+                pin,
+                time_limit,
+                priority,
+                crash_limit,
+                requests,
+            }
+        })
+}
+
+fn array() -> impl Strategy<Value = ArraySpec> {
+    let ids = prop_oneof![
+        id_array().prop_map(ArrayIds::Given),
+        (0..9_u32).prop_map(ArrayIds::Next),
+    ];
+    ids.prop_flat_map(|ids| {
+        let count = match &ids {
+            ArrayIds::Given(ids) => ids.len(),
+            ArrayIds::Next(count) => *count,
+        };
+        (Just(ids), option::of(entries(count as usize)), template())
+    })
+    .prop_map(|(ids, entries, template)| ArraySpec {
+        ids,
+        entries,
+        template: Arc::new(template),
+    })
+}
+
+fn graph() -> impl Strategy<Value = GraphSpec> {
+    vec(template(), 1..3).prop_flat_map(|templates| {
+        let count = u32::try_from(templates.len()).expect("few");
+        let task = (
+            any::<u32>(),
+            0..count,
+            vec(any::<u32>().prop_map(TaskId), 0..4),
+        )
+            .prop_map(|(id, template, deps)| GraphTask {
+                id: TaskId(id),
+                template,
+                deps,
+            });
+        let templates: Vec<_> = templates.into_iter().map(Arc::new).collect();
+        (Just(templates), vec(task, 0..6))
+            .prop_map(|(templates, tasks)| GraphSpec { templates, tasks })
+    })
+}
+
+pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
+    let target = prop_oneof![
+        (text(), option::of(any::<u32>()))
+            .prop_map(|(name, max_fails)| SubmitTarget::NewJob { name, max_fails }),
+        any::<u32>().prop_map(|job| SubmitTarget::Attach(JobId(job))),
+    ];
+    let body = prop_oneof![
+        array().prop_map(SubmitBody::Array),
+        graph().prop_map(SubmitBody::Graph)
+    ];
+    // Always with a stream directory, since templates may stream.
+    (target, absolute_path(), path(), body).prop_map(|(target, submit_dir, stream_dir, body)| {
+        SubmitSpec {
+            target,
+            submit_dir,
+            stream_dir: Some(stream_dir),
+            body,
+        }
+    })
+}
+
+pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
+    let allocation =
+        (any::<bool>(), name(), option::of(nanos())).prop_map(|(is_pbs, id, time_limit)| {
+            Allocation {
+                manager: if is_pbs {
+                    BatchSystem::Pbs
+                } else {
+                    BatchSystem::Slurm
+                },
+                id,
+                time_limit,
+            }
+        });
+    let lost = select(vec![
+        OnServerLost::Stop,
+        OnServerLost::FinishRunning,
+        OnServerLost::Reconnect,
+    ]);
+    (
+        (name(), text(), text(), text(), 0..u64::from(u32::MAX)),
+        (
+            option::of(nanos()),
+            option::of(nanos()),
+            option::of(nanos()),
+            nanos(),
+        ),
+        (
+            0.0..=1.0_f32,
+            lost,
+            any::<u32>(),
+            option::of(allocation),
+            descriptor(),
+        ),
+    )
+        .prop_map(
+            |((hostname, group, address, work_dir, beat), times, rest)| {
+                let (idle_timeout, time_limit, overview_interval, retract_check_interval) = times;
+                let (min_utilization, on_server_lost, process_pid, allocation, resources) = rest;
+                WorkerConfig {
+                    hostname,
+                    group,
+                    listen_address: address,
+                    work_dir,
+                    heartbeat: HEARTBEAT_MIN + Duration::from_nanos(beat),
+                    idle_timeout,
+                    time_limit,
+                    overview_interval,
+                    retract_check_interval,
+                    min_utilization,
+                    on_server_lost,
+                    process_pid,
+                    allocation,
+                    resources,
+                }
+            },
+        )
+}
+
+fn selector() -> impl Strategy<Value = Selector> {
+    prop_oneof![
+        Just(Selector::Last),
+        Just(Selector::All),
+        id_array().prop_map(Selector::Ids)
+    ]
+}
+
+fn states(all: &'static [TaskState]) -> impl Strategy<Value = Vec<TaskState>> {
+    vec(select(all), 1..4)
+}
+
+const ENDED: &[TaskState] = &[
+    TaskState::Finished,
+    TaskState::Failed,
+    TaskState::Canceled,
+    TaskState::Aborted,
+];
+const ANY: &[TaskState] = &[TaskState::Waiting, TaskState::Running, TaskState::Finished];
+
+pub(super) fn command() -> impl Strategy<Value = Command> {
+    let watch = (selector(), any::<[bool; 3]>(), nanos()).prop_map(|(jobs, flags, interval)| {
+        let [until_idle, with_progress, with_outcomes] = flags;
+        WatchSpec {
+            jobs,
+            until_idle,
+            with_progress,
+            with_outcomes,
+            interval,
+        }
+    });
+    prop_oneof![
+        submit().prop_map(|spec| Command::Submit(Box::new(spec))),
+        (text(), option::of(any::<u32>()))
+            .prop_map(|(name, max_fails)| Command::OpenJob { name, max_fails }),
+        selector().prop_map(Command::CloseJobs),
+        (selector(), text()).prop_map(|(jobs, reason)| Command::CancelJobs { jobs, reason }),
+        (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::ForgetJobs { jobs, states }),
+        selector().prop_map(Command::StopWorkers),
+        watch.prop_map(Command::Watch),
+    ]
+}
+
+fn job_ref() -> impl Strategy<Value = JobRef> {
+    prop_oneof![
+        Just(JobRef::Last),
+        any::<u32>().prop_map(|id| JobRef::Id(JobId(id)))
+    ]
+}
+
+pub(super) fn query() -> impl Strategy<Value = Query> {
+    let page = (
+        job_ref(),
+        option::of(id_array()),
+        states(ANY),
+        any::<u64>(),
+        any::<u32>(),
+        any::<bool>(),
+    )
+        .prop_map(|(job, tasks, states, cursor, limit, with_definition)| {
+            Query::TaskPage(TaskPageQuery {
+                job,
+                tasks,
+                states,
+                cursor,
+                limit,
+                with_definition,
+            })
+        });
+    prop_oneof![
+        Just(Query::ServerInfo),
+        selector().prop_map(Query::JobList),
+        selector().prop_map(Query::JobInfo),
+        page,
+        (selector(), states(ANY)).prop_map(|(jobs, states)| Query::TaskIds { jobs, states }),
+        (selector(), any::<bool>()).prop_map(|(workers, with_runtime)| Query::Workers {
+            workers,
+            with_runtime
+        }),
+        (job_ref(), any::<u32>()).prop_map(|(job, task)| Query::Explain {
+            job,
+            task: TaskId(task)
+        }),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        Just(Outcome::Finished),
+        Just(Outcome::TimeLimit),
+        Just(Outcome::Killed),
+        (1..=255_i32).prop_map(Outcome::ExitCode),
+        (1..=64_i32).prop_map(Outcome::Signal),
+        text().prop_map(Outcome::Message),
+    ]
+}
+
+/// Distinct instances of few jobs, so that groups form.
+pub(super) fn instance_rows() -> impl Strategy<Value = Vec<(TaskKey, InstanceId)>> {
+    vec((1..4_u32, any::<u32>()), 0..20).prop_map(|rows| {
+        let numbered = rows.into_iter().zip(0_u32..);
+        let row = |((job, instance), task)| {
+            (TaskKey::new(JobId(job), TaskId(task)), InstanceId(instance))
+        };
+        numbered.map(row).collect()
+    })
+}
+
+pub(super) fn report() -> impl Strategy<Value = Report> {
+    let values = (
+        micros(),
+        micros(),
+        micros(),
+        micros(),
+        any::<u64>(),
+        outcome(),
+    );
+    let ended = (instance_rows(), vec(values, 20)).prop_map(|(rows, values)| {
+        let row = |((task, instance), values)| {
+            let (age, run, user, system, max_rss_kib, outcome) = values;
+            let usage = Usage {
+                max_rss_kib,
+                user,
+                system,
+            };
+            EndedRow {
+                key: InstanceKey { task, instance },
+                outcome,
+                age,
+                run,
+                usage,
+            }
+        };
+        rows.into_iter().zip(values).map(row).collect()
+    });
+    let started = (instance_rows(), vec(micros(), 20)).prop_map(|(rows, ages)| {
+        let row = |((task, instance), age)| StartedRow {
+            key: InstanceKey { task, instance },
+            age,
+        };
+        rows.into_iter().zip(ages).map(row).collect()
+    });
+    let retracted = instance_rows().prop_map(|rows| {
+        rows.into_iter()
+            .map(|(task, instance)| InstanceKey { task, instance })
+            .collect()
+    });
+    (started, ended, retracted).prop_map(|(started, ended, retracted)| Report {
+        started,
+        ended,
+        retracted,
+    })
+}
+
+pub(super) fn shared_template() -> impl Strategy<Value = SharedTemplate> {
+    (
+        any::<[u32; 2]>(),
+        text(),
+        absolute_path(),
+        option::of(path()),
+        template(),
+    )
+        .prop_map(
+            |([id, job], job_name, submit_dir, stream_dir, task)| SharedTemplate {
+                id: TemplateId(id),
+                job: JobId(job),
+                job_name,
+                submit_dir,
+                stream_dir,
+                class: hq_core::scheduler::ClassId(0),
+                task: Arc::new(task),
+            },
+        )
+}
+
+pub(super) fn assignment() -> impl Strategy<Value = Assignment> {
+    id_array()
+        .prop_flat_map(|ids| {
+            let count = ids.len() as usize;
+            (Just(ids), any::<[u32; 3]>(), option::of(entries(count)))
+        })
+        .prop_map(|(ids, [template, instance, variant], entries)| Assignment {
+            template: TemplateId(template),
+            ids,
+            instance: InstanceId(instance),
+            variant,
+            entries,
+        })
+}
