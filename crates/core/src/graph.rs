@@ -25,7 +25,11 @@ struct Rows {
 impl Rows {
     fn row(&self, index: u32) -> &[u32] {
         let index = index as usize;
-        let start = if index == 0 { 0 } else { self.ends.get(index - 1).copied().unwrap_or(0) };
+        let start = if index == 0 {
+            0
+        } else {
+            self.ends.get(index - 1).copied().unwrap_or(0)
+        };
         let end = self.ends.get(index).copied().unwrap_or(start);
         self.items.get(start as usize..end as usize).unwrap_or(&[])
     }
@@ -44,7 +48,10 @@ impl Graph {
     /// [`Cycle`] with the lowest index that cannot be ordered (or names an index out of range).
     pub fn new(deps: impl ExactSizeIterator<Item = Vec<u32>>) -> Result<Self, Cycle> {
         let len = deps.len();
-        let mut rows = Rows { ends: Vec::with_capacity(len), items: Vec::new() };
+        let mut rows = Rows {
+            ends: Vec::with_capacity(len),
+            items: Vec::new(),
+        };
         for (index, mut row) in deps.enumerate() {
             row.sort_unstable();
             row.dedup();
@@ -52,7 +59,8 @@ impl Graph {
                 return Err(Cycle(u32::try_from(index).unwrap_or(u32::MAX)));
             }
             rows.items.extend_from_slice(&row);
-            rows.ends.push(u32::try_from(rows.items.len()).unwrap_or(u32::MAX));
+            rows.ends
+                .push(u32::try_from(rows.items.len()).unwrap_or(u32::MAX));
         }
         let dependents = transpose(&rows, len);
         let unfinished: Vec<u32> = (0..len)
@@ -62,7 +70,12 @@ impl Graph {
             })
             .collect();
         let order = topological_order(&dependents, &unfinished)?;
-        Ok(Self { deps: rows, dependents, unfinished, order })
+        Ok(Self {
+            deps: rows,
+            dependents,
+            unfinished,
+            order,
+        })
     }
 
     /// Dependencies of a task, ascending.
@@ -169,8 +182,8 @@ mod tests {
 
     #[test]
     fn diamond_frees_the_join_last() {
-        let mut graph = Graph::new(vec![vec![], vec![0], vec![0], vec![1, 2]].into_iter())
-            .expect("acyclic");
+        let mut graph =
+            Graph::new(vec![vec![], vec![0], vec![0], vec![1, 2]].into_iter()).expect("acyclic");
         assert_eq!(graph.finish(0), [1, 2]);
         assert_eq!(graph.finish(2), [] as [u32; 0]);
         assert_eq!(graph.finish(1), [3]);

@@ -172,9 +172,11 @@ impl Submit {
     pub fn template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
         match &self.kind {
             SubmitKind::Array { template, .. } => Some(template),
-            SubmitKind::Graph { templates, template_of, .. } => {
-                templates.get(*template_of.get(index as usize)? as usize)
-            }
+            SubmitKind::Graph {
+                templates,
+                template_of,
+                ..
+            } => templates.get(*template_of.get(index as usize)? as usize),
         }
     }
 
@@ -215,17 +217,30 @@ struct Segment {
 
 impl IdIndex {
     fn find(&self, id: u32) -> Option<TaskSlot> {
-        let by_span = self.segments.range(..=id).next_back().map(|(_, segment)| segment);
-        by_span.into_iter().chain(&self.crossing).find_map(|segment| {
-            let offset = segment.range.position(id)?;
-            Some(TaskSlot { submit: segment.slot.submit, index: segment.slot.index + offset })
-        })
+        let by_span = self
+            .segments
+            .range(..=id)
+            .next_back()
+            .map(|(_, segment)| segment);
+        by_span
+            .into_iter()
+            .chain(&self.crossing)
+            .find_map(|segment| {
+                let offset = segment.range.position(id)?;
+                Some(TaskSlot {
+                    submit: segment.slot.submit,
+                    index: segment.slot.index + offset,
+                })
+            })
     }
 
     fn insert(&mut self, submit: u32, ids: &IdArray) {
         let mut index = 0;
         for range in ids.ranges() {
-            let segment = Segment { range: *range, slot: TaskSlot { submit, index } };
+            let segment = Segment {
+                range: *range,
+                slot: TaskSlot { submit, index },
+            };
             let last_below = self.segments.range(..=range.last()).next_back();
             if last_below.is_some_and(|(_, other)| other.range.last() >= range.first()) {
                 self.crossing.push(segment);
@@ -239,7 +254,11 @@ impl IdIndex {
 
     /// An id of `ids` that exists already.
     fn first_existing(&self, ids: &IdArray) -> Option<u32> {
-        if ids.ranges().iter().all(|range| self.max.is_none_or(|max| range.first() > max)) {
+        if ids
+            .ranges()
+            .iter()
+            .all(|range| self.max.is_none_or(|max| range.first() > max))
+        {
             return None;
         }
         ids.iter().find(|id| self.find(*id).is_some())
@@ -400,8 +419,12 @@ impl Job {
 
     /// Changes the phase of one task; the only place that does, besides [`Job::end_all`].
     pub(crate) fn set_phase(&mut self, slot: TaskSlot, phase: Phase) {
-        let Some(submit) = self.submits.get_mut(slot.submit as usize) else { return };
-        let Some(old) = submit.tasks.set_phase(slot.index, phase) else { return };
+        let Some(submit) = self.submits.get_mut(slot.submit as usize) else {
+            return;
+        };
+        let Some(old) = submit.tasks.set_phase(slot.index, phase) else {
+            return;
+        };
         *self.counts.slot(old.state()) -= 1;
         *self.counts.slot(phase.state()) += 1;
         if phase == Phase::Failed
@@ -430,7 +453,10 @@ impl Job {
 
     /// Record of a task, to be changed.
     pub(crate) fn touch(&mut self, slot: TaskSlot) -> Option<&mut TaskRecord> {
-        self.submits.get_mut(slot.submit as usize)?.tasks.touch(slot.index)
+        self.submits
+            .get_mut(slot.submit as usize)?
+            .tasks
+            .touch(slot.index)
     }
 
     /// Records how the last instance ended.
@@ -442,7 +468,11 @@ impl Job {
 
     /// Notes that a dependency finished; returns slots that became free.
     pub(crate) fn release_dependents(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
-        match self.submits.get_mut(slot.submit as usize).map(|s| &mut s.kind) {
+        match self
+            .submits
+            .get_mut(slot.submit as usize)
+            .map(|s| &mut s.kind)
+        {
             Some(SubmitKind::Graph { graph, .. }) => graph
                 .finish(slot.index)
                 .into_iter()
@@ -510,11 +540,17 @@ pub(crate) fn build_graph(
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(GraphError::Duplicate(TaskId(pair[0])));
     }
-    let find = |id: TaskId| sorted.binary_search(&id.0).map_or(u32::MAX, |i| {
-        u32::try_from(i).unwrap_or(u32::MAX)
-    });
+    let find = |id: TaskId| {
+        sorted
+            .binary_search(&id.0)
+            .map_or(u32::MAX, |i| u32::try_from(i).unwrap_or(u32::MAX))
+    };
     let deps = by_id.iter().map(|position| {
-        spec.tasks[*position as usize].deps.iter().map(|dep| find(*dep)).collect()
+        spec.tasks[*position as usize]
+            .deps
+            .iter()
+            .map(|dep| find(*dep))
+            .collect()
     });
     let graph = Graph::new(deps).map_err(|Cycle(index)| {
         GraphError::Cycle(TaskId(sorted.get(index as usize).copied().unwrap_or(0)))

@@ -76,15 +76,44 @@ pub struct Usage {
 pub struct SignalName(pub i32);
 
 const SIGNAL_NAMES: [&str; 31] = [
-    "SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL",
-    "SIGUSR1", "SIGSEGV", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT", "SIGCHLD",
-    "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGXCPU", "SIGXFSZ",
-    "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR", "SIGSYS",
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGSTOP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGWINCH",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSYS",
 ];
 
 impl fmt::Display for SignalName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = usize::try_from(self.0 - 1).ok().and_then(|i| SIGNAL_NAMES.get(i));
+        let name = usize::try_from(self.0 - 1)
+            .ok()
+            .and_then(|i| SIGNAL_NAMES.get(i));
         match name {
             Some(name) => f.write_str(name),
             None => write!(f, "SIG{}", self.0),
@@ -98,7 +127,10 @@ mod tests {
 
     #[test]
     fn error_texts_follow_the_documented_words() {
-        assert_eq!(Outcome::ExitCode(3).error_text(), "Program terminated with exit code 3.");
+        assert_eq!(
+            Outcome::ExitCode(3).error_text(),
+            "Program terminated with exit code 3."
+        );
         assert_eq!(
             Outcome::Signal(9).error_text(),
             "Program terminated with exit code -1. Received signal 9 (SIGKILL)."

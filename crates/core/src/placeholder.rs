@@ -99,9 +99,7 @@ impl PathPattern {
         self.0.iter().all(|part| {
             !matches!(
                 part,
-                Part::Placeholder(
-                    Placeholder::TaskId | Placeholder::InstanceId | Placeholder::Cwd
-                )
+                Part::Placeholder(Placeholder::TaskId | Placeholder::InstanceId | Placeholder::Cwd)
             )
         })
     }
@@ -147,9 +145,10 @@ pub fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
 #[must_use]
 pub fn fill_known(path: &[u8], job: JobId, server_uid: &str) -> Vec<u8> {
     let mut out = path.to_vec();
-    for (name, value) in
-        [("%{JOB_ID}", job.to_string()), ("%{SERVER_UID}", server_uid.to_string())]
-    {
+    for (name, value) in [
+        ("%{JOB_ID}", job.to_string()),
+        ("%{SERVER_UID}", server_uid.to_string()),
+    ] {
         out = replace(&out, name.as_bytes(), value.as_bytes());
     }
     out
@@ -196,9 +195,10 @@ impl PathPatterns {
     #[must_use]
     pub fn new(template: &TaskTemplate) -> Self {
         let split = |stdio: &StdioSpec| match stdio {
-            StdioSpec::File { path, remove_if_finished } => {
-                Some((PathPattern::parse(path), *remove_if_finished))
-            }
+            StdioSpec::File {
+                path,
+                remove_if_finished,
+            } => Some((PathPattern::parse(path), *remove_if_finished)),
             StdioSpec::None | StdioSpec::Stream => None,
         };
         Self {
@@ -214,12 +214,24 @@ impl PathPatterns {
     #[must_use]
     pub fn render(&self, values: &PathValues<'_>) -> TaskPaths {
         let mut cwd = Vec::new();
-        self.cwd.render(&PathValues { cwd: &[], ..*values }, &mut cwd);
+        self.cwd.render(
+            &PathValues {
+                cwd: &[],
+                ..*values
+            },
+            &mut cwd,
+        );
         let cwd = join(values.submit_dir, &cwd);
         let stdio = |pattern: &Option<(PathPattern, bool)>, other: &StdioSpec| match pattern {
             Some((pattern, remove_if_finished)) => {
                 let mut path = Vec::new();
-                pattern.render(&PathValues { cwd: &cwd, ..*values }, &mut path);
+                pattern.render(
+                    &PathValues {
+                        cwd: &cwd,
+                        ..*values
+                    },
+                    &mut path,
+                );
                 StdioSpec::File {
                     path: join(&cwd, &path).into(),
                     remove_if_finished: *remove_if_finished,
@@ -229,7 +241,11 @@ impl PathPatterns {
         };
         let stdout = stdio(&self.stdout, &self.stdout_other);
         let stderr = stdio(&self.stderr, &self.stderr_other);
-        TaskPaths { cwd, stdout, stderr }
+        TaskPaths {
+            cwd,
+            stdout,
+            stderr,
+        }
     }
 }
 
@@ -256,7 +272,10 @@ mod tests {
 
     #[test]
     fn replaces_known_names_and_keeps_the_rest() {
-        assert_eq!(rendered("%{CWD}/%{JOB_ID}-%{TASK_ID}.%{INSTANCE_ID}"), "/c/3-7.1");
+        assert_eq!(
+            rendered("%{CWD}/%{JOB_ID}-%{TASK_ID}.%{INSTANCE_ID}"),
+            "/c/3-7.1"
+        );
         assert_eq!(rendered("%{SUBMIT_DIR}%{SERVER_UID}"), "/sAbCdEf");
         assert_eq!(rendered("%{NOPE}%%{TASK_ID"), "%{NOPE}%%{TASK_ID");
         assert_eq!(rendered("%{X%{TASK_ID}"), "%{X7");
@@ -270,8 +289,10 @@ mod tests {
             path: Box::from(*b"%{CWD}/job-%{JOB_ID}/out"),
             remove_if_finished: false,
         };
-        template.stderr =
-            StdioSpec::File { path: Box::from(*b"err"), remove_if_finished: true };
+        template.stderr = StdioSpec::File {
+            path: Box::from(*b"err"),
+            remove_if_finished: true,
+        };
         let paths = PathPatterns::new(&template).render(&values());
         assert_eq!(paths.cwd, b"/s/d/7");
         let path = |stdio: &StdioSpec| match stdio {
@@ -280,6 +301,9 @@ mod tests {
         };
         assert_eq!(path(&paths.stdout), "/s/d/7/job-3/out");
         assert_eq!(path(&paths.stderr), "/s/d/7/err");
-        assert_eq!(fill_known(b"%{JOB_ID}/%{TASK_ID}", JobId(4), "u"), b"4/%{TASK_ID}");
+        assert_eq!(
+            fill_known(b"%{JOB_ID}/%{TASK_ID}", JobId(4), "u"),
+            b"4/%{TASK_ID}"
+        );
     }
 }

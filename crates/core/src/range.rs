@@ -43,13 +43,21 @@ impl IdRange {
         if last > u64::from(u32::MAX) {
             return Err(RangeError::Invalid);
         }
-        Ok(Self { first, count, step: if count == 1 { 1 } else { step } })
+        Ok(Self {
+            first,
+            count,
+            step: if count == 1 { 1 } else { step },
+        })
     }
 
     /// A single id.
     #[must_use]
     pub const fn single(id: u32) -> Self {
-        Self { first: id, count: 1, step: 1 }
+        Self {
+            first: id,
+            count: 1,
+            step: 1,
+        }
     }
 
     /// First id.
@@ -131,7 +139,11 @@ impl IdArray {
             starts.push(len);
             len = len.checked_add(range.count).ok_or(RangeError::TooMany)?;
         }
-        Ok(Self { ranges, starts, len })
+        Ok(Self {
+            ranges,
+            starts,
+            len,
+        })
     }
 
     /// `first, first + 1, …`: `count` consecutive ids; empty for 0.
@@ -216,7 +228,10 @@ impl IdArray {
     #[must_use]
     pub fn slice(&self, from: u32, to: u32) -> Vec<IdRange> {
         let to = to.min(self.len);
-        let mut slot = self.starts.partition_point(|start| *start <= from).saturating_sub(1);
+        let mut slot = self
+            .starts
+            .partition_point(|start| *start <= from)
+            .saturating_sub(1);
         let mut parts = Vec::new();
         let mut index = from;
         while index < to {
@@ -224,7 +239,11 @@ impl IdArray {
             let offset = index - start;
             let count = (range.count - offset).min(to - index);
             let step = if count == 1 { 1 } else { range.step };
-            parts.push(IdRange { first: range.first + offset * range.step, count, step });
+            parts.push(IdRange {
+                first: range.first + offset * range.step,
+                count,
+                step,
+            });
             index += count;
             slot += 1;
         }
@@ -302,7 +321,10 @@ impl IndexSet {
     /// The empty set.
     #[must_use]
     pub const fn new() -> Self {
-        Self { ranges: BTreeMap::new(), len: 0 }
+        Self {
+            ranges: BTreeMap::new(),
+            len: 0,
+        }
     }
 
     /// Number of members.
@@ -320,7 +342,10 @@ impl IndexSet {
     /// Whether `index` is a member. O(log ranges).
     #[must_use]
     pub fn contains(&self, index: u32) -> bool {
-        self.ranges.range(..=index).next_back().is_some_and(|(_, end)| index < *end)
+        self.ranges
+            .range(..=index)
+            .next_back()
+            .is_some_and(|(_, end)| index < *end)
     }
 
     /// Adds `from..to`; members that are there already are kept.

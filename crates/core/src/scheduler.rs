@@ -90,7 +90,10 @@ impl Classes {
             })
             .collect();
         let id = ClassId(u32::try_from(self.classes.len()).unwrap_or(u32::MAX));
-        self.classes.push(Arc::new(Class { request: request.clone(), variants }));
+        self.classes.push(Arc::new(Class {
+            request: request.clone(),
+            variants,
+        }));
         self.by_request.insert(request.clone(), id);
         id
     }

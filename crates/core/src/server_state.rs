@@ -69,7 +69,10 @@ impl ServerState {
     /// An empty server with this uid.
     #[must_use]
     pub fn new(uid: &str) -> Self {
-        Self { uid: uid.into(), ..Self::default() }
+        Self {
+            uid: uid.into(),
+            ..Self::default()
+        }
     }
 
     /// Uid of the server.
@@ -107,7 +110,10 @@ impl ServerState {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let heartbeat = self.heartbeats.first().map(|(time, _)| *time);
-        [heartbeat, self.watches.next_deadline()].into_iter().flatten().min()
+        [heartbeat, self.watches.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// All jobs that are not forgotten.
@@ -131,13 +137,21 @@ impl ServerState {
     /// Highest job id ever given out.
     #[must_use]
     pub const fn last_job(&self) -> Option<JobId> {
-        if self.last_job == 0 { None } else { Some(JobId(self.last_job)) }
+        if self.last_job == 0 {
+            None
+        } else {
+            Some(JobId(self.last_job))
+        }
     }
 
     /// Highest worker id ever given out.
     #[must_use]
     pub const fn last_worker(&self) -> Option<WorkerId> {
-        if self.last_worker == 0 { None } else { Some(WorkerId(self.last_worker)) }
+        if self.last_worker == 0 {
+            None
+        } else {
+            Some(WorkerId(self.last_worker))
+        }
     }
 
     /// Inputs that were ignored.
@@ -184,9 +198,12 @@ impl ServerState {
     fn select_jobs(&self, selector: &Selector, matches: impl Fn(&Job) -> bool) -> Vec<JobId> {
         match selector {
             Selector::Last => self.last_job().into_iter().collect(),
-            Selector::All => {
-                self.jobs.values().filter(|job| matches(job)).map(|job| job.id).collect()
-            }
+            Selector::All => self
+                .jobs
+                .values()
+                .filter(|job| matches(job))
+                .map(|job| job.id)
+                .collect(),
             Selector::Ids(ids) => ids.iter().map(JobId).collect(),
         }
     }
@@ -202,9 +219,13 @@ impl ServerState {
 
     /// Puts a waiting task whose dependencies finished into the ready queue.
     fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
-        let key = self.jobs.get(&job).and_then(|job| Self::queue_key(job, slot));
+        let key = self
+            .jobs
+            .get(&job)
+            .and_then(|job| Self::queue_key(job, slot));
         if let Some(key) = key {
-            self.ready.insert(key, job, slot.submit, slot.index, slot.index + 1);
+            self.ready
+                .insert(key, job, slot.submit, slot.index, slot.index + 1);
             self.needs_schedule = true;
         }
     }
@@ -228,7 +249,9 @@ impl ServerState {
     /// To be called after tasks of a job ended: notes the time and drops templates of completed jobs.
     fn note_job_progress(&mut self, now: Now, id: JobId, effects: &mut Vec<Effect>) {
         self.changed.insert(id);
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
         if job.is_idle() {
             job.idle_since = now.wall;
         }
@@ -238,7 +261,9 @@ impl ServerState {
     }
 
     fn drop_templates(&mut self, id: JobId, effects: &mut Vec<Effect>) {
-        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
         let mut templates = BTreeSet::new();
         for submit in &job.submits {
             match &submit.kind {
@@ -255,9 +280,14 @@ impl ServerState {
             if known.is_empty() {
                 continue;
             }
-            worker.templates.retain(|template| !templates.contains(template));
+            worker
+                .templates
+                .retain(|template| !templates.contains(template));
             if worker.is_connected() {
-                effects.push(Effect::ToWorker(worker.id, WorkerCommand::DropTemplates(known)));
+                effects.push(Effect::ToWorker(
+                    worker.id,
+                    WorkerCommand::DropTemplates(known),
+                ));
             }
         }
     }
@@ -285,7 +315,10 @@ impl ServerState {
         let mut counts = crate::job::TaskCounts::default();
         for (submit, number) in job.submits.iter().zip(0..) {
             for index in 0..submit.tasks.len() {
-                let slot = TaskSlot { submit: number, index };
+                let slot = TaskSlot {
+                    submit: number,
+                    index,
+                };
                 let phase = job.phase(slot).expect("index is in range");
                 match phase.state() {
                     crate::task::TaskState::Waiting => counts.waiting += 1,
@@ -298,7 +331,12 @@ impl ServerState {
                 self.check_task(job, slot, phase);
             }
         }
-        assert_eq!(&counts, job.counts(), "counters match states of job {}", job.id);
+        assert_eq!(
+            &counts,
+            job.counts(),
+            "counters match states of job {}",
+            job.id
+        );
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -312,11 +350,20 @@ impl ServerState {
             .is_some_and(|graph| graph.unfinished(slot.index) > 0);
         let ready = self.ready.contains(key, job.id, slot.submit, slot.index);
         let should_be_ready = phase == Phase::Waiting && !blocked;
-        assert_eq!(ready, should_be_ready, "task {task} is ready exactly if it waits unblocked");
+        assert_eq!(
+            ready, should_be_ready,
+            "task {task} is ready exactly if it waits unblocked"
+        );
         if matches!(phase, Phase::Queued | Phase::Running) {
             let record = job.record(slot).expect("handed out tasks have a record");
-            let worker = self.workers.get(&record.worker()).expect("its worker exists");
-            let assigned = worker.assigned().get(&task).expect("its worker has the task");
+            let worker = self
+                .workers
+                .get(&record.worker())
+                .expect("its worker exists");
+            let assigned = worker
+                .assigned()
+                .get(&task)
+                .expect("its worker has the task");
             assert_eq!(assigned.instance, record.instance(), "instance of {task}");
             assert_eq!(assigned.started, phase == Phase::Running, "start of {task}");
         }

@@ -72,7 +72,10 @@ impl Phase {
     /// Whether the task has ended for good.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
-        matches!(self, Self::Finished | Self::Failed | Self::Canceled | Self::Aborted)
+        matches!(
+            self,
+            Self::Finished | Self::Failed | Self::Canceled | Self::Aborted
+        )
     }
 }
 
@@ -97,7 +100,10 @@ pub struct TaskRecord {
     was_started: bool,
 }
 
-const _: () = assert!(size_of::<TaskRecord>() == 48, "the memory budget of a finished task");
+const _: () = assert!(
+    size_of::<TaskRecord>() == 48,
+    "the memory budget of a finished task"
+);
 
 impl TaskRecord {
     const fn new(phase: Phase) -> Self {
@@ -245,7 +251,11 @@ impl TaskTable {
     #[must_use]
     pub fn new(len: u32) -> Self {
         let chunks = vec![Chunk::Uniform(Phase::Waiting); len.div_ceil(CHUNK_LEN) as usize];
-        Self { len, chunks, messages: BTreeMap::new() }
+        Self {
+            len,
+            chunks,
+            messages: BTreeMap::new(),
+        }
     }
 
     /// Number of tasks.
@@ -268,9 +278,9 @@ impl TaskTable {
         }
         match self.chunks.get((index / CHUNK_LEN) as usize)? {
             Chunk::Uniform(phase) => Some(*phase),
-            Chunk::Records(records) => {
-                records.get((index % CHUNK_LEN) as usize).map(|record| record.phase)
-            }
+            Chunk::Records(records) => records
+                .get((index % CHUNK_LEN) as usize)
+                .map(|record| record.phase),
         }
     }
 
@@ -402,7 +412,12 @@ mod tests {
             user: Duration::from_millis(3),
             system: Duration::ZERO,
         };
-        TaskEnd { outcome, at: Timestamp(5_000_000), run: Duration::from_micros(20), usage }
+        TaskEnd {
+            outcome,
+            at: Timestamp(5_000_000),
+            run: Duration::from_micros(20),
+            usage,
+        }
     }
 
     #[test]
@@ -410,7 +425,10 @@ mod tests {
         let mut table = TaskTable::new(1_000_000);
         assert!(table.record(3).is_none());
         table.touch(700_000);
-        assert_eq!(table.record(700_001).map(TaskRecord::phase), Some(Phase::Waiting));
+        assert_eq!(
+            table.record(700_001).map(TaskRecord::phase),
+            Some(Phase::Waiting)
+        );
         assert!(table.record(3).is_none());
         assert_eq!(table.phase(1_000_000), None);
     }

@@ -108,7 +108,10 @@ impl Entries {
             end = end.checked_add(length)?;
             ends.push(end);
         }
-        (end == data.len() as u64).then(|| Self { data, ends: ends.into() })
+        (end == data.len() as u64).then(|| Self {
+            data,
+            ends: ends.into(),
+        })
     }
 
     /// Number of entries.

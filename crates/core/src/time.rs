@@ -32,13 +32,19 @@ impl Timestamp {
     /// The instant `age` before this one.
     #[must_use]
     pub fn minus(self, age: Duration) -> Timestamp {
-        Timestamp(self.0.saturating_sub(i64::try_from(nanos(age)).unwrap_or(i64::MAX)))
+        Timestamp(
+            self.0
+                .saturating_sub(i64::try_from(nanos(age)).unwrap_or(i64::MAX)),
+        )
     }
 
     /// The instant `span` after this one.
     #[must_use]
     pub fn plus(self, span: Duration) -> Timestamp {
-        Timestamp(self.0.saturating_add(i64::try_from(nanos(span)).unwrap_or(i64::MAX)))
+        Timestamp(
+            self.0
+                .saturating_add(i64::try_from(nanos(span)).unwrap_or(i64::MAX)),
+        )
     }
 
     /// Time since `earlier`; zero if `earlier` lies in the future.

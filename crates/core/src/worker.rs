@@ -112,7 +112,10 @@ impl Worker {
         now: Time,
         wall: Timestamp,
     ) -> Self {
-        let free = totals.iter().map(|units| i64::try_from(*units).unwrap_or(i64::MAX)).collect();
+        let free = totals
+            .iter()
+            .map(|units| i64::try_from(*units).unwrap_or(i64::MAX))
+            .collect();
         Self {
             id,
             started: wall,
@@ -127,7 +130,11 @@ impl Worker {
             assigned: BTreeMap::new(),
             backlog: BTreeSet::new(),
             running: 0,
-            rate: Rate { per_second: 0.0, window_start: now, window_count: 0 },
+            rate: Rate {
+                per_second: 0.0,
+                window_start: now,
+                window_count: 0,
+            },
             config,
         }
     }
@@ -165,7 +172,10 @@ impl Worker {
     /// Units of a resource that it offers.
     #[must_use]
     pub fn total(&self, demand: &Demand) -> u64 {
-        self.totals.get(demand.resource.0 as usize).copied().unwrap_or(0)
+        self.totals
+            .get(demand.resource.0 as usize)
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Lifetime it has left; `None` = unlimited.
@@ -220,13 +230,20 @@ impl Worker {
     /// How many more tasks may be sent ahead for this queue; `capacity` as from [`Worker::capacity`].
     #[must_use]
     pub fn backlog_room(&self, key: QueueKey, capacity: u32, now: Time) -> u32 {
-        let by_rate = (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..=BACKLOG_MAX")]
+        let by_rate =
+            (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "0..=BACKLOG_MAX"
+        )]
         let target = (by_rate as u32).max(capacity.max(1)).min(BACKLOG_MAX);
-        let urgent = self.backlog.range(..=(
-            QueueKey::new(key.priority.0, crate::scheduler::ClassId(u32::MAX)),
-            TaskKey::new(crate::id::JobId(u32::MAX), crate::id::TaskId(u32::MAX)),
-        ));
+        let urgent = self.backlog.range(
+            ..=(
+                QueueKey::new(key.priority.0, crate::scheduler::ClassId(u32::MAX)),
+                TaskKey::new(crate::id::JobId(u32::MAX), crate::id::TaskId(u32::MAX)),
+            ),
+        );
         target.saturating_sub(u32::try_from(urgent.count()).unwrap_or(u32::MAX))
     }
 
@@ -234,7 +251,11 @@ impl Worker {
     #[must_use]
     pub fn surplus(&self, now: Time, span: Duration) -> usize {
         let soon = self.rate.current(now) * span.as_secs_f64();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small, >= 0")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "small, >= 0"
+        )]
         let soon = soon as usize;
         self.backlog.len().saturating_sub(soon)
     }
@@ -275,7 +296,10 @@ impl Worker {
         instance: InstanceId,
         class: impl Fn(QueueKey) -> Option<Arc<Class>>,
     ) -> Option<Assigned> {
-        let assigned = self.assigned.get_mut(&task).filter(|a| a.instance == instance)?;
+        let assigned = self
+            .assigned
+            .get_mut(&task)
+            .filter(|a| a.instance == instance)?;
         if assigned.started {
             return None;
         }
@@ -299,7 +323,10 @@ impl Worker {
         instance: InstanceId,
         class: impl Fn(QueueKey) -> Option<Arc<Class>>,
     ) -> Option<Assigned> {
-        let assigned = *self.assigned.get(&task).filter(|a| a.instance == instance)?;
+        let assigned = *self
+            .assigned
+            .get(&task)
+            .filter(|a| a.instance == instance)?;
         self.assigned.remove(&task);
         if assigned.placed {
             if let Some(class) = class(assigned.key) {
@@ -320,16 +347,24 @@ impl Worker {
     pub(crate) fn promote(&mut self, class: impl Fn(QueueKey) -> Option<Arc<Class>>) {
         let mut blocked: Vec<(QueueKey, u32)> = Vec::new();
         loop {
-            let next = self.backlog.iter().take(PROMOTE_SCAN_MAX).find_map(|(key, task)| {
-                let assigned = self.assigned.get(task)?;
-                if blocked.contains(&(*key, assigned.variant)) {
-                    return None;
-                }
-                Some((*key, *task, assigned.variant))
-            });
-            let Some((key, task, variant)) = next else { break };
+            let next = self
+                .backlog
+                .iter()
+                .take(PROMOTE_SCAN_MAX)
+                .find_map(|(key, task)| {
+                    let assigned = self.assigned.get(task)?;
+                    if blocked.contains(&(*key, assigned.variant)) {
+                        return None;
+                    }
+                    Some((*key, *task, assigned.variant))
+                });
+            let Some((key, task, variant)) = next else {
+                break;
+            };
             let found = class(key);
-            let fits = found.as_ref().and_then(|c| c.variants.get(variant as usize));
+            let fits = found
+                .as_ref()
+                .and_then(|c| c.variants.get(variant as usize));
             match (&found, fits) {
                 (Some(class), Some(demand)) if self.room(demand) > 0 => {
                     self.backlog.remove(&(key, task));
@@ -347,13 +382,19 @@ impl Worker {
     pub(crate) fn clear(&mut self) -> BTreeMap<TaskKey, Assigned> {
         self.backlog.clear();
         self.running = 0;
-        self.free = self.totals.iter().map(|u| i64::try_from(*u).unwrap_or(i64::MAX)).collect();
+        self.free = self
+            .totals
+            .iter()
+            .map(|u| i64::try_from(*u).unwrap_or(i64::MAX))
+            .collect();
         std::mem::take(&mut self.assigned)
     }
 
     /// Counts the resources of a variant as taken (`sign` 1) or free (-1).
     fn take(&mut self, class: &Class, variant: u32, sign: i64) {
-        let Some(variant) = class.variants.get(variant as usize) else { return };
+        let Some(variant) = class.variants.get(variant as usize) else {
+            return;
+        };
         for demand in &variant.demands {
             let units = demand.units.unwrap_or_else(|| self.total(demand));
             if let Some(free) = self.free.get_mut(demand.resource.0 as usize) {
@@ -375,9 +416,23 @@ impl Worker {
             copy.take(&class, assigned.variant, -1);
         }
         for (free, total) in copy.free.iter().zip(&self.totals) {
-            assert_eq!(u64::try_from(*free), Ok(*total), "free + taken = total on {}", self.id);
+            assert_eq!(
+                u64::try_from(*free),
+                Ok(*total),
+                "free + taken = total on {}",
+                self.id
+            );
         }
-        let backlog = self.assigned.iter().filter(|(_, a)| !a.placed).map(|(k, a)| (a.key, *k));
-        assert_eq!(backlog.collect::<BTreeSet<_>>(), self.backlog, "backlog of {}", self.id);
+        let backlog = self
+            .assigned
+            .iter()
+            .filter(|(_, a)| !a.placed)
+            .map(|(k, a)| (a.key, *k));
+        assert_eq!(
+            backlog.collect::<BTreeSet<_>>(),
+            self.backlog,
+            "backlog of {}",
+            self.id
+        );
     }
 }

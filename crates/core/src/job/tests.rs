@@ -22,7 +22,10 @@ fn submit(ids: IdArray) -> Submit {
         ids,
         submit_dir: Box::from(*b"/w"),
         stream_dir: None,
-        kind: SubmitKind::Array { template, entries: None },
+        kind: SubmitKind::Array {
+            template,
+            entries: None,
+        },
     }
 }
 
@@ -36,11 +39,40 @@ fn job(ids: Vec<IdArray>) -> Job {
 
 #[test]
 fn finds_ids_of_interleaved_submits() {
-    let job = job(vec![array(0, 10, 2), array(1, 10, 2), array(100, 1, 1), array(7_000, 50, 7)]);
-    assert_eq!(job.find(TaskId(4)), Some(TaskSlot { submit: 0, index: 2 }));
-    assert_eq!(job.find(TaskId(5)), Some(TaskSlot { submit: 1, index: 2 }));
-    assert_eq!(job.find(TaskId(100)), Some(TaskSlot { submit: 2, index: 0 }));
-    assert_eq!(job.find(TaskId(7_007)), Some(TaskSlot { submit: 3, index: 1 }));
+    let job = job(vec![
+        array(0, 10, 2),
+        array(1, 10, 2),
+        array(100, 1, 1),
+        array(7_000, 50, 7),
+    ]);
+    assert_eq!(
+        job.find(TaskId(4)),
+        Some(TaskSlot {
+            submit: 0,
+            index: 2
+        })
+    );
+    assert_eq!(
+        job.find(TaskId(5)),
+        Some(TaskSlot {
+            submit: 1,
+            index: 2
+        })
+    );
+    assert_eq!(
+        job.find(TaskId(100)),
+        Some(TaskSlot {
+            submit: 2,
+            index: 0
+        })
+    );
+    assert_eq!(
+        job.find(TaskId(7_007)),
+        Some(TaskSlot {
+            submit: 3,
+            index: 1
+        })
+    );
     assert_eq!(job.find(TaskId(21)), None);
     assert_eq!(job.max_task_id(), Some(7_343));
     assert_eq!(job.first_existing(&array(19, 3, 1)), Some(TaskId(19)));
@@ -54,7 +86,14 @@ fn counts_follow_phases() {
     let slot = |index| TaskSlot { submit: 0, index };
     job.set_phase(slot(1), Phase::Running);
     job.set_phase(slot(2), Phase::Failed);
-    assert_eq!((job.counts().waiting, job.counts().running, job.counts().failed), (998, 1, 1));
+    assert_eq!(
+        (
+            job.counts().waiting,
+            job.counts().running,
+            job.counts().failed
+        ),
+        (998, 1, 1)
+    );
     assert_eq!(job.state(), JobState::Running);
     assert_eq!(job.end_all(Phase::Canceled), 999);
     assert_eq!(job.state(), JobState::Failed);
@@ -96,7 +135,10 @@ fn graphs_are_sorted_by_id_and_checked() {
             .collect(),
     };
     let (ids, positions, built) = build_graph(&graph(&[(9, &[3]), (3, &[])])).expect("valid");
-    assert_eq!((ids.to_string().as_str(), positions.as_slice()), ("3,9", [1, 0].as_slice()));
+    assert_eq!(
+        (ids.to_string().as_str(), positions.as_slice()),
+        ("3,9", [1, 0].as_slice())
+    );
     assert_eq!(built.deps(1), [0]);
     let err = |tasks: &[(u32, &[u32])]| build_graph(&graph(tasks)).expect_err("invalid");
     assert_eq!(err(&[(1, &[]), (1, &[])]), GraphError::Duplicate(TaskId(1)));

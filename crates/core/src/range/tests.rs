@@ -25,7 +25,10 @@ fn refuses_ranges_that_do_not_exist() {
     assert_eq!(IdRange::new(1, 0, 1), Err(RangeError::Invalid));
     assert_eq!(IdRange::new(1, 2, 0), Err(RangeError::Invalid));
     assert_eq!(IdRange::new(u32::MAX, 2, 1), Err(RangeError::Invalid));
-    assert_eq!(IdArray::new(vec![range(0, 6, 2), range(5, 2, 3)]), Err(RangeError::Overlap));
+    assert_eq!(
+        IdArray::new(vec![range(0, 6, 2), range(5, 2, 3)]),
+        Err(RangeError::Overlap)
+    );
     assert!(IdArray::new(vec![range(0, 6, 2), range(1, 6, 2)]).is_ok());
     assert_eq!(IdArray::from_sorted([1, 1]), Err(RangeError::Overlap));
 }
@@ -34,7 +37,10 @@ fn refuses_ranges_that_do_not_exist() {
 fn whole_id_space_costs_one_range() {
     let all = IdArray::new(vec![range(0, u32::MAX, 1)]).expect("fits");
     assert_eq!(all.get(u32::MAX - 1), Some(u32::MAX - 1));
-    assert_eq!(IdArray::new(vec![range(0, u32::MAX, 1), range(u32::MAX, 1, 1)]), Err(RangeError::TooMany));
+    assert_eq!(
+        IdArray::new(vec![range(0, u32::MAX, 1), range(u32::MAX, 1, 1)]),
+        Err(RangeError::TooMany)
+    );
 }
 
 prop_compose! {

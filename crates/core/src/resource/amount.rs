@@ -62,13 +62,17 @@ impl Amount {
         {
             return Err(AmountError::NotANumber);
         }
-        let whole: u32 =
-            whole.replace('_', "").parse().map_err(|_| AmountError::TooLarge)?;
+        let whole: u32 = whole
+            .replace('_', "")
+            .parse()
+            .map_err(|_| AmountError::TooLarge)?;
         let fraction = fraction.trim_end_matches('0');
         if fraction.len() > 4 {
             return Err(AmountError::Precision);
         }
-        let units: u64 = format!("{fraction:0<4}").parse().map_err(|_| AmountError::NotANumber)?;
+        let units: u64 = format!("{fraction:0<4}")
+            .parse()
+            .map_err(|_| AmountError::NotANumber)?;
         Ok(Amount(u64::from(whole) * UNITS_PER_WHOLE + units))
     }
 }

@@ -36,7 +36,9 @@ impl ResourceKind {
         let whole = |n: usize| Amount::whole(u32::try_from(n).unwrap_or(u32::MAX));
         match self {
             Self::List(values) => whole(values.len()),
-            Self::Range { start, end } => Amount::whole(end.saturating_sub(*start).saturating_add(1)),
+            Self::Range { start, end } => {
+                Amount::whole(end.saturating_sub(*start).saturating_add(1))
+            }
             Self::Groups(groups) => whole(groups.iter().map(Vec::len).sum()),
             Self::Sum(amount) => *amount,
         }
@@ -48,7 +50,11 @@ impl ResourceKind {
         match self {
             Self::List(values) => vec![values.clone()],
             Self::Range { start, end } => {
-                vec![(*start..=*end).map(|i| i.to_string().into_boxed_str()).collect()]
+                vec![
+                    (*start..=*end)
+                        .map(|i| i.to_string().into_boxed_str())
+                        .collect(),
+                ]
             }
             Self::Groups(groups) => groups.clone(),
             Self::Sum(_) => Vec::new(),
@@ -120,15 +126,17 @@ impl ResourceDescriptor {
             check_item(item)?;
         }
         let group_exists = |resource: u32, group: u32| {
-            items.get(resource as usize).is_some_and(|item| match &item.kind {
-                ResourceKind::Groups(groups) => (group as usize) < groups.len(),
-                ResourceKind::List(_) | ResourceKind::Range { .. } => group == 0,
-                ResourceKind::Sum(_) => false,
-            })
+            items
+                .get(resource as usize)
+                .is_some_and(|item| match &item.kind {
+                    ResourceKind::Groups(groups) => (group as usize) < groups.len(),
+                    ResourceKind::List(_) | ResourceKind::Range { .. } => group == 0,
+                    ResourceKind::Sum(_) => false,
+                })
         };
-        let all_exist = coupling.iter().all(|c| {
-            group_exists(c.resource1, c.group1) && group_exists(c.resource2, c.group2)
-        });
+        let all_exist = coupling
+            .iter()
+            .all(|c| group_exists(c.resource1, c.group1) && group_exists(c.resource2, c.group2));
         if !all_exist {
             return Err(DescriptorError::BadCoupling);
         }
@@ -138,8 +146,17 @@ impl ResourceDescriptor {
     /// A worker that offers only `count` cpus; for tests and embedded use.
     #[must_use]
     pub fn cpus(count: u32) -> Self {
-        let kind = ResourceKind::Range { start: 0, end: count.max(1) - 1 };
-        Self { items: vec![ResourceItem { name: "cpus".into(), kind }], coupling: Vec::new() }
+        let kind = ResourceKind::Range {
+            start: 0,
+            end: count.max(1) - 1,
+        };
+        Self {
+            items: vec![ResourceItem {
+                name: "cpus".into(),
+                kind,
+            }],
+            coupling: Vec::new(),
+        }
     }
 }
 
@@ -149,7 +166,11 @@ fn check_item(item: &ResourceItem) -> Result<(), DescriptorError> {
         if &*item.name == "cpus" {
             return Err(DescriptorError::CpusWithoutIdentity);
         }
-        return if *amount == Amount::ZERO { Err(empty()) } else { Ok(()) };
+        return if *amount == Amount::ZERO {
+            Err(empty())
+        } else {
+            Ok(())
+        };
     }
     if let ResourceKind::Range { start, end } = item.kind {
         return if start > end { Err(empty()) } else { Ok(()) };
@@ -171,13 +192,19 @@ mod tests {
     use super::*;
 
     fn item(name: &str, kind: ResourceKind) -> ResourceItem {
-        ResourceItem { name: name.into(), kind }
+        ResourceItem {
+            name: name.into(),
+            kind,
+        }
     }
 
     #[test]
     fn sorts_and_counts() {
         let list = ResourceKind::List(vec!["a".into(), "b".into()]);
-        let items = vec![item("mem", ResourceKind::Sum(Amount(105_000))), item("gpus", list)];
+        let items = vec![
+            item("mem", ResourceKind::Sum(Amount(105_000))),
+            item("gpus", list),
+        ];
         let descriptor = ResourceDescriptor::new(items, Vec::new()).expect("valid");
         assert_eq!(&*descriptor.items[0].name, "gpus");
         assert_eq!(descriptor.items[0].kind.total(), Amount::whole(2));
@@ -190,7 +217,10 @@ mod tests {
             item("x", ResourceKind::Sum(Amount(1))),
             item("x", ResourceKind::Sum(Amount(1))),
         ];
-        let same = vec![item("x", ResourceKind::Groups(vec![vec!["1".into()], vec!["1".into()]]))];
+        let same = vec![item(
+            "x",
+            ResourceKind::Groups(vec![vec!["1".into()], vec!["1".into()]]),
+        )];
         let none = vec![item("x", ResourceKind::Sum(Amount::ZERO))];
         let cpus = vec![item("cpus", ResourceKind::Sum(Amount(5)))];
         let check = |items| ResourceDescriptor::new(items, Vec::new()).expect_err("must fail");

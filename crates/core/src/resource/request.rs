@@ -196,10 +196,19 @@ mod tests {
         assert_eq!(RequestVariants::new(vec![zero]), Err(RequestError::Zero));
         let mut twice = ResourceRequest::cpus(1);
         twice.entries.push(twice.entries[0].clone());
-        assert_eq!(RequestVariants::new(vec![twice]), Err(RequestError::Duplicate("cpus".into())));
+        assert_eq!(
+            RequestVariants::new(vec![twice]),
+            Err(RequestError::Duplicate("cpus".into()))
+        );
         let mut mixed = ResourceRequest::cpus(1);
         mixed.n_nodes = 2;
-        assert_eq!(RequestVariants::new(vec![mixed]), Err(RequestError::NodesWithResources));
-        assert_eq!(RequestVariants::new(Vec::new()), Err(RequestError::VariantCount(0)));
+        assert_eq!(
+            RequestVariants::new(vec![mixed]),
+            Err(RequestError::NodesWithResources)
+        );
+        assert_eq!(
+            RequestVariants::new(Vec::new()),
+            Err(RequestError::VariantCount(0))
+        );
     }
 }

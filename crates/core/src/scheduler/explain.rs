@@ -43,7 +43,10 @@ impl Condition {
         match self {
             Self::Time { min, remaining } => remaining.is_none_or(|left| left >= *min),
             Self::Resource { request, offer, .. } => offer >= request,
-            Self::Group { n_nodes, group_size } => group_size >= n_nodes,
+            Self::Group {
+                n_nodes,
+                group_size,
+            } => group_size >= n_nodes,
         }
     }
 }
@@ -69,7 +72,10 @@ pub fn explain(
                 });
             }
             if variant.n_nodes > 0 {
-                conditions.push(Condition::Group { n_nodes: variant.n_nodes, group_size });
+                conditions.push(Condition::Group {
+                    n_nodes: variant.n_nodes,
+                    group_size,
+                });
             }
             conditions.extend(variant.demands.iter().map(|demand| Condition::Resource {
                 name: classes.resource_name(demand.resource).into(),

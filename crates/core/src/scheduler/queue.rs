@@ -23,7 +23,10 @@ impl QueueKey {
     /// Builds a key.
     #[must_use]
     pub const fn new(priority: i32, class: ClassId) -> Self {
-        Self { priority: Reverse(priority), class }
+        Self {
+            priority: Reverse(priority),
+            class,
+        }
     }
 }
 
@@ -67,8 +70,12 @@ impl ReadyQueue {
 
     /// Removes one index; says whether it was there.
     pub fn remove(&mut self, key: QueueKey, job: JobId, submit: u32, index: u32) -> bool {
-        let Some(queue) = self.queues.get_mut(&key) else { return false };
-        let Some(set) = queue.entries.get_mut(&(job, submit)) else { return false };
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return false;
+        };
+        let Some(set) = queue.entries.get_mut(&(job, submit)) else {
+            return false;
+        };
         let removed = set.remove(index);
         queue.len -= u64::from(removed);
         if set.is_empty() {
@@ -83,8 +90,11 @@ impl ReadyQueue {
     /// Removes everything of a job.
     pub fn remove_job(&mut self, job: JobId) {
         self.queues.retain(|_, queue| {
-            let of_job: Vec<(JobId, u32)> =
-                queue.entries.range((job, 0)..=(job, u32::MAX)).map(|(key, _)| *key).collect();
+            let of_job: Vec<(JobId, u32)> = queue
+                .entries
+                .range((job, 0)..=(job, u32::MAX))
+                .map(|(key, _)| *key)
+                .collect();
             for key in of_job {
                 if let Some(set) = queue.entries.remove(&key) {
                     queue.len -= u64::from(set.len());
@@ -97,13 +107,22 @@ impl ReadyQueue {
     /// Takes up to `limit` tasks in order.
     pub fn take(&mut self, key: QueueKey, mut limit: u64) -> Vec<TakenRange> {
         let mut taken = Vec::new();
-        let Some(queue) = self.queues.get_mut(&key) else { return taken };
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return taken;
+        };
         while limit > 0 {
-            let Some(mut entry) = queue.entries.first_entry() else { break };
+            let Some(mut entry) = queue.entries.first_entry() else {
+                break;
+            };
             let (job, submit) = *entry.key();
             let width = u32::try_from(limit).unwrap_or(u32::MAX);
             if let Some((from, to)) = entry.get_mut().pop_front(width) {
-                taken.push(TakenRange { job, submit, from, to });
+                taken.push(TakenRange {
+                    job,
+                    submit,
+                    from,
+                    to,
+                });
                 limit -= u64::from(to - from);
                 queue.len -= u64::from(to - from);
             }
@@ -157,15 +176,31 @@ mod tests {
         queue.insert(LOW, JobId(2), 0, 0, 10);
         queue.insert(LOW, JobId(1), 1, 5, 7);
         queue.insert(HIGH, JobId(3), 0, 0, 1);
-        assert_eq!(queue.counts().map(|(key, n)| (key.priority.0, n)).collect::<Vec<_>>(), [
-            (5, 1),
-            (0, 12)
-        ]);
+        assert_eq!(
+            queue
+                .counts()
+                .map(|(key, n)| (key.priority.0, n))
+                .collect::<Vec<_>>(),
+            [(5, 1), (0, 12)]
+        );
         let taken = queue.take(LOW, 4);
-        assert_eq!(taken, [
-            TakenRange { job: JobId(1), submit: 1, from: 5, to: 7 },
-            TakenRange { job: JobId(2), submit: 0, from: 0, to: 2 }
-        ]);
+        assert_eq!(
+            taken,
+            [
+                TakenRange {
+                    job: JobId(1),
+                    submit: 1,
+                    from: 5,
+                    to: 7
+                },
+                TakenRange {
+                    job: JobId(2),
+                    submit: 0,
+                    from: 0,
+                    to: 2
+                }
+            ]
+        );
         assert_eq!(queue.len(), 9);
     }
 

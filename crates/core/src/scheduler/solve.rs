@@ -36,23 +36,35 @@ pub fn solve_queue(
     workers: &BTreeMap<WorkerId, Worker>,
     now: Time,
 ) -> Vec<Placement> {
-    let Some(class) = classes.get(key.class) else { return Vec::new() };
-    let usable: Vec<&Worker> = workers.values().filter(|worker| worker.accepts_work()).collect();
+    let Some(class) = classes.get(key.class) else {
+        return Vec::new();
+    };
+    let usable: Vec<&Worker> = workers
+        .values()
+        .filter(|worker| worker.accepts_work())
+        .collect();
     let mut left = ready;
     let mut placements = Vec::new();
     let mut place = |worker: WorkerId, variant: u32, count: u64, placed: bool| {
         if count > 0 {
-            placements.push(Placement { key, worker, variant, count, placed });
+            placements.push(Placement {
+                key,
+                worker,
+                variant,
+                count,
+                placed,
+            });
         }
     };
     let mut full = Vec::new();
     for worker in &usable {
         // Only one variant per worker and round: the counts of others would be stale.
-        let fitting = variants_for(&class.variants, worker, now)
-            .find_map(|(number, variant)| match worker.room(variant) {
+        let fitting = variants_for(&class.variants, worker, now).find_map(|(number, variant)| {
+            match worker.room(variant) {
                 0 => None,
                 room => Some((number, u64::from(room))),
-            });
+            }
+        });
         if let Some((variant, room)) = fitting {
             let count = room.min(left);
             place(worker.id, variant, count, true);
@@ -107,7 +119,10 @@ mod tests {
                 let config = worker_config(*cpus);
                 let totals = classes.totals(&config.resources);
                 let id = WorkerId(id);
-                (id, Worker::new(id, Arc::new(config), totals, Time(0), Timestamp(0)))
+                (
+                    id,
+                    Worker::new(id, Arc::new(config), totals, Time(0), Timestamp(0)),
+                )
             })
             .collect()
     }

@@ -15,11 +15,15 @@ impl ServerState {
         effects: &mut Vec<Effect>,
     ) -> Vec<JobResult> {
         let ids = self.select_jobs(selector, |job| job.is_open);
-        ids.into_iter().map(|id| self.close_job(id, effects)).collect()
+        ids.into_iter()
+            .map(|id| self.close_job(id, effects))
+            .collect()
     }
 
     fn close_job(&mut self, id: JobId, effects: &mut Vec<Effect>) -> JobResult {
-        let Some(job) = self.jobs.get_mut(&id) else { return JobResult::NotFound(id) };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return JobResult::NotFound(id);
+        };
         if !job.is_open {
             return JobResult::Already(id);
         }
@@ -29,7 +33,11 @@ impl ServerState {
         if completed {
             self.drop_templates(id, effects);
         }
-        JobResult::Ok { job: id, canceled: 0, already_finished: 0 }
+        JobResult::Ok {
+            job: id,
+            canceled: 0,
+            already_finished: 0,
+        }
     }
 
     pub(super) fn cancel_jobs(
@@ -40,7 +48,9 @@ impl ServerState {
         effects: &mut Vec<Effect>,
     ) -> Vec<JobResult> {
         let ids = self.select_jobs(selector, |job| !job.is_completed());
-        ids.into_iter().map(|id| self.cancel_job(now, id, reason, effects)).collect()
+        ids.into_iter()
+            .map(|id| self.cancel_job(now, id, reason, effects))
+            .collect()
     }
 
     fn cancel_job(
@@ -50,7 +60,9 @@ impl ServerState {
         reason: &str,
         effects: &mut Vec<Effect>,
     ) -> JobResult {
-        let Some(job) = self.jobs.get(&id) else { return JobResult::NotFound(id) };
+        let Some(job) = self.jobs.get(&id) else {
+            return JobResult::NotFound(id);
+        };
         if job.is_completed() {
             return JobResult::Already(id);
         }
@@ -62,7 +74,11 @@ impl ServerState {
                 job.cancel_reason = Some(reason.into());
             }
         }
-        JobResult::Ok { job: id, canceled: unfinished, already_finished }
+        JobResult::Ok {
+            job: id,
+            canceled: unfinished,
+            already_finished,
+        }
     }
 
     /// Ends every unfinished task of a job, wherever it is.
@@ -87,7 +103,10 @@ impl ServerState {
         let ids = self.select_jobs(selector, |job| job.is_completed() && wanted(job.state()));
         let (mut forgotten, mut ignored) = (0, 0);
         for id in ids {
-            let drop = self.jobs.get(&id).is_some_and(|j| j.is_completed() && wanted(j.state()));
+            let drop = self
+                .jobs
+                .get(&id)
+                .is_some_and(|j| j.is_completed() && wanted(j.state()));
             if drop {
                 self.jobs.remove(&id);
                 self.changed.insert(id);
@@ -106,12 +125,17 @@ impl ServerState {
     ) -> Vec<(WorkerId, StopResult)> {
         let ids: Vec<WorkerId> = match selector {
             Selector::Last => self.last_worker().into_iter().collect(),
-            Selector::All => {
-                self.workers.values().filter(|w| w.is_connected()).map(|w| w.id).collect()
-            }
+            Selector::All => self
+                .workers
+                .values()
+                .filter(|w| w.is_connected())
+                .map(|w| w.id)
+                .collect(),
             Selector::Ids(ids) => ids.iter().map(WorkerId).collect(),
         };
-        ids.into_iter().map(|id| (id, self.stop_worker(id, effects))).collect()
+        ids.into_iter()
+            .map(|id| (id, self.stop_worker(id, effects)))
+            .collect()
     }
 
     fn stop_worker(&mut self, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {

@@ -46,8 +46,18 @@ impl ServerState {
                 }
             }
         }
-        for (worker, Parcel { templates, assignments }) in parcels {
-            let command = WorkerCommand::Assign { templates, assignments };
+        for (
+            worker,
+            Parcel {
+                templates,
+                assignments,
+            },
+        ) in parcels
+        {
+            let command = WorkerCommand::Assign {
+                templates,
+                assignments,
+            };
             effects.push(Effect::ToWorker(worker, command));
         }
         if self.ready.is_empty() {
@@ -56,14 +66,27 @@ impl ServerState {
     }
 
     fn hand_out(&mut self, placement: &Placement, range: TakenRange, parcel: &mut Parcel) {
-        let Some(class) = self.class(placement.key) else { return };
-        let Some(job) = self.jobs.get_mut(&range.job) else { return };
-        let Some(worker) = self.workers.get_mut(&placement.worker) else { return };
+        let Some(class) = self.class(placement.key) else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(&range.job) else {
+            return;
+        };
+        let Some(worker) = self.workers.get_mut(&placement.worker) else {
+            return;
+        };
         let mut runs: Vec<Run> = Vec::new();
         for index in range.from..range.to {
-            let slot = TaskSlot { submit: range.submit, index };
-            let Some((task, template)) = name_task(job, slot) else { continue };
-            let Some(record) = job.touch(slot) else { continue };
+            let slot = TaskSlot {
+                submit: range.submit,
+                index,
+            };
+            let Some((task, template)) = name_task(job, slot) else {
+                continue;
+            };
+            let Some(record) = job.touch(slot) else {
+                continue;
+            };
             record.assign(placement.worker);
             let instance = record.instance();
             job.set_phase(slot, Phase::Queued);
@@ -85,20 +108,31 @@ impl ServerState {
                 {
                     run.to += 1;
                 }
-                _ => runs.push(Run { template, instance, from: index, to: index + 1 }),
+                _ => runs.push(Run {
+                    template,
+                    instance,
+                    from: index,
+                    to: index + 1,
+                }),
             }
         }
         for run in runs {
             if worker.templates.insert(run.template.id) {
                 parcel.templates.push(Arc::clone(&run.template));
             }
-            parcel.assignments.push(assignment(job, range.submit, &run, placement.variant));
+            parcel
+                .assignments
+                .push(assignment(job, range.submit, &run, placement.variant));
         }
     }
 
     /// Asks workers to give back tasks that others could start at once.
     fn rebalance(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        if self.workers.values().all(|worker| worker.backlog_len() == 0) {
+        if self
+            .workers
+            .values()
+            .all(|worker| worker.backlog_len() == 0)
+        {
             return;
         }
         let donors: Vec<(WorkerId, usize)> = self
@@ -131,10 +165,14 @@ impl ServerState {
         surplus: usize,
         promised: &mut BTreeMap<WorkerId, u32>,
     ) -> Vec<(TaskKey, InstanceId)> {
-        let Some(worker) = self.workers.get(&donor) else { return Vec::new() };
+        let Some(worker) = self.workers.get(&donor) else {
+            return Vec::new();
+        };
         let mut back = Vec::new();
         for (task, assigned) in worker.backlog_last().take(surplus) {
-            let Some(class) = self.classes.get(assigned.key.class) else { break };
+            let Some(class) = self.classes.get(assigned.key.class) else {
+                break;
+            };
             let taker = self.workers.values().find(|other| {
                 other.id != donor
                     && other.accepts_work()
@@ -159,13 +197,20 @@ fn name_task(job: &Job, slot: TaskSlot) -> Option<(TaskId, Arc<SharedTemplate>)>
 }
 
 fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Assignment {
-    let found = job.submit(TaskSlot { submit, index: run.from });
-    let ids = found.map(|s| s.ids.slice(run.from, run.to)).unwrap_or_default();
-    let entries = found.filter(|s| s.entry(run.from).is_some()).and_then(|submit| {
-        let parts = (run.from..run.to).map(|index| submit.entry(index).unwrap_or_default());
-        let lengths: Vec<u64> = parts.clone().map(|part| part.len() as u64).collect();
-        Entries::new(parts.collect::<Vec<_>>().concat(), lengths)
+    let found = job.submit(TaskSlot {
+        submit,
+        index: run.from,
     });
+    let ids = found
+        .map(|s| s.ids.slice(run.from, run.to))
+        .unwrap_or_default();
+    let entries = found
+        .filter(|s| s.entry(run.from).is_some())
+        .and_then(|submit| {
+            let parts = (run.from..run.to).map(|index| submit.entry(index).unwrap_or_default());
+            let lengths: Vec<u64> = parts.clone().map(|part| part.len() as u64).collect();
+            Entries::new(parts.collect::<Vec<_>>().concat(), lengths)
+        });
     Assignment {
         template: TemplateId(run.template.id.0),
         ids: IdArray::new(ids).unwrap_or_default(),

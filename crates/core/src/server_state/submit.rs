@@ -9,9 +9,7 @@ use crate::placeholder::fill_known;
 use crate::range::IdArray;
 use crate::scheduler::queue::QueueKey;
 use crate::task::TaskTable;
-use crate::template::{
-    ArrayIds, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
-};
+use crate::template::{ArrayIds, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate};
 use crate::time::Now;
 
 /// Where a submit goes, once that is known to be possible.
@@ -28,7 +26,8 @@ impl ServerState {
             return Reply::Refused(SubmitRefusal::TooManyJobs);
         };
         self.last_job = id.0;
-        self.jobs.insert(id, Job::new(id, name, max_fails, true, now.wall));
+        self.jobs
+            .insert(id, Job::new(id, name, max_fails, true, now.wall));
         self.changed.insert(id);
         Reply::Submitted(id)
     }
@@ -59,24 +58,49 @@ impl ServerState {
                 self.check_new(target.job, &ids)?;
                 let filled = fill_paths(&array.template, target.job, &self.uid);
                 let template = self.share_template(&share, Arc::new(filled));
-                (ids, SubmitKind::Array { template, entries: array.entries })
+                (
+                    ids,
+                    SubmitKind::Array {
+                        template,
+                        entries: array.entries,
+                    },
+                )
             }
             SubmitBody::Graph(spec) => {
                 let (ids, positions, graph) = build_graph(&spec)?;
                 self.check_new(target.job, &ids)?;
-                let template_of =
-                    positions.iter().map(|p| spec.tasks[*p as usize].template).collect();
+                let template_of = positions
+                    .iter()
+                    .map(|p| spec.tasks[*p as usize].template)
+                    .collect();
                 let templates = spec
                     .templates
                     .into_iter()
                     .map(|template| self.share_template(&share, template))
                     .collect();
-                (ids, SubmitKind::Graph { templates, template_of, graph: Box::new(graph) })
+                (
+                    ids,
+                    SubmitKind::Graph {
+                        templates,
+                        template_of,
+                        graph: Box::new(graph),
+                    },
+                )
             }
         };
         let tasks = TaskTable::new(ids.len());
-        let Share { submit_dir, stream_dir, .. } = share;
-        let submit = Submit { ids, submit_dir, stream_dir, kind, tasks };
+        let Share {
+            submit_dir,
+            stream_dir,
+            ..
+        } = share;
+        let submit = Submit {
+            ids,
+            submit_dir,
+            stream_dir,
+            kind,
+            tasks,
+        };
         Ok(self.add_submit(now, target, submit))
     }
 
@@ -84,7 +108,12 @@ impl ServerState {
         match target {
             SubmitTarget::NewJob { name, max_fails } => {
                 let job = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
-                Ok(Target { job, is_new: true, name, max_fails })
+                Ok(Target {
+                    job,
+                    is_new: true,
+                    name,
+                    max_fails,
+                })
             }
             SubmitTarget::Attach(id) => {
                 let job = self.jobs.get(&id).ok_or(SubmitRefusal::JobNotFound(id))?;
@@ -92,7 +121,12 @@ impl ServerState {
                     return Err(SubmitRefusal::JobNotOpen(id));
                 }
                 let (name, max_fails) = (job.name.clone(), job.max_fails);
-                Ok(Target { job: id, is_new: false, name, max_fails })
+                Ok(Target {
+                    job: id,
+                    is_new: false,
+                    name,
+                    max_fails,
+                })
             }
         }
     }
@@ -111,7 +145,9 @@ impl ServerState {
     }
 
     fn check_new(&self, job: JobId, ids: &IdArray) -> Result<(), SubmitRefusal> {
-        let Some(existing) = self.jobs.get(&job) else { return Ok(()) };
+        let Some(existing) = self.jobs.get(&job) else {
+            return Ok(());
+        };
         if let Some(task) = existing.first_existing(ids) {
             return Err(SubmitRefusal::TaskExists(task, job));
         }
@@ -140,7 +176,9 @@ impl ServerState {
             let job = Job::new(id, target.name, target.max_fails, false, now.wall);
             self.jobs.insert(id, job);
         }
-        let Some(job) = self.jobs.get_mut(&id) else { return id };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return id;
+        };
         let number = job.add_submit(submit);
         let ready = ready_ranges(job, number);
         for (key, from, to) in ready {
@@ -163,7 +201,10 @@ struct Share {
 /// A template whose paths name the job and the server instead of placeholders.
 fn fill_paths(template: &TaskTemplate, job: JobId, uid: &str) -> TaskTemplate {
     let stdio = |stdio: &StdioSpec| match stdio {
-        StdioSpec::File { path, remove_if_finished } => StdioSpec::File {
+        StdioSpec::File {
+            path,
+            remove_if_finished,
+        } => StdioSpec::File {
             path: fill_known(path, job, uid).into(),
             remove_if_finished: *remove_if_finished,
         },
@@ -179,8 +220,13 @@ fn fill_paths(template: &TaskTemplate, job: JobId, uid: &str) -> TaskTemplate {
 
 /// Index ranges of a new submit that wait for nothing.
 fn ready_ranges(job: &Job, number: u32) -> Vec<(QueueKey, u32, u32)> {
-    let slot = |index| TaskSlot { submit: number, index };
-    let Some(submit) = job.submit(slot(0)) else { return Vec::new() };
+    let slot = |index| TaskSlot {
+        submit: number,
+        index,
+    };
+    let Some(submit) = job.submit(slot(0)) else {
+        return Vec::new();
+    };
     match submit.graph() {
         None => ServerState::queue_key(job, slot(0))
             .map(|key| (key, 0, submit.ids.len()))

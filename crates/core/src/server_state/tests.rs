@@ -3,7 +3,10 @@ use crate::testing::sim::World;
 /// Seeds of one test run; `HQ_SIM_SEEDS` and `HQ_SIM_FIRST` choose others.
 fn seeds() -> std::ops::Range<u64> {
     let read = |name: &str, default| {
-        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(default)
     };
     let first = read("HQ_SIM_FIRST", 0);
     first..first + read("HQ_SIM_SEEDS", 300)
@@ -33,5 +36,8 @@ fn one_seed_always_gives_the_same_log() {
 #[test]
 fn runs_are_not_trivial() {
     let summary = World::run(5, 2_000);
-    assert!(summary.tasks > 100 && summary.lost_workers > 5, "{summary:?}");
+    assert!(
+        summary.tasks > 100 && summary.lost_workers > 5,
+        "{summary:?}"
+    );
 }

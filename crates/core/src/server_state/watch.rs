@@ -27,7 +27,13 @@ struct Watch {
 
 impl Watch {
     fn has_ended(&self, job: Option<&Job>) -> bool {
-        job.is_none_or(|job| if self.spec.until_idle { job.is_idle() } else { job.is_completed() })
+        job.is_none_or(|job| {
+            if self.spec.until_idle {
+                job.is_idle()
+            } else {
+                job.is_completed()
+            }
+        })
     }
 
     /// Whether every job has ended. Amortised O(1) a job, except that open jobs can come back to life.
@@ -38,7 +44,11 @@ impl Watch {
             }
             self.pending.pop_first();
         }
-        let revived = self.jobs.keys().filter(|id| !self.has_ended(jobs.get(id))).copied();
+        let revived = self
+            .jobs
+            .keys()
+            .filter(|id| !self.has_ended(jobs.get(id)))
+            .copied();
         self.pending = revived.collect();
         self.pending.is_empty()
     }
@@ -50,7 +60,10 @@ impl Watch {
     fn update(&mut self, jobs: &BTreeMap<JobId, Job>, done: bool) -> WatchUpdate {
         let everything = done || self.is_new;
         self.is_new = false;
-        let mut update = WatchUpdate { jobs: Vec::new(), done };
+        let mut update = WatchUpdate {
+            jobs: Vec::new(),
+            done,
+        };
         let (until_idle, mut rows) = (self.spec.until_idle, std::mem::take(&mut self.jobs));
         for (id, followed) in &mut rows {
             if !everything && !followed.changed {
@@ -58,10 +71,18 @@ impl Watch {
             }
             followed.changed = false;
             let ended = jobs.get(id).is_none_or(|job| {
-                if until_idle { job.is_idle() } else { job.is_completed() }
+                if until_idle {
+                    job.is_idle()
+                } else {
+                    job.is_completed()
+                }
             });
             let ended_tasks = std::mem::take(&mut followed.ended_tasks);
-            update.jobs.push(WatchedJob { job: *id, ended, ended_tasks });
+            update.jobs.push(WatchedJob {
+                job: *id,
+                ended,
+                ended_tasks,
+            });
         }
         self.jobs = rows;
         update
@@ -79,24 +100,32 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    pub(super) fn add(
-        &mut self,
-        now: Time,
-        request: RequestId,
-        spec: WatchSpec,
-        jobs: Vec<JobId>,
-    ) {
+    pub(super) fn add(&mut self, now: Time, request: RequestId, spec: WatchSpec, jobs: Vec<JobId>) {
         for job in &jobs {
             self.by_job.entry(*job).or_default().insert(request);
         }
         let pending = jobs.iter().copied().collect();
-        let jobs = jobs.into_iter().map(|job| (job, Followed::default())).collect();
-        self.watches.insert(request, Watch { spec, jobs, pending, next: now, is_new: true });
+        let jobs = jobs
+            .into_iter()
+            .map(|job| (job, Followed::default()))
+            .collect();
+        self.watches.insert(
+            request,
+            Watch {
+                spec,
+                jobs,
+                pending,
+                next: now,
+                is_new: true,
+            },
+        );
         self.fresh.push(request);
     }
 
     pub(super) fn remove(&mut self, request: RequestId) {
-        let Some(watch) = self.watches.remove(&request) else { return };
+        let Some(watch) = self.watches.remove(&request) else {
+            return;
+        };
         self.due.remove(&(watch.next, request));
         for job in watch.jobs.keys() {
             if let Some(requests) = self.by_job.get_mut(job) {
@@ -114,9 +143,14 @@ impl Watches {
 
     /// Notes that a task ended, for those who want to know which.
     pub(super) fn note_ended(&mut self, job: JobId, task: TaskId) {
-        let Some(requests) = self.by_job.get(&job) else { return };
+        let Some(requests) = self.by_job.get(&job) else {
+            return;
+        };
         for request in requests {
-            let watch = self.watches.get_mut(request).filter(|watch| watch.spec.with_outcomes);
+            let watch = self
+                .watches
+                .get_mut(request)
+                .filter(|watch| watch.spec.with_outcomes);
             if let Some(followed) = watch.and_then(|watch| watch.jobs.get_mut(&job)) {
                 followed.ended_tasks.push(task);
             }
@@ -127,15 +161,24 @@ impl Watches {
     /// wants their names.
     pub(super) fn note_ended_job(&mut self, id: JobId, jobs: &BTreeMap<JobId, Job>) {
         let wanted = self.by_job.get(&id).is_some_and(|requests| {
-            requests.iter().any(|r| self.watches.get(r).is_some_and(|w| w.spec.with_outcomes))
+            requests
+                .iter()
+                .any(|r| self.watches.get(r).is_some_and(|w| w.spec.with_outcomes))
         });
-        let Some(job) = jobs.get(&id).filter(|_| wanted) else { return };
+        let Some(job) = jobs.get(&id).filter(|_| wanted) else {
+            return;
+        };
         for submit in &job.submits {
             for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
                 if phase.is_terminal() {
                     continue;
                 }
-                for task in submit.ids.slice(from, to).iter().flat_map(crate::range::IdRange::iter) {
+                for task in submit
+                    .ids
+                    .slice(from, to)
+                    .iter()
+                    .flat_map(crate::range::IdRange::iter)
+                {
                     self.note_ended(id, TaskId(task));
                 }
             }
@@ -150,12 +193,17 @@ impl Watches {
         jobs: &BTreeMap<JobId, Job>,
         effects: &mut Vec<Effect>,
     ) {
-        let mut candidates: BTreeSet<RequestId> = std::mem::take(&mut self.fresh).into_iter().collect();
+        let mut candidates: BTreeSet<RequestId> =
+            std::mem::take(&mut self.fresh).into_iter().collect();
         for job in changed {
-            let Some(requests) = self.by_job.get(job) else { continue };
+            let Some(requests) = self.by_job.get(job) else {
+                continue;
+            };
             for request in requests {
-                if let Some(followed) =
-                    self.watches.get_mut(request).and_then(|watch| watch.jobs.get_mut(job))
+                if let Some(followed) = self
+                    .watches
+                    .get_mut(request)
+                    .and_then(|watch| watch.jobs.get_mut(job))
                 {
                     followed.changed = true;
                     candidates.insert(*request);
@@ -179,7 +227,9 @@ impl Watches {
         jobs: &BTreeMap<JobId, Job>,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(watch) = self.watches.get_mut(&request) else { return };
+        let Some(watch) = self.watches.get_mut(&request) else {
+            return;
+        };
         let done = watch.all_ended(jobs);
         if done {
             effects.push(Effect::WatchUpdate(request, watch.update(jobs, true)));

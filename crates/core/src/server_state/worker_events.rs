@@ -26,7 +26,9 @@ impl ServerState {
         config: WorkerConfig,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(id) = self.last_worker.checked_add(1).map(WorkerId) else { return };
+        let Some(id) = self.last_worker.checked_add(1).map(WorkerId) else {
+            return;
+        };
         self.last_worker = id.0;
         let totals = self.classes.totals(&config.resources);
         let worker = Worker::new(id, Arc::new(config), totals, now.mono, now.wall);
@@ -43,7 +45,11 @@ impl ServerState {
         message: WorkerMessage,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.is_connected()) else {
+        let Some(worker) = self
+            .workers
+            .get_mut(&id)
+            .filter(|worker| worker.is_connected())
+        else {
             self.ignored.unknown_workers += 1;
             return;
         };
@@ -67,8 +73,12 @@ impl ServerState {
     }
 
     pub(super) fn on_timer(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        let due: Vec<(crate::time::Time, WorkerId)> =
-            self.heartbeats.iter().take_while(|(time, _)| *time <= now.mono).copied().collect();
+        let due: Vec<(crate::time::Time, WorkerId)> = self
+            .heartbeats
+            .iter()
+            .take_while(|(time, _)| *time <= now.mono)
+            .copied()
+            .collect();
         for (deadline, id) in due {
             if now.mono.since(deadline) >= STALL_MIN {
                 self.heartbeats.remove(&(deadline, id));
@@ -110,7 +120,9 @@ impl ServerState {
     fn on_started(&mut self, now: Now, id: WorkerId, row: StartedRow) {
         let classes = &self.classes;
         let assigned = self.workers.get_mut(&id).and_then(|worker| {
-            worker.start(row.task, row.instance, |key| classes.get(key.class).cloned())
+            worker.start(row.task, row.instance, |key| {
+                classes.get(key.class).cloned()
+            })
         });
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
@@ -155,7 +167,11 @@ impl ServerState {
     fn on_ended(&mut self, now: Now, id: WorkerId, row: EndedRow, effects: &mut Vec<Effect>) {
         let job = row.task.job;
         let known = self.workers.get(&id).and_then(|worker| {
-            worker.assigned().get(&row.task).filter(|a| a.instance == row.instance).copied()
+            worker
+                .assigned()
+                .get(&row.task)
+                .filter(|a| a.instance == row.instance)
+                .copied()
         });
         let current = known.and_then(|assigned| self.holds(id, job, &assigned));
         if row.outcome == Outcome::Killed && current.is_some() {
@@ -165,7 +181,9 @@ impl ServerState {
         }
         let classes = &self.classes;
         let assigned = self.workers.get_mut(&id).and_then(|worker| {
-            worker.remove(row.task, row.instance, |key| classes.get(key.class).cloned())
+            worker.remove(row.task, row.instance, |key| {
+                classes.get(key.class).cloned()
+            })
         });
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
@@ -176,7 +194,12 @@ impl ServerState {
         if phase == Phase::Queued {
             self.note_start(id, row.task, assigned.slot, at.minus(row.run));
         }
-        let end = TaskEnd { outcome: row.outcome, at, run: row.run, usage: row.usage };
+        let end = TaskEnd {
+            outcome: row.outcome,
+            at,
+            run: row.run,
+            usage: row.usage,
+        };
         self.end_task(now, job, assigned.slot, &end, effects);
     }
 
@@ -210,10 +233,19 @@ impl ServerState {
         end: &TaskEnd,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
         let finished = end.outcome == Outcome::Finished;
         job.record_end(slot, end);
-        job.set_phase(slot, if finished { Phase::Finished } else { Phase::Failed });
+        job.set_phase(
+            slot,
+            if finished {
+                Phase::Finished
+            } else {
+                Phase::Failed
+            },
+        );
         if let Some(task) = job.task_id(slot) {
             self.watches.note_ended(id, task);
         }
@@ -245,7 +277,11 @@ impl ServerState {
         reason: LostReason,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.is_connected()) else {
+        let Some(worker) = self
+            .workers
+            .get_mut(&id)
+            .filter(|worker| worker.is_connected())
+        else {
             return;
         };
         worker.ended = Some((now.wall, reason));
@@ -255,7 +291,10 @@ impl ServerState {
         effects.push(Effect::DropWorker(id));
         let mut touched = BTreeSet::new();
         for (task, assigned) in tasks {
-            let record = self.jobs.get(&task.job).and_then(|job| job.record(assigned.slot));
+            let record = self
+                .jobs
+                .get(&task.job)
+                .and_then(|job| job.record(assigned.slot));
             let phase = record
                 .filter(|r| r.worker() == id && r.instance() == assigned.instance)
                 .map(crate::task::TaskRecord::phase);
@@ -289,13 +328,21 @@ impl ServerState {
         reason: LostReason,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
         let limit = job
             .submit(slot)
             .and_then(|submit| submit.template(slot.index))
             .map_or(CrashLimit::default(), |template| template.task.crash_limit);
-        let Some(record) = job.touch(slot) else { return };
-        let crashes = if reason.is_crash() { record.count_crash() } else { record.crash_count() };
+        let Some(record) = job.touch(slot) else {
+            return;
+        };
+        let crashes = if reason.is_crash() {
+            record.count_crash()
+        } else {
+            record.crash_count()
+        };
         let started = record.started().unwrap_or(now.wall);
         let text = match limit {
             CrashLimit::NeverRestart => {

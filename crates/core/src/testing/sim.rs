@@ -77,7 +77,12 @@ struct VirtualWorker {
 
 impl VirtualWorker {
     fn free(&self) -> u32 {
-        let used: u32 = self.tasks.values().filter(|t| t.started).map(|t| t.cpus).sum();
+        let used: u32 = self
+            .tasks
+            .values()
+            .filter(|t| t.started)
+            .map(|t| t.cpus)
+            .sum();
         assert!(used <= self.cpus, "a worker never runs more than it has");
         self.cpus - used
     }
@@ -120,7 +125,10 @@ impl World {
     pub fn new(seed: u64) -> Self {
         Self {
             rng: Rng::new(seed),
-            now: Now { mono: Time(0), wall: Timestamp(1_000_000_000) },
+            now: Now {
+                mono: Time(0),
+                wall: Timestamp(1_000_000_000),
+            },
             state: ServerState::new("SimUid"),
             workers: BTreeMap::new(),
             joining: BTreeMap::new(),
@@ -169,7 +177,11 @@ impl World {
     fn advance(&mut self, by: Duration) {
         self.now.mono = self.now.mono + by;
         self.now.wall = self.now.wall.plus(by);
-        if self.state.next_deadline().is_some_and(|deadline| deadline <= self.now.mono) {
+        if self
+            .state
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= self.now.mono)
+        {
             self.apply(Input::Timer);
         }
     }
@@ -198,7 +210,10 @@ impl World {
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Registered(link, id) => {
-                let cpus = self.joining.remove(&link).expect("only links that join are answered");
+                let cpus = self
+                    .joining
+                    .remove(&link)
+                    .expect("only links that join are answered");
                 let worker = VirtualWorker {
                     cpus,
                     tasks: BTreeMap::new(),
@@ -219,10 +234,16 @@ impl World {
                 self.summary.lost_workers += 1;
             }
             Effect::WatchUpdate(request, update) => {
-                assert!(self.watching.contains(&request), "updates go to who asked, until done");
+                assert!(
+                    self.watching.contains(&request),
+                    "updates go to who asked, until done"
+                );
                 if update.done {
                     self.watching.remove(&request);
-                    assert!(update.jobs.iter().all(|job| job.ended), "done means all ended");
+                    assert!(
+                        update.jobs.iter().all(|job| job.ended),
+                        "done means all ended"
+                    );
                 }
             }
             Effect::Reply(..) => {}
@@ -246,9 +267,13 @@ impl World {
                         continue;
                     }
                     for index in from..to {
-                        let slot = crate::job::TaskSlot { submit: number, index };
+                        let slot = crate::job::TaskSlot {
+                            submit: number,
+                            index,
+                        };
                         let task = job.task_id(slot).expect("index is in range");
-                        self.finals.insert(TaskKey::new(job.id, task), phase.state());
+                        self.finals
+                            .insert(TaskKey::new(job.id, task), phase.state());
                     }
                 }
             }
@@ -267,7 +292,10 @@ impl World {
 
     fn submit(&mut self, body: SubmitBody, max_fails: Option<u32>) {
         let spec = SubmitSpec {
-            target: SubmitTarget::NewJob { name: "sim".into(), max_fails },
+            target: SubmitTarget::NewJob {
+                name: "sim".into(),
+                max_fails,
+            },
             submit_dir: Box::from(*b"/w"),
             stream_dir: None,
             body,
@@ -292,7 +320,14 @@ impl World {
         self.summary.tasks += u64::from(count);
         let ids = ArrayIds::Given(IdArray::consecutive(self.rng.below(5), count).expect("fits"));
         let max_fails = self.rng.chance(30).then(|| self.rng.below(4));
-        self.submit(SubmitBody::Array(ArraySpec { ids, entries: None, template }), max_fails);
+        self.submit(
+            SubmitBody::Array(ArraySpec {
+                ids,
+                entries: None,
+                template,
+            }),
+            max_fails,
+        );
     }
 
     fn submit_graph(&mut self) {
@@ -303,7 +338,10 @@ impl World {
             .map(|id| GraphTask {
                 id: TaskId(id),
                 template: self.rng.below(2),
-                deps: (0..id).filter(|_| self.rng.chance(25)).map(TaskId).collect(),
+                deps: (0..id)
+                    .filter(|_| self.rng.chance(25))
+                    .map(TaskId)
+                    .collect(),
             })
             .collect();
         self.submit(SubmitBody::Graph(GraphSpec { templates, tasks }), None);
@@ -313,12 +351,19 @@ impl World {
         let last = self.state.last_job().map_or(1, |job| job.0);
         let id = 1 + self.rng.below(last + 1);
         let jobs = Selector::Ids(IdArray::consecutive(id, 1).expect("fits"));
-        self.request(Command::CancelJobs { jobs, reason: "why not".into() });
+        self.request(Command::CancelJobs {
+            jobs,
+            reason: "why not".into(),
+        });
     }
 
     fn watch_some(&mut self) {
         let spec = WatchSpec {
-            jobs: if self.rng.chance(50) { Selector::All } else { Selector::Last },
+            jobs: if self.rng.chance(50) {
+                Selector::All
+            } else {
+                Selector::Last
+            },
             until_idle: self.rng.chance(50),
             with_progress: self.rng.chance(50),
             with_outcomes: self.rng.chance(50),
@@ -343,7 +388,11 @@ impl World {
 
     fn pick(&mut self) -> Option<WorkerId> {
         let count = u32::try_from(self.workers.len()).expect("few");
-        let nth = if count == 0 { return None } else { self.rng.below(count) };
+        let nth = if count == 0 {
+            return None;
+        } else {
+            self.rng.below(count)
+        };
         self.workers.keys().nth(nth as usize).copied()
     }
 
@@ -363,7 +412,10 @@ impl World {
                 .iter()
                 .map(|(task, t)| ended(*task, t.instance, Outcome::Killed))
                 .collect();
-            let report = Report { ended: killed, ..Report::default() };
+            let report = Report {
+                ended: killed,
+                ..Report::default()
+            };
             worker.outbox.push_back(WorkerMessage::Report(report));
             worker.outbox.push_back(WorkerMessage::Goodbye(reason));
             worker.stopping = true;
@@ -372,11 +424,17 @@ impl World {
 
     /// Messages from nobody, about nothing, or twice.
     fn send_nonsense(&mut self) {
-        let task = TaskKey::new(crate::id::JobId(self.rng.below(9)), TaskId(self.rng.below(9)));
+        let task = TaskKey::new(
+            crate::id::JobId(self.rng.below(9)),
+            TaskId(self.rng.below(9)),
+        );
         let instance = InstanceId(self.rng.below(3));
         let row = ended(task, instance, Outcome::Finished);
         let worker = WorkerId(1_000 + self.rng.below(9));
-        let report = Report { ended: vec![row], ..Report::default() };
+        let report = Report {
+            ended: vec![row],
+            ..Report::default()
+        };
         self.apply(Input::WorkerMessage(worker, WorkerMessage::Report(report)));
         self.apply(Input::WorkerGone(worker));
     }
@@ -395,22 +453,39 @@ impl World {
             1 => Outcome::Message("cannot start".into()),
             _ => Outcome::Finished,
         };
-        let Some(worker) = self.workers.get_mut(&id).filter(|w| !w.stopping) else { return };
+        let Some(worker) = self.workers.get_mut(&id).filter(|w| !w.stopping) else {
+            return;
+        };
         let mut report = Report::default();
         if end_instead {
-            let running = worker.tasks.iter().find(|(_, t)| t.started).map(|(k, t)| (*k, *t));
+            let running = worker
+                .tasks
+                .iter()
+                .find(|(_, t)| t.started)
+                .map(|(k, t)| (*k, *t));
             let Some((task, found)) = running else { return };
             worker.tasks.remove(&task);
             report.ended.push(ended(task, found.instance, outcome));
         } else {
             let free = worker.free();
-            let next = worker.tasks.iter_mut().find(|(_, t)| !t.started && t.cpus <= free);
+            let next = worker
+                .tasks
+                .iter_mut()
+                .find(|(_, t)| !t.started && t.cpus <= free);
             let Some((task, found)) = next else { return };
             found.started = true;
             let (task, instance) = (*task, found.instance);
-            let is_new = self.started_instances.entry(task).or_default().insert((id, instance));
+            let is_new = self
+                .started_instances
+                .entry(task)
+                .or_default()
+                .insert((id, instance));
             assert!(is_new, "{task} instance {instance} starts once on {id}");
-            report.started.push(StartedRow { task, instance, age: Duration::ZERO });
+            report.started.push(StartedRow {
+                task,
+                instance,
+                age: Duration::ZERO,
+            });
         }
         worker.outbox.push_back(WorkerMessage::Report(report));
     }
@@ -435,10 +510,17 @@ impl World {
     }
 
     fn obey(&mut self, id: WorkerId) -> bool {
-        let Some(worker) = self.workers.get_mut(&id) else { return false };
-        let Some(command) = worker.inbox.pop_front() else { return false };
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return false;
+        };
+        let Some(command) = worker.inbox.pop_front() else {
+            return false;
+        };
         match command {
-            WorkerCommand::Assign { templates, assignments } => {
+            WorkerCommand::Assign {
+                templates,
+                assignments,
+            } => {
                 for shared in templates {
                     let request = &shared.task.requests.as_slice()[0];
                     let cpus = request.entries[0].amount.whole_part();
@@ -449,8 +531,11 @@ impl World {
                     let (cpus, job) = worker.templates[&assignment.template.0];
                     for task in assignment.ids.iter() {
                         let key = TaskKey::new(job, TaskId(task));
-                        let made =
-                            VirtualTask { instance: assignment.instance, cpus, started: false };
+                        let made = VirtualTask {
+                            instance: assignment.instance,
+                            cpus,
+                            started: false,
+                        };
                         let old = worker.tasks.insert(key, made);
                         assert!(old.is_none(), "{key} is assigned to {id} while it has it");
                     }
@@ -482,7 +567,9 @@ impl World {
                 worker.outbox.push_back(WorkerMessage::Report(report));
             }
             WorkerCommand::Stop => {
-                worker.outbox.push_back(WorkerMessage::Goodbye(LostReason::Stopped));
+                worker
+                    .outbox
+                    .push_back(WorkerMessage::Goodbye(LostReason::Stopped));
                 worker.stopping = true;
             }
         }
@@ -497,7 +584,13 @@ impl World {
         self.apply(Input::WorkerConnected(link, worker_config(8)));
         for round in 0..20_000 {
             self.note_finals();
-            if self.state.jobs().values().all(crate::job::Job::is_completed) && self.is_quiet() {
+            if self
+                .state
+                .jobs()
+                .values()
+                .all(crate::job::Job::is_completed)
+                && self.is_quiet()
+            {
                 self.advance(Duration::from_millis(50));
                 assert!(self.watching.is_empty(), "every watch ends with its jobs");
                 return;
@@ -516,12 +609,19 @@ impl World {
             }
             self.advance(Duration::from_millis(1));
         }
-        let left: u32 = self.state.jobs().values().map(|job| job.counts().unfinished()).sum();
+        let left: u32 = self
+            .state
+            .jobs()
+            .values()
+            .map(|job| job.counts().unfinished())
+            .sum();
         panic!("{left} tasks never ended although all faults were healed");
     }
 
     fn is_quiet(&self) -> bool {
-        self.workers.values().all(|w| w.outbox.is_empty() && w.inbox.is_empty())
+        self.workers
+            .values()
+            .all(|w| w.outbox.is_empty() && w.inbox.is_empty())
     }
 }
 
