@@ -1,0 +1,127 @@
+//! Rules of the code base that neither compiler nor clippy knows, also run as a test.
+//!
+//! `manifest` looks at `Cargo.toml` files (which crate may use what), `source` at lines of text. Both are
+//! plain functions from text to problems; only this file reads the tree. See `docs/architecture.md`.
+
+mod manifest;
+mod source;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+/// A broken rule, and what to do about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Problem {
+    /// Path from the workspace's root.
+    path: String,
+    /// Line, from 1.
+    line: usize,
+    message: String,
+}
+
+impl Problem {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            line,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
+
+/// Root of the workspace to which this crate belongs.
+///
+/// # Errors
+///
+/// If the sources are no longer where they were compiled.
+pub(crate) fn workspace_root() -> anyhow::Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize()
+        .with_context(|| format!("find the workspace at {}", root.display()))
+}
+
+/// Checks the whole tree.
+///
+/// # Errors
+///
+/// If a file cannot be read or a manifest is not valid.
+pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
+    let mut paths = Vec::new();
+    collect_files(root, root, &mut paths)?;
+    paths.sort();
+    let mut problems = Vec::new();
+    let mut end_to_end = Vec::new();
+    for path in &paths {
+        // Files that are not text have no lines to check.
+        let Ok(text) = String::from_utf8(read(root, path)?) else {
+            continue;
+        };
+        problems.extend(source::check_text(path, &text));
+        if path.ends_with("Cargo.toml") {
+            problems.extend(manifest::check(path, &text)?);
+        }
+        if path.ends_with(".rs") {
+            problems.extend(source::check_rust(path, &text));
+        }
+        if let Some(file) = path
+            .strip_prefix("tests/e2e/")
+            .filter(|file| !file.contains('/'))
+        {
+            end_to_end.push((file.to_owned(), text));
+        }
+    }
+    problems.extend(source::check_end_to_end(&end_to_end));
+    Ok(problems)
+}
+
+fn read(root: &Path, path: &str) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(root.join(path)).with_context(|| format!("read {path}"))
+}
+
+/// Appends the files below `dir` as paths from the root, without build products and hidden folders other
+/// than those with settings of the project.
+fn collect_files(root: &Path, dir: &Path, paths: &mut Vec<String>) -> anyhow::Result<()> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("list {}", dir.display()))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let hidden = name.starts_with('.') && ![".cargo", ".ci"].contains(&&*name);
+        let kind = entry
+            .file_type()
+            .with_context(|| format!("look at {name}"))?;
+        if kind.is_dir() {
+            if !hidden && name != "target" && name != "__pycache__" {
+                collect_files(root, &entry.path(), paths)?;
+            }
+        } else if kind.is_file() && name != "Cargo.lock" {
+            let path = entry.path();
+            let path = path
+                .strip_prefix(root)
+                .context("entries are below the root")?;
+            paths.push(path.to_string_lossy().into_owned());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workspace_is_tidy() {
+        let root = workspace_root().expect("tests run in the workspace");
+        let problems = check(&root).expect("the tree can be read");
+        let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert!(list.is_empty(), "broken rules:\n{}", list.join("\n"));
+    }
+}
