@@ -1,23 +1,75 @@
 //! No survivor: a small front process that outlives the worker and ends what it leaves behind.
+//!
+//! ```text
+//!   shell ── front P (the process that was started, single-threaded, does nothing but wait)
+//!                └── worker W (runs the program's real work)
+//!                       ├── tasks, each in a session of its own
+//!                       └── orphans of tasks: W is a child subreaper
+//! ```
+//!
+//! * **W dies, SIGKILL included**: P is a child subreaper too, so everything below W becomes a child of P. P kills
+//!   until the kernel says that it has no child left, then ends as W ended: same exit status, same signal.
+//! * **P dies, SIGKILL included**: W notices through a pipe, stops spawning, kills all its descendants and ends.
+//! * **Both at once** (a signal to all processes of that name): direct children die by their parent-death signal.
+//!   Their detached descendants are left to [`kill_marked`] at the next start. P renames itself so that
+//!   `killall NAME` meets W only; and W has a process group of its own, so that a signal to the group of P,
+//!   SIGKILL included, does not meet both.
+//!
+//! **Signals.** W is not in the terminal's foreground group. P receives what the terminal and the user send and
+//! passes it on to W, each signal once; P itself never dies of them. ^Z stops W, then P, so the shell sees its job
+//! stop; SIGCONT continues both. W can write to the terminal (SIGTTOU is ignored) but not read from it (SIGTTIN is
+//! ignored, reads fail with EIO).
+//!
+//! This module does not know what the worker does. It must run before the process has a second thread.
+#![expect(unsafe_code, reason = "fork and signal handling")]
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::event::ExitStatus;
+use crate::procfs::{self, Process};
+use crate::signal;
+use crate::sys::{self, WaitFor};
+
+/// What the front calls itself, so that a kill by the program's name does not meet it.
+const FRONT_NAME: &std::ffi::CStr = c"spawn-keeper";
+
+/// How long descendants are killed before giving up on those that cannot die (uninterruptible waits).
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Pause between two rounds of killing. SIGKILL takes effect within a fraction of a millisecond.
+const ROUND_PAUSE: Duration = Duration::from_millis(1);
+
+/// Set once the worker process is ending because its front died: nothing may be spawned any more.
+static HALTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether spawning is over for this process.
+pub(crate) fn is_halted() -> bool {
+    HALTED.load(Ordering::Acquire)
+}
 
 /// What the worker process knows about its front process.
 #[derive(Debug)]
 pub struct KeeperContext {
-    /// Process id of the front, the process the user started.
+    /// Process id of the front, the process that was started.
     pub front_pid: u32,
-    /// Readable once the front process is gone.
+    /// Readable (end of file) once the front process is gone. The worker is ended without its help; this is for
+    /// those who want to know.
     pub front_pidfd: OwnedFd,
 }
 
 impl KeeperContext {
-    /// Whether somebody has stopped the front process (SIGSTOP, ^Z).
+    /// Whether somebody has stopped the front process (SIGSTOP). The worker should then seem stopped, too.
     #[must_use]
     pub fn front_is_stopped(&self) -> bool {
-        false
+        libc::pid_t::try_from(self.front_pid)
+            .ok()
+            .and_then(Process::read)
+            .is_some_and(|front| matches!(front.state, b'T' | b't'))
     }
 }
 
@@ -32,7 +84,7 @@ pub enum KeeperError {
         step: &'static str,
         /// The operating system's answer.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The process has more than one thread already.
     #[error("set up the keeper process: expected one thread, found {found}")]
@@ -44,16 +96,263 @@ pub enum KeeperError {
 
 /// Splits the process in two: the front stays here and watches, `body` runs in a child of it.
 ///
-/// Returns in the worker process only, with what `body` returned.
+/// Returns in the worker process only, with what `body` returned; the front ends by itself, as the worker ended.
+/// In the worker a thread waits for the front's death; it then kills all descendants and ends the process.
 ///
 /// # Errors
 ///
 /// When the process already has several threads, or cannot fork.
-pub fn run(_body: impl FnOnce(KeeperContext) -> ExitCode) -> Result<ExitCode, KeeperError> {
-    Err(KeeperError::Threads { found: 0 })
+pub fn run(body: impl FnOnce(KeeperContext) -> ExitCode) -> Result<ExitCode, KeeperError> {
+    split().map(body)
 }
 
-/// Kills every descendant of this process; returns how many are left after `deadline`.
-pub fn kill_descendants(_deadline: Duration) -> usize {
-    0
+/// As [`run`], for callers that prefer to go on by themselves: returns in the worker process only.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn split() -> Result<KeeperContext, KeeperError> {
+    let os = |step| move |source| KeeperError::Os { step, source };
+    let threads = std::fs::read_dir("/proc/self/task")
+        .map_err(os("count threads"))?
+        .count();
+    if threads != 1 {
+        return Err(KeeperError::Threads { found: threads });
+    }
+    let front = sys::getpid();
+    let (read_end, write_end) = sys::pipe().map_err(os("create a pipe"))?;
+    let watcher = read_end.try_clone().map_err(os("duplicate a descriptor"))?;
+    // Set before the fork: from its first moment on nothing below the worker can escape.
+    sys::adopt_orphans().map_err(os("become child subreaper"))?;
+    signal::keep_zombies().map_err(os("keep ended children until they are reaped"))?;
+    let mask = signal::set_mask(signal::KernelSigset::MAX);
+    // SAFETY: the process has one thread, so the child is a complete copy in which everything may be called.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        0 => {
+            drop(write_end);
+            become_worker(front, mask).map_err(os("set up the worker process"))?;
+            end_with_front(watcher).map_err(os("start the thread that watches the front"))?;
+            Ok(KeeperContext {
+                front_pid: front.unsigned_abs(),
+                front_pidfd: read_end,
+            })
+        }
+        pid if pid > 0 => {
+            drop((read_end, watcher));
+            be_front(pid, mask, write_end)
+        }
+        _ => {
+            let source = io::Error::last_os_error();
+            signal::set_mask(mask);
+            Err(KeeperError::Os {
+                step: "fork",
+                source,
+            })
+        }
+    }
+}
+
+/// Kills every descendant of this process, as often as new ones appear, for at most `limit`.
+///
+/// Meant for the end of a process: somebody else may go on spawning meanwhile. Answers with the number of
+/// descendants that are alive at the end. Does not reap them.
+#[must_use = "descendants that cannot be killed are left"]
+pub fn kill_descendants(limit: Duration) -> usize {
+    let deadline = Instant::now() + limit;
+    let own = sys::getpid();
+    let mut clean_rounds = 0;
+    loop {
+        let alive = kill_round(own);
+        clean_rounds = if alive == 0 { clean_rounds + 1 } else { 0 };
+        // A process may hide from one look by forking while the list is being read.
+        if clean_rounds == 2 || Instant::now() >= deadline {
+            return alive;
+        }
+        std::thread::sleep(ROUND_PAUSE);
+    }
+}
+
+/// Kills every process of this user that has `entry` (`NAME=value`) in its environment, except this one and its
+/// parent; answers with their number.
+///
+/// For leftovers of an earlier worker that was killed together with its front.
+pub fn kill_marked(entry: &str) -> usize {
+    let is_marked = |pid| {
+        procfs::environment(pid).is_some_and(|environment| {
+            environment
+                .split(|byte| *byte == 0)
+                .any(|found| found == entry.as_bytes())
+        })
+    };
+    let own = sys::getpid();
+    let parent = Process::read(own).map_or(0, |process| process.parent);
+    procfs::all_processes()
+        .iter()
+        .filter(|process| process.pid != own && process.pid != parent && !process.is_dead())
+        .filter(|process| is_marked(process.pid))
+        .filter(|process| procfs::kill_if(process.pid, || is_marked(process.pid)))
+        .count()
+}
+
+/// Sends SIGKILL to all descendants once; answers how many were alive.
+fn kill_round(own: libc::pid_t) -> usize {
+    let mut alive = 0;
+    for process in procfs::descendants(&procfs::all_processes(), own) {
+        if process.is_dead() {
+            continue;
+        }
+        alive += 1;
+        procfs::kill_if(process.pid, || {
+            Process::read(process.pid)
+                // Its parent may have died a moment ago: then it has come to us.
+                .is_some_and(|now| now.parent == process.parent || now.parent == own)
+        });
+    }
+    alive
+}
+
+/// First steps of the worker process.
+fn become_worker(front: libc::pid_t, mask: signal::KernelSigset) -> io::Result<()> {
+    // A group of its own. The front does the same, so that it is done whoever comes first.
+    sys::set_group(0, 0)?;
+    sys::adopt_orphans()?;
+    // Not in the foreground: writing to the terminal must not stop the worker, nor should reading.
+    signal::ignore(libc::SIGTTOU)?;
+    signal::ignore(libc::SIGTTIN)?;
+    signal::set_mask(mask);
+    if sys::parent() != front {
+        // It died before it could do anything. There is nothing to clean up yet.
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(())
+}
+
+/// Starts the thread that ends the worker process when the front is gone.
+fn end_with_front(front: OwnedFd) -> io::Result<()> {
+    std::thread::Builder::new()
+        .name("keeper-watch".to_owned())
+        .spawn(move || {
+            signal::block_all();
+            while let Err(error) = sys::wait_readable(front.as_fd()) {
+                tracing::error!(%error, "cannot watch the front process");
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            HALTED.store(true, Ordering::Release);
+            let left = kill_descendants(KILL_LIMIT);
+            if left > 0 {
+                tracing::error!(left, "descendants cannot be killed");
+            }
+            // Without exit handlers: other threads are still at work on what these would destroy.
+            sys::exit_now(128 + libc::SIGKILL)
+        })
+        .map(drop)
+}
+
+/// The front's whole life. All signals are blocked and taken one by one.
+fn be_front(worker: libc::pid_t, mask: signal::KernelSigset, alive: OwnedFd) -> ! {
+    // Fails when the worker was faster or is gone; both are fine.
+    let _ = sys::set_group(worker, worker);
+    sys::set_thread_name(FRONT_NAME);
+    let status = loop {
+        match next_signal() {
+            libc::SIGCHLD => {
+                if let Some(status) = reap_until(worker) {
+                    break status;
+                }
+            }
+            libc::SIGTSTP => {
+                let _ = sys::kill(worker, libc::SIGTSTP);
+                // Stops here until somebody continues it; that signal is then the next one.
+                let _ = sys::kill(sys::getpid(), libc::SIGSTOP);
+            }
+            // Not for the worker: these are about what the front itself does, which is nothing.
+            libc::SIGTTIN | libc::SIGTTOU | libc::SIGPIPE => {}
+            // The worker is our child and not reaped, so its number is its own.
+            signal => {
+                let _ = sys::kill(worker, signal);
+            }
+        }
+    };
+    kill_children();
+    // The pipe has told the worker all the time that we live.
+    drop(alive);
+    end_like(status, mask)
+}
+
+/// Takes the next signal.
+fn next_signal() -> libc::c_int {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `set` is valid for writes.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    loop {
+        // SAFETY: the set was filled above; the details of the signal are not asked for.
+        let signal = unsafe { libc::sigwaitinfo(set.as_ptr(), std::ptr::null_mut()) };
+        if signal > 0 {
+            return signal;
+        }
+    }
+}
+
+/// Reaps ended children; answers with the worker's status if it is among them.
+fn reap_until(worker: libc::pid_t) -> Option<ExitStatus> {
+    while let Ok(Some(waited)) = sys::wait(WaitFor::OwnThread, libc::WNOHANG) {
+        if waited.pid == worker {
+            return Some(waited.status);
+        }
+    }
+    None
+}
+
+/// Kills and reaps until there is no child left. As every descendant becomes a child of ours when its parent
+/// dies, that is the end of all of them.
+fn kill_children() {
+    let deadline = Instant::now() + KILL_LIMIT;
+    let own = sys::getpid();
+    loop {
+        loop {
+            match sys::wait(WaitFor::OwnThread, libc::WNOHANG) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                // No child at all.
+                Err(_) => return,
+            }
+        }
+        kill_round(own);
+        if Instant::now() >= deadline {
+            return;
+        }
+        std::thread::sleep(ROUND_PAUSE);
+    }
+}
+
+/// Ends this process the way the worker ended.
+fn end_like(status: ExitStatus, mask: signal::KernelSigset) -> ! {
+    match status {
+        ExitStatus::Code(code) => sys::exit_now(code),
+        ExitStatus::Signal { signal, .. } => {
+            // The worker's core is the one of interest.
+            sys::forbid_core();
+            let _ = signal::reset(signal);
+            signal::set_mask(mask & !(1 << (signal - 1)));
+            let _ = sys::kill(sys::getpid(), signal);
+            // A signal whose default is to do nothing cannot have ended the worker, but who knows.
+            sys::exit_now(128 + signal)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_several_threads_is_not_split() {
+        // Tests run in threads.
+        let error = run(|_| ExitCode::SUCCESS).unwrap_err();
+        assert!(
+            matches!(error, KeeperError::Threads { found: 2.. }),
+            "{error}"
+        );
+    }
 }

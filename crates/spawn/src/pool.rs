@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::backend::{self, Backend, Created};
 use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs, Token};
+use crate::keeper;
 use crate::live::{InFlight, Key, Running, Termination};
 use crate::plan::SpawnPlan;
 use crate::prepare::{self, Common, Scratch};
@@ -375,7 +376,12 @@ impl<'a> Spawner<'a> {
 
     fn launch(&mut self, mut job: Job, key: Key) -> Outcome {
         let started = sys::monotonic_now();
-        match self.create(&job.plan) {
+        let result = if keeper::is_halted() {
+            Err(SpawnError::cancelled())
+        } else {
+            self.create(&job.plan)
+        };
+        match result {
             Ok(created) => {
                 self.started(job, key, started, created);
                 Outcome::Done

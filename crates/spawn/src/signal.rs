@@ -76,3 +76,25 @@ pub(crate) fn keep_zombies() -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Ignores a signal in this process.
+pub(crate) fn ignore(signal: libc::c_int) -> io::Result<()> {
+    set_disposition(signal, libc::SIG_IGN)
+}
+
+/// Gives a signal its default action in this process.
+pub(crate) fn reset(signal: libc::c_int) -> io::Result<()> {
+    set_disposition(signal, libc::SIG_DFL)
+}
+
+fn set_disposition(signal: libc::c_int, handler: libc::sighandler_t) -> io::Result<()> {
+    let action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a sigaction of all zeroes is valid: default action, no flags, empty mask.
+    let mut action = unsafe { action.assume_init() };
+    action.sa_sigaction = handler;
+    // SAFETY: `action` is valid, and its handler is one of the two constants; the old one is not asked for.
+    if unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

@@ -361,15 +361,55 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, one) }).map(drop)
 }
 
-/// The soft and hard limit of a resource of this process.
-pub(crate) fn rlimit(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit64> {
-    let mut limit = libc::rlimit64 {
+/// The process id of the parent.
+pub(crate) fn parent() -> libc::pid_t {
+    // SAFETY: getppid has no preconditions and cannot fail.
+    unsafe { libc::getppid() }
+}
+
+/// Moves a process (0: this one) into a process group (0: one of its own).
+pub(crate) fn set_group(pid: libc::pid_t, group: libc::pid_t) -> io::Result<()> {
+    // SAFETY: setpgid takes plain numbers.
+    check(unsafe { libc::setpgid(pid, group) }).map(drop)
+}
+
+/// Names the calling thread; of the main thread, the process. At most 15 bytes count.
+pub(crate) fn set_thread_name(name: &CStr) {
+    // SAFETY: PR_SET_NAME reads a C string.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Forbids core dumps of this process.
+pub(crate) fn forbid_core() {
+    let none = libc::rlimit64 {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: `limit` is valid for writes.
-    check(unsafe { libc::getrlimit64(resource, &raw mut limit) })?;
-    Ok(limit)
+    // SAFETY: `none` is valid for reads. Lowering a limit is always allowed.
+    unsafe { libc::setrlimit64(libc::RLIMIT_CORE, &raw const none) };
+}
+
+/// Ends the process without running exit handlers.
+pub(crate) fn exit_now(code: libc::c_int) -> ! {
+    // SAFETY: _exit takes a plain number and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Waits until a descriptor is readable or its other end is closed.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    loop {
+        // SAFETY: `poll` is one valid pollfd whose descriptor is open for the whole call.
+        match check(unsafe { libc::poll(&raw mut poll, 1, -1) }) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// The raw number of a descriptor, for plans that only name it.

@@ -14,7 +14,7 @@ use crate::harness::{End, Rig, command, eventually, sh};
 const ALONE: &str = "HQ_SPAWN_TEST_ALONE";
 
 /// Runs `body` in a process where no other test runs. `prefix` is a command that the test binary is run by.
-fn alone(name: &str, prefix: &[&str], body: fn()) {
+pub(crate) fn alone(name: &str, prefix: &[&str], body: fn()) {
     if std::env::var_os(ALONE).is_some() {
         return body();
     }

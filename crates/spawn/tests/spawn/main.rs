@@ -9,4 +9,5 @@ mod behaviour;
 mod failure;
 mod harness;
 mod isolated;
+mod seccomp;
 mod termination;

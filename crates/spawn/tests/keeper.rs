@@ -1,0 +1,443 @@
+//! Tests of the keeper: nothing survives, whoever is killed, and signals arrive once.
+//!
+//! The binary plays two parts. Run by cargo it is the test; run with [`ROLE`] it is a program that splits itself by
+//! the keeper and launches tasks. It has its own `main` because that has to happen before there is a second thread.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::print_stdout, reason = "a test runner reports")]
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use hq_spawn::keeper::{self, KeeperContext};
+use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, TaskEnv, Token};
+
+/// Which part the program plays; absent in the test itself.
+const ROLE: &str = "HQ_SPAWN_TEST_ROLE";
+/// A directory for what the program has to tell. Inherited by all its tasks, which are found by it.
+const DIRECTORY: &str = "HQ_SPAWN_TEST_DIRECTORY";
+
+/// Longer than anything takes on a busy machine; "no survivor" itself is checked against [`NO_SURVIVOR`].
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What the user is promised.
+const NO_SURVIVOR: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    if let Some(role) = std::env::var_os(ROLE) {
+        let role = role.into_string().unwrap();
+        return keeper::run(move |context| play(&role, &context)).unwrap();
+    }
+    let tests: [(&str, fn()); 8] = [
+        (
+            "no_survivor_when_the_worker_is_killed",
+            no_survivor_when_the_worker_is_killed,
+        ),
+        (
+            "no_survivor_when_the_front_is_killed",
+            no_survivor_when_the_front_is_killed,
+        ),
+        (
+            "no_survivor_when_the_fronts_group_is_killed",
+            no_survivor_when_the_fronts_group_is_killed,
+        ),
+        (
+            "no_survivor_when_the_worker_ends",
+            no_survivor_when_the_worker_ends,
+        ),
+        (
+            "the_front_ends_as_the_worker_does",
+            the_front_ends_as_the_worker_does,
+        ),
+        ("signals_arrive_once", signals_arrive_once),
+        (
+            "stopping_the_front_stops_the_worker",
+            stopping_the_front_stops_the_worker,
+        ),
+        (
+            "leaked_processes_of_a_finished_task_are_ended",
+            leaked_processes_of_a_finished_task_are_ended,
+        ),
+    ];
+    let filter: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with('-'))
+        .collect();
+    let listing = std::env::args().any(|arg| arg == "--list");
+    for (name, test) in tests {
+        if !filter.is_empty() && !filter.iter().any(|part| name.contains(part.as_str())) {
+            continue;
+        }
+        if listing {
+            println!("{name}: test");
+            continue;
+        }
+        print!("test {name} ... ");
+        std::io::stdout().flush().unwrap();
+        test();
+        println!("ok");
+    }
+    ExitCode::SUCCESS
+}
+
+// What the program does.
+
+fn play(role: &str, context: &KeeperContext) -> ExitCode {
+    let directory = PathBuf::from(std::env::var_os(DIRECTORY).unwrap());
+    assert_eq!(context.front_pid, std::os::unix::process::parent_id());
+    match role.split_once(' ').unwrap_or((role, "")) {
+        ("tasks", count) => tasks(&directory, count.parse().unwrap()),
+        ("exit", code) => ExitCode::from(code.parse::<u8>().unwrap()),
+        ("die", signal) => {
+            let own = std::process::id().to_string();
+            Command::new("kill")
+                .args(["-s", signal, &own])
+                .status()
+                .unwrap();
+            wait_forever()
+        }
+        ("signals", _) => signals(&directory),
+        ("leave", _) => {
+            // Detached and forgotten, then the worker ends by itself.
+            let script = "setsid sleep 1000 & (setsid sleep 1000 &) ; setsid sh -c 'sleep 1000 & sleep 1000' &";
+            Command::new("sh").args(["-c", script]).status().unwrap();
+            ExitCode::from(4)
+        }
+        ("leak", _) => leak(&directory),
+        _ => panic!("unknown role {role}"),
+    }
+}
+
+fn wait_forever() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+fn launcher() -> (Launcher, std::sync::mpsc::Receiver<()>) {
+    let (sender, woken) = sync_channel(1);
+    let config = LauncherConfig::new(Arc::new(move || {
+        let _ = sender.try_send(());
+    }));
+    (Launcher::start(config).unwrap(), woken)
+}
+
+fn script(text: &str) -> SpawnPlan {
+    SpawnPlan::new(
+        ArgBlock::new(["sh", "-c", text]).unwrap(),
+        EnvBlock::capture(),
+    )
+}
+
+/// Runs `count` tasks for ever: half plain ones, half that double-fork and call setsid.
+fn tasks(directory: &Path, count: u64) -> ExitCode {
+    let (launcher, woken) = launcher();
+    let plain = script("sleep 1000 & wait");
+    let detached =
+        script("(setsid sh -c 'setsid sleep 1000 & exec sleep 1000' &) ; exec sleep 1000");
+    launcher.spawn_batch((0..count).map(|index| {
+        let plan = if index % 2 == 0 { &plain } else { &detached };
+        (Token(index), plan.clone())
+    }));
+    let mut events = Vec::new();
+    while events.len() < usize::try_from(count).unwrap() {
+        woken.recv().unwrap();
+        launcher.drain_events(&mut events);
+    }
+    tell(directory, "ready", &std::process::id().to_string());
+    wait_forever()
+}
+
+/// Records each signal it gets, until it is asked to end.
+fn signals(directory: &Path) -> ExitCode {
+    let path = directory.join("signals");
+    let trap = |name: &str| format!("trap 'echo {name} >> {}' {name}; ", path.display());
+    let text = ["INT", "TERM", "HUP", "USR1", "CONT"].map(trap).concat();
+    let ready = directory.join("ready");
+    let text = format!(
+        "{text} echo $$ > {0}.new; mv {0}.new {0}; while :; do sleep 0.01; done",
+        ready.display()
+    );
+    // The worker itself becomes the shell, so that it really is the one who gets the signals.
+    panic!("{}", Command::new("sh").args(["-c", &text]).exec())
+}
+
+/// One task that leaks while another runs; reports what the launcher says of the first.
+fn leak(directory: &Path) -> ExitCode {
+    let (launcher, woken) = launcher();
+    let marked = |token: u64, text: String| {
+        let marker = format!("HQ_SPAWN_TEST_TASK={token}");
+        let mut env = TaskEnv::new();
+        env.set("HQ_SPAWN_TEST_TASK", token.to_string()).unwrap();
+        (Token(token), script(&text).task_env(env).marker(marker))
+    };
+    // Both leave a process in another session; only the first one ends.
+    let ready = |name: &str| {
+        let path = directory.join(name);
+        format!(
+            "(setsid sh -c 'echo $$ > {0}.new; mv {0}.new {0}; sleep 1000' &); while [ ! -e {0} ]; do sleep 0.01; done;",
+            path.display()
+        )
+    };
+    launcher.spawn_batch([marked(2, ready("second") + "exec sleep 1000")]);
+    launcher.spawn_batch([marked(
+        1,
+        format!(
+            "{} sleep 1000 & while [ ! -e {} ]; do sleep 0.01; done; exit 0",
+            ready("first"),
+            directory.join("second").display()
+        ),
+    )]);
+    let mut events = Vec::new();
+    let leaked = loop {
+        woken.recv().unwrap();
+        launcher.drain_events(&mut events);
+        let found = events.iter().find_map(|event| match event {
+            Event::Exited {
+                token: Token(1),
+                leaked,
+                ..
+            } => Some(*leaked),
+            Event::Exited { .. } | Event::Started { .. } => None,
+            Event::Failed { error, .. } => panic!("{error}"),
+        });
+        if let Some(leaked) = found {
+            break leaked;
+        }
+    };
+    tell(directory, "leaked", &leaked.to_string());
+    wait_forever()
+}
+
+/// Writes a file at once.
+fn tell(directory: &Path, name: &str, text: &str) {
+    let temporary = directory.join(format!("{name}.new"));
+    fs::write(&temporary, format!("{text}\n")).unwrap();
+    fs::rename(temporary, directory.join(name)).unwrap();
+}
+
+// The tests.
+
+struct Program {
+    directory: tempfile::TempDir,
+    front: Child,
+}
+
+impl Program {
+    fn start(role: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let front = Command::new(std::env::current_exe().unwrap())
+            .env(ROLE, role)
+            .env(DIRECTORY, directory.path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        Self { directory, front }
+    }
+
+    /// Waits for a file that the program writes.
+    fn told(&self, name: &str) -> String {
+        let path = self.directory.path().join(name);
+        eventually(name, || fs::read_to_string(&path).ok())
+            .trim()
+            .to_owned()
+    }
+
+    /// All processes with this program's mark in their environment, zombies not counted.
+    fn processes(&self) -> HashSet<u32> {
+        let entry = format!("{DIRECTORY}={}", self.directory.path().display());
+        fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|found| found.unwrap().file_name().to_str()?.parse().ok())
+            .filter(|pid| {
+                fs::read(format!("/proc/{pid}/environ")).is_ok_and(|text| {
+                    text.split(|byte| *byte == 0)
+                        .any(|found| found == entry.as_bytes())
+                })
+            })
+            .collect()
+    }
+
+    fn signal(&self, signal: &str, target: &str) {
+        let status = Command::new("kill")
+            .args(["-s", signal, "--", target])
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    fn front_pid(&self) -> String {
+        self.front.id().to_string()
+    }
+
+    #[track_caller]
+    fn expect_no_survivor(&self) {
+        let begin = Instant::now();
+        eventually("nothing survives", || {
+            self.processes().is_empty().then_some(())
+        });
+        assert!(
+            begin.elapsed() < NO_SURVIVOR,
+            "it took {:?}",
+            begin.elapsed()
+        );
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.front.kill();
+        let _ = self.front.wait();
+        // One role executes another program, which has no thread any more that watches the front.
+        for pid in self.processes() {
+            let _ = Command::new("kill")
+                .args(["-s", "KILL", &pid.to_string()])
+                .stderr(Stdio::null())
+                .status();
+        }
+    }
+}
+
+#[track_caller]
+fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let limit = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < limit, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+const TASKS: usize = 200;
+
+/// Starts the tasks and waits until all of them and their detached processes run. Answers with the worker's pid.
+fn start_tasks() -> (Program, String) {
+    let program = Program::start(&format!("tasks {TASKS}"));
+    let worker = program.told("ready");
+    // Front and worker; plain tasks are two processes, detached ones three.
+    let expected = 2 + TASKS / 2 * 2 + TASKS / 2 * 3;
+    eventually("all tasks run", || {
+        (program.processes().len() >= expected).then_some(())
+    });
+    (program, worker)
+}
+
+/// How often the kill tests are repeated.
+fn repeats() -> usize {
+    std::env::var("HQ_SPAWN_TEST_REPEATS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(2)
+}
+
+fn no_survivor_when_the_worker_is_killed() {
+    for _ in 0..repeats() {
+        let (mut program, worker) = start_tasks();
+        program.signal("KILL", &worker);
+        program.expect_no_survivor();
+        assert_eq!(program.front.wait().unwrap().signal(), Some(9));
+    }
+}
+
+fn no_survivor_when_the_front_is_killed() {
+    for _ in 0..repeats() {
+        let (program, _) = start_tasks();
+        program.signal("KILL", &program.front_pid());
+        program.expect_no_survivor();
+    }
+}
+
+fn no_survivor_when_the_fronts_group_is_killed() {
+    let (program, _) = start_tasks();
+    program.signal("KILL", &format!("-{}", program.front_pid()));
+    program.expect_no_survivor();
+}
+
+fn no_survivor_when_the_worker_ends() {
+    let mut program = Program::start("leave");
+    let status = program.front.wait().unwrap();
+    assert_eq!(status.code(), Some(4));
+    assert!(
+        program.processes().is_empty(),
+        "the front waits until everything is gone"
+    );
+}
+
+fn the_front_ends_as_the_worker_does() {
+    for code in [0, 1, 42, 255] {
+        let mut program = Program::start(&format!("exit {code}"));
+        assert_eq!(program.front.wait().unwrap().code(), Some(code));
+    }
+    for (name, number) in [("TERM", 15), ("ABRT", 6), ("KILL", 9)] {
+        let mut program = Program::start(&format!("die {name}"));
+        assert_eq!(program.front.wait().unwrap().signal(), Some(number));
+    }
+}
+
+fn signals_arrive_once() {
+    let program = Program::start("signals");
+    program.told("ready");
+    let path = program.directory.path().join("signals");
+    let mut expected = Vec::new();
+    let front = program.front_pid();
+    // To the front alone, and to its group, as a terminal or a shell does.
+    for (signal, target) in [
+        ("INT", front.clone()),
+        ("TERM", format!("-{front}")),
+        ("HUP", front.clone()),
+        ("USR1", format!("-{front}")),
+        ("INT", format!("-{front}")),
+    ] {
+        program.signal(signal, &target);
+        expected.push(signal);
+        eventually("the signal arrives", || {
+            let text = fs::read_to_string(&path).ok()?;
+            (text.lines().count() >= expected.len()).then_some(())
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+}
+
+fn stopping_the_front_stops_the_worker() {
+    let state = |pid: &str| {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        text.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+    };
+    let program = Program::start("signals");
+    let worker = program.told("ready");
+    let front = program.front_pid();
+    // As ^Z does.
+    program.signal("TSTP", &format!("-{front}"));
+    eventually("both stop", || {
+        (state(&front) == 'T' && state(&worker) == 'T').then_some(())
+    });
+    program.signal("CONT", &front);
+    eventually("both run", || {
+        (state(&front) != 'T' && state(&worker) != 'T').then_some(())
+    });
+}
+
+fn leaked_processes_of_a_finished_task_are_ended() {
+    let program = Program::start("leak");
+    let leaked: u32 = program.told("leaked").parse().unwrap();
+    // The background sleep, the detached shell and its sleep.
+    assert_eq!(leaked, 3);
+    let alive = |name: &str| {
+        let pid: u32 = program.told(name).parse().unwrap();
+        program.processes().contains(&pid)
+    };
+    eventually("the leaked process ends", || {
+        (!alive("first")).then_some(())
+    });
+    assert!(alive("second"), "orphans of running tasks are left alone");
+}
