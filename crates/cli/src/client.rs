@@ -1,0 +1,356 @@
+//! Typed requests to the server.
+//!
+//! One request, one reply, except [`Client::watch`]. The connection is type-erased, so that `hq run`
+//! speaks to its own server with the same code.
+
+use std::time::Duration;
+
+use hq_protocol::access::{Access, AccessError, ServerDir};
+use hq_protocol::client::{self, reply::Reply, request::Request};
+use hq_protocol::{Limits, MessageReader, MessageWriter, Plane};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+
+use crate::error::{CliError, CliResult};
+use crate::version::VERSION;
+
+/// Largest reply that is accepted, in bytes: details of jobs with large environments and id lists.
+const REPLY_MAX: usize = 1 << 30;
+
+/// How long a server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Any byte stream.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+type BoxedStream = Box<dyn Stream>;
+
+/// A connection to a server.
+#[derive(Debug)]
+pub(crate) struct Client {
+    reader: MessageReader<ReadHalf<BoxedStream>>,
+    writer: MessageWriter<WriteHalf<BoxedStream>>,
+    server_uid: Option<String>,
+}
+
+/// What to follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct WatchOptions {
+    /// An open job without unfinished tasks counts as ended.
+    pub(crate) until_idle: bool,
+    /// Send counts while they change.
+    pub(crate) with_progress: bool,
+    /// Name the tasks that ended.
+    pub(crate) with_outcomes: bool,
+    /// Least time between two updates; zero leaves it to the server.
+    pub(crate) interval: Duration,
+}
+
+/// An error of the access file, in the shape users know.
+pub(crate) fn access_error(error: &AccessError) -> CliError {
+    match std::error::Error::source(error) {
+        // Which call failed how is of no use where the text says what to do.
+        Some(_) if matches!(error, AccessError::Unreachable { .. }) => {
+            CliError::new(error.to_string())
+        }
+        Some(source) => CliError::caused(error.to_string(), source),
+        None => CliError::new(error.to_string()),
+    }
+}
+
+impl Client {
+    /// Connects to the server of a server directory.
+    pub(crate) async fn connect(dir: &ServerDir) -> CliResult<Self> {
+        let (path, file) = dir.load_access(VERSION).map_err(|e| access_error(&e))?;
+        let access = file
+            .plane(Plane::Client, &path)
+            .map_err(|e| access_error(&e))?;
+        let stream = open_stream(dir, access).await?;
+        let uid = file.server_uid.as_ref().map(|uid| uid.as_str().to_owned());
+        Self::from_stream(stream, access, uid).await
+    }
+
+    async fn from_stream(
+        stream: TcpStream,
+        access: &Access,
+        server_uid: Option<String>,
+    ) -> CliResult<Self> {
+        let stream: BoxedStream = Box::new(stream);
+        let connection = hq_protocol::connect(stream, Plane::Client, access.key.as_ref())
+            .await
+            .map_err(|e| {
+                let (host, port) = (&access.host, access.port);
+                CliError::caused(format!("Cannot talk to the server at {host}:{port}"), &e)
+            })?;
+        Ok(Self::from_connection(connection, server_uid))
+    }
+
+    /// Speaks to a server in this process.
+    pub(crate) async fn in_process(
+        stream: impl Stream + 'static,
+        server_uid: String,
+    ) -> CliResult<Self> {
+        let stream: BoxedStream = Box::new(stream);
+        let connection = hq_protocol::connect(stream, Plane::Client, None)
+            .await
+            .map_err(|e| CliError::caused("Cannot talk to the server in this process", &e))?;
+        Ok(Self::from_connection(connection, Some(server_uid)))
+    }
+
+    fn from_connection(
+        mut connection: hq_protocol::Connection<BoxedStream>,
+        server_uid: Option<String>,
+    ) -> Self {
+        connection.set_limits(Limits {
+            message_max: REPLY_MAX,
+        });
+        let (reader, writer) = connection.split();
+        Self {
+            reader,
+            writer,
+            server_uid,
+        }
+    }
+
+    /// Uid of the server, if the access file tells it.
+    pub(crate) fn server_uid(&self) -> Option<&str> {
+        self.server_uid.as_deref()
+    }
+
+    async fn send(&mut self, request: Request) -> CliResult<()> {
+        let request = client::Request {
+            request: Some(request),
+        };
+        self.writer
+            .send(&request)
+            .await
+            .map_err(|e| CliError::caused("The connection to the server was lost", &e))
+    }
+
+    async fn receive(&mut self) -> CliResult<Reply> {
+        match self.reader.next::<client::Reply>().await {
+            Ok(Some(client::Reply {
+                reply: Some(Reply::Error(error)),
+            })) => Err(CliError::new(error.message)),
+            Ok(Some(client::Reply { reply: Some(reply) })) => Ok(reply),
+            Ok(Some(client::Reply { reply: None })) => Err(unexpected_reply()),
+            Ok(None) => Err(CliError::new("The server closed the connection")),
+            Err(e) => Err(CliError::caused(
+                "The connection to the server was lost",
+                &e,
+            )),
+        }
+    }
+
+    async fn ask(&mut self, request: Request) -> CliResult<Reply> {
+        self.send(request).await?;
+        self.receive().await
+    }
+
+    /// What the server says of itself.
+    pub(crate) async fn server_info(&mut self) -> CliResult<client::ServerInfo> {
+        match self.ask(Request::ServerInfo(client::Empty {})).await? {
+            Reply::ServerInfo(info) => Ok(info),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Asks the server to stop.
+    pub(crate) async fn server_stop(&mut self) -> CliResult<()> {
+        match self.ask(Request::ServerStop(client::Empty {})).await? {
+            Reply::Done(_) => Ok(()),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Submits; the id of the job.
+    pub(crate) async fn submit(&mut self, submit: client::Submit) -> CliResult<u32> {
+        match self.ask(Request::Submit(submit)).await? {
+            Reply::Submitted(job) => Ok(job.id),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Makes an open job.
+    pub(crate) async fn open_job(&mut self, open: client::OpenJob) -> CliResult<u32> {
+        match self.ask(Request::JobOpen(open)).await? {
+            Reply::Submitted(job) => Ok(job.id),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Closes or cancels jobs; one result per job.
+    pub(crate) async fn change_jobs(
+        &mut self,
+        request: Request,
+    ) -> CliResult<Vec<client::JobResult>> {
+        match self.ask(request).await? {
+            Reply::JobResults(results) => Ok(results.results),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Forgets jobs.
+    pub(crate) async fn forget(&mut self, forget: client::Forget) -> CliResult<client::Forgotten> {
+        match self.ask(Request::JobForget(forget)).await? {
+            Reply::Forgotten(forgotten) => Ok(forgotten),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Jobs in short, by id; unknown ones are left out.
+    pub(crate) async fn job_list(
+        &mut self,
+        jobs: client::Selector,
+    ) -> CliResult<Vec<client::JobSummary>> {
+        match self.ask(Request::JobList(jobs)).await? {
+            Reply::JobList(list) => Ok(list.jobs),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Jobs in detail.
+    pub(crate) async fn job_infos(
+        &mut self,
+        jobs: client::Selector,
+    ) -> CliResult<client::JobInfos> {
+        match self.ask(Request::JobInfo(jobs)).await? {
+            Reply::JobInfos(infos) => Ok(infos),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// One page of tasks.
+    pub(crate) async fn task_page(
+        &mut self,
+        page: client::TaskPage,
+    ) -> CliResult<client::TaskPageReply> {
+        match self.ask(Request::TaskPage(page)).await? {
+            Reply::TaskPage(page) => Ok(page),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Ids of tasks.
+    pub(crate) async fn task_ids(
+        &mut self,
+        ids: client::TaskIds,
+    ) -> CliResult<client::TaskIdsReply> {
+        match self.ask(Request::TaskIds(ids)).await? {
+            Reply::TaskIds(ids) => Ok(ids),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Why a task runs or not.
+    pub(crate) async fn explain(
+        &mut self,
+        explain: client::Explain,
+    ) -> CliResult<client::Explanation> {
+        match self.ask(Request::Explain(explain)).await? {
+            Reply::Explanation(explanation) => Ok(explanation),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Workers.
+    pub(crate) async fn workers(
+        &mut self,
+        workers: client::Selector,
+        with_runtime: bool,
+    ) -> CliResult<client::Workers> {
+        let query = client::WorkerQuery {
+            workers: Some(workers),
+            with_runtime,
+        };
+        match self.ask(Request::Workers(query)).await? {
+            Reply::Workers(workers) => Ok(workers),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Stops workers; one result per worker.
+    pub(crate) async fn stop_workers(
+        &mut self,
+        workers: client::Selector,
+    ) -> CliResult<Vec<client::WorkerStopResult>> {
+        match self.ask(Request::WorkerStop(workers)).await? {
+            Reply::WorkerStop(results) => Ok(results.results),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Begins to follow jobs; [`Client::next_update`] follows until an update is `done`.
+    pub(crate) async fn watch(
+        &mut self,
+        jobs: client::Selector,
+        options: WatchOptions,
+    ) -> CliResult<()> {
+        let watch = client::Watch {
+            jobs: Some(jobs),
+            until_idle: options.until_idle,
+            with_progress: options.with_progress,
+            with_outcomes: options.with_outcomes,
+            interval_ns: u64::try_from(options.interval.as_nanos()).unwrap_or(u64::MAX),
+        };
+        self.send(Request::Watch(watch)).await
+    }
+
+    /// The next change of the followed jobs.
+    ///
+    /// # Cancel safety
+    ///
+    /// No update is lost if the future is dropped.
+    pub(crate) async fn next_update(&mut self) -> CliResult<client::WatchUpdate> {
+        match self.receive().await? {
+            Reply::Watch(update) => Ok(update),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Follows jobs until they have ended; `on_update` sees every change.
+    pub(crate) async fn follow(
+        &mut self,
+        jobs: client::Selector,
+        options: WatchOptions,
+        mut on_update: impl FnMut(&client::WatchUpdate) -> CliResult<()>,
+    ) -> CliResult<()> {
+        self.watch(jobs, options).await?;
+        loop {
+            let update = self.next_update().await?;
+            on_update(&update)?;
+            if update.done {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn unexpected_reply() -> CliError {
+    CliError::new("The server sent an answer that does not fit the question")
+}
+
+async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
+    let (host, port) = (access.host.as_str(), access.port);
+    let unreachable = |error: std::io::Error| access_error(&dir.unreachable(host, port, error));
+    let attempt = tokio::time::timeout(CONNECT_TIMEOUT, connect_tcp(host, port)).await;
+    let stream = match attempt {
+        Ok(result) => result.map_err(unreachable)?,
+        Err(_) => return Err(unreachable(std::io::ErrorKind::TimedOut.into())),
+    };
+    // Requests are small and wait for their answer; failing only costs time.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+async fn connect_tcp(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    // Our own name leads to ourselves: no name service is needed, which may be slow or not know us.
+    if rustix::system::uname().nodename().to_bytes() == host.as_bytes()
+        && let Ok(stream) = TcpStream::connect((std::net::Ipv4Addr::LOCALHOST, port)).await
+    {
+        return Ok(stream);
+    }
+    TcpStream::connect((host, port)).await
+}

@@ -1,0 +1,205 @@
+//! What the commands do: one file per subcommand.
+//!
+//! Commands that only ask are clients: they run on one thread, print into [`Context::out`] and end.
+//! Servers, workers and `hq run` build their own runtimes.
+
+use std::future::Future;
+use std::path::PathBuf;
+
+use hq_protocol::access::ServerDir;
+use hq_protocol::client::TaskPage;
+
+use crate::args::Command;
+use crate::args::global::{GlobalArgs, OutputMode};
+use crate::args::job::JobCommand;
+use crate::args::server::ServerCommand;
+use crate::args::task::TaskCommand;
+use crate::args::worker::WorkerCommand;
+use crate::client::Client;
+use crate::error::{CliError, CliResult};
+use crate::logging::{self, Role};
+use crate::output::console::{self, Console};
+use crate::output::{self, Output};
+
+mod completion;
+mod doc;
+mod follow;
+mod job;
+mod server;
+mod submit;
+mod task;
+mod worker;
+
+/// Name of the server directory inside the home directory.
+const DEFAULT_DIR_NAME: &str = ".hq-server";
+
+/// What every command works with.
+pub(crate) struct Context {
+    pub(crate) global: GlobalArgs,
+    pub(crate) output: Box<dyn Output>,
+    pub(crate) out: Console,
+    pub(crate) colors: bool,
+}
+
+impl Context {
+    /// Output as the global options say.
+    pub(crate) fn new(global: GlobalArgs) -> Self {
+        let colors = console::use_colors(global.colors);
+        let output = output::for_mode(global.output_mode, colors);
+        Self {
+            global,
+            output,
+            out: console::stdout(),
+            colors,
+        }
+    }
+
+    /// Shape of the output.
+    pub(crate) const fn mode(&self) -> OutputMode {
+        self.global.output_mode
+    }
+
+    /// The server directory that the user named, or the default one.
+    pub(crate) fn server_dir(&self) -> ServerDir {
+        match &self.global.server_dir {
+            Some(dir) => ServerDir::new(dir, false),
+            None => ServerDir::new(default_server_dir(), true),
+        }
+    }
+
+    /// Connects to the server.
+    pub(crate) async fn connect(&self) -> CliResult<Client> {
+        Client::connect(&self.server_dir()).await
+    }
+
+    /// Makes everything that was printed visible.
+    pub(crate) fn flush(&mut self) -> CliResult<()> {
+        use std::io::Write as _;
+        Ok(self.out.flush()?)
+    }
+
+    /// Ends a command that has nothing to print, or only printed raw text.
+    pub(crate) fn done(&mut self) -> CliResult<()> {
+        Ok(self.output.done(&mut self.out)?)
+    }
+}
+
+fn default_server_dir() -> PathBuf {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    home.map_or_else(std::env::temp_dir, PathBuf::from)
+        .join(DEFAULT_DIR_NAME)
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
+    let role = match &command {
+        Command::Server {
+            command: Some(ServerCommand::Start(_)),
+        }
+        | Command::Worker {
+            command: Some(WorkerCommand::Start(_) | WorkerCommand::DeploySsh(_)),
+        } => Role::Daemon,
+        Command::Run(_) => Role::Run,
+        Command::Server { .. }
+        | Command::Worker { .. }
+        | Command::Submit(_)
+        | Command::Job { .. }
+        | Command::Task { .. }
+        | Command::Doc(_)
+        | Command::GenerateCompletion(_) => Role::Client,
+    };
+    logging::init(&context.global, role);
+    match command {
+        Command::Server {
+            command: Some(command),
+        } => run_server(command, context),
+        Command::Worker {
+            command: Some(command),
+        } => run_worker(command, context),
+        Command::Job {
+            command: Some(command),
+        } => as_client(run_job(command, context)),
+        Command::Task {
+            command: Some(command),
+        } => as_client(run_task(command, context)),
+        Command::Submit(args) => as_client(submit::submit(*args, context)),
+        Command::Doc(args) => doc::run(&args, context),
+        Command::GenerateCompletion(args) => completion::run(&args, context),
+        Command::Run(_) => Err(crate::submit::not_supported("hq run")),
+        // An incomplete command printed its help before.
+        Command::Server { command: None }
+        | Command::Worker { command: None }
+        | Command::Job { command: None }
+        | Command::Task { command: None } => Err(CliError::Told(crate::error::exit::USAGE)),
+    }
+}
+
+fn run_server(command: ServerCommand, context: &mut Context) -> CliResult<()> {
+    match command {
+        ServerCommand::Start(args) => server::start(args, context),
+        ServerCommand::Stop => as_client(server::stop(context)),
+        ServerCommand::Info => as_client(server::info(context)),
+        ServerCommand::Wait(args) => as_client(server::wait(args, context)),
+        ServerCommand::GenerateAccess(args) => server::generate_access(args, context),
+        ServerCommand::DebugDump(_) => Err(crate::submit::not_supported("hq server debug-dump")),
+    }
+}
+
+fn run_worker(command: WorkerCommand, context: &mut Context) -> CliResult<()> {
+    match command {
+        WorkerCommand::Start(_) => Err(crate::submit::not_supported("hq worker start")),
+        WorkerCommand::Hwdetect(_) => Err(crate::submit::not_supported("hq worker hwdetect")),
+        WorkerCommand::DeploySsh(args) => worker::deploy_ssh(args, context),
+        WorkerCommand::Stop(args) => as_client(worker::stop(args, context)),
+        WorkerCommand::List(args) => as_client(worker::list(args, context)),
+        WorkerCommand::Info(args) => as_client(worker::info(args, context)),
+        WorkerCommand::Address(args) => as_client(worker::address(args, context)),
+        WorkerCommand::Wait(args) => as_client(worker::wait(args, context)),
+    }
+}
+
+async fn run_job(command: JobCommand, context: &mut Context) -> CliResult<()> {
+    match command {
+        JobCommand::List(args) => job::list(args, context).await,
+        JobCommand::Summary => job::summary(context).await,
+        JobCommand::Info(args) => job::info(args, context).await,
+        JobCommand::Cancel(args) => job::cancel(args, context).await,
+        JobCommand::Forget(args) => job::forget(args, context).await,
+        JobCommand::Cat(args) => job::cat(args, context).await,
+        JobCommand::Submit(args) => submit::submit(*args, context).await,
+        JobCommand::SubmitFile(args) => submit::submit_file(args, context).await,
+        JobCommand::Wait(args) => follow::wait(args, context).await,
+        JobCommand::Progress(args) => follow::progress(args, context).await,
+        JobCommand::TaskIds(args) => job::task_ids(args, context).await,
+        JobCommand::Open(args) => job::open(args, context).await,
+        JobCommand::Close(args) => job::close(args, context).await,
+    }
+}
+
+async fn run_task(command: TaskCommand, context: &mut Context) -> CliResult<()> {
+    match command {
+        TaskCommand::List(args) => task::list(args, context).await,
+        TaskCommand::Info(args) => task::info(args, context).await,
+        TaskCommand::Explain(args) => task::explain(args, context).await,
+    }
+}
+
+/// Runs a client on the calling thread.
+fn as_client(command: impl Future<Output = CliResult<()>>) -> CliResult<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let result = runtime.block_on(command);
+    // A name service that still thinks must not hold us up.
+    runtime.shutdown_background();
+    result
+}
+
+/// A request for the first page of all tasks of a job.
+pub(crate) fn all_tasks(job: u32) -> TaskPage {
+    TaskPage {
+        job: Some(hq_protocol::client::task_page::Job::Id(job)),
+        ..TaskPage::default()
+    }
+}

@@ -1,0 +1,238 @@
+//! Waiting for jobs, with and without a progress bar.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use hq_protocol::client;
+
+use super::Context;
+use crate::args::global::OutputMode;
+use crate::args::job::{SelectorArgs, WaitArgs};
+use crate::client::{Client, WatchOptions};
+use crate::error::CliResult;
+use crate::parse::selector::Selector;
+
+/// Cells of the bar.
+const BAR_WIDTH: usize = 40;
+
+/// `job wait`.
+pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    wait_for(&mut client, args.selector, args.without_close).await?;
+    context.done()
+}
+
+/// `job progress`.
+pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    show_progress(&mut client, args.selector, context).await?;
+    context.done()
+}
+
+/// Blocks until the jobs have ended.
+pub(super) async fn wait_for(
+    client: &mut Client,
+    jobs: Selector,
+    until_idle: bool,
+) -> CliResult<()> {
+    let options = WatchOptions {
+        until_idle,
+        ..WatchOptions::default()
+    };
+    client.follow(jobs.to_message(), options, |_| Ok(())).await
+}
+
+/// Blocks until the jobs have ended, and draws a bar meanwhile.
+pub(super) async fn show_progress(
+    client: &mut Client,
+    jobs: Selector,
+    context: &mut Context,
+) -> CliResult<()> {
+    let options = WatchOptions {
+        until_idle: true,
+        with_progress: true,
+        ..WatchOptions::default()
+    };
+    let mut seen = Progress::default();
+    let is_quiet = context.mode() == OutputMode::Quiet;
+    let mut is_drawn = false;
+    let out = &mut context.out;
+    client
+        .follow(jobs.to_message(), options, |update| {
+            if !seen.add(update) {
+                return Ok(());
+            }
+            if !is_quiet {
+                is_drawn = true;
+                write!(out, "\r\x1b[2K{}", seen.line())?;
+                out.flush()?;
+            }
+            Ok(())
+        })
+        .await?;
+    if is_drawn {
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// What is known of the followed jobs.
+#[derive(Default)]
+struct Progress {
+    /// Counts of each job that was not over in the first update, and whether it has ended.
+    jobs: BTreeMap<u32, (client::TaskStats, bool)>,
+    is_started: bool,
+}
+
+impl Progress {
+    /// Takes an update in; says whether there is anything to draw.
+    fn add(&mut self, update: &client::WatchUpdate) -> bool {
+        let is_first = !std::mem::replace(&mut self.is_started, true);
+        for job in &update.jobs {
+            let Some(summary) = &job.summary else {
+                continue;
+            };
+            let stats = summary.stats.unwrap_or_default();
+            if is_first && !job.ended {
+                self.jobs.insert(summary.id, (stats, false));
+            } else if let Some(known) = self.jobs.get_mut(&summary.id) {
+                *known = (stats, job.ended);
+            }
+        }
+        if is_first {
+            self.announce();
+        }
+        !self.jobs.is_empty()
+    }
+
+    fn announce(&self) {
+        let jobs = self.jobs.len();
+        if jobs == 0 {
+            tracing::warn!("There are no jobs to wait for");
+            return;
+        }
+        let tasks = task_count(&self.total());
+        let plural = |count: u64| if count == 1 { "" } else { "s" };
+        let jobs_word = if jobs == 1 { "job" } else { "jobs" };
+        tracing::info!(
+            "Waiting for {jobs} {jobs_word} with {tasks} task{}",
+            plural(tasks)
+        );
+    }
+
+    fn total(&self) -> client::TaskStats {
+        let mut total = client::TaskStats::default();
+        for (stats, _) in self.jobs.values() {
+            for (sum, part) in [
+                (&mut total.running, stats.running),
+                (&mut total.finished, stats.finished),
+                (&mut total.failed, stats.failed),
+                (&mut total.canceled, stats.canceled),
+                (&mut total.aborted, stats.aborted),
+                (&mut total.waiting, stats.waiting),
+            ] {
+                *sum = sum.saturating_add(part);
+            }
+        }
+        total
+    }
+
+    /// `[####....] 0/1 jobs, 2/4 tasks 1 RUNNING 2 FINISHED`
+    fn line(&self) -> String {
+        let total = self.total();
+        let tasks = task_count(&total);
+        let ended = tasks - u64::from(total.running) - u64::from(total.waiting);
+        let jobs_ended = self.jobs.values().filter(|(_, is_ended)| *is_ended).count();
+        let filled = match (ended * BAR_WIDTH as u64).checked_div(tasks) {
+            Some(cells) => usize::try_from(cells).unwrap_or(BAR_WIDTH),
+            None => BAR_WIDTH,
+        };
+        let mut line = format!(
+            "[{}{}] {jobs_ended}/{} jobs, {ended}/{tasks} tasks",
+            "#".repeat(filled),
+            ".".repeat(BAR_WIDTH - filled),
+            self.jobs.len(),
+        );
+        for (count, word) in [
+            (total.running, "RUNNING"),
+            (total.finished, "FINISHED"),
+            (total.failed, "FAILED"),
+            (total.canceled, "CANCELED"),
+            (total.aborted, "ABORTED"),
+        ] {
+            if count > 0 {
+                // Writing to a string cannot fail.
+                let _ = write!(line, " {count} {word}");
+            }
+        }
+        line
+    }
+}
+
+fn task_count(stats: &client::TaskStats) -> u64 {
+    [
+        stats.running,
+        stats.finished,
+        stats.failed,
+        stats.canceled,
+        stats.aborted,
+        stats.waiting,
+    ]
+    .into_iter()
+    .map(u64::from)
+    .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update(stats: client::TaskStats, ended: bool) -> client::WatchUpdate {
+        let summary = client::JobSummary {
+            id: 1,
+            stats: Some(stats),
+            ..Default::default()
+        };
+        let job = client::WatchedJob {
+            summary: Some(summary),
+            ended,
+            ended_tasks: Vec::new(),
+        };
+        client::WatchUpdate {
+            jobs: vec![job],
+            done: ended,
+        }
+    }
+
+    #[test]
+    fn the_line_names_what_is_not_zero() {
+        let stats = client::TaskStats {
+            running: 1,
+            waiting: 1,
+            finished: 2,
+            ..Default::default()
+        };
+        let mut progress = Progress::default();
+        assert!(progress.add(&update(stats, false)));
+        assert_eq!(
+            progress.line(),
+            "[####################....................] 0/1 jobs, 2/4 tasks 1 RUNNING 2 FINISHED"
+        );
+        let stats = client::TaskStats {
+            finished: 3,
+            failed: 1,
+            ..Default::default()
+        };
+        assert!(progress.add(&update(stats, true)));
+        assert_eq!(
+            progress.line(),
+            "[########################################] 1/1 jobs, 4/4 tasks 3 FINISHED 1 FAILED"
+        );
+    }
+
+    #[test]
+    fn jobs_that_are_over_are_not_waited_for() {
+        assert!(!Progress::default().add(&update(client::TaskStats::default(), true)));
+    }
+}

@@ -1,0 +1,184 @@
+//! `hq job …`.
+
+use hq_protocol::client::{self, job_result::Kind, request::Request};
+
+use super::{Context, all_tasks};
+use crate::args::job::{
+    CancelArgs, ForgetArgs, JobState, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs,
+};
+use crate::args::task::states_to_message;
+use crate::error::CliResult;
+use crate::output::view::job_state;
+use crate::output::{JobCounts, JobListView};
+use crate::parse::selector::Selector;
+
+mod cat;
+
+pub(super) use cat::cat;
+
+/// `job list`.
+pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
+    let mut jobs = context
+        .connect()
+        .await?
+        .job_list(Selector::All.to_message())
+        .await?;
+    jobs.sort_unstable_by_key(|job| job.id);
+    let is_shown = |job: &&client::JobSummary| match &args.filter {
+        _ if args.all => true,
+        Some(states) => states.contains(&job_state(job)),
+        None => job.is_open || matches!(job_state(job), JobState::Waiting | JobState::Running),
+    };
+    let shown: Vec<_> = jobs.iter().filter(is_shown).collect();
+    let view = JobListView {
+        jobs: &shown,
+        total: jobs.len(),
+        with_reason: args.verbose,
+        is_all: args.all,
+    };
+    Ok(context.output.job_list(&mut context.out, view)?)
+}
+
+/// `job summary`.
+pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
+    let jobs = context
+        .connect()
+        .await?
+        .job_list(Selector::All.to_message())
+        .await?;
+    let mut counts = JobCounts::default();
+    for job in &jobs {
+        let count = match job_state(job) {
+            JobState::Waiting => &mut counts.waiting,
+            JobState::Running => &mut counts.running,
+            JobState::Finished => &mut counts.finished,
+            JobState::Failed => &mut counts.failed,
+            JobState::Canceled => &mut counts.canceled,
+            JobState::Aborted => &mut counts.aborted,
+            JobState::Opened => &mut counts.opened,
+        };
+        *count += 1;
+    }
+    Ok(context.output.job_summary(&mut context.out, counts)?)
+}
+
+/// `job info`. Tasks are printed page by page.
+pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    let infos = client.job_infos(args.selector.to_message()).await?;
+    for job in &infos.not_found {
+        tracing::error!("Job {job} not found");
+    }
+    let wants_tasks = context.output.wants_tasks_of_jobs();
+    let mut sink = context.output.job_infos(&mut context.out);
+    for job in &infos.jobs {
+        sink.job(job)?;
+        let id = job.summary.as_ref().map_or(0, |summary| summary.id);
+        let mut next = wants_tasks.then(|| all_tasks(id));
+        while let Some(request) = next.take() {
+            let page = client.task_page(request.clone()).await?;
+            sink.tasks(&page)?;
+            next = page
+                .next_cursor
+                .map(|cursor| client::TaskPage { cursor, ..request });
+        }
+    }
+    Ok(sink.finish()?)
+}
+
+/// `job cancel`.
+pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult<()> {
+    let cancel = client::Cancel {
+        jobs: Some(args.selector.to_message()),
+        reason: args.reason.unwrap_or_default(),
+    };
+    let results = context
+        .connect()
+        .await?
+        .change_jobs(Request::JobCancel(cancel))
+        .await?;
+    if results.is_empty() {
+        tracing::info!("There is nothing to cancel");
+    }
+    for result in results {
+        let client::JobResult {
+            job,
+            canceled,
+            already_finished,
+            ..
+        } = result;
+        match Kind::try_from(result.kind) {
+            Ok(Kind::Ok) => tracing::info!(
+                "Job {job} canceled ({canceled} tasks canceled, {already_finished} tasks already finished)"
+            ),
+            Ok(Kind::Already) => {
+                tracing::error!("Canceling job {job} failed; all tasks are already finished");
+            }
+            Ok(Kind::NotFound) | Err(_) => {
+                tracing::error!("Canceling job {job} failed; job not found");
+            }
+        }
+    }
+    context.done()
+}
+
+/// `job close`.
+pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
+    let request = Request::JobClose(args.selector.to_message());
+    let results = context.connect().await?.change_jobs(request).await?;
+    if results.is_empty() {
+        tracing::info!("There is nothing to close");
+    }
+    for client::JobResult { job, kind, .. } in results {
+        match Kind::try_from(kind) {
+            Ok(Kind::Ok) => tracing::info!("Job {job} closed"),
+            Ok(Kind::Already) => {
+                tracing::error!("Closing job {job} failed; job is already closed");
+            }
+            Ok(Kind::NotFound) | Err(_) => {
+                tracing::error!("Closing job {job} failed; job not found");
+            }
+        }
+    }
+    context.done()
+}
+
+/// `job forget`.
+pub(super) async fn forget(args: ForgetArgs, context: &mut Context) -> CliResult<()> {
+    let states = args.filter.unwrap_or_default();
+    let forget = client::Forget {
+        jobs: Some(args.selector.to_message()),
+        states: states
+            .into_iter()
+            .map(|state| client::TaskState::from(state).into())
+            .collect(),
+    };
+    let client::Forgotten { forgotten, ignored } = context.connect().await?.forget(forget).await?;
+    let plural = if forgotten == 1 { "" } else { "s" };
+    let rest = match ignored {
+        0 => String::new(),
+        count => format!(", {count} were ignored due to wrong state or invalid ID"),
+    };
+    tracing::info!("{forgotten} job{plural} were forgotten{rest}");
+    context.done()
+}
+
+/// `job task-ids`.
+pub(super) async fn task_ids(args: TaskIdsArgs, context: &mut Context) -> CliResult<()> {
+    let request = client::TaskIds {
+        jobs: Some(args.selector.to_message()),
+        states: states_to_message(args.filter.as_deref()),
+    };
+    let reply = context.connect().await?.task_ids(request).await?;
+    Ok(context.output.task_ids(&mut context.out, &reply)?)
+}
+
+/// `job open`.
+pub(super) async fn open(args: OpenArgs, context: &mut Context) -> CliResult<()> {
+    let request = client::OpenJob {
+        name: args.name.unwrap_or_else(|| "job".to_owned()),
+        max_fails: args.max_fails,
+    };
+    let job = context.connect().await?.open_job(request).await?;
+    Ok(context.output.job_opened(&mut context.out, job)?)
+}

@@ -1,0 +1,188 @@
+//! `hq server …`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hq_protocol::SecretKey;
+use hq_protocol::access::{Access, AccessFile, ServerUid};
+use hq_server::{Server, ServerConfig, StartError};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Context;
+use crate::args::server::{GenerateAccessArgs, StartArgs, WaitArgs};
+use crate::client::{Client, access_error};
+use crate::error::{CliError, CliResult};
+use crate::output::format::words;
+use crate::submit::not_supported;
+use crate::version::VERSION;
+
+/// Pause between two attempts of `server wait`.
+const WAIT_STEP: Duration = Duration::from_millis(250);
+
+/// `server start`: runs until it is stopped.
+pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
+    if args.journal.is_some() {
+        return Err(not_supported("--journal"));
+    }
+    tracing::info!("hq {VERSION}");
+    warn_about_open_planes(&args);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let result = runtime.block_on(serve(args, context));
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
+    let dir = context.server_dir();
+    let config = ServerConfig {
+        server_dir: dir.root().to_path_buf(),
+        is_default_dir: context.global.server_dir.is_none(),
+        host: args.host,
+        client_port: args.client_port,
+        worker_port: args.worker_port,
+        access_file: args.access_file,
+        idle_timeout: args.idle_timeout,
+        client_auth: !args.disable_client_authentication_and_encryption,
+        worker_auth: !args.disable_worker_authentication_and_encryption,
+        version: VERSION.to_owned(),
+    };
+    let shutdown = stop_signal()?;
+    let server = Server::start(config).await.map_err(|error| match &error {
+        StartError::Access(error) => access_error(error),
+        StartError::AlreadyOnline { .. } | StartError::Listen { .. } | StartError::System(_) => {
+            match std::error::Error::source(&error) {
+                Some(source) => CliError::caused(error.to_string(), source),
+                None => CliError::new(error.to_string()),
+            }
+        }
+    })?;
+    // Nobody may be reading; a server does not end for that.
+    let shown = context
+        .output
+        .server_info(&mut context.out, server.info(), Some(dir.root()));
+    let flushed = shown.map_err(CliError::from).and_then(|()| context.flush());
+    if let Err(error) = flushed {
+        tracing::debug!(?error, "cannot print the server's table");
+    }
+    server
+        .run(shutdown)
+        .await
+        .map_err(|error| access_error(&error))?;
+    tracing::info!("Server stopped");
+    Ok(())
+}
+
+/// Completes on SIGINT or SIGTERM. SIGHUP is ignored: logging out must not end a server.
+fn stop_signal() -> CliResult<impl Future<Output = ()>> {
+    let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
+    let (mut interrupt, mut terminate) = (
+        listen(SignalKind::interrupt())?,
+        listen(SignalKind::terminate())?,
+    );
+    let mut hangup = listen(SignalKind::hangup())?;
+    Ok(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => break,
+                _ = terminate.recv() => break,
+                _ = hangup.recv() => tracing::debug!("ignoring SIGHUP"),
+            }
+        }
+        tracing::info!("Received a signal, stopping the server");
+    })
+}
+
+fn warn_about_open_planes(args: &StartArgs) {
+    for (is_open, who) in [
+        (args.disable_client_authentication_and_encryption, "client"),
+        (args.disable_worker_authentication_and_encryption, "worker"),
+    ] {
+        if is_open {
+            tracing::warn!("===================================================================");
+            tracing::warn!("Authentication and encryption of {who} connections are DISABLED.");
+            tracing::warn!("Everybody who reaches the {who} port can run programs as you.");
+            tracing::warn!("===================================================================");
+        }
+    }
+}
+
+/// `server stop`.
+pub(super) async fn stop(context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    tracing::info!("Stopping server");
+    client.server_stop().await?;
+    context.done()
+}
+
+/// `server info`.
+pub(super) async fn info(context: &mut Context) -> CliResult<()> {
+    let info = context.connect().await?.server_info().await?;
+    Ok(context.output.server_info(&mut context.out, &info, None)?)
+}
+
+/// `server wait`.
+pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
+    let timeout = words(args.timeout);
+    tracing::info!("Waiting for server to become available (timeout: {timeout})...");
+    let dir = context.server_dir();
+    let start = Instant::now();
+    loop {
+        let left = args.timeout.saturating_sub(start.elapsed());
+        let attempt = tokio::time::timeout(left.max(WAIT_STEP), Client::connect(&dir)).await;
+        if matches!(attempt, Ok(Ok(_))) {
+            tracing::info!("Successfully connected to server");
+            return context.done();
+        }
+        let left = args.timeout.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Err(CliError::new(format!(
+                "Timeout after {timeout}: Could not connect to server at `{}`. \
+                 Make sure that the server is running.",
+                dir.root().display()
+            )));
+        }
+        tokio::time::sleep(left.min(WAIT_STEP)).await;
+    }
+}
+
+/// `server generate-access`.
+pub(super) fn generate_access(args: GenerateAccessArgs, context: &mut Context) -> CliResult<()> {
+    let host = args.host.unwrap_or_else(|| {
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned()
+    });
+    let access = |own: Option<String>, port: u16| -> CliResult<Access> {
+        let key = SecretKey::generate().map_err(|e| CliError::caused("Cannot make a key", &e))?;
+        Ok(Access {
+            host: own.unwrap_or_else(|| host.clone()),
+            port,
+            key: Some(key),
+        })
+    };
+    let uid = ServerUid::generate().map_err(|e| access_error(&e))?;
+    let full = AccessFile::full(
+        VERSION,
+        uid,
+        access(args.client_host, args.client_port)?,
+        access(args.worker_host, args.worker_port)?,
+    );
+    store(&full, &args.access_file)?;
+    if let Some(path) = &args.client_file {
+        store(&full.client_only(), path)?;
+    }
+    if let Some(path) = &args.worker_file {
+        store(&full.worker_only(), path)?;
+    }
+    context.done()
+}
+
+fn store(file: &AccessFile, path: &Path) -> CliResult<()> {
+    file.create(path).map_err(|error| access_error(&error))?;
+    tracing::info!("Storing access file as '{}'", path.display());
+    Ok(())
+}

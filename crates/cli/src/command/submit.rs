@@ -1,0 +1,105 @@
+//! `hq submit` and `hq job submit-file`.
+
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
+
+use hq_core::range::IdArray;
+
+use super::{Context, follow};
+use crate::args::job::SubmitFileArgs;
+use crate::args::submit::SubmitArgs;
+use crate::client::Client;
+use crate::error::{CliError, CliResult};
+use crate::output::console::error_line;
+use crate::parse::selector::Selector;
+use crate::submit::build::{SubmitRequest, build, refuse_unsupported};
+use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, not_supported};
+
+/// Submits a command.
+pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliResult<()> {
+    refuse_unsupported(&args.tasks)?;
+    if args.on_notify.is_some() {
+        return Err(not_supported("--on-notify"));
+    }
+    let mut client = context.connect().await?;
+    let stdin = if args.stdin {
+        Some(read_stdin()?)
+    } else {
+        None
+    };
+    directives::find(args.directives, &args.command, stdin.as_deref())?
+        .apply(&mut args.tasks, &mut args.command);
+    let request = SubmitRequest {
+        options: args.tasks,
+        command: args.command,
+        stdin,
+        attach: args.job,
+    };
+    let submit_dir = current_dir()?;
+    let server_uid = client.server_uid().map(str::to_owned);
+    let place = SubmitContext {
+        submit_dir: &submit_dir,
+        server_uid: server_uid.as_deref(),
+    };
+    let prepared = build(request, place)?;
+    let job = send(prepared, &mut client, context).await?;
+    if args.wait {
+        follow::wait_for(&mut client, one_job(job)?, false).await
+    } else if args.progress {
+        follow::show_progress(&mut client, one_job(job)?, context).await
+    } else {
+        Ok(())
+    }
+}
+
+/// Submits a job file.
+pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    let submit_dir = current_dir()?;
+    let server_uid = client.server_uid().map(str::to_owned);
+    let place = SubmitContext {
+        submit_dir: &submit_dir,
+        server_uid: server_uid.as_deref(),
+    };
+    let prepared = jobfile::load(&args.path, args.job, place)?;
+    send(prepared, &mut client, context).await.map(drop)
+}
+
+async fn send(
+    prepared: PreparedSubmit,
+    client: &mut Client,
+    context: &mut Context,
+) -> CliResult<u32> {
+    for warning in &prepared.warnings {
+        tracing::warn!("{warning}");
+    }
+    let job = client.submit((&prepared.spec).into()).await?;
+    context.output.job_submitted(&mut context.out, job)?;
+    // Scripts use the id while we wait.
+    context.flush()?;
+    Ok(job)
+}
+
+fn one_job(job: u32) -> CliResult<Selector> {
+    let ids = IdArray::consecutive(job, 1).map_err(|e| CliError::caused("Broken job id", &e))?;
+    Ok(Selector::Ids(ids))
+}
+
+/// The directory of the user, by the name the user knows it by.
+pub(crate) fn current_dir() -> CliResult<PathBuf> {
+    std::env::current_dir()
+        .map_err(|error| CliError::caused("Cannot find the current directory", &error))
+}
+
+/// Everything from standard input; only called if the user asked for it.
+pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
+    let mut stdin = std::io::stdin().lock();
+    if stdin.is_terminal() {
+        error_line("Reading data from stdin. In the interactive mode press Ctrl-D to submit.");
+    }
+    let mut data = Vec::new();
+    stdin
+        .read_to_end(&mut data)
+        .map_err(|error| CliError::caused("Cannot read standard input", &error))?;
+    Ok(data)
+}

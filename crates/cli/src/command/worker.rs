@@ -1,0 +1,120 @@
+//! `hq worker …`, the commands that ask a server.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use hq_core::range::IdArray;
+use hq_protocol::client::{self, worker_stop_result};
+
+use super::Context;
+use crate::args::worker::{AddressArgs, ListArgs, SelectorArgs, WaitArgs, WorkerFilter};
+use crate::error::{CliError, CliResult};
+use crate::output::view::worker_state;
+use crate::parse::selector::Selector;
+
+mod deploy;
+
+pub(super) use deploy::deploy_ssh;
+
+/// How often `worker wait` looks.
+const WAIT_STEP: Duration = Duration::from_secs(1);
+
+/// `worker stop`.
+pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
+    let results = context
+        .connect()
+        .await?
+        .stop_workers(args.selector.to_message())
+        .await?;
+    for result in results {
+        use worker_stop_result::Kind;
+        let worker = result.worker;
+        match Kind::try_from(result.kind) {
+            Ok(Kind::Stopped) => tracing::info!("Worker {worker} stopped"),
+            Ok(Kind::AlreadyStopped) => {
+                tracing::warn!("Stopping worker {worker} failed; worker is already stopped");
+            }
+            Ok(Kind::NotFound) | Err(_) => {
+                tracing::error!("Stopping worker {worker} failed; worker not found");
+            }
+        }
+    }
+    context.done()
+}
+
+/// `worker list`.
+pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    let mut workers = client
+        .workers(Selector::All.to_message(), false)
+        .await?
+        .workers;
+    let filter = if args.all {
+        None
+    } else {
+        Some(args.filter.unwrap_or(WorkerFilter::Running))
+    };
+    workers.retain(|worker| {
+        let is_running = worker_state(worker) == client::worker_info::State::Running;
+        match filter {
+            None => true,
+            Some(WorkerFilter::Running) => is_running,
+            Some(WorkerFilter::Offline) => !is_running,
+        }
+    });
+    workers.sort_unstable_by_key(|worker| worker.id);
+    Ok(context.output.worker_list(&mut context.out, &workers)?)
+}
+
+/// `worker info`.
+pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
+    let found = context
+        .connect()
+        .await?
+        .workers(args.selector.to_message(), true)
+        .await?;
+    for worker in &found.not_found {
+        tracing::error!("Worker {worker} not found");
+    }
+    Ok(context
+        .output
+        .worker_infos(&mut context.out, &found.workers)?)
+}
+
+/// `worker address`.
+pub(super) async fn address(args: AddressArgs, context: &mut Context) -> CliResult<()> {
+    let ids = IdArray::consecutive(args.worker, 1)
+        .map_err(|_| CliError::new(format!("Worker {} not found", args.worker)))?;
+    let mut client = context.connect().await?;
+    let found = client
+        .workers(Selector::Ids(ids).to_message(), false)
+        .await?;
+    let config = found
+        .workers
+        .into_iter()
+        .next()
+        .and_then(|worker| worker.config);
+    let Some(config) = config else {
+        return Err(CliError::new(format!("Worker {} not found", args.worker)));
+    };
+    writeln!(context.out, "{}", config.hostname)?;
+    context.done()
+}
+
+/// `worker wait`.
+pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    loop {
+        let workers = client
+            .workers(Selector::All.to_message(), false)
+            .await?
+            .workers;
+        let is_running = |worker: &&client::WorkerInfo| {
+            worker_state(worker) == client::worker_info::State::Running
+        };
+        if workers.iter().filter(is_running).count() >= args.count as usize {
+            return context.done();
+        }
+        tokio::time::sleep(WAIT_STEP).await;
+    }
+}
