@@ -33,6 +33,7 @@ use crate::scheduler::{Class, Classes};
 use crate::selector::Selector;
 use crate::time::{Now, Time};
 use crate::worker::Worker;
+use schedule::Agenda;
 use watch::Watches;
 
 /// Inputs that made no sense and were ignored.
@@ -59,7 +60,8 @@ pub struct ServerState {
     last_job: u32,
     last_worker: u32,
     last_template: u32,
-    needs_schedule: bool,
+    /// What the next scheduling round has to look at.
+    agenda: Agenda,
     ignored: Ignored,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
@@ -99,9 +101,7 @@ impl ServerState {
 
     /// Ends a batch of inputs: hands out work and tells watching clients what changed.
     pub fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        if std::mem::take(&mut self.needs_schedule) {
-            self.schedule(now, effects);
-        }
+        self.schedule(now, effects);
         let changed = std::mem::take(&mut self.changed);
         self.watches.settle(now.mono, &changed, &self.jobs, effects);
     }
@@ -226,7 +226,7 @@ impl ServerState {
         if let Some(key) = key {
             self.ready
                 .insert(key, job, slot.submit, slot.index, slot.index + 1);
-            self.needs_schedule = true;
+            self.agenda.note_ready();
         }
     }
 

@@ -4,8 +4,6 @@
 //! workers could start now (low worker ids first, so that the last workers drain), then what may be
 //! sent ahead, spread evenly. Complexity O(classes × workers), independent of the number of tasks.
 
-use std::collections::BTreeMap;
-
 use super::queue::QueueKey;
 use super::{Classes, VariantDemand};
 use crate::id::WorkerId;
@@ -27,22 +25,19 @@ pub struct Placement {
     pub placed: bool,
 }
 
-/// Decides for one queue of `ready` tasks. Must be applied before the next queue is asked for.
+/// Decides for one queue of `ready` tasks among `workers`, which come in order of their ids. Must be
+/// applied before the next queue is asked for.
 #[must_use]
-pub fn solve_queue(
+pub fn solve_queue<'a>(
     key: QueueKey,
     ready: u64,
     classes: &Classes,
-    workers: &BTreeMap<WorkerId, Worker>,
+    workers: impl Iterator<Item = &'a Worker>,
     now: Time,
 ) -> Vec<Placement> {
     let Some(class) = classes.get(key.class) else {
         return Vec::new();
     };
-    let usable: Vec<&Worker> = workers
-        .values()
-        .filter(|worker| worker.accepts_work())
-        .collect();
     let mut left = ready;
     let mut placements = Vec::new();
     let mut place = |worker: WorkerId, variant: u32, count: u64, placed: bool| {
@@ -57,7 +52,10 @@ pub fn solve_queue(
         }
     };
     let mut full = Vec::new();
-    for worker in &usable {
+    for worker in workers.filter(|worker| worker.accepts_work()) {
+        if left == 0 {
+            break;
+        }
         // Only one variant per worker and round: the counts of others would be stale.
         let fitting = variants_for(&class.variants, worker, now).find_map(|(number, variant)| {
             match worker.room(variant) {
@@ -105,6 +103,7 @@ fn variants_for<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use super::*;
@@ -132,10 +131,16 @@ mod tests {
         let request = RequestVariants::new(vec![ResourceRequest::cpus(request)]).expect("valid");
         let class = classes.intern(&request);
         let workers = cluster(&mut classes, cpus);
-        solve_queue(QueueKey::new(0, class), ready, &classes, &workers, Time(0))
-            .into_iter()
-            .map(|p| (p.worker.0, p.count, p.placed))
-            .collect()
+        solve_queue(
+            QueueKey::new(0, class),
+            ready,
+            &classes,
+            workers.values(),
+            Time(0),
+        )
+        .into_iter()
+        .map(|p| (p.worker.0, p.count, p.placed))
+        .collect()
     }
 
     #[test]

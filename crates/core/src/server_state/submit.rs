@@ -184,7 +184,7 @@ impl ServerState {
         for (key, from, to) in ready {
             self.ready.insert(key, id, number, from, to);
         }
-        self.needs_schedule = true;
+        self.agenda.note_ready();
         self.changed.insert(id);
         id
     }

@@ -34,7 +34,7 @@ impl ServerState {
         let worker = Worker::new(id, Arc::new(config), totals, now.mono, now.wall);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
         self.workers.insert(id, worker);
-        self.needs_schedule = true;
+        self.agenda.note_room(id);
         effects.push(Effect::Registered(link, id));
     }
 
@@ -114,7 +114,7 @@ impl ServerState {
         for job in touched {
             self.note_job_progress(now, job, effects);
         }
-        self.needs_schedule = true;
+        self.agenda.note_room(id);
     }
 
     fn on_started(&mut self, now: Now, id: WorkerId, row: StartedRow) {
@@ -317,7 +317,6 @@ impl ServerState {
         for job in touched {
             self.note_job_progress(now, job, effects);
         }
-        self.needs_schedule = true;
     }
 
     fn on_running_task_lost(

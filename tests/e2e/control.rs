@@ -1,0 +1,236 @@
+//! Waiting, cancelling, listing, stopping.
+
+use serde_json::json;
+
+use crate::harness::{Env, processes_with, wait_for};
+
+#[test]
+fn cancel_ends_tasks_and_their_children() {
+    let env = Env::with_worker(2);
+    let script = "sleep 98761 & setsid sleep 98762 & wait";
+    let job = env.submit(&["--array=1-10", "--", "bash", "-c", script]);
+    wait_for("two tasks run", || {
+        let count = processes_with("sleep 98762").len();
+        if count >= 2 {
+            Ok(())
+        } else {
+            Err(format!("{count}"))
+        }
+    });
+    env.hq(&["job", "cancel", &job, "--reason=enough"])
+        .says(&format!(
+            "Job {job} canceled (10 tasks canceled, 0 tasks already finished)"
+        ))
+        .ok();
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["canceled"], 10);
+    wait_for("nothing of the tasks is alive", || {
+        let left = [processes_with("sleep 98761"), processes_with("sleep 98762")].concat();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
+        }
+    });
+    let list = env.json(&["job", "list", "--all"]);
+    assert_eq!(list[0]["cancel_reason"], "enough");
+    env.hq(&["job", "cancel", &job])
+        .says("failed; all tasks are already finished")
+        .ok();
+    env.hq(&["job", "cancel", "99"])
+        .says("Canceling job 99 failed; job not found")
+        .ok();
+    let after = env.submit(&["--wait", "--", "true"]);
+    assert_eq!(env.stats(&after)["finished"], 1, "the slots are free again");
+}
+
+#[test]
+fn max_fails_aborts_the_rest() {
+    let env = Env::with_worker(1);
+    let job = env.submit(&[
+        "--array=0-99",
+        "--max-fails=2",
+        "--wait",
+        "--stdout=none",
+        "--stderr=none",
+        "--",
+        "false",
+    ]);
+    let stats = env.stats(&job);
+    assert!(
+        stats["failed"].as_u64() >= Some(3) && stats["aborted"].as_u64() > Some(0),
+        "{stats}"
+    );
+}
+
+#[test]
+fn open_jobs_take_submits_until_closed() {
+    let env = Env::with_worker(2);
+    let job = env
+        .hq(&["job", "open", "--name=sweep", "--output-mode=quiet"])
+        .ok();
+    let job = job.trim();
+    let attach = format!("--job={job}");
+    env.submit(&[&attach, "--array=2-3", "--", "true"]);
+    env.submit(&[&attach, "--", "true"]);
+    env.hq(&["submit", &attach, "--array=3", "--", "true"])
+        .exits_with(1)
+        .says(&format!("Task 3 already exists in job {job}."));
+    env.hq(&["job", "wait", "--without-close", job]).ok();
+    assert_eq!(env.hq(&["job", "task-ids", job]).ok(), "2-4\n");
+    env.hq(&["job", "list"])
+        .says(&format!("*{job}"))
+        .says("* = Open jobs")
+        .ok();
+    env.hq(&["job", "close", job])
+        .says(&format!("Job {job} closed"))
+        .ok();
+    env.wait_job(job);
+    env.hq(&["submit", &attach, "--", "true"])
+        .exits_with(1)
+        .says(&format!("Job {job} is not opened."));
+    env.hq(&["submit", "--job=77", "--", "true"])
+        .exits_with(1)
+        .says("Job 77 not found.");
+}
+
+#[test]
+fn lists_and_summaries_agree() {
+    let env = Env::with_worker(2);
+    env.submit(&["--wait", "--", "true"]);
+    env.submit(&["--wait", "--", "false"]);
+    env.submit(&["--cpus=100", "--", "true"]);
+    let quiet = env
+        .hq(&["job", "list", "--all", "--output-mode=quiet"])
+        .ok();
+    assert_eq!(quiet, "1 FINISHED\n2 FAILED\n3 WAITING\n");
+    let summary = env.json(&["job", "summary"]);
+    assert_eq!(summary["Finished"], 1);
+    assert_eq!(summary["Failed"], 1);
+    assert_eq!(summary["Waiting"], 1);
+    env.hq(&["job", "list"])
+        .says("There are 3 jobs in total. Use `--all` to display all jobs.")
+        .ok();
+    env.hq(&["task", "explain", "3", "0"])
+        .says("There is no worker where the task can run.")
+        .ok();
+    env.hq(&["job", "info", "42"]).says("Job 42 not found").ok();
+    assert_eq!(env.json(&["job", "info", "42"]), json!([]));
+    env.hq(&["job", "forget", "all"])
+        .says("2 jobs were forgotten")
+        .ok();
+    assert_eq!(
+        env.hq(&["job", "list", "--all", "--output-mode=quiet"])
+            .ok(),
+        "3 WAITING\n"
+    );
+}
+
+#[test]
+fn progress_shows_counts_and_ends() {
+    let env = Env::with_worker(2);
+    let ran = env
+        .hq(&["submit", "--array=1-4", "--progress", "--", "true"])
+        .exits_with(0);
+    assert!(
+        ran.stdout.contains("1/1 jobs, 4/4 tasks") && ran.stdout.contains("4 FINISHED"),
+        "{}",
+        ran.stdout
+    );
+    let ran = env.hq(&["job", "progress", "1"]).exits_with(0);
+    assert!(
+        ran.stderr.contains("There are no jobs to wait for") || ran.stdout.contains("1/1 jobs"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn workers_stop_on_request_and_give_tasks_back() {
+    let mut env = Env::with_worker(1);
+    let job = env.submit(&[
+        "--",
+        "bash",
+        "-c",
+        "echo $HQ_INSTANCE_ID >> starts; until [ -e go ]; do sleep 0.01; done",
+    ]);
+    env.wait_lines("starts", 1);
+    env.hq(&["worker", "stop", "1"])
+        .says("Worker 1 stopped")
+        .ok();
+    assert_eq!(env.wait_exit("worker1"), Some(0));
+    wait_for("the worker is listed as stopped", || {
+        let states = env.workers();
+        if states == ["STOPPED"] {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    });
+    env.hq(&["worker", "stop", "1-2"])
+        .says("Stopping worker 1 failed; worker is already stopped")
+        .says("Stopping worker 2 failed; worker not found")
+        .ok();
+    env.start_worker(1);
+    assert_eq!(env.wait_lines("starts", 2), "0\n1\n");
+    env.write("go", "");
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 1);
+}
+
+#[test]
+fn worker_info_shows_what_it_offers() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&[
+        "--cpus=2x2",
+        "--resource=foo=[a,b]",
+        "--resource=mem=sum(100.5)",
+        "--hostname=node7",
+        "--time-limit=1h 30m",
+    ]);
+    let list = env.json(&["worker", "list"]);
+    assert_eq!(list[0]["configuration"]["hostname"], "node7");
+    assert_eq!(list[0]["configuration"]["time_limit"], 5400.0);
+    assert_eq!(
+        list[0]["configuration"]["resources"]["resources"][0],
+        json!({"kind": "groups", "name": "cpus", "groups": [["0", "1"], ["2", "3"]]})
+    );
+    let table = env.hq(&["worker", "list"]).ok();
+    assert!(table.contains("cpus 2x2; foo 2; mem 100.50 MiB"), "{table}");
+    env.hq(&["worker", "info", "1"])
+        .says("assigned tasks: 0")
+        .ok();
+    assert_eq!(env.hq(&["worker", "address", "1"]).ok(), "node7\n");
+    env.hq(&["worker", "address", "5"])
+        .exits_with(1)
+        .says("Worker 5 not found");
+    env.hq(&["worker", "info", "5"])
+        .says("Worker 5 not found")
+        .ok();
+}
+
+#[test]
+fn server_stops_cleanly() {
+    let mut env = Env::with_worker(1);
+    let link = env.server_dir().join("hq-current");
+    assert!(link.is_symlink());
+    env.submit(&["--", "sleep", "98763"]);
+    env.hq(&["server", "stop"]).says("Stopping server").ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    assert!(!link.is_symlink());
+    assert!(env.server_dir().join("001").join("access.json").exists());
+    assert_eq!(
+        env.wait_exit("worker1"),
+        Some(1),
+        "the default of this release is to stop"
+    );
+    wait_for("its task is gone", || {
+        let left = processes_with("sleep 98763");
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
+        }
+    });
+}

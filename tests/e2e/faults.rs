@@ -1,0 +1,236 @@
+//! Bad input and broken peers: clear errors, nothing else harmed.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::harness::{Env, processes_with, signal, wait_for};
+
+#[test]
+fn tasks_of_a_killed_worker_run_elsewhere() {
+    let mut env = Env::with_worker(4);
+    let script = "echo $HQ_TASK_ID $HQ_INSTANCE_ID >> starts; setsid sleep 98771 & sleep 98772 & \
+                  until [ -e go ]; do sleep 0.05; done";
+    let job = env.submit(&[
+        "--array=1-4",
+        "--stdout=none",
+        "--stderr=none",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    env.wait_lines("starts", 4);
+    wait_for("the server knows that four run", || {
+        let stats = env.stats(&job);
+        if stats["running"] == 4 {
+            Ok(())
+        } else {
+            Err(stats.to_string())
+        }
+    });
+    let first_worker = env.json(&["worker", "info", "1"]);
+    let table = env.hq(&["worker", "info", "1"]).ok();
+    let row = table
+        .lines()
+        .find(|line| line.contains("Process pid"))
+        .expect("pid row");
+    let pid: u32 = row
+        .split('|')
+        .nth(2)
+        .expect("value")
+        .trim()
+        .parse()
+        .expect("a pid");
+    assert_eq!(first_worker[0]["id"], 1);
+    signal(pid, "KILL");
+    wait_for("nothing of the killed worker is alive", || {
+        let left = [processes_with("sleep 98771"), processes_with("sleep 98772")].concat();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
+        }
+    });
+    wait_for("the worker is listed as lost", || {
+        let states = env.workers();
+        if states == ["CONNECTION LOST"] {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    });
+    env.start_worker(4);
+    let starts = env.wait_lines("starts", 8);
+    let mut second: Vec<&str> = starts.lines().skip(4).collect();
+    second.sort_unstable();
+    assert_eq!(second, ["1 1", "2 1", "3 1", "4 1"]);
+    env.write("go", "");
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 4);
+}
+
+#[test]
+fn the_server_survives_everything_in_one_run() {
+    let mut env = Env::with_worker(2);
+    let info = env.json(&["server", "info"]);
+    let ports = ["client_port", "worker_port"]
+        .map(|key| u16::try_from(info[key].as_u64().expect("a port")).expect("a port"));
+    for port in ports {
+        for garbage in [
+            &b"GET / HTTP/1.0\r\n\r\n"[..],
+            &[0xff; 4096],
+            &[0, 0, 0, 0],
+            &[],
+        ] {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
+            // The server may close while we still write.
+            let _ = stream.write_all(garbage);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            assert!(answer.len() < 1_024, "short answers to strangers");
+        }
+    }
+    // A wrong key.
+    let access = std::fs::read_to_string(env.server_dir().join("hq-current/access.json"));
+    let access: serde_json::Value =
+        serde_json::from_str(&access.expect("access file")).expect("JSON");
+    let mut wrong = access.clone();
+    for plane in ["client", "worker"] {
+        wrong[plane]["secret_key"] = serde_json::Value::String("00".repeat(32));
+    }
+    std::fs::create_dir(env.path("wrong")).expect("directory");
+    let path = env.write("wrong/access.json", wrong.to_string());
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o400))
+        .expect("mode");
+    let dir = format!("--server-dir={}", env.path("wrong").display());
+    env.hq(&["job", "list", &dir]).exits_with(1);
+    // A client killed while it waits.
+    env.submit(&["--", "bash", "-c", "until [ -e go ]; do sleep 0.01; done"]);
+    let waiting = env.spawn("waiting", &["job", "wait", "1"]);
+    signal(waiting, "KILL");
+    env.wait_exit("waiting");
+    // A second server on the same directory.
+    env.hq(&["server", "start"])
+        .exits_with(1)
+        .says("is already online, please stop it first");
+    env.write("go", "");
+    env.wait_job("1");
+    let job = env.submit(&["--array=1-20", "--wait", "--", "true"]);
+    assert_eq!(env.stats(&job)["finished"], 20);
+}
+
+#[test]
+fn clients_without_a_server_are_told_what_to_do() {
+    let env = Env::new();
+    env.hq(&["job", "list"])
+        .exits_with(1)
+        .says("Invalid server directory")
+        .says("is not a directory");
+    std::fs::create_dir(env.server_dir()).expect("directory");
+    env.hq(&["job", "list"])
+        .exits_with(1)
+        .says("No running instance of HQ found at")
+        .says("Try to start the server: `hq server start --server-dir");
+    let json = env.hq(&["job", "list", "--output-mode=json"]).exits_with(1);
+    let error: serde_json::Value = serde_json::from_str(&json.stdout).expect("an error object");
+    assert!(
+        error["error"]
+            .as_str()
+            .is_some_and(|text| text.contains("No running instance"))
+    );
+    env.hq(&["server", "wait", "--timeout=1s"])
+        .exits_with(1)
+        .says("Could not connect to server");
+}
+
+#[test]
+fn bad_arguments_are_refused_with_their_reason() {
+    let env = Env::with_worker(1);
+    for (args, text) in [
+        (
+            &["submit", "--array=3-1", "--", "true"][..],
+            "Invalid range",
+        ),
+        (&["submit", "--array=1,1-3", "--", "true"], "Ranges overlap"),
+        (&["submit", "--array=x", "--", "true"], "Unexpected token"),
+        (
+            &["submit", "--cpus=0", "--", "true"],
+            "Zero resources cannot be requested",
+        ),
+        (
+            &["submit", "--crash-limit=0", "--", "true"],
+            "Crash limit cannot be 0",
+        ),
+        (
+            &["submit", "--wait", "--progress", "--", "true"],
+            "cannot be used with",
+        ),
+        (&["submit"], "required arguments were not provided"),
+        (&["job", "cancel", "1", "2"], "unexpected argument"),
+        (&["nonsense"], "unrecognized subcommand"),
+    ] {
+        env.hq(args).exits_with(2).says(text);
+    }
+    env.hq(&["submit", "--each-line=nope", "--", "true"])
+        .exits_with(1)
+        .says("No such file");
+    env.write("object.json", "{}");
+    env.hq(&["submit", "--from-json=object.json", "--", "true"])
+        .exits_with(1)
+        .says("has to be an array");
+    env.hq(&["submit", "--cwd=%{CWD}", "--", "true"])
+        .exits_with(1)
+        .says("placeholder");
+    assert_eq!(env.json(&["job", "list", "--all"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_stopped_worker_is_declared_lost_by_heartbeat() {
+    let mut env = Env::new();
+    env.start_server();
+    let pid = env.start_worker_with(&["--cpus=1", "--heartbeat=500ms"]);
+    signal(pid, "STOP");
+    wait_for("the heartbeat is missed", || {
+        let states = env.workers();
+        if states == ["HEARTBEAT LOST"] {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    });
+    signal(pid, "CONT");
+}
+
+#[test]
+fn crash_limit_ends_a_task_that_kills_its_workers() {
+    let mut env = Env::new();
+    env.start_server();
+    let job = env.submit(&[
+        "--crash-limit=2",
+        "--",
+        "bash",
+        "-c",
+        "echo x >> starts; sleep 98781",
+    ]);
+    for start in 1..=2 {
+        let pid = env.start_worker(1);
+        env.wait_lines("starts", start);
+        wait_for("the server knows that it runs", || {
+            let stats = env.stats(&job);
+            if stats["running"] == 1 {
+                Ok(())
+            } else {
+                Err(stats.to_string())
+            }
+        });
+        signal(pid, "KILL");
+        env.wait_exit(&format!("worker{start}"));
+    }
+    env.wait_job(&job);
+    let error = env.tasks(&job)[0]["error"].to_string();
+    assert!(
+        error.contains("the task has occurred 2 times in this situation"),
+        "{error}"
+    );
+}

@@ -1,0 +1,308 @@
+//! A server directory per test, processes that end with the test, and waiting for conditions.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Bound of every wait; generous because test machines are slow and shared.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A private server directory and working directory, with the processes started in them.
+pub(crate) struct Env {
+    dir: tempfile::TempDir,
+    children: Vec<(String, Child)>,
+}
+
+/// Output of a command that has ended.
+#[must_use]
+pub(crate) struct Ran {
+    pub(crate) command: String,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) code: Option<i32>,
+}
+
+impl Ran {
+    fn new(command: String, output: &Output) -> Self {
+        Self {
+            command,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            code: output.status.code(),
+        }
+    }
+
+    /// Requires exit code 0 and gives back standard output.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        self.exits_with(0).stdout
+    }
+
+    #[track_caller]
+    pub(crate) fn exits_with(self, code: i32) -> Self {
+        let Self {
+            command,
+            stdout,
+            stderr,
+            ..
+        } = &self;
+        assert_eq!(
+            self.code,
+            Some(code),
+            "`{command}`\nstdout: {stdout}\nstderr: {stderr}"
+        );
+        self
+    }
+
+    /// Requires a text on standard error.
+    #[track_caller]
+    pub(crate) fn says(self, text: &str) -> Self {
+        let Self {
+            command,
+            stdout,
+            stderr,
+            ..
+        } = &self;
+        assert!(
+            stderr.contains(text) || stdout.contains(text),
+            "`{command}` does not say {text:?}\nstdout: {stdout}\nstderr: {stderr}"
+        );
+        self
+    }
+}
+
+impl Env {
+    /// An empty environment.
+    pub(crate) fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().expect("temporary directory"),
+            children: Vec::new(),
+        }
+    }
+
+    /// With a server and one worker of `cpus` cpus.
+    pub(crate) fn with_worker(cpus: u32) -> Self {
+        let mut env = Self::new();
+        env.start_server();
+        env.start_worker(cpus);
+        env
+    }
+
+    /// Working directory of commands.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn server_dir(&self) -> PathBuf {
+        self.path("server")
+    }
+
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("write a test file");
+        path
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        let path = self.path(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+
+    /// A command of the program in this environment.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hq"));
+        command
+            .args(args)
+            .env("HQ_SERVER_DIR", self.server_dir())
+            .env_remove("RUST_LOG")
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn hq(&self, args: &[&str]) -> Ran {
+        let output = self.command(args).output().expect("the program can be run");
+        Ran::new(format!("hq {}", args.join(" ")), &output)
+    }
+
+    /// Runs a command that must succeed, in JSON mode, and parses what it printed.
+    #[track_caller]
+    pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
+        let text = self.hq(&[args, &["--output-mode=json"]].concat()).ok();
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?} printed {text:?}: {e}"))
+    }
+
+    /// Starts a process that lives until it is ended or the test is over; its output goes to a file.
+    pub(crate) fn spawn(&mut self, name: &str, args: &[&str]) -> u32 {
+        let log = std::fs::File::create(self.path(&format!("{name}.log"))).expect("log file");
+        let out = log.try_clone().expect("duplicate a descriptor");
+        let child = self
+            .command(args)
+            .stdout(out)
+            .stderr(log)
+            .spawn()
+            .expect("the program can be run");
+        let pid = child.id();
+        self.children.push((name.to_owned(), child));
+        pid
+    }
+
+    pub(crate) fn start_server(&mut self) -> u32 {
+        self.start_server_with(&[])
+    }
+
+    pub(crate) fn start_server_with(&mut self, args: &[&str]) -> u32 {
+        let pid = self.spawn("server", &[&["server", "start"], args].concat());
+        wait_for("the server answers", || {
+            let ran = self.hq(&["server", "info"]);
+            (ran.code == Some(0)).then_some(()).ok_or(ran.stderr)
+        });
+        pid
+    }
+
+    /// Starts a worker and waits until it is registered; returns the pid to signal.
+    pub(crate) fn start_worker(&mut self, cpus: u32) -> u32 {
+        self.start_worker_with(&[&format!("--cpus={cpus}")])
+    }
+
+    pub(crate) fn start_worker_with(&mut self, args: &[&str]) -> u32 {
+        let before = self.workers().len();
+        let name = format!("worker{}", before + 1);
+        let pid = self.spawn(
+            &name,
+            &[&["worker", "start", "--detect-resources=cpus"], args].concat(),
+        );
+        wait_for("the worker is registered", || {
+            let workers = self.workers();
+            if workers.len() > before {
+                Ok(())
+            } else {
+                Err(self.read(&format!("{name}.log")))
+            }
+        });
+        pid
+    }
+
+    /// States of all workers, by id.
+    pub(crate) fn workers(&self) -> Vec<String> {
+        let ran = self
+            .hq(&["worker", "list", "--all", "--output-mode=quiet"])
+            .ok();
+        ran.lines()
+            .map(|line| line.split_once(' ').expect("ID STATE").1.to_owned())
+            .collect()
+    }
+
+    /// Submits in quiet mode and returns the job id.
+    #[track_caller]
+    pub(crate) fn submit(&self, args: &[&str]) -> String {
+        let ran = self.hq(&[&["submit", "--output-mode=quiet"], args].concat());
+        ran.ok().trim().to_owned()
+    }
+
+    pub(crate) fn wait_job(&self, job: &str) {
+        self.hq(&["job", "wait", job]).ok();
+    }
+
+    /// Counts of a job's tasks by state.
+    pub(crate) fn stats(&self, job: &str) -> serde_json::Value {
+        self.json(&["job", "info", job])[0]["info"]["task_stats"].clone()
+    }
+
+    /// All task objects of a job.
+    pub(crate) fn tasks(&self, job: &str) -> Vec<serde_json::Value> {
+        self.json(&["task", "list", job])[job]
+            .as_array()
+            .expect("tasks of the job")
+            .clone()
+    }
+
+    /// Waits until a file has this many lines and returns it.
+    pub(crate) fn wait_lines(&self, name: &str, count: usize) -> String {
+        wait_for(&format!("{name} has {count} lines"), || {
+            let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
+            if text.lines().count() >= count {
+                Ok(text)
+            } else {
+                Err(text)
+            }
+        })
+    }
+
+    /// Waits until a started process has ended and gives its exit code.
+    pub(crate) fn wait_exit(&mut self, name: &str) -> Option<i32> {
+        let position = self
+            .children
+            .iter()
+            .position(|(other, _)| other == name)
+            .unwrap_or_else(|| panic!("{name} was not started"));
+        let (_, mut child) = self.children.remove(position);
+        wait_for(&format!("{name} ends"), || match child.try_wait() {
+            Ok(Some(status)) => Ok(status.code()),
+            other => Err(format!("{other:?}")),
+        })
+    }
+}
+
+impl Drop for Env {
+    fn drop(&mut self) {
+        // Workers first, so that they end their tasks; a worker's front process forwards the signal.
+        for (_, child) in self.children.iter_mut().rev() {
+            signal(child.id(), "TERM");
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(10) {
+                if !matches!(child.try_wait(), Ok(None)) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            // What did not end by itself must not outlive the test.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Sends a signal by name.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .status();
+    status.expect("kill can be run");
+}
+
+/// Polls until the condition gives a value; fails with the last state seen.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let start = Instant::now();
+    loop {
+        match look() {
+            Ok(value) => return value,
+            Err(last) => {
+                assert!(
+                    start.elapsed() < TIMEOUT,
+                    "gave up waiting: {what}; last seen: {last}"
+                );
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Pids of live processes whose command line contains `text`. Zombies do not count.
+pub(crate) fn processes_with(text: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").expect("/proc");
+    let pids = entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let read = |file: &str| std::fs::read(Path::new("/proc").join(pid.to_string()).join(file));
+        let line = read("cmdline").unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let status = read("status").unwrap_or_default();
+        let is_zombie = String::from_utf8_lossy(&status).contains("State:\tZ");
+        line.contains(text) && !is_zombie && *pid != std::process::id()
+    })
+    .collect()
+}

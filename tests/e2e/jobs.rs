@@ -1,0 +1,260 @@
+//! Submitting: outputs, environments, entries, scripts, job files, errors of tasks.
+
+use serde_json::json;
+
+use crate::harness::Env;
+
+#[test]
+fn outputs_hold_exactly_what_each_task_wrote() {
+    let env = Env::with_worker(4);
+    let script = "echo out $HQ_TASK_ID; echo err $HQ_TASK_ID >&2";
+    let job = env.submit(&["--array=1-500", "--wait", "--", "bash", "-c", script]);
+    for task in 1..=500 {
+        assert_eq!(
+            env.read(&format!("job-{job}/{task}.stdout")),
+            format!("out {task}\n")
+        );
+        assert_eq!(
+            env.read(&format!("job-{job}/{task}.stderr")),
+            format!("err {task}\n")
+        );
+    }
+    let cat = env.hq(&["job", "cat", &job, "--tasks=7-8", "stdout"]).ok();
+    assert_eq!(cat, "out 7\nout 8\n");
+}
+
+#[test]
+fn tasks_see_their_environment() {
+    let env = Env::with_worker(2);
+    let script = "echo $HQ_JOB_ID,$HQ_TASK_ID,$HQ_INSTANCE_ID,$HQ_SUBMIT_DIR,$A,$HQ_CPUS,$OMP_NUM_THREADS,$PWD";
+    std::fs::create_dir(env.path("sub")).expect("directory");
+    env.submit(&[
+        "--env=A=b c",
+        "--cwd=sub",
+        "--stdout=%{JOB_ID}.txt",
+        "--wait",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    let dir = env.path("").canonicalize().expect("test directory");
+    let dir = dir.to_str().expect("text");
+    let seen = env.read("sub/1.txt");
+    let fields: Vec<&str> = seen.trim().split(',').collect();
+    assert_eq!(&fields[..5], ["1", "0", "0", dir, "b c"]);
+    assert!(["0", "1"].contains(&fields[5]), "{seen}");
+    assert_eq!(fields[6..], ["1", &format!("{dir}/sub")]);
+}
+
+#[test]
+fn entries_come_from_lines_and_json() {
+    let env = Env::with_worker(2);
+    env.write("lines", "a b\n\nlast without newline");
+    env.write("items.json", r#"[{"b": 1, "a": [1, 2]}, "x", 3.0, null]"#);
+    let show = [
+        "--wait",
+        "--stderr=none",
+        "--",
+        "bash",
+        "-c",
+        "printf '%s' \"$HQ_ENTRY\"",
+    ];
+    let lines = env.submit(&[&["--each-line=lines"], &show[..]].concat());
+    let items = env.submit(&[&["--from-json=items.json", "--array=0,2-9"], &show[..]].concat());
+    let read = |job: &str, task: u32| env.read(&format!("job-{job}/{task}.stdout"));
+    assert_eq!(
+        [read(&lines, 0), read(&lines, 1), read(&lines, 2)],
+        ["a b", "", "last without newline"]
+    );
+    assert_eq!(
+        [read(&items, 0), read(&items, 2), read(&items, 3)],
+        [r#"{"a":[1,2],"b":1}"#, "3.0", "null"]
+    );
+    assert_eq!(env.hq(&["job", "task-ids", &items]).ok(), "0,2-3\n");
+}
+
+#[test]
+fn directives_of_a_script_are_options() {
+    let env = Env::with_worker(2);
+    env.write("job.sh", "#!/bin/bash\n#HQ --name=it's --array 1-3\n#HQ --stdout %{TASK_ID}.txt\necho $1 $HQ_TASK_ID\n");
+    let job = env.submit(&["--wait", "job.sh", "hello"]);
+    assert_eq!(env.read("2.txt"), "hello 2\n");
+    let info = env.json(&["job", "info", &job]);
+    assert_eq!(info[0]["info"]["name"], "it's");
+    env.write("bad.sh", "#!/bin/bash\n#HQ --foo\ntrue\n");
+    env.hq(&["submit", "bad.sh"])
+        .exits_with(1)
+        .says("You have used invalid parameter(s) after a #HQ directive.")
+        .says("unexpected argument '--foo'");
+}
+
+#[test]
+fn a_diamond_of_dependencies_runs_in_order() {
+    let env = Env::with_worker(4);
+    let task = |id: u32, deps: &str| {
+        format!(
+            "[[task]]\nid = {id}\ndeps = {deps}\nstdout = \"none\"\nstderr = \"none\"\n\
+             command = [\"bash\", \"-c\", \"echo {id} >> order\"]\n"
+        )
+    };
+    let file = [
+        task(4, "[2, 3]"),
+        task(1, "[]"),
+        task(2, "[1]"),
+        task(3, "[1]"),
+    ]
+    .concat();
+    env.write("job.toml", format!("name = \"diamond\"\n{file}"));
+    let job = env
+        .hq(&["job", "submit-file", "job.toml", "--output-mode=quiet"])
+        .ok();
+    env.wait_job(job.trim());
+    let order = env.read("order");
+    let lines: Vec<&str> = order.lines().collect();
+    assert_eq!((lines[0], lines[3]), ("1", "4"));
+    assert_eq!(env.stats(job.trim())["finished"], 4);
+}
+
+#[test]
+fn dependents_of_a_failed_task_are_aborted() {
+    let env = Env::with_worker(2);
+    let file = "[[task]]\nid = 0\ncommand = [\"false\"]\n\
+                [[task]]\nid = 1\ncommand = [\"true\"]\ndeps = [0]\n\
+                [[task]]\nid = 2\ncommand = [\"true\"]\ndeps = [1]\n\
+                [[task]]\nid = 3\ncommand = [\"true\"]\n";
+    env.write("job.toml", file);
+    let job = env
+        .hq(&["job", "submit-file", "job.toml", "--output-mode=quiet"])
+        .ok();
+    env.wait_job(job.trim());
+    let states: Vec<_> = env
+        .tasks(job.trim())
+        .iter()
+        .map(|t| t["state"].clone())
+        .collect();
+    assert_eq!(
+        states,
+        [
+            json!("failed"),
+            json!("aborted"),
+            json!("aborted"),
+            json!("finished")
+        ]
+    );
+}
+
+#[test]
+fn job_file_mistakes_are_shown_with_their_place() {
+    let env = Env::with_worker(1);
+    env.write(
+        "job.toml",
+        "name = \"x\"\n[[task]]\ncommand = [\"true\"]\ncomand = 1\n",
+    );
+    let ran = env.hq(&["job", "submit-file", "job.toml"]).exits_with(1);
+    assert!(
+        ran.stderr.contains("comand") && ran.stderr.contains("4"),
+        "{}",
+        ran.stderr
+    );
+    env.write("cycle.toml", "[[task]]\nid=1\ndeps=[2]\ncommand=[\"true\"]\n[[task]]\nid=2\ndeps=[1]\ncommand=[\"true\"]\n");
+    env.hq(&["job", "submit-file", "cycle.toml"])
+        .exits_with(1)
+        .says("is part of dependency cycle or has an invalid dependencies");
+    assert_eq!(
+        env.json(&["job", "list", "--all"]),
+        json!([]),
+        "a refused submit leaves nothing"
+    );
+}
+
+#[test]
+fn failures_say_what_happened() {
+    let env = Env::with_worker(2);
+    env.write("here", "");
+    env.write("noexec.sh", "true\n");
+    let error = |args: &[&str]| {
+        let job = env.submit(&[&["--wait", "--stdout=none", "--stderr=none"], args].concat());
+        env.tasks(&job)[0]["error"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert_eq!(
+        error(&["--", "bash", "-c", "exit 7"]),
+        "Program terminated with exit code 7."
+    );
+    assert_eq!(
+        error(&["--", "bash", "-c", "kill -9 $$"]),
+        "Program terminated with exit code -1. Received signal 9 (SIGKILL)."
+    );
+    assert_eq!(
+        error(&["--time-limit=200ms", "--", "sleep", "1000"]),
+        "Time limit reached"
+    );
+    let missing = error(&["--", "here", "x"]);
+    assert!(
+        missing.contains("Cannot execute \"here x\": No such file or directory (os error 2)"),
+        "{missing}"
+    );
+    assert!(
+        missing.contains("maybe you have meant `./here` instead?"),
+        "{missing}"
+    );
+    let denied = error(&["--directives=off", "--", "./noexec.sh"]);
+    assert!(
+        denied.contains(
+            "The script that you have tried to execute (`./noexec.sh`) is not executable."
+        ),
+        "{denied}"
+    );
+    let unwritable = env.submit(&["--wait", "--stdout=/proc/nope/x", "--", "true"]);
+    let text = env.tasks(&unwritable)[0]["error"].to_string();
+    assert!(text.contains("/proc/nope"), "{text}");
+}
+
+#[test]
+fn missing_working_directories_are_created_and_files_removed_on_success() {
+    let env = Env::with_worker(1);
+    let job = env.submit(&[
+        "--wait",
+        "--cwd=new/%{TASK_ID}",
+        "--stdout=deep/out:rm-if-finished",
+        "--stderr=deep/err",
+        "--array=1-2",
+        "--",
+        "bash",
+        "-c",
+        "pwd; exit $((HQ_TASK_ID - 1))",
+    ]);
+    assert!(!env.path("new/1/deep/out").exists());
+    assert!(env.read("new/2/deep/out").trim().ends_with("/new/2"));
+    assert_eq!(env.stats(&job)["failed"], 1);
+}
+
+#[test]
+fn stdin_and_time_limits_and_priorities_work() {
+    let env = Env::with_worker(1);
+    let mut command = env.command(&["submit", "--wait", "--stdin", "--stdout=in", "--", "cat"]);
+    let mut child = command
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("hq runs");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"fed").expect("write");
+    assert!(child.wait().expect("ends").success());
+    assert_eq!(env.read("in"), "fed");
+    env.submit(&["--", "bash", "-c", "until [ -e go ]; do sleep 0.01; done"]);
+    let append = |p: &str| format!("echo {p} >> order");
+    for priority in ["0", "3", "-2", "1"] {
+        env.submit(&[
+            &format!("--priority={priority}"),
+            "--",
+            "bash",
+            "-c",
+            &append(priority),
+        ]);
+    }
+    env.write("go", "");
+    env.hq(&["job", "wait", "all"]).ok();
+    assert_eq!(env.read("order"), "3\n1\n0\n-2\n");
+}

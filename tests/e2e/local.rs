@@ -1,0 +1,112 @@
+//! `hq run`: no server, no configuration.
+
+use crate::harness::{Env, processes_with, signal, wait_for};
+
+#[test]
+fn runs_a_line_each_and_prints_in_order() {
+    let env = Env::new();
+    let files: Vec<String> = (0..200)
+        .map(|i| {
+            let name = format!("f{i}");
+            env.write(&name, format!("content {i}\n").repeat(i));
+            name
+        })
+        .collect();
+    env.write("list", files.join("\n") + "\n");
+    let ran = env.hq(&[
+        "run",
+        "--each-line=list",
+        "--",
+        "bash",
+        "-c",
+        "cksum \"$HQ_ENTRY\"",
+    ]);
+    let ours = ran.ok();
+    let direct = std::process::Command::new("cksum")
+        .args(&files)
+        .current_dir(env.path(""))
+        .output()
+        .expect("cksum");
+    assert_eq!(ours, String::from_utf8_lossy(&direct.stdout));
+}
+
+#[test]
+fn names_failures_and_exits_with_one() {
+    let env = Env::new();
+    env.write("list", "list\nmissing-file\n");
+    let ran = env.hq(&[
+        "run",
+        "--each-line=list",
+        "--",
+        "bash",
+        "-c",
+        "cat \"$HQ_ENTRY\"",
+    ]);
+    let ran = ran.exits_with(1).says("missing-file").says("exit code 1");
+    assert!(ran.stdout.starts_with("list\n"), "{}", ran.stdout);
+    env.hq(&["run", "--", "no-such-program"])
+        .exits_with(1)
+        .says("no-such-program");
+    env.hq(&["run", "--array=1-3", "--", "true"]).exits_with(0);
+}
+
+#[test]
+fn runs_a_job_file() {
+    let env = Env::new();
+    env.write(
+        "job.toml",
+        "[[task]]\nid = 1\ncommand = [\"bash\", \"-c\", \"echo $A > one\"]\nenv = { A = \"x\" }\n\
+         [[task]]\nid = 2\ndeps = [1]\ncommand = [\"cat\", \"one\"]\n",
+    );
+    assert_eq!(env.hq(&["run", "job.toml"]).ok(), "x\n");
+    env.write("bad.toml", "[[task]]\ncommand = 3\n");
+    env.hq(&["run", "bad.toml"]).exits_with(1).says("command");
+}
+
+#[test]
+fn first_interrupt_drains_second_kills() {
+    let mut env = Env::new();
+    let script =
+        "echo $HQ_TASK_ID >> started; until [ -e go ]; do sleep 0.01; done; echo end >> ended";
+    let pid = env.spawn(
+        "run",
+        &["run", "-j", "2", "--array=1-50", "--", "bash", "-c", script],
+    );
+    env.wait_lines("started", 2);
+    signal(pid, "INT");
+    wait_for("it says that it drains", || {
+        let log = env.read("run.log");
+        if log.to_lowercase().contains("interrupt") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
+    env.write("go", "");
+    assert_eq!(env.wait_exit("run"), Some(130));
+    assert_eq!(env.read("started").lines().count(), 2, "no new task starts");
+    assert_eq!(env.read("ended").lines().count(), 2, "running tasks finish");
+    let pid = env.spawn(
+        "hard",
+        &[
+            "run",
+            "--",
+            "bash",
+            "-c",
+            "echo x > hard-started; sleep 98791",
+        ],
+    );
+    env.wait_lines("hard-started", 1);
+    signal(pid, "INT");
+    wait_for("it says that it drains", || {
+        let log = env.read("hard.log");
+        if log.to_lowercase().contains("interrupt") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
+    signal(pid, "INT");
+    assert_eq!(env.wait_exit("hard"), Some(130));
+    assert_eq!(processes_with("sleep 98791"), [] as [u32; 0]);
+}

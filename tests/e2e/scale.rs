@@ -1,0 +1,55 @@
+//! Many tasks, many waiting tasks.
+
+use crate::harness::Env;
+
+#[test]
+fn a_large_array_on_two_workers_finishes_completely() {
+    let mut env = Env::with_worker(2);
+    env.start_worker(2);
+    let job = env.submit(&[
+        "--array=1-20000",
+        "--stdout=none",
+        "--stderr=none",
+        "--wait",
+        "--",
+        "/bin/true",
+    ]);
+    assert_eq!(env.stats(&job)["finished"], 20_000);
+    let info = env.hq(&["job", "info", &job]).ok();
+    assert!(info.contains("20000; Ids: 1-20000"), "{info}");
+}
+
+#[test]
+fn a_million_waiting_tasks_cost_little_and_cancel_at_once() {
+    let env = Env::with_worker(1);
+    let pid = env.json(&["server", "info"])["pid"]
+        .as_u64()
+        .expect("a pid");
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("server runs");
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS"))
+            .expect("VmRSS")
+            .to_owned();
+        line.split_whitespace()
+            .nth(1)
+            .expect("value")
+            .parse::<u64>()
+            .expect("KiB")
+            * 1024
+    };
+    let before = resident();
+    let job = env.submit(&["--array=0-999999", "--cpus=50", "--", "true"]);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 40_000_000, "40 bytes a task; grown by {grown}");
+    let info = env.hq(&["job", "info", &job]).ok();
+    assert!(info.contains("WAITING (1000000)"), "{info}");
+    env.hq(&["job", "cancel", &job])
+        .says("1000000 tasks canceled")
+        .ok();
+    let canceled = env.json(&["job", "list", "--all"]);
+    assert_eq!(canceled[0]["task_stats"]["canceled"], 1_000_000);
+    let some = env.json(&["task", "list", &job, "--tasks=5-6"]);
+    assert_eq!(some[&job][1]["state"], "canceled");
+}
