@@ -1,1 +1,25 @@
-//! placeholder
+//! Worker of hq: one per node, launches and watches tasks.
+//!
+//! A thin shell around [`hq_core::worker_state`]: it connects to the server, turns tasks into processes
+//! through `hq-spawn`, and carries news both ways. All decisions are the core's. It does not know jobs,
+//! dependencies or other workers. See `docs/architecture.md`.
+//!
+//! Usual course: detect hardware ([`hardware`]), build a `WorkerConfig`, [`Connector::register`] (or
+//! [`register`] over any stream, for a worker inside another process), [`RegisteredWorker::run`].
+
+#![forbid(unsafe_code)]
+
+pub mod hardware;
+
+mod clock;
+mod config;
+mod event_loop;
+mod launcher;
+mod output;
+mod running_task;
+mod server_link;
+
+pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};
+pub use event_loop::{RegisteredWorker, WorkerEnd};
+pub use hq_core::worker_state::Interrupt;
+pub use server_link::{ConnectError, Connector, Redial, RegisterError, Retry, register};

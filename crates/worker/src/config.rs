@@ -1,0 +1,185 @@
+//! What a worker needs beyond its `WorkerConfig`: directories, sockets, the keeper.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hq_core::worker_config::WorkerConfig;
+use hq_spawn::keeper::KeeperContext;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// Everything a worker consists of before it is registered.
+#[derive(Debug)]
+pub struct WorkerParams {
+    /// What it reports and obeys.
+    pub config: WorkerConfig,
+    /// Absolute path of the running executable; tasks see it as `HQ`.
+    pub hq_path: PathBuf,
+    /// Where it keeps its own files; removed when the worker ends.
+    pub work_dir: WorkDir,
+    /// Front process of this worker, if it has one. With it, every descendant is ended at the end;
+    /// without, only the tasks are (the process belongs to somebody else too).
+    pub keeper: Option<KeeperContext>,
+    /// Threads that create processes; `None` = by the number of cpus.
+    pub spawn_threads: Option<usize>,
+}
+
+/// A directory that could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("create the working directory {path:?}")]
+pub struct WorkDirError {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// The worker's directory; what the worker created of it is removed on drop.
+#[derive(Debug)]
+pub struct WorkDir {
+    path: PathBuf,
+    /// What is removed: the whole directory if we chose it, else a part of it that is only ours.
+    own: TempDir,
+    /// Parent of the tasks' private directories.
+    tasks: PathBuf,
+}
+
+impl WorkDir {
+    /// Uses `path`, created if missing, or `hq-worker<random>/work` below the system's temporary
+    /// directory.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkDirError`] if a directory cannot be created.
+    pub fn create(path: Option<&Path>) -> Result<Self, WorkDirError> {
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| WorkDirError { path, source }
+        };
+        match path {
+            Some(path) => {
+                std::fs::create_dir_all(path).map_err(failed(path))?;
+                let path = path.canonicalize().map_err(failed(path))?;
+                let own = tempfile::Builder::new()
+                    .prefix("hq-tasks")
+                    .tempdir_in(&path);
+                let own = own.map_err(failed(&path))?;
+                let tasks = own.path().to_path_buf();
+                Ok(Self { path, own, tasks })
+            }
+            None => {
+                let parent = std::env::temp_dir();
+                let own = tempfile::Builder::new()
+                    .prefix("hq-worker")
+                    .tempdir_in(&parent);
+                let own = own.map_err(failed(&parent))?;
+                let path = own.path().join("work");
+                std::fs::create_dir(&path).map_err(failed(&path))?;
+                Ok(Self {
+                    tasks: path.clone(),
+                    path,
+                    own,
+                })
+            }
+        }
+    }
+
+    /// The directory, as users are told.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn tasks(&self) -> &Path {
+        &self.tasks
+    }
+
+    /// Whether the directory still exists; somebody may clean temporary directories.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.own.path().is_dir()
+    }
+}
+
+/// The worker's own listening port. Nothing is served yet: connections are closed at once.
+#[derive(Debug)]
+pub struct DataProvider {
+    port: u16,
+    task: JoinHandle<()>,
+}
+
+/// Pause after `accept` failed, most likely for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+impl DataProvider {
+    /// Listens on any free port, IPv6 and IPv4 where possible. Needs a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// If no port can be bound.
+    pub async fn bind() -> io::Result<Self> {
+        let any_v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let listener = match TcpListener::bind(any_v6).await {
+            Ok(listener) => listener,
+            Err(_) => TcpListener::bind(any_v4).await?,
+        };
+        let port = listener.local_addr()?.port();
+        let task = tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((connection, _)) => drop(connection),
+                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                }
+            }
+        });
+        Ok(Self { port, task })
+    }
+
+    /// Port for `WorkerConfig::listen_address`.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for DataProvider {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_directory_is_removed_as_a_whole() {
+        let work_dir = WorkDir::create(None).expect("temporary directory");
+        let path = work_dir.path().to_path_buf();
+        assert!(path.ends_with("work") && path.is_dir());
+        let parent = path.parent().expect("has a parent").to_path_buf();
+        let name = parent
+            .file_name()
+            .expect("has a name")
+            .to_string_lossy()
+            .into_owned();
+        assert!(name.starts_with("hq-worker"));
+        drop(work_dir);
+        assert!(!parent.exists());
+    }
+
+    #[test]
+    fn given_directory_is_created_and_kept() {
+        let outer = tempfile::tempdir().expect("temporary directory");
+        let path = outer.path().join("a/b");
+        let work_dir = WorkDir::create(Some(&path)).expect("can be created");
+        std::fs::write(work_dir.tasks().join("left"), "x").expect("writable");
+        drop(work_dir);
+        assert_eq!(std::fs::read_dir(&path).expect("still there").count(), 0);
+        std::fs::write(outer.path().join("file"), "").expect("writable");
+        assert!(WorkDir::create(Some(&outer.path().join("file/x"))).is_err());
+    }
+}

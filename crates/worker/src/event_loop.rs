@@ -1,0 +1,453 @@
+//! The loop that owns the worker's state: every source becomes an input, every effect is carried out.
+//!
+//! Sources are the server, the spawn engine, finished cleanups, time and interrupts. The death of a front
+//! process needs no care here: the keeper ends the whole worker.
+//! The order of one turn never varies: take what has arrived, apply, act. Writing to the server never
+//! blocks the loop: what it does not take waits in the writer, bounded by the tasks that run here.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::id::WorkerId;
+use hq_core::time::Time;
+use hq_core::worker_config::{OnServerLost, WorkerConfig};
+use hq_core::worker_state::{Effect, ExitReason, Input, Interrupt, LaunchEvent, WorkerState};
+use hq_protocol::convert::FromServer;
+use hq_protocol::worker::{self, ToServer, ToWorker, to_server};
+use hq_spawn::keeper::{KeeperContext, kill_descendants};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+use crate::clock;
+use crate::config::{WorkDir, WorkerParams};
+use crate::launcher::TaskLauncher;
+use crate::server_link::{Link, Redial, introduce};
+
+/// Why a worker has ended.
+pub type WorkerEnd = ExitReason;
+
+/// Messages of the server that are digested in one turn.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// Longest wait for the server to take the goodbye and to close the connection.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Longest wait for what is left of the tasks when the worker ends.
+const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Pauses between attempts to reach a lost server: doubled from the first to the last.
+const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(250);
+const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// A worker that the server knows; does nothing until it is run. Dropping it ends it.
+pub struct RegisteredWorker<S> {
+    id: WorkerId,
+    server_uid: Box<str>,
+    config: Arc<WorkerConfig>,
+    link: Link<S>,
+    launcher: TaskLauncher,
+    keeper: Option<KeeperContext>,
+    redial: Option<Redial<S>>,
+    work_dir: WorkDir,
+}
+
+impl<S> RegisteredWorker<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    pub(crate) fn new(link: Link<S>, params: WorkerParams, mut launcher: TaskLauncher) -> Self {
+        launcher.set_server_uid(link.server_uid.clone());
+        Self {
+            id: link.worker,
+            server_uid: link.server_uid.clone(),
+            config: Arc::new(params.config),
+            link,
+            launcher,
+            keeper: params.keeper,
+            redial: None,
+            work_dir: params.work_dir,
+        }
+    }
+
+    /// Id the server gave.
+    #[must_use]
+    pub const fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Which server.
+    #[must_use]
+    pub fn server_uid(&self) -> &str {
+        &self.server_uid
+    }
+
+    /// What the worker reported.
+    #[must_use]
+    pub fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    /// How to reach a lost server. Without it `OnServerLost::Reconnect` acts as `Stop`.
+    #[must_use]
+    pub fn with_redial(mut self, redial: Redial<S>) -> Self {
+        self.redial = Some(redial);
+        self
+    }
+
+    /// Works until there is a reason to end. On return no task is left, the server has been told if
+    /// it could be, and the working directory is gone. A closed `control` is no interrupt.
+    pub async fn run(self, control: mpsc::Receiver<Interrupt>) -> WorkerEnd {
+        let Self {
+            link,
+            launcher,
+            keeper,
+            redial,
+            work_dir,
+            config,
+            ..
+        } = self;
+        let mut effective = WorkerConfig::clone(&config);
+        if effective.on_server_lost == OnServerLost::Reconnect && redial.is_none() {
+            effective.on_server_lost = OnServerLost::Stop;
+        }
+        let state = WorkerState::new(clock::now(), &effective, link.idle_timeout_default);
+        let mut heartbeat = tokio::time::interval(config.heartbeat);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut event_loop = EventLoop {
+            state,
+            launcher,
+            link: LinkState::Up(link),
+            redial,
+            config,
+            heartbeat,
+            keeper,
+            control: Some(control),
+            effects: Vec::new(),
+            events: Vec::new(),
+            end: None,
+        };
+        let reason = loop {
+            let woken = event_loop.wait().await;
+            event_loop.turn(woken);
+            if let Some(reason) = event_loop.end {
+                break reason;
+            }
+        };
+        event_loop.finish(reason, work_dir).await;
+        reason
+    }
+}
+
+/// What woke the loop.
+enum Woken<S> {
+    News(Vec<LaunchEvent>),
+    Server(Vec<ToWorker>),
+    Written,
+    ServerLost(Box<str>),
+    ServerBack(Box<(Redial<S>, Link<S>)>),
+    Timer,
+    Heartbeat,
+    Interrupt(Interrupt),
+    ControlClosed,
+}
+
+/// The connection to the server, or the attempt to get one.
+#[expect(clippy::large_enum_variant, reason = "there is exactly one of it")]
+enum LinkState<S> {
+    Up(Link<S>),
+    Redialing(Attempt<S>),
+    Down,
+}
+
+/// Attempts to reach a lost server, on a task of their own; ends when dropped.
+struct Attempt<S>(JoinHandle<(Redial<S>, Link<S>)>);
+
+impl<S> Drop for Attempt<S> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl<S> LinkState<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    /// Waits for the server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    async fn wait(&mut self) -> Woken<S> {
+        match self {
+            Self::Up(Link { reader, writer, .. }) => {
+                let mut batch = Vec::new();
+                tokio::select! {
+                    read = reader.next_batch(MESSAGES_PER_TURN, &mut batch) => match read {
+                        Ok(true) => Woken::Server(batch),
+                        Ok(false) => Woken::ServerLost("it closed the connection".into()),
+                        Err(error) => Woken::ServerLost(describe(&error)),
+                    },
+                    written = writer.flush(), if writer.buffered() > 0 => match written {
+                        Ok(()) => Woken::Written,
+                        Err(error) => Woken::ServerLost(describe(&error)),
+                    },
+                }
+            }
+            Self::Redialing(attempt) => match (&mut attempt.0).await {
+                Ok(back) => Woken::ServerBack(Box::new(back)),
+                Err(_) => Woken::ServerLost("the attempts to reach it were aborted".into()),
+            },
+            Self::Down => pending().await,
+        }
+    }
+
+    /// Queues a message; dropped if there is no connection.
+    fn feed(&mut self, message: &ToServer) {
+        if let Self::Up(link) = self
+            && let Err(error) = link.writer.feed(message)
+        {
+            tracing::error!(%error, "a message to the server was dropped");
+        }
+    }
+}
+
+struct EventLoop<S> {
+    state: WorkerState,
+    launcher: TaskLauncher,
+    link: LinkState<S>,
+    redial: Option<Redial<S>>,
+    config: Arc<WorkerConfig>,
+    heartbeat: Interval,
+    keeper: Option<KeeperContext>,
+    control: Option<mpsc::Receiver<Interrupt>>,
+    /// Buffers that keep their memory between turns.
+    effects: Vec<Effect>,
+    events: Vec<LaunchEvent>,
+    end: Option<ExitReason>,
+}
+
+impl<S> EventLoop<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    async fn wait(&mut self) -> Woken<S> {
+        let deadline = self.state.next_deadline();
+        let control = &mut self.control;
+        tokio::select! {
+            events = self.launcher.news() => Woken::News(events),
+            woken = self.link.wait() => woken,
+            () = sleep_until(deadline) => Woken::Timer,
+            _ = self.heartbeat.tick() => Woken::Heartbeat,
+            interrupt = receive(control) => match interrupt {
+                Some(interrupt) => Woken::Interrupt(interrupt),
+                None => Woken::ControlClosed,
+            },
+        }
+    }
+
+    fn turn(&mut self, woken: Woken<S>) {
+        match woken {
+            Woken::News(mut events) => self.events.append(&mut events),
+            Woken::Server(messages) => {
+                for message in messages {
+                    self.on_message(message);
+                }
+            }
+            Woken::Written => {}
+            Woken::ServerLost(why) => self.on_server_lost(&why),
+            Woken::ServerBack(back) => self.on_server_back(*back),
+            Woken::Timer => self.apply(Input::Timer),
+            Woken::Heartbeat => self.send_heartbeat(),
+            Woken::Interrupt(interrupt) => self.apply(Input::Interrupt(interrupt)),
+            Woken::ControlClosed => self.control = None,
+        }
+        self.collect_news();
+        self.act();
+    }
+
+    fn apply(&mut self, input: Input) {
+        self.state.apply(clock::now(), input, &mut self.effects);
+    }
+
+    fn collect_news(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        let state = &self.state;
+        self.launcher
+            .collect(&mut events, |token| state.is_ending(token));
+        if events.is_empty() {
+            self.events = events;
+        } else {
+            self.apply(Input::Launcher(events));
+        }
+    }
+
+    fn on_message(&mut self, message: ToWorker) {
+        match FromServer::try_from(message) {
+            Ok(FromServer::Input(input)) => self.apply(input),
+            Ok(FromServer::Ping) => {}
+            Ok(FromServer::Registered { .. } | FromServer::Refused(_)) => {
+                tracing::warn!("the server answered a registration that was not asked for");
+            }
+            Err(error) => {
+                self.on_server_lost(&format!("it sent a malformed message: {error}"));
+            }
+        }
+    }
+
+    fn on_server_lost(&mut self, why: &str) {
+        if !matches!(self.link, LinkState::Up(_)) {
+            return;
+        }
+        tracing::warn!("Lost the server: {why}");
+        self.link = LinkState::Down;
+        if self.config.on_server_lost == OnServerLost::Reconnect
+            && let Some(redial) = self.redial.take()
+        {
+            let attempts = reach_again(redial, Arc::clone(&self.config));
+            self.link = LinkState::Redialing(Attempt(tokio::spawn(attempts)));
+        }
+        self.apply(Input::ServerLost);
+    }
+
+    fn on_server_back(&mut self, (redial, link): (Redial<S>, Link<S>)) {
+        tracing::info!(worker = %link.worker, "Registered again");
+        self.redial = Some(redial);
+        self.launcher.set_server_uid(link.server_uid.clone());
+        self.link = LinkState::Up(link);
+        self.apply(Input::ServerBack);
+    }
+
+    /// A worker whose front process is stopped must look as if it were stopped itself.
+    fn send_heartbeat(&mut self) {
+        if !self
+            .keeper
+            .as_ref()
+            .is_some_and(KeeperContext::front_is_stopped)
+        {
+            let heartbeat = to_server::Message::Heartbeat(worker::Heartbeat {});
+            self.link.feed(&ToServer {
+                message: Some(heartbeat),
+            });
+        }
+    }
+
+    fn act(&mut self) {
+        for effect in self.effects.drain(..) {
+            match effect {
+                Effect::Launch(tasks) => self.launcher.launch(tasks, self.state.pools()),
+                Effect::Terminate(token) => self.launcher.terminate(token),
+                Effect::Report(report) => self.link.feed(&ToServer::from(&report)),
+                Effect::DropTemplate(id) => self.launcher.drop_template(id),
+                Effect::Exit(reason) => self.end = Some(reason),
+            }
+        }
+    }
+
+    /// Ends what is left, tells the server, removes the working directory.
+    async fn finish(self, reason: ExitReason, work_dir: WorkDir) {
+        let Self {
+            launcher,
+            mut link,
+            keeper,
+            ..
+        } = self;
+        let sweep = tokio::task::spawn_blocking(move || {
+            launcher.shutdown();
+            if keeper.is_some() {
+                let left = kill_descendants(LEFTOVER_TIMEOUT);
+                if left > 0 {
+                    tracing::error!("{left} processes of tasks could not be ended");
+                }
+            }
+            drop(work_dir);
+        });
+        if sweep.await.is_err() {
+            tracing::error!("the clean-up of tasks failed");
+        }
+        if reason != ExitReason::ServerLost {
+            link.feed(&ToServer::from(reason));
+        }
+        if let LinkState::Up(link) = link {
+            say_goodbye(link).await;
+        }
+    }
+}
+
+/// Writes what is queued and waits until the server closes: closing first, with something unread,
+/// would make the kernel throw the goodbye away.
+async fn say_goodbye<S: AsyncRead + AsyncWrite + Unpin>(mut link: Link<S>) {
+    let goodbye = async {
+        link.writer
+            .shutdown()
+            .await
+            .map_err(|error| describe(&error))?;
+        while link
+            .reader
+            .next::<ToWorker>()
+            .await
+            .map_err(|error| describe(&error))?
+            .is_some()
+        {}
+        Ok::<(), Box<str>>(())
+    };
+    match tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("goodbye: {error}"),
+        Err(_) => tracing::debug!("goodbye: the server did not close the connection"),
+    }
+}
+
+/// Tries until the server is there again. Ends only with its task.
+async fn reach_again<S>(mut redial: Redial<S>, config: Arc<WorkerConfig>) -> (Redial<S>, Link<S>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut pause = REDIAL_PAUSE_MIN;
+    loop {
+        let error = match redial().await {
+            Ok(connection) => match introduce(connection, &config).await {
+                Ok(link) => return (redial, link),
+                Err(error) => describe(&error),
+            },
+            Err(error) => describe(&error),
+        };
+        tracing::debug!("the server cannot be reached yet: {error}");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(REDIAL_PAUSE_MAX);
+    }
+}
+
+async fn sleep_until(deadline: Option<Time>) {
+    match deadline {
+        Some(deadline) => {
+            let left = deadline.since(clock::now().mono);
+            tokio::time::sleep_until(Instant::now() + left).await;
+        }
+        None => pending().await,
+    }
+}
+
+async fn receive(control: &mut Option<mpsc::Receiver<Interrupt>>) -> Option<Interrupt> {
+    match control {
+        Some(control) => control.recv().await,
+        None => pending().await,
+    }
+}
+
+/// An error with its causes in one line.
+fn describe(error: &dyn std::error::Error) -> Box<str> {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += ": ";
+        text += &cause.to_string();
+        source = cause.source();
+    }
+    text.into()
+}
+
+#[cfg(test)]
+mod tests;

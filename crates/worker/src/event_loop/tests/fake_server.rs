@@ -1,0 +1,402 @@
+//! A server that does what the test says, and remembers what the worker said.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
+use hq_core::job::{SharedTemplate, TemplateId};
+use hq_core::outcome::{LostReason, Outcome};
+use hq_core::range::IdArray;
+use hq_core::scheduler::ClassId;
+use hq_core::server_state::{Assignment, EndedRow, WorkerCommand, WorkerMessage};
+use hq_core::template::{Entries, StdioSpec, TaskTemplate};
+use hq_core::testing::{template, worker_config};
+use hq_core::worker_config::WorkerConfig;
+use hq_core::worker_state::Interrupt;
+use hq_protocol::convert::FromWorker;
+use hq_protocol::worker::{Registered, ToServer, ToWorker, to_worker};
+use hq_protocol::{Connection, MessageReader, MessageWriter, Plane, SecretKey, accept, connect};
+use tempfile::TempDir;
+use tokio::io::{DuplexStream, ReadHalf, WriteHalf, duplex};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::config::{WorkDir, WorkerParams};
+use crate::event_loop::WorkerEnd;
+use crate::server_link::{Redial, register};
+
+const JOB: JobId = JobId(1);
+const UID: &str = "FaKeId";
+const KEY: SecretKey = SecretKey::from_bytes([3; 32]);
+
+/// Far beyond what anything here takes, also on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Streams of a worker that dials again.
+type Waiting = Arc<Mutex<VecDeque<DuplexStream>>>;
+
+pub(super) struct FakeServer {
+    reader: Option<MessageReader<ReadHalf<DuplexStream>>>,
+    writer: Option<MessageWriter<WriteHalf<DuplexStream>>>,
+    control: mpsc::Sender<Interrupt>,
+    worker: Option<JoinHandle<WorkerEnd>>,
+    dialing: Waiting,
+    dir: TempDir,
+    work_dir: PathBuf,
+    templates: u32,
+    started: BTreeSet<u32>,
+    ended: BTreeMap<u32, EndedRow>,
+    retracted: Vec<u32>,
+    heartbeats: usize,
+    goodbye: Option<LostReason>,
+}
+
+impl FakeServer {
+    /// A registered worker with two cpus that run nothing yet, configured by `change`.
+    pub(super) async fn start(change: impl FnOnce(&mut WorkerConfig)) -> Self {
+        let mut config = worker_config(2);
+        change(&mut config);
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let work_dir = WorkDir::create(None).expect("temporary directory");
+        let work_path = work_dir.path().to_path_buf();
+        let params = WorkerParams {
+            config,
+            hq_path: "/opt/hq".into(),
+            work_dir,
+            keeper: None,
+            spawn_threads: None,
+        };
+        let (control, control_rx) = mpsc::channel(4);
+        let dialing = Waiting::default();
+        let redial = redial(&dialing);
+        let (ours, theirs) = duplex(1 << 16);
+        let worker = tokio::spawn(async move {
+            let connection = connect(theirs, Plane::Worker, Some(&KEY))
+                .await
+                .expect("handshake");
+            let worker = register(connection, params).await.expect("registers");
+            assert_eq!((worker.id().0, worker.server_uid()), (1, UID));
+            worker.with_redial(redial).run(control_rx).await
+        });
+        let mut server = Self {
+            reader: None,
+            writer: None,
+            control,
+            worker: Some(worker),
+            dialing,
+            dir,
+            work_dir: work_path,
+            templates: 0,
+            started: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            retracted: Vec::new(),
+            heartbeats: 0,
+            goodbye: None,
+        };
+        server.admit(ours).await;
+        server
+    }
+
+    async fn admit(&mut self, stream: DuplexStream) {
+        let connection = accept(stream, Plane::Worker, Some(&KEY))
+            .await
+            .expect("handshake");
+        let (mut reader, mut writer) = connection.split();
+        let first: ToServer = reader.next().await.expect("valid").expect("a registration");
+        assert!(matches!(
+            FromWorker::try_from(first),
+            Ok(FromWorker::Register(_))
+        ));
+        let registered = Registered {
+            worker_id: 1,
+            server_uid: UID.to_string(),
+            default_idle_timeout_ns: None,
+        };
+        let answer = to_worker::Message::Registered(registered);
+        writer
+            .send(&ToWorker {
+                message: Some(answer),
+            })
+            .await
+            .expect("open");
+        self.reader = Some(reader);
+        self.writer = Some(writer);
+    }
+
+    /// Waits until the worker has dialed again.
+    pub(super) async fn accept_again(&mut self) {
+        let dialing = Arc::clone(&self.dialing);
+        let is_dialed = || !dialing.lock().expect("not poisoned").is_empty();
+        wait_until("the worker dials again", is_dialed).await;
+        let stream = self
+            .dialing
+            .lock()
+            .expect("not poisoned")
+            .pop_front()
+            .expect("there is one");
+        self.admit(stream).await;
+    }
+
+    /// Directory of the submit.
+    pub(super) fn dir(&self) -> PathBuf {
+        self.dir.path().to_path_buf()
+    }
+
+    pub(super) fn work_dir(&self) -> &Path {
+        &self.work_dir
+    }
+
+    pub(super) async fn assign_one(&mut self, id: u32, task: TaskTemplate) {
+        self.assign(task, IdArray::consecutive(id, 1).expect("valid"), None)
+            .await;
+    }
+
+    pub(super) async fn assign(
+        &mut self,
+        mut task: TaskTemplate,
+        ids: IdArray,
+        entries: Option<Entries>,
+    ) {
+        self.templates += 1;
+        let id = TemplateId(self.templates);
+        // By its environment every process of this test can be found, wherever it hides.
+        task.env = vec![(MARK.as_bytes().into(), self.mark().into_bytes().into())];
+        let template = SharedTemplate {
+            id,
+            job: JOB,
+            job_name: "job".into(),
+            submit_dir: self.dir.path().as_os_str().as_encoded_bytes().into(),
+            stream_dir: None,
+            class: ClassId(0),
+            task: Arc::new(task),
+        };
+        let assignment = Assignment {
+            template: id,
+            ids,
+            instance: InstanceId(0),
+            variant: 0,
+            entries,
+        };
+        self.command(&WorkerCommand::Assign {
+            templates: vec![Arc::new(template)],
+            assignments: vec![assignment],
+        })
+        .await;
+    }
+
+    pub(super) async fn assign_unknown_template(&mut self) {
+        let assignment = Assignment {
+            template: TemplateId(999),
+            ids: IdArray::consecutive(0, 5).expect("valid"),
+            instance: InstanceId(0),
+            variant: 0,
+            entries: None,
+        };
+        let assignments = vec![assignment];
+        self.command(&WorkerCommand::Assign {
+            templates: Vec::new(),
+            assignments,
+        })
+        .await;
+    }
+
+    pub(super) async fn kill(&mut self, tasks: &[u32]) {
+        self.command(&WorkerCommand::Kill(keys(tasks))).await;
+    }
+
+    pub(super) async fn retract(&mut self, tasks: &[u32]) {
+        self.command(&WorkerCommand::Retract(keys(tasks))).await;
+    }
+
+    pub(super) async fn send_nonsense(&mut self) {
+        let writer = self.writer.as_mut().expect("connected");
+        writer
+            .send(&ToWorker { message: None })
+            .await
+            .expect("open");
+    }
+
+    async fn command(&mut self, command: &WorkerCommand) {
+        let writer = self.writer.as_mut().expect("connected");
+        writer
+            .send(&ToWorker::from(command))
+            .await
+            .expect("the worker is connected");
+    }
+
+    pub(super) async fn interrupt(&self, interrupt: Interrupt) {
+        self.control.send(interrupt).await.expect("the worker runs");
+    }
+
+    pub(super) fn disconnect(&mut self) {
+        self.reader = None;
+        self.writer = None;
+    }
+
+    /// Asks the worker to stop and waits for its end.
+    pub(super) async fn stop(&mut self) -> WorkerEnd {
+        self.command(&WorkerCommand::Stop).await;
+        self.worker_end().await
+    }
+
+    pub(super) async fn abort_worker(&mut self) {
+        let worker = self.worker.take().expect("runs");
+        worker.abort();
+        assert!(worker.await.expect_err("aborted").is_cancelled());
+    }
+
+    /// Waits for the worker's end, listening to its last words.
+    pub(super) async fn worker_end(&mut self) -> WorkerEnd {
+        while self.reader.is_some() && self.listen("the worker ends").await {}
+        self.disconnect();
+        let worker = self.worker.take().expect("asked once");
+        tokio::time::timeout(PATIENCE, worker)
+            .await
+            .expect("in time")
+            .expect("no panic")
+    }
+
+    pub(super) async fn ended(&mut self, count: usize) {
+        while self.ended.len() < count {
+            assert!(self.listen("tasks end").await, "the worker left");
+        }
+    }
+
+    pub(super) async fn started(&mut self, count: usize) {
+        while self.started.len() < count {
+            assert!(self.listen("tasks start").await, "the worker left");
+        }
+    }
+
+    pub(super) async fn retracted(&mut self, count: usize) -> Vec<u32> {
+        while self.retracted.len() < count {
+            assert!(self.listen("tasks are returned").await, "the worker left");
+        }
+        self.retracted.clone()
+    }
+
+    pub(super) async fn heartbeats(&mut self, count: usize) {
+        while self.heartbeats < count {
+            assert!(self.listen("heartbeats").await, "the worker left");
+        }
+    }
+
+    pub(super) fn row(&self, task: u32) -> &EndedRow {
+        self.ended.get(&task).expect("has ended")
+    }
+
+    pub(super) fn outcome(&self, task: u32) -> Outcome {
+        self.row(task).outcome.clone()
+    }
+
+    pub(super) fn goodbye(&self) -> Option<LostReason> {
+        self.goodbye
+    }
+
+    /// Digests one message; `false` if the worker closed the connection.
+    async fn listen(&mut self, what: &str) -> bool {
+        let reader = self.reader.as_mut().expect("connected");
+        let message = tokio::time::timeout(PATIENCE, reader.next::<ToServer>()).await;
+        let message = message.unwrap_or_else(|_| panic!("waited too long: {what}"));
+        let Some(message) = message.expect("valid frames") else {
+            return false;
+        };
+        match FromWorker::try_from(message).expect("valid message") {
+            FromWorker::Register(_) => panic!("registered already"),
+            FromWorker::Message(WorkerMessage::Heartbeat) => self.heartbeats += 1,
+            FromWorker::Message(WorkerMessage::Goodbye(reason)) => {
+                self.goodbye = Some(reason);
+                // As a real server: the connection ends with the goodbye.
+                return false;
+            }
+            FromWorker::Message(WorkerMessage::Report(report)) => {
+                self.started
+                    .extend(report.started.iter().map(|row| row.task.task.0));
+                self.retracted
+                    .extend(report.retracted.iter().map(|(key, _)| key.task.0));
+                for row in report.ended {
+                    let task = row.task.task.0;
+                    self.started.insert(task);
+                    assert!(self.ended.insert(task, row).is_none(), "{task} ended twice");
+                }
+            }
+        }
+        true
+    }
+
+    fn mark(&self) -> String {
+        self.dir.path().display().to_string()
+    }
+
+    /// Number of live processes that belong to tasks of this test.
+    pub(super) fn survivors(&self) -> usize {
+        let wanted = format!("{MARK}={}", self.mark());
+        let processes = std::fs::read_dir("/proc").expect("proc").flatten();
+        let environments =
+            processes.filter_map(|process| std::fs::read(process.path().join("environ")).ok());
+        environments
+            .filter(|environment| {
+                environment
+                    .split(|byte| *byte == 0)
+                    .any(|entry| entry == wanted.as_bytes())
+            })
+            .count()
+    }
+}
+
+const MARK: &str = "TEST_OF";
+
+fn redial(dialing: &Waiting) -> Redial<DuplexStream> {
+    let dialing = Arc::clone(dialing);
+    Box::new(move || {
+        let (ours, theirs) = duplex(1 << 16);
+        dialing.lock().expect("not poisoned").push_back(ours);
+        Box::pin(async move {
+            let connection: Connection<DuplexStream> = connect(theirs, Plane::Worker, Some(&KEY))
+                .await
+                .map_err(|source| crate::ConnectError::Handshake {
+                    host: "test".into(),
+                    port: 0,
+                    source,
+                })?;
+            Ok(connection)
+        })
+    })
+}
+
+fn keys(tasks: &[u32]) -> Vec<(TaskKey, InstanceId)> {
+    tasks
+        .iter()
+        .map(|task| (TaskKey::new(JOB, TaskId(*task)), InstanceId(0)))
+        .collect()
+}
+
+/// A task that runs a script in the directory of the submit, without output files.
+pub(super) fn bash(script: &str) -> TaskTemplate {
+    TaskTemplate {
+        cwd: Box::from(*b"%{SUBMIT_DIR}"),
+        ..template(&["bash", "-c", script])
+    }
+}
+
+pub(super) fn file(path: &str) -> StdioSpec {
+    StdioSpec::File {
+        path: path.as_bytes().into(),
+        remove_if_finished: false,
+    }
+}
+
+/// Polls a condition that, once true, stays true.
+pub(super) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "waited too long: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

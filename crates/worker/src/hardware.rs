@@ -1,0 +1,240 @@
+//! What the node offers: cpus by NUMA node, memory, GPUs.
+//!
+//! Read from `/proc`, `/sys` and the environment only; nothing is executed. All files are looked up
+//! below a root directory, so that tests can describe other machines. What the process may not use
+//! (affinity mask, control group limits) is not offered.
+
+mod cgroup;
+mod cpus;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
+use hq_core::resource::descriptor::{ResourceItem, ResourceKind};
+
+/// Name of the cpu resource.
+pub const CPUS: &str = "cpus";
+/// Name of the memory resource, in MiB.
+pub const MEMORY: &str = "mem";
+/// Name of the NVIDIA GPU resource.
+pub const GPUS_NVIDIA: &str = "gpus/nvidia";
+/// Name of the AMD GPU resource.
+pub const GPUS_AMD: &str = "gpus/amd";
+
+const MIB: u64 = 1 << 20;
+
+/// What to look for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DetectSet {
+    /// Cpus.
+    pub cpus: bool,
+    /// Memory.
+    pub memory: bool,
+    /// NVIDIA GPUs.
+    pub gpus_nvidia: bool,
+    /// AMD GPUs.
+    pub gpus_amd: bool,
+    /// Only one cpu of each physical core.
+    pub one_cpu_per_core: bool,
+}
+
+impl DetectSet {
+    /// Everything, with every hardware thread.
+    pub const ALL: Self = Self {
+        cpus: true,
+        memory: true,
+        gpus_nvidia: true,
+        gpus_amd: true,
+        one_cpu_per_core: false,
+    };
+}
+
+/// Looks up an environment variable.
+type Variables = Box<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
+
+/// Reads the hardware of one machine.
+pub struct Detector {
+    root: PathBuf,
+    variable: Variables,
+}
+
+impl Default for Detector {
+    fn default() -> Self {
+        Self::this_machine()
+    }
+}
+
+impl Detector {
+    /// The machine and environment of this process.
+    #[must_use]
+    pub fn this_machine() -> Self {
+        Self::new("/", |name| std::env::var_os(name))
+    }
+
+    /// A machine described by files below `root`, with these environment variables.
+    #[must_use]
+    pub fn new(
+        root: impl Into<PathBuf>,
+        variable: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            root: root.into(),
+            variable: Box::new(variable),
+        }
+    }
+
+    /// Everything of `set` that there is, in no particular order.
+    #[must_use]
+    pub fn detect(&self, set: DetectSet) -> Vec<ResourceItem> {
+        let item = |name: &str, kind| ResourceItem {
+            name: name.into(),
+            kind,
+        };
+        let mut items = Vec::new();
+        if set.cpus {
+            items.push(item(CPUS, self.cpus(set.one_cpu_per_core)));
+        }
+        if set.memory {
+            items.extend(self.memory().map(|kind| item(MEMORY, kind)));
+        }
+        if set.gpus_nvidia {
+            items.extend(self.gpus_nvidia().map(|kind| item(GPUS_NVIDIA, kind)));
+        }
+        if set.gpus_amd {
+            items.extend(self.gpus_amd().map(|kind| item(GPUS_AMD, kind)));
+        }
+        items
+    }
+
+    /// Usable cpus: groups by NUMA node, or a list if there is one node.
+    #[must_use]
+    pub fn cpus(&self, one_per_core: bool) -> ResourceKind {
+        let mut groups = cpus::usable(self, one_per_core);
+        if let Some(quota) = cgroup::cpu_quota(self) {
+            cpus::limit(&mut groups, quota);
+        }
+        let names = |group: &Vec<u32>| {
+            group
+                .iter()
+                .map(|cpu| cpu.to_string().into_boxed_str())
+                .collect::<Vec<_>>()
+        };
+        match groups.as_slice() {
+            [group] => ResourceKind::List(names(group)),
+            _ => ResourceKind::Groups(groups.iter().map(names).collect()),
+        }
+    }
+
+    /// Memory in MiB: what Slurm gave us, else what the machine and the control group allow.
+    #[must_use]
+    pub fn memory(&self) -> Option<ResourceKind> {
+        let slurm = self
+            .text_variable("SLURM_MEM_PER_NODE")
+            .and_then(|text| text.parse().ok());
+        let bytes = match slurm {
+            Some(mib) => u64::saturating_mul(mib, MIB),
+            None => self.usable_memory_bytes()?,
+        };
+        #[expect(clippy::cast_precision_loss, reason = "shown with two decimals")]
+        let gib = bytes as f64 / (1u64 << 30) as f64;
+        tracing::info!("Detected {bytes}B of memory ({gib:.2} GiB)");
+        let units = u128::from(bytes) * u128::from(UNITS_PER_WHOLE) / u128::from(MIB);
+        let amount = Amount(u64::try_from(units).unwrap_or(u64::MAX));
+        (amount > Amount::ZERO).then_some(ResourceKind::Sum(amount))
+    }
+
+    fn usable_memory_bytes(&self) -> Option<u64> {
+        let info = self.read("proc/meminfo")?;
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+        let total = kib.saturating_mul(1024);
+        Some(cgroup::memory_limit(self).map_or(total, |limit| limit.min(total)))
+    }
+
+    /// NVIDIA GPUs: those the environment names, else those the driver lists.
+    #[must_use]
+    pub fn gpus_nvidia(&self) -> Option<ResourceKind> {
+        const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
+        if let Some(list) = self.text_variable(VARIABLE) {
+            return gpus_of_variable(VARIABLE, &list);
+        }
+        let count = fs::read_dir(self.path("proc/driver/nvidia/gpus"))
+            .ok()?
+            .count();
+        if count == 0 {
+            return None;
+        }
+        tracing::info!("Detected {count} GPUs from `/proc/driver/nvidia/gpus`");
+        Some(ResourceKind::List(
+            (0..count).map(|gpu| gpu.to_string().into()).collect(),
+        ))
+    }
+
+    /// AMD GPUs that the environment names.
+    #[must_use]
+    pub fn gpus_amd(&self) -> Option<ResourceKind> {
+        const VARIABLE: &str = "ROCR_VISIBLE_DEVICES";
+        gpus_of_variable(VARIABLE, &self.text_variable(VARIABLE)?)
+    }
+
+    fn text_variable(&self, name: &str) -> Option<String> {
+        (self.variable)(name).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
+        self.root.join(relative)
+    }
+
+    fn read(&self, relative: impl AsRef<Path>) -> Option<String> {
+        fs::read_to_string(self.path(relative)).ok()
+    }
+}
+
+/// GPUs named by a variable of a GPU runtime. Names behind an invalid one are invisible to programs.
+fn gpus_of_variable(variable: &str, list: &str) -> Option<ResourceKind> {
+    let names: Vec<&str> = list
+        .split(',')
+        .map(str::trim)
+        .take_while(|name| !matches!(*name, "-1" | "NoDevFiles"))
+        .filter(|name| !name.is_empty())
+        .collect();
+    if names.is_empty() {
+        return None;
+    }
+    let joined = names.join(",");
+    if names.iter().collect::<BTreeSet<_>>().len() < names.len() {
+        tracing::warn!("{variable} contains duplicates ({joined})");
+        return None;
+    }
+    tracing::info!("Detected GPUs {joined} from `{variable}`");
+    Some(ResourceKind::List(
+        names.into_iter().map(Into::into).collect(),
+    ))
+}
+
+/// Reads `0-3,8,10-11`. Anything that is no such list gives nothing.
+fn parse_cpu_list(text: &str) -> Vec<u32> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
+            // The kernel knows no more cpus than this; a longer range is a broken file.
+            (Ok(first), Ok(last)) if last.saturating_sub(first) < CPUS_MAX => {
+                cpus.extend(first..=last);
+            }
+            (Ok(_) | Err(_), Ok(_) | Err(_)) => return Vec::new(),
+        }
+    }
+    cpus
+}
+
+/// More cpus than any kernel supports.
+const CPUS_MAX: u32 = 1 << 16;
+
+#[cfg(test)]
+mod tests;

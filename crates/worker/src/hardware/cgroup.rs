@@ -1,0 +1,69 @@
+//! Limits of the control groups around this process, versions 1 and 2.
+//!
+//! A limit may be set at any level above us; the smallest one counts. Inside a container the paths of
+//! `/proc/self/cgroup` may not exist below `/sys/fs/cgroup`; the mount's root is looked at in any case.
+
+use std::path::{Path, PathBuf};
+
+use super::Detector;
+
+const MOUNT: &str = "sys/fs/cgroup";
+
+/// Whole cpus worth of time per period, at least 1; `None` = no limit.
+pub(super) fn cpu_quota(detector: &Detector) -> Option<u32> {
+    let v2 = levels(detector, "").into_iter().filter_map(|directory| {
+        let text = detector.read(directory.join("cpu.max"))?;
+        let (quota, period) = text.trim().split_once(' ')?;
+        Some((quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?))
+    });
+    let v1 = levels(detector, "cpu").into_iter().filter_map(|directory| {
+        // -1 = no limit, and does not parse.
+        let number = |file: &str| {
+            detector
+                .read(directory.join(file))
+                .and_then(|text| text.trim().parse::<u64>().ok())
+        };
+        Some((number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?))
+    });
+    let cpus = v2
+        .chain(v1)
+        .filter_map(|(quota, period)| quota.checked_div(period));
+    cpus.min()
+        .map(|cpus| u32::try_from(cpus).unwrap_or(u32::MAX).max(1))
+}
+
+/// Bytes; `None` = no limit.
+pub(super) fn memory_limit(detector: &Detector) -> Option<u64> {
+    let number = |path: PathBuf| {
+        detector
+            .read(path)
+            .and_then(|text| text.trim().parse::<u64>().ok())
+    };
+    let v2 = levels(detector, "")
+        .into_iter()
+        .filter_map(|dir| number(dir.join("memory.max")));
+    let v1 = levels(detector, "memory").into_iter();
+    let v1 = v1.filter_map(|dir| number(dir.join("memory.limit_in_bytes")));
+    v2.chain(v1).min()
+}
+
+/// Directories of our control group and all above it, for a version 1 controller or version 2 (`""`).
+fn levels(detector: &Detector, controller: &str) -> Vec<PathBuf> {
+    let base = Path::new(MOUNT).join(controller);
+    let membership = detector.read("proc/self/cgroup").unwrap_or_default();
+    let path = membership.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let ours = match controller {
+            "" => controllers.is_empty(),
+            _ => controllers.split(',').any(|name| name == controller),
+        };
+        ours.then_some(path)
+    });
+    let relative = Path::new(path.unwrap_or("/").trim_start_matches('/'));
+    let climbs = relative
+        .components()
+        .any(|part| matches!(part, std::path::Component::ParentDir));
+    let relative = if climbs { Path::new("") } else { relative };
+    relative.ancestors().map(|level| base.join(level)).collect()
+}

@@ -1,0 +1,385 @@
+//! From a task to a running process and back: plans for the spawn engine, its events for the core.
+//!
+//! Owns the spawn engine and with it all processes: dropping it kills them. It decides nothing; it
+//! does not know the server.
+
+mod failure;
+mod template;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::job::TemplateId;
+use hq_core::outcome::Usage;
+use hq_core::resource::pool::PoolSet;
+use hq_core::template::{PinMode, StdioSpec};
+use hq_core::time::Time;
+use hq_core::worker_state::{
+    ExitStatus, KILL_GRACE, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken,
+};
+use hq_spawn::{
+    CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnPlan, Stdio,
+    Termination, Token,
+};
+use tokio::sync::{Notify, mpsc};
+
+use crate::output::{self, Cleanup};
+use crate::running_task::{RunningTask, RunningTasks};
+use template::{CompiledTemplate, Surroundings};
+
+/// First signal of the termination ladder.
+const SIGINT: i32 = rustix::process::Signal::INT.as_raw();
+
+/// Launches tasks and collects what becomes of them.
+pub(crate) struct TaskLauncher {
+    engine: Launcher,
+    wake: Arc<Notify>,
+    surroundings: Surroundings,
+    task_dirs: PathBuf,
+    templates: BTreeMap<TemplateId, Arc<CompiledTemplate>>,
+    running: RunningTasks,
+    /// Events of the engine, as buffer.
+    drained: Vec<Event>,
+    /// Launches that failed before they reached the engine.
+    failed: Vec<LaunchEvent>,
+    /// Ends whose cleanup is done on a blocking thread.
+    cleaned_tx: mpsc::UnboundedSender<Vec<LaunchEvent>>,
+    cleaned_rx: mpsc::UnboundedReceiver<Vec<LaunchEvent>>,
+}
+
+/// An end that waits for its cleanup.
+struct Unclean {
+    cleanup: Cleanup,
+    has_finished: bool,
+    event: LaunchEvent,
+}
+
+impl TaskLauncher {
+    /// Starts the spawn engine.
+    pub(crate) fn start(
+        threads: Option<usize>,
+        hq_path: PathBuf,
+        task_dirs: PathBuf,
+    ) -> Result<Self, LauncherError> {
+        let wake = Arc::new(Notify::new());
+        let notify = Arc::clone(&wake);
+        let mut config = LauncherConfig::new(Arc::new(move || notify.notify_one()));
+        config.threads = threads.unwrap_or(0);
+        // Unbounded channel: at most one message a running task.
+        let (cleaned_tx, cleaned_rx) = mpsc::unbounded_channel();
+        Ok(Self {
+            engine: Launcher::start(config)?,
+            wake,
+            surroundings: Surroundings {
+                env: EnvBlock::capture(),
+                hq_path,
+                server_uid: "".into(),
+            },
+            task_dirs,
+            templates: BTreeMap::new(),
+            running: RunningTasks::default(),
+            drained: Vec::new(),
+            failed: Vec::new(),
+            cleaned_tx,
+            cleaned_rx,
+        })
+    }
+
+    /// Which server the tasks of now on belong to.
+    pub(crate) fn set_server_uid(&mut self, uid: Box<str>) {
+        self.surroundings.server_uid = uid;
+    }
+
+    /// Starts tasks. Those that cannot be started are among the next events.
+    pub(crate) fn launch(&mut self, tasks: Vec<LaunchTask>, pools: &PoolSet) {
+        let mut plans = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let token = task.token;
+            match self.prepare(&task, pools) {
+                Ok((plan, running)) => {
+                    self.running.insert(token, running);
+                    plans.push((Token(token.0), plan));
+                }
+                Err(text) => {
+                    let failure = LaunchFailure::Permanent(text);
+                    self.failed.push(LaunchEvent::Failed { token, failure });
+                }
+            }
+        }
+        self.engine.spawn_batch(plans);
+        if !self.failed.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// SIGINT to the task's process group, SIGKILL to all that is left of it a second later.
+    pub(crate) fn terminate(&self, token: LaunchToken) {
+        let how = Termination {
+            signal: SIGINT,
+            grace: KILL_GRACE,
+        };
+        self.engine.terminate(Token(token.0), how);
+    }
+
+    /// No task will use this template again.
+    pub(crate) fn drop_template(&mut self, id: TemplateId) {
+        self.templates.remove(&id);
+    }
+
+    /// Waits until there may be events to collect.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    pub(crate) async fn news(&mut self) -> Vec<LaunchEvent> {
+        tokio::select! {
+            () = self.wake.notified() => Vec::new(),
+            // The sender lives as long as `self`, so the channel cannot end.
+            cleaned = self.cleaned_rx.recv() => cleaned.unwrap_or_default(),
+        }
+    }
+
+    /// Collects what has happened. `is_ending` says whether an instance was told to end.
+    pub(crate) fn collect(
+        &mut self,
+        events: &mut Vec<LaunchEvent>,
+        is_ending: impl Fn(LaunchToken) -> bool,
+    ) {
+        events.append(&mut self.failed);
+        while let Ok(mut cleaned) = self.cleaned_rx.try_recv() {
+            events.append(&mut cleaned);
+        }
+        let mut drained = std::mem::take(&mut self.drained);
+        self.engine.drain_events(&mut drained);
+        let mut unclean = Vec::new();
+        for event in drained.drain(..) {
+            let (event, cleanup) = self.translate(event);
+            match cleanup {
+                Some((cleanup, has_exited_well)) => {
+                    let token = token_of(&event);
+                    let has_finished = has_exited_well && !is_ending(token);
+                    unclean.push(Unclean {
+                        cleanup,
+                        has_finished,
+                        event,
+                    });
+                }
+                None => events.push(event),
+            }
+        }
+        self.drained = drained;
+        self.clean_up(unclean);
+    }
+
+    /// Kills every task and waits, for at most a few seconds, until they are gone. Blocks.
+    pub(crate) fn shutdown(self) {
+        self.engine.shutdown();
+    }
+
+    fn clean_up(&self, unclean: Vec<Unclean>) {
+        if unclean.is_empty() {
+            return;
+        }
+        let cleaned = self.cleaned_tx.clone();
+        tokio::task::spawn_blocking(move || {
+            let events = unclean.into_iter().map(|end| {
+                let words = end.cleanup.finish(end.has_finished);
+                with_message(end.event, words)
+            });
+            // The receiver is gone only if the worker is.
+            let _ = cleaned.send(events.collect());
+        });
+    }
+
+    fn translate(&mut self, event: Event) -> (LaunchEvent, Option<(Cleanup, bool)>) {
+        match event {
+            Event::Started { token, at, .. } => {
+                let token = LaunchToken(token.0);
+                (
+                    LaunchEvent::Started {
+                        token,
+                        at: Time(at.0),
+                    },
+                    None,
+                )
+            }
+            Event::Failed { token, error } => {
+                let token = LaunchToken(token.0);
+                let task = self.running.remove(token);
+                let failure = match &task {
+                    Some(task) => failure::translate(&error, &task.template.task.args, &task.cwd),
+                    None => LaunchFailure::Permanent(error.to_string().into()),
+                };
+                let cleanup = task.and_then(|task| task.cleanup);
+                (
+                    LaunchEvent::Failed { token, failure },
+                    cleanup.map(|cleanup| (cleanup, false)),
+                )
+            }
+            Event::Exited {
+                token,
+                status,
+                usage,
+                started,
+                ended,
+                leaked,
+            } => {
+                let token = LaunchToken(token.0);
+                if leaked > 0 {
+                    tracing::debug!(
+                        ?token,
+                        leaked,
+                        "a task left processes behind; they were killed"
+                    );
+                }
+                let has_exited_well = status.success();
+                let event = LaunchEvent::Exited {
+                    token,
+                    status: match status {
+                        hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
+                        hq_spawn::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
+                    },
+                    ended: Time(ended.0),
+                    run: Duration::from_nanos(ended.since(started)),
+                    usage: Usage {
+                        max_rss_kib: usage.max_rss_kib,
+                        user: Duration::from_micros(usage.user_us),
+                        system: Duration::from_micros(usage.system_us),
+                    },
+                    message: None,
+                };
+                let cleanup = self.running.remove(token).and_then(|task| task.cleanup);
+                (event, cleanup.map(|cleanup| (cleanup, has_exited_well)))
+            }
+        }
+    }
+
+    fn prepare(
+        &mut self,
+        task: &LaunchTask,
+        pools: &PoolSet,
+    ) -> Result<(SpawnPlan, RunningTask), Box<str>> {
+        let compiled = self.compiled(task, pools)?;
+        let text = |error: hq_spawn::PlanError| format!("Cannot {error}").into_boxed_str();
+        let Some((env, mut task_env)) = compiled.environment(task, pools).map_err(text)? else {
+            return Err("the worker was sent a task whose variant does not exist".into());
+        };
+        let uid = &self.surroundings.server_uid;
+        let mark = format!("{uid}/{}", task.key);
+        task_env.set(MARK, &mark).map_err(text)?;
+        let paths = compiled.paths(task, uid);
+        let cwd = PathBuf::from(OsString::from_vec(paths.cwd));
+        let mut cleanup = Cleanup::default();
+        let stdout = stdio(paths.stdout, &mut cleanup)?;
+        let stderr = stdio(paths.stderr, &mut cleanup)?;
+        let spec = &compiled.work.task;
+        let affinity = match spec.pin {
+            PinMode::Taskset => Some(affinity(&compiled.cpu_names(task, pools))?),
+            PinMode::None | PinMode::OpenMp => None,
+        };
+        if spec.task_dir {
+            let name = format!("task-{}-{}", mark.replace('/', "-"), task.token.0);
+            let directory = output::create_task_dir(&self.task_dirs, &name)?;
+            task_env.set("HQ_TASK_DIR", &directory).map_err(text)?;
+            let error_file = directory.join(output::ERROR_FILE);
+            task_env
+                .set("HQ_ERROR_FILENAME", error_file)
+                .map_err(text)?;
+            cleanup.task_dir = Some(directory);
+        }
+        let stdin = spec.stdin.clone().map_or(Stdio::Null, Stdio::Bytes);
+        let mut plan = SpawnPlan::new(compiled.args.clone(), env)
+            .task_env(task_env)
+            .cwd(&cwd)
+            .stdin(stdin)
+            .stdout(stdout)
+            .stderr(stderr)
+            .marker(format!("{MARK}={mark}"))
+            .create_dirs(true);
+        if let Some(cpus) = affinity {
+            plan = plan.affinity(cpus);
+        }
+        let cleanup = Some(cleanup).filter(|cleanup| !cleanup.is_empty());
+        Ok((
+            plan,
+            RunningTask {
+                template: Arc::clone(&task.template),
+                cwd,
+                cleanup,
+            },
+        ))
+    }
+
+    fn compiled(
+        &mut self,
+        task: &LaunchTask,
+        pools: &PoolSet,
+    ) -> Result<Arc<CompiledTemplate>, Box<str>> {
+        let work = &task.template;
+        if let Some(known) = self.templates.get(&work.id)
+            && Arc::ptr_eq(&known.work, work)
+        {
+            return Ok(Arc::clone(known));
+        }
+        let compiled = CompiledTemplate::new(work, &self.surroundings, pools);
+        let compiled = Arc::new(compiled.map_err(|error| format!("Cannot {error}"))?);
+        self.templates.insert(work.id, Arc::clone(&compiled));
+        Ok(compiled)
+    }
+}
+
+/// Variable that no two instances share, by which the spawn engine recognises what belongs to a task.
+const MARK: &str = "HQ_INSTANCE_KEY";
+
+fn token_of(event: &LaunchEvent) -> LaunchToken {
+    match event {
+        LaunchEvent::Started { token, .. }
+        | LaunchEvent::Failed { token, .. }
+        | LaunchEvent::Exited { token, .. } => *token,
+    }
+}
+
+/// Adds the task's own words to its end.
+fn with_message(mut event: LaunchEvent, words: Option<Box<str>>) -> LaunchEvent {
+    match &mut event {
+        LaunchEvent::Exited { message, .. } => *message = words,
+        LaunchEvent::Started { .. } | LaunchEvent::Failed { .. } => {}
+    }
+    event
+}
+
+fn stdio(spec: StdioSpec, cleanup: &mut Cleanup) -> Result<Stdio, Box<str>> {
+    match spec {
+        StdioSpec::None => Ok(Stdio::Null),
+        StdioSpec::File {
+            path,
+            remove_if_finished,
+        } => {
+            let path = PathBuf::from(OsString::from_vec(path.into_vec()));
+            if remove_if_finished {
+                cleanup.remove_if_finished.push(path.clone());
+            }
+            Ok(Stdio::File { path })
+        }
+        StdioSpec::Stream => Err("Streaming: this worker cannot write streams yet".into()),
+    }
+}
+
+fn affinity(cpus: &[&str]) -> Result<CpuSet, Box<str>> {
+    if cpus.is_empty() {
+        return Err("Pinning failed, no CPU ids allocated for task".into());
+    }
+    cpus.iter()
+        .map(|name| {
+            name.parse::<u32>()
+                .map_err(|_| format!("Pinning failed, `{name}` is not the number of a CPU").into())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! A template compiled for this worker: everything that its tasks share is encoded once.
+//!
+//! Per task only ids, entry, indices and rendered paths are added; arguments and environment are
+//! shared by reference.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hq_core::placeholder::{PathPatterns, PathValues, TaskPaths};
+use hq_core::resource::pool::PoolSet;
+use hq_core::resource::request::{Policy, ResourceEntry, ResourceRequest};
+use hq_core::template::{ByteText, PinMode};
+use hq_core::worker_state::{LaunchTask, WorkTemplate};
+use hq_spawn::{ArgBlock, EnvBlock, PlanError, TaskEnv};
+
+use crate::hardware::{CPUS, GPUS_AMD, GPUS_NVIDIA};
+
+/// What is the same for all tasks of this worker.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    /// The worker's own environment.
+    pub(crate) env: EnvBlock,
+    /// `HQ`.
+    pub(crate) hq_path: PathBuf,
+    /// For `%{SERVER_UID}` and the mark in the tasks' environment.
+    pub(crate) server_uid: Box<str>,
+}
+
+/// A template ready to be launched from.
+#[derive(Debug)]
+pub(crate) struct CompiledTemplate {
+    pub(crate) work: Arc<WorkTemplate>,
+    pub(crate) args: ArgBlock,
+    paths: PathPatterns,
+    variants: Vec<CompiledVariant>,
+}
+
+#[derive(Debug)]
+struct CompiledVariant {
+    env: EnvBlock,
+    /// Variables whose values are granted indices, per entry of the request.
+    index_variables: Vec<IndexVariables>,
+}
+
+#[derive(Debug)]
+struct IndexVariables {
+    /// Position in the grant.
+    entry: usize,
+    /// Names that get the comma separated indices.
+    names: Vec<String>,
+    /// Whether `OMP_PLACES` gets them too.
+    is_omp_places: bool,
+    is_cpus: bool,
+}
+
+impl CompiledTemplate {
+    /// Encodes what the tasks share.
+    pub(crate) fn new(
+        work: &Arc<WorkTemplate>,
+        surroundings: &Surroundings,
+        pools: &PoolSet,
+    ) -> Result<Self, PlanError> {
+        let task = &work.task;
+        let args = ArgBlock::new(task.args.iter().map(|arg| OsStr::from_bytes(arg)))?;
+        let requests = task.requests.as_slice();
+        let compile = |(number, request): (usize, &ResourceRequest)| {
+            let number = (requests.len() > 1).then_some(number);
+            CompiledVariant::new(work, request, number, surroundings, pools)
+        };
+        let variants = requests
+            .iter()
+            .enumerate()
+            .map(compile)
+            .collect::<Result<_, _>>()?;
+        let paths = PathPatterns::new(task);
+        Ok(Self {
+            work: Arc::clone(work),
+            args,
+            paths,
+            variants,
+        })
+    }
+
+    /// Paths of one task.
+    pub(crate) fn paths(&self, launch: &LaunchTask, server_uid: &str) -> TaskPaths {
+        self.paths.render(&PathValues {
+            job: launch.key.task.job,
+            task: launch.key.task.task,
+            instance: launch.key.instance,
+            submit_dir: &self.work.submit_dir,
+            server_uid,
+            cwd: &[],
+        })
+    }
+
+    /// Environment of one task: the shared block, and what is its own.
+    pub(crate) fn environment(
+        &self,
+        launch: &LaunchTask,
+        pools: &PoolSet,
+    ) -> Result<Option<(EnvBlock, TaskEnv)>, PlanError> {
+        let Some(variant) = self.variants.get(launch.variant as usize) else {
+            return Ok(None);
+        };
+        let mut env = TaskEnv::new();
+        env.set_display("HQ_TASK_ID", launch.key.task.task)?;
+        env.set_display("HQ_INSTANCE_ID", launch.key.instance)?;
+        if let Some(entry) = launch.entry() {
+            env.set("HQ_ENTRY", OsStr::from_bytes(entry))?;
+        }
+        for variables in &variant.index_variables {
+            let list = index_list(launch, variables.entry, pools);
+            for name in &variables.names {
+                env.set(name, &list)?;
+            }
+            if variables.is_omp_places {
+                env.set_display("OMP_PLACES", format_args!("{{{list}}}"))?;
+            }
+        }
+        Ok(Some((variant.env.clone(), env)))
+    }
+
+    /// Names of the granted cpus; empty if the task has none.
+    pub(crate) fn cpu_names<'a>(&self, launch: &'a LaunchTask, pools: &'a PoolSet) -> Vec<&'a str> {
+        let variant = self.variants.get(launch.variant as usize);
+        let cpus = variant.and_then(|v| v.index_variables.iter().find(|vars| vars.is_cpus));
+        cpus.map_or_else(Vec::new, |vars| {
+            index_names(launch, vars.entry, pools).collect()
+        })
+    }
+}
+
+impl CompiledVariant {
+    fn new(
+        work: &WorkTemplate,
+        request: &ResourceRequest,
+        number: Option<usize>,
+        surroundings: &Surroundings,
+        pools: &PoolSet,
+    ) -> Result<Self, PlanError> {
+        let task = &work.task;
+        let is_user_set = |name: &str| task.env.iter().any(|(key, _)| **key == *name.as_bytes());
+        let mut env = SharedEnv(Vec::new());
+        env.0.extend(
+            task.env
+                .iter()
+                .map(|(name, value)| (os_string(name), os_string(value))),
+        );
+        env.set("HQ_JOB_ID", work.job.to_string());
+        env.set("HQ_SUBMIT_DIR", os_string(&work.submit_dir));
+        env.set("HQ", surroundings.hq_path.clone().into_os_string());
+        if let Some(number) = number {
+            env.set("HQ_RESOURCE_VARIANT", number.to_string());
+        }
+        let mut index_variables = Vec::new();
+        for (position, entry) in request.entries.iter().enumerate() {
+            let suffix = variable_suffix(&entry.resource);
+            env.set(&format!("HQ_RESOURCE_REQUEST_{suffix}"), entry.to_string());
+            if &*entry.resource == CPUS
+                && !is_user_set("OMP_NUM_THREADS")
+                && let Some(count) = whole_amount(entry, pools)
+            {
+                env.set("OMP_NUM_THREADS", count.to_string());
+            }
+            index_variables.extend(index_variables_of(
+                entry, position, &suffix, &mut env, pools,
+            ));
+        }
+        if request.n_nodes == 0 {
+            set_pin(task.pin, &is_user_set, &mut env, &mut index_variables);
+        }
+        Ok(Self {
+            env: surroundings.env.overlay(env.0)?,
+            index_variables,
+        })
+    }
+}
+
+struct SharedEnv(Vec<(OsString, OsString)>);
+
+impl SharedEnv {
+    fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.0.push((name.into(), value.into()));
+    }
+}
+
+fn set_pin(
+    pin: PinMode,
+    is_user_set: &impl Fn(&str) -> bool,
+    env: &mut SharedEnv,
+    index_variables: &mut [IndexVariables],
+) {
+    match pin {
+        PinMode::None => {}
+        PinMode::Taskset => env.set("HQ_PIN", "taskset"),
+        PinMode::OpenMp => {
+            env.set("HQ_PIN", "omp");
+            if !is_user_set("OMP_PROC_BIND") {
+                env.set("OMP_PROC_BIND", "close");
+            }
+            let cpus = index_variables
+                .iter_mut()
+                .find(|variables| variables.is_cpus);
+            if let Some(cpus) = cpus.filter(|_| !is_user_set("OMP_PLACES")) {
+                cpus.is_omp_places = true;
+            }
+        }
+    }
+}
+
+/// Variables that carry the indices of one resource; none for a sum.
+fn index_variables_of(
+    entry: &ResourceEntry,
+    position: usize,
+    suffix: &str,
+    env: &mut SharedEnv,
+    pools: &PoolSet,
+) -> Option<IndexVariables> {
+    let pool = pools.position(&entry.resource)?;
+    if pools.index_name(pool, 0).is_empty() {
+        return None;
+    }
+    let mut names = vec![format!("HQ_RESOURCE_VALUES_{suffix}")];
+    let is_cpus = &*entry.resource == CPUS;
+    match &*entry.resource {
+        CPUS => names.push("HQ_CPUS".to_string()),
+        GPUS_NVIDIA => {
+            names.push("CUDA_VISIBLE_DEVICES".to_string());
+            env.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        }
+        GPUS_AMD => names.push("ROCR_VISIBLE_DEVICES".to_string()),
+        _ => {}
+    }
+    Some(IndexVariables {
+        entry: position,
+        names,
+        is_omp_places: false,
+        is_cpus,
+    })
+}
+
+/// The requested number of items if it has no fraction.
+fn whole_amount(entry: &ResourceEntry, pools: &PoolSet) -> Option<u64> {
+    let amount = match entry.policy {
+        Policy::All => pools.total(pools.position(&entry.resource)?),
+        Policy::Compact
+        | Policy::ForceCompact
+        | Policy::Tight
+        | Policy::ForceTight
+        | Policy::Scatter => entry.amount,
+    };
+    (amount.fraction_units() == 0).then_some(amount.whole_part())
+}
+
+fn index_names<'a>(
+    launch: &'a LaunchTask,
+    entry: usize,
+    pools: &'a PoolSet,
+) -> impl Iterator<Item = &'a str> {
+    let granted = launch.grant.entries.get(entry).into_iter();
+    granted.flat_map(|entry| {
+        entry
+            .indices
+            .iter()
+            .map(|granted| pools.index_name(entry.pool, granted.index))
+    })
+}
+
+fn index_list(launch: &LaunchTask, entry: usize, pools: &PoolSet) -> String {
+    let mut list = String::new();
+    for name in index_names(launch, entry, pools) {
+        if !list.is_empty() {
+            list.push(',');
+        }
+        list.push_str(name);
+    }
+    list
+}
+
+/// A resource's name as part of a variable's name.
+fn variable_suffix(resource: &str) -> String {
+    resource
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect()
+}
+
+fn os_string(bytes: &ByteText) -> OsString {
+    OsString::from_vec(bytes.to_vec())
+}

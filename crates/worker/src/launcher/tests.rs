@@ -1,0 +1,225 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use hq_core::id::{InstanceId, JobId};
+use hq_core::resource::amount::Amount;
+use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
+use hq_core::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
+use hq_core::template::{ByteText, Entries, TaskTemplate};
+use hq_core::testing::template;
+use hq_core::worker_state::{InstanceKey, WorkTemplate};
+
+use super::*;
+
+fn pools() -> PoolSet {
+    let item = |name: &str, kind| ResourceItem {
+        name: name.into(),
+        kind,
+    };
+    let list =
+        |names: &[&str]| ResourceKind::List(names.iter().map(|name| (*name).into()).collect());
+    let items = vec![
+        item("cpus", ResourceKind::Range { start: 0, end: 7 }),
+        item("gpus/nvidia", list(&["GPU-a", "GPU-b"])),
+        item("gpus/amd", list(&["3"])),
+        item("mem", ResourceKind::Sum(Amount::whole(100))),
+    ];
+    PoolSet::new(&ResourceDescriptor::new(items, Vec::new()).expect("valid"))
+}
+
+fn request(entries: &[(&str, Policy, &str)]) -> ResourceRequest {
+    let entries = entries.iter().map(|(name, policy, amount)| ResourceEntry {
+        resource: (*name).into(),
+        policy: *policy,
+        amount: Amount::parse(amount).expect("valid"),
+    });
+    ResourceRequest {
+        entries: entries.collect(),
+        ..ResourceRequest::cpus(1)
+    }
+}
+
+fn env_vars(pairs: &[(&str, &str)]) -> Vec<(ByteText, ByteText)> {
+    pairs
+        .iter()
+        .map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into()))
+        .collect()
+}
+
+/// A value of the environment a task would get; `None` if it would not be set.
+struct TaskEnvironment(Option<(EnvBlock, hq_spawn::TaskEnv)>);
+
+impl TaskEnvironment {
+    /// The task's variables for variant `variant` of `requests`.
+    fn new(task: TaskTemplate, requests: Vec<ResourceRequest>, variant: u32) -> Self {
+        let mut pools = pools();
+        let requests = RequestVariants::new(requests).expect("valid");
+        let chosen = &requests.as_slice()[variant as usize];
+        let grant = pools
+            .take(&pools.compile(chosen).expect("possible"))
+            .expect("free");
+        let work = Arc::new(WorkTemplate {
+            id: TemplateId(1),
+            job: JobId(12),
+            job_name: "job".into(),
+            submit_dir: Box::from(*b"/submit"),
+            stream_dir: None,
+            task: Arc::new(TaskTemplate { requests, ..task }),
+        });
+        let surroundings = Surroundings {
+            env: EnvBlock::empty()
+                .overlay([
+                    ("OMP_NUM_THREADS".into(), "99".into()),
+                    ("HOME".into(), "/h".into()),
+                ])
+                .expect("valid"),
+            hq_path: "/opt/hq".into(),
+            server_uid: "uid".into(),
+        };
+        let compiled = CompiledTemplate::new(&work, &surroundings, &pools).expect("valid");
+        let launch = LaunchTask {
+            token: LaunchToken(1),
+            template: work,
+            key: InstanceKey::new(JobId(12), 7, InstanceId(2)),
+            variant,
+            grant: Arc::new(grant),
+            entries: Entries::new(*b"a\xffb", [3]).map(|entries| (entries, 0)),
+        };
+        Self(compiled.environment(&launch, &pools).expect("valid"))
+    }
+
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        let (block, own) = self.0.as_ref()?;
+        let name = OsStr::new(name);
+        own.get(name)
+            .or_else(|| block.get(name))
+            .map(OsStrExt::as_bytes)
+    }
+
+    #[track_caller]
+    fn check(&self, expected: &[(&str, &str)]) {
+        for (name, value) in expected {
+            let found = self.get(name).map(String::from_utf8_lossy);
+            assert_eq!(found.as_deref(), Some(*value), "{name}");
+        }
+    }
+
+    #[track_caller]
+    fn check_unset(&self, names: &[&str]) {
+        for name in names {
+            assert_eq!(self.get(name), None, "{name}");
+        }
+    }
+}
+
+#[test]
+fn plain_task_gets_the_documented_variables() {
+    let user = env_vars(&[("A", "1"), ("HQ_JOB_ID", "mine"), ("HQ_TASK_ID", "mine")]);
+    let task = TaskTemplate {
+        env: user,
+        ..template(&["x"])
+    };
+    let env = TaskEnvironment::new(task, vec![request(&[("cpus", Policy::Compact, "2")])], 0);
+    env.check(&[
+        ("HOME", "/h"),
+        ("A", "1"),
+        ("HQ", "/opt/hq"),
+        ("HQ_JOB_ID", "12"),
+        ("HQ_TASK_ID", "7"),
+        ("HQ_INSTANCE_ID", "2"),
+        ("HQ_SUBMIT_DIR", "/submit"),
+        ("HQ_CPUS", "0,1"),
+        ("HQ_RESOURCE_REQUEST_cpus", "2 compact"),
+        ("HQ_RESOURCE_VALUES_cpus", "0,1"),
+        ("OMP_NUM_THREADS", "2"),
+    ]);
+    env.check_unset(&[
+        "HQ_PIN",
+        "HQ_RESOURCE_VARIANT",
+        "HQ_TASK_DIR",
+        "CUDA_VISIBLE_DEVICES",
+    ]);
+    assert_eq!(
+        env.get("HQ_ENTRY"),
+        Some(&b"a\xffb"[..]),
+        "bytes pass unchanged"
+    );
+}
+
+#[test]
+fn resources_are_told_by_name() {
+    let all = request(&[
+        ("cpus", Policy::Compact, "0.5"),
+        ("gpus/nvidia", Policy::Compact, "1.5"),
+        ("gpus/amd", Policy::All, "1"),
+        ("mem", Policy::Compact, "12.5"),
+    ]);
+    let env = TaskEnvironment::new(template(&["x"]), vec![all], 0);
+    env.check(&[
+        ("HQ_RESOURCE_REQUEST_gpus_nvidia", "1.5 compact"),
+        ("HQ_RESOURCE_VALUES_gpus_nvidia", "GPU-a,GPU-b"),
+        ("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b"),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+        ("HQ_RESOURCE_REQUEST_gpus_amd", "all"),
+        ("ROCR_VISIBLE_DEVICES", "3"),
+        ("HQ_RESOURCE_REQUEST_mem", "12.5 compact"),
+        ("HQ_CPUS", "0"),
+        // No whole number of cpus: what the worker has is inherited.
+        ("OMP_NUM_THREADS", "99"),
+    ]);
+    env.check_unset(&["HQ_RESOURCE_VALUES_mem"]);
+}
+
+#[test]
+fn variant_is_told_only_if_there_is_a_choice() {
+    let variants = || {
+        vec![
+            request(&[("gpus/amd", Policy::Compact, "1")]),
+            request(&[("cpus", Policy::All, "1")]),
+        ]
+    };
+    let env = TaskEnvironment::new(template(&["x"]), variants(), 1);
+    env.check(&[("HQ_RESOURCE_VARIANT", "1"), ("OMP_NUM_THREADS", "8")]);
+    let env = TaskEnvironment::new(template(&["x"]), variants(), 0);
+    env.check(&[("HQ_RESOURCE_VARIANT", "0"), ("ROCR_VISIBLE_DEVICES", "3")]);
+    env.check_unset(&["HQ_CPUS"]);
+}
+
+#[test]
+fn open_mp_variables_of_the_user_win() {
+    let cpus = || vec![request(&[("cpus", Policy::Compact, "2")])];
+    let pinned = TaskTemplate {
+        pin: PinMode::OpenMp,
+        ..template(&["x"])
+    };
+    TaskEnvironment::new(pinned.clone(), cpus(), 0).check(&[
+        ("HQ_PIN", "omp"),
+        ("OMP_PROC_BIND", "close"),
+        ("OMP_PLACES", "{0,1}"),
+    ]);
+    let set = [
+        ("OMP_NUM_THREADS", "5"),
+        ("OMP_PLACES", "cores"),
+        ("OMP_PROC_BIND", "spread"),
+    ];
+    let user = TaskTemplate {
+        env: env_vars(&set),
+        ..pinned
+    };
+    TaskEnvironment::new(user, cpus(), 0).check(&set);
+    let pinned = TaskTemplate {
+        pin: PinMode::Taskset,
+        ..template(&["x"])
+    };
+    let env = TaskEnvironment::new(pinned, cpus(), 0);
+    env.check(&[("HQ_PIN", "taskset")]);
+    env.check_unset(&["OMP_PLACES"]);
+}
+
+#[test]
+fn affinity_needs_numbered_cpus() {
+    assert!(affinity(&["0", "3"]).is_ok_and(|set| set.contains(3) && !set.contains(1)));
+    let none = affinity(&[]).expect_err("no cpus");
+    assert_eq!(&*none, "Pinning failed, no CPU ids allocated for task");
+    assert!(affinity(&["a"]).is_err());
+}

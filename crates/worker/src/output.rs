@@ -1,0 +1,141 @@
+//! Files around a task: its private directory, its own error message, outputs that go when it finishes.
+//!
+//! Everything here may block on a file system; [`Cleanup::finish`] runs on a blocking thread.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Longest error message that is taken from a task, in bytes.
+const MESSAGE_MAX: usize = 2048;
+
+/// Name of the file in the task directory into which a task writes its error message.
+pub(crate) const ERROR_FILE: &str = "hq-error";
+
+/// What is to be done when an instance has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Cleanup {
+    /// Output files to remove if the task finishes.
+    pub(crate) remove_if_finished: Vec<PathBuf>,
+    /// Private directory, removed however the task ends.
+    pub(crate) task_dir: Option<PathBuf>,
+}
+
+impl Cleanup {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.remove_if_finished.is_empty() && self.task_dir.is_none()
+    }
+
+    /// Does it; returns the task's own words about its failure.
+    pub(crate) fn finish(self, has_finished: bool) -> Option<Box<str>> {
+        if has_finished {
+            for path in &self.remove_if_finished {
+                log_failure(path, fs::remove_file(path));
+            }
+        }
+        let directory = self.task_dir?;
+        let message = if has_finished {
+            None
+        } else {
+            read_message(&directory.join(ERROR_FILE))
+        };
+        log_failure(&directory, fs::remove_dir_all(&directory));
+        message
+    }
+}
+
+/// Creates the private directory of an instance.
+pub(crate) fn create_task_dir(parent: &Path, name: &str) -> Result<PathBuf, Box<str>> {
+    let path = parent.join(name);
+    fs::create_dir(&path).map_err(|error| {
+        let shown = path.display();
+        format!("Cannot create task_dir in worker's workdir at {shown}: {error}")
+    })?;
+    Ok(path)
+}
+
+fn read_message(path: &Path) -> Option<Box<str>> {
+    let mut bytes = Vec::new();
+    let limit = MESSAGE_MAX as u64 + 1;
+    // A missing file is the usual case; anything else that cannot be read is no message either.
+    File::open(path)
+        .ok()?
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    if bytes.is_empty() {
+        return Some("Task created an error file, but it is empty".into());
+    }
+    let is_truncated = bytes.len() > MESSAGE_MAX;
+    bytes.truncate(MESSAGE_MAX);
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    if is_truncated {
+        text.push_str("\n[The message was truncated]");
+    }
+    Some(text.into())
+}
+
+fn log_failure(path: &Path, result: io::Result<()>) {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(?path, %error, "cannot remove what a task left");
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(content: &[u8]) -> Option<Box<str>> {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let directory = create_task_dir(parent.path(), "t").expect("new");
+        fs::write(directory.join(ERROR_FILE), content).expect("writable");
+        let cleanup = Cleanup {
+            task_dir: Some(directory.clone()),
+            ..Cleanup::default()
+        };
+        let message = cleanup.finish(false);
+        assert!(!directory.exists());
+        message
+    }
+
+    #[test]
+    fn own_message_is_read_and_cut() {
+        assert_eq!(message(b"went wrong").as_deref(), Some("went wrong"));
+        let empty = message(b"").expect("says so");
+        assert_eq!(&*empty, "Task created an error file, but it is empty");
+        let exact = message(&[b'x'; MESSAGE_MAX]).expect("text");
+        assert_eq!(exact.len(), MESSAGE_MAX);
+        let long = message(&[b'x'; 3000]).expect("text");
+        let expected = format!("{}\n[The message was truncated]", "x".repeat(MESSAGE_MAX));
+        assert_eq!(*long, *expected);
+    }
+
+    #[test]
+    fn outputs_go_only_when_the_task_finishes() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let path = parent.path().join("out");
+        let cleanup = || Cleanup {
+            remove_if_finished: vec![path.clone()],
+            task_dir: None,
+        };
+        fs::write(&path, "").expect("writable");
+        assert_eq!(cleanup().finish(false), None);
+        assert!(path.exists());
+        cleanup().finish(true);
+        assert!(!path.exists());
+        cleanup().finish(true);
+    }
+
+    #[test]
+    fn task_dir_that_cannot_be_made_says_where() {
+        let error = create_task_dir(Path::new("/nonexistent"), "1").expect_err("no parent");
+        assert_eq!(
+            &*error,
+            "Cannot create task_dir in worker's workdir at /nonexistent/1: \
+             No such file or directory (os error 2)"
+        );
+    }
+}
