@@ -1,7 +1,9 @@
 //! Question: how close is the launcher to the tightest C loop that spawns and reaps the same processes?
 //!
 //! Both run in turns, many short rounds each, so that a busy machine disturbs both alike. Printed are the medians
-//! and their ratio, for `/bin/true` and for a static program that does nothing. Needs a C compiler.
+//! and their ratio, for `/bin/true` and for a static program that does nothing. *queued*: all requests are made at
+//! once. *slots*: as many processes as threads live at a time, and the consumer requests the next one when it hears
+//! of an end, as a worker with that many CPUs does. Needs a C compiler.
 //!
 //! `cargo bench -p hq-spawn --bench ceiling -- [rounds [processes per round [threads]]]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
@@ -35,21 +37,25 @@ fn main() {
 
 fn compare(c_loop: &Path, program: &Path, rounds: usize, count: usize, threads: usize) {
     let mut launcher = Bench::new(threads);
-    let mut ours = Vec::new();
+    let mut queued = Vec::new();
+    let mut slots = Vec::new();
     let mut theirs = Vec::new();
     for _ in 0..rounds {
         theirs.push(run_c(c_loop, program, count, threads));
-        ours.push(launcher.run(program, count));
+        queued.push(launcher.run(program, count, count));
+        slots.push(launcher.run(program, count, threads));
     }
-    let (ours, theirs) = (median(ours), median(theirs));
+    let theirs = median(theirs);
     let rate = |seconds: f64| count as f64 / seconds;
-    println!(
-        "{:40} {threads} threads: C loop {:7.0}/s, launcher {:7.0}/s, ratio {:.3}",
-        program.display(),
-        rate(theirs),
-        rate(ours),
-        theirs / ours
-    );
+    println!("{}, {threads} threads", program.display());
+    println!("  C loop           {:7.0}/s", rate(theirs));
+    for (name, seconds) in [("queued", median(queued)), ("slots", median(slots))] {
+        let ratio = theirs / seconds;
+        println!(
+            "  launcher, {name:6} {:7.0}/s  ratio {ratio:.3}",
+            rate(seconds)
+        );
+    }
 }
 
 struct Bench {
@@ -73,20 +79,21 @@ impl Bench {
         }
     }
 
-    /// Seconds for `count` processes.
-    fn run(&mut self, program: &Path, count: usize) -> f64 {
+    /// Seconds for `count` processes, at most `window` requested at a time.
+    fn run(&mut self, program: &Path, count: usize, window: usize) -> f64 {
         let argv = ArgBlock::new([program]).expect("a valid path");
         let begin = Instant::now();
-        let plans = (0..count as u64).map(|token| {
+        let mut plans = (0..count as u64).map(|token| {
             let plan = SpawnPlan::new(argv.clone(), self.env.clone());
             (Token(token), plan)
         });
-        self.launcher.spawn_batch(plans);
+        self.launcher.spawn_batch(plans.by_ref().take(window));
         let mut ended = 0;
         let mut events = Vec::new();
         while ended < count {
             self.woken.recv().expect("the launcher holds the sender");
             self.launcher.drain_events(&mut events);
+            let before = ended;
             for event in events.drain(..) {
                 match event {
                     Event::Started { .. } => {}
@@ -94,6 +101,8 @@ impl Bench {
                     Event::Failed { error, .. } => panic!("{error}"),
                 }
             }
+            self.launcher
+                .spawn_batch(plans.by_ref().take(ended - before));
         }
         begin.elapsed().as_secs_f64()
     }

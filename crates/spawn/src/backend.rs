@@ -22,6 +22,7 @@ use crate::probe::Features;
 use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
 
+mod clone3;
 mod clone_vfork;
 mod fork;
 mod posix_spawn;
@@ -109,6 +110,7 @@ pub(crate) fn create(
     in_flight: &InFlight,
 ) -> Result<Created, Failure> {
     match backend {
+        Backend::ClonePidfd if child.cgroup >= 0 => clone3::spawn(child, stack, in_flight),
         Backend::ClonePidfd => clone_vfork::spawn(child, stack, Pidfd::Yes, in_flight),
         Backend::PosixSpawnPidfd => with_pidfd(create_portably(child, stack)?, features.pidfd_open),
         Backend::PosixSpawnWait => create_portably(child, stack),

@@ -11,7 +11,7 @@ use crate::event::{Event, Token};
 use crate::event_queue::EventQueue;
 use crate::live::Termination;
 use crate::plan::SpawnPlan;
-use crate::pool::Pool;
+use crate::pool::{Pool, Threads};
 use crate::prepare::Common;
 use crate::probe::{self, Features};
 use crate::reaper::{self, Watch};
@@ -27,6 +27,51 @@ pub enum Strategy {
     Pool,
     /// One dedicated thread.
     Single,
+    /// Threads of tokio's blocking pool, borrowed while there is something to spawn.
+    ///
+    /// Needs the feature `tokio` and a runtime around [`Launcher::start`]. That pool ends idle threads, and the
+    /// kernel sends parent-death signals when the creating *thread* ends; so plans' parent-death signals are ignored.
+    SpawnBlocking,
+}
+
+impl Strategy {
+    /// The name used in logs and benchmarks.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+            Self::Single => "single",
+            Self::SpawnBlocking => "spawn-blocking",
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    fn threads(self) -> Result<Threads, LauncherError> {
+        if self != Self::SpawnBlocking {
+            return Ok(Threads::Dedicated);
+        }
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
+            LauncherError::StrategyUnavailable {
+                strategy: self.name(),
+                reason: "it needs a tokio runtime around the launcher's start",
+            }
+        })?;
+        Ok(Threads::Borrowed(Box::new(move |work| {
+            // Nobody waits for it: the launcher's queue tells when it is done.
+            drop(runtime.spawn_blocking(work));
+        })))
+    }
+
+    #[cfg(not(feature = "tokio"))]
+    fn threads(self) -> Result<Threads, LauncherError> {
+        match self {
+            Self::Pool | Self::Single => Ok(Threads::Dedicated),
+            Self::SpawnBlocking => Err(LauncherError::StrategyUnavailable {
+                strategy: self.name(),
+                reason: "this build has no tokio feature",
+            }),
+        }
+    }
 }
 
 /// Called when the event queue turns non-empty. It runs on a thread of the launcher and must not block.
@@ -69,10 +114,10 @@ impl LauncherConfig {
         const AUTOMATIC_MAX: usize = 8;
         match (self.strategy, self.threads) {
             (Strategy::Single, _) => 1,
-            (Strategy::Pool, 0) => std::thread::available_parallelism()
+            (Strategy::Pool | Strategy::SpawnBlocking, 0) => std::thread::available_parallelism()
                 .map_or(2, usize::from)
                 .clamp(2, AUTOMATIC_MAX),
-            (Strategy::Pool, threads) => threads,
+            (Strategy::Pool | Strategy::SpawnBlocking, threads) => threads,
         }
     }
 
@@ -140,9 +185,9 @@ impl Launcher {
             parent: sys::getpid(),
             null,
             close_range: features.close_range,
-            death_signal: true,
+            death_signal: config.strategy != Strategy::SpawnBlocking,
         };
-        let threads = config.thread_count();
+        let threads = (config.thread_count(), config.strategy.threads()?);
         let events = EventQueue::new(config.wake, config.event_delay)
             .map_err(os("create the event timer"))?;
         let watch = Watch::new(events, features.wait_pidfd).map_err(os("create the reaper"))?;

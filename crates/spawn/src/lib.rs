@@ -1,7 +1,86 @@
 //! Process spawning at the speed of the machine.
+//!
+//! A [`Launcher`] takes [`SpawnPlan`]s and reports [`Event`]s. Its dedicated threads create processes with
+//! `clone(CLONE_VM | CLONE_VFORK | CLONE_PIDFD)`: no page table is copied, so the cost of a spawn does not grow with
+//! the memory of this process, nor with its threads, its open descriptors, its children, or the length of `PATH`.
+//! One reaper thread sleeps on the pidfds of all children and reports ends in batches, with resource usage.
+//!
+//! ```
+//! use std::sync::{Arc, mpsc};
+//!
+//! use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, Stdio, TaskEnv, Token};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // The wake-up call comes from a thread of the launcher: hand it on and return.
+//! let (sender, woken) = mpsc::sync_channel(1);
+//! let launcher = Launcher::start(LauncherConfig::new(Arc::new(move || {
+//!     let _ = sender.try_send(());
+//! })))?;
+//!
+//! // Encoded once and shared by all tasks.
+//! let argv = ArgBlock::new(["sh", "-c", "exit $CODE"])?;
+//! let env = EnvBlock::capture();
+//! for code in 0..3 {
+//!     let mut own = TaskEnv::new();
+//!     own.set_display("CODE", code)?;
+//!     let plan = SpawnPlan::new(argv.clone(), env.clone())
+//!         .task_env(own)
+//!         .cwd("/tmp")
+//!         .stdout(Stdio::Inherit);
+//!     launcher.spawn(Token(code), plan);
+//! }
+//!
+//! let mut ended = 0;
+//! let mut events = Vec::new();
+//! while ended < 3 {
+//!     woken.recv()?;
+//!     launcher.drain_events(&mut events);
+//!     for event in events.drain(..) {
+//!         match event {
+//!             Event::Started { token, pid, .. } => println!("{token:?} runs as {pid}"),
+//!             Event::Exited { token, status, usage, .. } => {
+//!                 println!("{token:?}: {status}, {} KiB", usage.max_rss_kib);
+//!                 ended += 1;
+//!             }
+//!             Event::Failed { token, error } => return Err(format!("{token:?}: {error}").into()),
+//!         }
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The ladder
+//!
+//! Which mechanism is used is found out by trying, once per process, and logged: [`Backend`] lists them, best
+//! first. `HQ_SPAWN_BACKEND` or [`LauncherConfig::backend`] forces one. Every plan behaves the same on every rung.
+//!
+//! # Descriptors
+//!
+//! A child inherits standard input, output and error and nothing else, whatever the flags of other descriptors are
+//! (`close_range`; before Linux 5.9, everything that is close-on-exec, which all of this crate is). On the first
+//! rung the child starts on the parent's descriptor table and takes a private copy of the first few entries only:
+//! with thousands of children each of which has a pidfd, copying and closing the table would cost more than the
+//! rest of the spawn.
+//!
+//! # Signals and death
+//!
+//! * Children start with default dispositions and an empty signal mask.
+//! * A plan's parent-death signal is delivered when the *thread* that created the child ends; therefore the
+//!   launcher's threads live as long as it does. Dropping a launcher kills its children in any case.
+//! * A child is signalled by number only while it is known to be unreaped. Its group gets SIGKILL after its end was
+//!   seen and before it is reaped.
+//! * Descendants in other sessions are found when this process adopts orphans (see [`keeper`]), and otherwise when
+//!   their task is killed, by parentage and by [`SpawnPlan::marker`].
+//!
+//! # Limits
+//!
+//! Each running child needs one descriptor in this process: raise `RLIMIT_NOFILE` for many. Linux only.
 
 pub mod keeper;
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod backend;
 mod child;
 mod env;
@@ -19,9 +98,12 @@ mod procfs;
 mod reaper;
 mod resolve;
 mod signal;
+mod spawner;
 mod stack;
 mod sys;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::AsyncLauncher;
 pub use backend::Backend;
 pub use env::{ArgBlock, EnvBlock, TaskEnv};
 pub use error::{LauncherError, PlanError, SpawnError, SpawnErrorKind, Stage};

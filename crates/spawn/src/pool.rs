@@ -1,51 +1,41 @@
-//! Spawner threads: take a request, create the process, hand it to the reaper, try again what may pass.
+//! The queue of requests and the threads that work on it: which request is next, and what is tried again when.
 //!
 //! The threads live as long as their launcher, because the kernel sends a child's parent-death signal when the
 //! *thread* that created it ends. They keep all signals blocked. A failure that is the machine's (no process, no
 //! memory, no descriptor) pauses the pool and lowers the number of threads at work; each success raises it again.
 
-use std::collections::{HashMap, VecDeque};
-use std::ffi::CStr;
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::backend::{self, Backend, Created};
-use crate::error::{SpawnError, Stage};
-use crate::event::{Event, MonotonicNs, Token};
-use crate::keeper;
+use crate::backend::Backend;
+use crate::error::SpawnError;
+use crate::event::{Event, Token};
 use crate::live::{InFlight, Key, Running, Termination};
 use crate::plan::SpawnPlan;
-use crate::prepare::{self, Common, Scratch};
+use crate::prepare::Common;
 use crate::probe::Features;
 use crate::reaper::Watch;
-use crate::resolve::{Resolved, Resolver};
+use crate::resolve::Resolver;
 use crate::signal;
+use crate::spawner::Spawner;
 use crate::stack::ChildStack;
-use crate::sys::{self, WaitFor};
+use crate::sys;
 
 /// First and longest pause after a transient failure. The first is about what a short task takes to end and
 /// give something back, the last keeps a full machine from being hammered.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How often a thread without pidfds looks for its ended children: quickly after it found one, then more slowly.
-const POLL_MIN: Duration = Duration::from_micros(200);
-const POLL_MAX: Duration = Duration::from_millis(5);
-
-/// How long a thread without pidfds waits for its last children once everything was killed.
-const LAST_CHILDREN_LIMIT: Duration = Duration::from_secs(5);
-
 /// One request.
 #[derive(Debug)]
-struct Job {
-    token: Token,
-    plan: SpawnPlan,
+pub(crate) struct Job {
+    pub(crate) token: Token,
+    pub(crate) plan: SpawnPlan,
     /// When it first met a transient failure, and how many there were.
-    trouble: Option<(Instant, u32)>,
+    pub(crate) trouble: Option<(Instant, u32)>,
 }
 
 #[derive(Debug, Default)]
@@ -62,11 +52,28 @@ struct Queue {
     active_max: usize,
     /// Threads that wait for work.
     idle: usize,
+    /// Borrowed threads at work; see [`Threads::Borrowed`].
+    borrowed: usize,
     stop: bool,
 }
 
+/// Runs a closure on some other thread, soon.
+pub(crate) type Lend = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
+
+/// Where the threads come from.
+pub(crate) enum Threads {
+    /// They are the pool's own.
+    Dedicated,
+    /// Each is borrowed while there is work.
+    #[cfg_attr(
+        not(feature = "tokio"),
+        expect(dead_code, reason = "only tokio lends threads")
+    )]
+    Borrowed(Lend),
+}
+
 /// What a thread does next.
-enum Next {
+pub(crate) enum Next {
     Job(Box<Job>, Key),
     /// Look for ended children.
     Poll,
@@ -75,7 +82,7 @@ enum Next {
 
 /// What became of the last request of a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+pub(crate) enum Outcome {
     None,
     Done,
     /// The machine is short of something.
@@ -89,12 +96,13 @@ pub(crate) struct Pool {
     queue: Mutex<Queue>,
     work: Condvar,
     threads: usize,
-    watch: Arc<Watch>,
-    common: Common,
-    resolver: Resolver,
-    backend: Backend,
-    features: Features,
-    transient_limit: Duration,
+    source: Threads,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) common: Common,
+    pub(crate) resolver: Resolver,
+    pub(crate) backend: Backend,
+    pub(crate) features: Features,
+    pub(crate) transient_limit: Duration,
 }
 
 impl Pool {
@@ -103,7 +111,7 @@ impl Pool {
         common: Common,
         backend: Backend,
         features: Features,
-        threads: usize,
+        (threads, source): (usize, Threads),
         transient_limit: Duration,
     ) -> Self {
         let queue = Queue {
@@ -114,6 +122,7 @@ impl Pool {
             queue: Mutex::new(queue),
             work: Condvar::new(),
             threads,
+            source,
             watch,
             common,
             resolver: Resolver::default(),
@@ -125,7 +134,11 @@ impl Pool {
 
     /// Starts the threads. Those that started before a failure are stopped again by the caller's `stop`.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
-        (0..self.threads)
+        let dedicated = match self.source {
+            Threads::Dedicated => self.threads,
+            Threads::Borrowed(_) => 0,
+        };
+        (0..dedicated)
             .map(|index| {
                 let stack = ChildStack::new()?;
                 let pool = Arc::clone(self);
@@ -137,18 +150,47 @@ impl Pool {
     }
 
     /// Queues requests.
-    pub(crate) fn push(&self, requests: impl Iterator<Item = (Token, SpawnPlan)>) {
+    pub(crate) fn push(self: &Arc<Self>, requests: impl Iterator<Item = (Token, SpawnPlan)>) {
+        // Collected first: the iterator is the caller's code and must not run under the lock.
+        let mut new: VecDeque<_> = requests
+            .map(|(token, plan)| Job {
+                token,
+                plan,
+                trouble: None,
+            })
+            .collect();
+        let wanted = new.len();
         let mut queue = self.lock();
-        let before = queue.jobs.len();
-        queue.jobs.extend(requests.map(|(token, plan)| Job {
-            token,
-            plan,
-            trouble: None,
-        }));
-        let wanted = (queue.jobs.len() - before).min(queue.idle);
+        queue.jobs.append(&mut new);
+        let waking = wanted.min(queue.idle);
+        let borrowing = match self.source {
+            Threads::Dedicated => 0,
+            Threads::Borrowed(_) => (wanted - waking).min(self.threads - queue.borrowed),
+        };
+        queue.borrowed += borrowing;
         drop(queue);
-        for _ in 0..wanted {
+        for _ in 0..waking {
             self.work.notify_one();
+        }
+        for _ in 0..borrowing {
+            self.borrow_thread();
+        }
+    }
+
+    fn borrow_thread(self: &Arc<Self>) {
+        if let Threads::Borrowed(run) = &self.source {
+            let pool = Arc::clone(self);
+            run(Box::new(move || {
+                // The thread goes back to its owner with the mask it had.
+                let _blocked = signal::Blocked::all();
+                match ChildStack::new() {
+                    Ok(stack) => Spawner::new(&pool, stack).run(),
+                    Err(error) => {
+                        tracing::error!(%error, "no memory for a child stack");
+                        pool.lock().borrowed -= 1;
+                    }
+                }
+            }));
         }
     }
 
@@ -204,7 +246,7 @@ impl Pool {
     }
 
     /// Waits for the next thing to do, at most `patience`.
-    fn next(
+    pub(crate) fn next(
         &self,
         outcome: Outcome,
         patience: Option<Duration>,
@@ -223,7 +265,13 @@ impl Pool {
                 let key = self.watch.table().begin(job.token, Arc::clone(in_flight));
                 return Next::Job(Box::new(job), key);
             }
-            if queue.stop && queue.jobs.is_empty() && queue.delayed.is_empty() {
+            let nothing_to_do = queue.jobs.is_empty() && queue.delayed.is_empty();
+            if nothing_to_do && queue.stop {
+                return Next::Stop;
+            }
+            // A borrowed thread is given back, unless it still has to wait for its own children.
+            if nothing_to_do && patience.is_none() && matches!(self.source, Threads::Borrowed(_)) {
+                queue.borrowed -= 1;
                 return Next::Stop;
             }
             let next_delayed = queue.delayed.iter().map(|(at, _)| *at).min();
@@ -293,7 +341,8 @@ impl Pool {
         queue.paused_until
     }
 
-    fn delay(&self, job: Job, pause: Duration) {
+    /// Tries a request again after a pause.
+    pub(crate) fn delay(&self, job: Job, pause: Duration) {
         self.lock().delayed.push((Instant::now() + pause, job));
     }
 
@@ -303,13 +352,15 @@ impl Pool {
     }
 }
 
-fn pause(failures: u32) -> Duration {
+/// The pause after so many failures in a row.
+pub(crate) fn pause(failures: u32) -> Duration {
     PAUSE_MIN
         .saturating_mul(1 << failures.min(10))
         .min(PAUSE_MAX)
 }
 
-fn cancelled(token: Token) -> Event {
+/// The last event of a request that never started.
+pub(crate) fn cancelled(token: Token) -> Event {
     Event::Failed {
         token,
         error: SpawnError::cancelled(),
@@ -317,246 +368,8 @@ fn cancelled(token: Token) -> Event {
 }
 
 /// Sends a signal to a child in the table, whose lock is held.
-fn signal_group(child: &Running, signal: i32) {
+pub(crate) fn signal_group(child: &Running, signal: i32) {
     let _ = sys::kill(child.target(), signal);
     // A stopped process would not see the signal before somebody continues it.
     let _ = sys::kill(child.target(), libc::SIGCONT);
-}
-
-/// One spawner thread.
-struct Spawner<'a> {
-    pool: &'a Pool,
-    stack: ChildStack,
-    scratch: Scratch,
-    /// Children without pidfd, which only this thread can wait for.
-    own: HashMap<libc::pid_t, Key>,
-    poll: Duration,
-    in_flight: Arc<InFlight>,
-    /// Pidfds of children that failed before their program ran; see [`InFlight`] for why they are kept a while.
-    failed: Vec<OwnedFd>,
-}
-
-impl<'a> Spawner<'a> {
-    fn new(pool: &'a Pool, stack: ChildStack) -> Self {
-        Self {
-            pool,
-            stack,
-            scratch: Scratch::new(),
-            own: HashMap::new(),
-            poll: POLL_MIN,
-            in_flight: Arc::default(),
-            failed: Vec::new(),
-        }
-    }
-
-    fn run(mut self) {
-        signal::block_all();
-        let mut outcome = Outcome::None;
-        loop {
-            let patience = (!self.own.is_empty()).then_some(self.poll);
-            match self.pool.next(outcome, patience, &self.in_flight) {
-                Next::Job(job, key) => {
-                    outcome = self.launch(*job, key);
-                    // Children must be noticed however long the queue is.
-                    self.reap_own();
-                }
-                Next::Poll => {
-                    outcome = Outcome::None;
-                    self.reap_own();
-                }
-                Next::Stop => break,
-            }
-        }
-        let limit = Instant::now() + LAST_CHILDREN_LIMIT;
-        while !self.own.is_empty() && Instant::now() < limit {
-            self.reap_own();
-            std::thread::sleep(POLL_MAX);
-        }
-    }
-
-    fn launch(&mut self, mut job: Job, key: Key) -> Outcome {
-        let started = sys::monotonic_now();
-        let result = if keeper::is_halted() {
-            Err(SpawnError::cancelled())
-        } else {
-            self.create(&job.plan)
-        };
-        match result {
-            Ok(created) => {
-                self.started(job, key, started, created);
-                Outcome::Done
-            }
-            Err(error) => {
-                let cancel = self.pool.watch.table().abandon(key);
-                self.failed.clear();
-                if cancel {
-                    self.pool.watch.events.push(cancelled(job.token));
-                    return Outcome::Done;
-                }
-                if error.is_transient() {
-                    let (since, times) = job.trouble.unwrap_or_else(|| (Instant::now(), 0));
-                    if since.elapsed() < self.pool.transient_limit {
-                        tracing::debug!(token = job.token.0, %error, "spawn failed for now");
-                        job.trouble = Some((since, times + 1));
-                        self.pool.delay(job, pause(times));
-                        // A busy program file is no reason to hold up others.
-                        return if error.errno == libc::ETXTBSY {
-                            Outcome::Later
-                        } else {
-                            Outcome::Short
-                        };
-                    }
-                }
-                let token = job.token;
-                self.pool.watch.events.push(Event::Failed { token, error });
-                Outcome::Done
-            }
-        }
-    }
-
-    /// The program runs: enters it into the table and has it watched.
-    fn started(&mut self, job: Job, key: Key, started: MonotonicNs, created: Created) {
-        let watch = &self.pool.watch;
-        let Created { pid, pidfd } = created;
-        // Reported before it is watched, so that its end cannot come first.
-        watch.events.push_lazily(Event::Started {
-            token: job.token,
-            pid: pid.unsigned_abs(),
-            at: started,
-        });
-        if pidfd.is_none() {
-            self.own.insert(pid, key);
-        }
-        let child = Running {
-            token: job.token,
-            pid,
-            pidfd,
-            started,
-            leader: job.plan.new_session,
-            marker: job.plan.marker,
-        };
-        let mut table = watch.table();
-        let kill = table.running(key, child);
-        self.failed.clear();
-        if let Some(child) = table.get(key)
-            && let Some(pidfd) = &child.pidfd
-            && let Err(error) = watch.watch(key, pidfd)
-        {
-            // Out of kernel memory or over the user's limit of watches: the child cannot be supervised.
-            tracing::error!(%error, pid, "cannot watch a child; ending it");
-            let _ = sys::kill(child.target(), libc::SIGKILL);
-            let mut ended: Vec<_> = table.take(key).into_iter().collect();
-            drop(table);
-            watch.finish(&mut ended);
-            return;
-        }
-        if let Some(how) = kill {
-            if let Some((child, signal)) = table.terminate(job.token, how, Instant::now()) {
-                signal_group(child, signal);
-            }
-            drop(table);
-            watch.wake_reaper();
-        }
-    }
-
-    /// Creates the process, mending what can be mended at once.
-    fn create(&mut self, plan: &SpawnPlan) -> Result<Created, SpawnError> {
-        /// A missing directory each for the working directory and both outputs, and a moved program.
-        const REPAIRS_MAX: usize = 4;
-        let mut resolved = self.pool.resolver.resolve(plan)?;
-        let mut repairs = 0;
-        loop {
-            let mut error = match self.try_create(plan, &resolved) {
-                Ok(created) => return Ok(created),
-                Err(error) => error,
-            };
-            if error.errno != libc::ENOENT || repairs == REPAIRS_MAX {
-                return Err(error);
-            }
-            repairs += 1;
-            match (&resolved, error.stage) {
-                (Resolved::Found { cached: true, .. }, Stage::Exec) => {
-                    resolved = self.pool.resolver.resolve_again(plan)?;
-                }
-                (_, Stage::Exec) => {
-                    let exists = error.path().is_some_and(|path| in_cwd(plan, path).exists());
-                    error.program_exists = exists;
-                    return Err(error);
-                }
-                (_, Stage::Chdir | Stage::Stdout | Stage::Stderr) if plan.create_dirs => {
-                    create_directory_for(plan, &error)?;
-                }
-                _ => return Err(error),
-            }
-        }
-    }
-
-    fn try_create(&mut self, plan: &SpawnPlan, resolved: &Resolved) -> Result<Created, SpawnError> {
-        let pool = self.pool;
-        let stack = &self.stack;
-        let found: Option<&Arc<CStr>> = match resolved {
-            Resolved::AsGiven => None,
-            Resolved::Found { path, .. } => Some(path),
-        };
-        let share = pool.backend.shares_descriptors();
-        let (in_flight, failed) = (&self.in_flight, &mut self.failed);
-        self.scratch
-            .with_child_plan(plan, found, &pool.common, share, |child| {
-                backend::create(pool.backend, &pool.features, child, stack, in_flight).map_err(
-                    |failure| {
-                        failed.extend(failure.pidfd);
-                        let path = prepare::path_of(failure.stage, plan, found);
-                        SpawnError::new(failure.stage, failure.errno, path)
-                    },
-                )
-            })
-    }
-
-    /// Reaps ended children that have no pidfd.
-    fn reap_own(&mut self) {
-        if self.own.is_empty() {
-            return;
-        }
-        let mut ended = Vec::new();
-        let flags = libc::WNOHANG | libc::WNOWAIT;
-        while let Ok(Some(waited)) = sys::wait(WaitFor::OwnThread, flags) {
-            let key = self.own.remove(&waited.pid);
-            let Some(child) = key.and_then(|key| self.pool.watch.table().take(key)) else {
-                // Not ours to report; taken so that it does not hide the others.
-                let _ = sys::wait(WaitFor::Pid(waited.pid), libc::WNOHANG);
-                continue;
-            };
-            ended.push(child);
-            self.pool.watch.finish(&mut ended);
-            self.poll = POLL_MIN;
-        }
-        self.poll = (self.poll * 2).min(POLL_MAX);
-    }
-}
-
-/// A path of the task as seen from here.
-fn in_cwd(plan: &SpawnPlan, path: &Path) -> PathBuf {
-    plan.cwd
-        .as_ref()
-        .map_or_else(|| path.to_path_buf(), |cwd| cwd.join(path))
-}
-
-/// Creates the directory whose absence made a step fail.
-fn create_directory_for(plan: &SpawnPlan, failed: &SpawnError) -> Result<(), SpawnError> {
-    let directory = match (failed.stage, failed.path()) {
-        (Stage::Chdir, Some(path)) => path.to_path_buf(),
-        (_, Some(path)) => {
-            let path = in_cwd(plan, path);
-            path.parent().map(Path::to_path_buf).unwrap_or(path)
-        }
-        (_, None) => return Err(failed.clone()),
-    };
-    // A dangling symbolic link, say: creating the directory would not help.
-    if directory.is_dir() {
-        return Err(failed.clone());
-    }
-    std::fs::create_dir_all(&directory).map_err(|error| {
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        SpawnError::new(Stage::CreateDir, errno, Some(directory))
-    })
 }

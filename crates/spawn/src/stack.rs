@@ -50,6 +50,14 @@ impl ChildStack {
         Ok(stack)
     }
 
+    /// Usable bytes.
+    pub(crate) const SIZE: usize = STACK_BYTES;
+
+    /// The lowest usable address.
+    pub(crate) const fn bottom(&self) -> *mut libc::c_void {
+        self.base.wrapping_byte_add(GUARD_BYTES)
+    }
+
     /// The address one past the highest byte, aligned for every ABI; stacks grow down from it.
     pub(crate) const fn top(&self) -> *mut libc::c_void {
         self.base.wrapping_byte_add(GUARD_BYTES + STACK_BYTES)

@@ -30,13 +30,6 @@ pub(super) fn spawn(
     pidfd: Pidfd,
     in_flight: &InFlight,
 ) -> Result<Created, Failure> {
-    let mut flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    if pidfd == Pidfd::Yes {
-        flags |= libc::CLONE_PIDFD;
-    }
-    if matches!(child.descriptors, Descriptors::UnshareFrom(_)) {
-        flags |= libc::CLONE_FILES;
-    }
     in_flight.0.store(-1, Ordering::Release);
     // SAFETY: the stack is mapped, private to this thread and not in use, because the thread slept through the
     // life of every earlier child on it. `child_main` gets the ChildPlan it expects, which stays borrowed until
@@ -46,7 +39,7 @@ pub(super) fn spawn(
         libc::clone(
             child_main,
             stack.top(),
-            flags,
+            flags(child, pidfd) | libc::SIGCHLD,
             ptr::from_mut(child).cast(),
             in_flight.0.as_ptr(),
         )
@@ -54,6 +47,27 @@ pub(super) fn spawn(
     if pid < 0 {
         return Err(Failure::new(Stage::Clone, sys::errno()));
     }
+    collect(child, pid, in_flight)
+}
+
+/// The flags of the clone, without the signal that the child sends when it ends.
+pub(super) fn flags(child: &ChildPlan<'_>, pidfd: Pidfd) -> libc::c_int {
+    let mut flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    if pidfd == Pidfd::Yes {
+        flags |= libc::CLONE_PIDFD;
+    }
+    if matches!(child.descriptors, Descriptors::UnshareFrom(_)) {
+        flags |= libc::CLONE_FILES;
+    }
+    flags
+}
+
+/// After the clone has returned: takes over the pidfd and reaps a child that has failed.
+pub(super) fn collect(
+    child: &ChildPlan<'_>,
+    pid: libc::pid_t,
+    in_flight: &InFlight,
+) -> Result<Created, Failure> {
     let fd = in_flight.0.load(Ordering::Acquire);
     let pidfd = (fd >= 0).then(|| {
         // SAFETY: the kernel has just installed this descriptor, and nobody else knows of it.

@@ -2,11 +2,12 @@
 //! runs alone in there.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_spawn::{Backend, SpawnErrorKind, Stdio, Termination};
+use hq_spawn::{Backend, SpawnErrorKind, Stage, Stdio, Termination};
 
 use crate::harness::{End, Rig, command, eventually, sh};
 
@@ -276,5 +277,50 @@ fn a_descriptor_that_is_not_close_on_exec_is_not_inherited() {
                 );
             }
         }
+    });
+}
+
+/// A new version 2 control group, if this user may make one.
+fn control_group() -> Option<std::path::PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let root = mounts.lines().find_map(|line| {
+        let fields: Vec<_> = line.split(' ').collect();
+        (fields[2] == "cgroup2").then(|| std::path::PathBuf::from(fields[1]))
+    })?;
+    let group = root.join(format!("hq-spawn-test-{}", std::process::id()));
+    fs::create_dir(&group).ok()?;
+    Some(group)
+}
+
+#[test]
+fn a_child_starts_in_its_control_group() {
+    let name = "isolated::a_child_starts_in_its_control_group";
+    alone(name, &[], || {
+        let Some(group) = control_group() else {
+            eprintln!("skipped: this user cannot create control groups");
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let directory = Arc::new(OwnedFd::from(fs::File::open(&group).unwrap()));
+        for backend in Backend::ALL {
+            let mut rig = Rig::new(backend);
+            let plan = |program: &str| {
+                command(&[program, "/proc/self/cgroup"])
+                    .cgroup(Arc::clone(&directory))
+                    .stdout(Stdio::File { path: out.clone() })
+            };
+            rig.succeed(plan("cat"));
+            let text = fs::read_to_string(&out).unwrap();
+            let name = group.file_name().unwrap().to_str().unwrap();
+            let line = text.lines().find(|line| line.starts_with("0::")).unwrap();
+            assert!(line.ends_with(name), "{backend:?}: {text}");
+            // Later steps fail as usual.
+            assert_eq!(rig.fail(plan("/no/such")).stage, Stage::Exec);
+            let wrong = Arc::new(OwnedFd::from(fs::File::open(dir.path()).unwrap()));
+            let error = rig.fail(command(&["true"]).cgroup(wrong));
+            assert_eq!((error.stage, error.errno), (Stage::Cgroup, libc::ENOENT));
+        }
+        eventually("the group is empty", || fs::remove_dir(&group).ok());
     });
 }

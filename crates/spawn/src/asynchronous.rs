@@ -1,0 +1,103 @@
+//! The launcher for async code: events as something to await. Needs the feature `tokio`.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::error::LauncherError;
+use crate::event::Event;
+use crate::launcher::{Launcher, LauncherConfig};
+
+/// A [`Launcher`] whose events can be awaited.
+///
+/// Spawning, terminating and the rest are those of the launcher, which it dereferences to: none of them blocks.
+/// Dropping it kills what is left and may take a moment; do that outside of a runtime's worker threads, or after
+/// the last event.
+pub struct AsyncLauncher {
+    launcher: Launcher,
+    woken: Arc<Notify>,
+}
+
+impl AsyncLauncher {
+    /// Starts the threads. The wake-up call of `config` is replaced.
+    ///
+    /// # Errors
+    ///
+    /// As [`Launcher::start`].
+    pub fn start(mut config: LauncherConfig) -> Result<Self, LauncherError> {
+        let woken = Arc::new(Notify::new());
+        let notify = Arc::clone(&woken);
+        config.wake = Arc::new(move || notify.notify_one());
+        Ok(Self {
+            launcher: Launcher::start(config)?,
+            woken,
+        })
+    }
+
+    /// Waits until there are events and moves them to the end of `into`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: events are moved in one step at the end, and stay in the launcher until then. Call it from one task
+    /// at a time; of several callers only one is woken.
+    pub async fn events(&self, into: &mut Vec<Event>) {
+        let before = into.len();
+        loop {
+            self.launcher.drain_events(into);
+            if into.len() > before {
+                return;
+            }
+            self.woken.notified().await;
+        }
+    }
+}
+
+impl Deref for AsyncLauncher {
+    type Target = Launcher;
+
+    fn deref(&self) -> &Launcher {
+        &self.launcher
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ArgBlock, EnvBlock, SpawnPlan, Strategy, Token};
+
+    #[test]
+    fn events_can_be_awaited_with_every_strategy() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            for strategy in [Strategy::Pool, Strategy::Single, Strategy::SpawnBlocking] {
+                let mut config = LauncherConfig::new(Arc::new(|| {}));
+                config.strategy = strategy;
+                let launcher = AsyncLauncher::start(config).unwrap();
+                let argv = ArgBlock::new(["true"]).unwrap();
+                let plan = SpawnPlan::new(argv, EnvBlock::capture());
+                launcher.spawn_batch((0..100).map(|token| (Token(token), plan.clone())));
+                let mut events = Vec::new();
+                while events.len() < 200 {
+                    launcher.events(&mut events).await;
+                }
+                assert!(
+                    !events
+                        .iter()
+                        .any(|event| matches!(event, Event::Failed { .. }))
+                );
+                assert_eq!(launcher.pending(), 0);
+            }
+        });
+    }
+
+    #[test]
+    fn spawn_blocking_needs_a_runtime() {
+        let mut config = LauncherConfig::new(Arc::new(|| {}));
+        config.strategy = Strategy::SpawnBlocking;
+        let error = Launcher::start(config).err().unwrap().to_string();
+        assert!(error.contains("spawn-blocking"), "{error}");
+    }
+}

@@ -1,0 +1,140 @@
+//! `clone3`, for children that start inside a control group.
+//!
+//! Only `clone3` has `CLONE_INTO_CGROUP` (Linux 5.7): the child is never outside the group, and no lock of the whole
+//! control group tree is taken for a move. The C library has no function for it that starts on a new stack, and one
+//! that returned on the parent's would return twice; hence a few instructions of assembly. See clone(2).
+#![expect(unsafe_code, reason = "clone3")]
+
+use super::{Created, Failure, Pidfd, clone_vfork};
+use crate::child::ChildPlan;
+use crate::live::InFlight;
+use crate::stack::ChildStack;
+
+/// Creates the process in its control group. Falls back to a clone whose child moves itself.
+pub(super) fn spawn(
+    child: &mut ChildPlan<'_>,
+    stack: &ChildStack,
+    in_flight: &InFlight,
+) -> Result<Created, Failure> {
+    match into_cgroup(child, stack, in_flight) {
+        // Missing, filtered, not permitted, not a control group: the child that moves itself works or names it.
+        Err(failure)
+            if failure.stage == crate::error::Stage::Clone
+                && !matches!(
+                    failure.errno,
+                    libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE
+                ) =>
+        {
+            clone_vfork::spawn(child, stack, Pidfd::Yes, in_flight)
+        }
+        result => result,
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn into_cgroup(_: &mut ChildPlan<'_>, _: &ChildStack, _: &InFlight) -> Result<Created, Failure> {
+    Err(Failure::new(crate::error::Stage::Clone, libc::ENOSYS))
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn into_cgroup(
+    child: &mut ChildPlan<'_>,
+    stack: &ChildStack,
+    in_flight: &InFlight,
+) -> Result<Created, Failure> {
+    use std::sync::atomic::Ordering;
+
+    /// From the kernel's `sched.h`; the C library's type for flags is too small for it.
+    const CLONE_INTO_CGROUP: u64 = 1 << 33;
+
+    in_flight.0.store(-1, Ordering::Release);
+    let cgroup = std::mem::replace(&mut child.cgroup, -1);
+    let arguments = libc::clone_args {
+        flags: u64::from(clone_vfork::flags(child, Pidfd::Yes).unsigned_abs()) | CLONE_INTO_CGROUP,
+        pidfd: in_flight.0.as_ptr() as u64,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: u64::from(libc::SIGCHLD.unsigned_abs()),
+        stack: stack.bottom() as u64,
+        stack_size: ChildStack::SIZE as u64,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: u64::from(cgroup.unsigned_abs()),
+    };
+    let plan: *mut ChildPlan<'_> = child;
+    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread slept through the
+    // life of every earlier child on it. The plan stays borrowed until this returns, and by then the child has
+    // left this address space. The kernel writes the pidfd to `in_flight`, whose memory is that of an int.
+    let result = unsafe { clone3(&arguments, plan.cast()) };
+    if result < 0 {
+        child.cgroup = cgroup;
+        let errno = i32::try_from(-result).unwrap_or(libc::EIO);
+        return Err(Failure::new(crate::error::Stage::Clone, errno));
+    }
+    let pid = libc::pid_t::try_from(result).unwrap_or(0);
+    clone_vfork::collect(child, pid, in_flight)
+}
+
+/// The system call. In the child it continues with `child_main(plan)` on the new stack and never comes back; in the
+/// parent it answers with the child's id or a negative errno.
+///
+/// # Safety
+///
+/// `arguments` name a stack that nobody uses, and `plan` is what `child_main` expects; both stay valid until the
+/// child has executed its program or ended.
+#[cfg(target_arch = "x86_64")]
+unsafe fn clone3(arguments: &libc::clone_args, plan: *mut libc::c_void) -> libc::c_long {
+    let result: libc::c_long;
+    // SAFETY: in the parent these are a system call and a branch; what the call clobbers is declared. The child
+    // has a copy of the registers, a fresh 16-byte aligned stack, and calls a function that does not return.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r13",
+            "call r12",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") arguments,
+            in("rsi") size_of::<libc::clone_args>(),
+            in("r12") crate::child::child_main as extern "C" fn(*mut libc::c_void) -> libc::c_int,
+            in("r13") plan,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// As for x86-64.
+///
+/// # Safety
+///
+/// As for x86-64.
+#[cfg(target_arch = "aarch64")]
+unsafe fn clone3(arguments: &libc::clone_args, plan: *mut libc::c_void) -> libc::c_long {
+    let result: libc::c_long;
+    // SAFETY: in the parent these are a system call and a branch. The child has a copy of the registers, a fresh
+    // 16-byte aligned stack, and calls a function that does not return.
+    unsafe {
+        core::arch::asm!(
+            "svc #0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, x21",
+            "blr x20",
+            "brk #1",
+            "2:",
+            inlateout("x0") arguments => result,
+            in("x1") size_of::<libc::clone_args>(),
+            in("x8") libc::SYS_clone3,
+            in("x20") crate::child::child_main as extern "C" fn(*mut libc::c_void) -> libc::c_int,
+            in("x21") plan,
+        );
+    }
+    result
+}

@@ -1,0 +1,269 @@
+//! One spawner thread: create the process, mend what can be mended at once, hand it to the reaper.
+//!
+//! It owns what is used again for every spawn: the child's stack and the buffers. It knows nothing of queueing.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::backend::{self, Created};
+use crate::error::{SpawnError, Stage};
+use crate::event::{Event, MonotonicNs};
+use crate::keeper;
+use crate::live::{InFlight, Key, Running};
+use crate::plan::SpawnPlan;
+use crate::pool::{self, Job, Next, Outcome, Pool};
+use crate::prepare::{self, Scratch};
+use crate::resolve::Resolved;
+use crate::signal;
+use crate::stack::ChildStack;
+use crate::sys::{self, WaitFor};
+
+/// How often a thread without pidfds looks for its ended children: quickly after it found one, then more slowly.
+const POLL_MIN: Duration = Duration::from_micros(200);
+const POLL_MAX: Duration = Duration::from_millis(5);
+
+/// How long a thread without pidfds waits for its last children once everything was killed.
+const LAST_CHILDREN_LIMIT: Duration = Duration::from_secs(5);
+
+/// One spawner thread.
+pub(crate) struct Spawner<'a> {
+    pool: &'a Pool,
+    stack: ChildStack,
+    scratch: Scratch,
+    /// Children without pidfd, which only this thread can wait for.
+    own: HashMap<libc::pid_t, Key>,
+    poll: Duration,
+    in_flight: Arc<InFlight>,
+    /// Pidfds of children that failed before their program ran; see [`InFlight`] for why they are kept a while.
+    failed: Vec<OwnedFd>,
+}
+
+impl<'a> Spawner<'a> {
+    pub(crate) fn new(pool: &'a Pool, stack: ChildStack) -> Self {
+        Self {
+            pool,
+            stack,
+            scratch: Scratch::new(),
+            own: HashMap::new(),
+            poll: POLL_MIN,
+            in_flight: Arc::default(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// The thread's life, until the pool has nothing for it any more.
+    pub(crate) fn run(mut self) {
+        signal::block_all();
+        let mut outcome = Outcome::None;
+        loop {
+            let patience = (!self.own.is_empty()).then_some(self.poll);
+            match self.pool.next(outcome, patience, &self.in_flight) {
+                Next::Job(job, key) => {
+                    outcome = self.launch(*job, key);
+                    // Children must be noticed however long the queue is.
+                    self.reap_own();
+                }
+                Next::Poll => {
+                    outcome = Outcome::None;
+                    self.reap_own();
+                }
+                Next::Stop => break,
+            }
+        }
+        let limit = Instant::now() + LAST_CHILDREN_LIMIT;
+        while !self.own.is_empty() && Instant::now() < limit {
+            self.reap_own();
+            std::thread::sleep(POLL_MAX);
+        }
+    }
+
+    fn launch(&mut self, mut job: Job, key: Key) -> Outcome {
+        let started = sys::monotonic_now();
+        let result = if keeper::is_halted() {
+            Err(SpawnError::cancelled())
+        } else {
+            self.create(&job.plan)
+        };
+        match result {
+            Ok(created) => {
+                self.started(job, key, started, created);
+                Outcome::Done
+            }
+            Err(error) => {
+                let cancel = self.pool.watch.table().abandon(key);
+                self.failed.clear();
+                if cancel {
+                    self.pool.watch.events.push(pool::cancelled(job.token));
+                    return Outcome::Done;
+                }
+                if error.is_transient() {
+                    let (since, times) = job.trouble.unwrap_or_else(|| (Instant::now(), 0));
+                    if since.elapsed() < self.pool.transient_limit {
+                        tracing::debug!(token = job.token.0, %error, "spawn failed for now");
+                        job.trouble = Some((since, times + 1));
+                        self.pool.delay(job, pool::pause(times));
+                        // A busy program file is no reason to hold up others.
+                        return if error.errno == libc::ETXTBSY {
+                            Outcome::Later
+                        } else {
+                            Outcome::Short
+                        };
+                    }
+                }
+                let token = job.token;
+                self.pool.watch.events.push(Event::Failed { token, error });
+                Outcome::Done
+            }
+        }
+    }
+
+    /// The program runs: enters it into the table and has it watched.
+    fn started(&mut self, job: Job, key: Key, started: MonotonicNs, created: Created) {
+        let watch = &self.pool.watch;
+        let Created { pid, pidfd } = created;
+        // Reported before it is watched, so that its end cannot come first.
+        watch.events.push_lazily(Event::Started {
+            token: job.token,
+            pid: pid.unsigned_abs(),
+            at: started,
+        });
+        if pidfd.is_none() {
+            self.own.insert(pid, key);
+        }
+        let child = Running {
+            token: job.token,
+            pid,
+            pidfd,
+            started,
+            leader: job.plan.new_session,
+            marker: job.plan.marker,
+        };
+        let mut table = watch.table();
+        let kill = table.running(key, child);
+        self.failed.clear();
+        if let Some(child) = table.get(key)
+            && let Some(pidfd) = &child.pidfd
+            && let Err(error) = watch.watch(key, pidfd)
+        {
+            // Out of kernel memory or over the user's limit of watches: the child cannot be supervised.
+            tracing::error!(%error, pid, "cannot watch a child; ending it");
+            let _ = sys::kill(child.target(), libc::SIGKILL);
+            let mut ended: Vec<_> = table.take(key).into_iter().collect();
+            drop(table);
+            watch.finish(&mut ended);
+            return;
+        }
+        if let Some(how) = kill {
+            if let Some((child, signal)) = table.terminate(job.token, how, Instant::now()) {
+                pool::signal_group(child, signal);
+            }
+            drop(table);
+            watch.wake_reaper();
+        }
+    }
+
+    /// Creates the process, mending what can be mended at once.
+    fn create(&mut self, plan: &SpawnPlan) -> Result<Created, SpawnError> {
+        /// A missing directory each for the working directory and both outputs, and a moved program.
+        const REPAIRS_MAX: usize = 4;
+        let mut resolved = self.pool.resolver.resolve(plan)?;
+        let mut repairs = 0;
+        loop {
+            let mut error = match self.try_create(plan, &resolved) {
+                Ok(created) => return Ok(created),
+                Err(error) => error,
+            };
+            if error.errno != libc::ENOENT || repairs == REPAIRS_MAX {
+                return Err(error);
+            }
+            repairs += 1;
+            match (&resolved, error.stage) {
+                (Resolved::Found { cached: true, .. }, Stage::Exec) => {
+                    resolved = self.pool.resolver.resolve_again(plan)?;
+                }
+                (_, Stage::Exec) => {
+                    let exists = error.path().is_some_and(|path| in_cwd(plan, path).exists());
+                    error.program_exists = exists;
+                    return Err(error);
+                }
+                (_, Stage::Chdir | Stage::Stdout | Stage::Stderr) if plan.create_dirs => {
+                    create_directory_for(plan, &error)?;
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
+    fn try_create(&mut self, plan: &SpawnPlan, resolved: &Resolved) -> Result<Created, SpawnError> {
+        let pool = self.pool;
+        let stack = &self.stack;
+        let found: Option<&Arc<CStr>> = match resolved {
+            Resolved::AsGiven => None,
+            Resolved::Found { path, .. } => Some(path),
+        };
+        let share = pool.backend.shares_descriptors();
+        let (in_flight, failed) = (&self.in_flight, &mut self.failed);
+        self.scratch
+            .with_child_plan(plan, found, &pool.common, share, |child| {
+                backend::create(pool.backend, &pool.features, child, stack, in_flight).map_err(
+                    |failure| {
+                        failed.extend(failure.pidfd);
+                        let path = prepare::path_of(failure.stage, plan, found);
+                        SpawnError::new(failure.stage, failure.errno, path)
+                    },
+                )
+            })
+    }
+
+    /// Reaps ended children that have no pidfd.
+    fn reap_own(&mut self) {
+        if self.own.is_empty() {
+            return;
+        }
+        let mut ended = Vec::new();
+        let flags = libc::WNOHANG | libc::WNOWAIT;
+        while let Ok(Some(waited)) = sys::wait(WaitFor::OwnThread, flags) {
+            let key = self.own.remove(&waited.pid);
+            let Some(child) = key.and_then(|key| self.pool.watch.table().take(key)) else {
+                // Not ours to report; taken so that it does not hide the others.
+                let _ = sys::wait(WaitFor::Pid(waited.pid), libc::WNOHANG);
+                continue;
+            };
+            ended.push(child);
+            self.pool.watch.finish(&mut ended);
+            self.poll = POLL_MIN;
+        }
+        self.poll = (self.poll * 2).min(POLL_MAX);
+    }
+}
+
+/// A path of the task as seen from here.
+fn in_cwd(plan: &SpawnPlan, path: &Path) -> PathBuf {
+    plan.cwd
+        .as_ref()
+        .map_or_else(|| path.to_path_buf(), |cwd| cwd.join(path))
+}
+
+/// Creates the directory whose absence made a step fail.
+fn create_directory_for(plan: &SpawnPlan, failed: &SpawnError) -> Result<(), SpawnError> {
+    let directory = match (failed.stage, failed.path()) {
+        (Stage::Chdir, Some(path)) => path.to_path_buf(),
+        (_, Some(path)) => {
+            let path = in_cwd(plan, path);
+            path.parent().map(Path::to_path_buf).unwrap_or(path)
+        }
+        (_, None) => return Err(failed.clone()),
+    };
+    // A dangling symbolic link, say: creating the directory would not help.
+    if directory.is_dir() {
+        return Err(failed.clone());
+    }
+    std::fs::create_dir_all(&directory).map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        SpawnError::new(Stage::CreateDir, errno, Some(directory))
+    })
+}
