@@ -110,10 +110,14 @@ impl ServerState {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let heartbeat = self.heartbeats.first().map(|(time, _)| *time);
-        [heartbeat, self.watches.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            heartbeat,
+            self.watches.next_deadline(),
+            self.agenda.rebalance_at(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// All jobs that are not forgotten.
