@@ -8,13 +8,12 @@
 //! `cargo bench -p hq-spawn --bench ceiling -- [rounds [processes per round [threads]]]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Instant;
+#[path = "support/common.rs"]
+mod common;
 
-use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, Token};
+use std::path::Path;
+
+use common::{Bench, compile, median, run_c};
 
 fn main() {
     let numbers: Vec<usize> = std::env::args()
@@ -41,7 +40,7 @@ fn compare(c_loop: &Path, program: &Path, rounds: usize, count: usize, threads: 
     let mut slots = Vec::new();
     let mut theirs = Vec::new();
     for _ in 0..rounds {
-        theirs.push(run_c(c_loop, program, count, threads));
+        theirs.push(run_c(c_loop, program, count, threads, &launcher.env));
         queued.push(launcher.run(program, count, count));
         slots.push(launcher.run(program, count, threads));
     }
@@ -56,84 +55,4 @@ fn compare(c_loop: &Path, program: &Path, rounds: usize, count: usize, threads: 
             rate(seconds)
         );
     }
-}
-
-struct Bench {
-    launcher: Launcher,
-    woken: Receiver<()>,
-    env: EnvBlock,
-}
-
-impl Bench {
-    fn new(threads: usize) -> Self {
-        let (sender, woken) = sync_channel(1);
-        let mut config = LauncherConfig::new(Arc::new(move || {
-            // A full channel means that the consumer will look anyway.
-            let _ = sender.try_send(());
-        }));
-        config.threads = threads;
-        Self {
-            launcher: Launcher::start(config).expect("a launcher"),
-            woken,
-            env: EnvBlock::capture(),
-        }
-    }
-
-    /// Seconds for `count` processes, at most `window` requested at a time.
-    fn run(&mut self, program: &Path, count: usize, window: usize) -> f64 {
-        let argv = ArgBlock::new([program]).expect("a valid path");
-        let begin = Instant::now();
-        let mut plans = (0..count as u64).map(|token| {
-            let plan = SpawnPlan::new(argv.clone(), self.env.clone());
-            (Token(token), plan)
-        });
-        self.launcher.spawn_batch(plans.by_ref().take(window));
-        let mut ended = 0;
-        let mut events = Vec::new();
-        while ended < count {
-            self.woken.recv().expect("the launcher holds the sender");
-            self.launcher.drain_events(&mut events);
-            let before = ended;
-            for event in events.drain(..) {
-                match event {
-                    Event::Started { .. } => {}
-                    Event::Exited { .. } => ended += 1,
-                    Event::Failed { error, .. } => panic!("{error}"),
-                }
-            }
-            self.launcher
-                .spawn_batch(plans.by_ref().take(ended - before));
-        }
-        begin.elapsed().as_secs_f64()
-    }
-}
-
-fn run_c(c_loop: &Path, program: &Path, count: usize, threads: usize) -> f64 {
-    let output = Command::new(c_loop)
-        .arg(program)
-        .args([count.to_string(), threads.to_string()])
-        .output()
-        .expect("the compiled loop");
-    let text = String::from_utf8(output.stdout).expect("a number");
-    text.trim().parse().expect("a number")
-}
-
-fn compile(directory: &Path, name: &str, flags: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("benches")
-        .join(format!("{name}.c"));
-    let program = directory.join(name);
-    let status = Command::new("cc")
-        .args(flags)
-        .arg("-o")
-        .args([&program, &source])
-        .status()
-        .expect("a C compiler named cc");
-    assert!(status.success(), "cannot compile {}", source.display());
-    program
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -1,0 +1,149 @@
+//! Question: does the cost of a spawn grow with what the parent has? Each burden alone, against the same launcher
+//! without it, in turns: resident memory, threads, open descriptors, other live children, environment variables.
+//!
+//! What the kernel spends on copying a large environment into the child is not ours: that burden is compared with
+//! the C loop that carries the same environment, so its figure is a ratio of two ratios.
+//!
+//! `cargo bench -p hq-spawn --bench scaling -- [rounds [processes per round [GiB]]]`
+#![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
+
+#[path = "support/common.rs"]
+mod common;
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use common::{Bench, compile, median, run_c};
+use hq_spawn::{ArgBlock, Event, SpawnPlan, Token};
+
+/// As many as the acceptance of the design asks for.
+const THREADS: usize = 512;
+const CHILDREN: u64 = 5000;
+const DESCRIPTORS: usize = 5000;
+const VARIABLES: usize = 500;
+
+fn main() {
+    let numbers: Vec<usize> = std::env::args()
+        .skip(1)
+        .filter_map(|arg| arg.parse().ok())
+        .collect();
+    let rounds = numbers.first().copied().unwrap_or(7);
+    let count = numbers.get(1).copied().unwrap_or(1000);
+    let gib = numbers.get(2).copied().unwrap_or(4);
+    let mut measure = Measure {
+        bench: Bench::new(2),
+        rounds,
+        count,
+    };
+    measure.burden(&format!("{gib} GiB resident"), || vec![1_u8; gib << 30]);
+    measure.burden(&format!("{THREADS} threads"), threads);
+    measure.burden(&format!("{DESCRIPTORS} descriptors"), || {
+        (0..DESCRIPTORS)
+            .map(|_| File::open("/dev/null").expect("a descriptor; raise the limit with ulimit -n"))
+            .collect::<Vec<_>>()
+    });
+    measure.burden(&format!("{CHILDREN} live children"), children);
+    measure.environment();
+}
+
+struct Measure {
+    bench: Bench,
+    rounds: usize,
+    count: usize,
+}
+
+impl Measure {
+    fn burden<T>(&mut self, name: &str, make: impl Fn() -> T) {
+        let (mut without, mut with) = (Vec::new(), Vec::new());
+        let program = Path::new("/bin/true");
+        for _ in 0..self.rounds {
+            without.push(self.bench.run(program, self.count, self.count));
+            let burden = make();
+            with.push(self.bench.run(program, self.count, self.count));
+            drop(burden);
+        }
+        self.report(name, median(without), median(with));
+    }
+
+    fn report(&self, name: &str, without: f64, with: f64) {
+        let rate = |seconds: f64| self.count as f64 / seconds;
+        println!(
+            "{name:24} without {:6.0}/s, with {:6.0}/s, ratio {:.3}",
+            rate(without),
+            rate(with),
+            without / with
+        );
+    }
+
+    fn environment(&mut self) {
+        let directory =
+            std::env::temp_dir().join(format!("hq-spawn-scaling-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory for the compiled program");
+        let c_loop = compile(&directory, "loop", &["-O2", "-pthread"]);
+        let program = Path::new("/bin/true");
+        let small = self.bench.env.clone();
+        let large = small
+            .overlay((0..VARIABLES).map(|index| {
+                let name = format!("HQ_SPAWN_BENCH_{index}");
+                (name.into(), "a value of usual length".into())
+            }))
+            .expect("valid names");
+        let mut seconds: [Vec<f64>; 4] = Default::default();
+        for _ in 0..self.rounds {
+            for (index, env) in [&small, &large].into_iter().enumerate() {
+                seconds[index].push(run_c(&c_loop, program, self.count, 2, env));
+                self.bench.env = env.clone();
+                seconds[2 + index].push(self.bench.run(program, self.count, self.count));
+            }
+        }
+        self.bench.env = small;
+        let [c_small, c_large, our_small, our_large] = seconds.map(median);
+        self.report("C loop, more variables", c_small, c_large);
+        self.report(&format!("{VARIABLES} more variables"), our_small, our_large);
+        println!(
+            "  beyond the C loop       ratio {:.3}",
+            (our_small / our_large) / (c_small / c_large)
+        );
+        std::fs::remove_dir_all(&directory).expect("the directory made above");
+    }
+}
+
+/// Threads that sleep until the value is dropped.
+fn threads() -> impl Sized {
+    (0..THREADS)
+        .map(|_| {
+            let (sender, receiver) = channel::<()>();
+            std::thread::spawn(move || receiver.recv());
+            sender
+        })
+        .collect::<Vec<_>>()
+}
+
+/// Children that sleep until the value is dropped. In a launcher of its own: only the process is shared.
+fn children() -> Bench {
+    let bench = Bench::new(2);
+    let argv = ArgBlock::new(["/bin/sleep", "1000"]).expect("valid");
+    let plan = SpawnPlan::new(argv, bench.env.clone());
+    bench
+        .launcher
+        .spawn_batch((0..CHILDREN).map(|token| (Token(token), plan.clone())));
+    let mut started = Vec::new();
+    while (started.len() as u64) < CHILDREN {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        bench.launcher.drain_events(&mut started);
+    }
+    // They run, but most are still being linked; wait until the last one sleeps.
+    for event in started {
+        if let Event::Started { pid, .. } = event {
+            while !sleeps(pid) {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+    }
+    bench
+}
+
+fn sleeps(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|text| text.contains(") S "))
+}

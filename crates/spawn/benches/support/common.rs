@@ -1,0 +1,101 @@
+//! What the benchmarks share: a launcher with a blocking consumer, and the C programs to compare with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Instant;
+
+use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, Token};
+
+/// A launcher with a blocking consumer.
+pub(crate) struct Bench {
+    pub(crate) launcher: Launcher,
+    woken: Receiver<()>,
+    pub(crate) env: EnvBlock,
+}
+
+impl Bench {
+    /// A launcher with this many threads; its tasks get this process's environment.
+    pub(crate) fn new(threads: usize) -> Self {
+        let (sender, woken) = sync_channel(1);
+        let mut config = LauncherConfig::new(Arc::new(move || {
+            // A full channel means that the consumer will look anyway.
+            let _ = sender.try_send(());
+        }));
+        config.threads = threads;
+        Self {
+            launcher: Launcher::start(config).expect("a launcher"),
+            woken,
+            env: EnvBlock::capture(),
+        }
+    }
+
+    /// Seconds for `count` processes, at most `window` requested at a time.
+    pub(crate) fn run(&mut self, program: &Path, count: usize, window: usize) -> f64 {
+        let argv = ArgBlock::new([program]).expect("a valid path");
+        let begin = Instant::now();
+        let mut plans = (0..count as u64).map(|token| {
+            let plan = SpawnPlan::new(argv.clone(), self.env.clone());
+            (Token(token), plan)
+        });
+        self.launcher.spawn_batch(plans.by_ref().take(window));
+        let mut ended = 0;
+        let mut events = Vec::new();
+        while ended < count {
+            self.woken.recv().expect("the launcher holds the sender");
+            self.launcher.drain_events(&mut events);
+            let before = ended;
+            for event in events.drain(..) {
+                match event {
+                    Event::Started { .. } => {}
+                    Event::Exited { .. } => ended += 1,
+                    Event::Failed { error, .. } => panic!("{error}"),
+                }
+            }
+            self.launcher
+                .spawn_batch(plans.by_ref().take(ended - before));
+        }
+        begin.elapsed().as_secs_f64()
+    }
+}
+
+/// Seconds of the C loop for `count` processes in this environment.
+pub(crate) fn run_c(
+    c_loop: &Path,
+    program: &Path,
+    count: usize,
+    threads: usize,
+    env: &EnvBlock,
+) -> f64 {
+    let output = Command::new(c_loop)
+        .env_clear()
+        .envs(env.iter())
+        .arg(program)
+        .args([count.to_string(), threads.to_string()])
+        .output()
+        .expect("the compiled loop");
+    let text = String::from_utf8(output.stdout).expect("a number");
+    text.trim().parse().expect("a number")
+}
+
+/// Compiles one of the C sources of this directory.
+pub(crate) fn compile(directory: &Path, name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("benches")
+        .join(format!("{name}.c"));
+    let program = directory.join(name);
+    let status = Command::new("cc")
+        .args(flags)
+        .arg("-o")
+        .args([&program, &source])
+        .status()
+        .expect("a C compiler named cc");
+    assert!(status.success(), "cannot compile {}", source.display());
+    program
+}
+
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
