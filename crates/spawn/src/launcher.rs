@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::backend::Backend;
+use crate::child::KernelRlimit;
 use crate::error::LauncherError;
 use crate::event::{Event, Token};
 use crate::event_queue::EventQueue;
@@ -90,6 +91,9 @@ pub struct LauncherConfig {
     pub transient_limit: Duration,
     /// How long `Started` events may wait for company before the consumer is woken. Zero: not at all.
     pub event_delay: Duration,
+    /// Whether this process's soft limit of open descriptors is raised to the hard one, for many live children.
+    /// Children still start with the limit that was there before. Default: no.
+    pub raise_descriptor_limit: bool,
     /// Called when the event queue turns non-empty.
     pub wake: Wake,
 }
@@ -104,6 +108,7 @@ impl LauncherConfig {
             backend: None,
             transient_limit: Duration::from_secs(10),
             event_delay: Duration::from_millis(5),
+            raise_descriptor_limit: false,
             wake,
         }
     }
@@ -181,10 +186,16 @@ impl Launcher {
         let null = sys::open(c"/dev/null", libc::O_RDWR)
             .and_then(|fd| sys::duplicate_above_stdio(fd.as_fd()))
             .map_err(os("open /dev/null"))?;
+        let descriptor_limit = if config.raise_descriptor_limit {
+            sys::raise_descriptor_limit().map_err(os("raise the limit of open descriptors"))?
+        } else {
+            None
+        };
         let common = Common {
             parent: sys::getpid(),
             null,
             close_range: features.close_range,
+            descriptor_limit: descriptor_limit.map(|(soft, hard)| KernelRlimit { soft, hard }),
             death_signal: config.strategy != Strategy::SpawnBlocking,
         };
         let threads = (config.thread_count(), config.strategy.threads()?);

@@ -28,6 +28,8 @@ pub(crate) struct Common {
     pub(crate) close_range: bool,
     /// Whether a plan's parent-death signal is honoured.
     pub(crate) death_signal: bool,
+    /// The limit of open descriptors that children get when the launcher has raised its own.
+    pub(crate) descriptor_limit: Option<KernelRlimit>,
 }
 
 /// Buffers of one spawner thread.
@@ -79,7 +81,7 @@ impl Scratch {
         share_descriptors: bool,
         spawn: impl FnOnce(&mut ChildPlan<'_>) -> Result<T, SpawnError>,
     ) -> Result<T, SpawnError> {
-        let places = self.fill(plan)?;
+        let places = self.fill(plan, common)?;
         let moved_before = self.moved.len();
         let mut fds = [-1; 3];
         for (index, stream) in [&plan.stdin, &plan.stdout, &plan.stderr]
@@ -133,7 +135,7 @@ impl Scratch {
     }
 
     /// Fills the buffers anew. Nothing is allocated once they have grown to the size of a task.
-    fn fill(&mut self, plan: &SpawnPlan) -> Result<Places, SpawnError> {
+    fn fill(&mut self, plan: &SpawnPlan, common: &Common) -> Result<Places, SpawnError> {
         self.argv.clear();
         plan.argv.gather(&mut self.argv);
         self.argv.push(std::ptr::null());
@@ -141,6 +143,12 @@ impl Scratch {
         plan.env.gather(&plan.task_env, &mut self.envp);
         self.envp.push(std::ptr::null());
         self.rlimits.clear();
+        // First, so that a limit of the plan comes after it and counts.
+        self.rlimits.extend(
+            common
+                .descriptor_limit
+                .map(|limit| (libc::RLIMIT_NOFILE, limit)),
+        );
         self.rlimits.extend(plan.rlimits.iter().map(|limit| {
             let kernel = KernelRlimit {
                 soft: limit.soft,

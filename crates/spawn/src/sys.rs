@@ -361,6 +361,27 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, one) }).map(drop)
 }
 
+/// Raises this process's soft limit of open descriptors to the hard one. Answers with the limits before, if that
+/// changed anything.
+pub(crate) fn raise_descriptor_limit() -> io::Result<Option<(u64, u64)>> {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is valid for writes.
+    check(unsafe { libc::getrlimit64(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    if limit.rlim_cur >= limit.rlim_max {
+        return Ok(None);
+    }
+    let raised = libc::rlimit64 {
+        rlim_cur: limit.rlim_max,
+        rlim_max: limit.rlim_max,
+    };
+    // SAFETY: `raised` is valid for reads.
+    check(unsafe { libc::setrlimit64(libc::RLIMIT_NOFILE, &raw const raised) })?;
+    Ok(Some((limit.rlim_cur, limit.rlim_max)))
+}
+
 /// The process id of the parent.
 pub(crate) fn parent() -> libc::pid_t {
     // SAFETY: getppid has no preconditions and cannot fail.

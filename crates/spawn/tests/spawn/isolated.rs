@@ -68,10 +68,13 @@ fn nothing_is_left_behind_by_many_spawns_with_failures() {
         "isolated::nothing_is_left_behind_by_many_spawns_with_failures",
         &[],
         || {
+            // More for a long run; a multiple of 8.
+            let spawns =
+                std::env::var("HQ_SPAWN_TEST_SPAWNS").map_or(400, |text| text.parse().unwrap());
             let (descriptors_before, threads_before) = (descriptors(), threads());
             for backend in Backend::ALL {
                 let mut rig = Rig::new(backend);
-                let tokens: Vec<_> = (0..400)
+                let tokens: Vec<_> = (0..spawns)
                     .map(|index| {
                         rig.spawn(match index % 8 {
                             0 => command(&["no-such-program"]),
@@ -92,7 +95,7 @@ fn nothing_is_left_behind_by_many_spawns_with_failures() {
                     .into_values()
                     .filter(|end| matches!(end, End::Failed(_)))
                     .count();
-                assert_eq!(failed, 200);
+                assert_eq!(failed, spawns / 2);
                 assert_eq!(rig.launcher.pending(), 0);
                 assert_eq!(children(), Vec::<String>::new());
                 drop(rig);
@@ -322,5 +325,25 @@ fn a_child_starts_in_its_control_group() {
             assert_eq!((error.stage, error.errno), (Stage::Cgroup, libc::ENOENT));
         }
         eventually("the group is empty", || fs::remove_dir(&group).ok());
+    });
+}
+
+#[test]
+fn a_raised_descriptor_limit_is_not_passed_on() {
+    let name = "isolated::a_raised_descriptor_limit_is_not_passed_on";
+    alone(name, &["prlimit", "--nofile=100:1000"], || {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let mut rig = Rig::with(|config| config.raise_descriptor_limit = true);
+        let plan = sh("ulimit -n; ulimit -Hn").stdout(Stdio::File { path: out.clone() });
+        rig.succeed(plan);
+        assert_eq!(fs::read_to_string(&out).unwrap(), "100\n1000\n");
+        let tokens: Vec<_> = (0..200)
+            .map(|_| rig.spawn(command(&["/bin/sleep", "1000"])))
+            .collect();
+        for token in &tokens {
+            rig.pid(*token);
+        }
+        assert_eq!(rig.launcher.pending(), 200);
     });
 }
