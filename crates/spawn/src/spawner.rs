@@ -258,10 +258,8 @@ fn create_directory_for(plan: &SpawnPlan, failed: &SpawnError) -> Result<(), Spa
         }
         (_, None) => return Err(failed.clone()),
     };
-    // A dangling symbolic link, say: creating the directory would not help.
-    if directory.is_dir() {
-        return Err(failed.clone());
-    }
+    // That it exists by now proves nothing: another thread may have made it for a task of the same job.
+    // Where creating it does not help (a dangling symbolic link), the bound on repairs ends it.
     std::fs::create_dir_all(&directory).map_err(|error| {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         SpawnError::new(Stage::CreateDir, errno, Some(directory))
