@@ -24,10 +24,10 @@ use args::global::OutputMode;
 use command::Context;
 use error::{CliError, CliResult, exit};
 
-// Tasks are made on one thread and dropped on another, where the system's allocator is slow.
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+// Tasks are made on one thread and dropped on another, where the system's allocator is slow. This one
+// builds with nothing but a C compiler.
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     abort_on_panic();
