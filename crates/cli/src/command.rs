@@ -147,8 +147,8 @@ fn run_server(command: ServerCommand, context: &mut Context) -> CliResult<()> {
 
 fn run_worker(command: WorkerCommand, context: &mut Context) -> CliResult<()> {
     match command {
-        WorkerCommand::Start(_) => Err(crate::submit::not_supported("hq worker start")),
-        WorkerCommand::Hwdetect(_) => Err(crate::submit::not_supported("hq worker hwdetect")),
+        WorkerCommand::Start(args) => worker::start(*args, context),
+        WorkerCommand::Hwdetect(args) => worker::hwdetect(&args, context),
         WorkerCommand::DeploySsh(args) => worker::deploy_ssh(args, context),
         WorkerCommand::Stop(args) => as_client(worker::stop(args, context)),
         WorkerCommand::List(args) => as_client(worker::list(args, context)),

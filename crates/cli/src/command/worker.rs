@@ -13,8 +13,10 @@ use crate::output::view::worker_state;
 use crate::parse::selector::Selector;
 
 mod deploy;
+pub(super) mod start;
 
 pub(super) use deploy::deploy_ssh;
+pub(super) use start::{hwdetect, start};
 
 /// How often `worker wait` looks.
 const WAIT_STEP: Duration = Duration::from_secs(1);

@@ -1,0 +1,388 @@
+//! `hq worker start` and `hq worker hwdetect`.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hq_core::resource::descriptor::{DescriptorError, ResourceDescriptor, ResourceItem};
+use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
+use hq_protocol::Plane;
+use hq_protocol::client;
+use hq_spawn::keeper::{self, KeeperContext};
+use hq_worker::hardware::{CPUS, DetectSet, Detector, GPUS_AMD, GPUS_NVIDIA, MEMORY};
+use hq_worker::{Connector, DataProvider, Interrupt, WorkDir, WorkerEnd, WorkerParams};
+use rustix::process::Signal;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::args::worker::{DetectResources, HwdetectArgs, ManagerArg, OnServerLostArg, StartArgs};
+use crate::client::access_error;
+use crate::command::Context;
+use crate::error::{CliError, CliResult};
+use crate::parse::coupling::parse_coupling;
+use crate::parse::resource::CpuDefinition;
+use crate::version::VERSION;
+
+/// Default of `--heartbeat`.
+const HEARTBEAT: Duration = Duration::from_secs(8);
+
+/// Default of `--retract-check-interval`.
+const RETRACT_CHECK: Duration = Duration::from_secs(30);
+
+/// Signals that may wait until the worker takes them.
+const INTERRUPTS_MAX: usize = 4;
+
+/// `worker start`: runs until there is a reason to end.
+pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
+    // Everything the user can get wrong comes before anything is started.
+    let resources = resources(&args)?;
+    let allocation = allocation(args.manager)?;
+    let keeper = split_off_keeper()?;
+    tracing::info!("hq {VERSION}");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let result = runtime.block_on(work(args, resources, allocation, keeper, context));
+    runtime.shutdown_background();
+    result
+}
+
+/// Goes on in a child process, watched by the one that was started: see [`keeper`].
+pub(crate) fn split_off_keeper() -> CliResult<KeeperContext> {
+    keeper::split().map_err(|e| CliError::caused("Cannot watch over the tasks", &e))
+}
+
+/// `worker hwdetect`.
+pub(crate) fn hwdetect(args: &HwdetectArgs, context: &mut Context) -> CliResult<()> {
+    let set = DetectSet {
+        one_cpu_per_core: args.no_hyper_threading,
+        ..DetectSet::ALL
+    };
+    let found = Detector::this_machine().detect(set);
+    let descriptor = ResourceDescriptor::new(found, Vec::new()).map_err(|e| refused(&e))?;
+    Ok(context
+        .output
+        .hardware(&mut context.out, &(&descriptor).into())?)
+}
+
+fn refused(error: &DescriptorError) -> CliError {
+    CliError::new(error.to_string())
+}
+
+async fn work(
+    args: StartArgs,
+    resources: ResourceDescriptor,
+    allocation: Option<Allocation>,
+    keeper: KeeperContext,
+    context: &mut Context,
+) -> CliResult<()> {
+    let dir = context.server_dir();
+    let (path, file) = dir.load_access(VERSION).map_err(|e| access_error(&e))?;
+    let access = file
+        .plane(Plane::Worker, &path)
+        .map_err(|e| access_error(&e))?;
+    let connector = Connector::new(&access.host, access.port, access.key.clone());
+    let provider = DataProvider::bind()
+        .await
+        .map_err(|e| CliError::caused("Cannot listen on a port of the worker's own", &e))?;
+    let work_dir = WorkDir::create(args.work_dir.as_deref())
+        .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
+    let hostname = args.hostname.clone().unwrap_or_else(own_hostname);
+    let config = WorkerConfig {
+        group: group(&args, allocation.as_ref()),
+        listen_address: format!("{hostname}:{}", provider.port()).into(),
+        hostname: hostname.into(),
+        work_dir: work_dir.path().to_string_lossy().into(),
+        heartbeat: args.heartbeat.unwrap_or(HEARTBEAT),
+        idle_timeout: args.idle_timeout,
+        time_limit: args.time_limit.or_else(|| {
+            allocation
+                .as_ref()
+                .and_then(|allocation| allocation.time_limit)
+        }),
+        overview_interval: args
+            .overview_interval
+            .filter(|interval| !interval.is_zero()),
+        retract_check_interval: args.retract_check_interval.unwrap_or(RETRACT_CHECK),
+        min_utilization: args.min_utilization.unwrap_or_default(),
+        on_server_lost: match args.on_server_lost {
+            OnServerLostArg::Reconnect => OnServerLost::Reconnect,
+            OnServerLostArg::Stop => OnServerLost::Stop,
+            OnServerLostArg::FinishRunning => OnServerLost::FinishRunning,
+        },
+        process_pid: keeper.front_pid,
+        allocation,
+        resources,
+    };
+    let hq_path = own_path()?;
+    let params = WorkerParams {
+        config,
+        hq_path,
+        work_dir,
+        keeper: Some(keeper),
+        spawn_threads: None,
+    };
+    // Before the server knows us: a signal must not find us without a handler.
+    let interrupts = interrupts()?;
+    let worker = connector
+        .register(params)
+        .await
+        .map_err(|e| CliError::caused("Cannot register at the server", &e))?;
+    let info = worker_info(worker.id().as_u32(), worker.config());
+    let shown = context.output.worker_started(&mut context.out, &info);
+    // Nobody may be reading; a worker does not end for that.
+    if let Err(error) = shown.map_err(CliError::from).and_then(|()| context.flush()) {
+        tracing::debug!(?error, "cannot print the worker's table");
+    }
+    let end = worker.with_redial(connector.redial()).run(interrupts).await;
+    drop(provider);
+    report_end(end)
+}
+
+fn report_end(end: WorkerEnd) -> CliResult<()> {
+    let reason = match end {
+        WorkerEnd::ServerLost => return Err(CliError::new("Server connection closed")),
+        WorkerEnd::Stopped => "the server asked for it",
+        WorkerEnd::IdleTimeout => "idle timeout reached",
+        WorkerEnd::TimeLimit => "time limit reached",
+        WorkerEnd::Interrupted => "received a signal",
+    };
+    tracing::info!("Worker stopped: {reason}");
+    Ok(())
+}
+
+/// Turns signals into interrupts of the worker.
+fn interrupts() -> CliResult<mpsc::Receiver<Interrupt>> {
+    let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hangup = listen(SignalKind::hangup())?;
+    let mut suspend = listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
+    let (tx, rx) = mpsc::channel(INTERRUPTS_MAX);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+                _ = suspend.recv() => {}
+            }
+            tracing::info!("Received a signal, stopping the worker");
+            if tx.send(Interrupt::Terminate).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(rx)
+}
+
+/// The worker as the server will show it, for its own table.
+fn worker_info(id: u32, config: &WorkerConfig) -> client::WorkerInfo {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    client::WorkerInfo {
+        id,
+        state: client::worker_info::State::Running.into(),
+        config: Some(config.into()),
+        started_unix_ns: i64::try_from(now.as_nanos()).unwrap_or(i64::MAX),
+        ..client::WorkerInfo::default()
+    }
+}
+
+pub(crate) fn own_hostname() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Absolute path of this executable; tasks see it as `HQ`.
+pub(crate) fn own_path() -> CliResult<std::path::PathBuf> {
+    std::env::current_exe()
+        .and_then(std::fs::canonicalize)
+        .map_err(|e| CliError::caused("Cannot find the path of this program", &e))
+}
+
+fn group(args: &StartArgs, allocation: Option<&Allocation>) -> Box<str> {
+    match (&args.group, allocation) {
+        (Some(group), _) => group.as_str().into(),
+        (None, Some(allocation)) => allocation.id.clone(),
+        (None, None) => "default".into(),
+    }
+}
+
+/// What the worker offers: explicit definitions, and what is detected of the rest.
+fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
+    if args
+        .heartbeat
+        .is_some_and(|heartbeat| heartbeat <= HEARTBEAT_MIN)
+    {
+        return Err(CliError::new(
+            "The heartbeat interval has to be longer than 150ms",
+        ));
+    }
+    let mut items = args.resource.clone();
+    let names_cpus = items.iter().any(|item| &*item.name == CPUS);
+    match &args.cpus {
+        Some(_) if names_cpus => {
+            return Err(CliError::new(
+                "Parameters --cpus and --resource cpus=... cannot be combined",
+            ));
+        }
+        Some(CpuDefinition::Zero) => return Err(refused(&DescriptorError::CpusWithoutIdentity)),
+        Some(CpuDefinition::Pool(kind)) => {
+            items.push(ResourceItem {
+                name: CPUS.into(),
+                kind: kind.clone(),
+            });
+        }
+        None => {}
+    }
+    // Before detection: a broken definition must be told even if detection would fail.
+    ResourceDescriptor::new(items.clone(), Vec::new()).map_err(|e| refused(&e))?;
+    let wanted = args.detect_resources.unwrap_or(DetectResources::ALL);
+    let is_free = |name: &str| !items.iter().any(|item| &*item.name == name);
+    let set = DetectSet {
+        cpus: wanted.cpus && is_free(CPUS),
+        memory: wanted.mem && is_free(MEMORY),
+        gpus_nvidia: wanted.gpus_nvidia && is_free(GPUS_NVIDIA),
+        gpus_amd: wanted.gpus_amd && is_free(GPUS_AMD),
+        one_cpu_per_core: args.no_hyper_threading,
+    };
+    let detected = Detector::this_machine().detect(set);
+    items.extend(detected);
+    if !items.iter().any(|item| &*item.name == CPUS) {
+        return Err(CliError::new(
+            "You have to specify --cpus explicitly when opting out of CPU automatic detection",
+        ));
+    }
+    let descriptor = ResourceDescriptor::new(items, Vec::new()).map_err(|e| refused(&e))?;
+    let Some(coupling) = &args.coupling else {
+        return Ok(descriptor);
+    };
+    let weights = parse_coupling(coupling, &descriptor.items)
+        .map_err(|error| CliError::new(error.to_string()))?;
+    ResourceDescriptor::new(descriptor.items, weights).map_err(|e| refused(&e))
+}
+
+/// The batch job around us, as its variables tell.
+fn allocation(manager: ManagerArg) -> CliResult<Option<Allocation>> {
+    let variable = |name| {
+        std::env::var(name)
+            .ok()
+            .filter(|value: &String| !value.is_empty())
+    };
+    let slurm = || variable("SLURM_JOB_ID").or_else(|| variable("SLURM_JOBID"));
+    let pbs = || variable("PBS_ENVIRONMENT").map(|_| variable("PBS_JOBID"));
+    let in_pbs = |id: Option<String>| {
+        let id = id.ok_or_else(|| CliError::new("PBS_ENVIRONMENT is set, but PBS_JOBID is not"))?;
+        tracing::info!("PBS environment detected");
+        Ok(Some(Allocation {
+            manager: BatchSystem::Pbs,
+            id: id.into(),
+            time_limit: None,
+        }))
+    };
+    let in_slurm = |id: String| {
+        tracing::info!("SLURM environment detected");
+        Some(Allocation {
+            manager: BatchSystem::Slurm,
+            id: id.into(),
+            time_limit: None,
+        })
+    };
+    match manager {
+        ManagerArg::None => Ok(None),
+        ManagerArg::Detect => match (pbs(), slurm()) {
+            (Some(id), _) => in_pbs(id),
+            (None, Some(id)) => Ok(in_slurm(id)),
+            (None, None) => Ok(None),
+        },
+        ManagerArg::Pbs => match pbs() {
+            Some(id) => in_pbs(id),
+            None => Err(CliError::new(
+                "--manager pbs: expected to run inside a PBS job, but PBS_ENVIRONMENT is not set",
+            )),
+        },
+        ManagerArg::Slurm => match slurm() {
+            Some(id) => Ok(in_slurm(id)),
+            None => Err(CliError::new(
+                "--manager slurm: expected to run inside a Slurm job, but SLURM_JOB_ID is not set",
+            )),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: StartArgs,
+    }
+
+    fn offered(words: &[&str]) -> Result<Vec<String>, String> {
+        let line = Line::try_parse_from(std::iter::once("hq").chain(words.iter().copied()));
+        let args = line.map_err(|error| error.to_string())?.args;
+        let resources = resources(&args).map_err(|error| error.text().unwrap_or_default())?;
+        Ok(resources
+            .items
+            .iter()
+            .map(|i| format!("{} {}", i.name, i.kind.total()))
+            .collect())
+    }
+
+    #[test]
+    fn explicit_definitions_replace_detection() {
+        let words = ["--cpus=3", "--resource=mem=sum(5.5)", "--resource=a=[x]"];
+        let resources = offered(&[&words[..], &["--detect-resources=cpus,mem"]].concat());
+        assert_eq!(
+            resources,
+            Ok(vec!["a 1".into(), "cpus 3".into(), "mem 5.5".into()])
+        );
+    }
+
+    #[test]
+    fn broken_definitions_have_their_texts() {
+        for (words, message) in [
+            (
+                &["--cpus=0"][..],
+                "Resource kind `sum` cannot be used with CPUs. CPUs must have identity",
+            ),
+            (
+                &["--resource=cpus=sum(4)"],
+                "Resource kind `sum` cannot be used with CPUs. CPUs must have identity",
+            ),
+            (
+                &["--cpus=1", "--resource=cpus=[1]"],
+                "Parameters --cpus and --resource cpus=... cannot be combined",
+            ),
+            (
+                &["--resource=foo=[1]", "--resource=foo=[2]"],
+                "Resource foo defined twice",
+            ),
+            (&["--resource=foo=sum(0)"], "Resource foo is empty"),
+            (
+                &["--resource=foo=[[1],[1]]"],
+                "Invalid resource definition for foo: GenericError(\"Non unique indices\")",
+            ),
+            (
+                &["--detect-resources=none"],
+                "You have to specify --cpus explicitly when opting out of CPU automatic detection",
+            ),
+            (
+                &["--cpus=2", "--coupling=foo[0]:cpus[0]"],
+                "Resource not found: foo",
+            ),
+            (
+                &["--cpus=2", "--heartbeat=100ms"],
+                "The heartbeat interval has to be longer than 150ms",
+            ),
+        ] {
+            assert_eq!(offered(words), Err(message.to_owned()), "{words:?}");
+        }
+    }
+}
