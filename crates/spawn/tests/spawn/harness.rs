@@ -1,6 +1,6 @@
 //! A launcher with a blocking consumer, and helpers to look at processes from outside.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -116,26 +116,43 @@ impl Rig {
             if let Some(found) = found {
                 return found;
             }
-            let left = limit.saturating_duration_since(Instant::now());
-            match self.woken.recv_timeout(left) {
-                Ok(()) => self.launcher.drain_events(&mut self.events),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    panic!(
-                        "no event for {token:?}; last seen: {:?}",
-                        self.events.last()
-                    )
-                }
+            self.receive(limit.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    #[track_caller]
+    fn receive(&mut self, patience: Duration) {
+        match self.woken.recv_timeout(patience) {
+            Ok(()) => self.launcher.drain_events(&mut self.events),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                panic!("no event any more; last seen: {:?}", self.events.last())
             }
         }
     }
 
-    /// Waits until `count` tokens have ended and answers with their last events.
+    /// Waits until all tokens have ended and answers with their ends.
     #[track_caller]
     pub(crate) fn ends(&mut self, tokens: &[Token]) -> HashMap<Token, End> {
-        tokens
-            .iter()
-            .map(|token| (*token, self.end(*token)))
-            .collect()
+        let mut missing: HashSet<Token> = tokens.iter().copied().collect();
+        let mut ends = HashMap::new();
+        let mut seen = 0;
+        loop {
+            for event in &self.events[seen..] {
+                let end = match event {
+                    Event::Started { .. } => continue,
+                    Event::Failed { error, .. } => End::Failed(error.clone()),
+                    Event::Exited { status, .. } => End::Exited(*status, event.clone()),
+                };
+                if missing.remove(&event.token()) {
+                    ends.insert(event.token(), end);
+                }
+            }
+            if missing.is_empty() {
+                return ends;
+            }
+            seen = self.events.len();
+            self.receive(PATIENCE);
+        }
     }
 
     /// All events so far.
