@@ -24,6 +24,7 @@
 
 mod backlog;
 mod effect;
+mod ending;
 mod input;
 mod outbox;
 mod running;
@@ -51,9 +52,6 @@ use crate::worker_config::{OnServerLost, WorkerConfig};
 
 /// Time between SIGINT and SIGKILL for a task that is told to end.
 pub const KILL_GRACE: Duration = Duration::from_secs(1);
-
-/// Longest time a stopping worker waits for its tasks; the ladder itself takes [`KILL_GRACE`].
-const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// Least time between two looks at the time requests of waiting tasks, whatever was configured.
 const TIME_REQUEST_CHECK_MIN: Duration = Duration::from_millis(100);
@@ -445,62 +443,6 @@ impl WorkerState {
             None => self.ignored.launcher += 1,
         }
         task
-    }
-
-    fn on_server_lost(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        if self.mode != Mode::Active {
-            return;
-        }
-        // What has not started is the server's again; a returning one assigns it anew.
-        self.backlog.drain();
-        let known = std::mem::take(&mut self.templates);
-        effects.extend(known.into_keys().map(Effect::DropTemplate));
-        match self.on_server_lost {
-            OnServerLost::Stop => self.begin_stopping(now, ExitReason::ServerLost, effects),
-            OnServerLost::FinishRunning => self.mode = Mode::Draining(ExitReason::ServerLost),
-            OnServerLost::Reconnect => self.mode = Mode::Detached,
-        }
-    }
-
-    fn on_server_back(&mut self) {
-        if self.mode == Mode::Detached {
-            self.mode = Mode::Active;
-        }
-    }
-
-    fn on_interrupt(&mut self, now: Time, interrupt: Interrupt, effects: &mut Vec<Effect>) {
-        match (interrupt, self.mode) {
-            (Interrupt::Drain, Mode::Active | Mode::Detached) => {
-                let returned = self.backlog.drain();
-                self.outbox.push_retracted(returned);
-                self.mode = Mode::Draining(ExitReason::Interrupted);
-            }
-            (Interrupt::Drain, Mode::Draining(_) | Mode::Stopping { .. } | Mode::Exited) => {}
-            (Interrupt::Terminate, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
-                self.begin_stopping(now, ExitReason::Interrupted, effects);
-            }
-            (Interrupt::Terminate, Mode::Stopping { reason, .. }) => {
-                self.mode = Mode::Stopping {
-                    reason,
-                    deadline: now,
-                };
-            }
-            (Interrupt::Terminate, Mode::Exited) => {}
-        }
-    }
-
-    fn begin_stopping(&mut self, now: Time, reason: ExitReason, effects: &mut Vec<Effect>) {
-        if matches!(self.mode, Mode::Stopping { .. } | Mode::Exited) {
-            return;
-        }
-        self.mode = Mode::Stopping {
-            reason,
-            deadline: now + STOP_LIMIT,
-        };
-        self.backlog.drain();
-        for token in self.running.tokens() {
-            self.end_task(token, EndCause::WorkerEnd, effects);
-        }
     }
 }
 

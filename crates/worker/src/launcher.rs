@@ -69,6 +69,8 @@ impl TaskLauncher {
         let notify = Arc::clone(&wake);
         let mut config = LauncherConfig::new(Arc::new(move || notify.notify_one()));
         config.threads = threads.unwrap_or(0);
+        // Each running task costs descriptors; the usual soft limit of 1024 is soon reached.
+        config.raise_descriptor_limit = true;
         // Unbounded channel: at most one message a running task.
         let (cleaned_tx, cleaned_rx) = mpsc::unbounded_channel();
         Ok(Self {

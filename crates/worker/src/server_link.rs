@@ -352,3 +352,6 @@ where
         FromServer::Ping | FromServer::Input(_) => Err(RegisterError::Unexpected),
     }
 }
+
+#[cfg(test)]
+mod tests;

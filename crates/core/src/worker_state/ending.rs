@@ -1,0 +1,81 @@
+//! How a worker ends, and what the loss of its server means.
+
+use std::time::Duration;
+
+use super::effect::{Effect, ExitReason};
+use super::input::Interrupt;
+use super::running::EndCause;
+use super::{Mode, WorkerState};
+use crate::time::Time;
+use crate::worker_config::OnServerLost;
+
+/// Longest time a stopping worker waits for its tasks; the ladder itself takes [`super::KILL_GRACE`].
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+impl WorkerState {
+    pub(super) fn on_server_lost(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        if self.mode != Mode::Active {
+            return;
+        }
+        // What has not started is the server's again; a returning one assigns it anew.
+        self.backlog.drain();
+        let known = std::mem::take(&mut self.templates);
+        effects.extend(known.into_keys().map(Effect::DropTemplate));
+        match self.on_server_lost {
+            OnServerLost::Stop => self.begin_stopping(now, ExitReason::ServerLost, effects),
+            OnServerLost::FinishRunning => self.mode = Mode::Draining(ExitReason::ServerLost),
+            OnServerLost::Reconnect => self.mode = Mode::Detached,
+        }
+    }
+
+    pub(super) fn on_server_back(&mut self) {
+        if self.mode == Mode::Detached {
+            self.mode = Mode::Active;
+        }
+    }
+
+    pub(super) fn on_interrupt(
+        &mut self,
+        now: Time,
+        interrupt: Interrupt,
+        effects: &mut Vec<Effect>,
+    ) {
+        match (interrupt, self.mode) {
+            (Interrupt::Drain, Mode::Active | Mode::Detached) => {
+                let returned = self.backlog.drain();
+                self.outbox.push_retracted(returned);
+                self.mode = Mode::Draining(ExitReason::Interrupted);
+            }
+            (Interrupt::Drain, Mode::Draining(_) | Mode::Stopping { .. } | Mode::Exited) => {}
+            (Interrupt::Terminate, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
+                self.begin_stopping(now, ExitReason::Interrupted, effects);
+            }
+            (Interrupt::Terminate, Mode::Stopping { reason, .. }) => {
+                self.mode = Mode::Stopping {
+                    reason,
+                    deadline: now,
+                };
+            }
+            (Interrupt::Terminate, Mode::Exited) => {}
+        }
+    }
+
+    pub(super) fn begin_stopping(
+        &mut self,
+        now: Time,
+        reason: ExitReason,
+        effects: &mut Vec<Effect>,
+    ) {
+        if matches!(self.mode, Mode::Stopping { .. } | Mode::Exited) {
+            return;
+        }
+        self.mode = Mode::Stopping {
+            reason,
+            deadline: now + STOP_LIMIT,
+        };
+        self.backlog.drain();
+        for token in self.running.tokens() {
+            self.end_task(token, EndCause::WorkerEnd, effects);
+        }
+    }
+}

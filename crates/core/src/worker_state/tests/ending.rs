@@ -1,0 +1,131 @@
+//! How a worker ends.
+
+use super::*;
+
+#[test]
+fn stop_ends_tasks_then_the_worker() {
+    let mut bench = Bench::new(2);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 5));
+    bench.exited(launched[1], OK);
+    let running = [launched[0], LaunchToken(2)];
+    let effects = bench.apply(Input::Stop);
+    let told = effects
+        .iter()
+        .filter(|effect| matches!(effect, Effect::Terminate(_)));
+    assert_eq!(told.count(), 2);
+    assert_eq!(exit(&effects), None);
+    assert!(outcomes(&bench.exited(running[0], ExitStatus::Signal(2))).is_empty());
+    let effects = bench.exited(running[1], OK);
+    assert_eq!(exit(&effects), Some(ExitReason::Stopped));
+    assert!(
+        outcomes(&effects).is_empty(),
+        "tasks of a stopped worker run again"
+    );
+    assert!(bench.assign(cpus(1, 0), 8, 1).is_empty());
+}
+
+#[test]
+fn stop_does_not_wait_for_ever() {
+    let mut bench = Bench::new(1);
+    bench.assign(cpus(1, 0), 0, 1);
+    bench.apply(Input::Stop);
+    assert_eq!(exit(&bench.wait(Duration::from_millis(4_999))), None);
+    assert_eq!(
+        exit(&bench.wait(Duration::from_millis(1))),
+        Some(ExitReason::Stopped)
+    );
+    assert_eq!(bench.state.next_deadline(), None);
+}
+
+#[test]
+fn second_interrupt_does_not_wait() {
+    let mut bench = Bench::new(1);
+    bench.assign(cpus(1, 0), 0, 1);
+    assert_eq!(
+        exit(&bench.apply(Input::Interrupt(Interrupt::Terminate))),
+        None
+    );
+    let effects = bench.apply(Input::Interrupt(Interrupt::Terminate));
+    assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
+}
+
+#[test]
+fn drain_finishes_what_runs_and_returns_the_rest() {
+    let mut bench = Bench::new(1);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 3))[0];
+    let effects = bench.apply(Input::Interrupt(Interrupt::Drain));
+    assert_eq!(reports(&effects)[0].retracted, [key(1), key(2)]);
+    let effects = bench.exited(token, OK);
+    assert_eq!(outcomes(&effects), [(0, Outcome::Finished)]);
+    assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
+}
+
+#[test]
+fn idle_timeout_counts_from_the_last_end() {
+    let config = worker_config(1);
+    let mut bench = Bench::with(&config, Some(Duration::from_secs(10)));
+    bench.wait(Duration::from_secs(9));
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 1))[0];
+    bench.wait(Duration::from_secs(60));
+    bench.exited(token, OK);
+    assert_eq!(exit(&bench.wait(Duration::from_secs(9))), None);
+    assert_eq!(
+        exit(&bench.wait(Duration::from_secs(1))),
+        Some(ExitReason::IdleTimeout)
+    );
+}
+
+#[test]
+fn own_time_limit_ends_the_worker() {
+    let config = WorkerConfig {
+        time_limit: Some(Duration::from_secs(5)),
+        ..worker_config(1)
+    };
+    let mut bench = Bench::with(&config, None);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 1))[0];
+    assert_eq!(
+        bench.state.next_deadline(),
+        Some(bench.now + Duration::from_secs(5))
+    );
+    let effects = bench.wait(Duration::from_secs(5));
+    assert!(matches!(effects[..], [Effect::Terminate(_)]));
+    let effects = bench.exited(token, ExitStatus::Signal(9));
+    assert_eq!(exit(&effects), Some(ExitReason::TimeLimit));
+}
+
+#[test]
+fn loss_of_the_server_follows_the_configuration() {
+    let check = |policy: OnServerLost| {
+        let config = WorkerConfig {
+            on_server_lost: policy,
+            ..worker_config(1)
+        };
+        let mut bench = Bench::with(&config, None);
+        let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
+        let lost = bench.apply(Input::ServerLost);
+        let told = lost
+            .iter()
+            .any(|effect| matches!(effect, Effect::Terminate(_)));
+        assert_eq!(told, policy == OnServerLost::Stop);
+        let ended = bench.exited(token, OK);
+        assert!(
+            reports(&ended)
+                .iter()
+                .all(|report| report.started.is_empty())
+        );
+        (bench, ended)
+    };
+    for policy in [OnServerLost::Stop, OnServerLost::FinishRunning] {
+        let (_, ended) = check(policy);
+        assert_eq!(exit(&ended), Some(ExitReason::ServerLost));
+    }
+    let (mut bench, ended) = check(OnServerLost::Reconnect);
+    assert!(ended.is_empty(), "nobody can be told");
+    let effects = bench.apply(Input::ServerBack);
+    assert_eq!(outcomes(&effects), [(0, Outcome::Finished)]);
+    assert_eq!(
+        ids(&bench.assign(cpus(1, 0), 0, 1)),
+        [0],
+        "templates are learned anew"
+    );
+}

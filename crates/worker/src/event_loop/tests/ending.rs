@@ -1,0 +1,143 @@
+//! How a worker ends, and its connection.
+
+use super::*;
+
+#[tokio::test]
+async fn stop_leaves_nothing_behind() {
+    let mut server = FakeServer::start(|_| ()).await;
+    let script = format!("trap '' INT TERM; {LONG} & touch up-$HQ_TASK_ID; {LONG}; {LONG}");
+    server
+        .assign(
+            bash(&script),
+            IdArray::consecutive(0, 5).expect("valid"),
+            None,
+        )
+        .await;
+    let dir = server.dir();
+    wait_until("two tasks run", || {
+        dir.join("up-0").exists() && dir.join("up-1").exists()
+    })
+    .await;
+    assert!(server.survivors() >= 4);
+    assert_eq!(server.stop().await, WorkerEnd::Stopped);
+    assert_eq!(server.goodbye(), Some(LostReason::Stopped));
+    assert_eq!(server.survivors(), 0);
+    assert!(!server.work_dir().exists());
+}
+
+#[tokio::test]
+async fn dropping_a_running_worker_kills_its_tasks() {
+    let mut server = FakeServer::start(|_| ()).await;
+    server
+        .assign_one(0, bash(&format!("touch up; {LONG}")))
+        .await;
+    let up = server.dir().join("up");
+    wait_until("the task runs", || up.exists()).await;
+    server.abort_worker().await;
+    assert_eq!(server.survivors(), 0);
+    assert!(!server.work_dir().exists());
+}
+
+#[tokio::test]
+async fn interrupt_ends_tasks_and_worker() {
+    let mut server = FakeServer::start(|_| ()).await;
+    server.assign_one(0, bash(LONG)).await;
+    server.started(1).await;
+    server.interrupt(Interrupt::Terminate).await;
+    assert_eq!(server.worker_end().await, WorkerEnd::Interrupted);
+    assert_eq!(server.goodbye(), Some(LostReason::ConnectionLost));
+    assert_eq!(server.survivors(), 0);
+}
+
+#[tokio::test]
+async fn drain_finishes_running_tasks() {
+    let mut server = FakeServer::start(|config| *config = one_cpu(config)).await;
+    let script = "until test -e go; do sleep 0.01; done; echo done > done";
+    server
+        .assign(
+            bash(script),
+            IdArray::consecutive(0, 3).expect("valid"),
+            None,
+        )
+        .await;
+    server.started(1).await;
+    server.interrupt(Interrupt::Drain).await;
+    assert_eq!(server.retracted(2).await, [1, 2]);
+    fs::write(server.dir().join("go"), "").expect("writable");
+    assert_eq!(server.worker_end().await, WorkerEnd::Interrupted);
+    assert_eq!(server.outcome(0), Outcome::Finished);
+}
+
+#[tokio::test]
+async fn idle_worker_and_old_worker_end_by_themselves() {
+    let idle = |config: &mut WorkerConfig| config.idle_timeout = Some(Duration::from_millis(200));
+    let mut server = FakeServer::start(idle).await;
+    assert_eq!(server.worker_end().await, WorkerEnd::IdleTimeout);
+    assert_eq!(server.goodbye(), Some(LostReason::IdleTimeout));
+    let old = |config: &mut WorkerConfig| config.time_limit = Some(Duration::from_millis(300));
+    let mut server = FakeServer::start(old).await;
+    server.assign_one(0, bash(LONG)).await;
+    assert_eq!(server.worker_end().await, WorkerEnd::TimeLimit);
+    assert_eq!(server.goodbye(), Some(LostReason::TimeLimitReached));
+    assert_eq!(server.survivors(), 0);
+}
+
+#[tokio::test]
+async fn loss_of_the_server_stops_or_finishes() {
+    let mut server = FakeServer::start(|_| ()).await;
+    server.assign_one(0, bash(LONG)).await;
+    server.started(1).await;
+    server.disconnect();
+    assert_eq!(server.worker_end().await, WorkerEnd::ServerLost);
+    assert_eq!(server.survivors(), 0);
+
+    let finish = |config: &mut WorkerConfig| config.on_server_lost = OnServerLost::FinishRunning;
+    let mut server = FakeServer::start(finish).await;
+    server
+        .assign_one(
+            0,
+            bash("touch up; until test -e go; do sleep 0.01; done; touch end"),
+        )
+        .await;
+    let dir = server.dir();
+    wait_until("the task runs", || dir.join("up").exists()).await;
+    server.disconnect();
+    fs::write(server.dir().join("go"), "").expect("writable");
+    assert_eq!(server.worker_end().await, WorkerEnd::ServerLost);
+    assert!(
+        server.dir().join("end").exists(),
+        "the task was left to end"
+    );
+}
+
+#[tokio::test]
+async fn reconnecting_worker_keeps_its_tasks_and_their_results() {
+    let reconnect = |config: &mut WorkerConfig| config.on_server_lost = OnServerLost::Reconnect;
+    let mut server = FakeServer::start(reconnect).await;
+    server
+        .assign_one(0, bash("touch up; until test -e go; do sleep 0.01; done"))
+        .await;
+    server.started(1).await;
+    server.disconnect();
+    fs::write(server.dir().join("go"), "").expect("writable");
+    server.accept_again().await;
+    server.ended(1).await;
+    assert_eq!(server.outcome(0), Outcome::Finished);
+    server.assign_one(1, bash("true")).await;
+    server.ended(2).await;
+    assert_eq!(server.stop().await, WorkerEnd::Stopped);
+}
+
+#[tokio::test]
+async fn heartbeats_come_without_being_asked_for() {
+    let often = |config: &mut WorkerConfig| config.heartbeat = Duration::from_millis(150);
+    let mut server = FakeServer::start(often).await;
+    server.heartbeats(3).await;
+}
+
+#[tokio::test]
+async fn malformed_message_costs_the_connection_only() {
+    let mut server = FakeServer::start(|_| ()).await;
+    server.send_nonsense().await;
+    assert_eq!(server.worker_end().await, WorkerEnd::ServerLost);
+}

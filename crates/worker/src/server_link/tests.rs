@@ -1,0 +1,163 @@
+use std::error::Error;
+
+use hq_core::testing::worker_config;
+use hq_protocol::accept;
+use hq_protocol::worker::{Ping, Refused, Registered, to_worker};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::config::{DataProvider, WorkDir};
+
+const KEY: SecretKey = SecretKey::from_bytes([9; 32]);
+
+fn params() -> WorkerParams {
+    WorkerParams {
+        config: worker_config(1),
+        hq_path: "/opt/hq".into(),
+        work_dir: WorkDir::create(None).expect("temporary directory"),
+        keeper: None,
+        spawn_threads: Some(1),
+    }
+}
+
+/// A connector without patience, and the port it connects to.
+async fn connector() -> (Connector, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let retry = Retry {
+        attempts: 3,
+        pause: Duration::from_millis(1),
+    };
+    let connector = Connector {
+        connect_retry: retry,
+        register_retry: retry,
+        ..Connector::new("localhost", port, Some(KEY))
+    };
+    (connector, listener)
+}
+
+/// Accepts one worker and gives this answer to its registration.
+async fn answer(listener: &TcpListener, message: to_worker::Message) -> impl Sized + use<> {
+    let (stream, _) = listener.accept().await.expect("a connection");
+    let connection = accept(stream, Plane::Worker, Some(&KEY))
+        .await
+        .expect("the same key");
+    let (mut reader, mut writer) = connection.split_tcp();
+    reader
+        .next::<ToServer>()
+        .await
+        .expect("valid")
+        .expect("a registration");
+    writer
+        .send(&ToWorker {
+            message: Some(message),
+        })
+        .await
+        .expect("open");
+    (reader, writer)
+}
+
+fn registered() -> to_worker::Message {
+    let server_uid = "abcdef".to_string();
+    to_worker::Message::Registered(Registered {
+        worker_id: 7,
+        server_uid,
+        default_idle_timeout_ns: Some(1_000_000),
+    })
+}
+
+#[tokio::test]
+async fn registers_after_a_server_that_hung_up() {
+    let (connector, listener) = connector().await;
+    let server = async {
+        drop(listener.accept().await.expect("the first attempt"));
+        answer(&listener, registered()).await
+    };
+    let (worker, _connection) = tokio::join!(connector.register(params()), server);
+    let worker = worker.expect("the second attempt");
+    assert_eq!((worker.id().as_u32(), worker.server_uid()), (7, "abcdef"));
+    let (_control, interrupts) = mpsc::channel(1);
+    let end = worker.run(interrupts).await;
+    assert_eq!(
+        end,
+        crate::WorkerEnd::IdleTimeout,
+        "the server's default applies"
+    );
+}
+
+#[tokio::test]
+async fn gives_up_when_nobody_listens() {
+    let (connector, listener) = connector().await;
+    drop(listener);
+    let error = connector
+        .register(params())
+        .await
+        .map(|_| ())
+        .expect_err("nobody listens");
+    assert!(error.is_retryable());
+    assert!(
+        error
+            .to_string()
+            .starts_with("connect to the server at localhost:"),
+        "{error}"
+    );
+    assert!(
+        error
+            .source()
+            .is_some_and(|cause| cause.to_string().contains("refused"))
+    );
+}
+
+#[tokio::test]
+async fn refusal_and_nonsense_are_not_retried() {
+    let refused = to_worker::Message::Refused(Refused {
+        reason: "too late".to_string(),
+    });
+    for message in [refused, to_worker::Message::Ping(Ping {})] {
+        let (connector, listener) = connector().await;
+        let (worker, _connection) =
+            tokio::join!(connector.register(params()), answer(&listener, message));
+        let error = worker.map(|_| ()).expect_err("no registration");
+        assert!(!error.is_retryable(), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_key_is_not_retried() {
+    let (connector, listener) = connector().await;
+    let server = async {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let other = SecretKey::from_bytes([1; 32]);
+        accept(stream, Plane::Worker, Some(&other))
+            .await
+            .map(|_| ())
+            .expect_err("another key")
+    };
+    let (worker, _) = tokio::join!(connector.register(params()), server);
+    let error = worker.map(|_| ()).expect_err("another key");
+    assert!(!error.is_retryable(), "{error}");
+}
+
+#[tokio::test]
+async fn connection_has_the_socket_options() {
+    let (connector, _listener) = connector().await;
+    let stream = connector.connect_tcp().await.expect("somebody listens");
+    assert!(sockopt::tcp_nodelay(&stream).expect("readable"));
+    assert!(sockopt::socket_keepalive(&stream).expect("readable"));
+    assert_eq!(
+        sockopt::tcp_user_timeout(&stream).expect("readable"),
+        30_000
+    );
+}
+
+#[tokio::test]
+async fn data_provider_closes_connections() {
+    use tokio::io::AsyncReadExt;
+
+    let provider = DataProvider::bind().await.expect("a free port");
+    let mut stream = TcpStream::connect(("127.0.0.1", provider.port()))
+        .await
+        .expect("somebody listens");
+    assert_eq!(stream.read(&mut [0; 1]).await.expect("closed in order"), 0);
+}
