@@ -31,9 +31,16 @@ const NO_SURVIVOR: Duration = Duration::from_secs(2);
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(ROLE) {
         let role = role.into_string().unwrap();
+        if role == "alone" {
+            return tasks(&told_directory(), &[script("exec sleep 1000")], 20);
+        }
         return keeper::run(move |context| play(&role, &context)).unwrap();
     }
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 9] = [
+        (
+            "children_die_with_a_launcher_without_keeper",
+            children_die_with_a_launcher_without_keeper,
+        ),
         (
             "no_survivor_when_the_worker_is_killed",
             no_survivor_when_the_worker_is_killed,
@@ -88,10 +95,19 @@ fn main() -> ExitCode {
 // What the program does.
 
 fn play(role: &str, context: &KeeperContext) -> ExitCode {
-    let directory = PathBuf::from(std::env::var_os(DIRECTORY).unwrap());
+    let directory = told_directory();
     assert_eq!(context.front_pid, std::os::unix::process::parent_id());
     match role.split_once(' ').unwrap_or((role, "")) {
-        ("tasks", count) => tasks(&directory, count.parse().unwrap()),
+        ("tasks", count) => {
+            let plain = script("sleep 1000 & wait");
+            let detached =
+                "(setsid sh -c 'setsid sleep 1000 & exec sleep 1000' &) ; exec sleep 1000";
+            tasks(
+                &directory,
+                &[plain, script(detached)],
+                count.parse().unwrap(),
+            )
+        }
         ("exit", code) => ExitCode::from(code.parse::<u8>().unwrap()),
         ("die", signal) => {
             let own = std::process::id().to_string();
@@ -111,6 +127,10 @@ fn play(role: &str, context: &KeeperContext) -> ExitCode {
         ("leak", _) => leak(&directory),
         _ => panic!("unknown role {role}"),
     }
+}
+
+fn told_directory() -> PathBuf {
+    PathBuf::from(std::env::var_os(DIRECTORY).unwrap())
 }
 
 fn wait_forever() -> ! {
@@ -134,16 +154,11 @@ fn script(text: &str) -> SpawnPlan {
     )
 }
 
-/// Runs `count` tasks for ever: half plain ones, half that double-fork and call setsid.
-fn tasks(directory: &Path, count: u64) -> ExitCode {
+/// Runs `count` tasks of these kinds, in turns, for ever.
+fn tasks(directory: &Path, kinds: &[SpawnPlan], count: u64) -> ExitCode {
     let (launcher, woken) = launcher();
-    let plain = script("sleep 1000 & wait");
-    let detached =
-        script("(setsid sh -c 'setsid sleep 1000 & exec sleep 1000' &) ; exec sleep 1000");
-    launcher.spawn_batch((0..count).map(|index| {
-        let plan = if index % 2 == 0 { &plain } else { &detached };
-        (Token(index), plan.clone())
-    }));
+    let plans = kinds.iter().cycle().cloned();
+    launcher.spawn_batch((0..count).map(Token).zip(plans));
     let mut events = Vec::new();
     while events.len() < usize::try_from(count).unwrap() {
         woken.recv().unwrap();
@@ -337,6 +352,15 @@ fn repeats() -> usize {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(2)
+}
+
+fn children_die_with_a_launcher_without_keeper() {
+    // By their parent-death signal.
+    let program = Program::start("alone");
+    program.told("ready");
+    assert_eq!(program.processes().len(), 21);
+    program.signal("KILL", &program.front_pid());
+    program.expect_no_survivor();
 }
 
 fn no_survivor_when_the_worker_is_killed() {
