@@ -25,6 +25,7 @@ mod completion;
 mod doc;
 mod follow;
 mod job;
+mod run;
 mod server;
 mod submit;
 mod task;
@@ -125,7 +126,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Submit(args) => as_client(submit::submit(*args, context)),
         Command::Doc(args) => doc::run(&args, context),
         Command::GenerateCompletion(args) => completion::run(&args, context),
-        Command::Run(_) => Err(crate::submit::not_supported("hq run")),
+        Command::Run(args) => run::run(*args, context),
         // An incomplete command printed its help before.
         Command::Server { command: None }
         | Command::Worker { command: None }

@@ -20,6 +20,18 @@ pub(crate) struct SubmitContext<'a> {
     pub(crate) submit_dir: &'a Path,
     /// Uid of the server, if the access file tells it.
     pub(crate) server_uid: Option<&'a str>,
+    /// Where output goes for which the user named no file; `None` = the documented default.
+    pub(crate) output_dir: Option<&'a Path>,
+}
+
+/// Path pattern of a stream for which the user named no file.
+pub(crate) fn default_output(context: SubmitContext<'_>, suffix: &str) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt;
+    let name = format!("%{{TASK_ID}}.{suffix}");
+    match context.output_dir {
+        Some(dir) => dir.join(name).as_os_str().as_bytes().to_vec(),
+        None => format!("%{{CWD}}/job-%{{JOB_ID}}/{name}").into_bytes(),
+    }
 }
 
 /// A submit and what the user should know about it.

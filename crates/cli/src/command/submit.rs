@@ -40,6 +40,7 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
     let place = SubmitContext {
         submit_dir: &submit_dir,
         server_uid: server_uid.as_deref(),
+        output_dir: None,
     };
     let prepared = build(request, place)?;
     let job = send(prepared, &mut client, context).await?;
@@ -60,6 +61,7 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
     let place = SubmitContext {
         submit_dir: &submit_dir,
         server_uid: server_uid.as_deref(),
+        output_dir: None,
     };
     let prepared = jobfile::load(&args.path, args.job, place)?;
     send(prepared, &mut client, context).await.map(drop)

@@ -15,7 +15,7 @@ use hq_core::template::{
 
 use super::entries::{EntryList, read_json, read_lines};
 use super::placeholder::{self, PathRole};
-use super::{PreparedSubmit, SubmitContext, not_supported};
+use super::{PreparedSubmit, SubmitContext, default_output, not_supported};
 use crate::args::submit::TaskOptions;
 use crate::error::{CliError, CliResult};
 use crate::parse::value::{EnvPair, StdioArg, into_bytes};
@@ -204,8 +204,8 @@ fn build_paths(
         .as_deref()
         .map_or(DEFAULT_CWD, |cwd| cwd.as_os_str().as_bytes());
     check_cwd(cwd)?;
-    let stdout = raw_stdio(options.stdout.as_ref(), "stdout");
-    let stderr = raw_stdio(options.stderr.as_ref(), "stderr");
+    let stdout = raw_stdio(options.stdout.as_ref(), "stdout", context);
+    let stderr = raw_stdio(options.stderr.as_ref(), "stderr", context);
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
         if let StdioSpec::File { path, .. } = spec {
             warnings.extend(placeholder::unknown_warning(path, role));
@@ -218,7 +218,7 @@ fn build_paths(
         stderr: resolver.stdio(stderr),
         cwd: resolver.cwd.clone().into(),
     };
-    warn_about_files(&paths, count, warnings);
+    warn_about_files(&paths, count, context, warnings);
     Ok(paths)
 }
 
@@ -232,7 +232,12 @@ pub(crate) fn check_cwd(cwd: &[u8]) -> CliResult<()> {
     Ok(())
 }
 
-fn warn_about_files(paths: &Paths, count: u32, warnings: &mut Vec<String>) {
+fn warn_about_files(
+    paths: &Paths,
+    count: u32,
+    context: SubmitContext<'_>,
+    warnings: &mut Vec<String>,
+) {
     let has_task_id = |path: &[u8]| placeholder::contains(path, "TASK_ID");
     let mut files = 0;
     for (name, spec) in [("stdout", &paths.stdout), ("stderr", &paths.stderr)] {
@@ -248,7 +253,7 @@ fn warn_about_files(paths: &Paths, count: u32, warnings: &mut Vec<String>) {
             ));
         }
     }
-    if files > OUTPUT_FILES_MAX {
+    if files > OUTPUT_FILES_MAX && context.output_dir.is_none() {
         warnings.push(format!(
             "The job will create {files} files for stdout and stderr. \
              Consider using the `--stream` option to stream all outputs into a single file"
@@ -257,11 +262,15 @@ fn warn_about_files(paths: &Paths, count: u32, warnings: &mut Vec<String>) {
 }
 
 /// A stream with its default path filled in and every placeholder in place.
-pub(crate) fn raw_stdio(arg: Option<&StdioArg>, suffix: &str) -> StdioSpec {
-    let default = || format!("%{{CWD}}/job-%{{JOB_ID}}/%{{TASK_ID}}.{suffix}").into_bytes();
+pub(crate) fn raw_stdio(
+    arg: Option<&StdioArg>,
+    suffix: &str,
+    context: SubmitContext<'_>,
+) -> StdioSpec {
+    let default = || default_output(context, suffix).into();
     match arg {
         None => StdioSpec::File {
-            path: default().into(),
+            path: default(),
             remove_if_finished: false,
         },
         Some(StdioArg::None) => StdioSpec::None,
@@ -269,7 +278,7 @@ pub(crate) fn raw_stdio(arg: Option<&StdioArg>, suffix: &str) -> StdioSpec {
             path,
             remove_if_finished,
         }) => StdioSpec::File {
-            path: path.clone().unwrap_or_else(|| default().into()),
+            path: path.clone().unwrap_or_else(default),
             remove_if_finished: *remove_if_finished,
         },
     }

@@ -67,7 +67,7 @@ fn parse(
             ));
         }
         (Some(array), true) => SubmitBody::Array(build_array(array, context, &mut warnings)?),
-        (None, false) => SubmitBody::Graph(build_graph(file.task, &mut warnings)?),
+        (None, false) => SubmitBody::Graph(build_graph(file.task, context, &mut warnings)?),
     };
     warnings.dedup();
     let spec = SubmitSpec {
@@ -85,7 +85,7 @@ fn build_array(
     warnings: &mut Vec<String>,
 ) -> CliResult<ArraySpec> {
     let (ids, entries) = array_ids(array.ids.take().map(|ids| ids.0), array.entries.take())?;
-    let mut template = build_template(array.into_common(), warnings)?;
+    let mut template = build_template(array.into_common(), context, warnings)?;
     let resolver = PathResolver::new(&template.cwd, context);
     template.stdout = resolver.stdio(template.stdout);
     template.stderr = resolver.stdio(template.stderr);
@@ -117,7 +117,11 @@ fn array_ids(
     }
 }
 
-fn build_graph(tables: Vec<TaskTable>, warnings: &mut Vec<String>) -> CliResult<GraphSpec> {
+fn build_graph(
+    tables: Vec<TaskTable>,
+    context: SubmitContext<'_>,
+    warnings: &mut Vec<String>,
+) -> CliResult<GraphSpec> {
     let ids = graph::assign_ids(tables.iter().map(|table| table.id))?;
     let mut templates: Vec<Arc<TaskTemplate>> = Vec::new();
     let mut known: HashMap<Arc<TaskTemplate>, u32> = HashMap::new();
@@ -126,7 +130,7 @@ fn build_graph(tables: Vec<TaskTable>, warnings: &mut Vec<String>) -> CliResult<
         let mut deps: Vec<TaskId> = table.deps.drain(..).map(TaskId).collect();
         deps.sort_unstable();
         deps.dedup();
-        let template = Arc::new(build_template(table.into_common(), warnings)?);
+        let template = Arc::new(build_template(table.into_common(), context, warnings)?);
         let template = *known.entry(template).or_insert_with_key(|template| {
             templates.push(Arc::clone(template));
             u32::try_from(templates.len() - 1).unwrap_or(u32::MAX)
@@ -143,14 +147,18 @@ fn build_graph(tables: Vec<TaskTable>, warnings: &mut Vec<String>) -> CliResult<
     })
 }
 
-fn build_template(table: CommonTable, warnings: &mut Vec<String>) -> CliResult<TaskTemplate> {
+fn build_template(
+    table: CommonTable,
+    context: SubmitContext<'_>,
+    warnings: &mut Vec<String>,
+) -> CliResult<TaskTemplate> {
     let cwd: ByteText = match table.cwd {
         Some(cwd) => cwd.into_bytes().into(),
         None => DEFAULT_CWD.into(),
     };
     check_cwd(&cwd)?;
-    let stdout = raw_stdio(table.stdout.as_ref().map(|s| &s.0), "stdout");
-    let stderr = raw_stdio(table.stderr.as_ref().map(|s| &s.0), "stderr");
+    let stdout = raw_stdio(table.stdout.as_ref().map(|s| &s.0), "stdout", context);
+    let stderr = raw_stdio(table.stderr.as_ref().map(|s| &s.0), "stderr", context);
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
         if let hq_core::template::StdioSpec::File { path, .. } = spec {
             warnings.extend(placeholder::unknown_warning(path, role));

@@ -16,6 +16,7 @@ fn prepare(words: &[&str]) -> CliResult<PreparedSubmit> {
     let context = SubmitContext {
         submit_dir: Path::new("/w"),
         server_uid: Some("abcdef"),
+        output_dir: None,
     };
     let request = SubmitRequest {
         options: args.tasks,

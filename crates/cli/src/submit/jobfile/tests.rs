@@ -7,6 +7,7 @@ fn load_text(content: &str) -> CliResult<PreparedSubmit> {
     let context = SubmitContext {
         submit_dir: Path::new("/w"),
         server_uid: None,
+        output_dir: None,
     };
     parse(Path::new("job.toml"), content, None, context)
 }

@@ -1,0 +1,358 @@
+//! `hq run`: a server, a worker and a client in one process, with nothing to configure.
+//!
+//! ```text
+//!   started process ── front (waits, passes signals on, kills what is left)
+//!        └── this code: embedded server ◀─ worker ─▶ tasks
+//!                              ▲ watch
+//!                            client ──▶ replay thread ──▶ stdout, stderr
+//! ```
+//!
+//! What tasks print is captured in files and replayed task by task on a thread of its own, so that a
+//! reader who is slow (a pager) never holds up the tasks. The first interrupt lets running tasks end,
+//! the second kills them.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Instant;
+
+use hq_core::range::IdArray;
+use hq_protocol::{Plane, client};
+use hq_server::{EmbeddedConfig, EmbeddedServer};
+use hq_spawn::keeper::KeeperContext;
+use hq_worker::{Interrupt, WorkerEnd};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::Context;
+use super::submit::{current_dir, read_stdin};
+use super::worker::start::split_off_keeper;
+use crate::args::run::RunArgs;
+use crate::client::{Client, WatchOptions};
+use crate::error::{CliError, CliResult, exit};
+use crate::parse::selector::Selector;
+use crate::submit::build::{SubmitRequest, build, refuse_unsupported};
+use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
+use crate::version::VERSION;
+
+mod local;
+mod replay;
+mod screen;
+mod summary;
+
+use local::LocalMachine;
+use replay::{Replay, ReplayOptions};
+use screen::Screen;
+use summary::Summary;
+
+/// How often ended tasks are reported: often enough to look immediate.
+const UPDATE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Interrupts and other requests that may wait until they are handled.
+const REQUESTS_MAX: usize = 8;
+
+/// Runs a job to its end.
+pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
+    refuse_unsupported(&args.tasks)?;
+    // The child cannot read from a terminal, so this comes first.
+    let stdin = if args.stdin {
+        Some(read_stdin()?)
+    } else {
+        None
+    };
+    let keeper = split_off_keeper()?;
+    let files = tempfile::Builder::new()
+        .prefix("hq-run")
+        .tempdir()
+        .map_err(|e| CliError::caused("Cannot make a directory for the output of the tasks", &e))?;
+    let (limit, is_ordered) = (args.jobs, !args.unordered);
+    let prepared = prepare(args, stdin, files.path())?;
+    for warning in &prepared.warnings {
+        tracing::warn!("{warning}");
+    }
+    let machine = LocalMachine::detect(limit)?;
+    machine.check_fits(&prepared.spec)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let job = Job {
+        prepared,
+        machine,
+        keeper,
+        is_ordered,
+        files: files.path(),
+    };
+    let result = runtime.block_on(execute(job, context));
+    runtime.shutdown_background();
+    result
+}
+
+/// Everything that is known before the first task starts.
+struct Job<'a> {
+    prepared: PreparedSubmit,
+    machine: LocalMachine,
+    keeper: KeeperContext,
+    is_ordered: bool,
+    files: &'a Path,
+}
+
+fn prepare(
+    mut args: RunArgs,
+    stdin: Option<Vec<u8>>,
+    output_dir: &Path,
+) -> CliResult<PreparedSubmit> {
+    let submit_dir = current_dir()?;
+    let place = SubmitContext {
+        submit_dir: &submit_dir,
+        server_uid: None,
+        output_dir: Some(output_dir),
+    };
+    if let Some(path) = job_file(&args.command) {
+        return jobfile::load(path, None, place);
+    }
+    directives::find(args.directives, &args.command, stdin.as_deref())?
+        .apply(&mut args.tasks, &mut args.command);
+    let request = SubmitRequest {
+        options: args.tasks,
+        command: args.command,
+        stdin,
+        attach: None,
+    };
+    build(request, place)
+}
+
+/// A single argument that ends in `.toml` is a job file.
+fn job_file(command: &[OsString]) -> Option<&Path> {
+    let [path] = command else { return None };
+    let path = Path::new(path);
+    path.extension().is_some_and(|extension| extension == "toml").then_some(path)
+}
+
+async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
+    let start = Instant::now();
+    let mut requests = requests()?;
+    let screen = Screen::new(context);
+    let options = ReplayOptions {
+        dir: job.files.to_path_buf(),
+        is_ordered: job.is_ordered,
+        is_printed: context.mode() != crate::args::global::OutputMode::Json,
+    };
+    let replay = Replay::start(
+        options,
+        &job.prepared.spec.body,
+        screen.clone(),
+        requests.sender.clone(),
+    )?;
+    let mut server = EmbeddedServer::start(EmbeddedConfig {
+        version: VERSION.to_owned(),
+        idle_timeout: None,
+    })
+    .map_err(|e| CliError::caused("Cannot start the server", &e))?;
+    let mut local = LocalJob::start(&mut server, &job.prepared, job.machine, job.keeper).await?;
+    let followed = local.follow(&mut requests, &screen, &replay).await;
+    let ended = local.end().await;
+    server.shutdown().await;
+    let replayed = replay.finish();
+    screen.finish();
+    let stats = followed?;
+    let failures = replayed?;
+    ended?;
+    let interrupted = requests.is_interrupted;
+    let summary = Summary {
+        stats,
+        failures,
+        elapsed: start.elapsed(),
+        interrupted,
+    };
+    summary.print(context)?;
+    match summary.exit_code() {
+        exit::OK => Ok(()),
+        code => {
+            context.flush()?;
+            Err(CliError::Told(code))
+        }
+    }
+}
+
+/// What somebody wants while the tasks run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    /// A signal.
+    Interrupt,
+    /// Nobody reads what the tasks print.
+    OutputClosed,
+}
+
+struct Requests {
+    sender: mpsc::Sender<Asked>,
+    receiver: mpsc::Receiver<Asked>,
+    is_interrupted: bool,
+}
+
+/// Listens for signals.
+fn requests() -> CliResult<Requests> {
+    let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hangup = listen(SignalKind::hangup())?;
+    let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
+    let signals = sender.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+            if signals.send(Asked::Interrupt).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(Requests {
+        sender,
+        receiver,
+        is_interrupted: false,
+    })
+}
+
+/// A submitted job and the worker that runs it.
+struct LocalJob {
+    id: u32,
+    client: Client,
+    /// Watching takes a connection for itself; this one is for the cancel.
+    canceler: Client,
+    worker: Option<JoinHandle<WorkerEnd>>,
+    control: mpsc::Sender<Interrupt>,
+}
+
+impl LocalJob {
+    async fn start(
+        server: &mut EmbeddedServer,
+        prepared: &PreparedSubmit,
+        machine: LocalMachine,
+        keeper: KeeperContext,
+    ) -> CliResult<Self> {
+        let uid = server.info().server_uid.clone();
+        let stream = server.connect_worker();
+        let connection = hq_protocol::connect(stream, Plane::Worker, None)
+            .await
+            .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
+        let worker = hq_worker::register(connection, machine.into_params(keeper)?)
+            .await
+            .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
+        let (control, interrupts) = mpsc::channel(REQUESTS_MAX);
+        let worker = tokio::spawn(worker.run(interrupts));
+        let mut client = Client::in_process(server.connect_client(), uid.clone()).await?;
+        let canceler = Client::in_process(server.connect_client(), uid).await?;
+        let id = client.submit((&prepared.spec).into()).await?;
+        Ok(Self {
+            id,
+            client,
+            canceler,
+            worker: Some(worker),
+            control,
+        })
+    }
+
+    fn selector(&self) -> CliResult<client::Selector> {
+        let ids =
+            IdArray::consecutive(self.id, 1).map_err(|e| CliError::caused("Broken job id", &e))?;
+        Ok(Selector::Ids(ids).to_message())
+    }
+
+    /// Hands ended tasks on until all have ended.
+    async fn follow(
+        &mut self,
+        requests: &mut Requests,
+        screen: &Screen,
+        replay: &Replay,
+    ) -> CliResult<client::TaskStats> {
+        let options = WatchOptions {
+            with_progress: true,
+            with_outcomes: true,
+            interval: UPDATE_INTERVAL,
+            ..WatchOptions::default()
+        };
+        self.client.watch(self.selector()?, options).await?;
+        let mut stats = client::TaskStats::default();
+        loop {
+            tokio::select! {
+                update = self.client.next_update() => {
+                    let update = update?;
+                    for job in update.jobs {
+                        stats = job.summary.and_then(|summary| summary.stats).unwrap_or(stats);
+                        replay.add(job.ended_tasks);
+                    }
+                    screen.update(&stats);
+                    if update.done {
+                        return Ok(stats);
+                    }
+                }
+                Some(asked) = requests.receiver.recv() => {
+                    self.on_request(asked, requests, screen);
+                }
+                () = worker_end(&mut self.worker) => {
+                    self.worker = None;
+                    self.cancel_rest().await?;
+                }
+            }
+        }
+    }
+
+    fn on_request(&self, asked: Asked, requests: &mut Requests, screen: &Screen) {
+        let interrupt = match asked {
+            Asked::OutputClosed => Interrupt::Terminate,
+            Asked::Interrupt if requests.is_interrupted => {
+                screen.note("Interrupted again: killing the running tasks.");
+                Interrupt::Terminate
+            }
+            Asked::Interrupt => {
+                requests.is_interrupted = true;
+                screen.note(
+                    "Interrupted: no new task starts, running ones finish. \
+                     Interrupt again to kill them.",
+                );
+                Interrupt::Drain
+            }
+        };
+        // A full queue holds enough of them already.
+        let _ = self.control.try_send(interrupt);
+    }
+
+    /// Without a worker nothing else will run.
+    async fn cancel_rest(&mut self) -> CliResult<()> {
+        let cancel = client::Cancel {
+            jobs: Some(self.selector()?),
+            reason: String::new(),
+        };
+        let request = client::request::Request::JobCancel(cancel);
+        self.canceler.change_jobs(request).await.map(drop)
+    }
+
+    /// Ends the worker, which by now has nothing to do.
+    async fn end(self) -> CliResult<()> {
+        let Some(worker) = self.worker else {
+            return Ok(());
+        };
+        // If it does not listen any more it has ended.
+        let _ = self.control.send(Interrupt::Terminate).await;
+        match worker.await {
+            Ok(_) => Ok(()),
+            Err(e) => Err(CliError::caused("The worker did not end cleanly", &e)),
+        }
+    }
+}
+
+/// Waits for the end of a worker, for ever if there is none.
+async fn worker_end(worker: &mut Option<JoinHandle<WorkerEnd>>) {
+    match worker {
+        Some(worker) => {
+            if let Err(error) = worker.await {
+                tracing::error!(%error, "the worker did not end cleanly");
+            }
+        }
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,178 @@
+//! This machine as a worker.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use hq_core::resource::amount::Amount;
+use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
+use hq_core::resource::request::{Policy, ResourceRequest};
+use hq_core::template::{SubmitBody, SubmitSpec, TaskTemplate};
+use hq_core::worker_config::{OnServerLost, WorkerConfig};
+use hq_spawn::keeper::KeeperContext;
+use hq_worker::hardware::{CPUS, DetectSet, Detector};
+use hq_worker::{WorkDir, WorkerParams};
+
+use crate::command::worker::start::{own_hostname, own_path};
+use crate::error::{CliError, CliResult};
+
+/// Heartbeats inside one process prove little; this is the usual period.
+const HEARTBEAT: Duration = Duration::from_secs(8);
+
+/// Nothing here has a lifetime that could run out.
+const RETRACT_CHECK: Duration = Duration::from_secs(3600);
+
+/// What this machine offers to `hq run`.
+pub(super) struct LocalMachine {
+    resources: ResourceDescriptor,
+}
+
+impl LocalMachine {
+    /// Everything this process may use, at most `cpus` cpus of it.
+    pub(super) fn detect(cpus: Option<NonZeroU32>) -> CliResult<Self> {
+        let mut items = Detector::this_machine().detect(DetectSet::ALL);
+        if let Some(limit) = cpus {
+            for item in items.iter_mut().filter(|item| &*item.name == CPUS) {
+                item.kind = limited(&item.kind, limit);
+            }
+        }
+        let resources = ResourceDescriptor::new(items, Vec::new())
+            .map_err(|error| CliError::new(error.to_string()))?;
+        Ok(Self { resources })
+    }
+
+    /// Refuses tasks that could never start here: they would wait for ever.
+    pub(super) fn check_fits(&self, spec: &SubmitSpec) -> CliResult<()> {
+        let templates: Vec<&TaskTemplate> = match &spec.body {
+            SubmitBody::Array(array) => vec![&array.template],
+            SubmitBody::Graph(graph) => graph.templates.iter().map(AsRef::as_ref).collect(),
+        };
+        for template in templates {
+            let variants = template.requests.as_slice();
+            if variants
+                .iter()
+                .any(|variant| self.missing(variant).is_none())
+            {
+                continue;
+            }
+            if let Some(text) = variants.iter().find_map(|variant| self.missing(variant)) {
+                return Err(CliError::new(text));
+            }
+        }
+        Ok(())
+    }
+
+    fn missing(&self, request: &ResourceRequest) -> Option<String> {
+        request.entries.iter().find_map(|entry| {
+            let name = &entry.resource;
+            let pool = self.resources.items.iter().find(|item| item.name == *name);
+            let total = pool.map_or(Amount::ZERO, |item| item.kind.total());
+            let fits = match entry.policy {
+                Policy::All => total > Amount::ZERO,
+                Policy::Compact
+                | Policy::ForceCompact
+                | Policy::Tight
+                | Policy::ForceTight
+                | Policy::Scatter => total >= entry.amount,
+            };
+            (!fits).then(|| match entry.policy {
+                Policy::All => format!("A task needs {name}, but this machine offers none"),
+                _ => format!(
+                    "A task needs {name} {}, but this machine offers {name} {total}",
+                    entry.amount
+                ),
+            })
+        })
+    }
+
+    /// The worker to register.
+    pub(super) fn into_params(self, keeper: KeeperContext) -> CliResult<WorkerParams> {
+        let work_dir = WorkDir::create(None)
+            .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
+        let config = WorkerConfig {
+            hostname: own_hostname().into(),
+            group: "default".into(),
+            listen_address: "localhost:0".into(),
+            work_dir: work_dir.path().to_string_lossy().into(),
+            heartbeat: HEARTBEAT,
+            idle_timeout: None,
+            time_limit: None,
+            overview_interval: None,
+            retract_check_interval: RETRACT_CHECK,
+            min_utilization: 0.0,
+            on_server_lost: OnServerLost::Stop,
+            process_pid: keeper.front_pid,
+            allocation: None,
+            resources: self.resources,
+        };
+        let hq_path = own_path()?;
+        Ok(WorkerParams {
+            config,
+            hq_path,
+            work_dir,
+            keeper: Some(keeper),
+            spawn_threads: None,
+        })
+    }
+}
+
+/// The first `limit` cpus; more than there are become numbers without a place.
+fn limited(kind: &ResourceKind, limit: NonZeroU32) -> ResourceKind {
+    let mut left = limit.get() as usize;
+    if kind.total() < Amount::whole(limit.get()) {
+        return ResourceKind::Range {
+            start: 0,
+            end: limit.get() - 1,
+        };
+    }
+    let mut groups = kind.indices();
+    for group in &mut groups {
+        group.truncate(left);
+        left -= group.len();
+    }
+    groups.retain(|group| !group.is_empty());
+    match groups.len() {
+        1 => ResourceKind::List(groups.pop().unwrap_or_default()),
+        _ => ResourceKind::Groups(groups),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::resource::parse_definition;
+
+    #[test]
+    fn cpus_are_limited_from_the_end() {
+        let limit = |text: &str, count: u32| {
+            let kind = parse_definition(text).expect("valid").kind;
+            limited(&kind, NonZeroU32::new(count).expect("positive"))
+        };
+        let names = |values: &[&str]| values.iter().map(|v| (*v).into()).collect::<Vec<_>>();
+        assert_eq!(
+            limit("cpus=[0,1,2]", 2),
+            ResourceKind::List(names(&["0", "1"]))
+        );
+        assert_eq!(
+            limit("cpus=2x2", 3),
+            ResourceKind::Groups(vec![names(&["0", "1"]), names(&["2"])])
+        );
+        assert_eq!(limit("cpus=2x2", 2), ResourceKind::List(names(&["0", "1"])));
+        assert_eq!(
+            limit("cpus=[5]", 4),
+            ResourceKind::Range { start: 0, end: 3 }
+        );
+    }
+
+    #[test]
+    fn impossible_tasks_are_refused() {
+        let item = |text: &str| parse_definition(text).expect("valid");
+        let items: Vec<ResourceItem> = vec![item("cpus=[0,1]"), item("mem=sum(10)")];
+        let resources = ResourceDescriptor::new(items, Vec::new()).expect("valid");
+        let machine = LocalMachine { resources };
+        assert_eq!(machine.missing(&ResourceRequest::cpus(2)), None);
+        assert_eq!(
+            machine.missing(&ResourceRequest::cpus(3)).as_deref(),
+            Some("A task needs cpus 3, but this machine offers cpus 2")
+        );
+    }
+}

@@ -1,0 +1,315 @@
+//! Prints what tasks wrote, one task after the other, and keeps what the summary needs.
+//!
+//! Works on a thread of its own. Files are deleted as soon as they are printed. In order means: in the
+//! order of task ids; a task that ended early waits in its files.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use hq_core::template::{ArrayIds, ArraySpec, Entries, SubmitBody};
+use hq_protocol::client;
+use tokio::sync::mpsc;
+
+use super::Asked;
+use super::screen::Screen;
+use crate::error::{CliError, CliResult};
+use crate::output::format::{cut, lossy};
+use crate::output::view::task_state;
+
+/// Failed tasks that are described; the others are counted.
+pub(super) const FAILURES_SHOWN_MAX: usize = 10;
+
+/// Lines of its standard error that describe a failed task.
+const TAIL_LINES_MAX: usize = 5;
+
+/// Bytes at the end of a file in which those lines are looked for.
+const TAIL_LEN: u64 = 4096;
+
+/// Characters of an entry that are shown.
+const ENTRY_MAX: usize = 80;
+
+/// How to replay.
+#[derive(Debug)]
+pub(super) struct ReplayOptions {
+    /// Where captured output is.
+    pub(super) dir: PathBuf,
+    /// By task id, or as tasks end.
+    pub(super) is_ordered: bool,
+    /// Whether anything is printed.
+    pub(super) is_printed: bool,
+}
+
+/// A failed task for the summary.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Failure {
+    pub(super) task: u32,
+    pub(super) entry: Option<String>,
+    pub(super) error: String,
+    /// Last lines of its standard error.
+    pub(super) tail: Vec<String>,
+}
+
+/// Failed tasks: the first ones, and their number.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Failures {
+    pub(super) shown: Vec<Failure>,
+    pub(super) count: usize,
+}
+
+/// The thread that prints.
+pub(super) struct Replay {
+    ended: Sender<client::EndedTask>,
+    thread: JoinHandle<CliResult<Failures>>,
+}
+
+impl Replay {
+    /// Starts the thread. `asked` is told when nobody reads standard output any more.
+    pub(super) fn start(
+        options: ReplayOptions,
+        body: &SubmitBody,
+        screen: Screen,
+        asked: mpsc::Sender<Asked>,
+    ) -> CliResult<Self> {
+        let (ended, receiver) = channel();
+        let mut printer = Printer {
+            entries: EntryNames::new(body),
+            order: if options.is_ordered {
+                task_order(body)
+            } else {
+                Vec::new()
+            },
+            options,
+            screen,
+            failures: Failures::default(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("replay".to_owned())
+            .spawn(move || {
+                let result = printer.run(&receiver);
+                if result.is_err() {
+                    // If nobody listens the run is ending anyway.
+                    let _ = asked.blocking_send(Asked::OutputClosed);
+                }
+                result.map(|()| printer.failures)
+            })
+            .map_err(|e| CliError::caused("Cannot start a thread", &e))?;
+        Ok(Self { ended, thread })
+    }
+
+    /// Hands over tasks that have ended.
+    pub(super) fn add(&self, tasks: Vec<client::EndedTask>) {
+        for task in tasks {
+            // A thread that ended early has told so.
+            let _ = self.ended.send(task);
+        }
+    }
+
+    /// Waits until everything is printed.
+    pub(super) fn finish(self) -> CliResult<Failures> {
+        drop(self.ended);
+        self.thread
+            .join()
+            .unwrap_or_else(|_| Err(CliError::new("Printing the output failed")))
+    }
+}
+
+/// Ids of all tasks, ascending.
+fn task_order(body: &SubmitBody) -> Vec<u32> {
+    let mut ids: Vec<u32> = match body {
+        SubmitBody::Array(ArraySpec {
+            ids: ArrayIds::Given(ids),
+            ..
+        }) => ids.iter().collect(),
+        SubmitBody::Array(ArraySpec {
+            ids: ArrayIds::Next(count),
+            ..
+        }) => (0..*count).collect(),
+        SubmitBody::Graph(graph) => graph.tasks.iter().map(|task| task.id.as_u32()).collect(),
+    };
+    ids.sort_unstable();
+    ids
+}
+
+/// Which entry belongs to which task.
+struct EntryNames {
+    ids: Option<ArrayIds>,
+    entries: Option<Entries>,
+}
+
+impl EntryNames {
+    fn new(body: &SubmitBody) -> Self {
+        match body {
+            SubmitBody::Array(array) if array.entries.is_some() => Self {
+                ids: Some(array.ids.clone()),
+                entries: array.entries.clone(),
+            },
+            SubmitBody::Array(_) | SubmitBody::Graph(_) => Self {
+                ids: None,
+                entries: None,
+            },
+        }
+    }
+
+    fn of(&self, task: u32) -> Option<String> {
+        let index = match self.ids.as_ref()? {
+            ArrayIds::Given(ids) => ids.position(task)?,
+            ArrayIds::Next(_) => task,
+        };
+        let entry = lossy(self.entries.as_ref()?.get(index)?);
+        Some(cut(&entry, ENTRY_MAX).unwrap_or(entry))
+    }
+}
+
+struct Printer {
+    options: ReplayOptions,
+    entries: EntryNames,
+    /// Ids in the order of printing; empty = as tasks end.
+    order: Vec<u32>,
+    screen: Screen,
+    failures: Failures,
+}
+
+impl Printer {
+    fn run(&mut self, ended: &Receiver<client::EndedTask>) -> CliResult<()> {
+        let mut waiting: BTreeMap<u32, client::EndedTask> = BTreeMap::new();
+        let mut next = 0;
+        for task in ended {
+            if !self.options.is_ordered {
+                self.replay(&task)?;
+                continue;
+            }
+            waiting.insert(task.id, task);
+            while let Some(task) = self.order.get(next).and_then(|id| waiting.remove(id)) {
+                self.replay(&task)?;
+                next += 1;
+            }
+        }
+        // Only if the run broke off: what is there is better than nothing.
+        for task in waiting.values() {
+            self.replay(task)?;
+        }
+        Ok(())
+    }
+
+    fn replay(&mut self, task: &client::EndedTask) -> CliResult<()> {
+        let stdout = self.options.dir.join(format!("{}.stdout", task.id));
+        let stderr = self.options.dir.join(format!("{}.stderr", task.id));
+        if task_state(task.state) == client::TaskState::Failed {
+            self.note_failure(task, &stderr);
+        }
+        if self.options.is_printed {
+            let (mut out, mut err) = (open(&stdout)?, open(&stderr)?);
+            if out.is_some() || err.is_some() {
+                self.screen.print(|| -> CliResult<()> {
+                    if let Some(file) = &mut out {
+                        copy(file, &mut io::stdout().lock())?;
+                    }
+                    if let Some(file) = &mut err {
+                        copy(file, &mut io::stderr().lock())?;
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        remove(&stdout);
+        remove(&stderr);
+        Ok(())
+    }
+
+    fn note_failure(&mut self, task: &client::EndedTask, captured: &Path) {
+        self.failures.count += 1;
+        if self.failures.shown.len() == FAILURES_SHOWN_MAX {
+            return;
+        }
+        let named = task.paths.as_ref().and_then(|paths| paths.stderr.as_ref());
+        let named = named.map(|stdio| {
+            use std::os::unix::ffi::OsStrExt;
+            PathBuf::from(std::ffi::OsStr::from_bytes(&stdio.path))
+        });
+        let tail = tail(captured).or_else(|| tail(&named?)).unwrap_or_default();
+        self.failures.shown.push(Failure {
+            task: task.id,
+            entry: self.entries.of(task.id),
+            error: task.error.clone().unwrap_or_default(),
+            tail,
+        });
+    }
+}
+
+/// The file, unless it is missing or empty.
+fn open(path: &Path) -> CliResult<Option<File>> {
+    let unreadable = |e| {
+        CliError::caused(
+            format!("Cannot read the output of a task, {}", path.display()),
+            &e,
+        )
+    };
+    match File::open(path) {
+        Ok(file) => {
+            let is_empty = file.metadata().map_err(unreadable)?.len() == 0;
+            Ok((!is_empty).then_some(file))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unreadable(error)),
+    }
+}
+
+fn copy(file: &mut File, out: &mut impl Write) -> CliResult<()> {
+    io::copy(file, out)?;
+    out.flush()?;
+    Ok(())
+}
+
+fn remove(path: &Path) {
+    // Missing if the task never started, or writes elsewhere; the directory is removed at the end.
+    let _ = std::fs::remove_file(path);
+}
+
+/// The last lines of a file that are not empty.
+fn tail(path: &Path) -> Option<Vec<String>> {
+    let mut file = File::open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let length = file.metadata().ok()?.len();
+    let start = length.saturating_sub(TAIL_LEN);
+    file.seek(SeekFrom::Start(start)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_LEN).read_to_end(&mut bytes).ok()?;
+    let text = lossy(&bytes);
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let first = lines.len().saturating_sub(TAIL_LINES_MAX);
+    Some(
+        lines[first..]
+            .iter()
+            .map(|line| (*line).to_owned())
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_has_the_last_lines() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("err");
+        let text: String = (0..1000).map(|i| format!("line {i}\n\n")).collect();
+        std::fs::write(&path, text).expect("written");
+        let lines = tail(&path).expect("readable");
+        assert_eq!(
+            lines,
+            ["line 995", "line 996", "line 997", "line 998", "line 999"]
+        );
+        assert_eq!(tail(&dir.path().join("none")), None);
+        assert_eq!(tail(dir.path()), None);
+    }
+}

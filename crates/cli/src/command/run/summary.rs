@@ -1,0 +1,206 @@
+//! The end of `hq run`: counts, time, and which tasks failed.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use hq_protocol::client;
+use serde_json::{Value, json};
+
+use super::replay::Failures;
+use crate::args::global::OutputMode;
+use crate::command::Context;
+use crate::error::{CliResult, exit};
+use crate::output::console::error_line;
+use crate::output::format::short_words;
+use crate::output::json::write_value;
+
+/// How the run ended.
+pub(super) struct Summary {
+    pub(super) stats: client::TaskStats,
+    pub(super) failures: Failures,
+    pub(super) elapsed: Duration,
+    pub(super) interrupted: bool,
+}
+
+impl Summary {
+    /// Success only if every task finished.
+    pub(super) fn exit_code(&self) -> u8 {
+        let client::TaskStats {
+            failed,
+            canceled,
+            aborted,
+            running,
+            waiting,
+            ..
+        } = self.stats;
+        if self.interrupted {
+            exit::INTERRUPTED
+        } else if failed + canceled + aborted + running + waiting > 0 {
+            exit::FAILURE
+        } else {
+            exit::OK
+        }
+    }
+
+    /// Prints it where the mode says.
+    pub(super) fn print(&self, context: &mut Context) -> CliResult<()> {
+        match context.mode() {
+            OutputMode::Cli => error_line(self.text().trim_end()),
+            OutputMode::Json => write_value(&mut context.out, &self.value())?,
+            OutputMode::Quiet => {}
+        }
+        Ok(())
+    }
+
+    fn total(&self) -> u64 {
+        let client::TaskStats {
+            running,
+            finished,
+            failed,
+            canceled,
+            aborted,
+            waiting,
+        } = self.stats;
+        [running, finished, failed, canceled, aborted, waiting]
+            .into_iter()
+            .map(u64::from)
+            .sum()
+    }
+
+    fn text(&self) -> String {
+        let total = self.total();
+        let counts: Vec<String> = [
+            (self.stats.finished, "finished"),
+            (self.stats.failed, "failed"),
+            (self.stats.aborted, "aborted"),
+            (self.stats.canceled, "canceled"),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+        let plural = if total == 1 { "" } else { "s" };
+        let mut text = format!("{total} task{plural}");
+        let separator = if counts.is_empty() { "" } else { ": " };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{separator}{} in {}",
+            counts.join(", "),
+            short_words(self.elapsed)
+        );
+        for failure in &self.failures.shown {
+            let entry = failure
+                .entry
+                .as_deref()
+                .map(|entry| format!(" ({})", printable(entry)));
+            let _ = writeln!(
+                text,
+                "Task {}{} failed: {}",
+                failure.task,
+                entry.unwrap_or_default(),
+                failure.error.replace('\n', "\n    ")
+            );
+            for line in &failure.tail {
+                let _ = writeln!(text, "    {}", printable(line));
+            }
+        }
+        let hidden = self.failures.count - self.failures.shown.len();
+        if hidden > 0 {
+            let _ = writeln!(text, "… and {hidden} more");
+        }
+        text
+    }
+
+    fn value(&self) -> Value {
+        let failures: Vec<Value> = self
+            .failures
+            .shown
+            .iter()
+            .map(|failure| {
+                json!({
+                    "entry": failure.entry,
+                    "error": failure.error,
+                    "stderr": failure.tail,
+                    "task": failure.task,
+                })
+            })
+            .collect();
+        json!({
+            "duration": self.elapsed.as_secs_f64(),
+            "failures": failures,
+            "interrupted": self.interrupted,
+            "task_count": self.total(),
+            "task_stats": {
+                "aborted": self.stats.aborted,
+                "canceled": self.stats.canceled,
+                "failed": self.stats.failed,
+                "finished": self.stats.finished,
+            },
+        })
+    }
+}
+
+/// What a task wrote must not move the cursor here.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::replay::Failure;
+    use super::*;
+
+    fn summary() -> Summary {
+        let failure = |task| Failure {
+            task,
+            entry: Some("/missing".to_owned()),
+            error: "Program terminated with exit code 1.".to_owned(),
+            tail: vec!["cat: /missing: No such file".to_owned()],
+        };
+        Summary {
+            stats: client::TaskStats {
+                finished: 5,
+                failed: 12,
+                aborted: 1,
+                ..Default::default()
+            },
+            failures: Failures {
+                shown: vec![failure(3), failure(7)],
+                count: 12,
+            },
+            elapsed: Duration::from_millis(1500),
+            interrupted: false,
+        }
+    }
+
+    #[test]
+    fn failures_are_named() {
+        insta::assert_snapshot!(summary().text(), @r"
+        18 tasks: 5 finished, 12 failed, 1 aborted in 1s 500ms
+        Task 3 (/missing) failed: Program terminated with exit code 1.
+            cat: /missing: No such file
+        Task 7 (/missing) failed: Program terminated with exit code 1.
+            cat: /missing: No such file
+        … and 10 more
+        ");
+    }
+
+    #[test]
+    fn the_exit_code_tells_the_worst() {
+        let mut summary = summary();
+        assert_eq!(summary.exit_code(), 1);
+        summary.interrupted = true;
+        assert_eq!(summary.exit_code(), 130);
+        summary.interrupted = false;
+        summary.stats = client::TaskStats {
+            finished: 1,
+            ..Default::default()
+        };
+        assert_eq!(summary.exit_code(), 0);
+        summary.stats = client::TaskStats::default();
+        assert_eq!(summary.exit_code(), 0);
+    }
+}
