@@ -4,6 +4,8 @@
 //! Drives `ServerState` with workers that end everything they are given at once, in reports of 64.
 //! The baseline is one worker in the same run.
 
+#![forbid(unsafe_code)]
+
 use std::time::{Duration, Instant};
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};

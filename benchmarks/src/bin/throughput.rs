@@ -9,6 +9,8 @@
 //!     [--cpus N] [--program PATH] [--peer LABEL=PATH]…
 //! ```
 
+#![forbid(unsafe_code)]
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -5,6 +5,8 @@
 //! messages and process exits come in as inputs, decisions go out as effects. It therefore does not
 //! know sockets, processes, files or the wire format. See `docs/architecture.md`.
 
+#![forbid(unsafe_code)]
+
 pub mod graph;
 pub mod id;
 pub mod job;

@@ -1,3 +1,5 @@
+//! Finding ids, counting phases, deriving states.
+
 use super::*;
 use crate::range::IdRange;
 use crate::template::{GraphSpec, GraphTask};

@@ -1,3 +1,5 @@
+//! Ranges and sets against brute force.
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! The seeded simulation: many seeds, each to the end.
+
 use crate::testing::sim::World;
 
 /// Seeds of one test run; `HQ_SIM_SEEDS` and `HQ_SIM_FIRST` choose others.

@@ -1,3 +1,5 @@
+//! What a worker does with each input.
+
 mod ending;
 
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Access files and the server directory on a real file system.
+
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,3 +1,5 @@
+//! Connections over in-memory pipes and TCP.
+
 use std::time::Duration;
 
 use tokio::io::{DuplexStream, duplex};

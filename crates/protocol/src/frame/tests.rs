@@ -1,3 +1,5 @@
+//! Frames and records, whole, cut and damaged.
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 

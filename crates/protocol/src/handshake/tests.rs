@@ -1,3 +1,5 @@
+//! Handshakes with every kind of peer.
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 

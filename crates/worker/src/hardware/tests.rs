@@ -1,3 +1,5 @@
+//! Detection on fixture trees.
+
 use std::collections::BTreeMap;
 
 use tempfile::TempDir;

@@ -1,3 +1,5 @@
+//! From a task to a plan.
+
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 

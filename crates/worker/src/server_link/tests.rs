@@ -1,3 +1,5 @@
+//! Registration over TCP.
+
 use std::error::Error;
 
 use hq_core::testing::worker_config;

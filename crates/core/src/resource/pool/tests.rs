@@ -1,3 +1,5 @@
+//! Choosing indices, against brute force on small pools.
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
