@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::event::Event;
+use crate::keeper;
 use crate::launcher::Wake;
 use crate::sys;
 
@@ -78,10 +79,15 @@ impl EventQueue {
         self.signal(queue);
     }
 
-    /// Moves everything to `into`.
+    /// Moves everything to `into`. Once the front process is dead that is nothing: what ends from then on was
+    /// killed by the keeper, and must not look like an end of its own.
     pub(crate) fn drain(&self, into: &mut Vec<Event>) {
         let mut queue = self.lock();
         queue.signalled = false;
+        if keeper::is_halted() {
+            queue.events.clear();
+            return;
+        }
         into.append(&mut queue.events);
     }
 
