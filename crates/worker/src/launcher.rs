@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hq_core::job::TemplateId;
@@ -39,6 +40,8 @@ pub(crate) struct TaskLauncher {
     engine: Launcher,
     wake: Arc<Notify>,
     surroundings: Surroundings,
+    /// What no other worker has, on this machine and in this process.
+    nonce: Box<str>,
     task_dirs: PathBuf,
     templates: BTreeMap<TemplateId, Arc<CompiledTemplate>>,
     running: RunningTasks,
@@ -81,6 +84,7 @@ impl TaskLauncher {
                 hq_path,
                 server_uid: "".into(),
             },
+            nonce: nonce().into(),
             task_dirs,
             templates: BTreeMap::new(),
             running: RunningTasks::default(),
@@ -271,7 +275,7 @@ impl TaskLauncher {
             return Err("the worker was sent a task whose variant does not exist".into());
         };
         let uid = &self.surroundings.server_uid;
-        let mark = format!("{uid}/{}", task.key);
+        let mark = format!("{uid}/{}/{}", task.key, self.nonce);
         task_env.set(MARK, &mark).map_err(text)?;
         let paths = compiled.paths(task, uid);
         let cwd = PathBuf::from(OsString::from_vec(paths.cwd));
@@ -284,7 +288,11 @@ impl TaskLauncher {
             PinMode::None | PinMode::OpenMp => None,
         };
         if spec.task_dir {
-            let name = format!("task-{}-{}", mark.replace('/', "-"), task.token.0);
+            let name = format!(
+                "{}-{}",
+                task.key.to_string().replace('/', "-"),
+                task.token.0
+            );
             let directory = output::create_task_dir(&self.task_dirs, &name)?;
             task_env.set("HQ_TASK_DIR", &directory).map_err(text)?;
             let error_file = directory.join(output::ERROR_FILE);
@@ -336,6 +344,17 @@ impl TaskLauncher {
 
 /// Variable that no two instances share, by which the spawn engine recognises what belongs to a task.
 const MARK: &str = "HQ_INSTANCE_KEY";
+
+/// Differs between any two launchers: process, time, and a counter for those of one moment.
+fn nonce() -> String {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    format!(
+        "{:x}-{:x}-{count:x}",
+        std::process::id(),
+        crate::clock::now().wall.0
+    )
+}
 
 fn token_of(event: &LaunchEvent) -> LaunchToken {
     match event {

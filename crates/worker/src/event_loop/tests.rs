@@ -108,7 +108,7 @@ async fn time_limit_ends_the_whole_task() {
     server.ended(1).await;
     assert_eq!(server.outcome(0), Outcome::TimeLimit);
     assert!(server.row(0).run >= Duration::from_millis(300));
-    assert_eq!(server.survivors(), 0);
+    server.no_survivors().await;
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn kill_ends_a_running_task_with_its_children() {
     server.kill(&[0, 55]).await;
     server.ended(1).await;
     assert_eq!(server.outcome(0), Outcome::Killed);
-    assert_eq!(server.survivors(), 0);
+    server.no_survivors().await;
 }
 
 #[tokio::test]

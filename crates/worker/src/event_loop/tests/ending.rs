@@ -21,7 +21,7 @@ async fn stop_leaves_nothing_behind() {
     assert!(server.survivors() >= 4);
     assert_eq!(server.stop().await, WorkerEnd::Stopped);
     assert_eq!(server.goodbye(), Some(LostReason::Stopped));
-    assert_eq!(server.survivors(), 0);
+    server.no_survivors().await;
     assert!(!server.work_dir().exists());
 }
 
@@ -34,7 +34,7 @@ async fn dropping_a_running_worker_kills_its_tasks() {
     let up = server.dir().join("up");
     wait_until("the task runs", || up.exists()).await;
     server.abort_worker().await;
-    assert_eq!(server.survivors(), 0);
+    server.no_survivors().await;
     assert!(!server.work_dir().exists());
 }
 
@@ -46,7 +46,7 @@ async fn interrupt_ends_tasks_and_worker() {
     server.interrupt(Interrupt::Terminate).await;
     assert_eq!(server.worker_end().await, WorkerEnd::Interrupted);
     assert_eq!(server.goodbye(), Some(LostReason::ConnectionLost));
-    assert_eq!(server.survivors(), 0);
+    server.no_survivors().await;
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn idle_worker_and_old_worker_end_by_themselves() {
     server.assign_one(0, bash(LONG)).await;
     assert_eq!(server.worker_end().await, WorkerEnd::TimeLimit);
     assert_eq!(server.goodbye(), Some(LostReason::TimeLimitReached));
-    assert_eq!(server.survivors(), 0);
+    server.no_survivors().await;
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn loss_of_the_server_stops_or_finishes() {
     server.started(1).await;
     server.disconnect();
     assert_eq!(server.worker_end().await, WorkerEnd::ServerLost);
-    assert_eq!(server.survivors(), 0);
+    server.no_survivors().await;
 
     let finish = |config: &mut WorkerConfig| config.on_server_lost = OnServerLost::FinishRunning;
     let mut server = FakeServer::start(finish).await;

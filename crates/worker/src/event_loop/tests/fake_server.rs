@@ -327,6 +327,18 @@ impl FakeServer {
         true
     }
 
+    /// Nothing of the tasks is left. A killed process needs a moment to be gone; the promise is two seconds.
+    pub(super) async fn no_survivors(&self) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(2);
+        while self.survivors() > 0 {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "processes of tasks survive"
+            );
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     fn mark(&self) -> String {
         self.dir.path().display().to_string()
     }
