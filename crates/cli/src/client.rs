@@ -151,34 +151,34 @@ impl Client {
 
     /// What the server says of itself.
     pub(crate) async fn server_info(&mut self) -> CliResult<client::ServerInfo> {
-        match self.ask(Request::ServerInfo(client::Empty {})).await? {
-            Reply::ServerInfo(info) => Ok(info),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::ServerInfo(info) = self.ask(Request::ServerInfo(client::Empty {})).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(info)
     }
 
     /// Asks the server to stop.
     pub(crate) async fn server_stop(&mut self) -> CliResult<()> {
-        match self.ask(Request::ServerStop(client::Empty {})).await? {
-            Reply::Done(_) => Ok(()),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::Done(_) = self.ask(Request::ServerStop(client::Empty {})).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(())
     }
 
     /// Submits; the id of the job.
     pub(crate) async fn submit(&mut self, submit: client::Submit) -> CliResult<u32> {
-        match self.ask(Request::Submit(submit)).await? {
-            Reply::Submitted(job) => Ok(job.id),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::Submitted(job) = self.ask(Request::Submit(submit)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(job.id)
     }
 
     /// Makes an open job.
     pub(crate) async fn open_job(&mut self, open: client::OpenJob) -> CliResult<u32> {
-        match self.ask(Request::JobOpen(open)).await? {
-            Reply::Submitted(job) => Ok(job.id),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::Submitted(job) = self.ask(Request::JobOpen(open)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(job.id)
     }
 
     /// Closes or cancels jobs; one result per job.
@@ -186,18 +186,18 @@ impl Client {
         &mut self,
         request: Request,
     ) -> CliResult<Vec<client::JobResult>> {
-        match self.ask(request).await? {
-            Reply::JobResults(results) => Ok(results.results),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::JobResults(results) = self.ask(request).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(results.results)
     }
 
     /// Forgets jobs.
     pub(crate) async fn forget(&mut self, forget: client::Forget) -> CliResult<client::Forgotten> {
-        match self.ask(Request::JobForget(forget)).await? {
-            Reply::Forgotten(forgotten) => Ok(forgotten),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::Forgotten(forgotten) = self.ask(Request::JobForget(forget)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(forgotten)
     }
 
     /// Jobs in short, by id; unknown ones are left out.
@@ -205,10 +205,10 @@ impl Client {
         &mut self,
         jobs: client::Selector,
     ) -> CliResult<Vec<client::JobSummary>> {
-        match self.ask(Request::JobList(jobs)).await? {
-            Reply::JobList(list) => Ok(list.jobs),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::JobList(list) = self.ask(Request::JobList(jobs)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(list.jobs)
     }
 
     /// Jobs in detail.
@@ -216,10 +216,10 @@ impl Client {
         &mut self,
         jobs: client::Selector,
     ) -> CliResult<client::JobInfos> {
-        match self.ask(Request::JobInfo(jobs)).await? {
-            Reply::JobInfos(infos) => Ok(infos),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::JobInfos(infos) = self.ask(Request::JobInfo(jobs)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(infos)
     }
 
     /// One page of tasks.
@@ -227,10 +227,10 @@ impl Client {
         &mut self,
         page: client::TaskPage,
     ) -> CliResult<client::TaskPageReply> {
-        match self.ask(Request::TaskPage(page)).await? {
-            Reply::TaskPage(page) => Ok(page),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::TaskPage(page) = self.ask(Request::TaskPage(page)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(page)
     }
 
     /// Ids of tasks.
@@ -238,10 +238,10 @@ impl Client {
         &mut self,
         ids: client::TaskIds,
     ) -> CliResult<client::TaskIdsReply> {
-        match self.ask(Request::TaskIds(ids)).await? {
-            Reply::TaskIds(ids) => Ok(ids),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::TaskIds(ids) = self.ask(Request::TaskIds(ids)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(ids)
     }
 
     /// Why a task runs or not.
@@ -249,10 +249,10 @@ impl Client {
         &mut self,
         explain: client::Explain,
     ) -> CliResult<client::Explanation> {
-        match self.ask(Request::Explain(explain)).await? {
-            Reply::Explanation(explanation) => Ok(explanation),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::Explanation(explanation) = self.ask(Request::Explain(explain)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(explanation)
     }
 
     /// Workers.
@@ -265,10 +265,10 @@ impl Client {
             workers: Some(workers),
             with_runtime,
         };
-        match self.ask(Request::Workers(query)).await? {
-            Reply::Workers(workers) => Ok(workers),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::Workers(workers) = self.ask(Request::Workers(query)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(workers)
     }
 
     /// Stops workers; one result per worker.
@@ -276,10 +276,10 @@ impl Client {
         &mut self,
         workers: client::Selector,
     ) -> CliResult<Vec<client::WorkerStopResult>> {
-        match self.ask(Request::WorkerStop(workers)).await? {
-            Reply::WorkerStop(results) => Ok(results.results),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::WorkerStop(results) = self.ask(Request::WorkerStop(workers)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(results.results)
     }
 
     /// Begins to follow jobs; [`Client::next_update`] follows until an update is `done`.
@@ -304,10 +304,10 @@ impl Client {
     ///
     /// No update is lost if the future is dropped.
     pub(crate) async fn next_update(&mut self) -> CliResult<client::WatchUpdate> {
-        match self.receive().await? {
-            Reply::Watch(update) => Ok(update),
-            _ => Err(unexpected_reply()),
-        }
+        let Reply::Watch(update) = self.receive().await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(update)
     }
 
     /// Follows jobs until they have ended; `on_update` sees every change.

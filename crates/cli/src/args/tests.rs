@@ -63,6 +63,7 @@ fn global_options_work_at_every_level() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are a table of inputs")]
 fn refusals_name_the_problem() {
     for (words, kind, text) in [
         (

@@ -126,7 +126,9 @@ fn prepare(
 fn job_file(command: &[OsString]) -> Option<&Path> {
     let [path] = command else { return None };
     let path = Path::new(path);
-    path.extension().is_some_and(|extension| extension == "toml").then_some(path)
+    path.extension()
+        .is_some_and(|extension| extension == "toml")
+        .then_some(path)
 }
 
 async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {

@@ -14,7 +14,7 @@ use crate::args::submit::{DirectivesMode, TaskOptions};
 use crate::error::{CliError, CliResult};
 
 /// Only this much of a script is looked at, in bytes.
-const HEAD_MAX: u64 = 32 * 1024;
+const HEAD_LEN: usize = 32 * 1024;
 
 /// What a script says about its own submit.
 #[derive(Debug, Default)]
@@ -71,8 +71,6 @@ pub(crate) fn find(
     }
 }
 
-const HEAD_LEN: usize = HEAD_MAX as usize;
-
 impl Directives {
     /// Puts the shebang in front of the command, and adds the options the command line does not have.
     pub(crate) fn apply(self, options: &mut TaskOptions, command: &mut Vec<OsString>) {
@@ -88,7 +86,7 @@ fn failed(source: &str, error: &dyn std::fmt::Display) -> CliError {
 fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut head = Vec::new();
     std::fs::File::open(path)?
-        .take(HEAD_MAX)
+        .take(HEAD_LEN as u64)
         .read_to_end(&mut head)?;
     Ok(head)
 }

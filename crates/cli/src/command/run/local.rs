@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use hq_core::resource::amount::Amount;
-use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
+use hq_core::resource::descriptor::{ResourceDescriptor, ResourceKind};
 use hq_core::resource::request::{Policy, ResourceRequest};
 use hq_core::template::{SubmitBody, SubmitSpec, TaskTemplate};
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
@@ -74,12 +74,13 @@ impl LocalMachine {
                 | Policy::ForceTight
                 | Policy::Scatter => total >= entry.amount,
             };
-            (!fits).then(|| match entry.policy {
-                Policy::All => format!("A task needs {name}, but this machine offers none"),
-                _ => format!(
-                    "A task needs {name} {}, but this machine offers {name} {total}",
-                    entry.amount
-                ),
+            (!fits).then(|| {
+                let wanted = if entry.policy == Policy::All {
+                    String::new()
+                } else {
+                    format!(" {}", entry.amount)
+                };
+                format!("A task needs {name}{wanted}, but this machine offers {name} {total}")
             })
         })
     }
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn impossible_tasks_are_refused() {
         let item = |text: &str| parse_definition(text).expect("valid");
-        let items: Vec<ResourceItem> = vec![item("cpus=[0,1]"), item("mem=sum(10)")];
+        let items = vec![item("cpus=[0,1]"), item("mem=sum(10)")];
         let resources = ResourceDescriptor::new(items, Vec::new()).expect("valid");
         let machine = LocalMachine { resources };
         assert_eq!(machine.missing(&ResourceRequest::cpus(2)), None);

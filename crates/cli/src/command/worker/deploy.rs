@@ -52,11 +52,13 @@ pub(crate) fn deploy_ssh(args: DeploySshArgs, context: &mut Context) -> CliResul
         if !args.show_output {
             ssh.stdout(Stdio::null()).stderr(Stdio::null());
         }
-        let child = ssh.spawn().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                CliError::new("Cannot find `ssh` binary. Make sure that OpenSSH is installed.")
+        let child = ssh.spawn().map_err(|error| {
+            if error.kind() == std::io::ErrorKind::NotFound {
+                return CliError::new(
+                    "Cannot find `ssh` binary. Make sure that OpenSSH is installed.",
+                );
             }
-            _ => CliError::caused("Cannot start `ssh`", &error),
+            CliError::caused("Cannot start `ssh`", &error)
         })?;
         tracing::info!("Started worker process at `{}`", host.name);
         children.push((host.name, child));

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use comfy_table::Color;
 use hq_protocol::client;
 
 use super::grid::{Grid, Text, job_state, task_color, task_state};
@@ -159,8 +158,8 @@ fn add_state(grid: &mut Grid, summary: &client::JobSummary) -> Option<Bar> {
 
 /// A bar with one segment per state.
 struct Bar {
-    /// Colour and length of each segment; together at most [`BAR_WIDTH`].
-    segments: Vec<(Color, usize)>,
+    /// State and length of each segment; together at most [`BAR_WIDTH`].
+    segments: Vec<(client::TaskState, usize)>,
 }
 
 impl Bar {
@@ -179,7 +178,7 @@ impl Bar {
                 .div_ceil(total.max(1) as usize)
                 .min(left);
             left -= share;
-            segments.push((task_color(state), share));
+            segments.push((state, share));
         }
         Self { segments }
     }
@@ -195,9 +194,9 @@ impl Bar {
 
     fn colored(&self) -> String {
         let mut text = "[".to_owned();
-        for (color, length) in &self.segments {
+        for (state, length) in &self.segments {
             if *length > 0 {
-                let style = ansi(*color);
+                let style = ansi(*state);
                 text.push_str(&format!("{style}{}{style:#}", "#".repeat(*length)));
             }
         }
@@ -207,14 +206,14 @@ impl Bar {
     }
 }
 
-fn ansi(color: Color) -> anstyle::Style {
-    let color = match color {
-        Color::Green => anstyle::AnsiColor::Green,
-        Color::Red => anstyle::AnsiColor::Red,
-        Color::Yellow => anstyle::AnsiColor::Yellow,
-        Color::Magenta => anstyle::AnsiColor::Magenta,
-        Color::Blue => anstyle::AnsiColor::Blue,
-        _ => anstyle::AnsiColor::Cyan,
+fn ansi(state: client::TaskState) -> anstyle::Style {
+    let color = match state {
+        client::TaskState::Finished => anstyle::AnsiColor::Green,
+        client::TaskState::Failed => anstyle::AnsiColor::Red,
+        client::TaskState::Running => anstyle::AnsiColor::Yellow,
+        client::TaskState::Canceled => anstyle::AnsiColor::Magenta,
+        client::TaskState::Waiting => anstyle::AnsiColor::Cyan,
+        client::TaskState::Aborted => anstyle::AnsiColor::Blue,
     };
     anstyle::Style::new().fg_color(Some(color.into()))
 }

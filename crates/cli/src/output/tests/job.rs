@@ -37,6 +37,7 @@ fn submit_and_open_print_the_id() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are snapshots")]
 fn job_list_in_every_mode() {
     let long = "x".repeat(60);
     let mut canceled = sample::summary(
@@ -160,6 +161,7 @@ fn job_summary_in_every_mode() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are snapshots")]
 fn job_info_in_every_mode() {
     let jobs = [sample::job()];
     insta::assert_snapshot!(infos(OutputMode::Cli, &jobs), @"

@@ -226,6 +226,7 @@ fn task_ids_in_every_mode() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are snapshots")]
 fn explanation_as_text_and_json() {
     use client::explain_item::Item;
     let item = |item| client::ExplainItem { item: Some(item) };

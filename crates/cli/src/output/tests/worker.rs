@@ -52,6 +52,7 @@ fn worker_list_in_every_mode() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are snapshots")]
 fn worker_info_as_table_and_json() {
     let mut ended = sample::worker();
     ended.ended_unix_ns = Some(sample::START);
