@@ -48,6 +48,10 @@ use summary::Summary;
 /// How often ended tasks are reported: often enough to look immediate.
 const UPDATE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 
+/// Signals this close together are one interrupt: wrappers such as `timeout` pass a signal on to the
+/// process and to its group.
+const ONE_INTERRUPT: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// Interrupts and other requests that may wait until they are handled.
 const REQUESTS_MAX: usize = 8;
 
@@ -201,12 +205,17 @@ fn requests() -> CliResult<Requests> {
     let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
     let signals = sender.clone();
     tokio::spawn(async move {
+        let mut last: Option<Instant> = None;
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
                 _ = hangup.recv() => {}
             }
+            if last.is_some_and(|last| last.elapsed() < ONE_INTERRUPT) {
+                continue;
+            }
+            last = Some(Instant::now());
             if signals.send(Asked::Interrupt).await.is_err() {
                 return;
             }
