@@ -14,7 +14,6 @@ pub(crate) struct Env {
 }
 
 /// Output of a command that has ended.
-#[must_use]
 pub(crate) struct Ran {
     pub(crate) command: String,
     pub(crate) stdout: String,
@@ -120,7 +119,8 @@ impl Env {
         command
     }
 
-    /// Runs a command to its end.
+    /// Runs a command to its end; the caller says how it should have ended.
+    #[must_use]
     pub(crate) fn hq(&self, args: &[&str]) -> Ran {
         let output = self.command(args).output().expect("the program can be run");
         Ran::new(format!("hq {}", args.join(" ")), &output)

@@ -87,7 +87,7 @@ impl IdRange {
     /// Position of `id` in the range.
     #[must_use]
     pub const fn position(&self, id: u32) -> Option<u32> {
-        if id < self.first || id > self.last() || (id - self.first) % self.step != 0 {
+        if id < self.first || id > self.last() || !(id - self.first).is_multiple_of(self.step) {
             return None;
         }
         Some((id - self.first) / self.step)

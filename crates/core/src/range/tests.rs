@@ -69,8 +69,8 @@ proptest! {
             let sliced: Vec<u32> = array.slice(from, to).iter().flat_map(IdRange::iter).collect();
             prop_assert_eq!(sliced, expected);
             for (index, id) in array.iter().enumerate() {
-                prop_assert_eq!(array.position(id), Some(index as u32));
-                prop_assert_eq!(array.get(index as u32), Some(id));
+                prop_assert_eq!(array.position(id), u32::try_from(index).ok());
+                prop_assert_eq!(array.get(u32::try_from(index).expect("small")), Some(id));
             }
         }
     }
