@@ -15,7 +15,9 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Instant;
 
+use hq_core::id::JobId;
 use hq_core::range::IdArray;
+use hq_core::template::{SubmitSpec, SubmitTarget};
 use hq_protocol::{Plane, client};
 use hq_server::{EmbeddedConfig, EmbeddedServer};
 use hq_spawn::keeper::KeeperContext;
@@ -155,8 +157,11 @@ async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
         idle_timeout: None,
     })
     .map_err(|e| CliError::caused("Cannot start the server", &e))?;
-    let mut local = LocalJob::start(&mut server, &job.prepared, job.machine, job.keeper).await?;
-    let followed = local.follow(&mut requests, &screen, &replay).await;
+    let mut local =
+        LocalJob::start(&mut server, &job.prepared.spec, job.machine, job.keeper).await?;
+    let followed = local
+        .follow(job.prepared.spec, &mut requests, &screen, &replay)
+        .await;
     let ended = local.end().await;
     server.shutdown().await;
     let replayed = replay.finish();
@@ -205,17 +210,18 @@ fn requests() -> CliResult<Requests> {
     let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
     let signals = sender.clone();
     tokio::spawn(async move {
-        let mut last: Option<Instant> = None;
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
                 _ = hangup.recv() => {}
             }
-            if last.is_some_and(|last| last.elapsed() < ONE_INTERRUPT) {
-                continue;
+            // What arrives before we have told about the first one belongs to it.
+            tokio::time::sleep(ONE_INTERRUPT).await;
+            for signal in [&mut interrupt, &mut terminate, &mut hangup] {
+                // An error says that there is nothing more.
+                let _ = tokio::time::timeout(std::time::Duration::ZERO, signal.recv()).await;
             }
-            last = Some(Instant::now());
             if signals.send(Asked::Interrupt).await.is_err() {
                 return;
             }
@@ -232,8 +238,8 @@ fn requests() -> CliResult<Requests> {
 struct LocalJob {
     id: u32,
     client: Client,
-    /// Watching takes a connection for itself; this one is for the cancel.
-    canceler: Client,
+    /// Watching takes a connection for itself; this one is for everything else.
+    commander: Client,
     worker: Option<JoinHandle<WorkerEnd>>,
     control: mpsc::Sender<Interrupt>,
 }
@@ -241,7 +247,7 @@ struct LocalJob {
 impl LocalJob {
     async fn start(
         server: &mut EmbeddedServer,
-        prepared: &PreparedSubmit,
+        spec: &SubmitSpec,
         machine: LocalMachine,
         keeper: KeeperContext,
     ) -> CliResult<Self> {
@@ -255,13 +261,13 @@ impl LocalJob {
             .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
         let (control, interrupts) = mpsc::channel(REQUESTS_MAX);
         let worker = tokio::spawn(worker.run(interrupts));
-        let mut client = Client::in_process(server.connect_client(), uid.clone()).await?;
-        let canceler = Client::in_process(server.connect_client(), uid).await?;
-        let id = client.submit((&prepared.spec).into()).await?;
+        let client = Client::in_process(server.connect_client(), uid.clone()).await?;
+        let mut commander = Client::in_process(server.connect_client(), uid).await?;
+        let id = commander.open_job(open_request(spec)).await?;
         Ok(Self {
             id,
             client,
-            canceler,
+            commander,
             worker: Some(worker),
             control,
         })
@@ -273,9 +279,12 @@ impl LocalJob {
         Ok(Selector::Ids(ids).to_message())
     }
 
-    /// Hands ended tasks on until all have ended.
+    /// Submits, then hands ended tasks on until all have ended.
+    ///
+    /// The job is open and watched before it has tasks: a task that ends at once must not be missed.
     async fn follow(
         &mut self,
+        spec: SubmitSpec,
         requests: &mut Requests,
         screen: &Screen,
         replay: &Replay,
@@ -287,6 +296,14 @@ impl LocalJob {
             ..WatchOptions::default()
         };
         self.client.watch(self.selector()?, options).await?;
+        self.client.next_update().await?;
+        let attached = SubmitSpec {
+            target: SubmitTarget::Attach(JobId(self.id)),
+            ..spec
+        };
+        self.commander.submit((&attached).into()).await?;
+        let close = client::request::Request::JobClose(self.selector()?);
+        self.commander.change_jobs(close).await?;
         let mut stats = client::TaskStats::default();
         loop {
             tokio::select! {
@@ -339,7 +356,7 @@ impl LocalJob {
             reason: String::new(),
         };
         let request = client::request::Request::JobCancel(cancel);
-        self.canceler.change_jobs(request).await.map(drop)
+        self.commander.change_jobs(request).await.map(drop)
     }
 
     /// Ends the worker, which by now has nothing to do.
@@ -353,6 +370,18 @@ impl LocalJob {
             Ok(_) => Ok(()),
             Err(e) => Err(CliError::caused("The worker did not end cleanly", &e)),
         }
+    }
+}
+
+/// The job to open for a submit.
+fn open_request(spec: &SubmitSpec) -> client::OpenJob {
+    match &spec.target {
+        SubmitTarget::NewJob { name, max_fails } => client::OpenJob {
+            name: name.to_string(),
+            max_fails: *max_fails,
+        },
+        // Nobody can name an open job of a server that does not exist yet.
+        SubmitTarget::Attach(_) => client::OpenJob::default(),
     }
 }
 
