@@ -1,7 +1,7 @@
 //! The command line as types: every command and option of `hq`.
 //!
 //! Parsing needs no server, no file and no environment but the variables of the global options. Names,
-//! defaults and conflicts are interface; see `docs/cli.md`.
+//! defaults and conflicts are interface; see `docs/compatibility.md`.
 
 use clap::{CommandFactory, Parser, Subcommand};
 

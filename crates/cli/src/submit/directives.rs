@@ -1,7 +1,7 @@
 //! `#HQ` lines: options of `hq submit` inside a script, and the script's shebang.
 //!
 //! The options of all lines are parsed as one command line and then merged with the real one, which
-//! wins. Only options that describe tasks exist there; see `docs/cli.md`.
+//! wins. Only options that describe tasks exist there; see `docs/compatibility.md`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
