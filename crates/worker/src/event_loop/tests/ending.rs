@@ -114,12 +114,15 @@ async fn loss_of_the_server_stops_or_finishes() {
 async fn reconnecting_worker_keeps_its_tasks_and_their_results() {
     let reconnect = |config: &mut WorkerConfig| config.on_server_lost = OnServerLost::Reconnect;
     let mut server = FakeServer::start(reconnect).await;
-    server
-        .assign_one(0, bash("touch up; until test -e go; do sleep 0.01; done"))
-        .await;
+    let script = "until test -e go; do sleep 0.01; done; touch end";
+    server.assign_one(0, bash(script)).await;
     server.started(1).await;
     server.disconnect();
-    fs::write(server.dir().join("go"), "").expect("writable");
+    // A report that is under way when the connection breaks is lost; this one must not be.
+    server.dialed_again().await;
+    let dir = server.dir();
+    fs::write(dir.join("go"), "").expect("writable");
+    wait_until("the task ends", || dir.join("end").exists()).await;
     server.accept_again().await;
     server.ended(1).await;
     assert_eq!(server.outcome(0), Outcome::Finished);

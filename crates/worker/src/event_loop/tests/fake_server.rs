@@ -23,6 +23,7 @@ use tempfile::TempDir;
 use tokio::io::{DuplexStream, ReadHalf, WriteHalf, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::config::{WorkDir, WorkerParams};
 use crate::event_loop::WorkerEnd;
@@ -126,16 +127,20 @@ impl FakeServer {
         self.writer = Some(writer);
     }
 
-    /// Waits until the worker has dialed again.
-    pub(super) async fn accept_again(&mut self) {
-        let dialing = Arc::clone(&self.dialing);
-        let is_dialed = || !dialing.lock().expect("not poisoned").is_empty();
+    /// Waits until the worker has noticed the loss and dials again.
+    pub(super) async fn dialed_again(&self) {
+        let is_dialed = || !self.dialing.lock().expect("not poisoned").is_empty();
         wait_until("the worker dials again", is_dialed).await;
+    }
+
+    /// Admits a worker that dials again.
+    pub(super) async fn accept_again(&mut self) {
+        self.dialed_again().await;
         let stream = self
             .dialing
             .lock()
             .expect("not poisoned")
-            .pop_front()
+            .pop_back()
             .expect("there is one");
         self.admit(stream).await;
     }
@@ -250,7 +255,8 @@ impl FakeServer {
 
     /// Waits for the worker's end, listening to its last words.
     pub(super) async fn worker_end(&mut self) -> WorkerEnd {
-        while self.reader.is_some() && self.listen("the worker ends").await {}
+        let deadline = Instant::now() + PATIENCE;
+        while self.reader.is_some() && self.listen(deadline, "the worker ends").await {}
         self.disconnect();
         let worker = self.worker.take().expect("asked once");
         tokio::time::timeout(PATIENCE, worker)
@@ -260,27 +266,37 @@ impl FakeServer {
     }
 
     pub(super) async fn ended(&mut self, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
         while self.ended.len() < count {
-            assert!(self.listen("tasks end").await, "the worker left");
+            assert!(self.listen(deadline, "tasks end").await, "the worker left");
         }
     }
 
     pub(super) async fn started(&mut self, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
         while self.started.len() < count {
-            assert!(self.listen("tasks start").await, "the worker left");
+            assert!(
+                self.listen(deadline, "tasks start").await,
+                "the worker left"
+            );
         }
     }
 
     pub(super) async fn retracted(&mut self, count: usize) -> Vec<u32> {
+        let deadline = Instant::now() + PATIENCE;
         while self.retracted.len() < count {
-            assert!(self.listen("tasks are returned").await, "the worker left");
+            assert!(
+                self.listen(deadline, "tasks are returned").await,
+                "the worker left"
+            );
         }
         self.retracted.clone()
     }
 
     pub(super) async fn heartbeats(&mut self, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
         while self.heartbeats < count {
-            assert!(self.listen("heartbeats").await, "the worker left");
+            assert!(self.listen(deadline, "heartbeats").await, "the worker left");
         }
     }
 
@@ -297,9 +313,9 @@ impl FakeServer {
     }
 
     /// Digests one message; `false` if the worker closed the connection.
-    async fn listen(&mut self, what: &str) -> bool {
+    async fn listen(&mut self, deadline: Instant, what: &str) -> bool {
         let reader = self.reader.as_mut().expect("connected");
-        let message = tokio::time::timeout(PATIENCE, reader.next::<ToServer>()).await;
+        let message = tokio::time::timeout_at(deadline, reader.next::<ToServer>()).await;
         let message = message.unwrap_or_else(|_| panic!("waited too long: {what}"));
         let Some(message) = message.expect("valid frames") else {
             return false;
@@ -329,12 +345,9 @@ impl FakeServer {
 
     /// Nothing of the tasks is left. A killed process needs a moment to be gone; the promise is two seconds.
     pub(super) async fn no_survivors(&self) {
-        let deadline = std::time::Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + Duration::from_secs(2);
         while self.survivors() > 0 {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "processes of tasks survive"
-            );
+            assert!(Instant::now() < deadline, "processes of tasks survive");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -403,12 +416,9 @@ pub(super) fn file(path: &str) -> StdioSpec {
 
 /// Polls a condition that, once true, stays true.
 pub(super) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while !condition() {
-        assert!(
-            std::time::Instant::now() < deadline,
-            "waited too long: {what}"
-        );
+        assert!(Instant::now() < deadline, "waited too long: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
