@@ -1,10 +1,11 @@
 //! The progress bar, and how to print beside it.
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use hq_protocol::client;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::args::global::OutputMode;
 use crate::command::Context;
@@ -32,10 +33,12 @@ impl Screen {
         }
         let colors = if context.colors { ".green" } else { "" };
         let template = format!(
-            "[{{bar:40{colors}}}] {{pos}}/{{len}} tasks{{msg}}  {{per_sec}}  {{elapsed}} elapsed, {{eta}} left"
+            "[{{bar:40{colors}}}] {{pos}}/{{len}} tasks{{msg}}  {{rate}}  {{elapsed}} elapsed{{left}}"
         );
         let style = ProgressStyle::with_template(&template)
             .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .with_key("rate", write_rate)
+            .with_key("left", write_left)
             .progress_chars("##.");
         let bar = ProgressBar::new(0).with_style(style);
         bar.enable_steady_tick(TICK);
@@ -73,5 +76,23 @@ impl Screen {
     /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// Tasks per second, with a decimal only where it says something.
+fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
+    let rate = state.per_sec();
+    // A bar that cannot be drawn is no reason to fail.
+    let _ = if rate < 10.0 {
+        write!(out, "{rate:.1}/s")
+    } else {
+        write!(out, "{rate:.0}/s")
+    };
+}
+
+/// Estimated time left; nothing before the first task has ended, when any number would be a guess.
+fn write_left(state: &ProgressState, out: &mut dyn fmt::Write) {
+    if state.pos() > 0 {
+        let _ = write!(out, ", {:#} left", HumanDuration(state.eta()));
     }
 }
