@@ -90,6 +90,7 @@ impl RunningTasks {
         self.tasks.keys().copied().collect()
     }
 
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (LaunchToken, &RunningTask)> {
         self.tasks.iter().map(|(token, task)| (*token, task))
     }
