@@ -304,7 +304,7 @@ impl ServerState {
     #[cfg(any(test, feature = "testing"))]
     pub fn check_invariants(&self) {
         for worker in self.workers.values() {
-            worker.check_books(|key| self.class(key));
+            worker.check_books(&self.classes);
             if !worker.is_connected() {
                 assert!(worker.assigned().is_empty(), "lost workers hold no task");
             }

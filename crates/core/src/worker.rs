@@ -12,7 +12,7 @@ use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
 use crate::outcome::LostReason;
 use crate::scheduler::queue::QueueKey;
-use crate::scheduler::{Class, Demand, VariantDemand};
+use crate::scheduler::{Class, Classes, Demand, VariantDemand};
 use crate::time::{Time, Timestamp};
 use crate::worker_config::WorkerConfig;
 
@@ -294,7 +294,7 @@ impl Worker {
         &mut self,
         task: TaskKey,
         instance: InstanceId,
-        class: impl Fn(QueueKey) -> Option<Arc<Class>>,
+        classes: &Classes,
     ) -> Option<Assigned> {
         let assigned = self
             .assigned
@@ -308,8 +308,8 @@ impl Worker {
         let copy = *assigned;
         if !was_placed {
             self.backlog.remove(&(copy.key, task));
-            if let Some(class) = class(copy.key) {
-                self.take(&class, copy.variant, 1);
+            if let Some(class) = classes.get(copy.key.class) {
+                self.take(class, copy.variant, 1);
             }
         }
         self.running += 1;
@@ -321,7 +321,7 @@ impl Worker {
         &mut self,
         task: TaskKey,
         instance: InstanceId,
-        class: impl Fn(QueueKey) -> Option<Arc<Class>>,
+        classes: &Classes,
     ) -> Option<Assigned> {
         let assigned = *self
             .assigned
@@ -329,8 +329,8 @@ impl Worker {
             .filter(|a| a.instance == instance)?;
         self.assigned.remove(&task);
         if assigned.placed {
-            if let Some(class) = class(assigned.key) {
-                self.take(&class, assigned.variant, -1);
+            if let Some(class) = classes.get(assigned.key.class) {
+                self.take(class, assigned.variant, -1);
             }
         } else {
             self.backlog.remove(&(assigned.key, task));
@@ -344,7 +344,7 @@ impl Worker {
     }
 
     /// Counts backlog entries as placed while they fit, in the order in which the worker starts them.
-    pub(crate) fn promote(&mut self, class: impl Fn(QueueKey) -> Option<Arc<Class>>) {
+    pub(crate) fn promote(&mut self, classes: &Classes) {
         let mut blocked: Vec<(QueueKey, u32)> = Vec::new();
         loop {
             let next = self
@@ -361,7 +361,7 @@ impl Worker {
             let Some((key, task, variant)) = next else {
                 break;
             };
-            let found = class(key);
+            let found = classes.get(key.class);
             let fits = found
                 .as_ref()
                 .and_then(|c| c.variants.get(variant as usize));
@@ -409,11 +409,13 @@ impl Worker {
     ///
     /// If the books are wrong.
     #[cfg(any(test, feature = "testing"))]
-    pub fn check_books(&self, class: impl Fn(QueueKey) -> Option<Arc<Class>>) {
+    pub fn check_books(&self, classes: &Classes) {
         let mut copy = self.clone();
         for assigned in self.assigned.values().filter(|assigned| assigned.placed) {
-            let class = class(assigned.key).expect("class of an assigned task exists");
-            copy.take(&class, assigned.variant, -1);
+            let class = classes
+                .get(assigned.key.class)
+                .expect("class of an assigned task exists");
+            copy.take(class, assigned.variant, -1);
         }
         for (free, total) in copy.free.iter().zip(&self.totals) {
             assert_eq!(

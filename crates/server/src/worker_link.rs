@@ -31,8 +31,8 @@ where
         return;
     };
     let worker = seat.id;
-    let sending = tokio::spawn(send_commands(seat, writer));
-    receive(&shared, worker, &mut reader, &sending).await;
+    let mut sending = tokio::spawn(send_commands(seat, writer));
+    receive(&shared, worker, &mut reader, &mut sending).await;
     sending.abort();
     // If the core is gone, nobody needs to know.
     let _ = shared.core.worker_gone(worker).await;
@@ -100,12 +100,13 @@ async fn receive<R: AsyncRead + Unpin>(
     shared: &Shared,
     worker: WorkerId,
     reader: &mut MessageReader<R>,
-    sending: &tokio::task::JoinHandle<()>,
+    sending: &mut tokio::task::JoinHandle<()>,
 ) {
     loop {
         let message = tokio::select! {
             message = reader.next::<worker::ToServer>() => message,
-            () = until_finished(sending) => return,
+            // The core let go of this worker, or it does not take its messages.
+            _ = &mut *sending => return,
         };
         let message = match message {
             Ok(Some(message)) => message,
@@ -129,13 +130,6 @@ async fn receive<R: AsyncRead + Unpin>(
                 return;
             }
         }
-    }
-}
-
-/// Waits for the writing task to end; polling is enough because that only happens at the very end.
-async fn until_finished(task: &tokio::task::JoinHandle<()>) {
-    while !task.is_finished() {
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -106,10 +106,9 @@ impl ServerState {
         for (task, instance) in report.retracted {
             self.on_retracted(id, task, instance);
         }
-        let classes = &self.classes;
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.count_ended(now.mono, ended);
-            worker.promote(|key| classes.get(key.class).cloned());
+            worker.promote(&self.classes);
         }
         for job in touched {
             self.note_job_progress(now, job, effects);
@@ -118,12 +117,10 @@ impl ServerState {
     }
 
     fn on_started(&mut self, now: Now, id: WorkerId, row: StartedRow) {
-        let classes = &self.classes;
-        let assigned = self.workers.get_mut(&id).and_then(|worker| {
-            worker.start(row.task, row.instance, |key| {
-                classes.get(key.class).cloned()
-            })
-        });
+        let assigned = self
+            .workers
+            .get_mut(&id)
+            .and_then(|worker| worker.start(row.task, row.instance, &self.classes));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
             return;
@@ -179,12 +176,10 @@ impl ServerState {
             // then is known why.
             return;
         }
-        let classes = &self.classes;
-        let assigned = self.workers.get_mut(&id).and_then(|worker| {
-            worker.remove(row.task, row.instance, |key| {
-                classes.get(key.class).cloned()
-            })
-        });
+        let assigned = self
+            .workers
+            .get_mut(&id)
+            .and_then(|worker| worker.remove(row.task, row.instance, &self.classes));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
             return;
@@ -204,10 +199,10 @@ impl ServerState {
     }
 
     fn on_retracted(&mut self, id: WorkerId, task: TaskKey, instance: InstanceId) {
-        let classes = &self.classes;
-        let assigned = self.workers.get_mut(&id).and_then(|worker| {
-            worker.remove(task, instance, |key| classes.get(key.class).cloned())
-        });
+        let assigned = self
+            .workers
+            .get_mut(&id)
+            .and_then(|worker| worker.remove(task, instance, &self.classes));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
             return;

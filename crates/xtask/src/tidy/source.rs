@@ -23,7 +23,7 @@ const UNFINISHED: &[(&str, &str)] = &[
 ];
 
 /// Beginnings of paths that exist on one machine only, and a home that examples may use.
-const MACHINE_PATHS: &[&str] = &["/home/", "/root/", "/work/", "/Users/"];
+const MACHINE_PATHS: &[&str] = &["/home/", "/root/", "/Users/"];
 const EXAMPLE_HOME: &str = "/home/u/";
 
 /// What would let the core see more than its inputs, or behave differently with the same ones.
@@ -149,7 +149,7 @@ fn contains_word(line: &str, word: &str) -> bool {
 fn machine_path(line: &str) -> Option<&'static str> {
     MACHINE_PATHS.iter().copied().find(|begin| {
         line.match_indices(begin).any(|(at, _)| {
-            // `src/work/` and `$HOME/work/` are not absolute.
+            // `src/home/` and `$DIR/home/` are not absolute.
             let before = line[..at].chars().next_back();
             let inside = before.is_some_and(|c| c.is_alphanumeric() || "_.-})".contains(c));
             // The lists in this file end right behind the word.
@@ -226,10 +226,10 @@ mod tests {
         let bad = format!("cd {}ana/hq", MACHINE_PATHS[0]);
         assert_eq!(check_text("f", &bad).len(), 1);
         for good in [
-            "src/work/a",
-            "$HOME/work/a",
+            "src/home/a",
+            "$DIR/home/a",
             "/home/u/.hq-server",
-            "/tmp/hq/work",
+            "/tmp/hq/home",
         ] {
             assert_eq!(check_text("f", good).len(), 0, "{good}");
         }
