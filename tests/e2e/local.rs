@@ -110,3 +110,12 @@ fn first_interrupt_drains_second_kills() {
     assert_eq!(env.wait_exit("hard"), Some(130));
     assert_eq!(processes_with("sleep 98791"), [] as [u32; 0]);
 }
+
+#[test]
+fn runs_inside_a_task_without_its_variables() {
+    let env = Env::new();
+    env.write("list", "outer\n");
+    let inner = "\"$HQ\" run --output-mode=quiet -- bash -c 'echo ${HQ_ENTRY-unset} $HQ_TASK_ID'";
+    let ran = env.hq(&["run", "--each-line=list", "--", "bash", "-c", inner]);
+    assert_eq!(ran.ok(), "unset 0\n");
+}

@@ -80,7 +80,7 @@ impl TaskLauncher {
             engine: Launcher::start(config)?,
             wake,
             surroundings: Surroundings {
-                env: EnvBlock::capture(),
+                env: inherited(),
                 hq_path,
                 server_uid: "".into(),
             },
@@ -400,6 +400,35 @@ fn affinity(cpus: &[&str]) -> Result<CpuSet, Box<str>> {
                 .map_err(|_| format!("Pinning failed, `{name}` is not the number of a CPU").into())
         })
         .collect()
+}
+
+/// Variables of a task that another task must not inherit when a worker runs inside one.
+const TASK_VARIABLES: [&str; 9] = [
+    "HQ_ACCESS_KEY",
+    "HQ_CPUS",
+    "HQ_ENTRY",
+    "HQ_ERROR_FILENAME",
+    "HQ_HOST_FILE",
+    "HQ_NODE_FILE",
+    "HQ_NUM_NODES",
+    "HQ_PIN",
+    "HQ_TASK_DIR",
+];
+
+/// The worker's environment without what belongs to a task around it.
+fn inherited() -> EnvBlock {
+    let is_of_task = |name: &std::ffi::OsStr| {
+        name.to_str()
+            .is_some_and(|name| TASK_VARIABLES.contains(&name) || name.starts_with("HQ_RESOURCE_"))
+    };
+    if !std::env::vars_os().any(|(name, _)| is_of_task(&name)) {
+        return EnvBlock::capture();
+    }
+    let kept = std::env::vars_os().filter(|(name, _)| !is_of_task(name));
+    // Only a name that no shell can set is refused.
+    EnvBlock::empty()
+        .overlay(kept)
+        .unwrap_or_else(|_| EnvBlock::capture())
 }
 
 #[cfg(test)]
