@@ -244,7 +244,11 @@ impl Worker {
                 TaskKey::new(crate::id::JobId(u32::MAX), crate::id::TaskId(u32::MAX)),
             ),
         );
-        target.saturating_sub(u32::try_from(urgent.count()).unwrap_or(u32::MAX))
+        let urgent = urgent.count();
+        // What is less urgent must not start before this: send enough to go in front of all of it.
+        let less_urgent = self.backlog.len().saturating_sub(urgent);
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        target.saturating_sub(count(urgent)).max(count(less_urgent))
     }
 
     /// Tasks it will still have queued after `span` at its present rate: worth taking back.

@@ -1,6 +1,13 @@
 //! The seeded simulation: many seeds, each to the end.
 
+use std::sync::Arc;
+
+use super::*;
+use crate::range::IdArray;
+use crate::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
 use crate::testing::sim::World;
+use crate::testing::{template, worker_config};
+use crate::time::Timestamp;
 
 /// Seeds of one test run; `HQ_SIM_SEEDS` and `HQ_SIM_FIRST` choose others.
 fn seeds() -> std::ops::Range<u64> {
@@ -42,4 +49,54 @@ fn runs_are_not_trivial() {
         summary.tasks > 100 && summary.lost_workers > 5,
         "{summary:?}"
     );
+}
+
+#[test]
+fn urgent_tasks_are_sent_ahead_of_what_is_queued_on_the_worker() {
+    let mut state = ServerState::new("test");
+    let now = Now {
+        mono: Time(0),
+        wall: Timestamp(0),
+    };
+    let mut effects = Vec::new();
+    let connected = Input::WorkerConnected(LinkId(1), worker_config(1));
+    state.apply(now, connected, &mut effects);
+    for (id, priority) in (1..).zip([0, 0, 3, -2, 1]) {
+        let spec = single(priority);
+        state.apply(
+            now,
+            Input::Request(RequestId(id), Command::Submit(spec)),
+            &mut effects,
+        );
+        state.settle(now, &mut effects);
+    }
+    let worker = &state.workers()[&WorkerId(1)];
+    let sent: Vec<i32> = worker
+        .assigned()
+        .values()
+        .map(|a| a.key.priority.0)
+        .collect();
+    assert_eq!(
+        sent,
+        [0, 0, 3, 1],
+        "only the least urgent one waits at the server"
+    );
+}
+
+fn single(priority: i32) -> Box<SubmitSpec> {
+    let mut task = template(&["true"]);
+    task.priority = priority;
+    Box::new(SubmitSpec {
+        target: SubmitTarget::NewJob {
+            name: "x".into(),
+            max_fails: None,
+        },
+        submit_dir: Box::from(*b"/w"),
+        stream_dir: None,
+        body: SubmitBody::Array(ArraySpec {
+            ids: ArrayIds::Given(IdArray::consecutive(0, 1).expect("fits")),
+            entries: None,
+            template: Arc::new(task),
+        }),
+    })
 }
