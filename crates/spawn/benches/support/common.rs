@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 
-use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, Token};
+use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, Strategy, Token};
 
 /// A launcher with a blocking consumer.
 pub(crate) struct Bench {
@@ -18,12 +18,18 @@ pub(crate) struct Bench {
 impl Bench {
     /// A launcher with this many threads; its tasks get this process's environment.
     pub(crate) fn new(threads: usize) -> Self {
+        Self::with_strategy(threads, Strategy::Pool)
+    }
+
+    /// A launcher with this strategy; its tasks get this process's environment.
+    pub(crate) fn with_strategy(threads: usize, strategy: Strategy) -> Self {
         let (sender, woken) = sync_channel(1);
         let mut config = LauncherConfig::new(Arc::new(move || {
             // A full channel means that the consumer will look anyway.
             let _ = sender.try_send(());
         }));
         config.threads = threads;
+        config.strategy = strategy;
         Self {
             launcher: Launcher::start(config).expect("a launcher"),
             woken,

@@ -1,0 +1,63 @@
+"""Spawns and reaps processes with subprocess.Popen. A contestant of spawn_suite; usage and output as spawn_mech.c.
+
+MECHANISM: plain | process_group | preexec_fn. Needs Python 3.11.
+"""
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+
+mechanism = sys.argv[1]
+options = {"count": 1000, "limit": 60000, "parallel": 2, "interval": 0, "rss": 0, "threads": 0, "children": 0,
+           "env": 0, "envlen": 0}
+for argument in sys.argv[2:]:
+    key, _, value = argument.partition("=")
+    options[key] = value if key == "program" else int(value)
+
+keywords = {
+    "plain": {},
+    "process_group": {"process_group": 0},
+    "preexec_fn": {"preexec_fn": lambda: None},
+}[mechanism]
+if options["env"]:
+    added = {f"HQ_BENCH_{i:03}": "x" * options["envlen"] for i in range(options["env"])}
+    keywords["env"] = {**os.environ, **added}
+
+resident = b"\1" * (options["rss"] << 20)
+asleep = threading.Event()
+threading.stack_size(64 * 1024)
+for _ in range(options["threads"] - 1):
+    threading.Thread(target=asleep.wait, daemon=True).start()
+alive = [subprocess.Popen([options["program"], "pause"]) for _ in range(options["children"])]
+
+indices = itertools.count()
+done = [0] * options["parallel"]
+begin = time.monotonic_ns()
+deadline = begin + options["limit"] * 1_000_000
+
+
+def work(number):
+    """Makes processes until there are enough or time is up."""
+    while True:
+        index = next(indices)
+        due = begin + index * options["interval"]
+        if index >= options["count"] or max(time.monotonic_ns(), due) >= deadline:
+            return
+        command = [options["program"]]
+        if options["interval"]:
+            time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
+            command.append(str(due))
+        if subprocess.Popen(command, **keywords).wait() != 0:
+            os._exit(1)
+        done[number] += 1
+
+
+workers = [threading.Thread(target=work, args=(number,)) for number in range(options["parallel"])]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+print(sum(done), (time.monotonic_ns() - begin) / 1e9, file=sys.stderr, flush=True)
+os._exit(0)

@@ -1,0 +1,371 @@
+/* Spawns and reaps processes in the ways that C offers, with burdens on the parent. A contestant of spawn_suite.
+ *
+ * usage: spawn_mech MECHANISM [key=value]...
+ *
+ * MECHANISM  fork | clone | posix_spawn | zygote | helper | wait-pid | wait-pidfd | wait-any
+ * keys       program count limit (ms) parallel interval (ns between requests, 0: at once)
+ *            rss (MiB) threads children env (number of variables set for each process) envlen (bytes of each)
+ *
+ * Prints "PROCESSES SECONDS" to standard error; the wait mechanisms print the nanoseconds of one wait instead.
+ * With an interval each process gets the time at which it was due as its argument. Processes inherit standard output.
+ *
+ * zygote: a copy of this process, made before the burdens, that forks on request. helper: the same program anew,
+ * that calls posix_spawn on request. Both have one process and one socket per thread of the parent.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+enum { STACK = 64 * 1024, THREADS_MAX = 64, STAMP = 24, WAITS = 401, MESSAGE_MAX = 1 << 20 };
+
+extern char **environ;
+static char *program, *mechanism;
+static long count = 1000, limit_ms = 60000, parallel = 2, interval, rss, threads, children, env_count, env_len;
+static char **environment;
+static int64_t begin_ns, deadline_ns;
+static atomic_long next_index, done;
+static int sockets[THREADS_MAX];
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "spawn_mech: %s: %s\n", what, strerror(errno));
+    _exit(1);
+}
+
+/* The environment of the processes: ours and the variables that each of them is to get. */
+static void make_environment(void)
+{
+    long have = 0, i;
+    while (environ[have])
+        have++;
+    environment = calloc((size_t)(have + env_count + 1), sizeof *environment);
+    if (!environment)
+        fail("calloc");
+    memcpy(environment, environ, (size_t)have * sizeof *environment);
+    for (i = 0; i < env_count; i++) {
+        char *value = malloc((size_t)env_len + 1);
+        if (!value || (memset(value, 'x', (size_t)env_len), value[env_len] = 0,
+                       asprintf(&environment[have + i], "HQ_BENCH_%03ld=%s", i, value) < 0))
+            fail("malloc");
+        free(value);
+    }
+}
+
+static void *sleep_forever(void *unused)
+{
+    for (;;)
+        pause();
+    return unused;
+}
+
+static void make_burdens(void)
+{
+    long i;
+    pthread_attr_t small;
+    pthread_t id;
+    if (rss > 0) {
+        size_t bytes = (size_t)rss << 20;
+        char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            fail("mmap");
+        memset(memory, 1, bytes);
+    }
+    for (i = 0; i < children; i++) {
+        pid_t pid = fork();
+        if (pid < 0)
+            fail("fork");
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            sleep_forever(NULL);
+        }
+    }
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, STACK);
+    for (i = 1; i < threads; i++)
+        if ((errno = pthread_create(&id, &small, sleep_forever, NULL)))
+            fail("pthread_create");
+}
+
+/* Whether there is one more process to make; sleeps until it is due and says when that was. */
+static int take(char stamp[STAMP])
+{
+    long index = atomic_fetch_add(&next_index, 1);
+    stamp[0] = 0;
+    if (index >= count || now_ns() >= deadline_ns)
+        return 0;
+    if (interval > 0) {
+        int64_t due = begin_ns + index * interval;
+        struct timespec until = {due / 1000000000, due % 1000000000};
+        if (due >= deadline_ns)
+            return 0;
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+        snprintf(stamp, STAMP, "%lld", (long long)due);
+    }
+    return 1;
+}
+
+struct start {
+    char **argv, **env;
+};
+
+static int execute(void *start_of_child)
+{
+    struct start *start = start_of_child;
+    execvpe(start->argv[0], start->argv, start->env);
+    _exit(127);
+}
+
+static void reap(idtype_t type, int id)
+{
+    siginfo_t info = {0};
+    if (waitid(type, (id_t)id, &info, WEXITED) != 0)
+        fail("waitid");
+    if (info.si_code != CLD_EXITED || info.si_status != 0) {
+        errno = 0;
+        fail("a process failed");
+    }
+}
+
+static void by_fork(struct start *start)
+{
+    pid_t pid = fork();
+    if (pid < 0)
+        fail("fork");
+    if (pid == 0)
+        execute(start);
+    reap(P_PID, pid);
+}
+
+static void by_posix_spawn(struct start *start)
+{
+    pid_t pid;
+    if ((errno = posix_spawnp(&pid, start->argv[0], NULL, NULL, start->argv, start->env)))
+        fail("posix_spawn");
+    reap(P_PID, pid);
+}
+
+static void by_clone(struct start *start, char *stack)
+{
+    int pidfd = -1;
+    if (clone(execute, stack + STACK, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, start, &pidfd) < 0)
+        fail("clone");
+    reap((idtype_t)P_PIDFD, pidfd);
+    close(pidfd);
+}
+
+/* A request is the arguments and the environment, each string with its zero, each list ended by an empty string. */
+static size_t pack(char *message, struct start *start)
+{
+    char *at = message;
+    char **lists[2] = {start->argv, start->env}, **item;
+    int i;
+    for (i = 0; i < 2; i++) {
+        for (item = lists[i]; *item; item++) {
+            at = stpcpy(at, *item) + 1;
+            if (at - message > MESSAGE_MAX / 2)
+                fail("an environment this large");
+        }
+        *at++ = 0;
+    }
+    return (size_t)(at - message);
+}
+
+static char **unpack(char **at, char **into)
+{
+    char **list = into;
+    for (; **at; *at += strlen(*at) + 1)
+        *into++ = *at;
+    *into = NULL;
+    (*at)++;
+    return list;
+}
+
+static void serve(int socket, void (*create)(struct start *))
+{
+    char *message = malloc(MESSAGE_MAX);
+    char **argv = calloc(16, sizeof *argv), **env = calloc(65536, sizeof *env), ok = 1;
+    while (message && argv && env && recv(socket, message, MESSAGE_MAX, 0) > 0) {
+        char *at = message;
+        struct start start;
+        start.argv = unpack(&at, argv);
+        start.env = unpack(&at, env);
+        create(&start);
+        if (send(socket, &ok, 1, 0) != 1)
+            break;
+    }
+    _exit(0);
+}
+
+static void start_servers(int anew)
+{
+    int i;
+    for (i = 0; i < parallel; i++) {
+        int pair[2];
+        int room = MESSAGE_MAX;
+        pid_t pid;
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+            fail("socketpair");
+        setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+        if ((pid = fork()) < 0)
+            fail("fork");
+        if (pid == 0) {
+            close(pair[0]);
+            if (anew) {
+                char number[STAMP];
+                snprintf(number, sizeof number, "%d", dup(pair[1]));
+                execl("/proc/self/exe", "spawn_mech", "serve", number, (char *)NULL);
+                fail("execl");
+            }
+            serve(pair[1], by_fork);
+        }
+        close(pair[1]);
+        sockets[i] = pair[0];
+    }
+}
+
+static void by_server(struct start *start, int socket, char *message)
+{
+    char ok;
+    size_t length = pack(message, start);
+    if (send(socket, message, length, 0) < 0 || recv(socket, &ok, 1, 0) != 1)
+        fail("talk to the server");
+}
+
+static void *work(void *number)
+{
+    char stamp[STAMP], *argv[] = {program, stamp, NULL};
+    char *message = malloc(MESSAGE_MAX);
+    char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    struct start start = {argv, environment};
+    if (stack == MAP_FAILED || !message)
+        fail("mmap");
+    while (take(stamp)) {
+        argv[1] = interval > 0 ? stamp : NULL;
+        if (strcmp(mechanism, "fork") == 0)
+            by_fork(&start);
+        else if (strcmp(mechanism, "clone") == 0)
+            by_clone(&start, stack);
+        else if (strcmp(mechanism, "posix_spawn") == 0)
+            by_posix_spawn(&start);
+        else
+            by_server(&start, sockets[(intptr_t)number], message);
+        atomic_fetch_add(&done, 1);
+    }
+    return NULL;
+}
+
+static int ascending(const void *left, const void *right)
+{
+    int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+    return (a > b) - (a < b);
+}
+
+/* The time of one wait for a process that has ended, among the live ones. */
+static void measure_waits(void)
+{
+    static int64_t took[WAITS];
+    char *argv[] = {program, NULL};
+    char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    struct start start = {argv, environment};
+    int i;
+    if (stack == MAP_FAILED)
+        fail("mmap");
+    for (i = 0; i < WAITS; i++) {
+        int pidfd = -1, status;
+        int64_t before;
+        siginfo_t info = {0};
+        pid_t pid = clone(execute, stack + STACK, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &start, &pidfd);
+        struct pollfd ended = {pidfd, POLLIN, 0};
+        if (pid < 0 || poll(&ended, 1, -1) != 1)
+            fail("clone");
+        before = now_ns();
+        if (strcmp(mechanism, "wait-pid") == 0)
+            waitpid(pid, &status, 0);
+        else if (strcmp(mechanism, "wait-pidfd") == 0)
+            waitid((idtype_t)P_PIDFD, (id_t)pidfd, &info, WEXITED);
+        else
+            waitid(P_ALL, 0, &info, WEXITED);
+        took[i] = now_ns() - before;
+        close(pidfd);
+    }
+    qsort(took, WAITS, sizeof took[0], ascending);
+    fprintf(stderr, "%lld\n", (long long)took[WAITS / 2]);
+}
+
+static void parse(int argc, char **argv)
+{
+    struct { const char *name; long *value; } keys[] = {
+        {"count", &count}, {"limit", &limit_ms}, {"parallel", &parallel}, {"interval", &interval}, {"rss", &rss},
+        {"threads", &threads}, {"children", &children}, {"env", &env_count}, {"envlen", &env_len},
+    };
+    size_t k;
+    int i;
+    mechanism = argv[1];
+    for (i = 2; i < argc; i++) {
+        char *value = strchr(argv[i], '=');
+        if (!value)
+            fail(argv[i]);
+        *value++ = 0;
+        if (strcmp(argv[i], "program") == 0)
+            program = value;
+        for (k = 0; k < sizeof keys / sizeof keys[0]; k++)
+            if (strcmp(argv[i], keys[k].name) == 0)
+                *keys[k].value = atol(value);
+    }
+    if (!program || parallel < 1 || parallel > THREADS_MAX)
+        fail("usage");
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t ids[THREADS_MAX];
+    intptr_t i;
+    if (argc < 3)
+        return 2;
+    if (strcmp(argv[1], "serve") == 0)
+        serve(atoi(argv[2]), by_posix_spawn);
+    parse(argc, argv);
+    if (strcmp(mechanism, "zygote") == 0 || strcmp(mechanism, "helper") == 0)
+        start_servers(mechanism[0] == 'h');
+    make_environment();
+    make_burdens();
+    if (strncmp(mechanism, "wait", 4) == 0) {
+        measure_waits();
+        return 0;
+    }
+    begin_ns = now_ns();
+    deadline_ns = begin_ns + limit_ms * 1000000;
+    for (i = 0; i < parallel; i++)
+        if ((errno = pthread_create(&ids[i], NULL, work, (void *)i)))
+            fail("pthread_create");
+    for (i = 0; i < parallel; i++)
+        pthread_join(ids[i], NULL);
+    fprintf(stderr, "%ld %.6f\n", atomic_load(&done), (double)(now_ns() - begin_ns) / 1e9);
+    return 0;
+}
