@@ -4,4 +4,5 @@
 
 pub mod baseline;
 pub mod cluster;
+pub mod spawn_suite;
 pub mod stats;

@@ -1,0 +1,198 @@
+//! Question: which way of spawning processes costs what, and what makes that cost grow?
+//!
+//! Asks each question of `hq_benchmarks::spawn_suite` of all its contestants in turns, round by round, and writes
+//! `results.md` and one SVG for each question into a directory. See `docs/spawn.md`.
+//!
+//! ```text
+//! cargo run --release -p hq-benchmarks --bin spawn_suite -- [--out DIR] [--quick] [--only QUESTION]
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use hq_benchmarks::spawn_suite::contestants::{Contestant, Programs};
+use hq_benchmarks::spawn_suite::plot;
+use hq_benchmarks::spawn_suite::questions::{self, Question, Unit};
+use hq_benchmarks::spawn_suite::report::{self, Series, median};
+
+struct Options {
+    out: PathBuf,
+    quick: bool,
+    only: Option<String>,
+}
+
+impl Options {
+    const fn rounds(&self) -> usize {
+        if self.quick { 1 } else { 7 }
+    }
+
+    /// How long a contestant spawns in one round.
+    const fn limit_ms(&self) -> u32 {
+        if self.quick { 150 } else { 1000 }
+    }
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut options = Options {
+        out: "spawn-suite".into(),
+        quick: false,
+        only: None,
+    };
+    while let Some(name) = args.next() {
+        let mut value = || args.next().with_context(|| format!("{name} needs a value"));
+        match name.as_str() {
+            "--quick" => options.quick = true,
+            "--out" => options.out = value()?.into(),
+            "--only" => options.only = Some(value()?),
+            _ => bail!("unknown option {name}"),
+        }
+    }
+    Ok(options)
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn main() -> Result<()> {
+    let options = parse(std::env::args().skip(1))?;
+    let wanted = |question: &Question| {
+        options
+            .only
+            .as_ref()
+            .is_none_or(|only| only == question.name)
+    };
+    let questions: Vec<_> = questions::all().into_iter().filter(wanted).collect();
+    ensure!(!questions.is_empty(), "there is no such question");
+    std::fs::create_dir_all(&options.out)?;
+    let dir = std::env::temp_dir().join(format!("hq-spawn-suite-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let programs = Programs::build(&dir)?;
+    if let Some(reason) = &programs.no_python {
+        println!("Python is left out: 3.11 or later is needed, {reason}");
+    }
+    let mut text = heading(&options);
+    for question in &questions {
+        let series = ask(&options, &programs, question)?;
+        let table = report::table(question, &series);
+        println!("{table}");
+        let _ = write!(text, "\n{table}\n![{0}]({0}.svg)\n", question.name);
+        let unit = report::unit(question.unit);
+        let svg = plot::svg(question.title, question.x_label, unit, &series);
+        std::fs::write(options.out.join(format!("{}.svg", question.name)), svg)?;
+    }
+    let name = options.only.as_deref().unwrap_or("results");
+    std::fs::write(options.out.join(format!("{name}.md")), text)?;
+    std::fs::remove_dir_all(&dir)?;
+    Ok(())
+}
+
+/// What was measured on what.
+fn heading(options: &Options) -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let (cpus, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        let value = line.and_then(|line| line.split_once(':'));
+        value.map_or_else(
+            || "unknown".to_owned(),
+            |(_, value)| value.trim().to_owned(),
+        )
+    };
+    let threads = std::thread::available_parallelism().map_or(0, usize::from);
+    format!(
+        "# Spawn suite\n\n{} run, {} round(s) of {} ms. {threads} CPUs ({}), {} memory, Linux {}, \
+         load average at the start {}.\n",
+        if options.quick { "Quick" } else { "Full" },
+        options.rounds(),
+        options.limit_ms(),
+        field(&cpus, "model name"),
+        field(&memory, "MemTotal"),
+        read("/proc/sys/kernel/osrelease").trim(),
+        read("/proc/loadavg").trim(),
+    )
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "tells which contestant is left out and why"
+)]
+fn ask(options: &Options, programs: &Programs, question: &Question) -> Result<Vec<Series>> {
+    let points = if options.quick {
+        question.quick_points
+    } else {
+        question.points
+    };
+    let mut contestants = question.contestants.clone();
+    contestants.retain(|contestant| programs.has(contestant));
+    let lines = if question.unit == Unit::LatencyUs {
+        2
+    } else {
+        1
+    };
+    // By contestant and line, then by point, then by round.
+    let mut figures = vec![vec![Vec::new(); points.len()]; contestants.len() * lines];
+    for _ in 0..options.rounds() {
+        for (place, x) in points.iter().enumerate() {
+            for (index, contestant) in contestants.iter().enumerate() {
+                match measure(options, programs, question, contestant, *x) {
+                    Ok(values) => {
+                        for (line, value) in values.into_iter().enumerate() {
+                            figures[index * lines + line][place].push(value);
+                        }
+                    }
+                    Err(error) => println!("{} at {x}: {error:#}", contestant.label),
+                }
+            }
+        }
+    }
+    let label = |index: usize| {
+        let label = contestants[index / lines].label;
+        match (lines, index % lines) {
+            (1, _) => label.to_owned(),
+            (_, 0) => format!("{label}, p50"),
+            _ => format!("{label}, p99"),
+        }
+    };
+    let series = figures.into_iter().enumerate().map(|(index, by_point)| {
+        let at = |(x, rounds): (&u32, _)| median(rounds).map(|y| (f64::from(*x), y));
+        Series {
+            label: label(index),
+            medians: points.iter().zip(by_point).filter_map(at).collect(),
+        }
+    });
+    Ok(series.collect())
+}
+
+fn measure(
+    options: &Options,
+    programs: &Programs,
+    question: &Question,
+    contestant: &Contestant,
+    x: u32,
+) -> Result<Vec<f64>> {
+    let mut setting = question.setting(programs, contestant, x);
+    if !setting.args.iter().any(|arg| arg.starts_with("limit=")) {
+        setting.args.push(format!("limit={}", options.limit_ms()));
+    }
+    let (numbers, late) = programs.run(contestant, &setting)?;
+    match (question.unit, numbers.as_slice()) {
+        (Unit::Rate, [done, seconds]) => Ok(vec![done / seconds]),
+        (Unit::WaitNs, [nanoseconds]) => Ok(vec![*nanoseconds]),
+        (Unit::LatencyUs, [_, _]) => {
+            let at = |percent: usize| {
+                let late = late.get(late.len() * percent / 100)?;
+                // Below a second, so the nearest number is the same one.
+                Some(
+                    std::time::Duration::from_nanos(u64::try_from(*late).ok()?).as_secs_f64() * 1e6,
+                )
+            };
+            let both = at(50).zip(at(99)).context("no process wrote its time")?;
+            Ok(vec![both.0, both.1])
+        }
+        (Unit::Rate | Unit::WaitNs | Unit::LatencyUs, _) => bail!("{numbers:?}"),
+    }
+}

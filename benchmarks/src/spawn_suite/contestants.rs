@@ -1,0 +1,138 @@
+//! Building and running the programs that are compared. Does not know what is asked of them.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::baseline;
+
+/// The compiled programs.
+#[derive(Debug)]
+pub struct Programs {
+    /// What the contestants run.
+    pub child: PathBuf,
+    /// Place for files of the measurements.
+    pub dir: PathBuf,
+    c: PathBuf,
+    rust: PathBuf,
+    /// Why Python does not take part; `None` if it does.
+    pub no_python: Option<String>,
+}
+
+/// The language of a contestant's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// `baseline/spawn_mech.c`
+    C,
+    /// `crates/spawn/examples/spawn_contestant.rs`
+    Rust,
+    /// `baseline/popen.py`
+    Python,
+}
+
+/// One way to spawn processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Contestant {
+    /// Its name in tables and plots.
+    pub label: &'static str,
+    /// Which program it is in.
+    pub language: Language,
+    /// Its name in that program.
+    pub mechanism: &'static str,
+    /// What the question distinguishes besides, e.g. how the program is named.
+    pub variant: &'static str,
+}
+
+/// What a contestant is told.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    /// `key=value`
+    pub args: Vec<String>,
+    /// Variables of the contestant itself.
+    pub env: Vec<(String, String)>,
+}
+
+impl Programs {
+    /// Compiles the programs of C into `dir` and the one of Rust into the target directory of this program.
+    ///
+    /// # Errors
+    ///
+    /// Without a C compiler or cargo.
+    pub fn build(dir: &Path) -> Result<Self> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let built = Command::new(cargo)
+            .args(["build", "--release", "--package=hq-spawn"])
+            .args(["--features=tokio", "--example=spawn_contestant"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .context("cannot run cargo")?;
+        ensure!(built.success(), "cannot build the contestants in Rust");
+        let rust = std::env::current_exe()?.with_file_name("examples");
+        let python = Command::new("python3")
+            .args([
+                "-c",
+                "import sys; sys.exit('it is ' + sys.version.split()[0] if sys.version_info < (3, 11) else 0)",
+            ])
+            .output();
+        let no_python = match python {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        Ok(Self {
+            child: baseline::compile(dir, "spawn_child", &["-static"])?,
+            dir: dir.into(),
+            c: baseline::compile(dir, "spawn_mech", &["-pthread"])?,
+            rust: rust.join("spawn_contestant"),
+            no_python,
+        })
+    }
+
+    /// Whether the contestant can run here.
+    #[must_use]
+    pub fn has(&self, contestant: &Contestant) -> bool {
+        contestant.language != Language::Python || self.no_python.is_none()
+    }
+
+    /// Runs a contestant: what it printed, and what its processes wrote, in order of size.
+    ///
+    /// # Errors
+    ///
+    /// If it failed.
+    pub fn run(&self, contestant: &Contestant, setting: &Setting) -> Result<(Vec<f64>, Vec<i64>)> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("baseline/popen.py");
+        let mut command = match contestant.language {
+            Language::C => Command::new(&self.c),
+            Language::Rust => Command::new(&self.rust),
+            Language::Python => Command::new("python3"),
+        };
+        if contestant.language == Language::Python {
+            command.arg(script);
+        }
+        let written = self.dir.join("written");
+        File::create(&written)?;
+        let output = command
+            .arg(contestant.mechanism)
+            .args(&setting.args)
+            .envs(setting.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(OpenOptions::new().append(true).open(&written)?)
+            .output()
+            .with_context(|| format!("cannot run {}", contestant.label))?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        let numbers: Option<Vec<f64>> = text
+            .split_whitespace()
+            .map(|word| word.parse().ok())
+            .collect();
+        let Some(numbers) = numbers.filter(|_| output.status.success()) else {
+            bail!("{} {:?}: {text}", contestant.label, setting.args);
+        };
+        let bytes = std::fs::read(&written)?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let mut words: Vec<i64> = words.iter().map(|word| i64::from_ne_bytes(*word)).collect();
+        words.sort_unstable();
+        Ok((numbers, words))
+    }
+}

@@ -1,0 +1,276 @@
+//! The questions, who answers them, and at which points. Does not know how answers are shown.
+
+use super::contestants::{Contestant, Language, Programs, Setting};
+
+/// What a contestant's figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Processes a second; more is better.
+    Rate,
+    /// Nanoseconds of one wait.
+    WaitNs,
+    /// Microseconds from request to `main` of the process, p50 and p99.
+    LatencyUs,
+}
+
+/// One question; one table and one plot.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Its name on the command line and of its files.
+    pub name: &'static str,
+    /// What is asked.
+    pub title: &'static str,
+    /// What grows.
+    pub x_label: &'static str,
+    /// The unit of the answers.
+    pub unit: Unit,
+    /// Values of what grows.
+    pub points: &'static [u32],
+    /// The same for a quick run.
+    pub quick_points: &'static [u32],
+    /// Who answers. Ratios are to the first one.
+    pub contestants: Vec<Contestant>,
+    setting: fn(&Programs, &Contestant, u32) -> Setting,
+}
+
+impl Question {
+    /// What a contestant is told at a point.
+    #[must_use]
+    pub fn setting(&self, programs: &Programs, contestant: &Contestant, x: u32) -> Setting {
+        let mut setting = (self.setting)(programs, contestant, x);
+        if !setting.args.iter().any(|arg| arg.starts_with("program=")) {
+            let program = format!("program={}", programs.child.display());
+            setting.args.push(program);
+        }
+        setting
+    }
+}
+
+const fn contestant(
+    label: &'static str,
+    language: Language,
+    mechanism: &'static str,
+    variant: &'static str,
+) -> Contestant {
+    Contestant {
+        label,
+        language,
+        mechanism,
+        variant,
+    }
+}
+
+const CLONE: Contestant = contestant("C: clone, shared memory", Language::C, "clone", "");
+const POOL: Contestant = contestant("ours: pool", Language::Rust, "pool", "");
+
+fn everyone() -> Vec<Contestant> {
+    use Language::{C, Python, Rust};
+    vec![
+        CLONE,
+        POOL,
+        contestant("ours: single", Rust, "single", ""),
+        contestant("ours: spawn-blocking", Rust, "spawn-blocking", ""),
+        contestant("C: fork + exec", C, "fork", ""),
+        contestant("C: posix_spawn", C, "posix_spawn", ""),
+        contestant("C: zygote", C, "zygote", ""),
+        contestant("C: helper process", C, "helper", ""),
+        contestant("std Command", Rust, "command", ""),
+        contestant("std Command, pre_exec", Rust, "command-pre-exec", ""),
+        contestant("tokio Command", Rust, "tokio", ""),
+        contestant("tokio Command, pre_exec", Rust, "tokio-pre-exec", ""),
+        contestant("Python Popen", Python, "plain", ""),
+        contestant("Python Popen, process_group", Python, "process_group", ""),
+        contestant("Python Popen, preexec_fn", Python, "preexec_fn", ""),
+    ]
+}
+
+/// These contestants once with each variant; the label tells which.
+fn variants(
+    contestants: &[(Contestant, [&'static str; 2])],
+    names: [&'static str; 2],
+) -> Vec<Contestant> {
+    let each = |(contestant, labels): &(Contestant, [&'static str; 2])| {
+        let (contestant, labels) = (*contestant, *labels);
+        [0, 1].map(|index| Contestant {
+            label: labels[index],
+            variant: names[index],
+            ..contestant
+        })
+    };
+    contestants.iter().flat_map(each).collect()
+}
+
+fn key(name: &str, x: u32) -> Setting {
+    Setting {
+        args: vec![format!("{name}={x}"), "count=1000000".into()],
+        env: Vec::new(),
+    }
+}
+
+/// Variables of the usual length; 180 of them are 30 KiB in all.
+const VALUE_BYTES: usize = 160;
+
+fn environment(contestant: &Contestant, x: u32) -> Setting {
+    if contestant.variant == "set" {
+        let mut setting = key("env", x);
+        setting.args.push(format!("envlen={VALUE_BYTES}"));
+        return setting;
+    }
+    let mut setting = key("env", 0);
+    let value = "x".repeat(VALUE_BYTES);
+    setting.env = (0..x)
+        .map(|index| (format!("HQ_BENCH_{index:03}"), value.clone()))
+        .collect();
+    setting
+}
+
+/// `PATH` of `x` directories, the program in the last one. The others exist and are empty.
+fn path(programs: &Programs, contestant: &Contestant, x: u32) -> Setting {
+    let mut directories = Vec::new();
+    for index in 1..x {
+        let directory = programs.dir.join(format!("path-{index}"));
+        // If it cannot be made it is not there, which is looked for in the same way.
+        let _ = std::fs::create_dir_all(&directory);
+        directories.push(directory.display().to_string());
+    }
+    directories.push(programs.dir.display().to_string());
+    let mut setting = key("env", 0);
+    setting.env = vec![("PATH".into(), directories.join(":"))];
+    if contestant.variant == "bare" {
+        setting.args.push("program=spawn_child".into());
+    }
+    setting
+}
+
+fn with_variants() -> [Question; 2] {
+    use Language::{C, Rust};
+    let std = contestant("", Rust, "command", "");
+    let posix = contestant("", C, "posix_spawn", "");
+    let clone = ["C: clone, set", "C: clone, inherited"];
+    let pool = ["ours, set", "ours, inherited"];
+    let command = ["std Command, set", "std Command, inherited"];
+    let bare = ["ours, bare", "ours, absolute"];
+    let bare_posix = ["C: posix_spawn, bare", "C: posix_spawn, absolute"];
+    let bare_command = ["std Command, bare", "std Command, absolute"];
+    let rate = Question {
+        name: "environment",
+        title: "Spawn rate against environment variables (160 bytes each; 180 are 30 KiB)",
+        x_label: "variables",
+        unit: Unit::Rate,
+        points: &[0, 20, 60, 180, 500],
+        quick_points: &[0, 180, 500],
+        contestants: variants(
+            &[(CLONE, clone), (POOL, pool), (std, command)],
+            ["set", "inherited"],
+        ),
+        setting: |_, contestant, x| environment(contestant, x),
+    };
+    let path = Question {
+        name: "path",
+        title: "Spawn rate against directories in PATH, the program in the last one",
+        x_label: "directories in PATH",
+        points: &[1, 3, 10, 30],
+        quick_points: &[1, 30],
+        contestants: variants(
+            &[(posix, bare_posix), (POOL, bare), (std, bare_command)],
+            ["bare", "absolute"],
+        ),
+        setting: path,
+        ..rate.clone()
+    };
+    [rate, path]
+}
+
+/// Questions whose answers are times; the rest is as in the template.
+fn times(template: &Question) -> [Question; 2] {
+    use Language::C;
+    let latency = Question {
+        name: "latency",
+        title: "Time from request to main of the process, by offered load",
+        x_label: "requests a second",
+        unit: Unit::LatencyUs,
+        points: &[100, 500, 1000, 2000],
+        quick_points: &[100, 500],
+        setting: |_, _, x| key("interval", 1_000_000_000 / x),
+        ..template.clone()
+    };
+    let wait = Question {
+        name: "wait",
+        title: "Time of one wait against live children",
+        x_label: "live children",
+        unit: Unit::WaitNs,
+        points: &[1, 10, 100, 1000, 8000],
+        quick_points: &[1, 100, 1000],
+        contestants: vec![
+            contestant("waitpid(pid)", C, "wait-pid", ""),
+            contestant("waitid(P_PIDFD)", C, "wait-pidfd", ""),
+            contestant("waitid(P_ALL)", C, "wait-any", ""),
+        ],
+        setting: |_, _, x| key("children", x),
+    };
+    [wait, latency]
+}
+
+/// All questions.
+#[must_use]
+pub fn all() -> Vec<Question> {
+    let processes = Question {
+        name: "processes",
+        title: "Spawn rate against number of processes",
+        x_label: "processes",
+        unit: Unit::Rate,
+        points: &[1000, 5000, 10_000, 25_000],
+        quick_points: &[250, 1000],
+        contestants: everyone(),
+        setting: |_, _, x| Setting {
+            args: vec![format!("count={x}"), "limit=60000".into()],
+            env: Vec::new(),
+        },
+    };
+    let of = |name, title, x_label, points, quick_points, setting| Question {
+        name,
+        title,
+        x_label,
+        points,
+        quick_points,
+        setting,
+        ..processes.clone()
+    };
+    let memory = of(
+        "memory",
+        "Spawn rate against resident memory of the parent",
+        "MiB resident",
+        &[0, 64, 256, 1024, 4096],
+        &[0, 1024],
+        |_, _, x| key("rss", x),
+    );
+    let threads = of(
+        "threads",
+        "Spawn rate against threads of the parent",
+        "threads",
+        &[1, 8, 64, 512],
+        &[1, 512],
+        |_, _, x| key("threads", x),
+    );
+    let mut parallel = of(
+        "parallel",
+        "Spawn rate against threads that spawn",
+        "spawning threads",
+        &[1, 2, 4, 8],
+        &[1, 2, 4],
+        |_, _, x| key("parallel", x),
+    );
+    parallel.contestants.truncate(4);
+    let [wait, latency] = times(&processes);
+    let [environment, path] = with_variants();
+    vec![
+        processes,
+        memory,
+        environment,
+        threads,
+        parallel,
+        path,
+        wait,
+        latency,
+    ]
+}
