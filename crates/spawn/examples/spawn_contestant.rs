@@ -24,8 +24,6 @@ use hq_spawn::{
     ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, Stdio, Strategy, Token,
 };
 
-/// Requests that wait for each thread of a launcher; enough that a thread finds one when it is done.
-const QUEUED_PER_THREAD: u64 = 4;
 /// Stack of a thread that only sleeps.
 const SLEEPER_STACK: usize = 64 * 1024;
 
@@ -322,7 +320,8 @@ impl Requests<'_> {
     }
 
     fn run(mut self, launcher: &Launcher, woken: &Receiver<()>) {
-        let window = QUEUED_PER_THREAD * self.work.options.parallel as u64;
+        // As many processes at a time as with the others: on a busy machine more of them get more of it.
+        let window = self.work.options.parallel as u64;
         let (mut ended, mut events) = (0, Vec::new());
         let mut next = self.work.next();
         while next.is_some() || ended < self.requested {
