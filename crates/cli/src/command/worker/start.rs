@@ -37,7 +37,8 @@ pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     let allocation = allocation(args.manager)?;
     let keeper = split_off_keeper()?;
     tracing::info!("hq {VERSION}");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    // One thread: news of a task's end reach the loop without a second thread passing them on.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| CliError::caused("Cannot start", &e))?;
