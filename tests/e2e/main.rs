@@ -7,4 +7,5 @@ mod faults;
 mod harness;
 mod jobs;
 mod local;
+mod model;
 mod scale;

@@ -44,6 +44,8 @@ pub(crate) struct WatchOptions {
     pub(crate) with_progress: bool,
     /// Name the tasks that ended.
     pub(crate) with_outcomes: bool,
+    /// Pass on what tasks send.
+    pub(crate) with_notifications: bool,
     /// Least time between two updates; zero leaves it to the server.
     pub(crate) interval: Duration,
 }
@@ -160,6 +162,15 @@ impl Client {
     /// Asks the server to stop.
     pub(crate) async fn server_stop(&mut self) -> CliResult<()> {
         let Reply::Done(_) = self.ask(Request::ServerStop(client::Empty {})).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(())
+    }
+
+    /// Asks the server to write its state into a file.
+    pub(crate) async fn debug_dump(&mut self, path: Vec<u8>) -> CliResult<()> {
+        let dump = client::DebugDump { path: path.into() };
+        let Reply::Done(_) = self.ask(Request::DebugDump(dump)).await? else {
             return Err(unexpected_reply());
         };
         Ok(())
@@ -293,6 +304,7 @@ impl Client {
             until_idle: options.until_idle,
             with_progress: options.with_progress,
             with_outcomes: options.with_outcomes,
+            with_notifications: options.with_notifications,
             interval_ns: u64::try_from(options.interval.as_nanos()).unwrap_or(u64::MAX),
         };
         self.send(Request::Watch(watch)).await

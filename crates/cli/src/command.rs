@@ -25,6 +25,7 @@ mod completion;
 mod doc;
 mod follow;
 mod job;
+mod notify;
 mod run;
 mod server;
 mod submit;
@@ -142,7 +143,7 @@ fn run_server(command: ServerCommand, context: &mut Context) -> CliResult<()> {
         ServerCommand::Info => as_client(server::info(context)),
         ServerCommand::Wait(args) => as_client(server::wait(args, context)),
         ServerCommand::GenerateAccess(args) => server::generate_access(args, context),
-        ServerCommand::DebugDump(_) => Err(crate::submit::not_supported("hq server debug-dump")),
+        ServerCommand::DebugDump(args) => as_client(server::debug_dump(args, context)),
     }
 }
 
@@ -182,6 +183,7 @@ async fn run_task(command: TaskCommand, context: &mut Context) -> CliResult<()> 
         TaskCommand::List(args) => task::list(args, context).await,
         TaskCommand::Info(args) => task::info(args, context).await,
         TaskCommand::Explain(args) => task::explain(args, context).await,
+        TaskCommand::Notify(args) => notify::send(&args, context),
     }
 }
 

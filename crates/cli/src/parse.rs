@@ -10,6 +10,7 @@ pub(crate) mod coupling;
 pub(crate) mod duration;
 pub(crate) mod request;
 pub(crate) mod resource;
+pub(crate) mod retry;
 pub(crate) mod selector;
 pub(crate) mod value;
 

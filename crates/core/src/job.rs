@@ -10,7 +10,7 @@ use crate::graph::{Cycle, Graph};
 use crate::id::{JobId, TaskId, WorkerId};
 use crate::range::{IdArray, IdRange};
 use crate::scheduler::ClassId;
-use crate::task::{Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
+use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{ByteText, Entries, TaskTemplate};
 use crate::time::Timestamp;
 
@@ -463,6 +463,22 @@ impl Job {
     pub(crate) fn record_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
         if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
             submit.tasks.record_end(slot.index, end);
+        }
+    }
+
+    /// Records an instance that another one follows: the task waits again.
+    pub(crate) fn record_attempt(&mut self, slot: TaskSlot, end: TaskEnd) {
+        let Some(submit) = self.submits.get_mut(slot.submit as usize) else {
+            return;
+        };
+        if let Some(record) = submit.tasks.touch(slot.index) {
+            let attempt = Attempt {
+                instance: record.instance(),
+                worker: record.worker(),
+                end,
+            };
+            record.supersede();
+            submit.tasks.record_attempt(slot.index, attempt);
         }
     }
 

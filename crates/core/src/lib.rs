@@ -14,6 +14,7 @@ pub mod outcome;
 pub mod placeholder;
 pub mod range;
 pub mod resource;
+pub mod retry;
 pub mod scheduler;
 pub mod selector;
 pub mod server_state;

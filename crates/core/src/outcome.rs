@@ -19,6 +19,18 @@ pub enum LostReason {
 }
 
 impl LostReason {
+    /// What to say after "the worker was lost:".
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Stopped => "it was stopped",
+            Self::ConnectionLost => "its connection closed",
+            Self::HeartbeatLost => "it sent no heartbeat",
+            Self::IdleTimeout => "it was idle for too long",
+            Self::TimeLimitReached => "its time limit was reached",
+        }
+    }
+
     /// Whether tasks that ran there count it towards their crash limit.
     #[must_use]
     pub const fn is_crash(self) -> bool {
@@ -37,6 +49,8 @@ pub enum Outcome {
     Signal(i32),
     /// The time limit of the task ran out.
     TimeLimit,
+    /// Ended by the kernel, which was out of memory.
+    OutOfMemory,
     /// Could not start, or failed with a message of its own; the text is shown as it is.
     Message(Box<str>),
     /// Killed because the server asked for it (cancel, abort, worker stop).
@@ -55,6 +69,10 @@ impl Outcome {
                 SignalName(*signal)
             ),
             Self::TimeLimit => "Time limit reached".to_string(),
+            Self::OutOfMemory => "Program terminated with exit code -1. Received signal 9 (SIGKILL).\n\
+                                  Out of memory: the kernel ended it to get memory back. Ask for more \
+                                  with `--resource mem=…`, or run fewer tasks at a time."
+                .to_string(),
             Self::Message(text) => text.to_string(),
         }
     }

@@ -13,6 +13,8 @@ pub struct IdRange {
     first: u32,
     count: u32,
     step: u32,
+    /// How far behind the last id the range was said to end: 1 for `1-10:2`.
+    slack: u32,
 }
 
 /// A range that does not exist.
@@ -47,7 +49,26 @@ impl IdRange {
             first,
             count,
             step: if count == 1 { 1 } else { step },
+            slack: 0,
         })
+    }
+
+    /// Remembers the end that the user wrote, so that `1-10:2` is shown as such; a shown end that no
+    /// `u32` holds or that would contain another id is ignored.
+    #[must_use]
+    pub const fn with_end(mut self, end: u32) -> Self {
+        if let Some(slack) = end.checked_sub(self.last())
+            && slack < self.step
+        {
+            self.slack = slack;
+        }
+        self
+    }
+
+    /// The end as the user wrote it; the last id unless the step skips it.
+    #[must_use]
+    pub const fn end(&self) -> u32 {
+        self.last() + self.slack
     }
 
     /// A single id.
@@ -57,6 +78,7 @@ impl IdRange {
             first: id,
             count: 1,
             step: 1,
+            slack: 0,
         }
     }
 
@@ -95,7 +117,9 @@ impl IdRange {
 
     /// All ids in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + use<> {
-        let Self { first, count, step } = *self;
+        let Self {
+            first, count, step, ..
+        } = *self;
         (0..count).map(move |i| first + i * step)
     }
 }
@@ -105,7 +129,7 @@ impl fmt::Display for IdRange {
         match (self.count, self.step) {
             (1, _) => write!(f, "{}", self.first),
             (_, 1) => write!(f, "{}-{}", self.first, self.last()),
-            (_, step) => write!(f, "{}-{}:{step}", self.first, self.last()),
+            (_, step) => write!(f, "{}-{}:{step}", self.first, self.end()),
         }
     }
 }
@@ -243,6 +267,7 @@ impl IdArray {
                 first: range.first + offset * range.step,
                 count,
                 step,
+                slack: 0,
             });
             index += count;
             slot += 1;

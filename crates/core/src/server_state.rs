@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use effect::{
-    Assignment, Effect, Reply, StopResult, SubmitRefusal, WatchUpdate, WatchedJob, WorkerCommand,
+    Assignment, Effect, Notification, Reply, StopResult, SubmitRefusal, WatchUpdate, WatchedJob,
+    WorkerCommand,
 };
 pub use input::{
     Command, EndedRow, Input, JobResult, LinkId, Report, RequestId, StartedRow, WatchSpec,
@@ -63,6 +64,8 @@ pub struct ServerState {
     /// What the next scheduling round has to look at.
     agenda: Agenda,
     ignored: Ignored,
+    /// Failed tasks that wait for their next attempt, by the time at which they may run.
+    delayed: BTreeSet<(Time, JobId, TaskSlot)>,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
 }
@@ -114,6 +117,7 @@ impl ServerState {
             heartbeat,
             self.watches.next_deadline(),
             self.agenda.rebalance_at(),
+            self.delayed.first().map(|(time, ..)| *time),
         ]
         .into_iter()
         .flatten()
@@ -353,7 +357,11 @@ impl ServerState {
             .and_then(crate::job::Submit::graph)
             .is_some_and(|graph| graph.unfinished(slot.index) > 0);
         let ready = self.ready.contains(key, job.id, slot.submit, slot.index);
-        let should_be_ready = phase == Phase::Waiting && !blocked;
+        let is_delayed = self
+            .delayed
+            .iter()
+            .any(|(_, id, other)| (*id, *other) == (job.id, slot));
+        let should_be_ready = phase == Phase::Waiting && !blocked && !is_delayed;
         assert_eq!(
             ready, should_be_ready,
             "task {task} is ready exactly if it waits unblocked"

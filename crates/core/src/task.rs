@@ -83,6 +83,10 @@ impl Phase {
 const OUTCOME_TIME_LIMIT: i32 = -1_000;
 const OUTCOME_MESSAGE: i32 = -1_001;
 const OUTCOME_KILLED: i32 = -1_002;
+const OUTCOME_OUT_OF_MEMORY: i32 = -1_003;
+
+/// Earlier attempts of one task that are remembered; of more, the latest.
+const ATTEMPTS_KEPT_MAX: usize = 32;
 
 /// What is kept of a task that was handed out at least once. 48 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +100,7 @@ pub struct TaskRecord {
     user_ms: u32,
     system_ms: u32,
     crash_count: u16,
+    retry_count: u16,
     phase: Phase,
     was_started: bool,
 }
@@ -117,6 +122,7 @@ impl TaskRecord {
             user_ms: 0,
             system_ms: 0,
             crash_count: 0,
+            retry_count: 0,
             phase,
             was_started: false,
         }
@@ -144,6 +150,12 @@ impl TaskRecord {
     #[must_use]
     pub const fn crash_count(&self) -> u32 {
         self.crash_count as u32
+    }
+
+    /// Attempts after the first one that failures led to.
+    #[must_use]
+    pub const fn retry_count(&self) -> u16 {
+        self.retry_count
     }
 
     /// Whether any instance was seen to start.
@@ -194,6 +206,11 @@ impl TaskRecord {
         u32::from(self.crash_count)
     }
 
+    pub(crate) const fn count_retry(&mut self) -> u16 {
+        self.retry_count = self.retry_count.saturating_add(1);
+        self.retry_count
+    }
+
     fn finish(&mut self, end: &TaskEnd) {
         let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         self.started = end.at.minus(end.run);
@@ -207,6 +224,7 @@ impl TaskRecord {
             Outcome::ExitCode(code) => (*code).max(0),
             Outcome::Signal(signal) => -signal.abs(),
             Outcome::TimeLimit => OUTCOME_TIME_LIMIT,
+            Outcome::OutOfMemory => OUTCOME_OUT_OF_MEMORY,
             Outcome::Killed => OUTCOME_KILLED,
             Outcome::Message(_) => OUTCOME_MESSAGE,
         };
@@ -226,6 +244,17 @@ pub struct TaskEnd {
     pub usage: Usage,
 }
 
+/// An instance that ended and was not the last one of its task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// Which instance.
+    pub instance: InstanceId,
+    /// Where it ran.
+    pub worker: WorkerId,
+    /// How and when it ended.
+    pub end: TaskEnd,
+}
+
 /// Tasks per chunk: large enough that ten million waiting tasks cost some 10 000 entries, small
 /// enough that one touched task does not allocate a page of records for each neighbour.
 const CHUNK_LEN: u32 = 256;
@@ -241,20 +270,26 @@ enum Chunk {
 #[derive(Clone, Debug)]
 pub struct TaskTable {
     len: u32,
+    /// Up to the last chunk of which a task was touched.
     chunks: Vec<Chunk>,
+    /// Phase of everything behind `chunks`, so that the size of an array costs nothing by itself.
+    tail: Phase,
     /// Texts of failures that have no code.
     messages: BTreeMap<u32, Box<str>>,
+    /// Earlier attempts of tasks that were started more than once.
+    attempts: BTreeMap<u32, Vec<Attempt>>,
 }
 
 impl TaskTable {
     /// `len` waiting tasks.
     #[must_use]
     pub fn new(len: u32) -> Self {
-        let chunks = vec![Chunk::Uniform(Phase::Waiting); len.div_ceil(CHUNK_LEN) as usize];
         Self {
             len,
-            chunks,
+            chunks: Vec::new(),
+            tail: Phase::Waiting,
             messages: BTreeMap::new(),
+            attempts: BTreeMap::new(),
         }
     }
 
@@ -276,9 +311,10 @@ impl TaskTable {
         if index >= self.len {
             return None;
         }
-        match self.chunks.get((index / CHUNK_LEN) as usize)? {
-            Chunk::Uniform(phase) => Some(*phase),
-            Chunk::Records(records) => records
+        match self.chunks.get((index / CHUNK_LEN) as usize) {
+            None => Some(self.tail),
+            Some(Chunk::Uniform(phase)) => Some(*phase),
+            Some(Chunk::Records(records)) => records
                 .get((index % CHUNK_LEN) as usize)
                 .map(|record| record.phase),
         }
@@ -300,6 +336,10 @@ impl TaskTable {
         }
         let number = index / CHUNK_LEN;
         let width = (self.len - number * CHUNK_LEN).min(CHUNK_LEN) as usize;
+        if number as usize >= self.chunks.len() {
+            let tail = Chunk::Uniform(self.tail);
+            self.chunks.resize(number as usize + 1, tail);
+        }
         let chunk = self.chunks.get_mut(number as usize)?;
         if let Chunk::Uniform(phase) = chunk {
             *chunk = Chunk::Records(vec![TaskRecord::new(*phase); width].into_boxed_slice());
@@ -345,6 +385,10 @@ impl TaskTable {
                 }
             }
         }
+        if !self.tail.is_terminal() {
+            self.tail = to;
+            waiting += len - start;
+        }
         (waiting, running)
     }
 
@@ -358,6 +402,21 @@ impl TaskTable {
         }
     }
 
+    /// Remembers an attempt that another one follows.
+    pub(crate) fn record_attempt(&mut self, index: u32, attempt: Attempt) {
+        let attempts = self.attempts.entry(index).or_default();
+        if attempts.len() >= ATTEMPTS_KEPT_MAX {
+            attempts.remove(0);
+        }
+        attempts.push(attempt);
+    }
+
+    /// Earlier attempts of a task, oldest first; the latest [`ATTEMPTS_KEPT_MAX`] of them.
+    #[must_use]
+    pub fn attempts(&self, index: u32) -> &[Attempt] {
+        self.attempts.get(&index).map_or(&[], Vec::as_slice)
+    }
+
     /// How the task ended, if it finished or failed.
     #[must_use]
     pub fn outcome(&self, index: u32) -> Option<Outcome> {
@@ -368,6 +427,7 @@ impl TaskTable {
         Some(match record.outcome {
             0 if record.phase == Phase::Finished => Outcome::Finished,
             OUTCOME_TIME_LIMIT => Outcome::TimeLimit,
+            OUTCOME_OUT_OF_MEMORY => Outcome::OutOfMemory,
             OUTCOME_KILLED => Outcome::Killed,
             OUTCOME_MESSAGE => {
                 Outcome::Message(self.messages.get(&index).cloned().unwrap_or_default())
@@ -389,12 +449,13 @@ impl TaskTable {
             let start = index;
             let phase = self.phase(index)?;
             while index < to {
-                match self.chunks.get((index / CHUNK_LEN) as usize)? {
-                    Chunk::Uniform(other) if *other == phase => {
+                match self.chunks.get((index / CHUNK_LEN) as usize) {
+                    None if self.tail == phase => index = to,
+                    Some(Chunk::Uniform(other)) if *other == phase => {
                         index = (index / CHUNK_LEN + 1).saturating_mul(CHUNK_LEN).min(to);
                     }
-                    Chunk::Records(_) if self.phase(index) == Some(phase) => index += 1,
-                    Chunk::Uniform(_) | Chunk::Records(_) => break,
+                    Some(Chunk::Records(_)) if self.phase(index) == Some(phase) => index += 1,
+                    None | Some(Chunk::Uniform(_) | Chunk::Records(_)) => break,
                 }
             }
             Some((start, index, phase))

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::id::{JobId, TaskId};
 use crate::range::IdArray;
 use crate::resource::request::RequestVariants;
+use crate::retry::{RetrySpec, StopSpec};
 
 /// Bytes that need not be UTF-8: arguments, paths, environment values.
 pub type ByteText = Box<[u8]>;
@@ -85,6 +86,10 @@ pub struct TaskTemplate {
     pub crash_limit: CrashLimit,
     /// What the task needs.
     pub requests: RequestVariants,
+    /// How it is told to end.
+    pub stop: StopSpec,
+    /// Whether it is tried again after a failure.
+    pub retry: RetrySpec,
 }
 
 /// Per-task entries (`HQ_ENTRY`) in one buffer.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::resource::descriptor::ResourceDescriptor;
 use crate::resource::request::RequestVariants;
+use crate::retry::{RetrySpec, StopSpec};
 use crate::template::{CrashLimit, PinMode, StdioSpec, TaskTemplate};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
@@ -25,6 +26,8 @@ pub fn template(args: &[&str]) -> TaskTemplate {
         priority: 0,
         crash_limit: CrashLimit::default(),
         requests: RequestVariants::default(),
+        stop: StopSpec::default(),
+        retry: RetrySpec::default(),
     }
 }
 

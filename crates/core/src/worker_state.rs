@@ -50,9 +50,6 @@ use crate::resource::pool::{PoolRequest, PoolSet};
 use crate::time::{Now, Time};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
-/// Time between SIGINT and SIGKILL for a task that is told to end.
-pub const KILL_GRACE: Duration = Duration::from_secs(1);
-
 /// Least time between two looks at the time requests of waiting tasks, whatever was configured.
 const TIME_REQUEST_CHECK_MIN: Duration = Duration::from_millis(100);
 
@@ -453,6 +450,7 @@ fn outcome_of(status: ExitStatus, message: Option<Box<str>>) -> Outcome {
         (_, Some(message)) => Outcome::Message(message),
         (ExitStatus::Code(code), None) => Outcome::ExitCode(code),
         (ExitStatus::Signal(signal), None) => Outcome::Signal(signal),
+        (ExitStatus::OutOfMemory, None) => Outcome::OutOfMemory,
     }
 }
 

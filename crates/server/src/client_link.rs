@@ -1,5 +1,7 @@
 //! One connection of a client: requests in, replies out, one after the other.
 
+use std::os::unix::ffi::OsStrExt as _;
+
 use hq_core::server_state::Command;
 use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{ClientRequest, Query};
@@ -79,6 +81,13 @@ where
                 Answer::Hangup
             };
         }
+        ClientRequest::DebugDump(path) => {
+            let dump = shared.core.query(query::dump::dump).await;
+            match dump {
+                Ok(dump) => Ok(reply(write_dump(&path, &dump).await)),
+                Err(CoreGone) => Err(CoreGone),
+            }
+        }
         ClientRequest::Command(Command::Watch(spec)) => {
             return watch(spec, shared, reader, writer).await;
         }
@@ -100,6 +109,19 @@ where
     match result {
         Ok(message) => Answer::Reply(message),
         Err(CoreGone) => Answer::Hangup,
+    }
+}
+
+/// Writes the server's state where the client wants it.
+async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
+    let text = format!("{dump:#}\n");
+    match tokio::fs::write(path, text).await {
+        Ok(()) => reply::Reply::Done(client::Empty {}),
+        Err(error) => {
+            let message = format!("Error: Cannot write {}: {error}", path.display());
+            reply::Reply::Error(client::Error { message })
+        }
     }
 }
 

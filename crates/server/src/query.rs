@@ -3,6 +3,7 @@
 //! They run on the core's thread, so each costs no more than what it shows: lists of tasks come in
 //! pages.
 
+pub(crate) mod dump;
 mod job;
 mod task;
 mod worker;
@@ -62,9 +63,20 @@ pub(crate) fn watch_update(
             }
         })
         .collect();
+    let notifications = update
+        .notifications
+        .iter()
+        .map(|notification| client::Notification {
+            job: notification.task.job.as_u32(),
+            task: notification.task.task.as_u32(),
+            worker: notification.worker.as_u32(),
+            message: notification.message.to_vec().into(),
+        })
+        .collect();
     client::WatchUpdate {
         jobs,
         done: update.done,
+        notifications,
     }
 }
 

@@ -24,6 +24,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use crate::clock;
 use crate::config::{WorkDir, WorkerParams};
 use crate::launcher::TaskLauncher;
+use crate::notify::{Notification, NotifySocket};
 use crate::server_link::{Link, Redial, introduce};
 
 /// Why a worker has ended.
@@ -38,6 +39,9 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait for what is left of the tasks when the worker ends.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Bytes that may wait to be sent before tasks have to wait with their notifications.
+const NOTIFY_BUFFER_MAX: usize = 1 << 20;
+
 /// Pauses between attempts to reach a lost server: doubled from the first to the last.
 const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(250);
 const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -49,6 +53,7 @@ pub struct RegisteredWorker<S> {
     config: Arc<WorkerConfig>,
     link: Link<S>,
     launcher: TaskLauncher,
+    notify: Option<NotifySocket>,
     keeper: Option<KeeperContext>,
     redial: Option<Redial<S>>,
     work_dir: WorkDir,
@@ -60,7 +65,15 @@ where
 {
     pub(crate) fn new(link: Link<S>, params: WorkerParams, mut launcher: TaskLauncher) -> Self {
         launcher.set_server_uid(link.server_uid.clone());
+        let notify = NotifySocket::bind(params.work_dir.tasks(), launcher.nonce());
+        let notify = notify
+            .inspect_err(|error| tracing::warn!(%error, "tasks cannot send notifications"))
+            .ok();
+        if let Some(notify) = &notify {
+            launcher.set_notify(notify.access().clone());
+        }
         Self {
+            notify,
             id: link.worker,
             server_uid: link.server_uid.clone(),
             config: Arc::new(params.config),
@@ -103,6 +116,7 @@ where
         let Self {
             link,
             launcher,
+            notify,
             keeper,
             redial,
             work_dir,
@@ -119,6 +133,7 @@ where
         let mut event_loop = EventLoop {
             state,
             launcher,
+            notify,
             link: LinkState::Up(link),
             redial,
             config,
@@ -150,6 +165,7 @@ enum Woken<S> {
     ServerBack(Box<(Redial<S>, Link<S>)>),
     Timer,
     Heartbeat,
+    Notify(Notification),
     Interrupt(Interrupt),
     ControlClosed,
 }
@@ -204,6 +220,14 @@ where
         }
     }
 
+    /// Whether tasks may say more: what they say must not fill the memory when the server is slow.
+    fn has_room(&self) -> bool {
+        match self {
+            Self::Up(link) => link.writer.buffered() < NOTIFY_BUFFER_MAX,
+            Self::Redialing(_) | Self::Down => true,
+        }
+    }
+
     /// Queues a message; dropped if there is no connection.
     fn feed(&mut self, message: &ToServer) {
         if let Self::Up(link) = self
@@ -217,6 +241,7 @@ where
 struct EventLoop<S> {
     state: WorkerState,
     launcher: TaskLauncher,
+    notify: Option<NotifySocket>,
     link: LinkState<S>,
     redial: Option<Redial<S>>,
     config: Arc<WorkerConfig>,
@@ -236,11 +261,15 @@ where
     async fn wait(&mut self) -> Woken<S> {
         let deadline = self.state.next_deadline();
         let control = &mut self.control;
+        let has_room = self.link.has_room();
         tokio::select! {
             events = self.launcher.news() => Woken::News(events),
             woken = self.link.wait() => woken,
             () = sleep_until(deadline) => Woken::Timer,
             _ = self.heartbeat.tick() => Woken::Heartbeat,
+            notification = next_notification(&mut self.notify), if has_room => {
+                Woken::Notify(notification)
+            }
             interrupt = receive(control) => match interrupt {
                 Some(interrupt) => Woken::Interrupt(interrupt),
                 None => Woken::ControlClosed,
@@ -261,6 +290,7 @@ where
             Woken::ServerBack(back) => self.on_server_back(*back),
             Woken::Timer => self.apply(Input::Timer),
             Woken::Heartbeat => self.send_heartbeat(),
+            Woken::Notify(notification) => self.link.feed(&notification.into()),
             Woken::Interrupt(interrupt) => self.apply(Input::Interrupt(interrupt)),
             Woken::ControlClosed => self.control = None,
         }
@@ -426,6 +456,16 @@ async fn sleep_until(deadline: Option<Time>) {
             let left = deadline.since(clock::now().mono);
             tokio::time::sleep_until(Instant::now() + left).await;
         }
+        None => pending().await,
+    }
+}
+
+async fn next_notification(socket: &mut Option<NotifySocket>) -> Notification {
+    match socket {
+        Some(socket) => match socket.next().await {
+            Some(notification) => notification,
+            None => pending().await,
+        },
         None => pending().await,
     }
 }

@@ -4,6 +4,7 @@
 //! does not know the server.
 
 mod failure;
+mod oom;
 mod template;
 
 use std::collections::BTreeMap;
@@ -17,23 +18,24 @@ use std::time::Duration;
 use hq_core::job::TemplateId;
 use hq_core::outcome::Usage;
 use hq_core::resource::pool::PoolSet;
+use hq_core::retry::StopSpec;
 use hq_core::template::{PinMode, StdioSpec};
 use hq_core::time::Time;
-use hq_core::worker_state::{
-    ExitStatus, KILL_GRACE, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken,
-};
+use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{
     CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnPlan, Stdio,
     Termination, Token,
 };
 use tokio::sync::{Notify, mpsc};
 
+use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup};
 use crate::running_task::{RunningTask, RunningTasks};
+use oom::OomWatch;
 use template::{CompiledTemplate, Surroundings};
 
-/// First signal of the termination ladder.
-const SIGINT: i32 = rustix::process::Signal::INT.as_raw();
+/// What the kernel sends when memory runs out; also what others send.
+const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 
 /// Launches tasks and collects what becomes of them.
 pub(crate) struct TaskLauncher {
@@ -45,6 +47,9 @@ pub(crate) struct TaskLauncher {
     task_dirs: PathBuf,
     templates: BTreeMap<TemplateId, Arc<CompiledTemplate>>,
     running: RunningTasks,
+    oom: OomWatch,
+    /// How tasks reach the worker; `None` = they cannot.
+    notify: Option<NotifyAccess>,
     /// Events of the engine, as buffer.
     drained: Vec<Event>,
     /// Launches that failed before they reached the engine.
@@ -88,6 +93,8 @@ impl TaskLauncher {
             task_dirs,
             templates: BTreeMap::new(),
             running: RunningTasks::default(),
+            oom: OomWatch::of_this_machine(),
+            notify: None,
             drained: Vec::new(),
             failed: Vec::new(),
             cleaned_tx,
@@ -95,9 +102,19 @@ impl TaskLauncher {
         })
     }
 
+    /// What no other worker has.
+    pub(crate) fn nonce(&self) -> &str {
+        &self.nonce
+    }
+
     /// Which server the tasks of now on belong to.
     pub(crate) fn set_server_uid(&mut self, uid: Box<str>) {
         self.surroundings.server_uid = uid;
+    }
+
+    /// Lets the tasks of now on send messages.
+    pub(crate) fn set_notify(&mut self, access: NotifyAccess) {
+        self.notify = Some(access);
     }
 
     /// Starts tasks. Those that cannot be started are among the next events.
@@ -122,11 +139,15 @@ impl TaskLauncher {
         }
     }
 
-    /// SIGINT to the task's process group, SIGKILL to all that is left of it a second later.
+    /// The task's own signal to its process group, SIGKILL to all that is left of it after its grace.
     pub(crate) fn terminate(&self, token: LaunchToken) {
+        let stop = self
+            .running
+            .get(token)
+            .map_or_else(StopSpec::default, |task| task.template.task.stop);
         let how = Termination {
-            signal: SIGINT,
-            grace: KILL_GRACE,
+            signal: stop.signal,
+            grace: stop.grace,
         };
         self.engine.terminate(Token(token.0), how);
     }
@@ -247,6 +268,11 @@ impl TaskLauncher {
                     token,
                     status: match status {
                         hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
+                        hq_spawn::ExitStatus::Signal { signal, .. }
+                            if signal == SIGKILL && self.oom.has_struck() =>
+                        {
+                            ExitStatus::OutOfMemory
+                        }
                         hq_spawn::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
                     },
                     ended: Time(ended.0),
@@ -282,7 +308,15 @@ impl TaskLauncher {
         let mut cleanup = Cleanup::default();
         let stdout = stdio(paths.stdout, &mut cleanup)?;
         let stderr = stdio(paths.stderr, &mut cleanup)?;
+        if let Some(access) = &self.notify {
+            task_env
+                .set("HQ_ACCESS_KEY", access.key_of(task.key.task))
+                .map_err(text)?;
+        }
         let spec = &compiled.work.task;
+        if spec.retry.limit > 0 {
+            output::keep_earlier(task.key.instance, [&stdout, &stderr]);
+        }
         let affinity = match spec.pin {
             PinMode::Taskset => Some(affinity(&compiled.cpu_names(task, pools))?),
             PinMode::None | PinMode::OpenMp => None,

@@ -15,6 +15,7 @@ mod clock;
 mod config;
 mod event_loop;
 mod launcher;
+mod notify;
 mod output;
 mod running_task;
 mod server_link;

@@ -6,6 +6,9 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use hq_core::id::InstanceId;
+use hq_spawn::Stdio;
+
 /// Longest error message that is taken from a task, in bytes.
 const MESSAGE_MAX: usize = 2048;
 
@@ -54,6 +57,27 @@ pub(crate) fn create_task_dir(parent: &Path, name: &str) -> Result<PathBuf, Box<
     Ok(path)
 }
 
+/// Moves what an earlier attempt wrote out of the way of the next one: `0.stdout` becomes
+/// `0.stdout.attempt-0`. What cannot be moved is overwritten, as without another attempt.
+pub(crate) fn keep_earlier(instance: InstanceId, files: [&Stdio; 2]) {
+    let Some(earlier) = instance.as_u32().checked_sub(1) else {
+        return;
+    };
+    let mut paths: Vec<&PathBuf> = files
+        .into_iter()
+        .filter_map(|stdio| match stdio {
+            Stdio::File { path } => Some(path),
+            Stdio::Null | Stdio::Bytes(_) | Stdio::Inherit | Stdio::Fd(_) => None,
+        })
+        .collect();
+    paths.dedup();
+    for path in paths {
+        let mut kept = path.clone().into_os_string();
+        kept.push(format!(".attempt-{earlier}"));
+        log_failure(path, fs::rename(path, kept));
+    }
+}
+
 fn read_message(path: &Path) -> Option<Box<str>> {
     let mut bytes = Vec::new();
     let limit = MESSAGE_MAX as u64 + 1;
@@ -78,7 +102,7 @@ fn read_message(path: &Path) -> Option<Box<str>> {
 fn log_failure(path: &Path, result: io::Result<()>) {
     match result {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(?path, %error, "cannot remove what a task left");
+            tracing::warn!(?path, %error, "cannot tidy up after a task");
         }
         Ok(()) | Err(_) => {}
     }

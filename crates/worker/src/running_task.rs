@@ -26,6 +26,10 @@ impl RunningTasks {
         self.0.insert(token, task);
     }
 
+    pub(crate) fn get(&self, token: LaunchToken) -> Option<&RunningTask> {
+        self.0.get(&token)
+    }
+
     pub(crate) fn remove(&mut self, token: LaunchToken) -> Option<RunningTask> {
         self.0.remove(&token)
     }

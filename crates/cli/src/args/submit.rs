@@ -13,6 +13,7 @@ use hq_core::template::{CrashLimit, PinMode};
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration;
 use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
+use crate::parse::retry::{RetryOn, parse_retry_on, parse_signal};
 use crate::parse::value::{
     EnvPair, StdioArg, parse_crash_limit, parse_env, parse_job_name, parse_stdio, parse_weight,
 };
@@ -107,6 +108,29 @@ pub(crate) struct TaskOptions {
     #[arg(long, value_name = "LIMIT", value_parser = parse_crash_limit)]
     pub(crate) crash_limit: Option<CrashLimit>,
 
+    /// Signal that tells a task to end, at its time limit or a cancel [default: SIGINT]
+    #[arg(long, value_name = "SIGNAL", value_parser = parse_signal)]
+    pub(crate) stop_signal: Option<i32>,
+
+    /// Time from that signal until the task is killed [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) stop_grace: Option<Duration>,
+
+    /// Try a failed task again up to this many times [default: 0]
+    ///
+    /// What earlier attempts wrote is kept beside the output, as `0.stdout.attempt-0`.
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) retries: Option<u16>,
+
+    /// After which failures: `exit`, `signal`, `timeout`, `oom`, `start`, `lost`, exit codes such as
+    /// `3,10-20`, names of signals [default: exit,signal,timeout,oom]
+    #[arg(long, value_name = "CAUSES", value_parser = parse_retry_on)]
+    pub(crate) retry_on: Option<RetryOn>,
+
+    /// Wait before the second attempt; doubles each time up to 10 minutes [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) retry_delay: Option<Duration>,
+
     /// Give up the rest of the job when more than this many tasks have failed [default: never]
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_fails: Option<u32>,
@@ -174,7 +198,7 @@ pub(crate) struct SubmitArgs {
     #[arg(long)]
     pub(crate) progress: bool,
 
-    /// With --wait: run this program for each notification of a task
+    /// With --wait or --progress: run this program for each notification of a task
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_notify: Option<String>,
 

@@ -16,6 +16,8 @@ pub(crate) enum TaskCommand {
     Info(InfoArgs),
     /// Say why a task is running or not
     Explain(ExplainArgs),
+    /// Inside a task: send a message to those who wait for its job
+    Notify(NotifyArgs),
 }
 
 /// State of a task.
@@ -88,9 +90,17 @@ pub(crate) struct InfoArgs {
     #[arg(value_name = "TASKS", value_parser = parse_id_array)]
     pub(crate) tasks: IdArray,
 
-    /// Show error messages in full
+    /// Also show what the task used and its earlier attempts, and error messages in full
     #[arg(short, long)]
     pub(crate) verbose: bool,
+}
+
+/// Options of `task notify`.
+#[derive(Args, Debug)]
+pub(crate) struct NotifyArgs {
+    /// The message, at most 1024 bytes
+    #[arg(value_name = "MESSAGE")]
+    pub(crate) message: std::ffi::OsString,
 }
 
 /// Options of `task explain`.

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use hq_protocol::client;
 
 use super::Context;
+use super::notify::Callback;
 use crate::args::global::OutputMode;
 use crate::args::job::{SelectorArgs, WaitArgs};
 use crate::client::{Client, WatchOptions};
@@ -19,14 +20,14 @@ const BAR_WIDTH: usize = 40;
 /// `job wait`.
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    wait_for(&mut client, args.selector, args.without_close).await?;
+    wait_for(&mut client, args.selector, args.without_close, None).await?;
     context.done()
 }
 
 /// `job progress`.
 pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    show_progress(&mut client, args.selector, context).await?;
+    show_progress(&mut client, args.selector, context, None).await?;
     context.done()
 }
 
@@ -35,12 +36,21 @@ pub(super) async fn wait_for(
     client: &mut Client,
     jobs: Selector,
     until_idle: bool,
+    callback: Option<&Callback>,
 ) -> CliResult<()> {
     let options = WatchOptions {
         until_idle,
+        with_notifications: callback.is_some(),
         ..WatchOptions::default()
     };
-    client.follow(jobs.to_message(), options, |_| Ok(())).await
+    client
+        .follow(jobs.to_message(), options, |update| {
+            if let Some(callback) = callback {
+                callback.take(&update.notifications);
+            }
+            Ok(())
+        })
+        .await
 }
 
 /// Blocks until the jobs have ended, and draws a bar meanwhile.
@@ -48,10 +58,12 @@ pub(super) async fn show_progress(
     client: &mut Client,
     jobs: Selector,
     context: &mut Context,
+    callback: Option<&Callback>,
 ) -> CliResult<()> {
     let options = WatchOptions {
         until_idle: true,
         with_progress: true,
+        with_notifications: callback.is_some(),
         ..WatchOptions::default()
     };
     let mut seen = Progress::default();
@@ -60,6 +72,9 @@ pub(super) async fn show_progress(
     let out = &mut context.out;
     client
         .follow(jobs.to_message(), options, |update| {
+            if let Some(callback) = callback {
+                callback.take(&update.notifications);
+            }
             if !seen.add(update) {
                 return Ok(());
             }
@@ -202,6 +217,7 @@ mod tests {
         client::WatchUpdate {
             jobs: vec![job],
             done: ended,
+            ..Default::default()
         }
     }
 

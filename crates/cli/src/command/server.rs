@@ -9,7 +9,7 @@ use hq_server::{Server, ServerConfig, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
-use crate::args::server::{GenerateAccessArgs, StartArgs, WaitArgs};
+use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, WaitArgs};
 use crate::client::{Client, access_error};
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
@@ -185,4 +185,15 @@ fn store(file: &AccessFile, path: &Path) -> CliResult<()> {
     file.create(path).map_err(|error| access_error(&error))?;
     tracing::info!("Storing access file as '{}'", path.display());
     Ok(())
+}
+
+/// `server debug-dump`.
+pub(super) async fn debug_dump(args: DebugDumpArgs, context: &mut Context) -> CliResult<()> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut client = context.connect().await?;
+    tracing::info!("Dumping server state ...");
+    let path = args.path.as_os_str().as_bytes().to_vec();
+    client.debug_dump(path).await?;
+    tracing::info!("Dump finished");
+    context.done()
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use hq_core::range::IdArray;
 
+use super::notify::Callback;
 use super::{Context, follow};
 use crate::args::job::SubmitFileArgs;
 use crate::args::submit::SubmitArgs;
@@ -13,14 +14,11 @@ use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::parse::selector::Selector;
 use crate::submit::build::{SubmitRequest, build, refuse_unsupported};
-use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, not_supported};
+use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
 
 /// Submits a command.
 pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliResult<()> {
     refuse_unsupported(&args.tasks)?;
-    if args.on_notify.is_some() {
-        return Err(not_supported("--on-notify"));
-    }
     let mut client = context.connect().await?;
     let stdin = if args.stdin {
         Some(read_stdin()?)
@@ -43,14 +41,22 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
         output_dir: None,
     };
     let prepared = build(request, place)?;
+    let waits = args.wait || args.progress;
+    let on_notify = args.on_notify.as_deref().filter(|_| waits);
+    let callback = on_notify.map(Callback::start).transpose()?;
     let job = send(prepared, &mut client, context).await?;
-    if args.wait {
-        follow::wait_for(&mut client, one_job(job)?, false).await
+    let jobs = one_job(job)?;
+    let ended = if args.wait {
+        follow::wait_for(&mut client, jobs, false, callback.as_ref()).await
     } else if args.progress {
-        follow::show_progress(&mut client, one_job(job)?, context).await
+        follow::show_progress(&mut client, jobs, context, callback.as_ref()).await
     } else {
         Ok(())
+    };
+    if let Some(callback) = callback {
+        callback.finish();
     }
+    ended
 }
 
 /// Submits a job file.

@@ -107,7 +107,8 @@ pub(crate) fn joined_ids(sorted: impl IntoIterator<Item = u32>) -> String {
 }
 
 fn id_range(range: &common::IdRange) -> Option<IdRange> {
-    IdRange::new(range.first, range.count, range.step.max(1)).ok()
+    let found = IdRange::new(range.first, range.count, range.step.max(1)).ok()?;
+    Some(found.with_end(found.last().saturating_add(range.slack)))
 }
 
 /// Cuts a long name in the middle.
@@ -119,6 +120,22 @@ pub(crate) fn short_name(name: &str) -> String {
     let head: String = name.chars().take(24).collect();
     let tail: String = name.chars().skip(length - 23).collect();
     format!("{head}...{tail}")
+}
+
+/// A size in bytes with the unit people would choose.
+pub(crate) fn file_size(bytes: u64) -> String {
+    const UNITS: [&str; 3] = ["KiB", "MiB", "GiB"];
+    if bytes < 2048 {
+        return format!("{bytes} B");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "two decimals are shown")]
+    let mut size = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 2048.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    format!("{size:.2} {}", UNITS[unit])
 }
 
 /// Cuts a long text at its end.

@@ -112,8 +112,8 @@ impl Output for JsonOutput {
         Box::new(task::TaskLists::new(out))
     }
 
-    fn task_infos<'a>(&'a self, out: Out<'a>, _is_verbose: bool) -> Box<dyn TaskInfoSink + 'a> {
-        Box::new(task::TaskInfos::new(out))
+    fn task_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn TaskInfoSink + 'a> {
+        Box::new(task::TaskInfos::new(out, is_verbose))
     }
 
     fn task_ids(&self, out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {

@@ -50,7 +50,8 @@ fn parse_range(cursor: &mut Cursor<'_>) -> Result<IdRange, ParseError> {
     let Some(count) = (span / step).checked_add(1) else {
         return Err(invalid(cursor));
     };
-    IdRange::new(first, count, step).map_err(|_| invalid(cursor))
+    let range = IdRange::new(first, count, step).map_err(|_| invalid(cursor))?;
+    Ok(range.with_end(last))
 }
 
 #[cfg(test)]
@@ -64,6 +65,8 @@ mod tests {
             ("1-10", "1-10", 10),
             ("1,3-5", "1,3-5", 4),
             ("0-10:2", "0-10:2", 6),
+            ("1-10:2", "1-10:2", 5),
+            ("1-10:6,12", "1-10:6,12", 3),
             ("1_000-1_0_01", "1000-1001", 2),
             ("1 , 2,\t4-6:2", "1,2,4-6:2", 4),
             ("5-5", "5", 1),

@@ -50,6 +50,7 @@ pub(crate) fn array_to_message(ids: &IdArray) -> hq_protocol::common::IdArray {
             first: range.first(),
             count: range.count(),
             step: range.step(),
+            slack: range.end() - range.last(),
         })
         .collect();
     hq_protocol::common::IdArray { ranges }

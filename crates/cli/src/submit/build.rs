@@ -8,6 +8,7 @@ use std::sync::Arc;
 use hq_core::id::JobId;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
+use hq_core::retry::{RetrySpec, StopSpec};
 use hq_core::template::{
     ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
@@ -18,6 +19,7 @@ use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, default_output, not_supported};
 use crate::args::submit::TaskOptions;
 use crate::error::{CliError, CliResult};
+use crate::parse::retry::RetryOn;
 use crate::parse::value::{EnvPair, StdioArg, into_bytes};
 
 /// More output files than this are worth a warning.
@@ -74,6 +76,8 @@ pub(crate) fn build(
         priority: options.priority.unwrap_or_default(),
         crash_limit: options.crash_limit.unwrap_or_default(),
         requests,
+        stop: build_stop(&options),
+        retry: build_retry(&options),
     };
     let spec = SubmitSpec {
         target,
@@ -97,6 +101,26 @@ pub(crate) fn refuse_unsupported(options: &TaskOptions) -> CliResult<()> {
         return Err(not_supported("--nodes"));
     }
     Ok(())
+}
+
+fn build_stop(options: &TaskOptions) -> StopSpec {
+    let usual = StopSpec::default();
+    StopSpec {
+        signal: options.stop_signal.unwrap_or(usual.signal),
+        grace: options.stop_grace.unwrap_or(usual.grace),
+    }
+}
+
+fn build_retry(options: &TaskOptions) -> RetrySpec {
+    let usual = RetrySpec::default();
+    RetrySpec {
+        limit: options.retries.unwrap_or(usual.limit),
+        on: options
+            .retry_on
+            .as_ref()
+            .map_or(usual.on, |RetryOn(causes)| causes.clone()),
+        delay: options.retry_delay.unwrap_or(usual.delay),
+    }
 }
 
 fn build_requests(options: &TaskOptions) -> CliResult<RequestVariants> {

@@ -196,6 +196,11 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
     base.name = base.name.take().or(extra.name);
     base.time_request = base.time_request.or(extra.time_request);
     base.time_limit = base.time_limit.or(extra.time_limit);
+    base.stop_signal = base.stop_signal.or(extra.stop_signal);
+    base.stop_grace = base.stop_grace.or(extra.stop_grace);
+    base.retries = base.retries.or(extra.retries);
+    base.retry_on = base.retry_on.take().or(extra.retry_on);
+    base.retry_delay = base.retry_delay.or(extra.retry_delay);
     base.weight = base.weight.or(extra.weight);
     base.priority = base.priority.or(extra.priority);
     base.cwd = base.cwd.take().or(extra.cwd);

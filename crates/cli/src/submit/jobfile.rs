@@ -12,6 +12,7 @@ use std::sync::Arc;
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
+use hq_core::retry::{RetrySpec, StopSpec};
 use hq_core::template::{
     ArrayIds, ArraySpec, ByteText, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
@@ -184,6 +185,8 @@ fn build_template(
         stdin: table.stdin.map(|text| Arc::from(text.into_bytes())),
         task_dir: table.task_dir,
         pin: table.pin.0,
+        stop: StopSpec::default(),
+        retry: RetrySpec::default(),
         time_limit: table.time_limit.map(|limit| limit.0),
         priority: table.priority,
         crash_limit: table.crash_limit.0,

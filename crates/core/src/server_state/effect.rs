@@ -99,6 +99,19 @@ pub struct WatchUpdate {
     pub jobs: Vec<WatchedJob>,
     /// Every watched job has ended; nothing follows.
     pub done: bool,
+    /// What tasks wanted to be told, in order.
+    pub notifications: Vec<Notification>,
+}
+
+/// A message that a task sent for those who wait for its job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Notification {
+    /// Which task.
+    pub task: TaskKey,
+    /// Where it runs.
+    pub worker: WorkerId,
+    /// Its words, any bytes.
+    pub message: Arc<[u8]>,
 }
 
 /// One job of a [`WatchUpdate`].

@@ -79,6 +79,8 @@ pub struct WatchSpec {
     pub with_progress: bool,
     /// Name the tasks that ended.
     pub with_outcomes: bool,
+    /// Pass on what tasks send with `hq task notify`, at once.
+    pub with_notifications: bool,
     /// Least time between two updates.
     pub interval: Duration,
 }
@@ -90,6 +92,8 @@ pub enum WorkerMessage {
     Heartbeat,
     /// Starts, ends and returned tasks since the last report.
     Report(Report),
+    /// One of its tasks has something to say to those who wait.
+    Notify(TaskKey, std::sync::Arc<[u8]>),
     /// It is about to end; its connection closes next.
     Goodbye(LostReason),
 }

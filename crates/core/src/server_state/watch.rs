@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Effect, RequestId, WatchSpec, WatchUpdate, WatchedJob};
+use super::{Effect, Notification, RequestId, WatchSpec, WatchUpdate, WatchedJob};
 use crate::id::{JobId, TaskId};
 use crate::job::Job;
 use crate::time::Time;
@@ -23,6 +23,7 @@ struct Watch {
     next: Time,
     /// Nothing was sent yet.
     is_new: bool,
+    notifications: Vec<Notification>,
 }
 
 impl Watch {
@@ -63,6 +64,7 @@ impl Watch {
         let mut update = WatchUpdate {
             jobs: Vec::new(),
             done,
+            notifications: std::mem::take(&mut self.notifications),
         };
         let (until_idle, mut rows) = (self.spec.until_idle, std::mem::take(&mut self.jobs));
         for (id, followed) in &mut rows {
@@ -95,7 +97,7 @@ pub(super) struct Watches {
     watches: BTreeMap<RequestId, Watch>,
     by_job: BTreeMap<JobId, BTreeSet<RequestId>>,
     due: BTreeSet<(Time, RequestId)>,
-    /// Watches that were added since the last settle.
+    /// Watches that were added, or have messages of tasks, since the last settle.
     fresh: Vec<RequestId>,
 }
 
@@ -117,6 +119,7 @@ impl Watches {
                 pending,
                 next: now,
                 is_new: true,
+                notifications: Vec::new(),
             },
         );
         self.fresh.push(request);
@@ -153,6 +156,25 @@ impl Watches {
                 .filter(|watch| watch.spec.with_outcomes);
             if let Some(followed) = watch.and_then(|watch| watch.jobs.get_mut(&job)) {
                 followed.ended_tasks.push(task);
+            }
+        }
+    }
+
+    /// Passes a message of a task on to those who want such.
+    pub(super) fn note_notification(&mut self, notification: &Notification) {
+        let requests = self
+            .by_job
+            .get(&notification.task.job)
+            .into_iter()
+            .flatten();
+        for request in requests {
+            let watch = self
+                .watches
+                .get_mut(request)
+                .filter(|watch| watch.spec.with_notifications);
+            if let Some(watch) = watch {
+                watch.notifications.push(notification.clone());
+                self.fresh.push(*request);
             }
         }
     }
@@ -234,6 +256,8 @@ impl Watches {
         if done {
             effects.push(Effect::WatchUpdate(request, watch.update(jobs, true)));
             self.remove(request);
+        } else if !watch.notifications.is_empty() {
+            effects.push(Effect::WatchUpdate(request, watch.update(jobs, false)));
         } else if watch.wants_changes() {
             if watch.next <= now {
                 self.due.remove(&(watch.next, request));

@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Effect, EndedRow, LinkId, Report, ServerState, StartedRow, WorkerMessage};
+use super::{
+    Effect, EndedRow, LinkId, Notification, Report, ServerState, StartedRow, WorkerMessage,
+};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::TaskSlot;
 use crate::outcome::{LostReason, Outcome, Usage};
-use crate::task::{Phase, TaskEnd};
+use crate::retry::RetrySpec;
+use crate::task::{Phase, TaskEnd, TaskRecord};
 use crate::template::CrashLimit;
 use crate::time::Now;
 use crate::worker::{Assigned, Worker};
@@ -60,6 +63,13 @@ impl ServerState {
                 self.heartbeats.insert((worker.heartbeat_deadline, id));
             }
             WorkerMessage::Report(report) => self.on_report(now, id, report, effects),
+            WorkerMessage::Notify(task, message) => {
+                self.watches.note_notification(&Notification {
+                    task,
+                    worker: id,
+                    message,
+                });
+            }
             WorkerMessage::Goodbye(reason) => self.lose_worker(now, id, reason, effects),
         }
     }
@@ -73,6 +83,7 @@ impl ServerState {
     }
 
     pub(super) fn on_timer(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        self.release_delayed(now);
         let due: Vec<(crate::time::Time, WorkerId)> = self
             .heartbeats
             .iter()
@@ -195,7 +206,63 @@ impl ServerState {
             run: row.run,
             usage: row.usage,
         };
+        let ran = !end.run.is_zero();
+        if end.outcome != Outcome::Finished
+            && self.may_retry(job, assigned.slot, |retry| retry.allows(&end.outcome, ran))
+        {
+            self.retry(now, job, assigned.slot, end);
+            return;
+        }
         self.end_task(now, job, assigned.slot, &end, effects);
+    }
+
+    /// Whether a failed task has another attempt.
+    fn may_retry(
+        &self,
+        job: JobId,
+        slot: TaskSlot,
+        is_allowed: impl Fn(&RetrySpec) -> bool,
+    ) -> bool {
+        let found = self.jobs.get(&job).and_then(|job| {
+            let template = job.submit(slot)?.template(slot.index)?;
+            Some((&template.task.retry, job.record(slot)?.retry_count()))
+        });
+        found.is_some_and(|(retry, count)| count < retry.limit && is_allowed(retry))
+    }
+
+    /// Lets a failed task wait for its next attempt.
+    fn retry(&mut self, now: Now, id: JobId, slot: TaskSlot, end: TaskEnd) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.record_attempt(slot, end);
+        job.set_phase(slot, Phase::Waiting);
+        let count = job.touch(slot).map_or(0, TaskRecord::count_retry);
+        let delay = job
+            .submit(slot)
+            .and_then(|submit| submit.template(slot.index))
+            .map_or(Duration::ZERO, |template| {
+                template.task.retry.delay_before(count)
+            });
+        if delay.is_zero() {
+            self.make_ready(id, slot);
+        } else {
+            self.delayed.insert((now.mono + delay, id, slot));
+        }
+    }
+
+    /// Lets tasks run whose wait for another attempt is over; those that ended meanwhile are skipped.
+    fn release_delayed(&mut self, now: Now) {
+        while let Some((time, job, slot)) = self.delayed.first().copied() {
+            if time > now.mono {
+                return;
+            }
+            self.delayed.pop_first();
+            let phase = self.jobs.get(&job).and_then(|job| job.phase(slot));
+            if phase == Some(Phase::Waiting) {
+                self.make_ready(job, slot);
+            }
+        }
     }
 
     fn on_retracted(&mut self, id: WorkerId, task: TaskKey, instance: InstanceId) {
@@ -292,7 +359,7 @@ impl ServerState {
                 .and_then(|job| job.record(assigned.slot));
             let phase = record
                 .filter(|r| r.worker() == id && r.instance() == assigned.instance)
-                .map(crate::task::TaskRecord::phase);
+                .map(TaskRecord::phase);
             match phase {
                 Some(Phase::Queued) => self.requeue(task.job, assigned.slot),
                 Some(Phase::Running) => {
@@ -338,6 +405,12 @@ impl ServerState {
             record.crash_count()
         };
         let started = record.started().unwrap_or(now.wall);
+        let lost_end = |text: Box<str>| TaskEnd {
+            outcome: Outcome::Message(text),
+            at: now.wall,
+            run: now.wall.since(started),
+            usage: Usage::default(),
+        };
         let text = match limit {
             CrashLimit::NeverRestart => {
                 Some("Task was running on a lost worker while never restart flag was set.".into())
@@ -350,16 +423,16 @@ impl ServerState {
         };
         match text {
             Some(text) => {
-                let end = TaskEnd {
-                    outcome: Outcome::Message(text.into()),
-                    at: now.wall,
-                    run: now.wall.since(started),
-                    usage: Usage::default(),
-                };
-                self.end_task(now, id, slot, &end, effects);
+                let end = lost_end(text.into());
+                if self.may_retry(id, slot, RetrySpec::allows_loss) {
+                    self.retry(now, id, slot, end);
+                } else {
+                    self.end_task(now, id, slot, &end, effects);
+                }
             }
             None => {
-                record.supersede();
+                let text = format!("The worker was lost: {}.", reason.words());
+                job.record_attempt(slot, lost_end(text.into()));
                 self.requeue(id, slot);
             }
         }

@@ -359,6 +359,7 @@ impl World {
 
     fn watch_some(&mut self) {
         let spec = WatchSpec {
+            with_notifications: false,
             jobs: if self.rng.chance(50) {
                 Selector::All
             } else {

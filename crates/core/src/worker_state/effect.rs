@@ -15,7 +15,7 @@ use crate::template::Entries;
 pub enum Effect {
     /// Launch these, in this order. Each token gets exactly one `Failed` or `Exited` event in return.
     Launch(Vec<LaunchTask>),
-    /// SIGINT to the process group, SIGKILL to all that is left of it after [`super::KILL_GRACE`].
+    /// The template's signal to the process group, SIGKILL to all that is left of it after its grace.
     Terminate(LaunchToken),
     /// Tell the server.
     Report(Report),

@@ -9,7 +9,7 @@ use super::{Mode, WorkerState};
 use crate::time::Time;
 use crate::worker_config::OnServerLost;
 
-/// Longest time a stopping worker waits for its tasks; the ladder itself takes [`super::KILL_GRACE`].
+/// Longest time a stopping worker waits for its tasks; the usual ladder takes a second.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 impl WorkerState {

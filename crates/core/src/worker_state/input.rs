@@ -164,4 +164,6 @@ pub enum ExitStatus {
     Code(i32),
     /// Signal number.
     Signal(i32),
+    /// Killed by the kernel, which was out of memory.
+    OutOfMemory,
 }

@@ -55,6 +55,7 @@ async fn messages_go_both_ways_with_and_without_key() {
                 first: 1,
                 count: 2,
                 step: 3,
+                slack: 0,
             })
             .await
             .expect("open");
@@ -65,7 +66,8 @@ async fn messages_go_both_ways_with_and_without_key() {
             Some(IdRange {
                 first: 1,
                 count: 2,
-                step: 3
+                step: 3,
+                slack: 0,
             })
         );
         left_tx.shutdown().await.expect("open");

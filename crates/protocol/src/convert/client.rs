@@ -8,6 +8,7 @@ use hq_core::range::IdArray;
 use hq_core::selector::Selector;
 use hq_core::server_state::{Command, WatchSpec};
 use hq_core::task::TaskState;
+use hq_core::template::ByteText;
 use hq_core::time::nanos;
 
 use super::{ConvertError, Within, at_most, duration, known, required, text};
@@ -42,6 +43,8 @@ pub enum ClientRequest {
     Query(Query),
     /// The server is to end.
     ServerStop,
+    /// The server is to write what it knows into this file.
+    DebugDump(ByteText),
 }
 
 /// A request that changes nothing.
@@ -102,6 +105,9 @@ impl TryFrom<client::Request> for ClientRequest {
         use client::request::Request;
         match required(message.request, "request")? {
             Request::ServerStop(_) => Ok(Self::ServerStop),
+            Request::DebugDump(client::DebugDump { path }) => {
+                Ok(Self::DebugDump(super::path("debug_dump.path", &path)?))
+            }
             Request::Submit(submit) => {
                 let spec = submit.try_into().within("submit")?;
                 Ok(Self::Command(Command::Submit(Box::new(spec))))
@@ -174,6 +180,7 @@ impl TryFrom<client::request::Request> for Query {
                 })
             }
             Request::ServerStop(_)
+            | Request::DebugDump(_)
             | Request::Submit(_)
             | Request::JobOpen(_)
             | Request::JobClose(_)
@@ -246,6 +253,7 @@ impl TryFrom<client::Watch> for WatchSpec {
             until_idle: message.until_idle,
             with_progress: message.with_progress,
             with_outcomes: message.with_outcomes,
+            with_notifications: message.with_notifications,
             interval: duration(message.interval_ns),
         })
     }
@@ -258,6 +266,7 @@ impl From<&WatchSpec> for client::Watch {
             until_idle: spec.until_idle,
             with_progress: spec.with_progress,
             with_outcomes: spec.with_outcomes,
+            with_notifications: spec.with_notifications,
             interval_ns: nanos(spec.interval),
         }
     }
@@ -352,6 +361,11 @@ impl From<&ClientRequest> for client::Request {
             ClientRequest::Query(query) => query.into(),
             ClientRequest::ServerStop => Self {
                 request: Some(Request::ServerStop(client::Empty {})),
+            },
+            ClientRequest::DebugDump(path) => Self {
+                request: Some(Request::DebugDump(client::DebugDump {
+                    path: path.to_vec().into(),
+                })),
             },
         }
     }

@@ -24,8 +24,16 @@ impl TryFrom<common::IdRange> for IdRange {
     type Error = ConvertError;
 
     fn try_from(message: common::IdRange) -> Result<Self, ConvertError> {
-        let common::IdRange { first, count, step } = message;
-        Self::new(first, count, step.max(1)).map_err(|error| ConvertError::rule("count", error))
+        let common::IdRange {
+            first,
+            count,
+            step,
+            slack,
+        } = message;
+        let range = Self::new(first, count, step.max(1))
+            .map_err(|error| ConvertError::rule("count", error))?;
+        // Only shown, so a senseless one is no reason to refuse.
+        Ok(range.with_end(range.last().saturating_add(slack)))
     }
 }
 
@@ -37,6 +45,7 @@ impl From<&IdRange> for common::IdRange {
             first: range.first(),
             count: range.count(),
             step,
+            slack: range.end() - range.last(),
         }
     }
 }

@@ -21,6 +21,7 @@ const MESSAGE_LEN_MAX: usize = 1 << 20;
 const OUTCOME_TIME_LIMIT: i32 = -1000;
 const OUTCOME_KILLED: i32 = -1001;
 const OUTCOME_MESSAGE: i32 = -1002;
+const OUTCOME_OUT_OF_MEMORY: i32 = -1003;
 /// Negative of the largest signal number.
 const SIGNAL_LAST: i32 = -127;
 
@@ -208,6 +209,7 @@ fn outcome(code: i32, message: impl FnOnce() -> Option<Box<str>>) -> Result<Outc
         1.. => Ok(Outcome::ExitCode(code)),
         SIGNAL_LAST..=-1 => Ok(Outcome::Signal(-code)),
         OUTCOME_TIME_LIMIT => Ok(Outcome::TimeLimit),
+        OUTCOME_OUT_OF_MEMORY => Ok(Outcome::OutOfMemory),
         OUTCOME_KILLED => Ok(Outcome::Killed),
         OUTCOME_MESSAGE => match message() {
             Some(message) => Ok(Outcome::Message(message)),
@@ -228,6 +230,7 @@ fn outcome_code(outcome: &Outcome) -> i32 {
         Outcome::ExitCode(code) => (*code).max(1),
         Outcome::Signal(signal) => signal.saturating_neg().clamp(SIGNAL_LAST, -1),
         Outcome::TimeLimit => OUTCOME_TIME_LIMIT,
+        Outcome::OutOfMemory => OUTCOME_OUT_OF_MEMORY,
         Outcome::Killed => OUTCOME_KILLED,
         Outcome::Message(_) => OUTCOME_MESSAGE,
     }

@@ -1,14 +1,21 @@
 //! What the tasks of one submit share.
 
+use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskTemplate};
 use hq_core::time::nanos;
 
 use super::resource::request_variants;
-use super::{ConvertError, Within, at_most, duration, known, no_nul, path, required};
+use super::{ConvertError, Within, at_most, duration, each, known, no_nul, path, required};
 use crate::common;
 
 /// Most arguments; Linux allows about 2^20 bytes of them by default.
 const ARGS_MAX: usize = 1 << 18;
+
+/// Largest signal number of Linux.
+const SIGNAL_MAX: i32 = 64;
+
+/// Most causes for another attempt; there are fewer sensible ones.
+const RETRY_CAUSES_MAX: usize = 512;
 
 /// Most variables a submit sets.
 const ENV_MAX: usize = 1 << 16;
@@ -135,7 +142,113 @@ impl TryFrom<common::TaskTemplate> for TaskTemplate {
                 .try_into()
                 .within("crash_limit")?,
             requests: request_variants("requests", message.requests)?,
+            stop: message
+                .stop
+                .map(TryInto::try_into)
+                .transpose()
+                .within("stop")?
+                .unwrap_or_default(),
+            retry: message
+                .retry
+                .map(TryInto::try_into)
+                .transpose()
+                .within("retry")?
+                .unwrap_or_default(),
         })
+    }
+}
+
+impl TryFrom<common::Stop> for StopSpec {
+    type Error = ConvertError;
+
+    fn try_from(message: common::Stop) -> Result<Self, ConvertError> {
+        match i32::try_from(message.signal) {
+            Ok(signal @ 1..=SIGNAL_MAX) => Ok(Self {
+                signal,
+                grace: duration(message.grace_ns),
+            }),
+            _ => Err(ConvertError::invalid(
+                "signal",
+                "a signal from 1 to 64",
+                message.signal,
+            )),
+        }
+    }
+}
+
+impl From<StopSpec> for common::Stop {
+    fn from(stop: StopSpec) -> Self {
+        Self {
+            signal: stop.signal.unsigned_abs(),
+            grace_ns: nanos(stop.grace),
+        }
+    }
+}
+
+impl TryFrom<common::Retry> for RetrySpec {
+    type Error = ConvertError;
+
+    fn try_from(message: common::Retry) -> Result<Self, ConvertError> {
+        at_most("on", message.on.len(), RETRY_CAUSES_MAX)?;
+        let limit = u16::try_from(message.limit)
+            .map_err(|_| ConvertError::invalid("limit", "at most 65535", message.limit))?;
+        Ok(Self {
+            limit,
+            on: each("on", message.on)?,
+            delay: duration(message.delay_ns),
+        })
+    }
+}
+
+impl From<&RetrySpec> for common::Retry {
+    fn from(retry: &RetrySpec) -> Self {
+        Self {
+            limit: u32::from(retry.limit),
+            on: retry.on.iter().map(|cause| (*cause).into()).collect(),
+            delay_ns: nanos(retry.delay),
+        }
+    }
+}
+
+impl TryFrom<common::RetryCause> for RetryCause {
+    type Error = ConvertError;
+
+    fn try_from(message: common::RetryCause) -> Result<Self, ConvertError> {
+        use common::retry_cause::Kind;
+        let small = |field: &'static str, number: u32| {
+            u8::try_from(number).map_err(|_| ConvertError::invalid(field, "at most 255", number))
+        };
+        Ok(match known("kind", message.kind)? {
+            Kind::ExitCodes => {
+                Self::ExitCodes(small("first", message.first)?, small("last", message.last)?)
+            }
+            Kind::AnySignal => Self::AnySignal,
+            Kind::Signal => Self::Signal(small("first", message.first)?),
+            Kind::TimeLimit => Self::TimeLimit,
+            Kind::OutOfMemory => Self::OutOfMemory,
+            Kind::Start => Self::Start,
+            Kind::Lost => Self::Lost,
+        })
+    }
+}
+
+impl From<RetryCause> for common::RetryCause {
+    fn from(cause: RetryCause) -> Self {
+        use common::retry_cause::Kind;
+        let (kind, first, last) = match cause {
+            RetryCause::ExitCodes(first, last) => (Kind::ExitCodes, first, last),
+            RetryCause::AnySignal => (Kind::AnySignal, 0, 0),
+            RetryCause::Signal(number) => (Kind::Signal, number, 0),
+            RetryCause::TimeLimit => (Kind::TimeLimit, 0, 0),
+            RetryCause::OutOfMemory => (Kind::OutOfMemory, 0, 0),
+            RetryCause::Start => (Kind::Start, 0, 0),
+            RetryCause::Lost => (Kind::Lost, 0, 0),
+        };
+        Self {
+            kind: kind.into(),
+            first: u32::from(first),
+            last: u32::from(last),
+        }
     }
 }
 
@@ -193,6 +306,9 @@ impl From<&TaskTemplate> for common::TaskTemplate {
             priority: template.priority,
             crash_limit: Some(template.crash_limit.into()),
             requests: requests.iter().map(common::ResourceRequest::from).collect(),
+            // The usual ones are left out: most submits have them.
+            stop: (template.stop != StopSpec::default()).then(|| template.stop.into()),
+            retry: (template.retry != RetrySpec::default()).then(|| (&template.retry).into()),
         }
     }
 }

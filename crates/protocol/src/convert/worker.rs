@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::id::{InstanceId, JobId, WorkerId};
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::outcome::LostReason;
 use hq_core::range::IdArray;
@@ -21,6 +21,9 @@ use crate::worker;
 
 /// Most templates, and most assignments, in one message.
 const ASSIGN_MAX: usize = 1 << 20;
+
+/// Longest message of a task for those who wait, in bytes.
+pub const NOTIFICATION_MAX: usize = 1024;
 
 /// What a worker can send.
 #[derive(Clone, Debug)]
@@ -67,6 +70,21 @@ impl TryFrom<worker::ToServer> for FromWorker {
             Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
                 report.try_into().within("report")?,
             ))),
+            Message::Notify(worker::Notify { job, task, message }) => {
+                if message.len() > NOTIFICATION_MAX {
+                    let found = format_args!("{} bytes", message.len());
+                    return Err(ConvertError::invalid(
+                        "notify.message",
+                        "at most 1024 bytes",
+                        found,
+                    ));
+                }
+                let task = TaskKey::new(JobId(job), TaskId(task));
+                Ok(Self::Message(WorkerMessage::Notify(
+                    task,
+                    message[..].into(),
+                )))
+            }
             Message::Goodbye(worker::Goodbye { reason }) => {
                 let reason: worker::goodbye::Reason = known("goodbye.reason", reason)?;
                 Ok(Self::Message(WorkerMessage::Goodbye(reason.into())))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hq_core::id::TaskId;
 use hq_core::job::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
+use hq_core::outcome::Usage;
 use hq_core::placeholder::{PathPatterns, PathValues};
 use hq_core::server_state::ServerState;
 use hq_core::task::TaskState;
@@ -150,6 +151,7 @@ impl Page<'_> {
             info.paths = paths(self.state, self.job, submit, slot, patterns);
         }
         if with_definition {
+            info.attempts = attempts(self.state, submit, slot.index);
             info.template = number;
             info.entry = submit.entry(slot.index).map(|entry| entry.to_vec().into());
             let deps = submit
@@ -194,6 +196,7 @@ fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) ->
     };
     info.instance = record.instance().as_u32();
     info.crash_count = record.crash_count();
+    info.retry_count = u32::from(record.retry_count());
     let shows_run = matches!(
         task_state,
         TaskState::Running | TaskState::Finished | TaskState::Failed
@@ -204,13 +207,7 @@ fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) ->
         info.workers = vec![worker_ref(state, record.worker())];
     }
     if matches!(task_state, TaskState::Finished | TaskState::Failed) {
-        let usage = record.usage();
-        let micros = |d: std::time::Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
-        info.usage = Some(client::TaskUsage {
-            max_rss_kib: usage.max_rss_kib,
-            user_us: micros(usage.user),
-            system_us: micros(usage.system),
-        });
+        info.usage = Some(usage_message(&record.usage()));
     }
     if task_state == TaskState::Failed {
         info.error = submit
@@ -219,6 +216,30 @@ fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) ->
             .map(|outcome| outcome.error_text());
     }
     info
+}
+
+fn usage_message(usage: &Usage) -> client::TaskUsage {
+    let micros = |d: std::time::Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
+    client::TaskUsage {
+        max_rss_kib: usage.max_rss_kib,
+        user_us: micros(usage.user),
+        system_us: micros(usage.system),
+    }
+}
+
+/// Attempts before the last one.
+fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::TaskAttempt> {
+    let attempts = submit.tasks.attempts(index).iter();
+    attempts
+        .map(|attempt| client::TaskAttempt {
+            instance: attempt.instance.as_u32(),
+            worker: Some(worker_ref(state, attempt.worker)),
+            started_unix_ns: attempt.end.at.minus(attempt.end.run).0,
+            finished_unix_ns: attempt.end.at.0,
+            error: attempt.end.outcome.error_text(),
+            usage: Some(usage_message(&attempt.end.usage)),
+        })
+        .collect()
 }
 
 /// Final paths of a task that was started at least once.

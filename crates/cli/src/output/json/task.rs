@@ -42,6 +42,31 @@ pub(super) fn task(info: &client::TaskInfo) -> Value {
     value
 }
 
+/// What `-v` adds to a task object; documented in `docs/retries.md`.
+fn add_details(value: &mut Value, info: &client::TaskInfo) {
+    let usage = |usage: &client::TaskUsage| {
+        json!({
+            "max_rss_kib": usage.max_rss_kib,
+            "system_time": Duration::from_micros(usage.system_us).as_secs_f64(),
+            "user_time": Duration::from_micros(usage.user_us).as_secs_f64(),
+        })
+    };
+    let attempt = |attempt: &client::TaskAttempt| {
+        json!({
+            "error": attempt.error,
+            "finished_at": rfc3339(attempt.finished_unix_ns),
+            "instance": attempt.instance,
+            "started_at": rfc3339(attempt.started_unix_ns),
+            "usage": attempt.usage.as_ref().map(usage),
+            "worker": attempt.worker.as_ref().map(|worker| worker.id),
+        })
+    };
+    value["attempts"] = info.attempts.iter().map(attempt).collect();
+    value["crash_count"] = json!(info.crash_count);
+    value["instance"] = json!(info.instance);
+    value["usage"] = json!(info.usage.as_ref().map(usage));
+}
+
 /// `task list`: an object with one array per job.
 pub(super) struct TaskLists<'a> {
     stream: JsonStream<'a>,
@@ -89,12 +114,14 @@ impl TaskListSink for TaskLists<'_> {
 /// `task info`: an array of tasks.
 pub(super) struct TaskInfos<'a> {
     stream: JsonStream<'a>,
+    is_verbose: bool,
 }
 
 impl<'a> TaskInfos<'a> {
-    pub(super) fn new(out: Out<'a>) -> Self {
+    pub(super) fn new(out: Out<'a>, is_verbose: bool) -> Self {
         Self {
             stream: JsonStream::new(out),
+            is_verbose,
         }
     }
 
@@ -111,7 +138,11 @@ impl TaskInfoSink for TaskInfos<'_> {
     fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()> {
         self.open()?;
         for info in &page.tasks {
-            self.stream.value(None, &task(info))?;
+            let mut value = task(info);
+            if self.is_verbose {
+                add_details(&mut value, info);
+            }
+            self.stream.value(None, &value)?;
         }
         Ok(())
     }

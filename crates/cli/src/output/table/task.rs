@@ -7,7 +7,7 @@ use hq_protocol::{client, common};
 use super::grid::{Grid, Text, task_color};
 use super::job::state_cell;
 use super::template;
-use crate::output::format::{cut, elapsed, local_seconds, lossy, short_words};
+use crate::output::format::{cut, elapsed, file_size, local_seconds, lossy, short_words};
 use crate::output::view::{self, hostnames};
 use crate::output::{Out, TaskInfoSink, TaskListSink, TaskListView};
 
@@ -142,8 +142,47 @@ impl<'a> TaskInfos<'a> {
         grid.field("Crash limit", template::crash_limit(definition));
         grid.field("Dependencies", deps.join(","));
         grid.field("Error", error_text(task, INFO_ERROR_MAX, self.is_verbose).0);
+        if self.is_verbose {
+            grid.field("Max RSS", task.usage.map_or_else(String::new, max_rss));
+            grid.field("CPU time", task.usage.map_or_else(String::new, cpu_time));
+            grid.field("Attempts", attempts(task));
+        }
         grid.write(self.out)
     }
+}
+
+fn max_rss(usage: client::TaskUsage) -> String {
+    file_size(usage.max_rss_kib.saturating_mul(1024))
+}
+
+fn cpu_time(usage: client::TaskUsage) -> String {
+    let words = |micros| short_words(std::time::Duration::from_micros(micros));
+    format!(
+        "user {}, system {}",
+        words(usage.user_us),
+        words(usage.system_us)
+    )
+}
+
+/// Number of the current attempt, and a line for each before it.
+fn attempts(task: &client::TaskInfo) -> String {
+    let mut lines = vec![format!(
+        "{} (instance {})",
+        task.attempts.len() + 1,
+        task.instance
+    )];
+    for attempt in &task.attempts {
+        let worker = attempt
+            .worker
+            .as_ref()
+            .map_or("", |worker| &worker.hostname);
+        let run = short_words(elapsed(attempt.started_unix_ns, attempt.finished_unix_ns));
+        lines.push(format!(
+            "instance {} on {worker}, {run}: {}",
+            attempt.instance, attempt.error
+        ));
+    }
+    lines.join("\n")
 }
 
 impl TaskInfoSink for TaskInfos<'_> {

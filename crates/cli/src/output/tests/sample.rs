@@ -56,6 +56,7 @@ pub(super) fn ids(first: u32, count: u32) -> common::IdArray {
             first,
             count,
             step: 1,
+            slack: 0,
         }],
     }
 }
@@ -99,6 +100,8 @@ pub(super) fn template() -> common::TaskTemplate {
         value: value.to_vec().into(),
     };
     common::TaskTemplate {
+        stop: None,
+        retry: None,
         args: words.iter().map(|word| word.to_vec().into()).collect(),
         env: vec![variable(b"A", b"B"), variable(b"HQ_X", b"hidden")],
         cwd: b"/w".to_vec().into(),

@@ -188,6 +188,7 @@ fn task_ids_in_every_mode() {
         first: 7,
         count: 3,
         step: 1,
+        slack: 0,
     });
     let one = client::TaskIdsReply {
         jobs: vec![job(11, ids)],

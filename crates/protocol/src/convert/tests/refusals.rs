@@ -22,6 +22,8 @@ fn template() -> common::TaskTemplate {
         priority: 0,
         crash_limit: CrashLimit::default(),
         requests: Default::default(),
+        stop: Default::default(),
+        retry: Default::default(),
     };
     (&template).into()
 }
@@ -221,7 +223,12 @@ fn worker_configs() {
 
 #[test]
 fn id_arrays() {
-    let range = |first, count, step| common::IdRange { first, count, step };
+    let range = |first, count, step| common::IdRange {
+        first,
+        count,
+        step,
+        slack: 0,
+    };
     let check = |ranges| refused::<_, IdArray>(common::IdArray { ranges }, |_| ());
     assert_eq!(check(vec![range(0, 0, 1)]), "ranges[0].count");
     assert_eq!(

@@ -11,6 +11,7 @@ use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
 use hq_core::resource::request::RequestVariants;
+use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::selector::Selector;
 use hq_core::server_state::{Assignment, Command, WatchSpec};
 use hq_core::task::TaskState;
@@ -115,10 +116,11 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
             any::<i32>(),
             limit,
             requests,
+            (stop_spec(), retry_spec()),
         ),
     )
         .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {
-            let (task_dir, pin, time_limit, priority, crash_limit, requests) = rest;
+            let (task_dir, pin, time_limit, priority, crash_limit, requests, (stop, retry)) = rest;
             TaskTemplate {
                 args,
                 env,
@@ -132,8 +134,31 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 priority,
                 crash_limit,
                 requests,
+                stop,
+                retry,
             }
         })
+}
+
+fn stop_spec() -> impl Strategy<Value = StopSpec> {
+    (1..=64_i32, nanos()).prop_map(|(signal, grace)| StopSpec { signal, grace })
+}
+
+fn retry_spec() -> impl Strategy<Value = RetrySpec> {
+    let cause = prop_oneof![
+        any::<(u8, u8)>().prop_map(|(first, last)| RetryCause::ExitCodes(first, last)),
+        Just(RetryCause::AnySignal),
+        any::<u8>().prop_map(RetryCause::Signal),
+        Just(RetryCause::TimeLimit),
+        Just(RetryCause::OutOfMemory),
+        Just(RetryCause::Start),
+        Just(RetryCause::Lost),
+    ];
+    (any::<u16>(), vec(cause, 0..4), nanos()).prop_map(|(limit, on, delay)| RetrySpec {
+        limit,
+        on,
+        delay,
+    })
 }
 
 fn array() -> impl Strategy<Value = ArraySpec> {
@@ -274,13 +299,14 @@ const ENDED: &[TaskState] = &[
 const ANY: &[TaskState] = &[TaskState::Waiting, TaskState::Running, TaskState::Finished];
 
 pub(super) fn command() -> impl Strategy<Value = Command> {
-    let watch = (selector(), any::<[bool; 3]>(), nanos()).prop_map(|(jobs, flags, interval)| {
-        let [until_idle, with_progress, with_outcomes] = flags;
+    let watch = (selector(), any::<[bool; 4]>(), nanos()).prop_map(|(jobs, flags, interval)| {
+        let [until_idle, with_progress, with_outcomes, with_notifications] = flags;
         WatchSpec {
             jobs,
             until_idle,
             with_progress,
             with_outcomes,
+            with_notifications,
             interval,
         }
     });
@@ -343,6 +369,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
         Just(Outcome::Finished),
         Just(Outcome::TimeLimit),
+        Just(Outcome::OutOfMemory),
         Just(Outcome::Killed),
         (1..=255_i32).prop_map(Outcome::ExitCode),
         (1..=64_i32).prop_map(Outcome::Signal),

@@ -323,6 +323,7 @@ impl FakeServer {
         match FromWorker::try_from(message).expect("valid message") {
             FromWorker::Register(_) => panic!("registered already"),
             FromWorker::Message(WorkerMessage::Heartbeat) => self.heartbeats += 1,
+            FromWorker::Message(WorkerMessage::Notify(..)) => {}
             FromWorker::Message(WorkerMessage::Goodbye(reason)) => {
                 self.goodbye = Some(reason);
                 // As a real server: the connection ends with the goodbye.

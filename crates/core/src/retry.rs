@@ -1,0 +1,164 @@
+//! How a task is told to end, and which of its ends another attempt may follow.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::outcome::{Outcome, SignalName};
+
+/// Longest wait before another attempt, however often the delay has doubled.
+const DELAY_MAX: Duration = Duration::from_secs(600);
+
+/// How a running task is told to end before it is killed: by a time limit, a cancel, or the end of
+/// its worker.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StopSpec {
+    /// Signal for its process group.
+    pub signal: i32,
+    /// Time from the signal to SIGKILL.
+    pub grace: Duration,
+}
+
+impl Default for StopSpec {
+    /// SIGINT, and a second to react.
+    fn default() -> Self {
+        Self {
+            signal: 2,
+            grace: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why an attempt counts as failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum RetryCause {
+    /// An exit code in this range, both ends included.
+    ExitCodes(u8, u8),
+    /// Any signal.
+    AnySignal,
+    /// This signal.
+    Signal(u8),
+    /// The time limit.
+    TimeLimit,
+    /// The kernel was out of memory.
+    OutOfMemory,
+    /// The program could not be started.
+    Start,
+    /// The worker was lost and the crash limit allows no restart.
+    Lost,
+}
+
+impl fmt::Display for RetryCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ExitCodes(1, u8::MAX) => f.write_str("exit"),
+            Self::ExitCodes(first, last) if first == last => write!(f, "{first}"),
+            Self::ExitCodes(first, last) => write!(f, "{first}-{last}"),
+            Self::AnySignal => f.write_str("signal"),
+            Self::Signal(number) => fmt::Display::fmt(&SignalName(i32::from(*number)), f),
+            Self::TimeLimit => f.write_str("timeout"),
+            Self::OutOfMemory => f.write_str("oom"),
+            Self::Start => f.write_str("start"),
+            Self::Lost => f.write_str("lost"),
+        }
+    }
+}
+
+/// How often, after what, and how soon a failed task is tried again.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct RetrySpec {
+    /// Attempts after the first one; 0 = none.
+    pub limit: u16,
+    /// What another attempt may follow.
+    pub on: Vec<RetryCause>,
+    /// Wait before the second attempt; doubles from attempt to attempt up to ten minutes.
+    pub delay: Duration,
+}
+
+impl RetrySpec {
+    /// What is tried again unless the user says otherwise: everything that the program did itself or
+    /// that happened to it, but neither a program that is not there nor lost workers, for which there
+    /// is the crash limit.
+    pub const DEFAULT_ON: [RetryCause; 4] = [
+        RetryCause::ExitCodes(1, u8::MAX),
+        RetryCause::AnySignal,
+        RetryCause::TimeLimit,
+        RetryCause::OutOfMemory,
+    ];
+
+    /// Whether another attempt may follow this end. `ran` tells whether the program had started.
+    #[must_use]
+    pub fn allows(&self, outcome: &Outcome, ran: bool) -> bool {
+        let is_met = |cause: &RetryCause| match (cause, outcome) {
+            (RetryCause::ExitCodes(first, last), Outcome::ExitCode(code)) => {
+                (i32::from(*first)..=i32::from(*last)).contains(code)
+            }
+            // A failed task's own words stand in for its exit code.
+            (RetryCause::ExitCodes(1, u8::MAX), Outcome::Message(_)) => ran,
+            (RetryCause::AnySignal, Outcome::Signal(_))
+            | (RetryCause::TimeLimit, Outcome::TimeLimit)
+            | (RetryCause::OutOfMemory, Outcome::OutOfMemory) => true,
+            (RetryCause::Signal(number), Outcome::Signal(signal)) => i32::from(*number) == *signal,
+            (RetryCause::Start, Outcome::Message(_)) => !ran,
+            _ => false,
+        };
+        self.on.iter().any(is_met)
+    }
+
+    /// Whether another attempt may follow a loss that the crash limit does not forgive.
+    #[must_use]
+    pub fn allows_loss(&self) -> bool {
+        self.on.contains(&RetryCause::Lost)
+    }
+
+    /// Wait before attempt number `retry` after the first, counted from 1.
+    #[must_use]
+    pub fn delay_before(&self, retry: u16) -> Duration {
+        let factor = 1_u32
+            .checked_shl(u32::from(retry.saturating_sub(1)))
+            .unwrap_or(u32::MAX);
+        self.delay.saturating_mul(factor).min(DELAY_MAX)
+    }
+}
+
+impl Default for RetrySpec {
+    /// No other attempt.
+    fn default() -> Self {
+        Self {
+            limit: 0,
+            on: Self::DEFAULT_ON.to_vec(),
+            delay: Duration::from_secs(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_match_their_outcomes() {
+        let on = |cause| RetrySpec {
+            on: vec![cause],
+            ..RetrySpec::default()
+        };
+        let allows = |cause, outcome: &Outcome| on(cause).allows(outcome, true);
+        assert!(allows(RetryCause::ExitCodes(3, 5), &Outcome::ExitCode(4)));
+        assert!(!allows(RetryCause::ExitCodes(3, 5), &Outcome::ExitCode(6)));
+        assert!(allows(RetryCause::Signal(9), &Outcome::Signal(9)));
+        assert!(!allows(RetryCause::Signal(9), &Outcome::Signal(15)));
+        assert!(!allows(RetryCause::AnySignal, &Outcome::OutOfMemory));
+        let words = Outcome::Message("own words".into());
+        assert!(allows(RetryCause::ExitCodes(1, 255), &words));
+        assert!(!allows(RetryCause::ExitCodes(1, 3), &words));
+        assert!(on(RetryCause::Start).allows(&words, false));
+        assert!(!RetrySpec::default().allows(&words, false));
+    }
+
+    #[test]
+    fn the_delay_doubles_up_to_its_limit() {
+        let spec = RetrySpec::default();
+        assert_eq!(spec.delay_before(1), Duration::from_secs(1));
+        assert_eq!(spec.delay_before(4), Duration::from_secs(8));
+        assert_eq!(spec.delay_before(500), DELAY_MAX);
+    }
+}

@@ -1,0 +1,264 @@
+//! Messages of tasks to those who wait for their job: a socket in the worker's directory.
+//!
+//! A task finds the way in `HQ_ACCESS_KEY`: `<socket path>:<token>`. It sends the token, a newline, and the
+//! message; the answer is `ok` or a sentence. The token keeps honest programs from mixing things up, no
+//! more: whoever can read a task's environment may send in its name.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::id::{JobId, TaskId, TaskKey};
+use hq_protocol::convert::NOTIFICATION_MAX;
+use hq_protocol::worker::{self, ToServer, to_server};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+/// Name of the socket in its directory.
+const SOCKET: &str = "notify";
+
+/// Longest path that fits a socket's address.
+const SOCKET_PATH_MAX: usize = 100;
+
+/// Longest token with its newline.
+const TOKEN_MAX: usize = 128;
+
+/// Tasks that may send at one time; others wait in the listening queue.
+const SENDERS_MAX: usize = 64;
+
+/// Messages that may wait for the event loop; their senders wait for their answer.
+const QUEUE_LEN: usize = 64;
+
+/// A sender that says nothing for this long is dropped.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pause after `accept` failed, most likely for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a task said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Notification {
+    pub(crate) task: TaskKey,
+    pub(crate) message: Vec<u8>,
+}
+
+impl From<Notification> for ToServer {
+    fn from(notification: Notification) -> Self {
+        let Notification { task, message } = notification;
+        let notify = worker::Notify {
+            job: task.job.as_u32(),
+            task: task.task.as_u32(),
+            message: message.into(),
+        };
+        Self {
+            message: Some(to_server::Message::Notify(notify)),
+        }
+    }
+}
+
+/// What a task needs to send.
+#[derive(Clone, Debug)]
+pub(crate) struct NotifyAccess {
+    socket: PathBuf,
+    secret: Arc<str>,
+}
+
+impl NotifyAccess {
+    /// Value of `HQ_ACCESS_KEY` for a task.
+    pub(crate) fn key_of(&self, task: TaskKey) -> OsString {
+        let mut key = self.socket.as_os_str().as_bytes().to_vec();
+        key.extend_from_slice(format!(":{}", self.token(task)).as_bytes());
+        OsString::from_vec(key)
+    }
+
+    fn token(&self, task: TaskKey) -> String {
+        format!("{}.{}.{}", self.secret, task.job, task.task)
+    }
+
+    /// The task whose token this is.
+    fn task_of(&self, token: &[u8]) -> Option<TaskKey> {
+        let text = std::str::from_utf8(token).ok()?;
+        let rest = text.strip_prefix(&*self.secret)?.strip_prefix('.')?;
+        let (job, task) = rest.split_once('.')?;
+        Some(TaskKey::new(
+            JobId(job.parse().ok()?),
+            TaskId(task.parse().ok()?),
+        ))
+    }
+}
+
+/// The listening socket; gone when dropped.
+#[derive(Debug)]
+pub(crate) struct NotifySocket {
+    access: NotifyAccess,
+    notifications: mpsc::Receiver<Notification>,
+    task: JoinHandle<()>,
+    /// Where the socket is, if the worker's own directory has too long a name.
+    _short_dir: Option<TempDir>,
+}
+
+impl NotifySocket {
+    /// Listens in `dir`, or below the system's temporary directory if the path of `dir` is too long.
+    /// Needs a tokio runtime.
+    pub(crate) fn bind(dir: &Path, secret: &str) -> io::Result<Self> {
+        let mut socket = dir.join(SOCKET);
+        let mut short_dir = None;
+        if socket.as_os_str().len() > SOCKET_PATH_MAX
+            || socket.as_os_str().as_bytes().contains(&b':')
+        {
+            let made = tempfile::Builder::new().prefix("hq-notify").tempdir()?;
+            socket = made.path().join(SOCKET);
+            short_dir = Some(made);
+        }
+        let listener = UnixListener::bind(&socket)?;
+        let access = NotifyAccess {
+            socket,
+            secret: secret.into(),
+        };
+        let (tx, notifications) = mpsc::channel(QUEUE_LEN);
+        let task = tokio::spawn(listen(listener, access.clone(), tx));
+        Ok(Self {
+            access,
+            notifications,
+            task,
+            _short_dir: short_dir,
+        })
+    }
+
+    pub(crate) const fn access(&self) -> &NotifyAccess {
+        &self.access
+    }
+
+    /// The next message; never `None` while the socket lives.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    pub(crate) async fn next(&mut self) -> Option<Notification> {
+        self.notifications.recv().await
+    }
+}
+
+impl Drop for NotifySocket {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn listen(
+    listener: UnixListener,
+    access: NotifyAccess,
+    notifications: mpsc::Sender<Notification>,
+) {
+    let senders = Arc::new(Semaphore::new(SENDERS_MAX));
+    loop {
+        // The semaphore is never closed.
+        let Ok(seat) = Arc::clone(&senders).acquire_owned().await else {
+            return;
+        };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let (access, notifications) = (access.clone(), notifications.clone());
+        tokio::spawn(async move {
+            let serve = serve(stream, &access, &notifications);
+            // A sender that is slow or gone has only itself to blame.
+            let _ = tokio::time::timeout(SEND_TIMEOUT, serve).await;
+            drop(seat);
+        });
+    }
+}
+
+async fn serve(
+    mut stream: UnixStream,
+    access: &NotifyAccess,
+    notifications: &mpsc::Sender<Notification>,
+) -> io::Result<()> {
+    let limit = TOKEN_MAX + NOTIFICATION_MAX + 1;
+    let mut bytes = Vec::new();
+    (&mut stream)
+        .take(limit as u64)
+        .read_to_end(&mut bytes)
+        .await?;
+    let answer = match parse(&bytes, access) {
+        Ok(notification) => match notifications.send(notification).await {
+            Ok(()) => "ok",
+            Err(_) => "the worker is about to end",
+        },
+        Err(why) => why,
+    };
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+fn parse(bytes: &[u8], access: &NotifyAccess) -> Result<Notification, &'static str> {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let (token, message) = match end {
+        Some(end) => (&bytes[..end], &bytes[end + 1..]),
+        None => return Err("expected a token and a newline"),
+    };
+    let task = access
+        .task_of(token)
+        .ok_or("the token is not one of this worker's")?;
+    if message.len() > NOTIFICATION_MAX {
+        return Err("the message is longer than 1024 bytes");
+    }
+    Ok(Notification {
+        task,
+        message: message.to_vec(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access() -> NotifyAccess {
+        NotifyAccess {
+            socket: "/tmp/x/notify".into(),
+            secret: "abc".into(),
+        }
+    }
+
+    #[test]
+    fn tokens_name_their_task_and_nothing_else_passes() {
+        let task = TaskKey::new(JobId(3), TaskId(14));
+        let key = access().key_of(task);
+        let (socket, token) = key.to_str().expect("text").split_once(':').expect("both");
+        assert_eq!(socket, "/tmp/x/notify");
+        let sent = [token.as_bytes(), b"\nhello\n"].concat();
+        let expected = Notification {
+            task,
+            message: b"hello\n".to_vec(),
+        };
+        assert_eq!(parse(&sent, &access()), Ok(expected));
+        let long = [token.as_bytes(), b"\n", &[b'x'; 1025][..]].concat();
+        for refused in [&b"abc.3"[..], b"abd.3.14\nx", b"abc.3.x\nx", b"", &long] {
+            assert!(parse(refused, &access()).is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_arrives_and_is_answered() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut socket = NotifySocket::bind(dir.path(), "s").expect("can listen");
+        let task = TaskKey::new(JobId(1), TaskId(2));
+        let path = dir.path().join(SOCKET);
+        let mut stream = UnixStream::connect(path).await.expect("listens");
+        let sent = format!("{}\nhi", socket.access().token(task));
+        stream.write_all(sent.as_bytes()).await.expect("open");
+        stream.shutdown().await.expect("open");
+        let received = socket.next().await.expect("lives");
+        assert_eq!((received.task, &received.message[..]), (task, &b"hi"[..]));
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("open");
+        assert_eq!(answer, "ok");
+    }
+}
