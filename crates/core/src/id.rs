@@ -49,6 +49,25 @@ id_type!(
     /// Names a worker; starts at 1, grows, is never reused.
     WorkerId
 );
+id_type!(
+    /// Names a queue of automatic allocation; starts at 1, grows, is never reused.
+    QueueId
+);
+
+/// An allocation of a queue: numbered from 1 in the order in which it was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct AllocationKey {
+    /// Queue it belongs to.
+    pub queue: QueueId,
+    /// Number within the queue.
+    pub number: u32,
+}
+
+impl fmt::Display for AllocationKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.queue, self.number)
+    }
+}
 
 /// A task in the whole server: job and task id, shown as `JOB@TASK`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod autoalloc;
 pub mod graph;
 pub mod id;
 pub mod job;

@@ -1,8 +1,9 @@
 //! Which waiting tasks go to which worker: decided on counts of request classes, not task by task.
 //!
 //! [`queue`] holds what is ready, [`solve`] decides one round, [`explain`] answers why a task does
-//! not run. Tasks with an equal [`RequestVariants`] form a *class*.
+//! not run, [`demand`] how many more workers would help. Tasks with an equal [`RequestVariants`] form a *class*.
 
+pub mod demand;
 pub mod explain;
 pub mod queue;
 pub mod solve;

@@ -8,6 +8,7 @@
 //! A late, duplicate, unknown or impossible message is a legal input: it is ignored and counted.
 
 mod control;
+mod demand;
 mod effect;
 mod input;
 mod schedule;

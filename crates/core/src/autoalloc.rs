@@ -1,0 +1,298 @@
+//! Automatic allocation as a pure state machine: how many allocations to ask a batch system for, and
+//! when to stop asking.
+//!
+//! It knows no command, clock or file. The shell feeds it what batch systems, workers and the scheduler
+//! say, and carries out what it asks for. What batch systems say is not trusted: an id that is unknown
+//! is not a job that is gone, an error is not an answer, and a submission that was not answered may have
+//! happened. The place of an allocation in the quota becomes free only on evidence.
+//!
+//! ```text
+//!              accepted             worker connects, or the batch system says so
+//! Submitting ───────────▶ Queued ─────────────────────────────────────────────▶ Running
+//!   │  │ no clear answer     ▲ ▲──────────── requeued, without workers ────────────┤
+//!   │  └──▶ Unsure ──────────┘                                                     │
+//!   │ refused │ not found     └── vanished, errors ──▶ Leaving ◀── lost workers ───┤
+//!   ▼         ▼                                           │ confirmed or canceled  │
+//!  (dropped) (dropped)                                    ▼                        ▼
+//!                                                Finished | Failed ◀──── ended ────┘
+//! ```
+//!
+//! Invariant: when an allocation is asked for, at most [`QueueSpec::backlog`] allocations that have not
+//! started, and at most [`QueueSpec::max_worker_count`] workers of allocations that may be alive, exist in
+//! the batch system, this one included.
+
+mod allocation;
+mod events;
+mod input;
+mod plan;
+mod queue;
+mod reason;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub use allocation::{Allocation, AllocationRecord, AllocationState};
+pub use input::{AllocationEvent, Effect, Input, Level, LookOutcome, Report, SubmitOutcome};
+pub use queue::{Queue, QueueRecord, QueueSpec, QueueState};
+pub use reason::Reason;
+
+use crate::id::{AllocationKey, QueueId, WorkerId};
+use crate::time::{Now, Time};
+
+/// Timers and limits that users can set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Period of asking the batch system for all active allocations.
+    pub refresh: Duration,
+    /// Least time between two attempts to submit.
+    pub tick: Duration,
+    /// An attempt is made after this time even if nothing happened.
+    pub schedule_delay: Duration,
+    /// Failed allocations in a row after which a queue is paused.
+    pub allocation_fails_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            refresh: Duration::from_secs(30 * 60),
+            tick: Duration::from_secs(5),
+            schedule_delay: Duration::from_secs(30),
+            allocation_fails_max: 3,
+        }
+    }
+}
+
+/// Why a queue was not removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// There is no such queue.
+    #[error("Allocation queue not found")]
+    NotFound,
+    /// Some of its allocations run.
+    #[error(
+        "Allocation queue has running jobs, so it will not be removed. Use `--force` if you want \
+         to remove the queue anyway"
+    )]
+    Running,
+}
+
+/// Workers of jobs that no queue knows, remembered for submissions whose outcome is unclear.
+const STRAYS_MAX: usize = 1_024;
+/// A question to the scheduler that was not answered for this long is asked again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// After the first thing that happened, wait for what comes with it.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// All queues of a server.
+#[derive(Clone, Debug)]
+pub struct AutoallocState {
+    limits: Limits,
+    queues: BTreeMap<QueueId, Queue>,
+    last_queue: u32,
+    /// Since when something happened that was not looked at.
+    dirty_since: Option<Time>,
+    last_try: Option<Time>,
+    asked_at: Option<Time>,
+    strays: BTreeMap<Box<str>, Vec<(WorkerId, BTreeMap<Box<str>, u64>)>>,
+}
+
+impl AutoallocState {
+    /// No queues.
+    #[must_use]
+    pub const fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            queues: BTreeMap::new(),
+            last_queue: 0,
+            dirty_since: None,
+            last_try: None,
+            asked_at: None,
+            strays: BTreeMap::new(),
+        }
+    }
+
+    /// Makes a queue; its id.
+    pub fn add_queue(&mut self, now: Now, spec: QueueSpec) -> QueueId {
+        self.last_queue = self.last_queue.saturating_add(1);
+        let id = QueueId(self.last_queue);
+        self.queues.insert(id, Queue::new(id, spec));
+        self.note_change(now);
+        id
+    }
+
+    /// Puts back a queue of an earlier server. Allocations that may be alive are asked for at once.
+    pub fn restore_queue(&mut self, now: Now, record: QueueRecord) {
+        self.last_queue = self.last_queue.max(record.id.0);
+        self.queues.insert(record.id, Queue::restore(now, record));
+        self.note_change(now);
+    }
+
+    /// Ids of queues that no longer exist are not used again.
+    pub fn restore_last_queue(&mut self, last: u32) {
+        self.last_queue = self.last_queue.max(last);
+    }
+
+    /// Drops a queue and cancels its allocations.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoveError`]; nothing was changed then.
+    pub fn remove_queue(
+        &mut self,
+        now: Now,
+        id: QueueId,
+        force: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), RemoveError> {
+        let queue = self.queue_mut(id).ok_or(RemoveError::NotFound)?;
+        if !force && queue.has_running() {
+            return Err(RemoveError::Running);
+        }
+        queue.retire(now, effects);
+        self.purge();
+        Ok(())
+    }
+
+    /// Stops submitting; `false` if there is no such queue.
+    pub fn pause(&mut self, id: QueueId) -> bool {
+        self.queue_mut(id).is_some_and(|queue| {
+            queue.pause(Reason::PausedByUser);
+            true
+        })
+    }
+
+    /// Submits again, with all failures forgiven; `false` if there is no such queue.
+    pub fn resume(&mut self, now: Now, id: QueueId) -> bool {
+        let found = self.queue_mut(id).is_some_and(|queue| {
+            queue.resume();
+            true
+        });
+        if found {
+            self.note_change(now);
+        }
+        found
+    }
+
+    /// The queues, by id.
+    pub fn queues(&self) -> impl Iterator<Item = &Queue> + '_ {
+        self.queues.values().filter(|queue| !queue.is_retired())
+    }
+
+    /// A queue.
+    #[must_use]
+    pub fn queue(&self, id: QueueId) -> Option<&Queue> {
+        self.queues.get(&id).filter(|queue| !queue.is_retired())
+    }
+
+    fn queue_mut(&mut self, id: QueueId) -> Option<&mut Queue> {
+        self.queues.get_mut(&id).filter(|queue| !queue.is_retired())
+    }
+
+    /// Allocations that may be alive, with the batch system's id, e.g. to cancel them at the end.
+    pub fn alive(&self) -> impl Iterator<Item = (AllocationKey, &str)> + '_ {
+        self.queues.values().flat_map(|queue| {
+            queue
+                .allocations()
+                .filter(|allocation| allocation.may_be_alive())
+                .filter_map(|allocation| allocation.job().map(|job| (allocation.key(), job)))
+        })
+    }
+
+    /// Whether a submission is being carried out.
+    #[must_use]
+    pub fn is_submitting(&self) -> bool {
+        self.queues.values().any(Queue::is_submitting)
+    }
+
+    /// In one line: why nothing is, or what is being asked for.
+    #[must_use]
+    pub fn reason(&self, now: Now, id: QueueId) -> Option<Reason> {
+        self.queue(id).map(|queue| queue.reason(now.mono))
+    }
+
+    /// Takes one input. Effects are appended in the order in which they must be carried out.
+    pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Changed => self.note_change(now),
+            Input::Timer => {}
+            Input::Demand(answers) => self.on_demand(now, answers, effects),
+            Input::Submitted(key, outcome) => self.on_submitted(now, key, outcome, effects),
+            Input::Looked(key, outcome) => self.on_looked(now, key, outcome, effects),
+            Input::Reported(key, report) => self.on_report(now, key, report, effects),
+            Input::Canceled(key, result) => self.on_canceled(now, key, result, effects),
+            Input::WorkerConnected {
+                job,
+                worker,
+                resources,
+            } => self.on_worker(now, &job, worker, resources, effects),
+            Input::WorkerLost {
+                job,
+                worker,
+                crashed,
+                lived,
+            } => self.on_worker_lost(now, &job, (worker, crashed, lived), effects),
+        }
+        self.on_time(now, effects);
+        self.purge();
+    }
+
+    /// When [`Input::Timer`] is due next.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let of_queues = self.queues.values().filter_map(Queue::next_deadline).min();
+        [of_queues, self.next_try()].into_iter().flatten().min()
+    }
+
+    fn note_change(&mut self, now: Now) {
+        self.dirty_since.get_or_insert(now.mono);
+    }
+
+    /// When to look next whether workers are needed.
+    fn next_try(&self) -> Option<Time> {
+        self.queues()
+            .find(|queue| queue.state() == QueueState::Active)?;
+        if let Some(asked) = self.asked_at {
+            return Some(asked + ANSWER_TIMEOUT);
+        }
+        let settle = SETTLE.min(self.limits.tick);
+        let Some(last) = self.last_try else {
+            return Some(self.dirty_since.unwrap_or_default() + settle);
+        };
+        Some(match self.dirty_since {
+            Some(since) => (last + self.limits.tick).max(since + settle),
+            None => last + self.limits.schedule_delay,
+        })
+    }
+
+    fn on_time(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let refresh = self.limits.refresh;
+        for queue in self.queues.values_mut() {
+            queue.on_time(now, refresh, effects);
+        }
+        if self.next_try().is_some_and(|due| due <= now.mono) {
+            self.ask_demand(now, effects);
+        }
+    }
+
+    /// Forgets queues that were removed once nothing of theirs is left.
+    fn purge(&mut self) {
+        self.queues
+            .retain(|_, queue| !(queue.is_retired() && queue.is_settled()));
+    }
+
+    /// Panics if a queue carries out two submissions at a time. For tests.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant is broken.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn check_invariants(&self) {
+        for queue in self.queues.values() {
+            queue.check_invariants();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! One allocation: what is known of it, and on what evidence.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::id::{AllocationKey, WorkerId};
+use crate::time::{Now, Time, Timestamp};
+
+/// Workers lost sooner than this never worked.
+pub(super) const FAST_LOSS: Duration = Duration::from_secs(60);
+/// Status errors in total after which a queued allocation counts as failed.
+pub(super) const QUEUED_ERRORS_MAX: u32 = 10;
+/// Status errors in total after which a running allocation counts as finished.
+pub(super) const RUNNING_ERRORS_MAX: u32 = 20;
+/// Answers in a row that do not know a job until it counts as gone.
+pub(super) const MISSING_MAX: u32 = 2;
+/// An allocation without workers that still runs is canceled after this time.
+pub(super) const LEAVE_GRACE: Duration = Duration::from_secs(120);
+/// Fruitless attempts to learn something until nobody can hold it against us.
+pub(super) const TRIES_MAX: u32 = 20;
+
+/// What users see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocationState {
+    /// Waits in the batch system.
+    Queued,
+    /// Has nodes.
+    Running,
+    /// Is over.
+    Finished,
+    /// Is over, and should not be yet.
+    Failed,
+}
+
+/// Where an allocation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// The submission is being carried out.
+    Submitting,
+    /// The submission may have happened: looked for by name at this time.
+    Unsure {
+        since: Time,
+        next: Time,
+        absent: u32,
+        errors: u32,
+    },
+    /// Waits in the batch system.
+    Queued,
+    /// Has nodes.
+    Running,
+    /// Over for users, but its place in the quota is kept until the batch system agrees.
+    Leaving {
+        failed: bool,
+        started: bool,
+        cancel_at: Time,
+        next: Time,
+        tries: u32,
+        asked: bool,
+    },
+    /// Over.
+    Ended { failed: bool },
+}
+
+/// An allocation as it is stored and shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AllocationRecord {
+    /// Queue and number.
+    pub key: AllocationKey,
+    /// Workers asked for.
+    pub workers: u32,
+    /// The batch system's id; `None` while it is not known whether there is a job.
+    pub job: Option<Box<str>>,
+    /// State for users.
+    pub state: AllocationState,
+    /// When it was asked for.
+    pub queued_at: Timestamp,
+    /// When it got its nodes.
+    pub started_at: Option<Timestamp>,
+    /// When it was over.
+    pub ended_at: Option<Timestamp>,
+}
+
+/// One allocation.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    pub(super) record: AllocationRecord,
+    pub(super) phase: Phase,
+    pub(super) connected: BTreeSet<WorkerId>,
+    pub(super) seen: u32,
+    pub(super) lost: u32,
+    pub(super) lost_fast: u32,
+    pub(super) errors: u32,
+    pub(super) missing: u32,
+    pub(super) next_poll: Time,
+    /// When the answer to a question is overdue.
+    pub(super) polling: Option<Time>,
+    pub(super) started: Option<Time>,
+    /// What the batch system said last.
+    pub(super) hint: Box<str>,
+}
+
+impl Allocation {
+    pub(super) fn new(key: AllocationKey, workers: u32, now: Now) -> Self {
+        let record = AllocationRecord {
+            key,
+            workers,
+            job: None,
+            state: AllocationState::Queued,
+            queued_at: now.wall,
+            started_at: None,
+            ended_at: None,
+        };
+        Self::with(record, Phase::Submitting, now)
+    }
+
+    pub(super) fn restore(record: AllocationRecord, now: Now) -> Self {
+        let phase = match (record.state, &record.job) {
+            (AllocationState::Finished, _) => Phase::Ended { failed: false },
+            (AllocationState::Failed, _) => Phase::Ended { failed: true },
+            (AllocationState::Queued | AllocationState::Running, None) => Phase::unsure(now),
+            (AllocationState::Queued, Some(_)) => Phase::Queued,
+            (AllocationState::Running, Some(_)) => Phase::Running,
+        };
+        let mut allocation = Self::with(record, phase, now);
+        // Its workers are found again when they connect; until then it counts as having had some.
+        if phase == Phase::Running {
+            allocation.seen = allocation.record.workers;
+            allocation.started = Some(now.mono);
+        }
+        allocation
+    }
+
+    fn with(record: AllocationRecord, phase: Phase, now: Now) -> Self {
+        Self {
+            record,
+            phase,
+            connected: BTreeSet::new(),
+            seen: 0,
+            lost: 0,
+            lost_fast: 0,
+            errors: 0,
+            missing: 0,
+            next_poll: now.mono,
+            polling: None,
+            started: None,
+            hint: "".into(),
+        }
+    }
+
+    /// Queue and number.
+    #[must_use]
+    pub const fn key(&self) -> AllocationKey {
+        self.record.key
+    }
+
+    /// The batch system's id.
+    #[must_use]
+    pub fn job(&self) -> Option<&str> {
+        self.record.job.as_deref()
+    }
+
+    /// As it is stored and shown.
+    #[must_use]
+    pub const fn record(&self) -> &AllocationRecord {
+        &self.record
+    }
+
+    /// Whether the batch system may still have, or start, a job for it.
+    #[must_use]
+    pub const fn may_be_alive(&self) -> bool {
+        !matches!(self.phase, Phase::Ended { .. })
+    }
+
+    /// Whether it takes one of the places for allocations that have not started.
+    pub(super) const fn is_waiting(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Submitting
+                | Phase::Unsure { .. }
+                | Phase::Queued
+                | Phase::Leaving { started: false, .. }
+        )
+    }
+
+    /// Workers it may have.
+    pub(super) fn workers_alive(&self) -> u32 {
+        if self.may_be_alive() {
+            self.record.workers
+        } else {
+            u32::try_from(self.connected.len()).unwrap_or(u32::MAX)
+        }
+    }
+
+    /// Workers that are on their way.
+    pub(super) fn workers_coming(&self) -> u32 {
+        match self.phase {
+            Phase::Submitting | Phase::Unsure { .. } | Phase::Queued => self.record.workers,
+            Phase::Running => self.record.workers.saturating_sub(self.seen.max(self.lost)),
+            Phase::Leaving { .. } | Phase::Ended { .. } => 0,
+        }
+    }
+
+    pub(super) fn start(&mut self, now: Now) {
+        self.phase = Phase::Running;
+        self.record.state = AllocationState::Running;
+        self.record.started_at.get_or_insert(now.wall);
+        self.record.ended_at = None;
+        self.started.get_or_insert(now.mono);
+    }
+
+    /// Waits no longer for workers to come back.
+    pub(super) fn cancel_now(&mut self, now: Now) {
+        if let Phase::Leaving {
+            cancel_at,
+            next,
+            asked,
+            ..
+        } = &mut self.phase
+            && !*asked
+        {
+            (*cancel_at, *next) = (now.mono, now.mono);
+        }
+    }
+
+    /// Over for users, with the times that there are.
+    pub(super) fn show_end(&mut self, now: Now, failed: bool) {
+        self.record.state = if failed {
+            AllocationState::Failed
+        } else {
+            AllocationState::Finished
+        };
+        self.record.ended_at.get_or_insert(now.wall);
+    }
+}
+
+impl Phase {
+    pub(super) fn unsure(now: Now) -> Self {
+        Self::Unsure {
+            since: now.mono,
+            next: now.mono,
+            absent: 0,
+            errors: 0,
+        }
+    }
+}

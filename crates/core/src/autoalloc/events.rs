@@ -1,0 +1,482 @@
+//! What batch systems and workers say, and what follows from it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::allocation::{
+    FAST_LOSS, LEAVE_GRACE, MISSING_MAX, Phase, QUEUED_ERRORS_MAX, RUNNING_ERRORS_MAX, TRIES_MAX,
+};
+use super::input::{AllocationEvent, Effect, Level, LookOutcome, Report, SubmitOutcome};
+use super::queue::{Queue, retry_pause};
+use super::{AllocationState, AutoallocState, STRAYS_MAX};
+use crate::id::{AllocationKey, WorkerId};
+use crate::time::Now;
+
+/// A submission that was looked for twice, this far apart, and not found did not happen.
+const ABSENT_APART: Duration = Duration::from_secs(60);
+/// Pause between a first surprising answer and the second look.
+const SECOND_LOOK: Duration = Duration::from_secs(10);
+
+impl AutoallocState {
+    pub(super) fn on_submitted(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        outcome: SubmitOutcome,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let waits_for_answer = |q: &Queue| {
+            let allocation = q.allocations.get(&key.number);
+            allocation.is_some_and(|a| a.phase == Phase::Submitting)
+        };
+        if !waits_for_answer(queue) {
+            return;
+        }
+        match outcome {
+            SubmitOutcome::Accepted(job) => self.on_accepted(now, key, job, effects),
+            SubmitOutcome::Refused(text) => {
+                queue.allocations.remove(&key.number);
+                let told = format!(
+                    "Failed to submit allocation into queue {}: {text}",
+                    key.queue
+                );
+                effects.push(Effect::Tell(Level::Error, told));
+                queue.on_submit_failed(now, &text, effects);
+                effects.push(Effect::Changed(key.queue));
+            }
+            SubmitOutcome::Unclear(text) => {
+                let told = format!(
+                    "It is not known whether an allocation was submitted into queue {}; looking for \
+                     it by name. {text}",
+                    key.queue
+                );
+                effects.push(Effect::Tell(Level::Warn, told));
+                queue.plan.clear();
+                queue.note_failure(&text);
+                if let Some(allocation) = queue.allocations.get_mut(&key.number) {
+                    allocation.phase = Phase::unsure(now);
+                }
+            }
+        }
+    }
+
+    fn on_accepted(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        job: Box<str>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let refresh = self.limits.refresh;
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+            return;
+        };
+        allocation.phase = Phase::Queued;
+        allocation.record.job = Some(job.clone());
+        allocation.next_poll = now.mono + refresh.min(Duration::from_secs(120));
+        let workers = allocation.record.workers;
+        let told = format!(
+            "Queued {workers} worker(s) into queue {}: allocation ID {job}",
+            key.queue
+        );
+        effects.push(Effect::Tell(Level::Info, told));
+        effects.push(Effect::Event(AllocationEvent::Queued {
+            key,
+            job: job.clone(),
+            workers,
+        }));
+        effects.push(Effect::Changed(key.queue));
+        queue.on_submit_ok();
+        if queue.is_retired() {
+            queue.leave(now, key.number, true, Duration::ZERO, effects);
+            return;
+        }
+        queue.submit_next(now, effects);
+        // Its workers may have been faster than the answer.
+        for (worker, resources) in self.strays.remove(&job).unwrap_or_default() {
+            self.on_worker(now, &job, worker, resources, effects);
+        }
+    }
+
+    pub(super) fn on_looked(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        outcome: LookOutcome,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+            return;
+        };
+        let Phase::Unsure {
+            since,
+            next,
+            absent,
+            errors,
+        } = &mut allocation.phase
+        else {
+            return;
+        };
+        let refused = match outcome {
+            LookOutcome::Found(job) => return self.on_accepted(now, key, job, effects),
+            LookOutcome::Absent => {
+                *absent += 1;
+                *next = (*since + ABSENT_APART).max(now.mono + SECOND_LOOK);
+                (*absent >= 2 && now.mono.since(*since) >= ABSENT_APART)
+                    .then(|| "the submission was not answered, and there is no such job".to_owned())
+            }
+            LookOutcome::Error(text) => {
+                *errors += 1;
+                *next = now.mono + retry_pause(*errors);
+                (*errors >= TRIES_MAX).then(|| text.to_string())
+            }
+        };
+        if let Some(text) = refused {
+            allocation.phase = Phase::Submitting;
+            self.on_submitted(now, key, SubmitOutcome::Refused(text.into()), effects);
+        }
+    }
+
+    pub(super) fn on_canceled(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        result: Result<(), Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get(&key.number) else {
+            return;
+        };
+        match (allocation.phase, result) {
+            (
+                Phase::Leaving {
+                    failed,
+                    asked: true,
+                    ..
+                },
+                Ok(()),
+            ) => {
+                queue.end(now, key.number, failed, effects);
+                self.note_change(now);
+            }
+            (Phase::Leaving { tries: 1, .. }, Err(text)) => {
+                let told = format!("Allocation {} could not be canceled: {text}", key);
+                effects.push(Effect::Tell(Level::Warn, told));
+            }
+            // Tried again in time.
+            (
+                Phase::Leaving { .. }
+                | Phase::Submitting
+                | Phase::Unsure { .. }
+                | Phase::Queued
+                | Phase::Running
+                | Phase::Ended { .. },
+                _,
+            ) => {}
+        }
+    }
+
+    pub(super) fn on_report(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        report: Report,
+        effects: &mut Vec<Effect>,
+    ) {
+        let refresh = self.limits.refresh;
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+            return;
+        };
+        allocation.polling = None;
+        match allocation.phase {
+            Phase::Leaving { failed, .. } => match report {
+                Report::Finished | Report::Failed { .. } => {
+                    queue.end(now, key.number, failed, effects);
+                    self.note_change(now);
+                }
+                // Not to be believed, but nothing is lost by canceling what is said not to exist.
+                Report::Missing => allocation.cancel_now(now),
+                Report::Queued(_) | Report::Running | Report::Error(_) => {}
+            },
+            Phase::Submitting | Phase::Unsure { .. } | Phase::Ended { .. } => {}
+            Phase::Queued | Phase::Running => match report {
+                Report::Queued(hint) => {
+                    allocation.missing = 0;
+                    allocation.hint = hint;
+                    if allocation.phase == Phase::Running && allocation.connected.is_empty() {
+                        // Requeued by the batch system: it begins anew.
+                        allocation.phase = Phase::Queued;
+                        allocation.record.state = AllocationState::Queued;
+                        allocation.record.started_at = None;
+                        allocation.started = None;
+                        (allocation.seen, allocation.lost, allocation.lost_fast) = (0, 0, 0);
+                        effects.push(Effect::Changed(key.queue));
+                    }
+                }
+                Report::Running => {
+                    allocation.missing = 0;
+                    if allocation.phase == Phase::Queued {
+                        allocation.start(now);
+                        effects.push(Effect::Changed(key.queue));
+                    }
+                }
+                Report::Finished => self.on_ended(now, key, None, effects),
+                Report::Failed { text, may_return } => {
+                    self.on_ended(now, key, Some((text, may_return)), effects);
+                }
+                Report::Missing => {
+                    allocation.missing += 1;
+                    allocation.next_poll = now.mono + refresh.min(SECOND_LOOK);
+                    // Workers are better evidence than a batch system that forgot.
+                    if allocation.missing >= MISSING_MAX && allocation.connected.is_empty() {
+                        self.on_vanished(now, key, "the batch system no longer knows it", effects);
+                    }
+                }
+                Report::Error(text) => self.on_status_error(now, key, &text, effects),
+            },
+        }
+    }
+
+    fn on_status_error(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        text: &str,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+            return;
+        };
+        allocation.errors += 1;
+        allocation.next_poll = allocation
+            .next_poll
+            .min(now.mono + retry_pause(allocation.errors).max(SECOND_LOOK * 3));
+        tracing::debug!(allocation = %key, "status: {text}");
+        let started = allocation.phase == Phase::Running;
+        let errors_max = if started {
+            RUNNING_ERRORS_MAX
+        } else {
+            QUEUED_ERRORS_MAX
+        };
+        if allocation.errors <= errors_max {
+            return;
+        }
+        if !allocation.connected.is_empty() {
+            // Its workers still count; nothing is to be gained from asking further.
+            queue.end(now, key.number, false, effects);
+            return;
+        }
+        let text = format!("its state could not be learned: {text}");
+        self.on_vanished(now, key, &text, effects);
+    }
+
+    /// Gone as far as we can see: canceled to be sure.
+    fn on_vanished(&mut self, now: Now, key: AllocationKey, text: &str, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get(&key.number) else {
+            return;
+        };
+        let worked = allocation.seen > 0;
+        let job = allocation.job().unwrap_or_default();
+        let told = format!("Allocation {job} of queue {} is gone: {text}", key.queue);
+        effects.push(Effect::Tell(Level::Warn, told));
+        queue.leave(now, key.number, !worked, Duration::ZERO, effects);
+        self.count_end(now, key, worked, text, effects);
+    }
+
+    /// The batch system says that it is over; `failure` says how, and whether it may start again.
+    fn on_ended(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        failure: Option<(Box<str>, bool)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get(&key.number) else {
+            return;
+        };
+        let worked = allocation.seen > 0 && failure.is_none();
+        let failed = failure.is_some();
+        let (text, may_return) =
+            failure.unwrap_or_else(|| ("it ended without having started a worker".into(), false));
+        if failed {
+            let job = allocation.job().unwrap_or_default();
+            let told = format!("Allocation {job} of queue {} failed: {text}", key.queue);
+            effects.push(Effect::Tell(Level::Warn, told));
+        }
+        if may_return {
+            queue.leave(now, key.number, failed, Duration::ZERO, effects);
+        } else {
+            queue.end(now, key.number, failed, effects);
+        }
+        self.count_end(now, key, worked, &text, effects);
+    }
+
+    /// Draws the consequences of an end for the queue.
+    fn count_end(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        worked: bool,
+        text: &str,
+        effects: &mut Vec<Effect>,
+    ) {
+        let fails_max = self.limits.allocation_fails_max;
+        if let Some(queue) = self.queue_mut(key.queue) {
+            if worked {
+                queue.on_allocation_ok();
+            } else {
+                queue.on_allocation_failed(now, text, fails_max, effects);
+            }
+        }
+        self.note_change(now);
+    }
+
+    pub(super) fn on_worker(
+        &mut self,
+        now: Now,
+        job: &str,
+        worker: WorkerId,
+        resources: BTreeMap<Box<str>, u64>,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.note_change(now);
+        let found = self.queues.iter_mut().find_map(|(id, queue)| {
+            let allocation = queue.by_job(job)?;
+            Some((*id, allocation.key().number))
+        });
+        let Some((id, number)) = found else {
+            self.on_stray(now, job, worker, resources, effects);
+            return;
+        };
+        let Some(queue) = self.queues.get_mut(&id) else {
+            return;
+        };
+        queue.known = Some(resources);
+        let Some(allocation) = queue.allocations.get_mut(&number) else {
+            return;
+        };
+        if !allocation.connected.insert(worker) {
+            return;
+        }
+        allocation.seen = allocation.seen.saturating_add(1);
+        allocation.missing = 0;
+        let key = allocation.key();
+        let is_leaving = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
+        if allocation.phase == Phase::Running || is_leaving {
+            return;
+        }
+        let was_over = allocation.phase != Phase::Queued;
+        allocation.start(now);
+        // What was lost before says nothing about those that are here.
+        (allocation.lost, allocation.lost_fast) = (0, 0);
+        if !was_over {
+            let job = job.into();
+            effects.push(Effect::Event(AllocationEvent::Started { key, job }));
+        }
+        effects.push(Effect::Changed(id));
+    }
+
+    /// A worker of a job that no queue knows (yet).
+    fn on_stray(
+        &mut self,
+        now: Now,
+        job: &str,
+        worker: WorkerId,
+        resources: BTreeMap<Box<str>, u64>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut is_unclear = false;
+        for queue in self.queues.values_mut() {
+            for allocation in queue.allocations.values_mut() {
+                is_unclear |= allocation.phase == Phase::Submitting;
+                if let Phase::Unsure { next, .. } = &mut allocation.phase {
+                    is_unclear = true;
+                    *next = now.mono;
+                }
+            }
+        }
+        if is_unclear {
+            if self.strays.len() < STRAYS_MAX || self.strays.contains_key(job) {
+                let of_job = self.strays.entry(job.into()).or_default();
+                of_job.push((worker, resources));
+            }
+        } else {
+            self.strays.clear();
+            let told = format!("Worker {worker} connected from an unknown allocation {job}");
+            effects.push(Effect::Tell(Level::Warn, told));
+        }
+    }
+
+    pub(super) fn on_worker_lost(
+        &mut self,
+        now: Now,
+        job: &str,
+        (worker, crashed, lived): (WorkerId, bool, Duration),
+        effects: &mut Vec<Effect>,
+    ) {
+        self.note_change(now);
+        if let Some(strays) = self.strays.get_mut(job) {
+            strays.retain(|(other, _)| *other != worker);
+        }
+        let found = self
+            .queues
+            .values_mut()
+            .find_map(|queue| queue.by_job(job).map(|a| a.key()));
+        let Some(key) = found else {
+            return;
+        };
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+            return;
+        };
+        if !allocation.connected.remove(&worker) || allocation.phase != Phase::Running {
+            return;
+        }
+        allocation.lost = allocation.lost.saturating_add(1);
+        if crashed && lived < FAST_LOSS {
+            allocation.lost_fast = allocation.lost_fast.saturating_add(1);
+        }
+        if crashed {
+            // Perhaps the whole allocation is gone.
+            allocation.next_poll = allocation.next_poll.min(now.mono + SECOND_LOOK);
+        }
+        if allocation.lost < allocation.record.workers || !allocation.connected.is_empty() {
+            return;
+        }
+        let failed = allocation.lost_fast >= allocation.lost;
+        if crashed {
+            // Its job may still be there, and its workers may come back.
+            queue.leave(now, key.number, failed, LEAVE_GRACE, effects);
+        } else {
+            queue.end(now, key.number, failed, effects);
+        }
+        let text = "all its workers were lost within a minute";
+        self.count_end(now, key, !failed, text, effects);
+    }
+}

@@ -1,0 +1,165 @@
+//! What automatic allocation hears and what it asks for: closed sets.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::id::{AllocationKey, QueueId, WorkerId};
+use crate::scheduler::demand::{QueueDemand, QueueQuery};
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Tasks were submitted, or the workers changed.
+    Changed,
+    /// The scheduler's answer to [`Effect::AskDemand`].
+    Demand(Vec<QueueDemand>),
+    /// What became of [`Effect::Submit`].
+    Submitted(AllocationKey, SubmitOutcome),
+    /// What became of [`Effect::Look`].
+    Looked(AllocationKey, LookOutcome),
+    /// The batch system's answer to [`Effect::Poll`], for one allocation.
+    Reported(AllocationKey, Report),
+    /// What became of [`Effect::Cancel`]: an unknown job counts as canceled.
+    Canceled(AllocationKey, Result<(), Box<str>>),
+    /// A worker connected from inside a job.
+    WorkerConnected {
+        /// The batch system's id of the job.
+        job: Box<str>,
+        /// The worker.
+        worker: WorkerId,
+        /// Units it offers, by name.
+        resources: BTreeMap<Box<str>, u64>,
+    },
+    /// A worker is gone.
+    WorkerLost {
+        /// The batch system's id of its job.
+        job: Box<str>,
+        /// The worker.
+        worker: WorkerId,
+        /// It went without a goodbye.
+        crashed: bool,
+        /// How long it was connected.
+        lived: Duration,
+    },
+    /// [`super::AutoallocState::next_deadline`] has passed.
+    Timer,
+}
+
+/// What became of a submission.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SubmitOutcome {
+    /// The batch system's id of the job.
+    Accepted(Box<str>),
+    /// There is no job, for certain.
+    Refused(Box<str>),
+    /// There may be one: no answer, or none that makes sense.
+    Unclear(Box<str>),
+}
+
+/// What became of a look for a job by its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LookOutcome {
+    /// There is one with this id.
+    Found(Box<str>),
+    /// The batch system answered and knows none.
+    Absent,
+    /// It did not answer.
+    Error(Box<str>),
+}
+
+/// What a batch system says of a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// It waits (or is held, suspended, requeued); the text says why, if known.
+    Queued(Box<str>),
+    /// It runs.
+    Running,
+    /// It ended well.
+    Finished,
+    /// It ended otherwise.
+    Failed {
+        /// How.
+        text: Box<str>,
+        /// The batch system may start it again by itself.
+        may_return: bool,
+    },
+    /// The batch system answered and does not know the id.
+    Missing,
+    /// It did not answer, or not in a way that makes sense.
+    Error(Box<str>),
+}
+
+/// How loudly to tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// Everything is as it should be.
+    Info,
+    /// Somebody may want to look.
+    Warn,
+    /// Something did not work.
+    Error,
+}
+
+/// What is recorded of an allocation's life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AllocationEvent {
+    /// The batch system took it.
+    Queued {
+        /// Which.
+        key: AllocationKey,
+        /// The batch system's id.
+        job: Box<str>,
+        /// Workers asked for.
+        workers: u32,
+    },
+    /// Its first worker connected.
+    Started {
+        /// Which.
+        key: AllocationKey,
+        /// The batch system's id.
+        job: Box<str>,
+    },
+    /// It is over.
+    Finished {
+        /// Which.
+        key: AllocationKey,
+        /// The batch system's id.
+        job: Box<str>,
+    },
+}
+
+/// What the shell has to do.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    /// Ask the scheduler; answered by [`Input::Demand`].
+    AskDemand(Vec<QueueQuery>),
+    /// Record the allocation, then submit it; answered by [`Input::Submitted`].
+    Submit {
+        /// Which.
+        key: AllocationKey,
+        /// Workers, one a node.
+        workers: u32,
+    },
+    /// Look for the job of a submission by its name; answered by [`Input::Looked`].
+    Look(AllocationKey),
+    /// Ask for the states of jobs; answered by [`Input::Reported`] for each.
+    Poll {
+        /// Queue of all of them.
+        queue: QueueId,
+        /// Which, with the batch system's ids.
+        jobs: Vec<(AllocationKey, Box<str>)>,
+    },
+    /// Cancel a job; answered by [`Input::Canceled`].
+    Cancel {
+        /// Which.
+        key: AllocationKey,
+        /// The batch system's id.
+        job: Box<str>,
+    },
+    /// Record.
+    Event(AllocationEvent),
+    /// A queue or an allocation changed: what is stored of it is out of date.
+    Changed(QueueId),
+    /// Tell people.
+    Tell(Level, String),
+}

@@ -1,0 +1,593 @@
+//! One queue: its parameters, its allocations, its failures and its timers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::allocation::{Allocation, Phase, TRIES_MAX};
+use super::input::{AllocationEvent, Effect, Level};
+use super::reason::Reason;
+use super::{AllocationRecord, AllocationState};
+use crate::id::{AllocationKey, QueueId};
+use crate::scheduler::demand::{QueueDemand, QueueQuery, WorkerKind};
+use crate::time::{Now, Time};
+
+/// Pause before the next attempt after so many failures in a row.
+const DELAYS: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_secs(60),
+    Duration::from_secs(15 * 60),
+    Duration::from_secs(30 * 60),
+    Duration::from_secs(60 * 60),
+];
+/// Refused submissions in a row after which a queue is paused.
+const SUBMIT_FAILS_MAX: u32 = 10;
+/// Queued allocations are asked for at least this often: one that vanished blocks others.
+const QUEUED_POLL: Duration = Duration::from_secs(120);
+/// An allocation that should be over is asked for after this time.
+const OVERDUE: Duration = Duration::from_secs(60);
+/// An answer of the batch system is given up after this time.
+const POLL_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest pause between two attempts to learn something.
+const RETRY_MAX: Duration = Duration::from_secs(300);
+/// Shortest one.
+const RETRY_MIN: Duration = Duration::from_secs(10);
+/// Ended allocations that are remembered.
+const ENDED_MAX: usize = 1_000;
+
+/// What decides about a queue; the shell knows more about it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct QueueSpec {
+    /// Allocations that may wait in the batch system, at least 1.
+    pub backlog: u32,
+    /// Most workers (nodes) of one allocation, at least 1.
+    pub max_workers_per_alloc: u32,
+    /// Most workers of all its allocations that may be alive; `None` = any number.
+    pub max_worker_count: Option<u32>,
+    /// Wall time of an allocation.
+    pub time_limit: Duration,
+    /// Lifetime of a worker, at most `time_limit`.
+    pub worker_time_limit: Duration,
+    /// Least share of its cpus that must be busy, 0.0 to 1.0.
+    pub min_utilization: f32,
+    /// Units that its workers are told to offer, by name.
+    pub resources: BTreeMap<Box<str>, u64>,
+}
+
+/// Whether a queue submits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueState {
+    /// It does.
+    Active,
+    /// It does not.
+    Paused,
+}
+
+/// A queue as it is stored.
+#[derive(Clone, PartialEq, Debug)]
+pub struct QueueRecord {
+    /// Its id.
+    pub id: QueueId,
+    /// Its parameters.
+    pub spec: QueueSpec,
+    /// Why it is paused; `None` = active.
+    pub paused: Option<Box<str>>,
+    /// Units that its last worker offered.
+    pub known_resources: Option<BTreeMap<Box<str>, u64>>,
+    /// Highest number of an allocation.
+    pub last_number: u32,
+    /// Allocations that may be alive or are remembered.
+    pub allocations: Vec<AllocationRecord>,
+}
+
+/// One queue.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    pub(super) id: QueueId,
+    pub(super) spec: QueueSpec,
+    paused: Option<Reason>,
+    retired: bool,
+    pub(super) known: Option<BTreeMap<Box<str>, u64>>,
+    last_number: u32,
+    pub(super) allocations: BTreeMap<u32, Allocation>,
+    /// Sizes of allocations that are still to be submitted in this round.
+    pub(super) plan: VecDeque<u32>,
+    submit_fails: u32,
+    allocation_fails: u32,
+    level: usize,
+    retry_at: Option<Time>,
+    last_failure: String,
+    pub(super) demand: Option<QueueDemand>,
+}
+
+impl Queue {
+    pub(super) const fn new(id: QueueId, spec: QueueSpec) -> Self {
+        Self {
+            id,
+            spec,
+            paused: None,
+            retired: false,
+            known: None,
+            last_number: 0,
+            allocations: BTreeMap::new(),
+            plan: VecDeque::new(),
+            submit_fails: 0,
+            allocation_fails: 0,
+            level: 0,
+            retry_at: None,
+            last_failure: String::new(),
+            demand: None,
+        }
+    }
+
+    pub(super) fn restore(now: Now, record: QueueRecord) -> Self {
+        let mut queue = Self::new(record.id, record.spec);
+        queue.paused = record.paused.map(Reason::PausedBefore);
+        queue.known = record.known_resources;
+        queue.last_number = record.last_number;
+        for stored in record.allocations {
+            queue.last_number = queue.last_number.max(stored.key.number);
+            let number = stored.key.number;
+            queue
+                .allocations
+                .insert(number, Allocation::restore(stored, now));
+        }
+        queue
+    }
+
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> QueueId {
+        self.id
+    }
+
+    /// Its parameters.
+    #[must_use]
+    pub const fn spec(&self) -> &QueueSpec {
+        &self.spec
+    }
+
+    /// Whether it submits.
+    #[must_use]
+    pub const fn state(&self) -> QueueState {
+        match self.paused {
+            None => QueueState::Active,
+            Some(_) => QueueState::Paused,
+        }
+    }
+
+    /// Units that its last worker offered, by name.
+    #[must_use]
+    pub const fn known_resources(&self) -> Option<&BTreeMap<Box<str>, u64>> {
+        self.known.as_ref()
+    }
+
+    /// Its allocations, in the order in which they were asked for.
+    pub fn allocations(&self) -> impl Iterator<Item = &Allocation> + '_ {
+        self.allocations.values()
+    }
+
+    /// As it is stored.
+    #[must_use]
+    pub fn record(&self) -> QueueRecord {
+        let allocations = self.allocations.values();
+        QueueRecord {
+            id: self.id,
+            spec: self.spec.clone(),
+            paused: self.paused.as_ref().map(|reason| reason.to_string().into()),
+            known_resources: self.known.clone(),
+            last_number: self.last_number,
+            allocations: allocations.map(|a| a.record().clone()).collect(),
+        }
+    }
+
+    pub(super) const fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        !self.allocations.values().any(Allocation::may_be_alive)
+    }
+
+    pub(super) fn is_submitting(&self) -> bool {
+        let mut all = self.allocations.values();
+        all.any(|allocation| allocation.phase == Phase::Submitting)
+    }
+
+    pub(super) fn has_running(&self) -> bool {
+        let mut all = self.allocations.values();
+        all.any(|allocation| allocation.record.state == AllocationState::Running)
+    }
+
+    pub(super) fn pause(&mut self, reason: Reason) {
+        self.plan.clear();
+        self.paused = Some(reason);
+    }
+
+    pub(super) fn resume(&mut self) {
+        self.paused = None;
+        self.forgive();
+    }
+
+    fn forgive(&mut self) {
+        self.submit_fails = 0;
+        self.allocation_fails = 0;
+        self.level = 0;
+        self.retry_at = None;
+    }
+
+    /// Cancels everything; what is still unclear is canceled when it becomes clear.
+    pub(super) fn retire(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        self.retired = true;
+        self.plan.clear();
+        let alive: Vec<u32> = self.numbers(|a| matches!(a.phase, Phase::Queued | Phase::Running));
+        for number in alive {
+            self.leave(now, number, true, Duration::ZERO, effects);
+        }
+        for allocation in self.allocations.values_mut() {
+            allocation.cancel_now(now);
+        }
+        self.on_time(now, Duration::MAX, effects);
+    }
+
+    pub(super) fn numbers(&self, mut select: impl FnMut(&Allocation) -> bool) -> Vec<u32> {
+        let found = self.allocations.iter().filter(|(_, a)| select(a));
+        found.map(|(number, _)| *number).collect()
+    }
+
+    pub(super) fn by_job(&mut self, job: &str) -> Option<&mut Allocation> {
+        let mut all = self.allocations.values_mut().rev();
+        all.find(|allocation| allocation.job() == Some(job))
+    }
+
+    /// Why nothing may be submitted now; `None` = it may.
+    pub(super) fn gate(&self, now: Time) -> Option<Reason> {
+        if let Some(reason) = &self.paused {
+            return Some(reason.clone());
+        }
+        if let Some(reason) = self.quota_reason() {
+            return Some(reason);
+        }
+        self.retry_at
+            .filter(|at| *at > now)
+            .map(|at| Reason::BackOff {
+                left: at.since(now),
+                why: self.last_failure.clone(),
+            })
+    }
+
+    fn quota_reason(&self) -> Option<Reason> {
+        if self.waiting() >= self.spec.backlog {
+            let mut waiting = self.allocations.values().filter(|a| a.is_waiting());
+            let first = waiting.next();
+            if let Some(Phase::Unsure { .. }) = first.map(|a| a.phase) {
+                return Some(Reason::Unsure(self.last_failure.clone()));
+            }
+            return Some(Reason::Backlog {
+                waiting: self.waiting(),
+                max: self.spec.backlog,
+                hint: first.map_or_else(String::new, |a| a.hint.to_string()),
+            });
+        }
+        let max = self.spec.max_worker_count?;
+        (self.workers_alive() >= max).then(|| Reason::WorkerCount {
+            workers: self.workers_alive(),
+            max,
+        })
+    }
+
+    pub(super) fn waiting(&self) -> u32 {
+        let count = self.allocations.values().filter(|a| a.is_waiting()).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn workers_alive(&self) -> u32 {
+        let alive = self.allocations.values().map(Allocation::workers_alive);
+        alive.fold(0, u32::saturating_add)
+    }
+
+    /// The question for the scheduler.
+    pub(super) fn query(&self) -> QueueQuery {
+        let places = self.spec.backlog.saturating_sub(self.waiting());
+        let by_backlog = places.saturating_mul(self.spec.max_workers_per_alloc);
+        let by_count = self
+            .spec
+            .max_worker_count
+            .map(|max| max.saturating_sub(self.workers_alive()));
+        let coming = self.allocations.values().map(Allocation::workers_coming);
+        QueueQuery {
+            queue: self.id,
+            kind: WorkerKind {
+                resources: self
+                    .known
+                    .clone()
+                    .unwrap_or_else(|| self.spec.resources.clone()),
+                others_plentiful: self.known.is_none(),
+                time_limit: self.spec.worker_time_limit,
+                min_utilization: self.spec.min_utilization,
+            },
+            coming: coming.filter(|workers| *workers > 0).collect(),
+            workers_max: by_backlog.min(by_count.unwrap_or(u32::MAX)),
+            nodes_max: self.spec.max_workers_per_alloc,
+        }
+    }
+
+    /// Starts the next submission of the plan, if there is one and it is still allowed.
+    pub(super) fn submit_next(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        if self.is_submitting() {
+            return;
+        }
+        let Some(mut workers) = self.plan.pop_front() else {
+            return;
+        };
+        if self.retired || self.gate(now.mono).is_some() {
+            self.plan.clear();
+            return;
+        }
+        if let Some(max) = self.spec.max_worker_count {
+            workers = workers.min(max.saturating_sub(self.workers_alive()));
+        }
+        self.last_number = self.last_number.saturating_add(1);
+        let key = AllocationKey {
+            queue: self.id,
+            number: self.last_number,
+        };
+        self.allocations
+            .insert(key.number, Allocation::new(key, workers, now));
+        effects.push(Effect::Changed(self.id));
+        effects.push(Effect::Submit { key, workers });
+    }
+
+    pub(super) fn on_submit_failed(&mut self, now: Now, text: &str, effects: &mut Vec<Effect>) {
+        self.plan.clear();
+        self.submit_fails += 1;
+        self.back_off(now, text);
+        if self.submit_fails >= SUBMIT_FAILS_MAX {
+            self.pause(Reason::PausedBySubmissions(text.to_owned()));
+            let id = self.id;
+            let told =
+                format!("The queue {id} had too many failed submissions, it will be paused.");
+            effects.push(Effect::Tell(Level::Error, told));
+        }
+    }
+
+    pub(super) fn on_submit_ok(&mut self) {
+        self.submit_fails = 0;
+        if self.allocation_fails == 0 {
+            self.level = 0;
+            self.retry_at = None;
+        }
+    }
+
+    pub(super) fn on_allocation_failed(
+        &mut self,
+        now: Now,
+        text: &str,
+        fails_max: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.plan.clear();
+        self.allocation_fails += 1;
+        self.back_off(now, text);
+        if self.allocation_fails >= fails_max && self.paused.is_none() {
+            self.pause(Reason::PausedByAllocations(text.to_owned()));
+            let id = self.id;
+            let told =
+                format!("The queue {id} had too many failed allocations, it will be paused.");
+            effects.push(Effect::Tell(Level::Error, told));
+        }
+    }
+
+    pub(super) fn on_allocation_ok(&mut self) {
+        self.forgive();
+    }
+
+    fn back_off(&mut self, now: Now, text: &str) {
+        self.level = (self.level + 1).min(DELAYS.len() - 1);
+        self.retry_at = Some(now.mono + DELAYS[self.level]);
+        text.clone_into(&mut self.last_failure);
+    }
+
+    pub(super) fn note_failure(&mut self, text: &str) {
+        text.clone_into(&mut self.last_failure);
+    }
+
+    /// Over for users; the place in the quota is free when the batch system agrees.
+    pub(super) fn leave(
+        &mut self,
+        now: Now,
+        number: u32,
+        failed: bool,
+        grace: Duration,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(allocation) = self.allocations.get_mut(&number) else {
+            return;
+        };
+        allocation.phase = Phase::Leaving {
+            failed,
+            started: allocation.record.state == AllocationState::Running,
+            cancel_at: now.mono + grace,
+            next: now.mono,
+            tries: 0,
+            asked: false,
+        };
+        allocation.show_end(now, failed);
+        Self::tell_end(allocation, effects);
+        effects.push(Effect::Changed(self.id));
+    }
+
+    /// Over, with evidence.
+    pub(super) fn end(&mut self, now: Now, number: u32, failed: bool, effects: &mut Vec<Effect>) {
+        let Some(allocation) = self.allocations.get_mut(&number) else {
+            return;
+        };
+        let was_shown = matches!(allocation.phase, Phase::Leaving { .. });
+        allocation.phase = Phase::Ended { failed };
+        allocation.polling = None;
+        allocation.show_end(now, failed);
+        if !was_shown {
+            Self::tell_end(allocation, effects);
+        }
+        effects.push(Effect::Changed(self.id));
+        self.drop_oldest();
+    }
+
+    fn tell_end(allocation: &Allocation, effects: &mut Vec<Effect>) {
+        if let Some(job) = &allocation.record.job {
+            effects.push(Effect::Event(AllocationEvent::Finished {
+                key: allocation.key(),
+                job: job.clone(),
+            }));
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let over = |a: &Allocation| !a.may_be_alive() && a.connected.is_empty();
+        let ended = self.numbers(over);
+        let surplus = ended.len().saturating_sub(ENDED_MAX);
+        for number in ended.into_iter().take(surplus) {
+            self.allocations.remove(&number);
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        let all = self.allocations.values();
+        all.filter_map(|allocation| match allocation.phase {
+            Phase::Submitting | Phase::Ended { .. } => None,
+            Phase::Unsure { next, .. } | Phase::Leaving { next, .. } => Some(next),
+            Phase::Queued | Phase::Running => {
+                Some(allocation.polling.unwrap_or(allocation.next_poll))
+            }
+        })
+        .min()
+    }
+
+    /// Does what is due.
+    pub(super) fn on_time(&mut self, now: Now, refresh: Duration, effects: &mut Vec<Effect>) {
+        let given_up: Vec<u32> = self.numbers(|a| match a.phase {
+            Phase::Leaving { tries, next, .. } => tries >= TRIES_MAX && next <= now.mono,
+            Phase::Submitting
+            | Phase::Unsure { .. }
+            | Phase::Queued
+            | Phase::Running
+            | Phase::Ended { .. } => false,
+        });
+        for number in given_up {
+            let failed = self.allocations[&number].record.state == AllocationState::Failed;
+            self.end(now, number, failed, effects);
+        }
+        let mut due = false;
+        for allocation in self.allocations.values_mut() {
+            let key = allocation.record.key;
+            let job = allocation.record.job.clone();
+            match &mut allocation.phase {
+                Phase::Submitting | Phase::Ended { .. } => {}
+                Phase::Unsure { next, errors, .. } => {
+                    if *next <= now.mono {
+                        // Until the answer comes.
+                        *next = now.mono + POLL_TIMEOUT.max(retry_pause(*errors));
+                        effects.push(Effect::Look(key));
+                    }
+                }
+                Phase::Leaving {
+                    cancel_at,
+                    next,
+                    tries,
+                    asked,
+                    ..
+                } => {
+                    let Some(job) = job.filter(|_| *next <= now.mono) else {
+                        continue;
+                    };
+                    *tries += 1;
+                    *next = now.mono + retry_pause(*tries);
+                    if *cancel_at <= now.mono {
+                        *asked = true;
+                        effects.push(Effect::Cancel { key, job });
+                    } else {
+                        *next = (*next).min(*cancel_at);
+                        let jobs = vec![(key, job)];
+                        effects.push(Effect::Poll {
+                            queue: self.id,
+                            jobs,
+                        });
+                    }
+                }
+                Phase::Queued | Phase::Running => {
+                    due |= allocation.polling.unwrap_or(allocation.next_poll) <= now.mono;
+                }
+            }
+        }
+        if due {
+            self.poll(now, refresh, effects);
+        }
+    }
+
+    /// Asks for all allocations at once, since most batch systems answer for all as quickly as for one.
+    fn poll(&mut self, now: Now, refresh: Duration, effects: &mut Vec<Effect>) {
+        let mut jobs = Vec::new();
+        for allocation in self.allocations.values_mut() {
+            let pause = match allocation.phase {
+                Phase::Queued => refresh.min(QUEUED_POLL),
+                Phase::Running => refresh,
+                Phase::Submitting
+                | Phase::Unsure { .. }
+                | Phase::Leaving { .. }
+                | Phase::Ended { .. } => {
+                    continue;
+                }
+            };
+            let overdue = allocation
+                .started
+                .map(|at| at + self.spec.time_limit + OVERDUE);
+            let next = now.mono + pause;
+            allocation.next_poll = match overdue {
+                Some(at) if at > now.mono => next.min(at),
+                Some(_) => now.mono + pause.min(QUEUED_POLL),
+                None => next,
+            };
+            allocation.polling = Some(now.mono + POLL_TIMEOUT);
+            if let Some(job) = &allocation.record.job {
+                jobs.push((allocation.record.key, job.clone()));
+            }
+        }
+        if !jobs.is_empty() {
+            effects.push(Effect::Poll {
+                queue: self.id,
+                jobs,
+            });
+        }
+    }
+
+    /// In one line: why nothing is, or what is being asked for.
+    pub(super) fn reason(&self, now: Time) -> Reason {
+        if let Some(reason) = self.gate(now) {
+            return reason;
+        }
+        match &self.demand {
+            None => Reason::NotAsked,
+            Some(demand) if demand.waiting == 0 => Reason::NoTasks,
+            Some(demand) if demand.workers > 0 || !demand.gangs.is_empty() => Reason::Asking,
+            Some(demand) if demand.covered => Reason::Covered,
+            Some(QueueDemand {
+                unfit: Some(unfit),
+                waiting,
+                ..
+            }) => Reason::Unfit(*waiting, unfit.clone()),
+            Some(_) => Reason::OtherQueues,
+        }
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check_invariants(&self) {
+        let submitting = self.numbers(|a| a.phase == Phase::Submitting).len();
+        assert!(submitting <= 1, "one submission at a time");
+    }
+}
+
+/// Pause before the next attempt to learn something: doubled each time.
+pub(super) fn retry_pause(tries: u32) -> Duration {
+    RETRY_MIN
+        .saturating_mul(1 << tries.saturating_sub(1).min(10))
+        .min(RETRY_MAX)
+}

@@ -1,0 +1,4 @@
+//! Tests of automatic allocation: single rules, and random histories against a batch system that lies.
+
+mod histories;
+mod rules;

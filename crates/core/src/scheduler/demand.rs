@@ -1,0 +1,405 @@
+//! How many more workers of a given kind would get work that existing workers cannot take now.
+//!
+//! First fit on counts, as in [`super::solve`], into imagined workers: first into those that are on
+//! their way, then into new ones. All queues are asked in one question, so that no task is counted
+//! twice. Complexity O(classes × imagined workers), independent of the number of tasks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Class, ClassId, Classes, VariantDemand};
+use crate::id::QueueId;
+
+/// Imagined workers of one queue in one answer; bounds the work, more are found next time.
+const IMAGINED_MAX: u32 = 4_096;
+/// Tasks that fit into one worker when nothing limits them.
+const UNLIMITED: u64 = u64::MAX;
+
+/// What workers of a queue will offer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WorkerKind {
+    /// Units by name.
+    pub resources: BTreeMap<Box<str>, u64>,
+    /// Whether there is plenty of everything that is not named; else there is none of it.
+    pub others_plentiful: bool,
+    /// Lifetime of a worker.
+    pub time_limit: Duration,
+    /// Least share of its cpus that must be busy, 0.0 to 1.0.
+    pub min_utilization: f32,
+}
+
+/// The question for one queue.
+#[derive(Clone, PartialEq, Debug)]
+pub struct QueueQuery {
+    /// Which queue.
+    pub queue: QueueId,
+    /// Its workers.
+    pub kind: WorkerKind,
+    /// Allocations on their way, by their number of workers that have not connected yet.
+    pub coming: Vec<u32>,
+    /// Most additional workers worth knowing of.
+    pub workers_max: u32,
+    /// Most nodes of one allocation.
+    pub nodes_max: u32,
+}
+
+/// The answer for one queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueDemand {
+    /// Which queue.
+    pub queue: QueueId,
+    /// Additional workers that single-node tasks would use.
+    pub workers: u32,
+    /// Node counts of multi-node tasks that each want an allocation of their own.
+    pub gangs: Vec<u32>,
+    /// Tasks that no existing worker can take now.
+    pub waiting: u64,
+    /// Some of them will run on workers that are on their way.
+    pub covered: bool,
+    /// Why some of them would not run on workers of this queue.
+    pub unfit: Option<Unfit>,
+}
+
+/// Why a task cannot use a worker of a queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unfit {
+    /// It needs the worker for longer than it lives.
+    Time(Duration),
+    /// It needs more of a resource than the worker has.
+    Resource(Box<str>),
+    /// It needs more nodes than an allocation has.
+    Nodes(u32),
+    /// The worker would not be busy enough.
+    Utilization,
+}
+
+/// Answers all queries. `waiting` are ready tasks by class, most urgent first.
+#[must_use]
+pub fn demand(
+    waiting: &[(ClassId, u64)],
+    classes: &Classes,
+    queries: &[QueueQuery],
+) -> Vec<QueueDemand> {
+    let total = waiting.iter().map(|(_, count)| count).sum();
+    let mut plans: Vec<Plan<'_>> = queries.iter().map(|q| Plan::new(q, classes)).collect();
+    for (id, count) in waiting {
+        let Some(class) = classes.get(*id) else {
+            continue;
+        };
+        let mut left = *count;
+        for plan in &mut plans {
+            if left == 0 {
+                break;
+            }
+            left = plan.fill(class, left);
+        }
+    }
+    plans.into_iter().map(|plan| plan.answer(total)).collect()
+}
+
+/// One imagined worker.
+#[derive(Clone)]
+struct Imagined {
+    /// Free units by resource number; `None` = plenty.
+    free: Vec<Option<u64>>,
+}
+
+struct Plan<'a> {
+    query: &'a QueueQuery,
+    classes: &'a Classes,
+    cpus: Option<usize>,
+    /// An empty worker.
+    empty: Vec<Option<u64>>,
+    coming: Vec<u32>,
+    workers: Vec<Imagined>,
+    gangs: Vec<u32>,
+    covered: bool,
+    unfit: Option<Unfit>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(query: &'a QueueQuery, classes: &'a Classes) -> Self {
+        let offer = |name: &Box<str>| match query.kind.resources.get(name) {
+            Some(units) => Some(*units),
+            None if query.kind.others_plentiful => None,
+            None => Some(0),
+        };
+        Self {
+            query,
+            classes,
+            cpus: classes.names.iter().position(|name| &**name == "cpus"),
+            empty: classes.names.iter().map(offer).collect(),
+            coming: query.coming.clone(),
+            workers: Vec::new(),
+            gangs: Vec::new(),
+            covered: false,
+            unfit: None,
+        }
+    }
+
+    /// Places tasks of a class; how many are left for others.
+    fn fill(&mut self, class: &Class, mut left: u64) -> u64 {
+        for variant in &class.variants {
+            let lifetime = crate::time::nanos(self.query.kind.time_limit);
+            if variant.min_time_ns > lifetime {
+                let needed = Duration::from_nanos(variant.min_time_ns);
+                self.unfit.get_or_insert(Unfit::Time(needed));
+                continue;
+            }
+            left = match variant.n_nodes {
+                0 => self.fill_single(variant, left),
+                nodes => self.fill_gangs(nodes, left),
+            };
+        }
+        left
+    }
+
+    fn fill_gangs(&mut self, nodes: u32, mut left: u64) -> u64 {
+        if nodes > self.query.nodes_max {
+            self.unfit.get_or_insert(Unfit::Nodes(nodes));
+            return left;
+        }
+        while left > 0 {
+            let found = self.coming.iter().position(|workers| *workers == nodes);
+            if let Some(position) = found {
+                self.coming.remove(position);
+                self.covered = true;
+            } else if self.gang_workers().saturating_add(nodes) <= self.workers_max() {
+                self.gangs.push(nodes);
+            } else {
+                break;
+            }
+            left -= 1;
+        }
+        left
+    }
+
+    fn gang_workers(&self) -> u32 {
+        self.gangs.iter().fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    fn workers_max(&self) -> u32 {
+        self.query.workers_max.min(IMAGINED_MAX)
+    }
+
+    fn fill_single(&mut self, variant: &VariantDemand, mut left: u64) -> u64 {
+        let each = fitting(variant, &self.empty, &self.empty);
+        if each == 0 {
+            self.note_too_small(variant);
+            return left;
+        }
+        for worker in &mut self.workers {
+            if left == 0 {
+                return 0;
+            }
+            let count = fitting(variant, &worker.free, &self.empty).min(left);
+            take(&mut worker.free, variant, &self.empty, count);
+            left -= count;
+        }
+        let coming = self
+            .coming
+            .iter()
+            .fold(0u32, |sum, n| sum.saturating_add(*n));
+        let most = coming.saturating_add(self.workers_max()).min(IMAGINED_MAX);
+        while left > 0 && self.workers.len() < most as usize {
+            let count = each.min(left);
+            let mut free = self.empty.clone();
+            take(&mut free, variant, &self.empty, count);
+            self.workers.push(Imagined { free });
+            left -= count;
+        }
+        left
+    }
+
+    fn note_too_small(&mut self, variant: &VariantDemand) {
+        let short = variant.demands.iter().find(|demand| {
+            let offer = self.empty.get(demand.resource.0 as usize).copied();
+            offer
+                .flatten()
+                .is_some_and(|units| units < demand.units.unwrap_or(1))
+        });
+        if let Some(demand) = short {
+            let name = self.classes.resource_name(demand.resource).into();
+            self.unfit.get_or_insert(Unfit::Resource(name));
+        }
+    }
+
+    fn answer(mut self, waiting: u64) -> QueueDemand {
+        let coming = self
+            .coming
+            .iter()
+            .fold(0u32, |sum, n| sum.saturating_add(*n)) as usize;
+        self.covered |= coming > 0 && !self.workers.is_empty();
+        let new = self.workers.split_off(coming.min(self.workers.len()));
+        let all = new.len();
+        let busy = new
+            .into_iter()
+            .filter(|worker| self.is_busy_enough(worker))
+            .count();
+        if busy < all {
+            self.unfit.get_or_insert(Unfit::Utilization);
+        }
+        QueueDemand {
+            queue: self.query.queue,
+            workers: u32::try_from(busy)
+                .unwrap_or(u32::MAX)
+                .min(self.workers_max()),
+            gangs: self.gangs,
+            waiting,
+            covered: self.covered,
+            unfit: self.unfit,
+        }
+    }
+
+    fn is_busy_enough(&self, worker: &Imagined) -> bool {
+        let at = |units: &[Option<u64>]| {
+            self.cpus
+                .and_then(|slot| units.get(slot).copied())
+                .flatten()
+        };
+        match (at(&self.empty), at(&worker.free)) {
+            (Some(total), Some(free)) if total > 0 => {
+                #[expect(clippy::cast_precision_loss, reason = "a share; small numbers")]
+                let share = (total - free) as f64 / total as f64;
+                share >= f64::from(self.query.kind.min_utilization)
+            }
+            _ => true,
+        }
+    }
+}
+
+fn fitting(variant: &VariantDemand, free: &[Option<u64>], empty: &[Option<u64>]) -> u64 {
+    let mut fit = UNLIMITED;
+    for demand in &variant.demands {
+        let slot = demand.resource.0 as usize;
+        let have = free.get(slot).copied().unwrap_or(Some(0));
+        fit = fit.min(match (demand.units, have) {
+            (Some(units), Some(have)) => have / units.max(1),
+            (Some(_), None) => UNLIMITED,
+            // The whole pool: one task, if nothing of it is taken.
+            (None, have) => {
+                u64::from(have != Some(0) && have == empty.get(slot).copied().flatten())
+            }
+        });
+    }
+    fit
+}
+
+fn take(free: &mut [Option<u64>], variant: &VariantDemand, empty: &[Option<u64>], count: u64) {
+    if count == 0 {
+        return;
+    }
+    for demand in &variant.demands {
+        let slot = demand.resource.0 as usize;
+        let total = empty.get(slot).copied().flatten().unwrap_or(0);
+        if let Some(Some(units)) = free.get_mut(slot) {
+            let each = demand.units.unwrap_or(total);
+            *units = units.saturating_sub(each.saturating_mul(count));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::request::{RequestVariants, ResourceRequest};
+
+    fn query(cpus: Option<u64>, coming: &[u32], workers_max: u32) -> QueueQuery {
+        QueueQuery {
+            queue: QueueId(1),
+            kind: WorkerKind {
+                resources: cpus
+                    .map(|n| ("cpus".into(), n * 10_000))
+                    .into_iter()
+                    .collect(),
+                others_plentiful: true,
+                time_limit: Duration::from_secs(3_600),
+                min_utilization: 0.0,
+            },
+            coming: coming.to_vec(),
+            workers_max,
+            nodes_max: 4,
+        }
+    }
+
+    /// `tasks` as (cpus, nodes, time request in seconds, count).
+    fn ask(tasks: &[(u32, u32, u64, u64)], queries: &[QueueQuery]) -> Vec<QueueDemand> {
+        let mut classes = Classes::default();
+        let mut waiting = Vec::new();
+        for (cpus, n_nodes, secs, count) in tasks {
+            let mut request = ResourceRequest::cpus(*cpus);
+            request.min_time = Duration::from_secs(*secs);
+            if *n_nodes > 0 {
+                request.entries.clear();
+                request.n_nodes = *n_nodes;
+            }
+            let variants = RequestVariants::new(vec![request]).expect("valid");
+            waiting.push((classes.intern(&variants), *count));
+        }
+        demand(&waiting, &classes, queries)
+    }
+
+    fn workers(tasks: &[(u32, u32, u64, u64)], query: QueueQuery) -> u32 {
+        ask(tasks, &[query])[0].workers
+    }
+
+    #[test]
+    fn counts_workers_that_would_be_used() {
+        assert_eq!(workers(&[(1, 0, 0, 10)], query(Some(4), &[], 100)), 3);
+        assert_eq!(workers(&[(1, 0, 0, 10)], query(Some(4), &[2], 100)), 1);
+        assert_eq!(workers(&[(1, 0, 0, 10)], query(Some(4), &[3], 100)), 0);
+        assert_eq!(workers(&[(1, 0, 0, 10)], query(Some(4), &[], 2)), 2);
+        assert_eq!(
+            workers(&[(3, 0, 0, 2), (1, 0, 0, 2)], query(Some(4), &[], 9)),
+            2
+        );
+        assert_eq!(workers(&[], query(Some(4), &[], 9)), 0);
+    }
+
+    #[test]
+    fn one_worker_of_an_unknown_kind_is_enough() {
+        assert_eq!(workers(&[(1, 0, 0, 1_000_000)], query(None, &[], 100)), 1);
+        assert_eq!(workers(&[(1, 0, 0, 1_000_000)], query(None, &[1], 100)), 0);
+    }
+
+    #[test]
+    fn tasks_that_do_not_fit_ask_for_nothing_and_say_why() {
+        let asked = |task| ask(&[task], &[query(Some(4), &[], 9)]).remove(0);
+        assert_eq!(
+            asked((5, 0, 0, 1)).unfit,
+            Some(Unfit::Resource("cpus".into()))
+        );
+        let long = asked((1, 0, 7_200, 1));
+        assert_eq!(long.unfit, Some(Unfit::Time(Duration::from_secs(7_200))));
+        assert_eq!((long.workers, long.waiting), (0, 1));
+        assert_eq!(asked((0, 5, 0, 1)).unfit, Some(Unfit::Nodes(5)));
+    }
+
+    #[test]
+    fn gangs_ask_for_whole_allocations_unless_one_is_coming() {
+        let asked = |coming: &[u32]| ask(&[(0, 3, 0, 2)], &[query(Some(4), coming, 9)]).remove(0);
+        assert_eq!(asked(&[]).gangs, [3, 3]);
+        assert_eq!(asked(&[3, 1]).gangs, [3]);
+        assert!(asked(&[3, 3]).gangs.is_empty());
+    }
+
+    #[test]
+    fn no_task_is_counted_for_two_queues() {
+        let answers = ask(
+            &[(1, 0, 0, 6)],
+            &[query(Some(4), &[], 1), query(Some(4), &[], 9)],
+        );
+        assert_eq!((answers[0].workers, answers[1].workers), (1, 1));
+    }
+
+    #[test]
+    fn workers_that_would_idle_too_much_are_not_asked_for() {
+        let mut query = query(Some(4), &[], 9);
+        query.kind.min_utilization = 0.5;
+        let answer = ask(&[(1, 0, 0, 5)], &[query]).remove(0);
+        assert_eq!(
+            (answer.workers, answer.unfit),
+            (1, Some(Unfit::Utilization))
+        );
+    }
+}
