@@ -114,7 +114,18 @@ impl Detector {
     pub fn cpus(&self, one_per_core: bool) -> ResourceKind {
         let mut groups = cpus::usable(self, one_per_core);
         if let Some(quota) = cgroup::cpu_quota(self) {
-            cpus::limit(&mut groups, quota);
+            cpus::limit(&mut groups, quota, "control group");
+        }
+        // Batch systems that set no affinity still tell our share of the node.
+        for name in ["SLURM_CPUS_ON_NODE", "NCPUS"] {
+            // `NCPUS` means something only inside PBS.
+            if name == "NCPUS" && self.text_variable("PBS_JOBID").is_none() {
+                continue;
+            }
+            let share = self.text_variable(name);
+            if let Some(share) = share.and_then(|text| text.parse().ok()).filter(|n| *n > 0) {
+                cpus::limit(&mut groups, share, "batch system");
+            }
         }
         let names = |group: &Vec<u32>| {
             group

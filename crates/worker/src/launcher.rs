@@ -449,11 +449,48 @@ const TASK_VARIABLES: [&str; 9] = [
     "HQ_TASK_DIR",
 ];
 
-/// The worker's environment without what belongs to a task around it.
+/// Beginnings of variables by which batch systems and process managers describe the job step in which the
+/// worker runs. A task that inherits them is taken for a part of that step: `srun` repeats its options,
+/// `mpirun` uses its nodes, and an MPI library waits for peers that do not exist.
+const STEP_PREFIXES: [&str; 9] = [
+    "SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "HYDRA_", "PBS_",
+];
+
+/// Those of them that name the surrounding job and mislead nobody.
+const STEP_NAMES_KEPT: [&str; 8] = [
+    "SLURM_CONF",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_ACCOUNT",
+    "SLURM_JOB_PARTITION",
+    "SLURM_SUBMIT_DIR",
+    "PBS_JOBID",
+    "PBS_O_WORKDIR",
+];
+
+/// Set in the worker's environment, it lets tasks inherit everything.
+const KEEP_STEP: &str = "HQ_KEEP_BATCH_ENV";
+
+/// Settings of users that begin alike.
+fn is_user_setting(name: &str) -> bool {
+    name.starts_with("OMPI_MCA_") && !name.starts_with("OMPI_MCA_ess")
+}
+
+fn is_of_step(name: &str) -> bool {
+    STEP_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        && !STEP_NAMES_KEPT.contains(&name)
+        && !is_user_setting(name)
+}
+
+/// The worker's environment without what belongs to a task, or to a job step, around it.
 fn inherited() -> EnvBlock {
+    let keeps_step = std::env::var_os(KEEP_STEP).is_some_and(|value| value == "1");
     let is_of_task = |name: &std::ffi::OsStr| {
-        name.to_str()
-            .is_some_and(|name| TASK_VARIABLES.contains(&name) || name.starts_with("HQ_RESOURCE_"))
+        name.to_str().is_some_and(|name| {
+            TASK_VARIABLES.contains(&name)
+                || name.starts_with("HQ_RESOURCE_")
+                || (!keeps_step && is_of_step(name))
+        })
     };
     if !std::env::vars_os().any(|(name, _)| is_of_task(&name)) {
         return EnvBlock::capture();

@@ -13,6 +13,7 @@ use crate::output::view::worker_state;
 use crate::parse::selector::Selector;
 
 mod deploy;
+mod lifetime;
 pub(super) mod start;
 
 pub(super) use deploy::deploy_ssh;

@@ -37,7 +37,7 @@ pub(super) fn usable(detector: &Detector, one_per_core: bool) -> Vec<Vec<u32>> {
 }
 
 /// Keeps only so many cpus, the first ones of the first groups.
-pub(super) fn limit(groups: &mut Vec<Vec<u32>>, count: u32) {
+pub(super) fn limit(groups: &mut Vec<Vec<u32>>, count: u32, who: &str) {
     let mut left = count.max(1);
     let before: usize = groups.iter().map(Vec::len).sum();
     keep(groups, |_| {
@@ -47,7 +47,7 @@ pub(super) fn limit(groups: &mut Vec<Vec<u32>>, count: u32) {
     });
     let after: usize = groups.iter().map(Vec::len).sum();
     if after < before {
-        tracing::info!("Control group limits this process to {after} of {before} cpus");
+        tracing::info!("The {who} limits this process to {after} of {before} cpus");
     }
 }
 

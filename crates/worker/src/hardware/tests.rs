@@ -242,3 +242,16 @@ fn cpu_lists_of_the_kernel_are_read_and_nonsense_is_not() {
         assert!(parse_cpu_list(nonsense).is_empty(), "{nonsense:?}");
     }
 }
+
+#[test]
+fn the_share_of_a_batch_job_limits_cpus() {
+    let cpus = |machine: Machine| machine.detector().cpus(false).total().to_string();
+    let two = Machine::new(TWO_SOCKETS).with("SLURM_CPUS_ON_NODE", "2");
+    assert_eq!(cpus(two), "2");
+    let pbs = Machine::new(TWO_SOCKETS).with("NCPUS", "3");
+    assert_eq!(cpus(pbs.with("PBS_JOBID", "1.host")), "3");
+    // Without a batch job the variable is somebody else's.
+    assert_eq!(cpus(Machine::new(TWO_SOCKETS).with("NCPUS", "3")), "8");
+    let odd = Machine::new(TWO_SOCKETS).with("SLURM_CPUS_ON_NODE", "many");
+    assert_eq!(cpus(odd), "8");
+}

@@ -225,3 +225,26 @@ fn affinity_needs_numbered_cpus() {
     assert_eq!(&*none, "Pinning failed, no CPU ids allocated for task");
     assert!(affinity(&["a"]).is_err());
 }
+
+#[test]
+fn variables_of_a_job_step_are_not_for_tasks() {
+    for name in [
+        "SLURM_NTASKS",
+        "SLURM_JOBID",
+        "PMI_RANK",
+        "PMIX_RANK",
+        "PBS_ENVIRONMENT",
+    ] {
+        assert!(is_of_step(name), "{name}");
+    }
+    for name in [
+        "SLURM_JOB_ID",
+        "SLURM_CONF",
+        "PBS_JOBID",
+        "OMPI_MCA_btl",
+        "PATH",
+        "SLURMX",
+    ] {
+        assert!(!is_of_step(name), "{name}");
+    }
+}

@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::lifetime;
 use crate::args::worker::{DetectResources, HwdetectArgs, ManagerArg, OnServerLostArg, StartArgs};
 use crate::client::access_error;
 use crate::command::Context;
@@ -95,11 +96,12 @@ async fn work(
         work_dir: work_dir.path().to_string_lossy().into(),
         heartbeat: args.heartbeat.unwrap_or(HEARTBEAT),
         idle_timeout: args.idle_timeout,
-        time_limit: args.time_limit.or_else(|| {
+        time_limit: lifetime::of_worker(
+            args.time_limit,
             allocation
                 .as_ref()
-                .and_then(|allocation| allocation.time_limit)
-        }),
+                .and_then(|allocation| allocation.time_limit),
+        ),
         overview_interval: args
             .overview_interval
             .filter(|interval| !interval.is_zero()),
@@ -278,18 +280,20 @@ fn allocation(manager: ManagerArg) -> CliResult<Option<Allocation>> {
     let in_pbs = |id: Option<String>| {
         let id = id.ok_or_else(|| CliError::new("PBS_ENVIRONMENT is set, but PBS_JOBID is not"))?;
         tracing::info!("PBS environment detected");
+        let time_limit = lifetime::left_in_pbs(&id);
         Ok(Some(Allocation {
             manager: BatchSystem::Pbs,
             id: id.into(),
-            time_limit: None,
+            time_limit,
         }))
     };
     let in_slurm = |id: String| {
         tracing::info!("SLURM environment detected");
+        let time_limit = lifetime::left_in_slurm(&id);
         Some(Allocation {
             manager: BatchSystem::Slurm,
             id: id.into(),
-            time_limit: None,
+            time_limit,
         })
     };
     match manager {
