@@ -84,6 +84,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// After the first thing that happened, wait for what comes with it.
 const SETTLE: Duration = Duration::from_millis(200);
 
+/// A worker with the units it offers, by name.
+type Stray = (WorkerId, BTreeMap<Box<str>, u64>);
+
 /// All queues of a server.
 #[derive(Clone, Debug)]
 pub struct AutoallocState {
@@ -94,7 +97,7 @@ pub struct AutoallocState {
     dirty_since: Option<Time>,
     last_try: Option<Time>,
     asked_at: Option<Time>,
-    strays: BTreeMap<Box<str>, Vec<(WorkerId, BTreeMap<Box<str>, u64>)>>,
+    strays: BTreeMap<Box<str>, Vec<Stray>>,
 }
 
 impl AutoallocState {

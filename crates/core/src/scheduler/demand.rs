@@ -119,7 +119,7 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(query: &'a QueueQuery, classes: &'a Classes) -> Self {
-        let offer = |name: &Box<str>| match query.kind.resources.get(name) {
+        let offer = |name: &str| match query.kind.resources.get(name) {
             Some(units) => Some(*units),
             None if query.kind.others_plentiful => None,
             None => Some(0),
@@ -128,7 +128,7 @@ impl<'a> Plan<'a> {
             query,
             classes,
             cpus: classes.names.iter().position(|name| &**name == "cpus"),
-            empty: classes.names.iter().map(offer).collect(),
+            empty: classes.names.iter().map(|name| offer(name)).collect(),
             coming: query.coming.clone(),
             workers: Vec::new(),
             gangs: Vec::new(),
