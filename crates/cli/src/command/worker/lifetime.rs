@@ -22,7 +22,10 @@ const ANSWER_MAX: u64 = 1 << 20;
 
 /// Lifetime of a worker that was given `limit`, in an allocation that has `left`.
 pub(super) fn of_worker(limit: Option<Duration>, left: Option<Duration>) -> Option<Duration> {
-    let of_allocation = left.map(|left| left - MARGIN_MAX.min(left / MARGIN_PART));
+    let of_allocation = left.map(|left| {
+        let left = left - MARGIN_MAX.min(left / MARGIN_PART);
+        Duration::from_secs(left.as_secs())
+    });
     match (limit, of_allocation) {
         (Some(limit), Some(left)) => Some(limit.min(left)),
         (limit, left) => limit.or(left),
