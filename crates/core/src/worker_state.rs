@@ -26,6 +26,7 @@ mod backlog;
 mod effect;
 mod ending;
 mod input;
+mod lanes;
 mod outbox;
 mod running;
 mod schedule;
@@ -91,6 +92,8 @@ struct KnownTemplate {
     work: Arc<WorkTemplate>,
     /// One per variant; `None` = this worker can never serve it.
     requests: Vec<Option<PoolRequest>>,
+    /// How long its tasks take; a moving average.
+    run: Option<Duration>,
 }
 
 /// The whole state of a worker.
@@ -181,6 +184,7 @@ impl WorkerState {
                 idle,
                 self.life_end,
                 self.check_due(),
+                self.withdrawal_due(),
             ],
             Mode::Draining(_) => [
                 report,
@@ -188,9 +192,10 @@ impl WorkerState {
                 None,
                 self.life_end,
                 None,
+                self.withdrawal_due(),
             ],
-            Mode::Stopping { deadline, .. } => [report, Some(deadline), None, None, None],
-            Mode::Exited => [None; 5],
+            Mode::Stopping { deadline, .. } => [report, Some(deadline), None, None, None, None],
+            Mode::Exited => [None; 6],
         };
         deadlines.into_iter().flatten().min()
     }
@@ -239,8 +244,14 @@ impl WorkerState {
             let requests = requests
                 .map(|request| self.pools.compile(request))
                 .collect();
-            self.templates
-                .insert(work.id, KnownTemplate { work, requests });
+            self.templates.insert(
+                work.id,
+                KnownTemplate {
+                    work,
+                    requests,
+                    run: None,
+                },
+            );
         }
     }
 
@@ -375,9 +386,10 @@ impl WorkerState {
                 usage,
                 message,
             } => {
-                let Some(task) = self.take_ended(token) else {
+                let Some(task) = self.take_ended(now, token) else {
                     return;
                 };
+                self.note_run(&task, run);
                 let outcome = match task.phase {
                     Phase::Starting | Phase::Running { .. } => Some(outcome_of(status, message)),
                     Phase::Ending(EndCause::Killed) => Some(Outcome::Killed),
@@ -415,7 +427,7 @@ impl WorkerState {
     }
 
     fn on_launch_failed(&mut self, now: Time, token: LaunchToken, failure: LaunchFailure) {
-        let Some(task) = self.take_ended(token) else {
+        let Some(task) = self.take_ended(now, token) else {
             return;
         };
         let outcome = match (task.phase, failure) {
@@ -432,14 +444,16 @@ impl WorkerState {
             .push_ended(Ended::unstarted(task.key, outcome, now));
     }
 
-    /// Takes an instance out and frees what it held.
-    fn take_ended(&mut self, token: LaunchToken) -> Option<RunningTask> {
-        let task = self.running.remove(token);
-        match &task {
-            Some(task) => self.pools.release(&task.grant),
-            None => self.ignored.launcher += 1,
+    /// Takes an instance out and frees what it held, unless others wait for just that.
+    fn take_ended(&mut self, now: Time, token: LaunchToken) -> Option<RunningTask> {
+        let Some(task) = self.running.remove(token) else {
+            self.ignored.launcher += 1;
+            return None;
+        };
+        if let Some(grant) = self.running.leave_lane(&task, now) {
+            self.pools.release(&grant);
         }
-        task
+        Some(task)
     }
 }
 

@@ -46,11 +46,16 @@ impl EventQueue {
 
     /// Adds an event that may wait for company.
     pub(crate) fn push_lazily(&self, event: Event) {
+        self.extend_lazily(std::iter::once(event));
+    }
+
+    /// Adds events that may wait for company.
+    pub(crate) fn extend_lazily(&self, events: impl Iterator<Item = Event>) {
         if self.delay.is_zero() {
-            return self.push(event);
+            return self.extend(events);
         }
         let mut queue = self.lock();
-        queue.events.push(event);
+        queue.events.extend(events);
         let arm = !queue.signalled && !queue.timer_armed;
         queue.timer_armed |= arm;
         drop(queue);

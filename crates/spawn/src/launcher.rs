@@ -10,6 +10,7 @@ use crate::child::KernelRlimit;
 use crate::error::LauncherError;
 use crate::event::{Event, Token};
 use crate::event_queue::EventQueue;
+use crate::lanes::Lane;
 use crate::live::Termination;
 use crate::plan::SpawnPlan;
 use crate::pool::{Pool, Threads};
@@ -218,7 +219,9 @@ impl Launcher {
             spawners: Vec::new(),
             reaper: None,
         };
-        let reaper = reaper::start(&launcher.watch).map_err(os("start the reaper thread"))?;
+        let pool = Arc::clone(&launcher.pool);
+        let reaper = reaper::start(&launcher.watch, move |ended| pool.finish(ended, false))
+            .map_err(os("start the reaper thread"))?;
         launcher.reaper = Some(reaper);
         launcher.spawners = launcher
             .pool
@@ -237,12 +240,31 @@ impl Launcher {
     ///
     /// `token` must not be in use. The first event about it is `Started` or `Failed`.
     pub fn spawn(&self, token: Token, plan: SpawnPlan) {
-        self.pool.push(std::iter::once((token, plan)));
+        self.pool.push(std::iter::once((None, token, plan)));
     }
 
     /// Queues many children with one lock.
     pub fn spawn_batch(&self, plans: impl IntoIterator<Item = (Token, SpawnPlan)>) {
-        self.pool.push(plans.into_iter());
+        let plans = plans.into_iter();
+        self.pool
+            .push(plans.map(|(token, plan)| (None, token, plan)));
+    }
+
+    /// Queues children in lanes with one lock. Of one lane at most one child lives at a time, in the order of the
+    /// calls; the thread that sees it end creates the next one. While more wait in its lane, the end of a child may
+    /// be reported as late as [`LauncherConfig::event_delay`] allows.
+    ///
+    /// This is the fastest way to run many short children: nobody has to be woken between two of them.
+    pub fn spawn_in_lanes(&self, plans: impl IntoIterator<Item = (Lane, Token, SpawnPlan)>) {
+        let plans = plans.into_iter();
+        self.pool
+            .push(plans.map(|(lane, token, plan)| (Some(lane), token, plan)));
+    }
+
+    /// Cancels a child that waits behind another one in its lane; it fails as cancelled. Does nothing to a child
+    /// whose turn has come: unlike [`Launcher::terminate`], it never ends anything that has begun.
+    pub fn withdraw(&self, token: Token) {
+        self.pool.withdraw(token);
     }
 
     /// Ends a child. Unknown tokens are ignored; a queued one fails as cancelled.

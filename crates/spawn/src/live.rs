@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::event::{MonotonicNs, Token};
+use crate::lanes::Lane;
 use crate::sys;
 
 /// How to end a child: a signal, some time, then SIGKILL.
@@ -63,6 +64,8 @@ pub(crate) struct Running {
     /// Whether it leads a session and process group of its own.
     pub(crate) leader: bool,
     pub(crate) marker: Option<Vec<u8>>,
+    /// What waits for its end.
+    pub(crate) lane: Option<Lane>,
 }
 
 impl Running {
@@ -355,6 +358,7 @@ mod tests {
             started: MonotonicNs(0),
             leader: true,
             marker: None,
+            lane: None,
         }
     }
 }

@@ -140,11 +140,16 @@ impl Orphans {
 
     /// How long the next look at the orphans may wait.
     pub(crate) fn pause(&self) -> Duration {
-        if self.ended.is_empty() || self.adopted.is_empty() {
-            IDLE_PAUSE
-        } else {
+        if self.follows_up() {
             FOLLOW_UP_PAUSE
+        } else {
+            IDLE_PAUSE
         }
+    }
+
+    /// Whether orphans of ended tasks are looked for.
+    pub(crate) fn follows_up(&self) -> bool {
+        !self.ended.is_empty() && !self.adopted.is_empty()
     }
 
     fn list(&mut self) {

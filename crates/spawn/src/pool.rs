@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use crate::backend::Backend;
 use crate::error::SpawnError;
 use crate::event::{Event, Token};
+use crate::lanes::{Lane, Lanes};
 use crate::live::{InFlight, Key, Running, Termination};
 use crate::plan::SpawnPlan;
 use crate::prepare::Common;
@@ -34,6 +36,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 pub(crate) struct Job {
     pub(crate) token: Token,
     pub(crate) plan: SpawnPlan,
+    /// What it waits behind.
+    pub(crate) lane: Option<Lane>,
     /// When it first met a transient failure, and how many there were.
     pub(crate) trouble: Option<(Instant, u32)>,
 }
@@ -43,6 +47,10 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// Requests that wait before they are tried again.
     delayed: Vec<(Instant, Job)>,
+    /// Requests behind others.
+    lanes: Lanes,
+    /// Threads that wait for the end of a child of theirs and may be called away.
+    minders: Vec<Arc<Minder>>,
     /// Nothing starts before this time: the machine is short of something.
     paused_until: Option<Instant>,
     /// Successive transient failures.
@@ -55,6 +63,50 @@ struct Queue {
     /// Borrowed threads at work; see [`Threads::Borrowed`].
     borrowed: usize,
     stop: bool,
+}
+
+/// How a thread that waits for the end of its last child is called away.
+#[derive(Debug)]
+pub(crate) struct Minder(OwnedFd);
+
+impl Minder {
+    pub(crate) fn new() -> io::Result<Self> {
+        sys::eventfd().map(Self)
+    }
+
+    /// Waits for the end of a child, by the number of its pidfd, or until called. Answers whether the child ended.
+    pub(crate) fn wait(&self, pidfd: RawFd) -> bool {
+        let (ended, called) = sys::wait_either(pidfd, self.0.as_fd());
+        if called {
+            sys::consume_counter(self.0.as_fd());
+        }
+        ended
+    }
+
+    fn call(&self) {
+        sys::eventfd_signal(self.0.as_fd());
+    }
+}
+
+impl Queue {
+    /// Whatever waits in a lane comes to its turn.
+    fn leave(&mut self, lane: Lane) {
+        if let Some(job) = self.lanes.leave(lane) {
+            self.jobs.push_back(job);
+        }
+    }
+
+    /// Takes out a request that has no process yet. Answers with the lane that it held up, if any.
+    #[expect(clippy::option_option, reason = "not found, and found without a lane")]
+    fn remove(&mut self, token: Token) -> Option<Option<Lane>> {
+        if let Some(index) = self.jobs.iter().position(|job| job.token == token) {
+            return self.jobs.remove(index).map(|job| job.lane);
+        }
+        if let Some(index) = self.delayed.iter().position(|(_, job)| job.token == token) {
+            return Some(self.delayed.swap_remove(index).1.lane);
+        }
+        self.lanes.remove(token).map(|_| None)
+    }
 }
 
 /// Runs a closure on some other thread, soon.
@@ -77,6 +129,10 @@ pub(crate) enum Next {
     Job(Box<Job>, Key),
     /// Look for ended children.
     Poll,
+    /// There is nothing to create: wait for the end of the last child.
+    Mind,
+    /// There is something else to do: leave the last child to the reaper.
+    HandOver,
     Stop,
 }
 
@@ -150,19 +206,34 @@ impl Pool {
     }
 
     /// Queues requests.
-    pub(crate) fn push(self: &Arc<Self>, requests: impl Iterator<Item = (Token, SpawnPlan)>) {
+    pub(crate) fn push(
+        self: &Arc<Self>,
+        requests: impl Iterator<Item = (Option<Lane>, Token, SpawnPlan)>,
+    ) {
         // Collected first: the iterator is the caller's code and must not run under the lock.
-        let mut new: VecDeque<_> = requests
-            .map(|(token, plan)| Job {
+        let new: Vec<_> = requests
+            .map(|(lane, token, plan)| Job {
                 token,
                 plan,
+                lane,
                 trouble: None,
             })
             .collect();
-        let wanted = new.len();
         let mut queue = self.lock();
-        queue.jobs.append(&mut new);
+        for job in new {
+            if let Some(job) = queue.lanes.enter(job) {
+                queue.jobs.push_back(job);
+            }
+        }
+        self.call_threads(queue);
+    }
+
+    /// Sees to it that somebody works on what is queued: idle threads first, then such as only wait for a child.
+    fn call_threads(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
+        let wanted = queue.jobs.len();
         let waking = wanted.min(queue.idle);
+        let keep = queue.minders.len().saturating_sub(wanted - waking);
+        let called = queue.minders.split_off(keep);
         let borrowing = match self.source {
             Threads::Dedicated => 0,
             Threads::Borrowed(_) => (wanted - waking).min(self.threads - queue.borrowed),
@@ -172,9 +243,66 @@ impl Pool {
         for _ in 0..waking {
             self.work.notify_one();
         }
+        for minder in called {
+            minder.call();
+        }
         for _ in 0..borrowing {
             self.borrow_thread();
         }
+    }
+
+    /// Reaps and reports children that have ended and were taken out of the table; what waited behind them is
+    /// queued. `alone`: the caller asks for the next request itself, nobody needs to be woken for it.
+    pub(crate) fn finish(self: &Arc<Self>, ended: &mut Vec<Running>, alone: bool) {
+        let lanes: Vec<_> = ended.iter().filter_map(|child| child.lane).collect();
+        // The consumer may sleep a little while there is more to do.
+        let lazily = lanes.len() == ended.len() && {
+            let queue = self.lock();
+            lanes.iter().all(|lane| queue.lanes.has_next(*lane))
+        };
+        self.watch.finish(ended, lazily);
+        if lanes.is_empty() {
+            return;
+        }
+        let mut queue = self.lock();
+        for lane in lanes {
+            queue.leave(lane);
+        }
+        if !alone {
+            self.call_threads(queue);
+        }
+    }
+
+    /// A request of this lane has come to nothing.
+    pub(crate) fn leave(self: &Arc<Self>, lane: Option<Lane>) {
+        if let Some(lane) = lane {
+            let mut queue = self.lock();
+            queue.leave(lane);
+            self.call_threads(queue);
+        }
+    }
+
+    /// Takes out a request that waits behind another one; does nothing to any other.
+    pub(crate) fn withdraw(&self, token: Token) {
+        let removed = self.lock().lanes.remove(token);
+        if removed.is_some() {
+            self.watch.events.push(cancelled(token));
+        }
+    }
+
+    /// What a thread that waits for its last child is called away by. A borrowed thread never waits for one.
+    pub(crate) fn minder(&self) -> Option<Arc<Minder>> {
+        match self.source {
+            Threads::Dedicated => Minder::new().ok().map(Arc::new),
+            Threads::Borrowed(_) => None,
+        }
+    }
+
+    /// The thread does not wait for its child any more.
+    pub(crate) fn stop_minding(&self, minder: &Arc<Minder>) {
+        self.lock()
+            .minders
+            .retain(|other| !Arc::ptr_eq(other, minder));
     }
 
     fn borrow_thread(self: &Arc<Self>) {
@@ -195,13 +323,9 @@ impl Pool {
     }
 
     /// Ends a request or child.
-    pub(crate) fn terminate(&self, token: Token, how: Termination) {
+    pub(crate) fn terminate(self: &Arc<Self>, token: Token, how: Termination) {
         let mut queue = self.lock();
-        if let Some(index) = queue.jobs.iter().position(|job| job.token == token) {
-            queue.jobs.remove(index);
-        } else if let Some(index) = queue.delayed.iter().position(|(_, job)| job.token == token) {
-            queue.delayed.swap_remove(index);
-        } else {
+        let Some(lane) = queue.remove(token) else {
             // Between the queue and the table there is no gap: both locks are held.
             let mut table = self.watch.table();
             drop(queue);
@@ -212,48 +336,67 @@ impl Pool {
             drop(table);
             self.watch.wake_reaper();
             return;
-        }
+        };
         drop(queue);
         self.watch.events.push(cancelled(token));
+        self.leave(lane);
     }
 
     /// Cancels all requests and kills all children.
     pub(crate) fn kill_all(&self) {
         let mut queue = self.lock();
-        let jobs = std::mem::take(&mut queue.jobs);
+        let waiting = queue.lanes.drain();
         let delayed = std::mem::take(&mut queue.delayed);
+        let mut jobs: Vec<_> = delayed.into_iter().map(|(_, job)| job).collect();
+        jobs.extend(std::mem::take(&mut queue.jobs));
+        for lane in jobs.iter().filter_map(|job| job.lane) {
+            queue.lanes.leave(lane);
+        }
+        jobs.extend(waiting);
         self.watch.table().terminate_all(Instant::now());
         drop(queue);
-        let delayed = delayed.into_iter().map(|(_, job)| job);
-        self.watch.events.extend(
-            jobs.into_iter()
-                .chain(delayed)
-                .map(|job| cancelled(job.token)),
-        );
+        let jobs = jobs.into_iter();
+        self.watch
+            .events
+            .extend(jobs.map(|job| cancelled(job.token)));
         self.watch.wake_reaper();
     }
 
     /// Has the threads end as soon as nothing is queued.
     pub(crate) fn stop(&self) {
-        self.lock().stop = true;
+        let mut queue = self.lock();
+        queue.stop = true;
+        let minders = std::mem::take(&mut queue.minders);
+        drop(queue);
         self.work.notify_all();
+        for minder in minders {
+            minder.call();
+        }
     }
 
     /// Number of requests that have no process yet.
     pub(crate) fn queued(&self) -> usize {
         let queue = self.lock();
-        queue.jobs.len() + queue.delayed.len()
+        queue.jobs.len() + queue.delayed.len() + queue.lanes.len()
     }
 
-    /// Waits for the next thing to do, at most `patience`.
+    /// Waits for the next thing to do, at most `patience`. With `minder` the thread has a child to wait for.
     pub(crate) fn next(
         &self,
         outcome: Outcome,
         patience: Option<Duration>,
         in_flight: &Arc<InFlight>,
+        minder: Option<&Arc<Minder>>,
     ) -> Next {
         let mut queue = self.lock();
         self.account(&mut queue, outcome);
+        if let Some(minder) = minder {
+            if queue.stop || !queue.jobs.is_empty() || !queue.delayed.is_empty() {
+                return Next::HandOver;
+            }
+            queue.minders.push(Arc::clone(minder));
+            return Next::Mind;
+        }
         let poll_at = patience.map(|patience| Instant::now() + patience);
         loop {
             let resume_at = self.release_delayed(&mut queue);

@@ -75,8 +75,8 @@ impl Watch {
         self.epoll.add(pidfd.as_fd(), key.0, true)
     }
 
-    /// Body of the reaper thread.
-    pub(crate) fn run(&self) {
+    /// Body of the reaper thread. `finish` is handed children that have ended.
+    pub(crate) fn run(&self, finish: impl Fn(&mut Vec<Running>)) {
         signal::block_all();
         let mut ready = Vec::new();
         let mut ended = Vec::new();
@@ -98,7 +98,7 @@ impl Watch {
             }
             drop(table);
             if !ended.is_empty() {
-                self.finish(&mut ended);
+                finish(&mut ended);
             }
             if ready.contains(&TIMER) {
                 self.events.on_timer();
@@ -116,11 +116,19 @@ impl Watch {
         }
     }
 
-    /// Reaps children that have ended and reports them. They have been taken out of the table.
-    pub(crate) fn finish(&self, ended: &mut Vec<Running>) {
+    /// Reaps children that have ended and reports them. They have been taken out of the table. `lazily`: nobody
+    /// waits for the news.
+    pub(crate) fn finish(&self, ended: &mut Vec<Running>, lazily: bool) {
         let at = sys::monotonic_now();
         let any_running = self.adopting && !self.table().is_empty();
-        let leaked = self.orphans().on_ended(ended, any_running, || self.tasks());
+        let mut orphans = self.orphans();
+        let leaked = orphans.on_ended(ended, any_running, || self.tasks());
+        let follow_up = orphans.follows_up();
+        drop(orphans);
+        if follow_up {
+            // It may sleep longer than the look-out for late ones allows.
+            self.wake_reaper();
+        }
         let exits = ended.drain(..).map(|child| {
             let waited = self.reap(&child);
             let leaked = if self.adopting || !child.leader {
@@ -138,7 +146,11 @@ impl Watch {
             }
         });
         let exits: Vec<_> = exits.collect();
-        self.events.extend(exits.into_iter());
+        if lazily {
+            self.events.extend_lazily(exits.into_iter());
+        } else {
+            self.events.extend(exits.into_iter());
+        }
     }
 
     fn reap(&self, child: &Running) -> Waited {
@@ -213,10 +225,13 @@ impl Watch {
     }
 }
 
-/// Starts the reaper thread.
-pub(crate) fn start(watch: &Arc<Watch>) -> std::io::Result<std::thread::JoinHandle<()>> {
+/// Starts the reaper thread. `finish` is handed children that have ended.
+pub(crate) fn start(
+    watch: &Arc<Watch>,
+    finish: impl Fn(&mut Vec<Running>) + Send + 'static,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
     let watch = Arc::clone(watch);
     std::thread::Builder::new()
         .name("spawn-reaper".to_owned())
-        .spawn(move || watch.run())
+        .spawn(move || watch.run(finish))
 }

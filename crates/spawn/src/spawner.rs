@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::event::{Event, MonotonicNs};
 use crate::keeper;
 use crate::live::{InFlight, Key, Running};
 use crate::plan::SpawnPlan;
-use crate::pool::{self, Job, Next, Outcome, Pool};
+use crate::pool::{self, Job, Minder, Next, Outcome, Pool};
 use crate::prepare::{self, Scratch};
 use crate::resolve::Resolved;
 use crate::signal;
@@ -31,7 +31,7 @@ const LAST_CHILDREN_LIMIT: Duration = Duration::from_secs(5);
 
 /// One spawner thread.
 pub(crate) struct Spawner<'a> {
-    pool: &'a Pool,
+    pool: &'a Arc<Pool>,
     stack: ChildStack,
     scratch: Scratch,
     /// Children without pidfd, which only this thread can wait for.
@@ -40,10 +40,23 @@ pub(crate) struct Spawner<'a> {
     in_flight: Arc<InFlight>,
     /// Pidfds of children that failed before their program ran; see [`InFlight`] for why they are kept a while.
     failed: Vec<OwnedFd>,
+    /// The last child, if it is in a lane: this thread waits for its end unless there is something else to do.
+    minded: Option<Minded>,
+    /// How this thread is called away from it. `None`: it never waits for one.
+    minder: Option<Arc<Minder>>,
+    /// Ended children, as buffer.
+    ended: Vec<Running>,
+}
+
+/// A child that only this thread takes out of the table, so that its pidfd stays open until then.
+#[derive(Debug, Clone, Copy)]
+struct Minded {
+    key: Key,
+    pidfd: RawFd,
 }
 
 impl<'a> Spawner<'a> {
-    pub(crate) fn new(pool: &'a Pool, stack: ChildStack) -> Self {
+    pub(crate) fn new(pool: &'a Arc<Pool>, stack: ChildStack) -> Self {
         Self {
             pool,
             stack,
@@ -52,6 +65,9 @@ impl<'a> Spawner<'a> {
             poll: POLL_MIN,
             in_flight: Arc::default(),
             failed: Vec::new(),
+            minded: None,
+            minder: pool.minder(),
+            ended: Vec::new(),
         }
     }
 
@@ -61,7 +77,8 @@ impl<'a> Spawner<'a> {
         let mut outcome = Outcome::None;
         loop {
             let patience = (!self.own.is_empty()).then_some(self.poll);
-            match self.pool.next(outcome, patience, &self.in_flight) {
+            let minder = self.minder.as_ref().filter(|_| self.minded.is_some());
+            match self.pool.next(outcome, patience, &self.in_flight, minder) {
                 Next::Job(job, key) => {
                     outcome = self.launch(*job, key);
                     // Children must be noticed however long the queue is.
@@ -70,6 +87,16 @@ impl<'a> Spawner<'a> {
                 Next::Poll => {
                     outcome = Outcome::None;
                     self.reap_own();
+                }
+                Next::Mind => {
+                    outcome = Outcome::None;
+                    self.mind();
+                }
+                Next::HandOver => {
+                    outcome = Outcome::None;
+                    if let Some(minded) = self.minded.take() {
+                        self.have_watched(minded.key);
+                    }
                 }
                 Next::Stop => break,
             }
@@ -98,6 +125,7 @@ impl<'a> Spawner<'a> {
                 self.failed.clear();
                 if cancel {
                     self.pool.watch.events.push(pool::cancelled(job.token));
+                    self.pool.leave(job.lane);
                     return Outcome::Done;
                 }
                 if error.is_transient() {
@@ -116,6 +144,7 @@ impl<'a> Spawner<'a> {
                 }
                 let token = job.token;
                 self.pool.watch.events.push(Event::Failed { token, error });
+                self.pool.leave(job.lane);
                 Outcome::Done
             }
         }
@@ -134,6 +163,7 @@ impl<'a> Spawner<'a> {
         if pidfd.is_none() {
             self.own.insert(pid, key);
         }
+        let pidfd_number = pidfd.as_ref().map(AsRawFd::as_raw_fd);
         let child = Running {
             token: job.token,
             pid,
@@ -141,28 +171,55 @@ impl<'a> Spawner<'a> {
             started,
             leader: job.plan.new_session,
             marker: job.plan.marker,
+            lane: job.lane,
         };
         let mut table = watch.table();
         let kill = table.running(key, child);
         self.failed.clear();
+        if let Some(how) = kill {
+            if let Some((child, signal)) = table.terminate(job.token, how, Instant::now()) {
+                pool::signal_group(child, signal);
+            }
+            watch.wake_reaper();
+        }
+        drop(table);
+        match pidfd_number {
+            Some(pidfd) if job.lane.is_some() && self.minder.is_some() => {
+                self.minded = Some(Minded { key, pidfd });
+            }
+            Some(_) => self.have_watched(key),
+            None => {}
+        }
+    }
+
+    /// Leaves a child to the reaper.
+    fn have_watched(&mut self, key: Key) {
+        let watch = &self.pool.watch;
+        let mut table = watch.table();
         if let Some(child) = table.get(key)
             && let Some(pidfd) = &child.pidfd
             && let Err(error) = watch.watch(key, pidfd)
         {
             // Out of kernel memory or over the user's limit of watches: the child cannot be supervised.
-            tracing::error!(%error, pid, "cannot watch a child; ending it");
+            tracing::error!(%error, pid = child.pid, "cannot watch a child; ending it");
             let _ = sys::kill(child.target(), libc::SIGKILL);
-            let mut ended: Vec<_> = table.take(key).into_iter().collect();
+            self.ended.extend(table.take(key));
             drop(table);
-            watch.finish(&mut ended);
-            return;
+            self.pool.finish(&mut self.ended, false);
         }
-        if let Some(how) = kill {
-            if let Some((child, signal)) = table.terminate(job.token, how, Instant::now()) {
-                pool::signal_group(child, signal);
-            }
-            drop(table);
-            watch.wake_reaper();
+    }
+
+    /// Waits for the end of the last child, or until there is something else to do.
+    fn mind(&mut self) {
+        let (Some(minded), Some(minder)) = (self.minded, &self.minder) else {
+            return;
+        };
+        let has_ended = minder.wait(minded.pidfd);
+        self.pool.stop_minding(minder);
+        if has_ended {
+            self.minded = None;
+            self.ended.extend(self.pool.watch.table().take(minded.key));
+            self.pool.finish(&mut self.ended, true);
         }
     }
 
@@ -224,7 +281,6 @@ impl<'a> Spawner<'a> {
         if self.own.is_empty() {
             return;
         }
-        let mut ended = Vec::new();
         let flags = libc::WNOHANG | libc::WNOWAIT;
         while let Ok(Some(waited)) = sys::wait(WaitFor::OwnThread, flags) {
             let key = self.own.remove(&waited.pid);
@@ -233,8 +289,8 @@ impl<'a> Spawner<'a> {
                 let _ = sys::wait(WaitFor::Pid(waited.pid), libc::WNOHANG);
                 continue;
             };
-            ended.push(child);
-            self.pool.watch.finish(&mut ended);
+            self.ended.push(child);
+            self.pool.finish(&mut self.ended, false);
             self.poll = POLL_MIN;
         }
         self.poll = (self.poll * 2).min(POLL_MAX);

@@ -433,6 +433,25 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// Waits until at least one of two descriptors is readable; says which. The first is a plain number that the
+/// caller knows to be open. An error counts as both: the caller looks for itself.
+pub(crate) fn wait_either(first: RawFd, second: BorrowedFd<'_>) -> (bool, bool) {
+    let entry = |fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut polls = [entry(first), entry(second.as_raw_fd())];
+    loop {
+        // SAFETY: `polls` is two valid entries; a closed number would only be reported as such.
+        match check(unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) }) {
+            Ok(_) => return (polls[0].revents != 0, polls[1].revents != 0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return (true, true),
+        }
+    }
+}
+
 /// The raw number of a descriptor, for plans that only name it.
 pub(crate) fn raw(fd: &OwnedFd) -> RawFd {
     fd.as_raw_fd()

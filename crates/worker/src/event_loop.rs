@@ -368,6 +368,11 @@ where
         for effect in self.effects.drain(..) {
             match effect {
                 Effect::Launch(tasks) => self.launcher.launch(tasks, self.state.pools()),
+                Effect::Withdraw(tokens) => {
+                    for token in tokens {
+                        self.launcher.withdraw(token);
+                    }
+                }
                 Effect::Terminate(token) => self.launcher.terminate(token),
                 Effect::Report(report) => self.link.feed(&ToServer::from(&report)),
                 Effect::DropTemplate(id) => self.launcher.drop_template(id),

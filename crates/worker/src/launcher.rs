@@ -23,7 +23,7 @@ use hq_core::template::{PinMode, StdioSpec};
 use hq_core::time::Time;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{
-    CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnPlan, Stdio,
+    CpuSet, EnvBlock, Event, Lane, Launcher, LauncherConfig, LauncherError, SpawnPlan, Stdio,
     Termination, Token,
 };
 use tokio::sync::{Notify, mpsc};
@@ -125,7 +125,7 @@ impl TaskLauncher {
             match self.prepare(&task, pools) {
                 Ok((plan, running)) => {
                     self.running.insert(token, running);
-                    plans.push((Token(token.0), plan));
+                    plans.push((Lane(task.lane.0), Token(token.0), plan));
                 }
                 Err(text) => {
                     let failure = LaunchFailure::Permanent(text);
@@ -133,10 +133,15 @@ impl TaskLauncher {
                 }
             }
         }
-        self.engine.spawn_batch(plans);
+        self.engine.spawn_in_lanes(plans);
         if !self.failed.is_empty() {
             self.wake.notify_one();
         }
+    }
+
+    /// Fails a launch as cancelled if its turn in the lane has not come.
+    pub(crate) fn withdraw(&self, token: LaunchToken) {
+        self.engine.withdraw(Token(token.0));
     }
 
     /// The task's own signal to its process group, SIGKILL to all that is left of it after its grace.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::input::{InstanceKey, WorkTemplate};
 use crate::id::{InstanceId, JobId};
+use crate::job::TemplateId;
 use crate::range::{IdArray, IndexSet};
 use crate::resource::pool::PoolRequest;
 use crate::template::Entries;
@@ -192,6 +193,12 @@ impl Backlog {
             .entries
             .first_key_value()
             .map(|(key, _)| *key)
+    }
+
+    /// Template of the first task of a class.
+    pub(super) fn head_template(&self, class: &Class) -> Option<TemplateId> {
+        let entries = &self.classes.get(class)?.entries;
+        entries.values().next().map(|entry| entry.what.template.id)
     }
 
     /// Takes the first task of a class.

@@ -15,6 +15,8 @@ use crate::template::Entries;
 pub enum Effect {
     /// Launch these, in this order. Each token gets exactly one `Failed` or `Exited` event in return.
     Launch(Vec<LaunchTask>),
+    /// Fail these as cancelled, unless their turn in the lane has come: those go on.
+    Withdraw(Vec<LaunchToken>),
     /// The template's signal to the process group, SIGKILL to all that is left of it after its grace.
     Terminate(LaunchToken),
     /// Tell the server.
@@ -30,6 +32,9 @@ pub enum Effect {
 pub struct LaunchTask {
     /// Name of the launch.
     pub token: LaunchToken,
+    /// Token of the first launch of its lane: launches of one lane share a grant and run one after the other,
+    /// in the order in which they were handed over.
+    pub lane: LaunchToken,
     /// What to launch.
     pub template: Arc<WorkTemplate>,
     /// Which task and instance.

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::tests::{Bench, JOB, assign, cpus, exited, launches, reports, work};
+use super::tests::{Bench, JOB, assign, cpus, exited_after, launches, reports, work};
 use super::*;
 use crate::id::InstanceId;
 use crate::range::IdArray;
 use crate::testing::worker_config;
 
 const CPUS: u32 = 4;
+
+/// So short that tasks are handed over ahead.
+const RUN: Duration = Duration::from_millis(4);
 
 /// The model of one instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +73,8 @@ struct Model {
     known: BTreeMap<InstanceKey, Known>,
     /// Launched and not ended, with whether the start was announced.
     live: Vec<(LaunchToken, InstanceKey, bool)>,
+    /// Lane of each launch.
+    lanes: BTreeMap<LaunchToken, LaunchToken>,
     seen_tokens: BTreeSet<LaunchToken>,
 }
 
@@ -79,17 +84,19 @@ impl Model {
             bench: Bench::with(&worker_config(CPUS), None),
             known: BTreeMap::new(),
             live: Vec::new(),
+            lanes: BTreeMap::new(),
             seen_tokens: BTreeSet::new(),
         }
     }
 
     fn free(&self) -> u32 {
-        let used: u32 = self
+        // Launches of one lane use the same CPUs one after the other.
+        let by_lane: BTreeMap<LaunchToken, u32> = self
             .live
             .iter()
-            .map(|(_, key, _)| self.known[key].cpus)
-            .sum();
-        CPUS - used
+            .map(|(token, key, _)| (self.lanes[token], self.known[key].cpus))
+            .collect();
+        CPUS - by_lane.values().sum::<u32>()
     }
 
     fn input(&mut self, input: Input) {
@@ -104,7 +111,17 @@ impl Model {
         for launch in launches(effects) {
             let known = self.known[&launch.key];
             assert_eq!(known.fate, Fate::Waiting, "{} is launched once", launch.key);
-            assert!(known.cpus <= self.free(), "never over-commits");
+            let shares = self
+                .live
+                .iter()
+                .find(|(token, _, _)| self.lanes[token] == launch.lane);
+            match shares {
+                Some((_, other, _)) => {
+                    assert_eq!(self.known[other].cpus, known.cpus, "a lane has one size");
+                }
+                None => assert!(known.cpus <= self.free(), "never over-commits"),
+            }
+            self.lanes.insert(launch.token, launch.lane);
             let better = self
                 .waiting()
                 .find(|other| other.priority > known.priority && other.cpus <= self.free());
@@ -185,7 +202,8 @@ impl Model {
             }
             Op::Exit(pick, code) if !self.live.is_empty() => {
                 let (token, _, _) = self.live.swap_remove(pick % self.live.len());
-                self.input(Input::Launcher(vec![exited(
+                self.input(Input::Launcher(vec![exited_after(
+                    RUN,
                     token,
                     ExitStatus::Code(code),
                     now,
@@ -204,7 +222,8 @@ impl Model {
             }
             Op::StrangeToken(token) => {
                 let token = LaunchToken(token);
-                self.input(Input::Launcher(vec![exited(
+                self.input(Input::Launcher(vec![exited_after(
+                    RUN,
                     token,
                     ExitStatus::Code(0),
                     now,
@@ -278,7 +297,8 @@ impl Model {
                 break;
             };
             let now = self.bench.now;
-            self.input(Input::Launcher(vec![exited(
+            self.input(Input::Launcher(vec![exited_after(
+                RUN,
                 token,
                 ExitStatus::Code(0),
                 now,

@@ -12,16 +12,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::backlog::Class;
 use super::input::{InstanceKey, LaunchToken};
 use crate::id::{InstanceId, JobId};
+use crate::job::TemplateId;
 use crate::resource::pool::Grant;
 use crate::time::Time;
+
+/// A grant and the launched instances that use it, one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub(super) grant: Arc<Grant>,
+    pub(super) class: Arc<Class>,
+    /// How many there are; at least one.
+    pub(super) tasks: u32,
+    /// How long all of them will take, as far as can be told.
+    pub(super) expected: Duration,
+    /// When the last one ended, or the first was launched.
+    pub(super) since: Time,
+    /// Those behind the first were asked back; nothing is added any more.
+    pub(super) withdrawn: bool,
+}
 
 /// One launched instance.
 #[derive(Clone, Debug)]
 pub(super) struct RunningTask {
     pub(super) key: InstanceKey,
-    pub(super) grant: Arc<Grant>,
+    pub(super) lane: LaunchToken,
+    pub(super) template: TemplateId,
+    /// How long it will take, as far as can be told.
+    pub(super) expected: Duration,
     pub(super) time_limit: Option<Duration>,
     pub(super) phase: Phase,
 }
@@ -57,6 +77,8 @@ pub(super) struct RunningTasks {
     tasks: BTreeMap<LaunchToken, RunningTask>,
     by_key: BTreeMap<InstanceKey, LaunchToken>,
     deadlines: BTreeSet<(Time, LaunchToken)>,
+    /// By the token of their first instance.
+    lanes: BTreeMap<LaunchToken, Lane>,
     next_token: u64,
 }
 
@@ -69,13 +91,90 @@ impl RunningTasks {
         self.tasks.is_empty()
     }
 
-    /// Adds an instance that is about to be launched.
+    /// Adds a lane for the next instance that is inserted; answers with its name.
+    pub(super) fn open_lane(
+        &mut self,
+        grant: Arc<Grant>,
+        class: Arc<Class>,
+        now: Time,
+    ) -> LaunchToken {
+        let name = LaunchToken(self.next_token);
+        let lane = Lane {
+            grant,
+            class,
+            tasks: 0,
+            expected: Duration::ZERO,
+            since: now,
+            withdrawn: false,
+        };
+        self.lanes.insert(name, lane);
+        name
+    }
+
+    /// Adds an instance that is about to be launched, behind all others of its lane.
     pub(super) fn insert(&mut self, task: RunningTask) -> LaunchToken {
         let token = LaunchToken(self.next_token);
         self.next_token += 1;
+        if let Some(lane) = self.lanes.get_mut(&task.lane) {
+            lane.tasks += 1;
+            lane.expected = lane.expected.saturating_add(task.expected);
+        }
         self.by_key.insert(task.key, token);
         self.tasks.insert(token, task);
         token
+    }
+
+    pub(super) fn lane(&self, name: LaunchToken) -> Option<&Lane> {
+        self.lanes.get(&name)
+    }
+
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (LaunchToken, &Lane)> {
+        self.lanes.iter().map(|(name, lane)| (*name, lane))
+    }
+
+    /// Whether every lane has only one instance left.
+    pub(super) fn nothing_ahead(&self) -> bool {
+        self.lanes.len() == self.tasks.len()
+    }
+
+    /// An instance of a lane has ended; answers with the grant if it was the last.
+    pub(super) fn leave_lane(&mut self, task: &RunningTask, now: Time) -> Option<Arc<Grant>> {
+        let lane = self.lanes.get_mut(&task.lane)?;
+        lane.tasks -= 1;
+        lane.expected = lane.expected.saturating_sub(task.expected);
+        lane.since = now;
+        if lane.tasks > 0 {
+            return None;
+        }
+        self.lanes.remove(&task.lane).map(|lane| lane.grant)
+    }
+
+    /// When the first lane that is held up by one instance gives the others back.
+    pub(super) fn next_withdrawal(&self, patience: Duration) -> Option<Time> {
+        let held = self.lanes.values();
+        held.filter(|lane| lane.tasks > 1 && !lane.withdrawn)
+            .map(|lane| lane.since + patience)
+            .min()
+    }
+
+    /// The instances behind the first one in lanes that have been held up; each is told once.
+    pub(super) fn withdraw_held_up(&mut self, now: Time, patience: Duration) -> Vec<LaunchToken> {
+        let mut held = BTreeSet::new();
+        for (name, lane) in &mut self.lanes {
+            if lane.tasks > 1 && !lane.withdrawn && lane.since + patience <= now {
+                lane.withdrawn = true;
+                held.insert(*name);
+            }
+        }
+        if held.is_empty() {
+            return Vec::new();
+        }
+        let mut first_seen = BTreeSet::new();
+        let tasks = self.tasks.iter();
+        tasks
+            .filter(|(_, task)| held.contains(&task.lane) && !first_seen.insert(task.lane))
+            .map(|(token, _)| *token)
+            .collect()
     }
 
     pub(super) fn get(&self, token: LaunchToken) -> Option<&RunningTask> {

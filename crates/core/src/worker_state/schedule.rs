@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::backlog::{Class, QueueKey};
 use super::effect::{Effect, ExitReason, LaunchTask};
-use super::running::{EndCause, Phase, RunningTask};
+use super::running::EndCause;
 use super::{Mode, WorkerState};
 use crate::resource::pool::Reservation;
 use crate::time::Time;
@@ -47,6 +47,7 @@ impl WorkerState {
         if self.life_end.is_some_and(|end| end <= now) {
             self.begin_stopping(now, ExitReason::TimeLimit, effects);
         }
+        self.withdraw_held_up(now, effects);
         self.return_tasks_that_take_too_long(now);
         self.start_tasks(now, effects);
         self.note_idle(now);
@@ -75,7 +76,8 @@ impl WorkerState {
 
     /// When waiting news must go out; never while there is nobody to tell.
     pub(super) fn report_due(&self) -> Option<Time> {
-        let starved = self.backlog.is_empty() || self.running.is_empty();
+        let starved =
+            self.running.is_empty() || self.backlog.is_empty() && self.running.nothing_ahead();
         match self.mode {
             Mode::Detached | Mode::Exited => None,
             Mode::Draining(ExitReason::ServerLost)
@@ -150,15 +152,21 @@ impl WorkerState {
             self.backlog.heads().map(Reverse).collect();
         let mut round = Round::default();
         let mut launches = Vec::new();
+        let mut any_blocked = false;
         while let Some(Reverse((key, class))) = heads.pop() {
             round.enter(key.priority);
-            if let Some(launch) = self.start_first(&class, &round.reserved) {
+            let started = self
+                .start_first(now, &class, &round.reserved)
+                // Nothing that waits longer could claim what it will use.
+                .or_else(|| (!any_blocked).then(|| self.start_ahead(&class)).flatten());
+            if let Some(launch) = started {
                 launches.push(launch);
                 if let Some(next) = self.backlog.head(&class) {
                     heads.push(Reverse((next, class)));
                 }
                 continue;
             }
+            any_blocked = true;
             let patient = self.backlog.note_blocked(&class, now) < PATIENCE;
             let kept_from = if patient {
                 &mut round.level
@@ -172,31 +180,18 @@ impl WorkerState {
         }
     }
 
-    fn start_first(&mut self, class: &Class, reserved: &Reservation) -> Option<LaunchTask> {
-        if !self.pools.fits(&class.request, reserved) {
+    fn start_first(
+        &mut self,
+        now: Time,
+        class: &Arc<Class>,
+        reserved: &Reservation,
+    ) -> Option<LaunchTask> {
+        if !self.pools.fits(&class.request, reserved) || self.backlog.head(class).is_none() {
             return None;
         }
         let grant = Arc::new(self.pools.take(&class.request)?);
-        let Some(task) = self.backlog.pop(class) else {
-            self.pools.release(&grant);
-            return None;
-        };
-        let token = self.running.insert(RunningTask {
-            key: task.key,
-            grant: Arc::clone(&grant),
-            time_limit: task.template.task.time_limit,
-            phase: Phase::Starting,
-        });
-        let (template, key, variant, entries) =
-            (task.template, task.key, task.variant, task.entries);
-        Some(LaunchTask {
-            token,
-            template,
-            key,
-            variant,
-            grant,
-            entries,
-        })
+        let lane = self.running.open_lane(grant, Arc::clone(class), now);
+        self.launch_first(class, lane)
     }
 
     /// Panics if the books are wrong. For tests and simulations.
@@ -216,12 +211,21 @@ impl WorkerState {
                 "index of {}",
                 task.key
             );
-            for entry in &task.grant.entries {
+            assert!(
+                self.running.lane(task.lane).is_some(),
+                "{} has a lane",
+                task.key
+            );
+        }
+        for (name, lane) in self.running.lanes() {
+            let tasks = self.running.iter().filter(|(_, task)| task.lane == name);
+            assert_eq!(tasks.count(), lane.tasks as usize, "tasks of a lane");
+            for entry in &lane.grant.entries {
                 for granted in &entry.indices {
                     *used.entry((entry.pool, granted.index)).or_insert(0) += granted.units;
                 }
             }
-            pools.release(&task.grant);
+            pools.release(&lane.grant);
         }
         assert!(
             used.values().all(|units| *units <= 10_000),

@@ -1,6 +1,7 @@
 //! What a worker does with each input.
 
 mod ending;
+mod lanes;
 
 use std::time::Duration;
 
@@ -67,7 +68,15 @@ pub(super) fn at(mono: Time) -> Now {
 }
 
 pub(super) fn exited(token: LaunchToken, status: ExitStatus, ended: Time) -> LaunchEvent {
-    let run = Duration::from_millis(7);
+    exited_after(Duration::from_millis(70), token, status, ended)
+}
+
+pub(super) fn exited_after(
+    run: Duration,
+    token: LaunchToken,
+    status: ExitStatus,
+    ended: Time,
+) -> LaunchEvent {
     LaunchEvent::Exited {
         token,
         status,
@@ -124,6 +133,7 @@ pub(super) fn launches(effects: &[Effect]) -> Vec<&LaunchTask> {
         .filter_map(|effect| match effect {
             Effect::Launch(tasks) => Some(tasks),
             Effect::Terminate(_)
+            | Effect::Withdraw(_)
             | Effect::Report(_)
             | Effect::DropTemplate(_)
             | Effect::Exit(_) => None,
@@ -138,6 +148,7 @@ pub(super) fn reports(effects: &[Effect]) -> Vec<&Report> {
         .filter_map(|effect| match effect {
             Effect::Report(report) => Some(report),
             Effect::Launch(_)
+            | Effect::Withdraw(_)
             | Effect::Terminate(_)
             | Effect::DropTemplate(_)
             | Effect::Exit(_) => None,
@@ -170,9 +181,11 @@ fn outcomes(effects: &[Effect]) -> Vec<(u32, Outcome)> {
 fn exit(effects: &[Effect]) -> Option<ExitReason> {
     effects.iter().find_map(|effect| match effect {
         Effect::Exit(reason) => Some(*reason),
-        Effect::Launch(_) | Effect::Terminate(_) | Effect::Report(_) | Effect::DropTemplate(_) => {
-            None
-        }
+        Effect::Launch(_)
+        | Effect::Withdraw(_)
+        | Effect::Terminate(_)
+        | Effect::Report(_)
+        | Effect::DropTemplate(_) => None,
     })
 }
 
@@ -197,7 +210,7 @@ fn lone_task_is_reported_at_once() {
     bench.now = bench.now + Duration::from_millis(1);
     let effects = bench.exited(tokens(&launched)[0], OK);
     assert_eq!(outcomes(&effects), [(0, Outcome::Finished)]);
-    assert_eq!(reports(&effects)[0].ended[0].run, Duration::from_millis(7));
+    assert_eq!(reports(&effects)[0].ended[0].run, Duration::from_millis(70));
 }
 
 #[test]

@@ -9,5 +9,6 @@ mod behaviour;
 mod failure;
 mod harness;
 mod isolated;
+mod lanes;
 mod seccomp;
 mod termination;

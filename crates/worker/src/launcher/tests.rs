@@ -81,6 +81,7 @@ impl TaskEnvironment {
         let compiled = CompiledTemplate::new(&work, &surroundings, &pools).expect("valid");
         let launch = LaunchTask {
             token: LaunchToken(1),
+            lane: LaunchToken(1),
             template: work,
             key: InstanceKey::new(JobId(12), 7, InstanceId(2)),
             variant,

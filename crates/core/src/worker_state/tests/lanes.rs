@@ -1,0 +1,107 @@
+//! Short tasks that are handed over ahead of their time.
+
+use super::*;
+
+const SHORT: Duration = Duration::from_millis(1);
+
+/// A worker that has learnt how long the tasks of template 1 take, with one launched: its token.
+fn learnt(bench: &mut Bench, run: Duration) -> (LaunchToken, Vec<Effect>) {
+    let first = tokens(&bench.assign(cpus(1, 0), 0, 1_000))[0];
+    let event = exited_after(run, first, OK, bench.now);
+    let effects = bench.apply(Input::Launcher(vec![event]));
+    (tokens(&effects)[0], effects)
+}
+
+fn withdrawn(effects: &[Effect]) -> Vec<LaunchToken> {
+    let tokens = effects.iter().filter_map(|effect| match effect {
+        Effect::Withdraw(tokens) => Some(tokens.as_slice()),
+        Effect::Launch(_)
+        | Effect::Terminate(_)
+        | Effect::Report(_)
+        | Effect::DropTemplate(_)
+        | Effect::Exit(_) => None,
+    });
+    tokens.flatten().copied().collect()
+}
+
+#[test]
+fn short_tasks_follow_each_other_on_one_grant() {
+    let mut bench = Bench::new(1);
+    let (head, effects) = learnt(&mut bench, SHORT);
+    let launched = launches(&effects);
+    assert_eq!(launched.len(), 15, "15 ms of them");
+    let same = |launch: &&LaunchTask| launch.lane == head && launch.grant == launched[0].grant;
+    assert!(launched.iter().all(same));
+    let expected: Vec<u32> = (1..16).collect();
+    assert_eq!(ids(&effects), expected, "in order");
+    let event = exited_after(SHORT, head, OK, bench.now);
+    let next = bench.apply(Input::Launcher(vec![event]));
+    assert_eq!(ids(&next), [16], "one more for each that ended");
+}
+
+#[test]
+fn nothing_is_handed_over_ahead_of_unknown_or_long_tasks() {
+    let mut bench = Bench::new(1);
+    assert_eq!(bench.assign(cpus(1, 0), 0, 10).len(), 1);
+    let mut bench = Bench::new(1);
+    let (_, effects) = learnt(&mut bench, Duration::from_millis(20));
+    assert_eq!(launches(&effects).len(), 1);
+}
+
+#[test]
+fn a_more_urgent_task_that_waits_for_room_stops_it() {
+    let mut bench = Bench::new(2);
+    let first = tokens(&bench.assign(cpus(1, 0), 0, 1_000));
+    assert!(ids(&bench.apply(assign(work(2, cpus(2, 9)), ids_of(&[2_000])))).is_empty());
+    let event = exited_after(SHORT, first[0], OK, bench.now);
+    assert!(ids(&bench.apply(Input::Launcher(vec![event]))).is_empty());
+    let event = exited_after(SHORT, first[1], OK, bench.now);
+    assert_eq!(ids(&bench.apply(Input::Launcher(vec![event]))), [2_000]);
+}
+
+#[test]
+fn a_task_that_takes_unexpectedly_long_gives_the_others_back() {
+    let mut bench = Bench::new(1);
+    let (head, effects) = learnt(&mut bench, SHORT);
+    let behind = tokens(&effects)[1..].to_vec();
+    bench.started(head);
+    let due = bench
+        .state
+        .next_deadline()
+        .expect("somebody looks after it");
+    assert!(due.since(bench.now) <= Duration::from_millis(100));
+    let effects = bench.wait(Duration::from_millis(101));
+    assert_eq!(withdrawn(&effects), behind);
+    let failed = behind.iter().map(|token| LaunchEvent::Failed {
+        token: *token,
+        failure: LaunchFailure::Cancelled,
+    });
+    let effects = bench.apply(Input::Launcher(failed.collect()));
+    let returned: usize = reports(&effects)
+        .iter()
+        .map(|report| report.retracted.len())
+        .sum();
+    assert_eq!(returned, behind.len(), "the server places them anew");
+    assert!(withdrawn(&bench.wait(Duration::from_secs(1))).is_empty());
+    assert_eq!(bench.state.running_count(), 1);
+}
+
+#[test]
+fn all_of_a_lane_end_with_the_worker() {
+    let mut bench = Bench::new(1);
+    let (_, effects) = learnt(&mut bench, SHORT);
+    let all = tokens(&effects);
+    let effects = bench.apply(Input::Stop);
+    let told: Vec<LaunchToken> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Terminate(token) => Some(*token),
+            Effect::Launch(_)
+            | Effect::Withdraw(_)
+            | Effect::Report(_)
+            | Effect::DropTemplate(_)
+            | Effect::Exit(_) => None,
+        })
+        .collect();
+    assert_eq!(told, all);
+}

@@ -1,0 +1,70 @@
+//! Requests that wait for their lane.
+//!
+//! A lane is a sequence of children of which at most one lives at a time. It exists while something of it is
+//! queued or alive. The next child is created by the thread that saw the last one end, so that a stream of short
+//! tasks costs no wake-up of anybody else.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::event::Token;
+use crate::pool::Job;
+
+/// The caller's name for a sequence of children that run one after the other, in the order in which they were
+/// handed over. A name may be used again at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane(pub u64);
+
+/// All lanes that are in use, with the requests behind the one whose turn it is.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    waiting: HashMap<Lane, VecDeque<Job>>,
+}
+
+impl Lanes {
+    /// Takes a request in. Answers with it if it is its turn.
+    pub(crate) fn enter(&mut self, job: Job) -> Option<Job> {
+        let Some(lane) = job.lane else {
+            return Some(job);
+        };
+        if let Some(waiting) = self.waiting.get_mut(&lane) {
+            waiting.push_back(job);
+            return None;
+        }
+        self.waiting.insert(lane, VecDeque::new());
+        Some(job)
+    }
+
+    /// The turn of a lane's request is over: answers with the next one.
+    pub(crate) fn leave(&mut self, lane: Lane) -> Option<Job> {
+        let next = self.waiting.get_mut(&lane)?.pop_front();
+        if next.is_none() {
+            self.waiting.remove(&lane);
+        }
+        next
+    }
+
+    /// Whether somebody waits behind the one whose turn it is.
+    pub(crate) fn has_next(&self, lane: Lane) -> bool {
+        self.waiting
+            .get(&lane)
+            .is_some_and(|waiting| !waiting.is_empty())
+    }
+
+    /// Takes a waiting request out.
+    pub(crate) fn remove(&mut self, token: Token) -> Option<Job> {
+        self.waiting.values_mut().find_map(|waiting| {
+            let index = waiting.iter().position(|job| job.token == token)?;
+            waiting.remove(index)
+        })
+    }
+
+    /// Takes all waiting requests out. Those whose turn it is keep their lanes.
+    pub(crate) fn drain(&mut self) -> Vec<Job> {
+        self.waiting.values_mut().flat_map(std::mem::take).collect()
+    }
+
+    /// Number of waiting requests.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.values().map(VecDeque::len).sum()
+    }
+}

@@ -1,0 +1,168 @@
+//! Children that run one after the other, on every rung of the ladder.
+
+use std::fs;
+
+use hq_spawn::{Backend, Event, ExitStatus, Lane, SpawnErrorKind, Stdio, Termination, Token};
+use tempfile::TempDir;
+
+use crate::harness::{End, Rig, command, sh};
+
+const BACKENDS: [Backend; 4] = [
+    Backend::ClonePidfd,
+    Backend::PosixSpawnPidfd,
+    Backend::PosixSpawnWait,
+    Backend::Fork,
+];
+
+#[track_caller]
+fn succeeded(end: &End) {
+    assert!(
+        matches!(end, End::Exited(ExitStatus::Code(0), _)),
+        "{end:?}"
+    );
+}
+
+#[test]
+fn children_of_a_lane_run_in_order_and_never_two_at_a_time() {
+    for backend in BACKENDS {
+        let dir = TempDir::new().unwrap();
+        let mut rig = Rig::new(backend);
+        let tokens: Vec<Token> = (0..30).map(Token).collect();
+        let plans = tokens.iter().map(|token| {
+            // Fails if another one of its lane runs.
+            let lane = token.0 % 3;
+            let script = format!(
+                "mkdir {lane} && echo {token} >> log{lane} && rmdir {lane}",
+                token = token.0
+            );
+            (
+                Lane(lane),
+                *token,
+                sh(&script).cwd(dir.path()).stderr(Stdio::Inherit),
+            )
+        });
+        rig.launcher.spawn_in_lanes(plans.collect::<Vec<_>>());
+        rig.ends(&tokens).values().for_each(succeeded);
+        for lane in 0..3 {
+            let log = fs::read_to_string(dir.path().join(format!("log{lane}"))).unwrap();
+            let order: Vec<u64> = log.lines().map(|line| line.parse().unwrap()).collect();
+            let expected: Vec<u64> = (0..30).filter(|token| token % 3 == lane).collect();
+            assert_eq!(order, expected, "{backend:?}");
+        }
+        let of = |wanted: u64| {
+            rig.events()
+                .iter()
+                .filter(move |event| event.token().0 == wanted)
+        };
+        for token in 3..30 {
+            let before = of(token - 3).find_map(|event| match event {
+                Event::Exited { ended, .. } => Some(*ended),
+                Event::Started { .. } | Event::Failed { .. } => None,
+            });
+            let started = of(token).find_map(|event| match event {
+                Event::Started { at, .. } => Some(*at),
+                Event::Exited { .. } | Event::Failed { .. } => None,
+            });
+            assert!(before.unwrap() <= started.unwrap(), "{backend:?} {token}");
+        }
+        assert_eq!(rig.launcher.pending(), 0);
+    }
+}
+
+#[test]
+fn a_lane_goes_on_after_failures_and_signals() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        let plans = [
+            command(&["/no/such/program"]),
+            sh("kill -9 $$"),
+            sh("exit 3"),
+            sh("exit 0").cwd("/no/such/directory"),
+            sh("exit 0"),
+        ];
+        let tokens: Vec<Token> = (0..5).map(Token).collect();
+        let plans = tokens
+            .iter()
+            .zip(plans)
+            .map(|(token, plan)| (Lane(7), *token, plan));
+        rig.launcher.spawn_in_lanes(plans.collect::<Vec<_>>());
+        let ends = rig.ends(&tokens);
+        assert!(matches!(ends[&Token(0)], End::Failed(_)), "{backend:?}");
+        assert!(matches!(ends[&Token(3)], End::Failed(_)), "{backend:?}");
+        succeeded(&ends[&Token(4)]);
+    }
+}
+
+#[test]
+fn withdrawing_touches_only_what_waits() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        let plans = [(1, "exec sleep 1000"), (2, "exit 0"), (3, "exit 0")];
+        let plans = plans.map(|(token, script)| (Lane(1), Token(token), sh(script)));
+        rig.launcher.spawn_in_lanes(plans);
+        rig.pid(Token(1));
+        rig.launcher.withdraw(Token(1));
+        rig.launcher.withdraw(Token(2));
+        let End::Failed(error) = rig.end(Token(2)) else {
+            panic!("a withdrawn child ran");
+        };
+        assert_eq!(error.kind(), SpawnErrorKind::Cancelled);
+        rig.launcher.terminate(Token(1), Termination::KILL);
+        let signal = ExitStatus::Signal {
+            signal: 9,
+            core_dumped: false,
+        };
+        let End::Exited(status, _) = rig.end(Token(1)) else {
+            panic!("it ran");
+        };
+        assert_eq!(status, signal, "withdrawing did not end it");
+        succeeded(&rig.end(Token(3)));
+    }
+}
+
+#[test]
+fn lanes_do_not_keep_others_from_running() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        // As many lanes as there are threads, each held by a child that does not end.
+        let plans = [0, 1].map(|lane| (Lane(lane), Token(1_000 + lane), sh("exec sleep 1000")));
+        rig.launcher.spawn_in_lanes(plans);
+        for lane in 0..2 {
+            rig.pid(Token(1_000 + lane));
+        }
+        for _ in 0..5 {
+            rig.succeed(sh("exit 0"));
+        }
+        let plans = [2, 3].map(|lane| (Lane(lane), Token(1_000 + lane), sh("exit 0")));
+        rig.launcher.spawn_in_lanes(plans);
+        succeeded(&rig.end(Token(1_002)));
+        succeeded(&rig.end(Token(1_003)));
+        rig.launcher.kill_all();
+        let held = [Token(1_000), Token(1_001)];
+        assert_eq!(rig.ends(&held).len(), 2);
+    }
+}
+
+#[test]
+fn killing_all_empties_the_lanes() {
+    for backend in BACKENDS {
+        let mut rig = Rig::new(backend);
+        let tokens: Vec<Token> = (0..40).map(Token).collect();
+        let plans = tokens
+            .iter()
+            .map(|token| (Lane(token.0 % 4), *token, sh("exec sleep 1000")));
+        rig.launcher.spawn_in_lanes(plans.collect::<Vec<_>>());
+        rig.pid(Token(0));
+        rig.launcher.kill_all();
+        let ends = rig.ends(&tokens);
+        for (token, end) in &ends {
+            let by_itself = matches!(end, End::Exited(ExitStatus::Code(_), _));
+            assert!(!by_itself, "{backend:?} {token:?}: {end:?}");
+        }
+        assert_eq!(rig.launcher.pending(), 0);
+        // The lane is free again.
+        rig.launcher
+            .spawn_in_lanes([(Lane(1), Token(99), sh("exit 0"))]);
+        succeeded(&rig.end(Token(99)));
+    }
+}
