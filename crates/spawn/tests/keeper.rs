@@ -358,7 +358,9 @@ fn children_die_with_a_launcher_without_keeper() {
     // By their parent-death signal.
     let program = Program::start("alone");
     program.told("ready");
-    assert_eq!(program.processes().len(), 21);
+    eventually("all children are seen", || {
+        (program.processes().len() == 21).then_some(())
+    });
     program.signal("KILL", &program.front_pid());
     program.expect_no_survivor();
 }
