@@ -8,4 +8,5 @@ mod harness;
 mod jobs;
 mod local;
 mod model;
+mod reattach;
 mod scale;

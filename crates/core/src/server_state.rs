@@ -7,6 +7,7 @@
 //!
 //! A late, duplicate, unknown or impossible message is a legal input: it is ignored and counted.
 
+mod attach;
 mod control;
 mod demand;
 mod effect;
@@ -24,8 +25,8 @@ pub use effect::{
     WorkerCommand,
 };
 pub use input::{
-    Command, EndedRow, Input, JobResult, LinkId, Report, RequestId, StartedRow, WatchSpec,
-    WorkerMessage,
+    Command, EndedRow, Input, JobResult, LinkId, Reattach, Report, RequestId, StartedRow,
+    WatchSpec, WorkerMessage,
 };
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
@@ -94,6 +95,9 @@ impl ServerState {
             Input::RequestGone(request) => self.watches.remove(request),
             Input::WorkerConnected(link, config) => {
                 self.on_worker_connected(now, link, config, effects);
+            }
+            Input::WorkerReattached(link, config, reattach) => {
+                self.on_worker_reattached(now, link, config, *reattach, effects);
             }
             Input::WorkerMessage(worker, message) => {
                 self.on_worker_message(now, worker, message, effects);

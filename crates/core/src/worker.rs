@@ -14,7 +14,7 @@ use crate::outcome::LostReason;
 use crate::scheduler::queue::QueueKey;
 use crate::scheduler::{Class, Classes, Demand, VariantDemand};
 use crate::time::{Time, Timestamp};
-use crate::worker_config::WorkerConfig;
+use crate::worker_config::{OnServerLost, WorkerConfig};
 
 /// Work sent ahead should last this long at the worker's measured rate: many times a round trip, but
 /// short enough that a new worker or an urgent task does not wait behind it.
@@ -88,6 +88,8 @@ pub struct Worker {
     pub stopping: Option<LostReason>,
     /// The task that started last, and when.
     pub last_task: Option<(TaskKey, Timestamp)>,
+    /// It has no connection now, but may come back until `heartbeat_deadline`.
+    pub away: bool,
     /// When its life ends by its own time limit.
     pub deadline: Option<Time>,
     /// When it counts as lost without another heartbeat.
@@ -121,6 +123,7 @@ impl Worker {
             started: wall,
             ended: None,
             stopping: None,
+            away: false,
             last_task: None,
             deadline: config.time_limit.map(|limit| now + limit),
             heartbeat_deadline: now + config.heartbeat * 2,
@@ -142,10 +145,10 @@ impl Worker {
     /// Connected and not asked to end.
     #[must_use]
     pub const fn accepts_work(&self) -> bool {
-        self.ended.is_none() && self.stopping.is_none()
+        self.ended.is_none() && self.stopping.is_none() && !self.away
     }
 
-    /// Connected, perhaps about to end.
+    /// Not lost: connected, perhaps about to end, or expected back.
     #[must_use]
     pub const fn is_connected(&self) -> bool {
         self.ended.is_none()
@@ -276,6 +279,28 @@ impl Worker {
     pub(crate) fn mark_retracting(&mut self, key: TaskKey) {
         if let Some(assigned) = self.assigned.get_mut(&key) {
             assigned.retracting = true;
+        }
+    }
+
+    /// Whether it goes on by itself when its connection breaks.
+    pub(crate) fn may_come_back(&self) -> bool {
+        self.stopping.is_none() && self.config.on_server_lost == OnServerLost::Reconnect
+    }
+
+    /// Its connection broke. It knows no template afterwards and is expected for two heartbeat periods.
+    pub(crate) fn leave(&mut self, now: Time) {
+        self.away = true;
+        self.templates.clear();
+        self.note_heartbeat(now);
+    }
+
+    /// It is connected again.
+    pub(crate) fn come_back(&mut self, now: Time) {
+        self.away = false;
+        self.templates.clear();
+        self.note_heartbeat(now);
+        for assigned in self.assigned.values_mut() {
+            assigned.retracting = false;
         }
     }
 

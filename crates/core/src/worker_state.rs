@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Invariants: free plus granted resources are the worker's resources; every assigned instance ends in
-//! exactly one report row or in the end of the worker; a task never takes what a waiting task of higher
+//! exactly one report row (said again until it is acknowledged), in the end of the worker or void; a task never takes what a waiting task of higher
 //! priority could use. Late, duplicate and unknown messages change nothing and are counted.
 //! See `docs/architecture.md`.
 
@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use effect::{Effect, EndedRow, ExitReason, LaunchTask, Report, StartedRow};
+pub use effect::{Effect, EndedRow, ExitReason, Holding, LaunchTask, Report, StartedRow};
 pub use input::{
     ExitStatus, Input, InstanceKey, Interrupt, LaunchEvent, LaunchFailure, LaunchToken,
     WorkAssignment, WorkTemplate,
@@ -166,7 +166,8 @@ impl WorkerState {
             }
             Input::Timer => {}
             Input::ServerLost => self.on_server_lost(now, effects),
-            Input::ServerBack => self.on_server_back(),
+            Input::ServerBack { reattached } => self.on_server_back(reattached, effects),
+            Input::Acknowledged(seq) => self.outbox.acknowledge(seq),
             Input::Interrupt(interrupt) => self.on_interrupt(now, interrupt, effects),
         }
         self.advance(now, effects);
@@ -367,7 +368,8 @@ impl WorkerState {
                 effects.push(Effect::Terminate(token));
             }
             // The signals are under way; only what is said about it changes.
-            (Some(Phase::Ending(EndCause::TimeLimit)), EndCause::Killed) => {
+            (Some(Phase::Ending(EndCause::TimeLimit)), EndCause::Killed)
+            | (Some(Phase::Ending(EndCause::TimeLimit | EndCause::Killed)), EndCause::Void) => {
                 self.running.set_phase(token, Phase::Ending(cause));
             }
             (Some(Phase::Ending(_)) | None, _) => {}
@@ -394,7 +396,7 @@ impl WorkerState {
                     Phase::Starting | Phase::Running { .. } => Some(outcome_of(status, message)),
                     Phase::Ending(EndCause::Killed) => Some(Outcome::Killed),
                     Phase::Ending(EndCause::TimeLimit) => Some(Outcome::TimeLimit),
-                    Phase::Ending(EndCause::WorkerEnd) => None,
+                    Phase::Ending(EndCause::WorkerEnd | EndCause::Void) => None,
                 };
                 if let Some(outcome) = outcome {
                     self.outbox.push_ended(Ended {
@@ -418,7 +420,9 @@ impl WorkerState {
             Phase::Starting => {
                 let deadline = task.time_limit.map(|limit| at + limit);
                 self.outbox.push_started(task.key, at);
-                self.running.set_phase(token, Phase::Running { deadline });
+                let since = at;
+                self.running
+                    .set_phase(token, Phase::Running { since, deadline });
             }
             Phase::Running { .. } => self.ignored.launcher += 1,
             // Told to end while it was being started; its end is what counts.
@@ -431,7 +435,7 @@ impl WorkerState {
             return;
         };
         let outcome = match (task.phase, failure) {
-            (Phase::Ending(EndCause::WorkerEnd), _) => return,
+            (Phase::Ending(EndCause::WorkerEnd | EndCause::Void), _) => return,
             (Phase::Ending(EndCause::TimeLimit), _) => Outcome::TimeLimit,
             (Phase::Ending(EndCause::Killed), _) => Outcome::Killed,
             (_, LaunchFailure::Permanent(text)) => Outcome::Message(text),

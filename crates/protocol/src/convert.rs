@@ -25,7 +25,7 @@ use hq_core::template::ByteText;
 
 pub use client::{ClientRequest, JobRef, Query, TaskPageQuery};
 pub use ids::ID_RANGES_MAX;
-pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX};
+pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, reattach};
 
 /// Longest name of a job, node, group or resource, in bytes.
 pub const NAME_LEN_MAX: usize = 64 << 10;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
-    Command, Effect, Input, LinkId, Reply, RequestId, ServerState, WorkerCommand, WorkerMessage,
+    Command, Effect, Input, LinkId, Reattach, Reply, RequestId, ServerState, WorkerCommand,
+    WorkerMessage,
 };
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
@@ -38,9 +39,13 @@ enum Event {
     ),
     Unwatch(RequestId),
     Query(Box<dyn FnOnce(&View<'_>) + Send>),
-    WorkerConnected(Box<WorkerConfig>, oneshot::Sender<WorkerSeat>),
-    WorkerMessage(WorkerId, WorkerMessage),
-    WorkerGone(WorkerId),
+    WorkerConnected(
+        Box<WorkerConfig>,
+        Option<Box<Reattach>>,
+        oneshot::Sender<WorkerSeat>,
+    ),
+    WorkerMessage(WorkerId, LinkId, WorkerMessage),
+    WorkerGone(WorkerId, LinkId),
 }
 
 /// What queries can see.
@@ -54,6 +59,10 @@ pub(crate) struct View<'a> {
 /// A registered worker as its link sees it.
 pub(crate) struct WorkerSeat {
     pub(crate) id: WorkerId,
+    /// This connection, among all that the worker had.
+    pub(crate) link: LinkId,
+    /// It goes on as the worker that it was.
+    pub(crate) reattached: bool,
     /// Ends when the server wants the connection closed.
     pub(crate) commands: mpsc::Receiver<WorkerCommand>,
 }
@@ -111,9 +120,13 @@ impl CoreHandle {
         rx.await.map_err(|_| CoreGone)
     }
 
-    pub(crate) async fn register(&self, config: WorkerConfig) -> Result<WorkerSeat, CoreGone> {
+    pub(crate) async fn register(
+        &self,
+        config: Box<WorkerConfig>,
+        reattach: Option<Box<Reattach>>,
+    ) -> Result<WorkerSeat, CoreGone> {
         let (tx, rx) = oneshot::channel();
-        self.send(Event::WorkerConnected(Box::new(config), tx))
+        self.send(Event::WorkerConnected(config, reattach, tx))
             .await?;
         rx.await.map_err(|_| CoreGone)
     }
@@ -121,13 +134,14 @@ impl CoreHandle {
     pub(crate) async fn worker_message(
         &self,
         worker: WorkerId,
+        link: LinkId,
         message: WorkerMessage,
     ) -> Result<(), CoreGone> {
-        self.send(Event::WorkerMessage(worker, message)).await
+        self.send(Event::WorkerMessage(worker, link, message)).await
     }
 
-    pub(crate) async fn worker_gone(&self, worker: WorkerId) -> Result<(), CoreGone> {
-        self.send(Event::WorkerGone(worker)).await
+    pub(crate) async fn worker_gone(&self, worker: WorkerId, link: LinkId) -> Result<(), CoreGone> {
+        self.send(Event::WorkerGone(worker, link)).await
     }
 }
 
@@ -163,7 +177,8 @@ struct Core {
     replies: BTreeMap<RequestId, oneshot::Sender<Reply>>,
     watches: BTreeMap<RequestId, (bool, mpsc::Sender<client::WatchUpdate>)>,
     links: BTreeMap<LinkId, oneshot::Sender<WorkerSeat>>,
-    workers: BTreeMap<WorkerId, mpsc::Sender<WorkerCommand>>,
+    /// The current connection of each worker that has one; without a queue it is being closed.
+    workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
 }
 
 impl Core {
@@ -236,16 +251,42 @@ impl Core {
                 });
                 return;
             }
-            Event::WorkerConnected(config, seat) => {
+            Event::WorkerConnected(config, reattach, seat) => {
                 self.next_id += 1;
                 let link = LinkId(self.next_id);
                 self.links.insert(link, seat);
-                Input::WorkerConnected(link, *config)
+                match reattach {
+                    Some(reattach) if *reattach.server_uid == *self.state.uid() => {
+                        // What its older connection still says must not count from here on.
+                        self.workers.remove(&reattach.worker);
+                        Input::WorkerReattached(link, *config, reattach)
+                    }
+                    Some(reattach) => Input::WorkerReattached(link, *config, reattach),
+                    None => Input::WorkerConnected(link, *config),
+                }
             }
-            Event::WorkerMessage(worker, message) => Input::WorkerMessage(worker, message),
-            Event::WorkerGone(worker) => Input::WorkerGone(worker),
+            Event::WorkerMessage(worker, link, message) => {
+                if !self.is_current(worker, link) {
+                    return;
+                }
+                Input::WorkerMessage(worker, message)
+            }
+            Event::WorkerGone(worker, link) => {
+                if !self.is_current(worker, link) {
+                    return;
+                }
+                self.workers.remove(&worker);
+                Input::WorkerGone(worker)
+            }
         };
         self.state.apply(now, input, effects);
+    }
+
+    /// Whether the worker speaks over this connection, not over a newer one.
+    fn is_current(&self, worker: WorkerId, link: LinkId) -> bool {
+        self.workers
+            .get(&worker)
+            .is_some_and(|(current, _)| *current == link)
     }
 
     fn next_request(&mut self) -> RequestId {
@@ -271,20 +312,33 @@ impl Core {
                         self.watches.remove(&id);
                     }
                 }
-                Effect::Registered(link, id) => {
-                    let (tx, rx) = mpsc::channel(WORKER_QUEUE_LEN);
-                    self.workers.insert(id, tx);
+                Effect::Registered {
+                    link,
+                    worker: id,
+                    reattached,
+                } => {
+                    let (tx, commands) = mpsc::channel(WORKER_QUEUE_LEN);
+                    // An older connection of it ends with its queue.
+                    self.workers.insert(id, (link, Some(tx)));
                     if let Some(seat) = self.links.remove(&link) {
                         // If the connection is gone meanwhile, the dropped receiver tells.
-                        let _ = seat.send(WorkerSeat { id, commands: rx });
+                        let _ = seat.send(WorkerSeat {
+                            id,
+                            link,
+                            reattached,
+                            commands,
+                        });
                     }
-                    tracing::info!(worker = %id, "worker registered");
+                    tracing::info!(worker = %id, reattached, "worker registered");
                 }
                 Effect::ToWorker(id, command) => {
-                    let sent = self.workers.get(&id).map(|queue| queue.try_send(command));
+                    let Some((_, queue)) = self.workers.get_mut(&id) else {
+                        continue;
+                    };
+                    let sent = queue.as_ref().map(|queue| queue.try_send(command));
                     if matches!(sent, Some(Err(_))) {
                         tracing::warn!(worker = %id, "worker does not read; connection dropped");
-                        self.workers.remove(&id);
+                        *queue = None;
                     }
                 }
                 Effect::DropWorker(id) => {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
+use hq_core::server_state::LinkId;
 use hq_core::time::nanos;
 use hq_protocol::convert::FromWorker;
 use hq_protocol::worker::{self, to_worker};
@@ -30,12 +31,12 @@ where
     let Some(seat) = register(&shared, &mut reader, &mut writer).await else {
         return;
     };
-    let worker = seat.id;
+    let (worker, link) = (seat.id, seat.link);
     let mut sending = tokio::spawn(send_commands(seat, writer));
-    receive(&shared, worker, &mut reader, &mut sending).await;
+    receive(&shared, (worker, link), &mut reader, &mut sending).await;
     sending.abort();
     // If the core is gone, nobody needs to know.
-    let _ = shared.core.worker_gone(worker).await;
+    let _ = shared.core.worker_gone(worker, link).await;
 }
 
 async fn register<R, W>(
@@ -51,8 +52,8 @@ where
     let Ok(Ok(Some(message))) = first else {
         return None;
     };
-    let config = match FromWorker::try_from(message) {
-        Ok(FromWorker::Register(config)) => config,
+    let (config, reattach) = match FromWorker::try_from(message) {
+        Ok(FromWorker::Register(config, reattach)) => (config, reattach),
         Ok(FromWorker::Message(_)) => {
             refuse(writer, "expected a registration as the first message").await;
             return None;
@@ -62,11 +63,12 @@ where
             return None;
         }
     };
-    let seat = shared.core.register(*config).await.ok()?;
+    let seat = shared.core.register(config, reattach).await.ok()?;
     let registered = to_worker::Message::Registered(worker::Registered {
         worker_id: seat.id.as_u32(),
         server_uid: shared.info.server_uid.clone(),
         default_idle_timeout_ns: shared.idle_timeout.map(nanos),
+        reattached: seat.reattached,
     });
     if writer
         .send(&worker::ToWorker {
@@ -75,7 +77,7 @@ where
         .await
         .is_err()
     {
-        let _ = shared.core.worker_gone(seat.id).await;
+        let _ = shared.core.worker_gone(seat.id, seat.link).await;
         return None;
     }
     Some(seat)
@@ -98,7 +100,7 @@ async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>, reason: &s
 /// Feeds messages to the core until the connection ends or the core closes it.
 async fn receive<R: AsyncRead + Unpin>(
     shared: &Shared,
-    worker: WorkerId,
+    (worker, link): (WorkerId, LinkId),
     reader: &mut MessageReader<R>,
     sending: &mut tokio::task::JoinHandle<()>,
 ) {
@@ -118,11 +120,16 @@ async fn receive<R: AsyncRead + Unpin>(
         };
         match FromWorker::try_from(message) {
             Ok(FromWorker::Message(message)) => {
-                if shared.core.worker_message(worker, message).await.is_err() {
+                if shared
+                    .core
+                    .worker_message(worker, link, message)
+                    .await
+                    .is_err()
+                {
                     return;
                 }
             }
-            Ok(FromWorker::Register(_)) => {
+            Ok(FromWorker::Register(..)) => {
                 tracing::warn!(%worker, "second registration on one connection ignored");
             }
             Err(error) => {

@@ -5,7 +5,9 @@
 //! The order of one turn never varies: take what has arrived, apply, act. Writing to the server never
 //! blocks the loop: what it does not take waits in the writer, bounded by the tasks that run here.
 
+use std::collections::hash_map::RandomState;
 use std::future::pending;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use hq_core::id::WorkerId;
 use hq_core::time::Time;
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
 use hq_core::worker_state::{Effect, ExitReason, Input, Interrupt, LaunchEvent, WorkerState};
-use hq_protocol::convert::FromServer;
+use hq_protocol::Connection;
+use hq_protocol::convert::{FromServer, reattach};
 use hq_protocol::worker::{self, ToServer, ToWorker, to_server};
 use hq_spawn::keeper::{KeeperContext, kill_descendants};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,7 +28,7 @@ use crate::clock;
 use crate::config::{WorkDir, WorkerParams};
 use crate::launcher::TaskLauncher;
 use crate::notify::{Notification, NotifySocket};
-use crate::server_link::{Link, Redial, introduce};
+use crate::server_link::{Link, Redial, RegisterError, introduce};
 
 /// Why a worker has ended.
 pub type WorkerEnd = ExitReason;
@@ -42,9 +45,14 @@ const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes that may wait to be sent before tasks have to wait with their notifications.
 const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 
-/// Pauses between attempts to reach a lost server: doubled from the first to the last.
-const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(250);
-const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Pauses between attempts to reach a lost server: doubled from the first to the last, and each shortened
+/// by chance, so that a thousand workers do not come at the same moment.
+const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
+const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Heartbeats without any word from the server after which the connection is given up; only by a worker
+/// that will make another one.
+const SILENT_HEARTBEATS_MAX: u32 = 3;
 
 /// A worker that the server knows; does nothing until it is run. Dropping it ends it.
 pub struct RegisteredWorker<S> {
@@ -128,6 +136,7 @@ where
             effective.on_server_lost = OnServerLost::Stop;
         }
         let state = WorkerState::new(clock::now(), &effective, link.idle_timeout_default);
+        let identity = (link.worker, link.server_uid.clone());
         let mut heartbeat = tokio::time::interval(config.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut event_loop = EventLoop {
@@ -135,7 +144,10 @@ where
             launcher,
             notify,
             link: LinkState::Up(link),
+            identity,
             redial,
+            pause: REDIAL_PAUSE_MIN,
+            silent_heartbeats: 0,
             config,
             heartbeat,
             keeper,
@@ -162,7 +174,8 @@ enum Woken<S> {
     Server(Vec<ToWorker>),
     Written,
     ServerLost(Box<str>),
-    ServerBack(Box<(Redial<S>, Link<S>)>),
+    Dialed(Box<Connection<S>>),
+    Introduced(Box<Result<Link<S>, RegisterError>>),
     Timer,
     Heartbeat,
     Notify(Notification),
@@ -174,14 +187,17 @@ enum Woken<S> {
 #[expect(clippy::large_enum_variant, reason = "there is exactly one of it")]
 enum LinkState<S> {
     Up(Link<S>),
-    Redialing(Attempt<S>),
+    /// Attempts to reach the server.
+    Redialing(Attempt<(Redial<S>, Connection<S>)>),
+    /// Waits for the answer to the registration.
+    Introducing(Attempt<Result<Link<S>, RegisterError>>),
     Down,
 }
 
-/// Attempts to reach a lost server, on a task of their own; ends when dropped.
-struct Attempt<S>(JoinHandle<(Redial<S>, Link<S>)>);
+/// Something under way on a task of its own; ends when dropped.
+struct Attempt<T>(JoinHandle<T>);
 
-impl<S> Drop for Attempt<S> {
+impl<T> Drop for Attempt<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -196,7 +212,7 @@ where
     /// # Cancel safety
     ///
     /// Nothing is lost if the future is dropped.
-    async fn wait(&mut self) -> Woken<S> {
+    async fn wait(&mut self, redial: &mut Option<Redial<S>>) -> Woken<S> {
         match self {
             Self::Up(Link { reader, writer, .. }) => {
                 let mut batch = Vec::new();
@@ -213,8 +229,15 @@ where
                 }
             }
             Self::Redialing(attempt) => match (&mut attempt.0).await {
-                Ok(back) => Woken::ServerBack(Box::new(back)),
+                Ok((dial, connection)) => {
+                    *redial = Some(dial);
+                    Woken::Dialed(Box::new(connection))
+                }
                 Err(_) => Woken::ServerLost("the attempts to reach it were aborted".into()),
+            },
+            Self::Introducing(attempt) => match (&mut attempt.0).await {
+                Ok(result) => Woken::Introduced(Box::new(result)),
+                Err(_) => Woken::ServerLost("the registration was aborted".into()),
             },
             Self::Down => pending().await,
         }
@@ -224,7 +247,7 @@ where
     fn has_room(&self) -> bool {
         match self {
             Self::Up(link) => link.writer.buffered() < NOTIFY_BUFFER_MAX,
-            Self::Redialing(_) | Self::Down => true,
+            Self::Redialing(_) | Self::Introducing(_) | Self::Down => true,
         }
     }
 
@@ -243,7 +266,13 @@ struct EventLoop<S> {
     launcher: TaskLauncher,
     notify: Option<NotifySocket>,
     link: LinkState<S>,
+    /// Who we are, and for which server.
+    identity: (WorkerId, Box<str>),
     redial: Option<Redial<S>>,
+    /// Before the next attempt to reach a lost server.
+    pause: Duration,
+    /// Heartbeats sent since the server said something.
+    silent_heartbeats: u32,
     config: Arc<WorkerConfig>,
     heartbeat: Interval,
     keeper: Option<KeeperContext>,
@@ -264,7 +293,7 @@ where
         let has_room = self.link.has_room();
         tokio::select! {
             events = self.launcher.news() => Woken::News(events),
-            woken = self.link.wait() => woken,
+            woken = self.link.wait(&mut self.redial) => woken,
             () = sleep_until(deadline) => Woken::Timer,
             _ = self.heartbeat.tick() => Woken::Heartbeat,
             notification = next_notification(&mut self.notify), if has_room => {
@@ -281,13 +310,22 @@ where
         match woken {
             Woken::News(mut events) => self.events.append(&mut events),
             Woken::Server(messages) => {
+                self.silent_heartbeats = 0;
+                self.pause = REDIAL_PAUSE_MIN;
                 for message in messages {
                     self.on_message(message);
                 }
             }
             Woken::Written => {}
             Woken::ServerLost(why) => self.on_server_lost(&why),
-            Woken::ServerBack(back) => self.on_server_back(*back),
+            Woken::Dialed(connection) => self.introduce_again(*connection),
+            Woken::Introduced(result) => match *result {
+                Ok(link) => self.on_server_back(link),
+                Err(error) => {
+                    tracing::debug!("cannot register again yet: {}", describe(&error));
+                    self.dial();
+                }
+            },
             Woken::Timer => self.apply(Input::Timer),
             Woken::Heartbeat => self.send_heartbeat(),
             Woken::Notify(notification) => self.link.feed(&notification.into()),
@@ -333,21 +371,45 @@ where
         }
         tracing::warn!("Lost the server: {why}");
         self.link = LinkState::Down;
-        if self.config.on_server_lost == OnServerLost::Reconnect
-            && let Some(redial) = self.redial.take()
-        {
-            let attempts = reach_again(redial, Arc::clone(&self.config));
-            self.link = LinkState::Redialing(Attempt(tokio::spawn(attempts)));
+        if self.config.on_server_lost == OnServerLost::Reconnect {
+            self.dial();
         }
         self.apply(Input::ServerLost);
     }
 
-    fn on_server_back(&mut self, (redial, link): (Redial<S>, Link<S>)) {
-        tracing::info!(worker = %link.worker, "Registered again");
-        self.redial = Some(redial);
+    /// Begins to look for the server.
+    fn dial(&mut self) {
+        self.link = LinkState::Down;
+        if let Some(redial) = self.redial.take() {
+            let pause = self.pause;
+            self.pause = (pause * 2).min(REDIAL_PAUSE_MAX);
+            let attempts = reach_again(redial, pause);
+            self.link = LinkState::Redialing(Attempt(tokio::spawn(attempts)));
+        }
+    }
+
+    /// Tells a server that was reached who we are and what we have.
+    fn introduce_again(&mut self, connection: Connection<S>) {
+        let holding = self.state.holding(clock::now().mono);
+        let (worker, server_uid) = &self.identity;
+        let registration = reattach(&self.config, *worker, server_uid, &holding);
+        let attempt = async move { introduce(connection, &registration).await };
+        self.link = LinkState::Introducing(Attempt(tokio::spawn(attempt)));
+    }
+
+    fn on_server_back(&mut self, link: Link<S>) {
+        let reattached = link.reattached;
+        if reattached {
+            tracing::info!(worker = %link.worker, "Connected to the server again");
+        } else {
+            tracing::warn!(worker = %link.worker, was = %self.identity.0,
+                "Registered as a new worker; the server does not want what runs here");
+        }
+        self.silent_heartbeats = 0;
+        self.identity = (link.worker, link.server_uid.clone());
         self.launcher.set_server_uid(link.server_uid.clone());
         self.link = LinkState::Up(link);
-        self.apply(Input::ServerBack);
+        self.apply(Input::ServerBack { reattached });
     }
 
     /// A worker whose front process is stopped must look as if it were stopped itself.
@@ -361,6 +423,14 @@ where
             self.link.feed(&ToServer {
                 message: Some(heartbeat),
             });
+            self.silent_heartbeats += 1;
+        }
+        if self.silent_heartbeats > SILENT_HEARTBEATS_MAX
+            && matches!(self.link, LinkState::Up(_))
+            && self.config.on_server_lost == OnServerLost::Reconnect
+        {
+            self.silent_heartbeats = 0;
+            self.on_server_lost("it has not answered for several heartbeats");
         }
     }
 
@@ -435,24 +505,24 @@ async fn say_goodbye<S: AsyncRead + AsyncWrite + Unpin>(mut link: Link<S>) {
     }
 }
 
-/// Tries until the server is there again. Ends only with its task.
-async fn reach_again<S>(mut redial: Redial<S>, config: Arc<WorkerConfig>) -> (Redial<S>, Link<S>)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let mut pause = REDIAL_PAUSE_MIN;
+/// Tries until there is a connection again. Ends only with its task.
+async fn reach_again<S>(mut redial: Redial<S>, mut pause: Duration) -> (Redial<S>, Connection<S>) {
     loop {
-        let error = match redial().await {
-            Ok(connection) => match introduce(connection, &config).await {
-                Ok(link) => return (redial, link),
-                Err(error) => describe(&error),
-            },
-            Err(error) => describe(&error),
-        };
-        tracing::debug!("the server cannot be reached yet: {error}");
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(shortened(pause)).await;
+        match redial().await {
+            Ok(connection) => return (redial, connection),
+            Err(error) => {
+                tracing::debug!("the server cannot be reached yet: {}", describe(&error));
+            }
+        }
         pause = (pause * 2).min(REDIAL_PAUSE_MAX);
     }
+}
+
+/// A random part of a pause.
+fn shortened(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) % 1_000;
+    pause * u32::try_from(random).unwrap_or(1_000) / 1_000
 }
 
 async fn sleep_until(deadline: Option<Time>) {

@@ -10,7 +10,6 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
-use hq_core::worker_config::WorkerConfig;
 use hq_protocol::convert::FromServer;
 use hq_protocol::worker::{ToServer, ToWorker};
 use hq_protocol::{
@@ -214,10 +213,12 @@ impl Connector {
         let mut attempt = 1;
         loop {
             let error = match self.connect().await {
-                Ok(connection) => match introduce(connection, &params.config).await {
-                    Ok(link) => return Ok(RegisteredWorker::new(link, params, launcher)),
-                    Err(error) => error,
-                },
+                Ok(connection) => {
+                    match introduce(connection, &ToServer::from(&params.config)).await {
+                        Ok(link) => return Ok(RegisteredWorker::new(link, params, launcher)),
+                        Err(error) => error,
+                    }
+                }
                 Err(error) => RegisterError::Connect(error),
             };
             if attempt >= self.register_retry.attempts || !error.is_retryable() {
@@ -229,13 +230,18 @@ impl Connector {
         }
     }
 
-    /// Makes later connections to the same place, one attempt each.
+    /// Makes later connections, one attempt each. Before each `find` looks where the server is now; if it
+    /// does not know, the place is the last one.
     #[must_use]
-    pub fn redial(&self) -> Redial<TcpStream> {
-        let mut once = self.clone();
-        once.connect_retry.attempts = 1;
+    pub fn redial(
+        &self,
+        mut find: impl FnMut() -> Option<Self> + Send + 'static,
+    ) -> Redial<TcpStream> {
+        let mut last = self.clone();
         Box::new(move || {
-            let once = once.clone();
+            last = find().unwrap_or_else(|| last.clone());
+            last.connect_retry.attempts = 1;
+            let once = last.clone();
             Box::pin(async move { once.connect().await })
         })
     }
@@ -304,7 +310,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let launcher = start_launcher(&params)?;
-    let link = introduce(connection, &params.config).await?;
+    let link = introduce(connection, &ToServer::from(&params.config)).await?;
     Ok(RegisteredWorker::new(link, params, launcher))
 }
 
@@ -314,6 +320,8 @@ pub(crate) struct Link<S> {
     pub(crate) worker: WorkerId,
     pub(crate) server_uid: Box<str>,
     pub(crate) idle_timeout_default: Option<Duration>,
+    /// The server knows us as the worker that we were.
+    pub(crate) reattached: bool,
     pub(crate) reader: MessageReader<ReadHalf<S>>,
     pub(crate) writer: MessageWriter<WriteHalf<S>>,
 }
@@ -321,14 +329,14 @@ pub(crate) struct Link<S> {
 /// Sends the registration and waits for the answer.
 pub(crate) async fn introduce<S>(
     connection: Connection<S>,
-    config: &WorkerConfig,
+    registration: &ToServer,
 ) -> Result<Link<S>, RegisterError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut reader, mut writer) = connection.split();
     writer
-        .send(&ToServer::from(config))
+        .send(registration)
         .await
         .map_err(RegisterError::Send)?;
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, reader.next::<ToWorker>())
@@ -341,10 +349,12 @@ where
             worker,
             server_uid,
             idle_timeout_default,
+            reattached,
         } => Ok(Link {
             worker,
             server_uid,
             idle_timeout_default,
+            reattached,
             reader,
             writer,
         }),

@@ -141,7 +141,9 @@ impl ServerState {
     fn stop_worker(&mut self, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {
         match self.workers.get_mut(&id) {
             None => StopResult::NotFound,
-            Some(worker) if !worker.accepts_work() => StopResult::AlreadyStopped,
+            Some(worker) if worker.ended.is_some() || worker.stopping.is_some() => {
+                StopResult::AlreadyStopped
+            }
             Some(worker) => {
                 worker.stopping = Some(LostReason::Stopped);
                 effects.push(Effect::ToWorker(id, WorkerCommand::Stop));

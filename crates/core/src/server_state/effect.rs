@@ -15,11 +15,19 @@ pub enum Effect {
     Reply(RequestId, Reply),
     /// News for a watching client.
     WatchUpdate(RequestId, WatchUpdate),
-    /// A worker is registered; its connection is from now on known by the id.
-    Registered(LinkId, WorkerId),
+    /// A worker is registered; its connection is from now on known by the id and replaces an older
+    /// one of the same worker.
+    Registered {
+        /// The connection.
+        link: LinkId,
+        /// The worker.
+        worker: WorkerId,
+        /// It goes on as the worker that it was; otherwise all that it still has is void.
+        reattached: bool,
+    },
     /// Something for a worker.
     ToWorker(WorkerId, WorkerCommand),
-    /// The worker is lost: close its connection.
+    /// The worker is lost: close its connection, if there is one.
     DropWorker(WorkerId),
 }
 
@@ -143,6 +151,10 @@ pub enum WorkerCommand {
     Kill(Vec<(TaskKey, InstanceId)>),
     /// End.
     Stop,
+    /// What reports up to this number said is recorded.
+    Acknowledge(u64),
+    /// The server lives; answers a heartbeat.
+    Ping,
 }
 
 /// Tasks that share template, instance and variant.

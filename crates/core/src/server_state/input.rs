@@ -26,9 +26,12 @@ pub enum Input {
     RequestGone(RequestId),
     /// A worker wants to register.
     WorkerConnected(LinkId, WorkerConfig),
+    /// A worker that lost its connection wants to go on where it was.
+    WorkerReattached(LinkId, WorkerConfig, Box<Reattach>),
     /// A worker said something.
     WorkerMessage(WorkerId, WorkerMessage),
-    /// The connection of a worker closed.
+    /// The current connection of a worker closed. What an older connection still says or does is kept
+    /// away by the shell.
     WorkerGone(WorkerId),
     /// [`super::ServerState::next_deadline`] has passed.
     Timer,
@@ -98,9 +101,25 @@ pub enum WorkerMessage {
     Goodbye(LostReason),
 }
 
+/// What a worker that comes back says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reattach {
+    /// The id it was given.
+    pub worker: WorkerId,
+    /// The server that gave it.
+    pub server_uid: Box<str>,
+    /// Instances that are being started and may run any moment.
+    pub launching: Vec<(TaskKey, InstanceId)>,
+    /// All instances that run, and all ends that were not acknowledged. Nothing else is there.
+    pub report: Report,
+}
+
 /// One batch of news from a worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
+    /// Number of the report in the life of the worker, which keeps the ends until the number is
+    /// acknowledged; 0 = nothing to acknowledge.
+    pub seq: u64,
     /// Instances that started.
     pub started: Vec<StartedRow>,
     /// Instances that ended.

@@ -46,7 +46,7 @@ fn one_seed_always_gives_the_same_log() {
 fn runs_are_not_trivial() {
     let summary = World::run(5, 2_000);
     assert!(
-        summary.tasks > 100 && summary.lost_workers > 5,
+        summary.tasks > 100 && summary.lost_workers > 5 && summary.reattached > 5,
         "{summary:?}"
     );
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Effect, EndedRow, LinkId, Notification, Report, ServerState, StartedRow, WorkerMessage,
+    Effect, EndedRow, LinkId, Notification, Report, ServerState, StartedRow, WorkerCommand,
+    WorkerMessage,
 };
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::TaskSlot;
@@ -38,7 +39,11 @@ impl ServerState {
         self.heartbeats.insert((worker.heartbeat_deadline, id));
         self.workers.insert(id, worker);
         self.agenda.note_room(id);
-        effects.push(Effect::Registered(link, id));
+        effects.push(Effect::Registered {
+            link,
+            worker: id,
+            reattached: false,
+        });
     }
 
     pub(super) fn on_worker_message(
@@ -61,6 +66,7 @@ impl ServerState {
                 self.heartbeats.remove(&(worker.heartbeat_deadline, id));
                 worker.note_heartbeat(now.mono);
                 self.heartbeats.insert((worker.heartbeat_deadline, id));
+                effects.push(Effect::ToWorker(id, WorkerCommand::Ping));
             }
             WorkerMessage::Report(report) => self.on_report(now, id, report, effects),
             WorkerMessage::Notify(task, message) => {
@@ -75,9 +81,19 @@ impl ServerState {
     }
 
     pub(super) fn on_worker_gone(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) {
-        let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_connected()) else {
+        let Some(worker) = self
+            .workers
+            .get_mut(&id)
+            .filter(|worker| worker.is_connected() && !worker.away)
+        else {
             return;
         };
+        if worker.may_come_back() {
+            self.heartbeats.remove(&(worker.heartbeat_deadline, id));
+            worker.leave(now.mono);
+            self.heartbeats.insert((worker.heartbeat_deadline, id));
+            return;
+        }
         let reason = worker.stopping.unwrap_or(LostReason::ConnectionLost);
         self.lose_worker(now, id, reason, effects);
     }
@@ -98,12 +114,24 @@ impl ServerState {
                     self.heartbeats.insert((worker.heartbeat_deadline, id));
                 }
             } else {
-                self.lose_worker(now, id, LostReason::HeartbeatLost, effects);
+                let is_away = self.workers.get(&id).is_some_and(|worker| worker.away);
+                let reason = if is_away {
+                    LostReason::ConnectionLost
+                } else {
+                    LostReason::HeartbeatLost
+                };
+                self.lose_worker(now, id, reason, effects);
             }
         }
     }
 
-    fn on_report(&mut self, now: Now, id: WorkerId, report: Report, effects: &mut Vec<Effect>) {
+    pub(super) fn on_report(
+        &mut self,
+        now: Now,
+        id: WorkerId,
+        report: Report,
+        effects: &mut Vec<Effect>,
+    ) {
         let mut touched = BTreeSet::new();
         for row in report.started {
             self.on_started(now, id, row);
@@ -125,6 +153,9 @@ impl ServerState {
             self.note_job_progress(now, job, effects);
         }
         self.agenda.note_room(id);
+        if report.seq > 0 {
+            effects.push(Effect::ToWorker(id, WorkerCommand::Acknowledge(report.seq)));
+        }
     }
 
     fn on_started(&mut self, now: Now, id: WorkerId, row: StartedRow) {
@@ -146,7 +177,7 @@ impl ServerState {
     }
 
     /// Phase of the task, if this worker's instance is the current one and has not ended.
-    fn holds(&self, id: WorkerId, job: JobId, assigned: &Assigned) -> Option<Phase> {
+    pub(super) fn holds(&self, id: WorkerId, job: JobId, assigned: &Assigned) -> Option<Phase> {
         let record = self.jobs.get(&job)?.record(assigned.slot)?;
         let is_current = record.worker() == id
             && record.instance() == assigned.instance
@@ -279,7 +310,7 @@ impl ServerState {
         }
     }
 
-    fn requeue(&mut self, job: JobId, slot: TaskSlot) {
+    pub(super) fn requeue(&mut self, job: JobId, slot: TaskSlot) {
         if let Some(found) = self.jobs.get_mut(&job) {
             found.set_phase(slot, Phase::Waiting);
         }

@@ -1,11 +1,13 @@
 //! A seeded simulation of the server's state with virtual workers and clients.
 //!
-//! Virtual time, a deterministic random source, links that delay, workers that die with or without a
-//! goodbye, are cut off, or come back as new ones; clients that submit, cancel and watch. After every
+//! Virtual time, a deterministic random source, links that delay, repeat and break, workers that die with
+//! or without a goodbye, come back to their tasks, or come back as new ones; clients that submit, cancel and watch. After every
 //! input the invariants of [`ServerState`] are checked. At the end everything is healed and each task
 //! must reach a final state; the log of one seed is always the same.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod virtual_worker;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +18,15 @@ use crate::range::IdArray;
 use crate::resource::request::{RequestVariants, ResourceRequest};
 use crate::selector::Selector;
 use crate::server_state::{
-    Command, Effect, EndedRow, Input, LinkId, Report, RequestId, ServerState, StartedRow,
+    Command, Effect, EndedRow, Input, LinkId, Reattach, Report, RequestId, ServerState, StartedRow,
     WatchSpec, WorkerCommand, WorkerMessage,
 };
 use crate::template::{
     ArrayIds, ArraySpec, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
 };
 use crate::time::{Now, Time, Timestamp};
+use crate::worker_config::{OnServerLost, WorkerConfig};
+use virtual_worker::{VirtualTask, VirtualWorker};
 
 /// Small deterministic generator (splitmix64, Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -53,41 +57,6 @@ impl Rng {
     }
 }
 
-/// One instance as a virtual worker sees it.
-#[derive(Clone, Copy, Debug)]
-struct VirtualTask {
-    instance: InstanceId,
-    cpus: u32,
-    started: bool,
-}
-
-/// A virtual worker: does what the server says, at its own pace.
-#[derive(Debug)]
-struct VirtualWorker {
-    cpus: u32,
-    tasks: BTreeMap<TaskKey, VirtualTask>,
-    /// Cpus of each template it was sent, with the job.
-    templates: BTreeMap<u32, (u32, crate::id::JobId)>,
-    /// Commands under way to it.
-    inbox: VecDeque<WorkerCommand>,
-    /// Messages under way to the server, in order.
-    outbox: VecDeque<WorkerMessage>,
-    stopping: bool,
-}
-
-impl VirtualWorker {
-    fn free(&self) -> u32 {
-        let used: u32 = self
-            .tasks
-            .values()
-            .filter(|t| t.started)
-            .map(|t| t.cpus)
-            .sum();
-        assert!(used <= self.cpus, "a worker never runs more than it has");
-        self.cpus - used
-    }
-}
-
 /// What a run came to; equal for equal seeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
@@ -97,6 +66,8 @@ pub struct Summary {
     pub tasks: u64,
     /// Workers lost.
     pub lost_workers: u64,
+    /// Workers that came back and went on.
+    pub reattached: u64,
     /// Hash of all effects, in order.
     pub log_hash: u64,
 }
@@ -108,7 +79,8 @@ pub struct World {
     now: Now,
     state: ServerState,
     workers: BTreeMap<WorkerId, VirtualWorker>,
-    joining: BTreeMap<LinkId, u32>,
+    /// Cpus of those that register, whether they come back, and who they were.
+    joining: BTreeMap<LinkId, (u32, bool, Option<WorkerId>)>,
     next_link: u64,
     next_request: u64,
     watching: BTreeSet<RequestId>,
@@ -116,6 +88,8 @@ pub struct World {
     finals: BTreeMap<TaskKey, crate::task::TaskState>,
     /// Instances that a worker really finished, for the exactly-once check.
     started_instances: BTreeMap<TaskKey, BTreeSet<(WorkerId, InstanceId)>>,
+    /// Instances that succeeded, and where.
+    succeeded: BTreeSet<(TaskKey, WorkerId, InstanceId)>,
     summary: Summary,
 }
 
@@ -137,6 +111,7 @@ impl World {
             watching: BTreeSet::new(),
             finals: BTreeMap::new(),
             started_instances: BTreeMap::new(),
+            succeeded: BTreeSet::new(),
             summary: Summary::default(),
         }
     }
@@ -164,11 +139,13 @@ impl World {
             6..9 => self.submit_graph(),
             9..11 => self.cancel_some(),
             11..14 => self.join(),
-            14..16 => self.lose_one(),
+            14 => self.lose_one(),
+            15 | 54 => self.cut_one(),
             16 => self.say_goodbye(),
             17..19 => self.watch_some(),
             19 => self.send_nonsense(),
-            20..55 => self.work_somewhere(),
+            20..22 => self.come_back(),
+            22..54 => self.work_somewhere(),
             55..80 => self.deliver_to_server(),
             _ => self.deliver_to_worker(),
         }
@@ -209,29 +186,40 @@ impl World {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Registered(link, id) => {
-                let cpus = self
+            Effect::Registered {
+                link,
+                worker: id,
+                reattached,
+            } => {
+                let (cpus, reconnects, was) = self
                     .joining
                     .remove(&link)
                     .expect("only links that join are answered");
-                let worker = VirtualWorker {
-                    cpus,
-                    tasks: BTreeMap::new(),
-                    templates: BTreeMap::new(),
-                    inbox: VecDeque::new(),
-                    outbox: VecDeque::new(),
-                    stopping: false,
+                let old = was.and_then(|was| self.workers.remove(&was));
+                let worker = match old {
+                    Some(mut old) if reattached => {
+                        assert_eq!(was, Some(id), "it keeps its id");
+                        old.away = false;
+                        self.summary.reattached += 1;
+                        old
+                    }
+                    // Whatever it had is void.
+                    Some(_) | None => VirtualWorker::new(cpus, reconnects),
                 };
                 self.workers.insert(id, worker);
             }
             Effect::ToWorker(id, command) => {
-                if let Some(worker) = self.workers.get_mut(&id) {
+                if let Some(worker) = self.workers.get_mut(&id).filter(|w| !w.away) {
                     worker.inbox.push_back(command);
                 }
             }
             Effect::DropWorker(id) => {
-                self.workers.remove(&id);
                 self.summary.lost_workers += 1;
+                match self.workers.get_mut(&id) {
+                    // It does not know and will come back.
+                    Some(worker) if worker.reconnects && !worker.stopping => worker.cut(),
+                    Some(_) | None => drop(self.workers.remove(&id)),
+                }
             }
             Effect::WatchUpdate(request, update) => {
                 assert!(
@@ -272,8 +260,13 @@ impl World {
                             index,
                         };
                         let task = job.task_id(slot).expect("index is in range");
-                        self.finals
-                            .insert(TaskKey::new(job.id, task), phase.state());
+                        let key = TaskKey::new(job.id, task);
+                        let seen = self.finals.insert(key, phase.state()).is_some();
+                        if phase == crate::task::Phase::Finished && !seen {
+                            let record = job.record(slot).expect("it ran");
+                            let run = (key, record.worker(), record.instance());
+                            assert!(self.succeeded.contains(&run), "{run:?} really succeeded");
+                        }
                     }
                 }
             }
@@ -383,8 +376,87 @@ impl World {
         }
         self.next_link += 1;
         let (link, cpus) = (LinkId(self.next_link), 1 + self.rng.below(4));
-        self.joining.insert(link, cpus);
-        self.apply(Input::WorkerConnected(link, worker_config(cpus)));
+        let reconnects = self.rng.chance(60);
+        self.joining.insert(link, (cpus, reconnects, None));
+        self.apply(Input::WorkerConnected(link, config(cpus, reconnects)));
+    }
+
+    /// A connection breaks; the server may not have noticed when the worker comes back.
+    fn cut_one(&mut self) {
+        let Some(id) = self.pick() else { return };
+        let worker = self.workers.get_mut(&id).expect("just picked");
+        if !worker.reconnects || worker.stopping || worker.away {
+            return;
+        }
+        worker.cut();
+        if self.rng.chance(50) {
+            self.apply(Input::WorkerGone(id));
+        }
+    }
+
+    fn come_back(&mut self) {
+        let away = |(id, worker): (&WorkerId, &VirtualWorker)| worker.away.then_some(*id);
+        let Some(id) = self.workers.iter().find_map(away) else {
+            return;
+        };
+        self.reattach(id);
+    }
+
+    fn reattach(&mut self, id: WorkerId) {
+        self.next_link += 1;
+        let link = LinkId(self.next_link);
+        let worker = &self.workers[&id];
+        let cpus = worker.cpus;
+        let report = worker.report_all();
+        let runs: Vec<(TaskKey, InstanceId)> = report
+            .started
+            .iter()
+            .map(|row| (row.task, row.instance))
+            .filter(|(task, instance)| self.is_due(id, *task, *instance))
+            .collect();
+        let reattach = Reattach {
+            worker: id,
+            server_uid: self.state.uid().into(),
+            launching: Vec::new(),
+            report,
+        };
+        self.joining.insert(link, (cpus, true, Some(id)));
+        let before = self.summary.reattached;
+        self.apply(Input::WorkerReattached(
+            link,
+            config(cpus, true),
+            Box::new(reattach),
+        ));
+        if self.summary.reattached > before {
+            for (task, instance) in runs {
+                let goes_on = self.is_due(id, task, instance) || self.finals_now(task);
+                assert!(goes_on, "{task} instance {instance} goes on on {id}");
+            }
+        }
+        self.note_finals();
+    }
+
+    /// Whether the server takes this for the current instance of an unfinished task.
+    fn is_due(&self, id: WorkerId, task: TaskKey, instance: InstanceId) -> bool {
+        let Some(job) = self.state.jobs().get(&task.job) else {
+            return false;
+        };
+        let record = job.find(task.task).and_then(|slot| job.record(slot));
+        record.is_some_and(|record| {
+            use crate::task::Phase;
+            record.worker() == id
+                && record.instance() == instance
+                && matches!(record.phase(), Phase::Queued | Phase::Running)
+        })
+    }
+
+    /// Whether the task is over, because an end that was told at the same time ended its job.
+    fn finals_now(&self, task: TaskKey) -> bool {
+        self.state.jobs().get(&task.job).is_none_or(|job| {
+            job.find(task.task)
+                .and_then(|slot| job.phase(slot))
+                .is_some_and(crate::task::Phase::is_terminal)
+        })
     }
 
     fn pick(&mut self) -> Option<WorkerId> {
@@ -399,8 +471,10 @@ impl World {
 
     fn lose_one(&mut self) {
         if let Some(id) = self.pick() {
-            self.workers.remove(&id);
-            self.apply(Input::WorkerGone(id));
+            let away = self.workers.remove(&id).is_some_and(|worker| worker.away);
+            if !away {
+                self.apply(Input::WorkerGone(id));
+            }
         }
     }
 
@@ -408,6 +482,9 @@ impl World {
         if let Some(id) = self.pick() {
             let reason = [LostReason::Stopped, LostReason::IdleTimeout][self.rng.below(2) as usize];
             let worker = self.workers.get_mut(&id).expect("just picked");
+            if worker.away {
+                return;
+            }
             let killed: Vec<EndedRow> = worker
                 .tasks
                 .iter()
@@ -417,7 +494,7 @@ impl World {
                 ended: killed,
                 ..Report::default()
             };
-            worker.outbox.push_back(WorkerMessage::Report(report));
+            worker.send(report);
             worker.outbox.push_back(WorkerMessage::Goodbye(reason));
             worker.stopping = true;
         }
@@ -466,8 +543,14 @@ impl World {
                 .map(|(k, t)| (*k, *t));
             let Some((task, found)) = running else { return };
             worker.tasks.remove(&task);
+            if outcome == Outcome::Finished {
+                self.succeeded.insert((task, id, found.instance));
+            }
             report.ended.push(ended(task, found.instance, outcome));
         } else {
+            if worker.away {
+                return;
+            }
             let free = worker.free();
             let next = worker
                 .tasks
@@ -488,18 +571,24 @@ impl World {
                 age: Duration::ZERO,
             });
         }
-        worker.outbox.push_back(WorkerMessage::Report(report));
+        worker.send(report);
     }
 
     fn deliver_to_server(&mut self) {
         let Some(id) = self.pick() else { return };
-        let heartbeat = self.rng.chance(30);
+        let (heartbeat, twice) = (self.rng.chance(30), self.rng.chance(5));
         let worker = self.workers.get_mut(&id).expect("just picked");
+        if worker.away {
+            return;
+        }
         let message = worker.outbox.pop_front();
         if heartbeat {
             self.apply(Input::WorkerMessage(id, WorkerMessage::Heartbeat));
         }
         if let Some(message) = message {
+            if twice {
+                self.apply(Input::WorkerMessage(id, message.clone()));
+            }
             self.apply(Input::WorkerMessage(id, message));
         }
         self.note_finals();
@@ -556,7 +645,7 @@ impl World {
                         report.retracted.push((task, instance));
                     }
                 }
-                worker.outbox.push_back(WorkerMessage::Report(report));
+                worker.send(report);
             }
             WorkerCommand::Kill(tasks) => {
                 let mut report = Report::default();
@@ -565,8 +654,12 @@ impl World {
                         report.ended.push(ended(task, instance, Outcome::Killed));
                     }
                 }
-                worker.outbox.push_back(WorkerMessage::Report(report));
+                worker.send(report);
             }
+            WorkerCommand::Acknowledge(seq) => {
+                worker.unacknowledged.retain(|(kept, _)| *kept > seq);
+            }
+            WorkerCommand::Ping => {}
             WorkerCommand::Stop => {
                 worker
                     .outbox
@@ -581,8 +674,8 @@ impl World {
     fn heal(&mut self) {
         self.next_link += 1;
         let link = LinkId(self.next_link);
-        self.joining.insert(link, 8);
-        self.apply(Input::WorkerConnected(link, worker_config(8)));
+        self.joining.insert(link, (8, false, None));
+        self.apply(Input::WorkerConnected(link, config(8, false)));
         for round in 0..20_000 {
             self.note_finals();
             if self
@@ -597,6 +690,10 @@ impl World {
                 return;
             }
             for id in self.workers.keys().copied().collect::<Vec<_>>() {
+                if self.workers[&id].away {
+                    self.reattach(id);
+                    continue;
+                }
                 if round % 1_000 == 0 {
                     self.apply(Input::WorkerMessage(id, WorkerMessage::Heartbeat));
                 }
@@ -622,8 +719,16 @@ impl World {
     fn is_quiet(&self) -> bool {
         self.workers
             .values()
-            .all(|w| w.outbox.is_empty() && w.inbox.is_empty())
+            .all(|w| w.outbox.is_empty() && w.inbox.is_empty() && w.unacknowledged.is_empty())
     }
+}
+
+fn config(cpus: u32, reconnects: bool) -> WorkerConfig {
+    let mut config = worker_config(cpus);
+    if reconnects {
+        config.on_server_lost = OnServerLost::Reconnect;
+    }
+    config
 }
 
 fn ended(task: TaskKey, instance: InstanceId, outcome: Outcome) -> EndedRow {

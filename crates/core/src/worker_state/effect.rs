@@ -81,6 +81,9 @@ pub enum ExitReason {
 /// One batch of news for the server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
+    /// Counts reports with ends, from 1; they are kept until the server acknowledges the number. 0 =
+    /// the report has none.
+    pub seq: u64,
     /// Instances that started and, as far as is known, still run.
     pub started: Vec<StartedRow>,
     /// Instances that ended. One that is not listed in any `started` ran and ended since the last report.
@@ -96,6 +99,15 @@ impl Report {
     pub fn is_empty(&self) -> bool {
         self.started.is_empty() && self.ended.is_empty() && self.retracted.is_empty()
     }
+}
+
+/// Everything that a worker has, for a server that it returns to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Holding {
+    /// Handed to the launcher; may run any moment.
+    pub launching: Vec<InstanceKey>,
+    /// All that runs, and all ends that were not acknowledged.
+    pub report: Report,
 }
 
 /// Start of an instance.

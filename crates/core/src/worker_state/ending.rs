@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::effect::{Effect, ExitReason};
+use super::effect::{Effect, ExitReason, Holding, StartedRow};
 use super::input::Interrupt;
-use super::running::EndCause;
+use super::running::{EndCause, Phase};
 use super::{Mode, WorkerState};
 use crate::time::Time;
 use crate::worker_config::OnServerLost;
@@ -28,7 +28,37 @@ impl WorkerState {
         }
     }
 
-    pub(super) fn on_server_back(&mut self) {
+    /// What a server that the worker returns to must know. It is complete: news that came before it and
+    /// was not reported is in it or void.
+    pub fn holding(&mut self, now: Time) -> Holding {
+        let mut holding = Holding {
+            report: self.outbox.take_all(now),
+            ..Holding::default()
+        };
+        for (_, task) in self.running.iter() {
+            match task.phase {
+                Phase::Starting => holding.launching.push(task.key),
+                Phase::Running { since, .. } => holding.report.started.push(StartedRow {
+                    key: task.key,
+                    age: now.since(since),
+                }),
+                // It may not have started; its end is what counts.
+                Phase::Ending(EndCause::Killed | EndCause::TimeLimit) => {
+                    holding.launching.push(task.key);
+                }
+                Phase::Ending(EndCause::WorkerEnd | EndCause::Void) => {}
+            }
+        }
+        holding
+    }
+
+    pub(super) fn on_server_back(&mut self, reattached: bool, effects: &mut Vec<Effect>) {
+        if !reattached {
+            self.outbox.clear();
+            for token in self.running.tokens() {
+                self.end_task(token, EndCause::Void, effects);
+            }
+        }
         if self.mode == Mode::Detached {
             self.mode = Mode::Active;
         }

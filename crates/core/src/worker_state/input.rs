@@ -97,8 +97,13 @@ pub enum Input {
     Timer,
     /// The connection to the server is gone.
     ServerLost,
-    /// The worker is registered again, with the same or another server process.
-    ServerBack,
+    /// The worker is registered again.
+    ServerBack {
+        /// The server knows it as the worker that it was; otherwise all that it has is void.
+        reattached: bool,
+    },
+    /// The server has recorded what reports up to this number said.
+    Acknowledged(u64),
     /// A person or the batch system wants the worker to end.
     Interrupt(Interrupt),
 }

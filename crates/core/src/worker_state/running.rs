@@ -53,6 +53,8 @@ pub(super) enum Phase {
     Starting,
     /// Its program runs; with the moment at which its time limit ends it.
     Running {
+        /// When it started.
+        since: Time,
         /// `None` = no limit.
         deadline: Option<Time>,
     },
@@ -69,6 +71,8 @@ pub(super) enum EndCause {
     TimeLimit,
     /// The worker ends; the server hears of that, not of the task.
     WorkerEnd,
+    /// The server does not want its result.
+    Void,
 }
 
 /// All launched instances.
@@ -189,7 +193,6 @@ impl RunningTasks {
         self.tasks.keys().copied().collect()
     }
 
-    #[cfg(any(test, feature = "testing"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (LaunchToken, &RunningTask)> {
         self.tasks.iter().map(|(token, task)| (*token, task))
     }
@@ -210,12 +213,14 @@ impl RunningTasks {
         };
         if let Phase::Running {
             deadline: Some(deadline),
+            ..
         } = task.phase
         {
             self.deadlines.remove(&(deadline, token));
         }
         if let Phase::Running {
             deadline: Some(deadline),
+            ..
         } = phase
         {
             self.deadlines.insert((deadline, token));
@@ -229,6 +234,7 @@ impl RunningTasks {
         self.by_key.remove(&task.key);
         if let Phase::Running {
             deadline: Some(deadline),
+            ..
         } = task.phase
         {
             self.deadlines.remove(&(deadline, token));

@@ -145,7 +145,7 @@ impl WorkerState {
 
     /// Starts every task that can start now.
     fn start_tasks(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        if self.mode != Mode::Active || self.backlog.is_empty() {
+        if self.mode != Mode::Active || self.backlog.is_empty() || self.outbox.is_full() {
             return;
         }
         let mut heads: BinaryHeap<Reverse<(QueueKey, Arc<Class>)>> =

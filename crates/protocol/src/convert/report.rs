@@ -56,7 +56,9 @@ fn group_of<G>(groups: &mut Vec<G>, fits: impl Fn(&G) -> bool, new: impl FnOnce(
     &mut groups[at]
 }
 
-fn task_rows(list: worker::TaskList) -> Result<Vec<(TaskKey, InstanceId)>, ConvertError> {
+pub(super) fn task_rows(
+    list: worker::TaskList,
+) -> Result<Vec<(TaskKey, InstanceId)>, ConvertError> {
     let mut rows = Vec::new();
     for (index, group) in list.groups.into_iter().enumerate() {
         let worker::TaskGroup {
@@ -95,7 +97,10 @@ impl TryFrom<worker::Report> for server_state::Report {
     type Error = ConvertError;
 
     fn try_from(message: worker::Report) -> Result<Self, ConvertError> {
-        let mut report = Self::default();
+        let mut report = Self {
+            seq: message.seq,
+            ..Self::default()
+        };
         for (index, started) in message.started.into_iter().enumerate() {
             started_rows(started, &mut report.started).at("started", index)?;
         }
@@ -238,7 +243,10 @@ fn outcome_code(outcome: &Outcome) -> i32 {
 
 impl From<&worker_state::Report> for worker::Report {
     fn from(report: &worker_state::Report) -> Self {
-        let mut message = Self::default();
+        let mut message = Self {
+            seq: report.seq,
+            ..Self::default()
+        };
         for row in &report.started {
             push_started(&mut message.started, row);
         }

@@ -88,6 +88,7 @@ proptest! {
         let retracted: Vec<_> =
             report.retracted.iter().map(|key| (key.task, key.instance)).collect();
         prop_assert_eq!(received.retracted, retracted);
+        prop_assert_eq!(received.seq, report.seq);
     }
 
     #[test]

@@ -7,12 +7,12 @@ use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::outcome::LostReason;
 use hq_core::range::IdArray;
-use hq_core::server_state::{Assignment, WorkerCommand, WorkerMessage};
+use hq_core::server_state::{Assignment, Reattach, WorkerCommand, WorkerMessage};
 use hq_core::template::{Entries, TaskTemplate};
 use hq_core::worker_config::WorkerConfig;
-use hq_core::worker_state::{self, ExitReason, Input, WorkAssignment, WorkTemplate};
+use hq_core::worker_state::{self, ExitReason, Holding, Input, WorkAssignment, WorkTemplate};
 
-use super::report::{instance_keys, task_list};
+use super::report::{instance_keys, task_list, task_rows};
 use super::{
     ConvertError, Within, absolute_path, at_most, duration, each, known, path, required, same_len,
     text,
@@ -29,7 +29,7 @@ pub const NOTIFICATION_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub enum FromWorker {
     /// Wants to join; the first message of a connection and no other.
-    Register(Box<WorkerConfig>),
+    Register(Box<WorkerConfig>, Option<Box<Reattach>>),
     /// Anything later.
     Message(WorkerMessage),
 }
@@ -45,6 +45,8 @@ pub enum FromServer {
         server_uid: Box<str>,
         /// Applies when the worker set none of its own.
         idle_timeout_default: Option<Duration>,
+        /// It goes on as the worker that it was.
+        reattached: bool,
     },
     /// Answers the registration: no.
     Refused(Box<str>),
@@ -60,11 +62,16 @@ impl TryFrom<worker::ToServer> for FromWorker {
     fn try_from(message: worker::ToServer) -> Result<Self, ConvertError> {
         use worker::to_server::Message;
         match required(message.message, "message")? {
-            Message::Register(worker::Register { config }) => {
+            Message::Register(worker::Register { config, reattach }) => {
                 let config = required(config, "register.config")?;
-                Ok(Self::Register(Box::new(
-                    config.try_into().within("register.config")?,
-                )))
+                let reattach: Option<Reattach> = reattach
+                    .map(TryInto::try_into)
+                    .transpose()
+                    .within("register.reattach")?;
+                Ok(Self::Register(
+                    Box::new(config.try_into().within("register.config")?),
+                    reattach.map(Box::new),
+                ))
             }
             Message::Heartbeat(worker::Heartbeat {}) => Ok(Self::Message(WorkerMessage::Heartbeat)),
             Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
@@ -98,10 +105,53 @@ impl From<&WorkerConfig> for worker::ToServer {
     fn from(config: &WorkerConfig) -> Self {
         let register = worker::Register {
             config: Some(config.into()),
+            reattach: None,
         };
         Self {
             message: Some(worker::to_server::Message::Register(register)),
         }
+    }
+}
+
+/// The registration of a worker that was registered before.
+#[must_use]
+pub fn reattach(
+    config: &WorkerConfig,
+    worker: WorkerId,
+    server_uid: &str,
+    holding: &Holding,
+) -> worker::ToServer {
+    let launching = holding.launching.iter();
+    let reattach = worker::Reattach {
+        worker_id: worker.as_u32(),
+        server_uid: server_uid.to_owned(),
+        launching: Some(task_list(launching.map(|key| (key.task, key.instance)))),
+        report: Some((&holding.report).into()),
+    };
+    let register = worker::Register {
+        config: Some(config.into()),
+        reattach: Some(reattach),
+    };
+    worker::ToServer {
+        message: Some(worker::to_server::Message::Register(register)),
+    }
+}
+
+impl TryFrom<worker::Reattach> for Reattach {
+    type Error = ConvertError;
+
+    fn try_from(message: worker::Reattach) -> Result<Self, ConvertError> {
+        let launching = message.launching.unwrap_or_default();
+        Ok(Self {
+            worker: WorkerId(message.worker_id),
+            server_uid: text("server_uid", message.server_uid)?,
+            launching: task_rows(launching).within("launching")?,
+            report: message
+                .report
+                .unwrap_or_default()
+                .try_into()
+                .within("report")?,
+        })
     }
 }
 
@@ -159,11 +209,15 @@ impl TryFrom<worker::ToWorker> for FromServer {
                 worker: WorkerId(registered.worker_id),
                 server_uid: text("registered.server_uid", registered.server_uid)?,
                 idle_timeout_default: registered.default_idle_timeout_ns.map(duration),
+                reattached: registered.reattached,
             }),
             Message::Refused(worker::Refused { reason }) => {
                 Ok(Self::Refused(text("refused.reason", reason)?))
             }
             Message::Ping(worker::Ping {}) => Ok(Self::Ping),
+            Message::Acknowledge(worker::Acknowledge { seq }) => {
+                Ok(Self::Input(Input::Acknowledged(seq)))
+            }
             Message::Stop(worker::Stop {}) => Ok(Self::Input(Input::Stop)),
             Message::Assign(assign) => Ok(Self::Input(assign.try_into().within("assign")?)),
             Message::Retract(list) => Ok(Self::Input(Input::Retract(
@@ -198,6 +252,10 @@ impl From<&WorkerCommand> for worker::ToWorker {
             WorkerCommand::Retract(tasks) => Message::Retract(task_list(tasks.iter().copied())),
             WorkerCommand::Kill(tasks) => Message::Kill(task_list(tasks.iter().copied())),
             WorkerCommand::Stop => Message::Stop(worker::Stop {}),
+            WorkerCommand::Ping => Message::Ping(worker::Ping {}),
+            WorkerCommand::Acknowledge(seq) => {
+                Message::Acknowledge(worker::Acknowledge { seq: *seq })
+            }
         };
         Self {
             message: Some(message),

@@ -66,6 +66,7 @@ fn registered() -> to_worker::Message {
         worker_id: 7,
         server_uid,
         default_idle_timeout_ns: Some(1_000_000),
+        reattached: false,
     })
 }
 

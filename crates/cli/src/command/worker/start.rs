@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hq_core::resource::descriptor::{DescriptorError, ResourceDescriptor, ResourceItem};
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
 use hq_protocol::Plane;
+use hq_protocol::access::ServerDir;
 use hq_protocol::client;
 use hq_spawn::keeper::{self, KeeperContext};
 use hq_worker::hardware::{CPUS, DetectSet, Detector, GPUS_AMD, GPUS_NVIDIA, MEMORY};
@@ -136,9 +137,35 @@ async fn work(
     if let Err(error) = shown.map_err(CliError::from).and_then(|()| context.flush()) {
         tracing::debug!(?error, "cannot print the worker's table");
     }
-    let end = worker.with_redial(connector.redial()).run(interrupts).await;
+    let end = worker
+        .with_redial(connector.redial(move || find_again(&dir)))
+        .run(interrupts)
+        .await;
     drop(provider);
     report_end(end)
+}
+
+/// Where the server is now: a restarted one has another port and another directory.
+fn find_again(dir: &ServerDir) -> Option<Connector> {
+    let in_use = dir.load_access(VERSION);
+    // Workers of a batch job are started with the directory of one server process, `<server-dir>/001`.
+    let parent = std::path::absolute(dir.root()).ok();
+    let later = parent
+        .as_deref()
+        .and_then(std::path::Path::parent)
+        .map(|parent| ServerDir::new(parent, false))
+        .and_then(|dir| dir.load_access(VERSION).ok())
+        .filter(|(_, later)| {
+            let uid = in_use.as_ref().ok().map(|(_, file)| &file.server_uid);
+            later.server_uid.is_some() && uid == Some(&later.server_uid)
+        });
+    let (path, file) = later.or(in_use.ok())?;
+    let access = file.plane(Plane::Worker, &path).ok()?;
+    Some(Connector::new(
+        &access.host,
+        access.port,
+        access.key.clone(),
+    ))
 }
 
 fn report_end(end: WorkerEnd) -> CliResult<()> {

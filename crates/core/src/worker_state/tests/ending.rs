@@ -121,11 +121,81 @@ fn loss_of_the_server_follows_the_configuration() {
     }
     let (mut bench, ended) = check(OnServerLost::Reconnect);
     assert!(ended.is_empty(), "nobody can be told");
-    let effects = bench.apply(Input::ServerBack);
+    let effects = bench.apply(Input::ServerBack { reattached: true });
     assert_eq!(outcomes(&effects), [(0, Outcome::Finished)]);
     assert_eq!(
         ids(&bench.assign(cpus(1, 0), 0, 1)),
         [0],
         "templates are learned anew"
     );
+}
+
+fn reconnecting(cpus: u32) -> Bench {
+    let config = WorkerConfig {
+        on_server_lost: OnServerLost::Reconnect,
+        ..worker_config(cpus)
+    };
+    Bench::with(&config, None)
+}
+
+#[test]
+fn ends_are_said_again_until_they_are_acknowledged() {
+    let mut bench = reconnecting(2);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 4));
+    let said = bench.exited(launched[0], OK);
+    assert_eq!(reports(&said)[0].seq, 1);
+    bench.apply(Input::ServerLost);
+    let now = bench.now;
+    let first = bench.state.holding(now);
+    assert_eq!(
+        first.launching,
+        [key(1), key(2)],
+        "what had not started is given up"
+    );
+    bench.exited(launched[1], ExitStatus::Code(4));
+    // The first attempt to register came to nothing.
+    let report = bench.state.holding(now).report;
+    let ends: Vec<_> = report.ended.iter().map(|row| row.key).collect();
+    assert_eq!(ends, [key(0), key(1)]);
+    bench.apply(Input::ServerBack { reattached: true });
+    bench.apply(Input::Acknowledged(report.seq - 1));
+    bench.apply(Input::ServerLost);
+    let report = bench.state.holding(now).report;
+    assert_eq!(
+        report.ended.len(),
+        2,
+        "an older number says nothing of them"
+    );
+    bench.apply(Input::ServerBack { reattached: true });
+    bench.apply(Input::Acknowledged(report.seq));
+    bench.apply(Input::ServerLost);
+    assert_eq!(bench.state.holding(now).report, Report::default());
+}
+
+#[test]
+fn a_server_that_does_not_know_the_worker_gets_none_of_its_tasks() {
+    let mut bench = reconnecting(2);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 2));
+    bench.exited(launched[0], OK);
+    bench.apply(Input::ServerLost);
+    let effects = bench.apply(Input::ServerBack { reattached: false });
+    assert!(matches!(effects[..], [Effect::Terminate(token)] if token == launched[1]));
+    assert!(reports(&bench.exited(launched[1], OK)).is_empty());
+    assert_eq!(bench.state.holding(bench.now), Holding::default());
+    let effects = bench.assign(cpus(2, 0), 0, 1);
+    assert_eq!(ids(&effects), [0], "its place is free");
+}
+
+#[test]
+fn a_worker_that_is_not_acknowledged_starts_nothing_more() {
+    let mut bench = reconnecting(1);
+    let count = u32::try_from(outbox::UNACKNOWLEDGED_MAX).expect("small");
+    bench.assign(cpus(1, 0), 0, count + 10);
+    let keys = (1..=count).map(key).collect();
+    bench.apply(Input::Kill(keys));
+    let effects = bench.exited(LaunchToken(0), OK);
+    let last = reports(&effects).last().map(|report| report.seq);
+    assert!(launches(&effects).is_empty());
+    let effects = bench.apply(Input::Acknowledged(last.expect("a report")));
+    assert_eq!(launches(&effects).len(), 1);
 }

@@ -427,7 +427,8 @@ pub(super) fn report() -> impl Strategy<Value = Report> {
             .map(|(task, instance)| InstanceKey { task, instance })
             .collect()
     });
-    (started, ended, retracted).prop_map(|(started, ended, retracted)| Report {
+    (any::<u64>(), started, ended, retracted).prop_map(|(seq, started, ended, retracted)| Report {
+        seq,
         started,
         ended,
         retracted,

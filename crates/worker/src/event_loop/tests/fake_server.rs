@@ -11,7 +11,7 @@ use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::outcome::{LostReason, Outcome};
 use hq_core::range::IdArray;
 use hq_core::scheduler::ClassId;
-use hq_core::server_state::{Assignment, EndedRow, WorkerCommand, WorkerMessage};
+use hq_core::server_state::{Assignment, EndedRow, Report, WorkerCommand, WorkerMessage};
 use hq_core::template::{Entries, StdioSpec, TaskTemplate};
 use hq_core::testing::{template, worker_config};
 use hq_core::worker_config::WorkerConfig;
@@ -107,14 +107,19 @@ impl FakeServer {
             .expect("handshake");
         let (mut reader, mut writer) = connection.split();
         let first: ToServer = reader.next().await.expect("valid").expect("a registration");
-        assert!(matches!(
-            FromWorker::try_from(first),
-            Ok(FromWorker::Register(_))
-        ));
+        let Ok(FromWorker::Register(_, reattach)) = FromWorker::try_from(first) else {
+            panic!("expected a registration");
+        };
+        let reattached = reattach.is_some();
+        if let Some(reattach) = reattach {
+            assert_eq!((reattach.worker.0, &*reattach.server_uid), (1, UID));
+            self.hear(reattach.report);
+        }
         let registered = Registered {
             worker_id: 1,
             server_uid: UID.to_string(),
             default_idle_timeout_ns: None,
+            reattached,
         };
         let answer = to_worker::Message::Registered(registered);
         writer
@@ -321,7 +326,7 @@ impl FakeServer {
             return false;
         };
         match FromWorker::try_from(message).expect("valid message") {
-            FromWorker::Register(_) => panic!("registered already"),
+            FromWorker::Register(..) => panic!("registered already"),
             FromWorker::Message(WorkerMessage::Heartbeat) => self.heartbeats += 1,
             FromWorker::Message(WorkerMessage::Notify(..)) => {}
             FromWorker::Message(WorkerMessage::Goodbye(reason)) => {
@@ -329,19 +334,21 @@ impl FakeServer {
                 // As a real server: the connection ends with the goodbye.
                 return false;
             }
-            FromWorker::Message(WorkerMessage::Report(report)) => {
-                self.started
-                    .extend(report.started.iter().map(|row| row.task.task.0));
-                self.retracted
-                    .extend(report.retracted.iter().map(|(key, _)| key.task.0));
-                for row in report.ended {
-                    let task = row.task.task.0;
-                    self.started.insert(task);
-                    assert!(self.ended.insert(task, row).is_none(), "{task} ended twice");
-                }
-            }
+            FromWorker::Message(WorkerMessage::Report(report)) => self.hear(report),
         }
         true
+    }
+
+    fn hear(&mut self, report: Report) {
+        let tasks = report.started.iter().map(|row| row.task.task.0);
+        self.started.extend(tasks);
+        let tasks = report.retracted.iter().map(|(key, _)| key.task.0);
+        self.retracted.extend(tasks);
+        for row in report.ended {
+            let task = row.task.task.0;
+            self.started.insert(task);
+            assert!(self.ended.insert(task, row).is_none(), "{task} ended twice");
+        }
     }
 
     /// Nothing of the tasks is left. A killed process needs a moment to be gone; the promise is two seconds.

@@ -1,0 +1,135 @@
+//! A worker that comes back: what it has and what it should have are made to agree.
+//!
+//! ```text
+//!            connection broke            came back in time
+//!  attached ─────────────────▶ away ───────────────────────▶ attached, reconciled
+//!                               │ two heartbeat periods
+//!                               ▼
+//!                              lost; if it comes back, it is a new worker without tasks
+//! ```
+//!
+//! Reconciling goes by task and instance. Ends are recorded as if they had just been reported, so one
+//! that was recorded before is stale and changes nothing. What the worker has and should not have is
+//! killed; what it should have and has not goes back to the queue.
+
+use std::collections::BTreeSet;
+
+use super::{Effect, LinkId, Reattach, ServerState, WorkerCommand};
+use crate::id::{InstanceId, TaskKey, WorkerId};
+use crate::task::Phase;
+use crate::time::Now;
+use crate::worker_config::WorkerConfig;
+
+impl ServerState {
+    pub(super) fn on_worker_reattached(
+        &mut self,
+        now: Now,
+        link: LinkId,
+        config: WorkerConfig,
+        reattach: Reattach,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Reattach {
+            worker: id,
+            server_uid,
+            launching,
+            report,
+        } = reattach;
+        let is_ours = *server_uid == *self.uid;
+        let Some(worker) = self
+            .workers
+            .get_mut(&id)
+            .filter(|worker| is_ours && worker.is_connected())
+        else {
+            self.on_worker_connected(now, link, config, effects);
+            return;
+        };
+        self.heartbeats.remove(&(worker.heartbeat_deadline, id));
+        worker.come_back(now.mono);
+        self.heartbeats.insert((worker.heartbeat_deadline, id));
+        let is_stopping = worker.stopping.is_some();
+        effects.push(Effect::Registered {
+            link,
+            worker: id,
+            reattached: true,
+        });
+        if is_stopping {
+            effects.push(Effect::ToWorker(id, WorkerCommand::Stop));
+        }
+        let mut held: BTreeSet<(TaskKey, InstanceId)> = launching.into_iter().collect();
+        held.extend(report.started.iter().map(|row| (row.task, row.instance)));
+        self.on_report(now, id, report, effects);
+        self.kill_surplus(id, &held, effects);
+        self.requeue_missing(now, id, &held, effects);
+        self.agenda.note_room(id);
+    }
+
+    /// Tells a worker to end what it has and should not have.
+    fn kill_surplus(
+        &self,
+        id: WorkerId,
+        held: &BTreeSet<(TaskKey, InstanceId)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(worker) = self.workers.get(&id) else {
+            return;
+        };
+        let is_due = |(task, instance): &(TaskKey, InstanceId)| {
+            worker
+                .assigned()
+                .get(task)
+                .filter(|assigned| assigned.instance == *instance)
+                .is_some_and(|assigned| self.holds(id, task.job, assigned).is_some())
+        };
+        let surplus: Vec<_> = held.iter().filter(|key| !is_due(key)).copied().collect();
+        if !surplus.is_empty() {
+            effects.push(Effect::ToWorker(id, WorkerCommand::Kill(surplus)));
+        }
+    }
+
+    /// Takes off a worker what it should have and has not.
+    fn requeue_missing(
+        &mut self,
+        now: Now,
+        id: WorkerId,
+        held: &BTreeSet<(TaskKey, InstanceId)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(worker) = self.workers.get(&id) else {
+            return;
+        };
+        let missing: Vec<(TaskKey, InstanceId)> = worker
+            .assigned()
+            .iter()
+            .map(|(task, assigned)| (*task, assigned.instance))
+            .filter(|key| !held.contains(key))
+            .collect();
+        let mut touched = BTreeSet::new();
+        for (task, instance) in missing {
+            let removed = self
+                .workers
+                .get_mut(&id)
+                .and_then(|worker| worker.remove(task, instance, &self.classes));
+            let Some(assigned) = removed else { continue };
+            match self.holds(id, task.job, &assigned) {
+                Some(Phase::Running) => {
+                    // It ran and left no trace: the next attempt must not be taken for this one.
+                    let job = self.jobs.get_mut(&task.job);
+                    if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
+                        record.supersede();
+                    }
+                    self.requeue(task.job, assigned.slot);
+                }
+                Some(_) => self.requeue(task.job, assigned.slot),
+                None => {}
+            }
+            touched.insert(task.job);
+        }
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.promote(&self.classes);
+        }
+        for job in touched {
+            self.note_job_progress(now, job, effects);
+        }
+    }
+}
