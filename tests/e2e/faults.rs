@@ -20,14 +20,7 @@ fn tasks_of_a_killed_worker_run_elsewhere() {
         script,
     ]);
     env.wait_lines("starts", 4);
-    wait_for("the server knows that four run", || {
-        let stats = env.stats(&job);
-        if stats["running"] == 4 {
-            Ok(())
-        } else {
-            Err(stats.to_string())
-        }
-    });
+    env.wait_running(&job, 4);
     let first_worker = env.json(&["worker", "info", "1"]);
     let table = env.hq(&["worker", "info", "1"]).ok();
     let row = table
@@ -216,14 +209,7 @@ fn crash_limit_ends_a_task_that_kills_its_workers() {
     for start in 1..=2 {
         let pid = env.start_worker(1);
         env.wait_lines("starts", start);
-        wait_for("the server knows that it runs", || {
-            let stats = env.stats(&job);
-            if stats["running"] == 1 {
-                Ok(())
-            } else {
-                Err(stats.to_string())
-            }
-        });
+        env.wait_running(&job, 1);
         signal(pid, "KILL");
         env.wait_exit(&format!("worker{start}"));
     }

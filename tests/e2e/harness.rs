@@ -210,6 +210,18 @@ impl Env {
         self.json(&["job", "info", job])[0]["info"]["task_stats"].clone()
     }
 
+    /// Waits until the server knows that so many tasks of a job run.
+    pub(crate) fn wait_running(&self, job: &str, count: u32) {
+        wait_for(&format!("{count} tasks run"), || {
+            let stats = self.stats(job);
+            if stats["running"] == count {
+                Ok(())
+            } else {
+                Err(stats.to_string())
+            }
+        });
+    }
+
     /// All task objects of a job.
     pub(crate) fn tasks(&self, job: &str) -> Vec<serde_json::Value> {
         self.json(&["task", "list", job])[job]

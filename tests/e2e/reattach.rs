@@ -113,14 +113,7 @@ fn what_ends_and_what_is_canceled_during_a_cut_is_settled_afterwards() {
     let ends = env.submit(&["--", "bash", "-c", script]);
     let canceled = env.submit(&["--", "bash", "-c", "touch up-2; exec sleep 98791"]);
     for job in [&ends, &canceled] {
-        wait_for("both run", || {
-            let stats = env.stats(job);
-            if stats["running"] == 1 {
-                Ok(())
-            } else {
-                Err(stats.to_string())
-            }
-        });
+        env.wait_running(job, 1);
     }
     // Stopped, the worker cannot come back before everything is prepared.
     signal(pid, "STOP");
@@ -162,14 +155,7 @@ fn a_worker_that_does_not_come_back_in_time_is_lost() {
     let (mut env, _, pid) = behind_proxy(&args);
     let script = "echo $HQ_INSTANCE_ID >> starts; until [ -e go ]; do sleep 0.02; done";
     let job = env.submit(&["--", "bash", "-c", script]);
-    wait_for("it runs", || {
-        let stats = env.stats(&job);
-        if stats["running"] == 1 {
-            Ok(())
-        } else {
-            Err(stats.to_string())
-        }
-    });
+    env.wait_running(&job, 1);
     signal(pid, "KILL");
     wait_for("the worker is listed as lost", || {
         let states = env.workers();

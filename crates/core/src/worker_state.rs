@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Invariants: free plus granted resources are the worker's resources; every assigned instance ends in
-//! exactly one report row (said again until it is acknowledged), in the end of the worker or void; a task never takes what a waiting task of higher
-//! priority could use. Late, duplicate and unknown messages change nothing and are counted.
+//! exactly one report row (said again until it is acknowledged), in the end of the worker or void; a task
+//! never takes what a waiting task of higher priority could use. Late, duplicate and unknown messages change nothing and are counted.
 //! See `docs/architecture.md`.
 
 mod backlog;

@@ -25,11 +25,11 @@ const LANE_MAX: u32 = 32;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What is said about a task of which nothing is known.
-pub(super) const UNKNOWN: Duration = Duration::MAX;
+const UNKNOWN: Duration = Duration::MAX;
 
 impl WorkerState {
     /// How long the tasks of the first entry of a class take.
-    pub(super) fn expected_run(&self, class: &Class) -> Duration {
+    fn expected_run(&self, class: &Class) -> Duration {
         let template = self.backlog.head_template(class);
         template
             .and_then(|id| self.templates.get(&id)?.run)

@@ -144,7 +144,7 @@ impl RunningTasks {
     /// An instance of a lane has ended; answers with the grant if it was the last.
     pub(super) fn leave_lane(&mut self, task: &RunningTask, now: Time) -> Option<Arc<Grant>> {
         let lane = self.lanes.get_mut(&task.lane)?;
-        lane.tasks -= 1;
+        lane.tasks = lane.tasks.saturating_sub(1);
         lane.expected = lane.expected.saturating_sub(task.expected);
         lane.since = now;
         if lane.tasks > 0 {
