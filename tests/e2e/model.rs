@@ -214,3 +214,71 @@ fn debug_dump_writes_what_the_server_knows() {
         .exits_with(1)
         .says("Cannot write /nonexistent/x");
 }
+
+#[test]
+fn many_submissions_go_over_one_connection() {
+    let env = Env::with_worker(2);
+    let lines = [
+        r#"{"command": ["bash", "-c", "echo $A $HQ_ENTRY"], "name": "first", "env": {"A": "x"}, "stdout": "first"}"#,
+        "",
+        r#"{"command": ["true"], "array": "1-3", "wait": true}"#,
+        r#"{"command": ["true"], "cpus": 0}"#,
+        "nonsense",
+        r#"{"command": ["true"], "array": "1-10:2"}"#,
+    ];
+    env.write("lines", lines.join("\n"));
+    let mut command = env.command(&["submit", "-"]);
+    let input = std::fs::File::open(env.path("lines")).expect("just written");
+    let output = command.stdin(input).output().expect("hq runs");
+    assert_eq!(output.status.code(), Some(1), "some lines were refused");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let results: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a result a line"))
+        .collect();
+    assert_eq!(
+        (&results[0], &results[4]),
+        (&json!({"id": 1}), &json!({"id": 2}))
+    );
+    for (index, words) in [
+        (1, "`wait` is not allowed"),
+        (2, "Zero resources cannot be requested"),
+        (3, "Expected a JSON object"),
+    ] {
+        let error = results[index]["error"].as_str().expect("an error");
+        assert!(error.contains(words), "{error}");
+    }
+    env.hq(&["job", "wait", "all"]).ok();
+    assert_eq!(env.read("first"), "x\n");
+    assert_eq!(env.json(&["job", "info", "1"])[0]["info"]["name"], "first");
+}
+
+#[test]
+fn statistics_tell_what_tasks_took() {
+    let env = Env::with_worker(2);
+    let job = env.submit(&[
+        "--array=1-4",
+        "--wait",
+        "--",
+        "bash",
+        "-c",
+        "exit $((HQ_TASK_ID / 4))",
+    ]);
+    let stats = env.json(&["job", "stats", &job]);
+    assert_eq!(stats["run_time"]["count"], 4);
+    assert!(
+        stats["max_rss"]["p50"].as_f64() > Some(100_000.0),
+        "{stats}"
+    );
+    assert!(stats["waiting_time"]["max"].as_f64() >= stats["waiting_time"]["min"].as_f64());
+    let csv = env.hq(&["job", "stats", &job, "--csv"]).ok();
+    assert!(
+        csv.starts_with("metric,count,min,p25,p50,p75,p90,p99,max,mean\nrun_time,4,"),
+        "{csv}"
+    );
+    let table = env.hq(&["job", "stats", &job]).ok();
+    assert!(table.contains("| max_rss        | 4     |"), "{table}");
+    env.hq(&["job", "stats", "99"])
+        .says("Job 99 not found")
+        .ok();
+}

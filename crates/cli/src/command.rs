@@ -165,6 +165,7 @@ async fn run_job(command: JobCommand, context: &mut Context) -> CliResult<()> {
         JobCommand::List(args) => job::list(args, context).await,
         JobCommand::Summary => job::summary(context).await,
         JobCommand::Info(args) => job::info(args, context).await,
+        JobCommand::Stats(args) => job::stats(args, context).await,
         JobCommand::Cancel(args) => job::cancel(args, context).await,
         JobCommand::Forget(args) => job::forget(args, context).await,
         JobCommand::Cat(args) => job::cat(args, context).await,

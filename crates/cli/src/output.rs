@@ -14,8 +14,11 @@ pub(crate) mod console;
 pub(crate) mod format;
 pub(crate) mod json;
 pub(crate) mod quiet;
+mod stats;
 pub(crate) mod table;
 pub(crate) mod view;
+
+pub(crate) use stats::{Distribution, JobStatsView};
 
 /// Where output goes.
 pub(crate) type Out<'a> = &'a mut dyn Write;
@@ -87,6 +90,9 @@ pub(crate) trait Output {
 
     /// `job summary`.
     fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()>;
+
+    /// `job stats`.
+    fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()>;
 
     /// Whether `job info` needs the tasks of each job.
     fn wants_tasks_of_jobs(&self) -> bool;

@@ -21,6 +21,8 @@ pub(crate) enum JobCommand {
     Summary,
     /// Show everything about jobs
     Info(SelectorArgs),
+    /// Show how long the tasks of jobs ran and waited, and what they used
+    Stats(StatsArgs),
     /// Cancel the unfinished tasks of jobs
     Cancel(CancelArgs),
     /// Let the server forget jobs that have ended
@@ -49,6 +51,18 @@ pub(crate) struct SelectorArgs {
     /// `last`, `all`, or ids such as `1-4,7`
     #[arg(value_name = "JOBS", value_parser = parse_selector)]
     pub(crate) selector: Selector,
+}
+
+/// Options of `job stats`.
+#[derive(Args, Debug)]
+pub(crate) struct StatsArgs {
+    /// `last`, `all`, or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+
+    /// Write comma separated values: seconds, bytes, and shares of the requested cpus
+    #[arg(long)]
+    pub(crate) csv: bool,
 }
 
 /// State of a job.

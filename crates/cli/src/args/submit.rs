@@ -206,7 +206,8 @@ pub(crate) struct SubmitArgs {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
     pub(crate) directives: DirectivesMode,
 
-    /// Program and arguments of the tasks; no shell is involved
+    /// Program and arguments of the tasks; no shell is involved. A lone `-` reads submissions from
+    /// standard input, a JSON object per line
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }

@@ -13,8 +13,10 @@ use crate::output::{JobCounts, JobListView};
 use crate::parse::selector::Selector;
 
 mod cat;
+mod stats;
 
 pub(super) use cat::cat;
+pub(super) use stats::stats;
 
 /// `job list`.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {

@@ -1,5 +1,7 @@
 //! `hq submit` and `hq job submit-file`.
 
+mod batch;
+
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 
@@ -20,11 +22,40 @@ use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
 pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliResult<()> {
     refuse_unsupported(&args.tasks)?;
     let mut client = context.connect().await?;
+    if args.command.len() == 1 && args.command[0] == "-" {
+        return batch::run(&mut client, context).await;
+    }
     let stdin = if args.stdin {
         Some(read_stdin()?)
     } else {
         None
     };
+    let (wait, progress) = (args.wait, args.progress);
+    let on_notify = args.on_notify.take().filter(|_| wait || progress);
+    let prepared = prepare(args, stdin, &client)?;
+    let callback = on_notify.as_deref().map(Callback::start).transpose()?;
+    let job = send(prepared, &mut client, context).await?;
+    let jobs = one_job(job)?;
+    let ended = if wait {
+        follow::wait_for(&mut client, jobs, false, callback.as_ref()).await
+    } else if progress {
+        follow::show_progress(&mut client, jobs, context, callback.as_ref()).await
+    } else {
+        Ok(())
+    };
+    if let Some(callback) = callback {
+        callback.finish();
+    }
+    ended
+}
+
+/// Reads directives and files, checks everything that can be checked here.
+fn prepare(
+    mut args: SubmitArgs,
+    stdin: Option<Vec<u8>>,
+    client: &Client,
+) -> CliResult<PreparedSubmit> {
+    refuse_unsupported(&args.tasks)?;
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     let request = SubmitRequest {
@@ -40,23 +71,7 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
         server_uid: server_uid.as_deref(),
         output_dir: None,
     };
-    let prepared = build(request, place)?;
-    let waits = args.wait || args.progress;
-    let on_notify = args.on_notify.as_deref().filter(|_| waits);
-    let callback = on_notify.map(Callback::start).transpose()?;
-    let job = send(prepared, &mut client, context).await?;
-    let jobs = one_job(job)?;
-    let ended = if args.wait {
-        follow::wait_for(&mut client, jobs, false, callback.as_ref()).await
-    } else if args.progress {
-        follow::show_progress(&mut client, jobs, context, callback.as_ref()).await
-    } else {
-        Ok(())
-    };
-    if let Some(callback) = callback {
-        callback.finish();
-    }
-    ended
+    build(request, place)
 }
 
 /// Submits a job file.
@@ -73,14 +88,18 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
     send(prepared, &mut client, context).await.map(drop)
 }
 
+fn report_warnings(prepared: &PreparedSubmit) {
+    for warning in &prepared.warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
 async fn send(
     prepared: PreparedSubmit,
     client: &mut Client,
     context: &mut Context,
 ) -> CliResult<u32> {
-    for warning in &prepared.warnings {
-        tracing::warn!("{warning}");
-    }
+    report_warnings(&prepared);
     let job = client.submit((&prepared.spec).into()).await?;
     context.output.job_submitted(&mut context.out, job)?;
     // Scripts use the id while we wait.

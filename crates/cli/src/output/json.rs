@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::format::rfc3339;
 use super::{
-    JobCounts, JobInfoSink, JobListView, Out, Output, TaskInfoSink, TaskListSink, TaskListView,
+    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, TaskInfoSink, TaskListSink,
+    TaskListView,
 };
 
 mod job;
@@ -98,6 +99,10 @@ impl Output for JsonOutput {
             value["Opened"] = json!(counts.opened);
         }
         write_value(out, &value)
+    }
+
+    fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()> {
+        write_value(out, &view.json())
     }
 
     fn wants_tasks_of_jobs(&self) -> bool {

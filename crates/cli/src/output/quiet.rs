@@ -7,7 +7,8 @@ use hq_protocol::{client, common};
 
 use super::view::{job_state, job_state_name, worker_state, worker_state_name};
 use super::{
-    JobCounts, JobInfoSink, JobListView, Out, Output, TaskInfoSink, TaskListSink, TaskListView,
+    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, TaskInfoSink, TaskListSink,
+    TaskListView,
 };
 
 /// Prints ids and states, and nothing where those are of no use.
@@ -72,6 +73,10 @@ impl Output for QuietOutput {
             writeln!(out, "{state} {count}")?;
         }
         Ok(())
+    }
+
+    fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()> {
+        view.write_csv(out)
     }
 
     fn wants_tasks_of_jobs(&self) -> bool {

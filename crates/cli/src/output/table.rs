@@ -7,7 +7,8 @@ use hq_protocol::{client, common};
 
 use super::format::id_array;
 use super::{
-    JobCounts, JobInfoSink, JobListView, Out, Output, TaskInfoSink, TaskListSink, TaskListView,
+    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, TaskInfoSink, TaskListSink,
+    TaskListView,
 };
 
 mod explain;
@@ -90,6 +91,10 @@ impl Output for TableOutput {
 
     fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()> {
         job::write_summary(out, self.colors, counts)
+    }
+
+    fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()> {
+        job::write_stats(out, self.colors, view)
     }
 
     fn wants_tasks_of_jobs(&self) -> bool {

@@ -9,7 +9,7 @@ use super::template;
 use crate::args::job::JobState;
 use crate::output::format::{elapsed, id_array, lossy, short_name, short_words, utc_seconds};
 use crate::output::view::{self, hostnames};
-use crate::output::{JobCounts, JobInfoSink, JobListView, Out};
+use crate::output::{JobCounts, JobInfoSink, JobListView, JobStatsView, Out};
 
 /// Columns of the bar in `job info`.
 const BAR_WIDTH: usize = 40;
@@ -51,6 +51,19 @@ pub(super) fn write_list(out: Out<'_>, colors: bool, view: JobListView<'_>) -> i
         )?;
     }
     Ok(())
+}
+
+/// `job stats`: a row per quantity.
+pub(super) fn write_stats(out: Out<'_>, colors: bool, view: &JobStatsView) -> io::Result<()> {
+    let header = [&["Metric", "Tasks"][..], &JobStatsView::columns()].concat();
+    let mut grid = Grid::horizontal(colors, &header, 0);
+    for (name, distribution) in &view.rows {
+        let mut cells: Vec<Text> = vec![(*name).into(), distribution.count.to_string().into()];
+        let values = JobStatsView::cells(name, distribution);
+        cells.extend(values.into_iter().map(Text::from));
+        grid.row(cells);
+    }
+    grid.write(out)
 }
 
 /// `job summary`.

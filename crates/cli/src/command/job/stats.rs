@@ -1,0 +1,113 @@
+//! `job stats`: how long tasks ran and waited, and what they used, as percentiles.
+//!
+//! Tasks are fetched page by page and reduced to four numbers each.
+
+use hq_protocol::{client, common};
+
+use crate::args::job::StatsArgs;
+use crate::command::{Context, all_tasks};
+use crate::error::CliResult;
+use crate::output::format::elapsed;
+use crate::output::{Distribution, JobStatsView};
+
+/// Units of one whole cpu.
+const UNITS_PER_CPU: f64 = 10_000.0;
+
+/// Shows the distribution of what the ended tasks of jobs took.
+pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    let infos = client.job_infos(args.selector.to_message()).await?;
+    for id in &infos.not_found {
+        tracing::error!("Job {id} not found");
+    }
+    let mut samples = Samples::default();
+    for job in &infos.jobs {
+        let id = job.summary.as_ref().map_or(0, |summary| summary.id);
+        let mut request = client::TaskPage {
+            states: vec![
+                client::TaskState::Finished.into(),
+                client::TaskState::Failed.into(),
+            ],
+            with_definition: true,
+            ..all_tasks(id)
+        };
+        loop {
+            let page = client.task_page(request.clone()).await?;
+            samples.add(&page, job.submitted_unix_ns);
+            let Some(cursor) = page.next_cursor else {
+                break;
+            };
+            request.cursor = cursor;
+        }
+    }
+    let view = samples.into_view();
+    if args.csv {
+        Ok(view.write_csv(&mut context.out)?)
+    } else {
+        Ok(context.output.job_stats(&mut context.out, &view)?)
+    }
+}
+
+/// One number per task and quantity.
+#[derive(Default)]
+struct Samples {
+    run: Vec<f64>,
+    wait: Vec<f64>,
+    rss: Vec<f64>,
+    efficiency: Vec<f64>,
+}
+
+impl Samples {
+    fn add(&mut self, page: &client::TaskPageReply, submitted: i64) {
+        for task in &page.tasks {
+            let (Some(start), Some(end)) = (task.started_unix_ns, task.finished_unix_ns) else {
+                continue;
+            };
+            let run = elapsed(start, end).as_secs_f64();
+            self.run.push(run);
+            self.wait.push(elapsed(submitted, start).as_secs_f64());
+            let Some(usage) = &task.usage else { continue };
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "2^52 bytes of memory are enough"
+            )]
+            self.rss.push(usage.max_rss_kib.saturating_mul(1024) as f64);
+            let template = usize::try_from(task.template)
+                .ok()
+                .and_then(|index| page.templates.get(index));
+            let Some(cpus) = template.and_then(cpu_count).filter(|_| run > 0.0) else {
+                continue;
+            };
+            let used = usage.user_us.saturating_add(usage.system_us);
+            let used = std::time::Duration::from_micros(used).as_secs_f64();
+            self.efficiency.push(used / (run * cpus));
+        }
+    }
+
+    fn into_view(self) -> JobStatsView {
+        JobStatsView {
+            rows: [
+                ("run_time", self.run),
+                ("waiting_time", self.wait),
+                ("max_rss", self.rss),
+                ("cpu_efficiency", self.efficiency),
+            ]
+            .map(|(name, samples)| (name, Distribution::of(samples))),
+        }
+    }
+}
+
+/// Cpus of a task, if its request says exactly one number.
+fn cpu_count(template: &common::TaskTemplate) -> Option<f64> {
+    let [request] = template.requests.as_slice() else {
+        return None;
+    };
+    let entry = request
+        .entries
+        .iter()
+        .find(|entry| entry.resource == "cpus")?;
+    let is_all = entry.policy == i32::from(common::Policy::All);
+    #[expect(clippy::cast_precision_loss, reason = "no machine has 2^40 cpus")]
+    let cpus = entry.amount_units as f64 / UNITS_PER_CPU;
+    (!is_all && cpus > 0.0).then_some(cpus)
+}

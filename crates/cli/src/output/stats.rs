@@ -1,0 +1,159 @@
+//! Distributions of many numbers, and how `job stats` writes them.
+
+use std::io;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Out;
+use super::format::{file_size, short_words};
+
+/// Percentiles that are shown, with their names.
+const PERCENTILES: [(&str, f64); 5] = [
+    ("p25", 0.25),
+    ("p50", 0.5),
+    ("p75", 0.75),
+    ("p90", 0.9),
+    ("p99", 0.99),
+];
+
+/// What is known of many numbers.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Distribution {
+    /// How many numbers.
+    pub(crate) count: usize,
+    /// `(name, value)`: min, percentiles, max, mean; empty if there is no number.
+    pub(crate) values: Vec<(&'static str, f64)>,
+}
+
+impl Distribution {
+    /// Percentiles by nearest rank: the smallest number that at least that share does not exceed.
+    pub(crate) fn of(mut samples: Vec<f64>) -> Self {
+        samples.sort_unstable_by(f64::total_cmp);
+        let count = samples.len();
+        let (Some(min), Some(max)) = (samples.first(), samples.last()) else {
+            return Self {
+                count,
+                values: Vec::new(),
+            };
+        };
+        #[expect(clippy::cast_precision_loss, reason = "there are at most 2^32 tasks")]
+        let len = count as f64;
+        let at = |share: f64| samples.get(rank(count, share)).copied().unwrap_or(*max);
+        let mut values = vec![("min", *min)];
+        values.extend(PERCENTILES.map(|(name, share)| (name, at(share))));
+        values.push(("max", *max));
+        values.push(("mean", samples.iter().sum::<f64>() / len));
+        Self { count, values }
+    }
+}
+
+/// Index of a percentile among `len` sorted numbers.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a length is an index"
+)]
+fn rank(len: usize, share: f64) -> usize {
+    ((len as f64 * share).ceil() as usize).saturating_sub(1)
+}
+
+/// What `job stats` shows.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct JobStatsView {
+    /// Quantity and how it is distributed: seconds, seconds, bytes, share of the requested cpus.
+    pub(crate) rows: [(&'static str, Distribution); 4],
+}
+
+impl JobStatsView {
+    /// Names of the columns after the name of the quantity and the count.
+    pub(crate) fn columns() -> Vec<&'static str> {
+        let middle = PERCENTILES.map(|(name, _)| name);
+        [&["min"], &middle[..], &["max", "mean"]].concat()
+    }
+
+    /// A header and a line per quantity; empty fields where there is no number.
+    pub(crate) fn write_csv(&self, out: Out<'_>) -> io::Result<()> {
+        writeln!(out, "metric,count,{}", Self::columns().join(","))?;
+        for (name, distribution) in &self.rows {
+            write!(out, "{name},{}", distribution.count)?;
+            for index in 0..Self::columns().len() {
+                match distribution.values.get(index) {
+                    Some((_, value)) => write!(out, ",{value}")?,
+                    None => write!(out, ",")?,
+                }
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
+    /// An object per quantity.
+    pub(crate) fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|(name, distribution)| {
+            let mut value = json!({ "count": distribution.count });
+            for (key, number) in &distribution.values {
+                value[*key] = json!(number);
+            }
+            ((*name).to_owned(), value)
+        });
+        Value::Object(rows.collect())
+    }
+
+    /// Cells of a row for people.
+    pub(crate) fn cells(name: &str, distribution: &Distribution) -> Vec<String> {
+        let seconds = |value: f64| {
+            let duration = Duration::try_from_secs_f64(value).unwrap_or_default();
+            short_words(duration)
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "sizes are whole and positive"
+        )]
+        let shown = |value: f64| match name {
+            "max_rss" => file_size(value as u64),
+            "cpu_efficiency" => format!("{:.0} %", value * 100.0),
+            _ => seconds(value),
+        };
+        let values = distribution.values.iter().map(|(_, value)| shown(*value));
+        let mut cells: Vec<String> = values.collect();
+        cells.resize(Self::columns().len(), String::new());
+        cells
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_by_nearest_rank() {
+        let distribution = Distribution::of((1..=100).rev().map(f64::from).collect());
+        let value = |name| distribution.values.iter().find(|(key, _)| *key == name);
+        assert_eq!(value("min"), Some(&("min", 1.0)));
+        assert_eq!(value("p50"), Some(&("p50", 50.0)));
+        assert_eq!(value("p99"), Some(&("p99", 99.0)));
+        assert_eq!(value("mean"), Some(&("mean", 50.5)));
+        assert_eq!(Distribution::of(vec![7.0]).values[3], ("p75", 7.0));
+    }
+
+    #[test]
+    fn csv_has_a_line_for_what_is_unknown() {
+        let none = || Distribution::of(Vec::new());
+        let view = JobStatsView {
+            rows: [
+                ("run_time", Distribution::of(vec![1.5])),
+                ("waiting_time", none()),
+                ("max_rss", none()),
+                ("cpu_efficiency", none()),
+            ],
+        };
+        let mut out = Vec::new();
+        view.write_csv(&mut out).expect("a vector takes everything");
+        let text = String::from_utf8(out).expect("text");
+        assert!(text.starts_with("metric,count,min,p25,p50,p75,p90,p99,max,mean\nrun_time,1,1.5,"));
+        assert!(text.contains("\nwaiting_time,0,,,,,,,,\n"), "{text}");
+    }
+}
