@@ -3,6 +3,7 @@
 //! A file that is not listed here is not run; `cargo xtask tidy` notices.
 
 mod control;
+mod durable;
 mod faults;
 mod harness;
 mod jobs;

@@ -286,6 +286,8 @@ pub struct Job {
     pub submits: Vec<Submit>,
     /// Workers that ran tasks of it.
     pub workers: BTreeSet<WorkerId>,
+    /// Whether its completion was recorded.
+    pub(crate) completion_noted: bool,
     counts: TaskCounts,
     failed_lowest: BTreeSet<TaskId>,
     index: IdIndex,
@@ -311,6 +313,7 @@ impl Job {
             idle_since: now,
             submits: Vec::new(),
             workers: BTreeSet::new(),
+            completion_noted: false,
             counts: TaskCounts::default(),
             failed_lowest: BTreeSet::new(),
             index: IdIndex::default(),
@@ -437,6 +440,45 @@ impl Job {
         }
     }
 
+    /// Ids of unfinished tasks, as the ranges in which they were given. Cost follows touched tasks.
+    pub(crate) fn unfinished_ids(&self) -> IdArray {
+        let mut ids = Vec::new();
+        for submit in &self.submits {
+            let mut open: Option<(u32, u32)> = None;
+            for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+                match &mut open {
+                    _ if phase.is_terminal() => {}
+                    Some((_, end)) if *end == from => *end = to,
+                    Some((start, end)) => {
+                        ids.extend(submit.ids.slice(*start, *end));
+                        open = Some((from, to));
+                    }
+                    None => open = Some((from, to)),
+                }
+            }
+            if let Some((start, end)) = open {
+                ids.extend(submit.ids.slice(start, end));
+            }
+        }
+        IdArray::new(ids).unwrap_or_default()
+    }
+
+    /// Counts finished dependencies anew, after phases were restored.
+    pub(crate) fn replay_graphs(&mut self) {
+        for submit in &mut self.submits {
+            let SubmitKind::Graph { graph, .. } = &mut submit.kind else {
+                continue;
+            };
+            for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+                if phase == Phase::Finished {
+                    for index in from..to {
+                        graph.finish(index);
+                    }
+                }
+            }
+        }
+    }
+
     /// Ends every unfinished task as `to`; returns how many there were.
     pub(crate) fn end_all(&mut self, to: Phase) -> u32 {
         let (mut waiting, mut running) = (0, 0);
@@ -478,6 +520,14 @@ impl Job {
                 end,
             };
             record.supersede();
+            submit.tasks.record_attempt(slot.index, attempt);
+        }
+    }
+
+    /// Adds an earlier attempt that was stored.
+    pub(crate) fn restore_attempt(&mut self, slot: TaskSlot, attempt: Attempt) {
+        if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
+            self.workers.insert(attempt.worker);
             submit.tasks.record_attempt(slot.index, attempt);
         }
     }

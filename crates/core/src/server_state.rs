@@ -8,10 +8,12 @@
 //! A late, duplicate, unknown or impossible message is a legal input: it is ignored and counted.
 
 mod attach;
+mod change;
 mod control;
 mod demand;
 mod effect;
 mod input;
+mod restore;
 mod schedule;
 mod submit;
 mod watch;
@@ -20,6 +22,7 @@ mod worker_events;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use change::{Change, ChangeKind};
 pub use effect::{
     Assignment, Effect, Notification, Reply, StopResult, SubmitRefusal, WatchUpdate, WatchedJob,
     WorkerCommand,
@@ -28,6 +31,7 @@ pub use input::{
     Command, EndedRow, Input, JobResult, LinkId, Reattach, Report, RequestId, StartedRow,
     WatchSpec, WorkerMessage,
 };
+pub use restore::{JobRecord, RestoreError, StoredTask};
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
@@ -36,6 +40,7 @@ use crate::scheduler::{Class, Classes};
 use crate::selector::Selector;
 use crate::time::{Now, Time};
 use crate::worker::Worker;
+use change::persist;
 use schedule::Agenda;
 use watch::Watches;
 
@@ -68,6 +73,8 @@ pub struct ServerState {
     ignored: Ignored,
     /// Failed tasks that wait for their next attempt, by the time at which they may run.
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
+    /// Host names of workers of earlier runs of this server.
+    former_hosts: BTreeMap<WorkerId, Box<str>>,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
 }
@@ -141,6 +148,13 @@ impl ServerState {
         &self.workers
     }
 
+    /// Host name of a worker, also of one of an earlier run of this server.
+    #[must_use]
+    pub fn hostname(&self, id: WorkerId) -> Option<&str> {
+        let connected = self.workers.get(&id).map(|w| &*w.config.hostname);
+        connected.or_else(|| self.former_hosts.get(&id).map(|name| &**name))
+    }
+
     /// Interned request classes.
     #[must_use]
     pub const fn classes(&self) -> &Classes {
@@ -187,16 +201,16 @@ impl ServerState {
         effects: &mut Vec<Effect>,
     ) {
         let reply = match command {
-            Command::Submit(spec) => match self.submit(now, *spec) {
+            Command::Submit(spec) => match self.submit(now, &Arc::from(spec), effects) {
                 Ok(job) => Reply::Submitted(job),
                 Err(refusal) => Reply::Refused(refusal),
             },
-            Command::OpenJob { name, max_fails } => self.open_job(now, name, max_fails),
-            Command::CloseJobs(jobs) => Reply::Jobs(self.close_jobs(&jobs, effects)),
+            Command::OpenJob { name, max_fails } => self.open_job(now, name, max_fails, effects),
+            Command::CloseJobs(jobs) => Reply::Jobs(self.close_jobs(now, &jobs, effects)),
             Command::CancelJobs { jobs, reason } => {
                 Reply::Jobs(self.cancel_jobs(now, &jobs, &reason, effects))
             }
-            Command::ForgetJobs { jobs, states } => self.forget_jobs(&jobs, &states),
+            Command::ForgetJobs { jobs, states } => self.forget_jobs(now, &jobs, &states, effects),
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(&workers, effects)),
             Command::Watch(spec) => {
                 let jobs = self.select_jobs(&spec.jobs, |job| !job.is_completed());
@@ -269,6 +283,9 @@ impl ServerState {
             job.idle_since = now.wall;
         }
         if job.is_completed() {
+            if !std::mem::replace(&mut job.completion_noted, true) {
+                persist(effects, now.wall, ChangeKind::JobCompleted(id));
+            }
             self.drop_templates(id, effects);
         }
     }

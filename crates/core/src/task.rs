@@ -211,6 +211,20 @@ impl TaskRecord {
         self.retry_count
     }
 
+    /// Takes over what was stored, except phase and end; a run that was cut off counts as superseded.
+    pub(crate) fn restore(&mut self, stored: &crate::server_state::StoredTask) {
+        self.worker = stored.worker.0;
+        self.instance = stored.instance.0;
+        self.crash_count = u16::try_from(stored.crash_count).unwrap_or(u16::MAX);
+        self.retry_count = u16::try_from(stored.retry_count).unwrap_or(u16::MAX);
+        if let Some(started) = stored.started {
+            self.start(started);
+        }
+        if stored.state == TaskState::Running {
+            self.supersede();
+        }
+    }
+
     fn finish(&mut self, end: &TaskEnd) {
         let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         self.started = end.at.minus(end.run);

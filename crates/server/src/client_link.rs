@@ -91,11 +91,16 @@ where
         ClientRequest::Command(Command::Watch(spec)) => {
             return watch(spec, shared, reader, writer).await;
         }
-        ClientRequest::Command(command) => shared
-            .core
-            .command(command)
-            .await
-            .map(|answer| (&answer).into()),
+        ClientRequest::Command(command) => {
+            shared
+                .core
+                .command(command)
+                .await
+                .map(|answer| match answer {
+                    Ok(answer) => (&answer).into(),
+                    Err(message) => reply(reply::Reply::Error(client::Error { message })),
+                })
+        }
         ClientRequest::Query(Query::ServerInfo) => Ok(reply(reply::Reply::ServerInfo(
             shared.info.as_ref().clone(),
         ))),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use hq_core::server_state::ServerState;
 use hq_protocol::access::ServerUid;
 use hq_protocol::{Plane, client};
 use tokio::io::DuplexStream;
@@ -53,7 +54,11 @@ impl EmbeddedServer {
     /// If the system gives no thread or no random numbers.
     pub fn start(config: EmbeddedConfig) -> io::Result<Self> {
         let uid = ServerUid::generate().map_err(io::Error::other)?;
-        let (core, thread) = event_loop::start(uid.as_str())?;
+        let (core, thread) = event_loop::start(
+            ServerState::new(uid.as_str()),
+            None,
+            Arc::new(Notify::new()),
+        )?;
         let info = client::ServerInfo {
             server_uid: uid.as_str().to_owned(),
             version: config.version,
@@ -65,6 +70,7 @@ impl EmbeddedServer {
             core,
             info: Arc::new(info),
             idle_timeout: config.idle_timeout,
+            store: None,
             stop: Arc::new(Notify::new()),
         };
         Ok(Self {

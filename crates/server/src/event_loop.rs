@@ -14,9 +14,11 @@ use hq_core::server_state::{
 };
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
-use tokio::sync::{mpsc, oneshot};
+use hq_store::{Health, Progress, StoreClient, StoreHandle};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::clock::Clock;
+use crate::gate::{Gate, Wait};
 use crate::query;
 
 /// Events that may wait for the core; senders wait when it is full.
@@ -29,16 +31,20 @@ const WORKER_QUEUE_LEN: usize = 1_024;
 /// Updates that may wait for a watching client; beyond that it is cut off.
 const WATCH_QUEUE_LEN: usize = 256;
 
+/// Looks at the state; what it gives tells the one who asked.
+type Look = Box<dyn FnOnce(&View<'_>) -> Tell + Send>;
+type Tell = Box<dyn FnOnce() + Send>;
+
 /// What reaches the core's thread.
 enum Event {
-    Command(Command, oneshot::Sender<Reply>),
+    Command(Command, oneshot::Sender<Result<Reply, String>>),
     Watch(
         hq_core::server_state::WatchSpec,
         mpsc::Sender<client::WatchUpdate>,
         oneshot::Sender<RequestId>,
     ),
     Unwatch(RequestId),
-    Query(Box<dyn FnOnce(&View<'_>) + Send>),
+    Query(Look),
     WorkerConnected(
         Box<WorkerConfig>,
         Option<Box<Reattach>>,
@@ -83,8 +89,12 @@ impl CoreHandle {
         self.events.send(event).await.map_err(|_| CoreGone)
     }
 
-    /// Has a command carried out. When this returns, its consequences are visible to queries.
-    pub(crate) async fn command(&self, command: Command) -> Result<Reply, CoreGone> {
+    /// Has a command carried out. When this returns, its consequences are visible to queries and on
+    /// disk. The inner error is a refusal in words: the store takes no changes at present.
+    pub(crate) async fn command(
+        &self,
+        command: Command,
+    ) -> Result<Result<Reply, String>, CoreGone> {
         let (tx, rx) = oneshot::channel();
         self.send(Event::Command(command, tx)).await?;
         rx.await.map_err(|_| CoreGone)
@@ -113,8 +123,11 @@ impl CoreHandle {
     ) -> Result<T, CoreGone> {
         let (tx, rx) = oneshot::channel();
         let event = Event::Query(Box::new(move |view| {
-            // The one who asked may be gone.
-            let _ = tx.send(look(view));
+            let answer = look(view);
+            Box::new(move || {
+                // The one who asked may be gone.
+                let _ = tx.send(answer);
+            })
         }));
         self.send(event).await?;
         rx.await.map_err(|_| CoreGone)
@@ -150,13 +163,19 @@ impl CoreHandle {
 /// # Errors
 ///
 /// If the thread or its timer cannot be made.
-pub(crate) fn start(uid: &str) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
+pub(crate) fn start(
+    state: ServerState,
+    store: Option<(StoreHandle, watch::Receiver<Progress>)>,
+    failed: Arc<Notify>,
+) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
     let (tx, rx) = mpsc::channel(EVENT_QUEUE_LEN);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()?;
     let core = Core {
-        state: ServerState::new(uid),
+        state,
+        gate: store.map_or_else(Gate::open, |store| Gate::new(Some(store))),
+        failed,
         clock: Clock::new(),
         next_id: 0,
         replies: BTreeMap::new(),
@@ -170,11 +189,31 @@ pub(crate) fn start(uid: &str) -> io::Result<(CoreHandle, std::thread::JoinHandl
     Ok((CoreHandle { events: tx }, thread))
 }
 
+/// What leaves the core's thread once the store allows it.
+enum Outgoing {
+    Reply(RequestId, Reply),
+    Update {
+        id: RequestId,
+        message: Box<client::WatchUpdate>,
+    },
+    Answer(Tell),
+    Registered {
+        link: LinkId,
+        worker: WorkerId,
+        reattached: bool,
+    },
+    ToWorker(WorkerId, WorkerCommand),
+    DropWorker(WorkerId),
+}
+
 struct Core {
     state: ServerState,
     clock: Clock,
+    gate: Gate<Outgoing>,
+    /// Told when the store can never be written again.
+    failed: Arc<Notify>,
     next_id: u64,
-    replies: BTreeMap<RequestId, oneshot::Sender<Reply>>,
+    replies: BTreeMap<RequestId, oneshot::Sender<Result<Reply, String>>>,
     watches: BTreeMap<RequestId, (bool, mpsc::Sender<client::WatchUpdate>)>,
     links: BTreeMap<LinkId, oneshot::Sender<WorkerSeat>>,
     /// The current connection of each worker that has one; without a queue it is being closed.
@@ -204,6 +243,10 @@ impl Core {
                         return;
                     }
                 }
+                () = self.gate.advanced() => {
+                    self.release();
+                    continue;
+                }
                 () = timer => {}
             }
             for event in batch.drain(..) {
@@ -226,6 +269,10 @@ impl Core {
         let now = self.clock.now();
         let input = match event {
             Event::Command(command, reply) => {
+                if let Some(refusal) = self.refusal(&command) {
+                    let _ = reply.send(Err(refusal));
+                    return;
+                }
                 let id = self.next_request();
                 self.replies.insert(id, reply);
                 Input::Request(id, command)
@@ -245,10 +292,16 @@ impl Core {
                 // What came before in this batch must be visible, effects included.
                 self.state.settle(now, effects);
                 self.carry_out(effects);
-                look(&View {
+                let tell = look(&View {
                     state: &self.state,
                     now,
                 });
+                if self.gate.health() == Health::Good {
+                    self.send(Wait::All, Outgoing::Answer(tell));
+                } else {
+                    // People must be able to look while the disk is full.
+                    tell();
+                }
                 return;
             }
             Event::WorkerConnected(config, reattach, seat) => {
@@ -294,57 +347,142 @@ impl Core {
         RequestId(self.next_id)
     }
 
+    /// Why a command is not carried out, if the store takes no changes. Cancelling and the like stay
+    /// possible; they are acknowledged when they are stored.
+    fn refusal(&self, command: &Command) -> Option<String> {
+        let adds = matches!(command, Command::Submit(_) | Command::OpenJob { .. });
+        match self.gate.health() {
+            Health::Good => None,
+            Health::Waiting(_) if !adds => None,
+            Health::Waiting(reason) => Some(format!(
+                "Error: the server cannot write its state to disk ({reason}); \
+                 nothing was submitted. Make room and submit again"
+            )),
+            Health::Broken(reason) => Some(format!("Error: the server is stopping: {reason}")),
+        }
+    }
+
     fn carry_out(&mut self, effects: &mut Vec<Effect>) {
+        let mut changes = Vec::new();
+        let mut rest = Vec::with_capacity(effects.len());
         for effect in effects.drain(..) {
             match effect {
-                Effect::Reply(id, reply) => {
-                    if let Some(waiting) = self.replies.remove(&id) {
-                        let _ = waiting.send(reply);
-                    }
-                }
+                Effect::Persist(change) => changes.push(change),
+                Effect::Reply(..)
+                | Effect::WatchUpdate(..)
+                | Effect::Registered { .. }
+                | Effect::ToWorker(..)
+                | Effect::DropWorker(..) => rest.push(effect),
+            }
+        }
+        self.gate.store(changes);
+        for effect in rest {
+            match effect {
+                Effect::Persist(_) => {}
+                Effect::Reply(id, reply) => self.send(Wait::All, Outgoing::Reply(id, reply)),
                 Effect::WatchUpdate(id, update) => {
-                    let Some((with_paths, updates)) = self.watches.get(&id) else {
+                    let Some((with_paths, _)) = self.watches.get(&id) else {
                         continue;
                     };
-                    let done = update.done;
                     let message = query::watch_update(&self.state, &update, *with_paths);
-                    if updates.try_send(message).is_err() || done {
-                        self.watches.remove(&id);
-                    }
+                    let message = Box::new(message);
+                    self.send(Wait::All, Outgoing::Update { id, message });
                 }
                 Effect::Registered {
                     link,
-                    worker: id,
+                    worker,
                     reattached,
                 } => {
-                    let (tx, commands) = mpsc::channel(WORKER_QUEUE_LEN);
-                    // An older connection of it ends with its queue.
-                    self.workers.insert(id, (link, Some(tx)));
-                    if let Some(seat) = self.links.remove(&link) {
-                        // If the connection is gone meanwhile, the dropped receiver tells.
-                        let _ = seat.send(WorkerSeat {
-                            id,
-                            link,
-                            reattached,
-                            commands,
-                        });
-                    }
-                    tracing::info!(worker = %id, reattached, "worker registered");
+                    let message = Outgoing::Registered {
+                        link,
+                        worker,
+                        reattached,
+                    };
+                    self.send(Wait::Urgent, message);
                 }
                 Effect::ToWorker(id, command) => {
-                    let Some((_, queue)) = self.workers.get_mut(&id) else {
-                        continue;
+                    // A worker forgets what is acknowledged.
+                    let wait = match command {
+                        WorkerCommand::Acknowledge(_) => Wait::All,
+                        WorkerCommand::Assign { .. }
+                        | WorkerCommand::DropTemplates(_)
+                        | WorkerCommand::Retract(_)
+                        | WorkerCommand::Kill(_)
+                        | WorkerCommand::Stop
+                        | WorkerCommand::Ping => Wait::Urgent,
                     };
-                    let sent = queue.as_ref().map(|queue| queue.try_send(command));
-                    if matches!(sent, Some(Err(_))) {
-                        tracing::warn!(worker = %id, "worker does not read; connection dropped");
-                        *queue = None;
-                    }
+                    self.send(wait, Outgoing::ToWorker(id, command));
                 }
-                Effect::DropWorker(id) => {
-                    self.workers.remove(&id);
-                    tracing::info!(worker = %id, "worker gone");
+                Effect::DropWorker(id) => self.send(Wait::Urgent, Outgoing::DropWorker(id)),
+            }
+        }
+    }
+
+    fn send(&mut self, wait: Wait, message: Outgoing) {
+        if let Some(message) = self.gate.pass(wait, message) {
+            self.deliver(message);
+        }
+    }
+
+    /// Sends what waited for a commit; tells when there will be none any more.
+    fn release(&mut self) {
+        while let Some(message) = self.gate.next() {
+            self.deliver(message);
+        }
+        if matches!(self.gate.health(), Health::Broken(_)) {
+            self.failed.notify_one();
+        }
+    }
+
+    fn deliver(&mut self, message: Outgoing) {
+        match message {
+            Outgoing::Reply(id, reply) => {
+                if let Some(waiting) = self.replies.remove(&id) {
+                    let _ = waiting.send(Ok(reply));
                 }
+            }
+            Outgoing::Update { id, message } => {
+                let Some((_, updates)) = self.watches.get(&id) else {
+                    return;
+                };
+                let done = message.done;
+                if updates.try_send(*message).is_err() || done {
+                    self.watches.remove(&id);
+                }
+            }
+            Outgoing::Answer(tell) => tell(),
+            Outgoing::Registered {
+                link,
+                worker: id,
+                reattached,
+            } => {
+                let (tx, commands) = mpsc::channel(WORKER_QUEUE_LEN);
+                // An older connection of it ends with its queue.
+                self.workers.insert(id, (link, Some(tx)));
+                if let Some(seat) = self.links.remove(&link) {
+                    // If the connection is gone meanwhile, the dropped receiver tells.
+                    let _ = seat.send(WorkerSeat {
+                        id,
+                        link,
+                        reattached,
+                        commands,
+                    });
+                }
+                tracing::info!(worker = %id, reattached, "worker registered");
+            }
+            Outgoing::ToWorker(id, command) => {
+                let Some((_, queue)) = self.workers.get_mut(&id) else {
+                    return;
+                };
+                let sent = queue.as_ref().map(|queue| queue.try_send(command));
+                if matches!(sent, Some(Err(_))) {
+                    tracing::warn!(worker = %id, "worker does not read; connection dropped");
+                    *queue = None;
+                }
+            }
+            Outgoing::DropWorker(id) => {
+                self.workers.remove(&id);
+                tracing::info!(worker = %id, "worker gone");
             }
         }
     }
@@ -357,6 +495,8 @@ pub(crate) struct Shared {
     pub(crate) info: Arc<client::ServerInfo>,
     /// Idle timeout of workers that set none.
     pub(crate) idle_timeout: Option<std::time::Duration>,
+    /// The store, unless the server keeps its state in memory only.
+    pub(crate) store: Option<StoreClient>,
     /// Told when a client wants the server to end.
-    pub(crate) stop: Arc<tokio::sync::Notify>,
+    pub(crate) stop: Arc<Notify>,
 }

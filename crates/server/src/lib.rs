@@ -10,10 +10,12 @@ mod client_link;
 mod clock;
 mod embedded;
 mod event_loop;
+mod gate;
 mod listener;
 mod query;
 mod server;
+mod state_file;
 mod worker_link;
 
 pub use embedded::{EmbeddedConfig, EmbeddedServer};
-pub use server::{Server, ServerConfig, StartError};
+pub use server::{RunError, Server, ServerConfig, StartError};

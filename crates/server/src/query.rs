@@ -94,10 +94,7 @@ fn resolve(state: &ServerState, job: JobRef) -> Option<JobId> {
 }
 
 fn worker_ref(state: &ServerState, id: hq_core::id::WorkerId) -> client::WorkerRef {
-    let hostname = state
-        .workers()
-        .get(&id)
-        .map_or("", |worker| &worker.config.hostname);
+    let hostname = state.hostname(id).unwrap_or_default();
     client::WorkerRef {
         id: id.as_u32(),
         hostname: hostname.to_owned(),

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
-use crate::{client_link, listener, worker_link};
+use crate::{client_link, listener, state_file, worker_link};
 
 /// How long a possibly running server on the same directory may take to answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -42,6 +42,10 @@ pub struct ServerConfig {
     pub client_auth: bool,
     /// Authenticate and encrypt the worker plane.
     pub worker_auth: bool,
+    /// File that keeps the state; `None` = one in the directory of the instance.
+    pub journal: Option<PathBuf>,
+    /// Continue the last instance of the directory: its state, uid, keys and, if they are free, ports.
+    pub resume: bool,
     /// Version of this program.
     pub version: String,
 }
@@ -71,9 +75,29 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// The file of the state.
+    #[error(transparent)]
+    Store(#[from] hq_store::StoreError),
+    /// There is nothing to resume.
+    #[error("Nothing to resume in {}: no server has kept its state there; start without --resume", .dir.display())]
+    NothingToResume {
+        /// The server directory.
+        dir: PathBuf,
+    },
     /// No thread, key or file descriptor to be had.
     #[error("Cannot start the server")]
     System(#[source] io::Error),
+}
+
+/// Why a server ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The link to the access file cannot be removed.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The state can no longer be written.
+    #[error("The server stopped because its state could not be written; see the messages above")]
+    Store,
 }
 
 /// A started server. It serves from [`Server::run`] on.
@@ -85,6 +109,7 @@ pub struct Server {
     worker_listener: TcpListener,
     shared: Shared,
     core: std::thread::JoinHandle<()>,
+    failed: Arc<Notify>,
 }
 
 impl std::fmt::Debug for Server {
@@ -107,29 +132,48 @@ impl Server {
         let root = std::path::absolute(&config.server_dir).map_err(StartError::System)?;
         let dir = ServerDir::new(root, config.is_default_dir);
         check_not_online(&dir, &config).await?;
-        let given = match &config.access_file {
-            Some(path) => Some(AccessFile::load(path, &config.version)?),
-            None => None,
+        let resumed = state_file::find_resumed(&dir, &config)?;
+        let given = match (&config.access_file, &resumed) {
+            (Some(path), _) => Some(AccessFile::load(path, &config.version)?),
+            (None, Some(instance)) => {
+                AccessFile::load(&instance.join(ACCESS_FILE_NAME), &config.version).ok()
+            }
+            (None, None) => None,
         };
-        let client_listener = open(Plane::Client, config.client_port, given.as_ref())?;
-        let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref())?;
+        let may_move = config.access_file.is_none();
+        let client_listener = open(Plane::Client, config.client_port, given.as_ref(), may_move)?;
+        let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
+        let instance = match resumed {
+            Some(instance) => instance,
+            None => dir.create_instance()?,
+        };
+        let store = state_file::open(&config, &instance)?;
+        let uid = uid(given.as_ref(), store.server_uid()?)?;
+        let (state, store, progress) = state_file::load(store, uid.as_str())?;
         let access = AccessFile::full(
             &config.version,
-            uid(given.as_ref())?,
+            uid,
             plane_access(Plane::Client, &config, given.as_ref(), &client_listener)?,
             plane_access(Plane::Worker, &config, given.as_ref(), &worker_listener)?,
         );
-        let instance = dir.create_instance()?;
         let path = instance.join(ACCESS_FILE_NAME);
+        if config.resume {
+            // The file of the earlier run, with the same keys.
+            let _ = std::fs::remove_file(&path);
+        }
         access.create(&path)?;
         tracing::info!("Storing access file as '{}'", path.display());
         dir.publish(&instance)?;
-        let info = server_info(&config.version, &access);
-        let (core, thread) = event_loop::start(&info.server_uid).map_err(StartError::System)?;
+        let info = server_info(&config, &access);
+        let failed = Arc::new(Notify::new());
+        let client = store.client();
+        let (core, thread) = event_loop::start(state, Some((store, progress)), Arc::clone(&failed))
+            .map_err(StartError::System)?;
         let shared = Shared {
             core,
             info: Arc::new(info),
             idle_timeout: config.idle_timeout,
+            store: Some(client),
             stop: Arc::new(Notify::new()),
         };
         Ok(Self {
@@ -140,6 +184,7 @@ impl Server {
             worker_listener,
             shared,
             core: thread,
+            failed,
         })
     }
 
@@ -160,8 +205,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the link cannot be removed.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AccessError> {
+    /// If the link cannot be removed or the state can no longer be written.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
         let Self {
             dir,
             instance,
@@ -170,7 +215,9 @@ impl Server {
             worker_listener,
             shared,
             core,
+            failed,
         } = self;
+        let mut is_broken = false;
         let keys = (
             access.client.as_ref().and_then(|access| access.key.clone()),
             access.worker.as_ref().and_then(|access| access.key.clone()),
@@ -188,6 +235,7 @@ impl Server {
         planes.spawn(workers);
         tokio::select! {
             () = shared.stop.notified() => tracing::debug!("stop requested by a client"),
+            () = failed.notified() => is_broken = true,
             () = shutdown => tracing::debug!("stop requested by a signal"),
         }
         let withdrawn = dir.withdraw(&instance);
@@ -197,7 +245,11 @@ impl Server {
         if !matches!(joined, Ok(Ok(()))) {
             tracing::error!("the core thread did not end cleanly");
         }
-        withdrawn
+        withdrawn?;
+        if is_broken {
+            return Err(RunError::Store);
+        }
+        Ok(())
     }
 }
 
@@ -251,13 +303,20 @@ fn open(
     plane: Plane,
     port: Option<u16>,
     given: Option<&AccessFile>,
+    may_move: bool,
 ) -> Result<TcpListener, StartError> {
-    let port = port.or_else(|| {
-        given
-            .and_then(|file| part(plane, file))
-            .map(|access| access.port)
-    });
-    listener::bind(port).map_err(|source| StartError::Listen {
+    let earlier = given
+        .and_then(|file| part(plane, file))
+        .map(|access| access.port);
+    let asked = port;
+    let port = port.or(earlier);
+    let bound = listener::bind(port);
+    let bound = if bound.is_err() && asked.is_none() && may_move {
+        listener::bind(None)
+    } else {
+        bound
+    };
+    bound.map_err(|source| StartError::Listen {
         plane,
         port,
         source,
@@ -291,8 +350,10 @@ fn plane_access(
     Ok(Access { host, port, key })
 }
 
-fn uid(given: Option<&AccessFile>) -> Result<ServerUid, AccessError> {
-    match given.and_then(|file| file.server_uid.clone()) {
+/// That of the access file, else that of the state, else a new one.
+fn uid(given: Option<&AccessFile>, stored: Option<String>) -> Result<ServerUid, AccessError> {
+    let stored = stored.map(ServerUid::from_text);
+    match given.and_then(|file| file.server_uid.clone()).or(stored) {
         Some(uid) => Ok(uid),
         None => ServerUid::generate(),
     }
@@ -305,7 +366,7 @@ fn hostname() -> String {
         .into_owned()
 }
 
-fn server_info(version: &str, access: &AccessFile) -> client::ServerInfo {
+fn server_info(config: &ServerConfig, access: &AccessFile) -> client::ServerInfo {
     let (client, worker) = (access.client.as_ref(), access.worker.as_ref());
     let host = |access: Option<&Access>| access.map_or(String::new(), |a| a.host.clone());
     let port = |access: Option<&Access>| access.map_or(0, |a| u32::from(a.port));
@@ -319,9 +380,12 @@ fn server_info(version: &str, access: &AccessFile) -> client::ServerInfo {
         client_port: port(client),
         worker_host: host(worker),
         worker_port: port(worker),
-        version: version.to_owned(),
+        version: config.version.clone(),
         pid: std::process::id(),
         start_unix_ns: Clock::new().now().wall.0,
-        journal_path: None,
+        journal_path: config
+            .journal
+            .as_ref()
+            .map(|path| path.display().to_string()),
     }
 }

@@ -51,6 +51,10 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) journal: Option<PathBuf>,
 
+    /// Continue the last server of the server directory: its jobs, keys and, if they are free, ports
+    #[arg(long, conflicts_with = "journal")]
+    pub(crate) resume: bool,
+
     /// Longest time until everything is forced to disk [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) journal_flush_period: Option<Duration>,

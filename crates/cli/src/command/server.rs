@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hq_protocol::SecretKey;
 use hq_protocol::access::{Access, AccessFile, ServerUid};
-use hq_server::{Server, ServerConfig, StartError};
+use hq_server::{RunError, Server, ServerConfig, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
@@ -13,7 +13,6 @@ use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, WaitArgs
 use crate::client::{Client, access_error};
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
-use crate::submit::not_supported;
 use crate::version::VERSION;
 
 /// Pause between two attempts of `server wait`.
@@ -21,9 +20,6 @@ const WAIT_STEP: Duration = Duration::from_millis(250);
 
 /// `server start`: runs until it is stopped.
 pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
-    if args.journal.is_some() {
-        return Err(not_supported("--journal"));
-    }
     tracing::info!("hq {VERSION}");
     warn_about_open_planes(&args);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -47,17 +43,21 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         idle_timeout: args.idle_timeout,
         client_auth: !args.disable_client_authentication_and_encryption,
         worker_auth: !args.disable_worker_authentication_and_encryption,
+        journal: args.journal,
+        resume: args.resume,
         version: VERSION.to_owned(),
     };
     let shutdown = stop_signal()?;
     let server = Server::start(config).await.map_err(|error| match &error {
         StartError::Access(error) => access_error(error),
-        StartError::AlreadyOnline { .. } | StartError::Listen { .. } | StartError::System(_) => {
-            match std::error::Error::source(&error) {
-                Some(source) => CliError::caused(error.to_string(), source),
-                None => CliError::new(error.to_string()),
-            }
-        }
+        StartError::AlreadyOnline { .. }
+        | StartError::NothingToResume { .. }
+        | StartError::Store(_)
+        | StartError::Listen { .. }
+        | StartError::System(_) => match std::error::Error::source(&error) {
+            Some(source) => CliError::caused(error.to_string(), source),
+            None => CliError::new(error.to_string()),
+        },
     })?;
     // Nobody may be reading; a server does not end for that.
     let shown = context
@@ -67,10 +67,10 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
     if let Err(error) = flushed {
         tracing::debug!(?error, "cannot print the server's table");
     }
-    server
-        .run(shutdown)
-        .await
-        .map_err(|error| access_error(&error))?;
+    server.run(shutdown).await.map_err(|error| match &error {
+        RunError::Access(error) => access_error(error),
+        RunError::Store => CliError::new(error.to_string()),
+    })?;
     tracing::info!("Server stopped");
     Ok(())
 }

@@ -118,6 +118,7 @@ impl ServerState {
                     if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
                         record.supersede();
                     }
+                    self.note_requeued(now, task.job, assigned.slot, effects);
                     self.requeue(task.job, assigned.slot);
                 }
                 Some(_) => self.requeue(task.job, assigned.slot),

@@ -1,6 +1,7 @@
 //! Closing, cancelling and forgetting jobs; stopping workers.
 
-use super::{Effect, JobResult, Reply, ServerState, StopResult, WorkerCommand};
+use super::change::persist;
+use super::{ChangeKind, Effect, JobResult, Reply, ServerState, StopResult, WorkerCommand};
 use crate::id::{JobId, WorkerId};
 use crate::job::JobState;
 use crate::outcome::LostReason;
@@ -11,16 +12,17 @@ use crate::time::Now;
 impl ServerState {
     pub(super) fn close_jobs(
         &mut self,
+        now: Now,
         selector: &Selector,
         effects: &mut Vec<Effect>,
     ) -> Vec<JobResult> {
         let ids = self.select_jobs(selector, |job| job.is_open);
         ids.into_iter()
-            .map(|id| self.close_job(id, effects))
+            .map(|id| self.close_job(now, id, effects))
             .collect()
     }
 
-    fn close_job(&mut self, id: JobId, effects: &mut Vec<Effect>) -> JobResult {
+    fn close_job(&mut self, now: Now, id: JobId, effects: &mut Vec<Effect>) -> JobResult {
         let Some(job) = self.jobs.get_mut(&id) else {
             return JobResult::NotFound(id);
         };
@@ -30,7 +32,10 @@ impl ServerState {
         job.is_open = false;
         let completed = job.is_completed();
         self.changed.insert(id);
+        persist(effects, now.wall, ChangeKind::JobClosed(id));
         if completed {
+            job.completion_noted = true;
+            persist(effects, now.wall, ChangeKind::JobCompleted(id));
             self.drop_templates(id, effects);
         }
         JobResult::Ok {
@@ -69,6 +74,11 @@ impl ServerState {
         let unfinished = job.counts().unfinished();
         let already_finished = job.counts().total() - unfinished;
         if unfinished > 0 {
+            let canceled = ChangeKind::JobCanceled {
+                job: id,
+                reason: reason.into(),
+            };
+            persist(effects, now.wall, canceled);
             self.end_job(now, id, Phase::Canceled, effects);
             if let Some(job) = self.jobs.get_mut(&id).filter(|_| !reason.is_empty()) {
                 job.cancel_reason = Some(reason.into());
@@ -87,12 +97,27 @@ impl ServerState {
         self.ready.remove_job(id);
         self.kill_assigned(id, effects);
         if let Some(job) = self.jobs.get_mut(&id) {
+            let ids = job.unfinished_ids();
             job.end_all(to);
+            if !ids.is_empty() {
+                let to = to.state();
+                persist(
+                    effects,
+                    now.wall,
+                    ChangeKind::TasksDropped { job: id, ids, to },
+                );
+            }
         }
         self.note_job_progress(now, id, effects);
     }
 
-    pub(super) fn forget_jobs(&mut self, selector: &Selector, states: &[TaskState]) -> Reply {
+    pub(super) fn forget_jobs(
+        &mut self,
+        now: Now,
+        selector: &Selector,
+        states: &[TaskState],
+        effects: &mut Vec<Effect>,
+    ) -> Reply {
         let wanted = |state: JobState| match state {
             JobState::Finished => states.contains(&TaskState::Finished),
             JobState::Failed => states.contains(&TaskState::Failed),
@@ -102,6 +127,7 @@ impl ServerState {
         };
         let ids = self.select_jobs(selector, |job| job.is_completed() && wanted(job.state()));
         let (mut forgotten, mut ignored) = (0, 0);
+        let mut dropped = Vec::new();
         for id in ids {
             let drop = self
                 .jobs
@@ -110,10 +136,14 @@ impl ServerState {
             if drop {
                 self.jobs.remove(&id);
                 self.changed.insert(id);
+                dropped.push(id);
                 forgotten += 1;
             } else {
                 ignored += 1;
             }
+        }
+        if !dropped.is_empty() {
+            persist(effects, now.wall, ChangeKind::JobsForgotten(dropped));
         }
         Reply::Forgotten { forgotten, ignored }
     }

@@ -11,6 +11,8 @@ use crate::template::Entries;
 /// One thing to do. Effects of one input are carried out in order.
 #[derive(Clone, Debug)]
 pub enum Effect {
+    /// Store this. What follows tells of it: see [`super::ChangeKind::is_urgent`] for what has to wait.
+    Persist(super::Change),
     /// Answers a request.
     Reply(RequestId, Reply),
     /// News for a watching client.

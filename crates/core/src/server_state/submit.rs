@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Reply, ServerState, SubmitRefusal};
+use super::change::persist;
+use super::{ChangeKind, Effect, Reply, ServerState, SubmitRefusal};
 use crate::id::JobId;
 use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TaskSlot, TemplateId, build_graph};
 use crate::placeholder::fill_known;
@@ -13,27 +14,67 @@ use crate::template::{ArrayIds, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
 use crate::time::Now;
 
 /// Where a submit goes, once that is known to be possible.
-struct Target {
-    job: JobId,
-    is_new: bool,
-    name: Box<str>,
-    max_fails: Option<u32>,
+pub(super) struct Target {
+    pub(super) job: JobId,
+    pub(super) is_new: bool,
+    pub(super) name: Box<str>,
+    pub(super) max_fails: Option<u32>,
 }
 
 impl ServerState {
-    pub(super) fn open_job(&mut self, now: Now, name: Box<str>, max_fails: Option<u32>) -> Reply {
+    pub(super) fn open_job(
+        &mut self,
+        now: Now,
+        name: Box<str>,
+        max_fails: Option<u32>,
+        effects: &mut Vec<Effect>,
+    ) -> Reply {
         let Some(id) = self.next_job_id() else {
             return Reply::Refused(SubmitRefusal::TooManyJobs);
         };
         self.last_job = id.0;
+        let opened = ChangeKind::JobOpened {
+            job: id,
+            name: name.clone(),
+            max_fails,
+        };
+        persist(effects, now.wall, opened);
         self.jobs
             .insert(id, Job::new(id, name, max_fails, true, now.wall));
         self.changed.insert(id);
         Reply::Submitted(id)
     }
 
-    pub(super) fn submit(&mut self, now: Now, spec: SubmitSpec) -> Result<JobId, SubmitRefusal> {
-        let target = self.target(spec.target)?;
+    pub(super) fn submit(
+        &mut self,
+        now: Now,
+        spec: &Arc<SubmitSpec>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<JobId, SubmitRefusal> {
+        let target = self.target(&spec.target)?;
+        let submit = self.build_submit(&target, spec, None)?;
+        let submitted = ChangeKind::Submitted {
+            job: target.job,
+            is_new: target.is_new,
+            name: target.name.clone(),
+            max_fails: target.max_fails,
+            number: self.jobs.get(&target.job).map_or(0, |job| {
+                u32::try_from(job.submits.len()).unwrap_or(u32::MAX)
+            }),
+            ids: submit.ids.clone(),
+            spec: Arc::clone(spec),
+        };
+        persist(effects, now.wall, submitted);
+        Ok(self.add_submit(now, target, submit))
+    }
+
+    /// Checks a submit and builds what is kept of it; `ids` = those it got earlier.
+    pub(super) fn build_submit(
+        &mut self,
+        target: &Target,
+        spec: &SubmitSpec,
+        ids: Option<IdArray>,
+    ) -> Result<Submit, SubmitRefusal> {
         let is_multi_node = match &spec.body {
             SubmitBody::Array(array) => array.template.requests.is_multi_node(),
             SubmitBody::Graph(graph) => graph.templates.iter().any(|t| t.requests.is_multi_node()),
@@ -44,16 +85,18 @@ impl ServerState {
         let share = Share {
             job: target.job,
             job_name: target.name.clone(),
-            submit_dir: spec.submit_dir,
+            submit_dir: spec.submit_dir.clone(),
             stream_dir: spec
                 .stream_dir
-                .map(|path| fill_known(&path, target.job, &self.uid).into()),
+                .as_ref()
+                .map(|path| fill_known(path, target.job, &self.uid).into()),
         };
-        let (ids, kind) = match spec.body {
+        let (ids, kind) = match &spec.body {
             SubmitBody::Array(array) => {
-                let ids = match array.ids {
-                    ArrayIds::Given(ids) => ids,
-                    ArrayIds::Next(count) => self.next_ids(target.job, count)?,
+                let ids = match (ids, &array.ids) {
+                    (Some(ids), _) => ids,
+                    (None, ArrayIds::Given(ids)) => ids.clone(),
+                    (None, ArrayIds::Next(count)) => self.next_ids(target.job, *count)?,
                 };
                 self.check_new(target.job, &ids)?;
                 let filled = fill_paths(&array.template, target.job, &self.uid);
@@ -62,12 +105,12 @@ impl ServerState {
                     ids,
                     SubmitKind::Array {
                         template,
-                        entries: array.entries,
+                        entries: array.entries.clone(),
                     },
                 )
             }
             SubmitBody::Graph(spec) => {
-                let (ids, positions, graph) = build_graph(&spec)?;
+                let (ids, positions, graph) = build_graph(spec)?;
                 self.check_new(target.job, &ids)?;
                 let template_of = positions
                     .iter()
@@ -75,8 +118,8 @@ impl ServerState {
                     .collect();
                 let templates = spec
                     .templates
-                    .into_iter()
-                    .map(|template| self.share_template(&share, template))
+                    .iter()
+                    .map(|template| self.share_template(&share, Arc::clone(template)))
                     .collect();
                 (
                     ids,
@@ -94,28 +137,28 @@ impl ServerState {
             stream_dir,
             ..
         } = share;
-        let submit = Submit {
+        Ok(Submit {
             ids,
             submit_dir,
             stream_dir,
             kind,
             tasks,
-        };
-        Ok(self.add_submit(now, target, submit))
+        })
     }
 
-    fn target(&self, target: SubmitTarget) -> Result<Target, SubmitRefusal> {
+    fn target(&self, target: &SubmitTarget) -> Result<Target, SubmitRefusal> {
         match target {
             SubmitTarget::NewJob { name, max_fails } => {
                 let job = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
                 Ok(Target {
                     job,
                     is_new: true,
-                    name,
-                    max_fails,
+                    name: name.clone(),
+                    max_fails: *max_fails,
                 })
             }
             SubmitTarget::Attach(id) => {
+                let id = *id;
                 let job = self.jobs.get(&id).ok_or(SubmitRefusal::JobNotFound(id))?;
                 if !job.is_open {
                     return Err(SubmitRefusal::JobNotOpen(id));

@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::change::persist;
 use super::{
-    Effect, EndedRow, LinkId, Notification, Report, ServerState, StartedRow, WorkerCommand,
-    WorkerMessage,
+    ChangeKind, Effect, EndedRow, LinkId, Notification, Report, ServerState, StartedRow,
+    WorkerCommand, WorkerMessage,
 };
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::TaskSlot;
 use crate::outcome::{LostReason, Outcome, Usage};
+use crate::range::IdArray;
 use crate::retry::RetrySpec;
-use crate::task::{Phase, TaskEnd, TaskRecord};
+use crate::task::{Phase, TaskEnd, TaskRecord, TaskState};
 use crate::template::CrashLimit;
 use crate::time::Now;
 use crate::worker::{Assigned, Worker};
@@ -35,7 +37,13 @@ impl ServerState {
         };
         self.last_worker = id.0;
         let totals = self.classes.totals(&config.resources);
-        let worker = Worker::new(id, Arc::new(config), totals, now.mono, now.wall);
+        let config = Arc::new(config);
+        let connected = ChangeKind::WorkerConnected {
+            worker: id,
+            config: Arc::clone(&config),
+        };
+        persist(effects, now.wall, connected);
+        let worker = Worker::new(id, config, totals, now.mono, now.wall);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
         self.workers.insert(id, worker);
         self.agenda.note_room(id);
@@ -134,7 +142,7 @@ impl ServerState {
     ) {
         let mut touched = BTreeSet::new();
         for row in report.started {
-            self.on_started(now, id, row);
+            self.on_started(now, id, row, effects);
             touched.insert(row.task.job);
         }
         let ended = u32::try_from(report.ended.len()).unwrap_or(u32::MAX);
@@ -158,7 +166,7 @@ impl ServerState {
         }
     }
 
-    fn on_started(&mut self, now: Now, id: WorkerId, row: StartedRow) {
+    fn on_started(&mut self, now: Now, id: WorkerId, row: StartedRow, effects: &mut Vec<Effect>) {
         let assigned = self
             .workers
             .get_mut(&id)
@@ -169,7 +177,7 @@ impl ServerState {
         };
         if self.holds(id, row.task.job, &assigned) == Some(Phase::Queued) {
             let at = now.wall.minus(row.age);
-            self.note_start(id, row.task, assigned.slot, at);
+            self.note_start(id, row.task, &assigned, at, effects);
             if let Some(job) = self.jobs.get_mut(&row.task.job) {
                 job.set_phase(assigned.slot, Phase::Running);
             }
@@ -189,12 +197,20 @@ impl ServerState {
         &mut self,
         id: WorkerId,
         task: TaskKey,
-        slot: TaskSlot,
+        assigned: &Assigned,
         at: crate::time::Timestamp,
+        effects: &mut Vec<Effect>,
     ) {
+        let started = ChangeKind::TaskStarted {
+            task,
+            instance: assigned.instance,
+            variant: assigned.variant,
+            worker: id,
+        };
+        persist(effects, at, started);
         if let Some(job) = self.jobs.get_mut(&task.job) {
             job.workers.insert(id);
-            if let Some(record) = job.touch(slot) {
+            if let Some(record) = job.touch(assigned.slot) {
                 record.start(at);
             }
         }
@@ -229,7 +245,7 @@ impl ServerState {
         let Some(phase) = current else { return };
         let at = now.wall.minus(row.age);
         if phase == Phase::Queued {
-            self.note_start(id, row.task, assigned.slot, at.minus(row.run));
+            self.note_start(id, row.task, &assigned, at.minus(row.run), effects);
         }
         let end = TaskEnd {
             outcome: row.outcome,
@@ -241,7 +257,7 @@ impl ServerState {
         if end.outcome != Outcome::Finished
             && self.may_retry(job, assigned.slot, |retry| retry.allows(&end.outcome, ran))
         {
-            self.retry(now, job, assigned.slot, end);
+            self.retry(now, job, assigned.slot, end, effects);
             return;
         }
         self.end_task(now, job, assigned.slot, &end, effects);
@@ -261,14 +277,47 @@ impl ServerState {
         found.is_some_and(|(retry, count)| count < retry.limit && is_allowed(retry))
     }
 
+    /// Stores that a started instance was given up and which one is next.
+    pub(super) fn note_requeued(&self, now: Now, id: JobId, slot: TaskSlot, effects: &mut Vec<Effect>) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let attempt = job
+            .submit(slot)
+            .and_then(|submit| submit.tasks.attempts(slot.index).last());
+        if let (Some(task), Some(record)) = (job.task_id(slot), job.record(slot)) {
+            let requeued = ChangeKind::TaskRequeued {
+                task: TaskKey::new(id, task),
+                instance: record.instance(),
+                crash_count: record.crash_count(),
+                retry_count: u32::from(record.retry_count()),
+                attempt: attempt
+                    .filter(|attempt| attempt.instance.next() == record.instance())
+                    .cloned(),
+            };
+            persist(effects, now.wall, requeued);
+        }
+    }
+
     /// Lets a failed task wait for its next attempt.
-    fn retry(&mut self, now: Now, id: JobId, slot: TaskSlot, end: TaskEnd) {
+    fn retry(
+        &mut self,
+        now: Now,
+        id: JobId,
+        slot: TaskSlot,
+        end: TaskEnd,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         job.record_attempt(slot, end);
         job.set_phase(slot, Phase::Waiting);
         let count = job.touch(slot).map_or(0, TaskRecord::count_retry);
+        self.note_requeued(now, id, slot, effects);
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
         let delay = job
             .submit(slot)
             .and_then(|submit| submit.template(slot.index))
@@ -341,6 +390,17 @@ impl ServerState {
         );
         if let Some(task) = job.task_id(slot) {
             self.watches.note_ended(id, task);
+            if let Some(record) = job.record(slot) {
+                let ended = ChangeKind::TaskEnded {
+                    task: TaskKey::new(id, task),
+                    instance: record.instance(),
+                    worker: record.worker(),
+                    crash_count: record.crash_count(),
+                    end: end.clone(),
+                    is_finished: finished,
+                };
+                persist(effects, end.at, ended);
+            }
         }
         if finished {
             for free in job.release_dependents(slot) {
@@ -349,13 +409,25 @@ impl ServerState {
             return;
         }
         let exceeds = job.exceeds_max_fails();
+        let mut aborted = Vec::new();
         for dependent in job.descendants(slot) {
             if job.phase(dependent) == Some(Phase::Waiting) {
                 job.set_phase(dependent, Phase::Aborted);
                 if let Some(task) = job.task_id(dependent) {
                     self.watches.note_ended(id, task);
+                    aborted.push(task.0);
                 }
             }
+        }
+        if !aborted.is_empty() {
+            aborted.sort_unstable();
+            let ids = IdArray::from_sorted(aborted).unwrap_or_default();
+            let to = TaskState::Aborted;
+            persist(
+                effects,
+                now.wall,
+                ChangeKind::TasksDropped { job: id, ids, to },
+            );
         }
         if exceeds {
             self.end_job(now, id, Phase::Aborted, effects);
@@ -381,6 +453,11 @@ impl ServerState {
         worker.templates.clear();
         self.heartbeats.remove(&(worker.heartbeat_deadline, id));
         let tasks = worker.clear();
+        persist(
+            effects,
+            now.wall,
+            ChangeKind::WorkerLost { worker: id, reason },
+        );
         effects.push(Effect::DropWorker(id));
         let mut touched = BTreeSet::new();
         for (task, assigned) in tasks {
@@ -456,7 +533,7 @@ impl ServerState {
             Some(text) => {
                 let end = lost_end(text.into());
                 if self.may_retry(id, slot, RetrySpec::allows_loss) {
-                    self.retry(now, id, slot, end);
+                    self.retry(now, id, slot, end, effects);
                 } else {
                     self.end_task(now, id, slot, &end, effects);
                 }
@@ -464,6 +541,7 @@ impl ServerState {
             None => {
                 let text = format!("The worker was lost: {}.", reason.words());
                 job.record_attempt(slot, lost_end(text.into()));
+                self.note_requeued(now, id, slot, effects);
                 self.requeue(id, slot);
             }
         }

@@ -234,7 +234,7 @@ impl World {
                     );
                 }
             }
-            Effect::Reply(..) => {}
+            Effect::Reply(..) | Effect::Persist(_) => {}
         }
     }
 

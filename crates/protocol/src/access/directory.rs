@@ -149,6 +149,21 @@ impl ServerDir {
         Err(AccessError::create(&path)(error))
     }
 
+    /// Directory of the instance with the highest number, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Create`] if the directory cannot be read.
+    pub fn last_instance(&self) -> Result<Option<PathBuf>, AccessError> {
+        if !self.root.exists() {
+            return Ok(None);
+        }
+        let failed = AccessError::create(&self.root);
+        let number = self.next_number().map_err(failed)?.saturating_sub(1);
+        let path = self.root.join(format!("{number:03}"));
+        Ok(fs::canonicalize(path).ok().filter(|path| path.is_dir()))
+    }
+
     /// Highest name of digits only, plus one.
     fn next_number(&self) -> io::Result<u64> {
         let mut highest = 0;

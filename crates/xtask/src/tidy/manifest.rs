@@ -12,7 +12,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("hq-core", &[]),
     ("hq-spawn", &[]),
     ("hq-protocol", &["hq-core"]),
-    ("hq-server", &["hq-core", "hq-protocol"]),
+    ("hq-store", &["hq-core", "hq-protocol"]),
+    ("hq-server", &["hq-core", "hq-protocol", "hq-store"]),
     ("hq-worker", &["hq-core", "hq-protocol", "hq-spawn"]),
     (
         "hq-cli",
@@ -21,6 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "hq-protocol",
             "hq-server",
             "hq-spawn",
+            "hq-store",
             "hq-worker",
         ],
     ),
@@ -30,8 +32,8 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// External crates and the only ones of ours that may use them.
 const PLACES: &[(&str, &[&str])] = &[
-    ("rusqlite", &["hq-server"]),
-    ("rusqlite_migration", &["hq-server"]),
+    ("rusqlite", &["hq-store"]),
+    ("rusqlite_migration", &["hq-store"]),
     ("prost", &["hq-protocol"]),
     ("prost-build", &["hq-protocol"]),
     ("protox", &["hq-protocol"]),

@@ -1,0 +1,157 @@
+//! What must outlive the server: every change of durable state as a value.
+//!
+//! The state machine emits a [`Change`] in an [`super::Effect::Persist`] ahead of everything that
+//! reveals it. Applying the stored changes in order, through [`super::restore`], gives the state again.
+
+use std::sync::Arc;
+
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::outcome::LostReason;
+use crate::range::IdArray;
+use crate::task::{Attempt, TaskEnd, TaskState};
+use crate::template::SubmitSpec;
+use crate::time::Timestamp;
+use crate::worker_config::WorkerConfig;
+
+/// One change of durable state.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// When it happened.
+    pub at: Timestamp,
+    /// What happened.
+    pub kind: ChangeKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum ChangeKind {
+    /// A worker registered.
+    WorkerConnected {
+        /// Its id.
+        worker: WorkerId,
+        /// What it reported.
+        config: Arc<WorkerConfig>,
+    },
+    /// A worker is gone.
+    WorkerLost {
+        /// Which.
+        worker: WorkerId,
+        /// Why.
+        reason: LostReason,
+    },
+    /// An open job without tasks was made.
+    JobOpened {
+        /// Its id.
+        job: JobId,
+        /// Its name.
+        name: Box<str>,
+        /// Failed tasks tolerated.
+        max_fails: Option<u32>,
+    },
+    /// Tasks were added; a new, closed job is made with its first submit.
+    Submitted {
+        /// Which job.
+        job: JobId,
+        /// Whether this submit made the job.
+        is_new: bool,
+        /// Name of the job.
+        name: Box<str>,
+        /// Failed tasks tolerated by the job.
+        max_fails: Option<u32>,
+        /// Position of the submit in the job.
+        number: u32,
+        /// Ids that the tasks got.
+        ids: IdArray,
+        /// What was asked.
+        spec: Arc<SubmitSpec>,
+    },
+    /// An open job was closed.
+    JobClosed(JobId),
+    /// A cancel ended tasks of a job; the tasks follow as [`ChangeKind::TasksDropped`].
+    JobCanceled {
+        /// Which job.
+        job: JobId,
+        /// Reason of the user; may be empty.
+        reason: Box<str>,
+    },
+    /// A closed job has no unfinished task any more.
+    JobCompleted(JobId),
+    /// Jobs were forgotten.
+    JobsForgotten(Vec<JobId>),
+    /// An instance started.
+    TaskStarted {
+        /// Which task.
+        task: TaskKey,
+        /// Which instance.
+        instance: InstanceId,
+        /// Variant of its resource request.
+        variant: u32,
+        /// Where.
+        worker: WorkerId,
+    },
+    /// A task finished or failed.
+    TaskEnded {
+        /// Which task.
+        task: TaskKey,
+        /// Its last instance.
+        instance: InstanceId,
+        /// Where it ran.
+        worker: WorkerId,
+        /// Losses of workers that counted.
+        crash_count: u32,
+        /// How it ended.
+        end: TaskEnd,
+        /// Whether it counts as finished, otherwise as failed.
+        is_finished: bool,
+    },
+    /// A started instance was given up; the task waits again.
+    TaskRequeued {
+        /// Which task.
+        task: TaskKey,
+        /// The next instance.
+        instance: InstanceId,
+        /// Losses of workers that counted.
+        crash_count: u32,
+        /// Attempts that failures led to.
+        retry_count: u32,
+        /// How the last one ended, if that is known.
+        attempt: Option<Attempt>,
+    },
+    /// Unfinished tasks ended without an outcome of their own.
+    TasksDropped {
+        /// Which job.
+        job: JobId,
+        /// Which tasks.
+        ids: IdArray,
+        /// `Canceled` or `Aborted`.
+        to: TaskState,
+    },
+}
+
+impl ChangeKind {
+    /// Whether somebody was, or is about to be, told of it who does not keep it: then nothing may
+    /// happen on its account before it is stored, and it is stored at once. The others can wait for a
+    /// batch, because a worker repeats them until they are acknowledged.
+    #[must_use]
+    pub const fn is_urgent(&self) -> bool {
+        match self {
+            Self::WorkerConnected { .. }
+            | Self::JobOpened { .. }
+            | Self::Submitted { .. }
+            | Self::JobClosed(_)
+            | Self::JobCanceled { .. }
+            | Self::JobsForgotten(_) => true,
+            Self::WorkerLost { .. }
+            | Self::JobCompleted(_)
+            | Self::TaskStarted { .. }
+            | Self::TaskEnded { .. }
+            | Self::TaskRequeued { .. }
+            | Self::TasksDropped { .. } => false,
+        }
+    }
+}
+
+/// Appends a change to the effects.
+pub(super) fn persist(effects: &mut Vec<super::Effect>, at: Timestamp, kind: ChangeKind) {
+    effects.push(super::Effect::Persist(Change { at, kind }));
+}

@@ -1,0 +1,253 @@
+//! From stored records back to a state, without I/O: jobs, then submits, then tasks, then
+//! [`ServerState::finish_restore`]. Records that do not fit are refused and leave nothing behind.
+
+use std::sync::Arc;
+
+use super::ServerState;
+use super::submit::Target;
+use crate::id::{InstanceId, JobId, TaskId, WorkerId};
+use crate::job::{Job, SubmitKind, TaskSlot};
+use crate::range::IdArray;
+use crate::task::{Attempt, Phase, TaskEnd, TaskState};
+use crate::template::SubmitSpec;
+use crate::time::{Now, Timestamp};
+
+/// A stored job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobRecord {
+    /// Its id.
+    pub id: JobId,
+    /// Its name.
+    pub name: Box<str>,
+    /// Failed tasks tolerated.
+    pub max_fails: Option<u32>,
+    /// Whether more submits may come.
+    pub is_open: bool,
+    /// Latest reason of a cancel.
+    pub cancel_reason: Option<Box<str>>,
+    /// When it was submitted or opened.
+    pub submitted: Timestamp,
+    /// Whether its completion was recorded.
+    pub is_completed: bool,
+}
+
+/// A stored task; those that never started have none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredTask {
+    /// Id inside the job.
+    pub task: TaskId,
+    /// Last recorded state.
+    pub state: TaskState,
+    /// Last instance; the next one if it waits.
+    pub instance: InstanceId,
+    /// Where that ran.
+    pub worker: WorkerId,
+    /// Losses of workers that counted.
+    pub crash_count: u32,
+    /// Attempts that failures led to.
+    pub retry_count: u32,
+    /// Start of the last instance.
+    pub started: Option<Timestamp>,
+    /// End, of finished and failed tasks.
+    pub end: Option<TaskEnd>,
+}
+
+/// A record that does not fit the others. `Display` names it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// No such job.
+    #[error("job {0} is not stored")]
+    NoJob(JobId),
+    /// The submit cannot be made again.
+    #[error("a submit of job {0} is not valid")]
+    BadSubmit(JobId),
+    /// No such task.
+    #[error("task {1} of job {0} belongs to no stored submit")]
+    NoTask(JobId, TaskId),
+}
+
+impl ServerState {
+    /// Ids go on behind these: the first new worker gets the highest earlier id plus two.
+    pub fn restore_counters(&mut self, last_job: JobId, last_worker: WorkerId) {
+        self.last_job = self.last_job.max(last_job.0);
+        self.last_worker = self.last_worker.max(last_worker.0.saturating_add(1));
+    }
+
+    /// Remembers the host of a worker of an earlier run.
+    pub fn restore_worker(&mut self, id: WorkerId, hostname: Box<str>) {
+        self.former_hosts.insert(id, hostname);
+    }
+
+    /// Adds a job without tasks.
+    pub fn restore_job(&mut self, record: JobRecord) {
+        let id = record.id;
+        self.last_job = self.last_job.max(id.0);
+        let (max_fails, is_open) = (record.max_fails, record.is_open);
+        let mut job = Job::new(id, record.name, max_fails, is_open, record.submitted);
+        job.cancel_reason = record.cancel_reason;
+        job.completion_noted = record.is_completed;
+        self.jobs.insert(id, job);
+    }
+
+    /// Adds the tasks of a submit, all waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`] if job or submit are not valid.
+    pub fn restore_submit(
+        &mut self,
+        id: JobId,
+        ids: IdArray,
+        spec: &Arc<SubmitSpec>,
+    ) -> Result<(), RestoreError> {
+        let job = self.jobs.get(&id).ok_or(RestoreError::NoJob(id))?;
+        let target = Target {
+            job: id,
+            is_new: false,
+            name: job.name.clone(),
+            max_fails: job.max_fails,
+        };
+        let submit = self
+            .build_submit(&target, spec, Some(ids))
+            .map_err(|_| RestoreError::BadSubmit(id))?;
+        let job = self.jobs.get_mut(&id).ok_or(RestoreError::NoJob(id))?;
+        job.add_submit(submit);
+        Ok(())
+    }
+
+    /// Gives a task the state it had. One that ran waits again, with the next instance.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`] if job or task are not there.
+    pub fn restore_task(&mut self, id: JobId, stored: &StoredTask) -> Result<(), RestoreError> {
+        let job = self.jobs.get_mut(&id).ok_or(RestoreError::NoJob(id))?;
+        let slot = job
+            .find(stored.task)
+            .ok_or(RestoreError::NoTask(id, stored.task))?;
+        if let Some(record) = job.touch(slot) {
+            record.restore(stored);
+        }
+        if stored.started.is_some() {
+            job.workers.insert(stored.worker);
+        }
+        let phase = match stored.state {
+            TaskState::Waiting | TaskState::Running => Phase::Waiting,
+            TaskState::Finished => Phase::Finished,
+            TaskState::Failed => Phase::Failed,
+            TaskState::Canceled => Phase::Canceled,
+            TaskState::Aborted => Phase::Aborted,
+        };
+        if let Some(end) = &stored.end {
+            job.record_end(slot, end);
+            job.idle_since = job.idle_since.max(end.at);
+        }
+        job.set_phase(slot, phase);
+        Ok(())
+    }
+
+    /// Adds an earlier attempt of a task; in order of the instances.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`] if job or task are not there.
+    pub fn restore_attempt(
+        &mut self,
+        id: JobId,
+        task: TaskId,
+        attempt: Attempt,
+    ) -> Result<(), RestoreError> {
+        let job = self.jobs.get_mut(&id).ok_or(RestoreError::NoJob(id))?;
+        let slot = job.find(task).ok_or(RestoreError::NoTask(id, task))?;
+        job.restore_attempt(slot, attempt);
+        Ok(())
+    }
+
+    /// Ends tasks that were canceled or aborted; ids that are unknown or ended otherwise are left.
+    pub fn restore_dropped(&mut self, id: JobId, ids: &IdArray, to: TaskState, at: Timestamp) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.idle_since = job.idle_since.max(at);
+        let phase = match to {
+            TaskState::Aborted => Phase::Aborted,
+            TaskState::Canceled
+            | TaskState::Waiting
+            | TaskState::Running
+            | TaskState::Finished
+            | TaskState::Failed => Phase::Canceled,
+        };
+        if ids.len() >= job.counts().unfinished() {
+            // The usual case: everything that was left was ended at once.
+            let all: u64 = ids.ranges().iter().map(|r| u64::from(r.count())).sum();
+            if all >= u64::from(job.counts().total()) {
+                job.end_all(phase);
+                return;
+            }
+        }
+        for task in ids.iter().map(TaskId) {
+            let Some(slot) = job.find(task) else { continue };
+            if job.phase(slot).is_some_and(|phase| !phase.is_terminal()) {
+                job.set_phase(slot, phase);
+            }
+        }
+    }
+
+    /// Queues what can run. To be called once, behind the last record.
+    pub fn finish_restore(&mut self, now: Now) {
+        for id in self.jobs.keys().copied().collect::<Vec<_>>() {
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.replay_graphs();
+            }
+            self.queue_waiting(id);
+        }
+        let completed: Vec<JobId> = self
+            .jobs
+            .values()
+            .filter(|job| job.is_completed())
+            .map(|job| job.id)
+            .collect();
+        for id in completed {
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.completion_noted = true;
+                job.idle_since = job.idle_since.min(now.wall);
+            }
+        }
+        self.agenda.note_ready();
+    }
+
+    fn queue_waiting(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id).filter(|job| !job.is_idle()) else {
+            return;
+        };
+        let mut ready = Vec::new();
+        for (submit, number) in job.submits.iter().zip(0..) {
+            for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+                if phase != Phase::Waiting {
+                    continue;
+                }
+                let slot = |index| TaskSlot {
+                    submit: number,
+                    index,
+                };
+                match &submit.kind {
+                    SubmitKind::Array { .. } => {
+                        ready.extend(
+                            Self::queue_key(job, slot(from)).map(|k| (k, number, from, to)),
+                        );
+                    }
+                    SubmitKind::Graph { graph, .. } => {
+                        let free = (from..to).filter(|index| graph.unfinished(*index) == 0);
+                        ready.extend(free.filter_map(|index| {
+                            let key = Self::queue_key(job, slot(index))?;
+                            Some((key, number, index, index + 1))
+                        }));
+                    }
+                }
+            }
+        }
+        for (key, number, from, to) in ready {
+            self.ready.insert(key, id, number, from, to);
+        }
+    }
+}

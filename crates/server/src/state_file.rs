@@ -1,0 +1,70 @@
+//! Where the state is kept, and from there to a running store.
+
+use std::path::{Path, PathBuf};
+
+use hq_core::server_state::ServerState;
+use hq_protocol::access::ServerDir;
+use hq_store::{Health, Progress, Store, StoreError, StoreHandle};
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::server::{ServerConfig, StartError};
+
+/// Name of the file in the directory of an instance.
+pub(crate) const FILE_NAME: &str = "state.db";
+
+/// The instance to go on with, if that was asked for.
+pub(crate) fn find_resumed(
+    dir: &ServerDir,
+    config: &ServerConfig,
+) -> Result<Option<PathBuf>, StartError> {
+    if !config.resume {
+        return Ok(None);
+    }
+    let found = dir
+        .last_instance()?
+        .filter(|instance| instance.join(FILE_NAME).exists());
+    match found {
+        Some(instance) => Ok(Some(instance)),
+        None => Err(StartError::NothingToResume {
+            dir: dir.root().to_path_buf(),
+        }),
+    }
+}
+
+pub(crate) fn open(config: &ServerConfig, instance: &Path) -> Result<Store, StoreError> {
+    match &config.journal {
+        Some(path) => Store::open(path),
+        None => Store::open(&instance.join(FILE_NAME)),
+    }
+}
+
+/// Restores the state and starts the writer.
+pub(crate) fn load(
+    store: Store,
+    uid: &str,
+) -> Result<(ServerState, StoreHandle, watch::Receiver<Progress>), StoreError> {
+    let now = Clock::new().now();
+    let loaded = store.load(uid, now)?;
+    if loaded.is_restored {
+        tracing::info!(
+            jobs = loaded.state.jobs().len(),
+            "state restored from '{}'",
+            store.path().display()
+        );
+    }
+    if loaded.dropped_count > 0 {
+        tracing::warn!(
+            "{} stored records fit no job and were left out",
+            loaded.dropped_count
+        );
+    }
+    let (tx, rx) = watch::channel(Progress {
+        committed: 0,
+        health: Health::Good,
+    });
+    let handle = store.start(uid, now.wall, move |progress| {
+        tx.send_replace(progress);
+    })?;
+    Ok((loaded.state, handle, rx))
+}

@@ -1,0 +1,222 @@
+//! Numbers and JSON of rows: states, outcomes, and the nested objects of events.
+
+use std::time::Duration;
+
+use hq_core::id::JobId;
+use hq_core::outcome::{LostReason, Outcome};
+use hq_core::range::IdArray;
+use hq_core::resource::descriptor::{ResourceDescriptor, ResourceKind};
+use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
+use hq_core::task::TaskState;
+use hq_core::template::{CrashLimit, SubmitBody, SubmitSpec, TaskTemplate};
+use hq_core::worker_config::{BatchSystem, OnServerLost, WorkerConfig};
+use hq_protocol::{Message as _, client};
+use serde_json::{Value, json};
+
+const OUTCOME_TIME_LIMIT: i64 = -1_000;
+const OUTCOME_MESSAGE: i64 = -1_001;
+const OUTCOME_KILLED: i64 = -1_002;
+const OUTCOME_OUT_OF_MEMORY: i64 = -1_003;
+
+pub(crate) const fn number_of(state: TaskState) -> u8 {
+    match state {
+        TaskState::Waiting => 0,
+        TaskState::Running => 1,
+        TaskState::Finished => 2,
+        TaskState::Failed => 3,
+        TaskState::Canceled => 4,
+        TaskState::Aborted => 5,
+    }
+}
+
+pub(crate) const fn state_of(number: u8) -> TaskState {
+    match number {
+        1 => TaskState::Running,
+        2 => TaskState::Finished,
+        3 => TaskState::Failed,
+        4 => TaskState::Canceled,
+        5 => TaskState::Aborted,
+        _ => TaskState::Waiting,
+    }
+}
+
+/// Code and text of an outcome.
+pub(crate) fn outcome_code(outcome: &Outcome) -> (i64, Option<&str>) {
+    match outcome {
+        Outcome::Finished => (0, None),
+        Outcome::ExitCode(code) => (i64::from(*code).max(0), None),
+        Outcome::Signal(signal) => (-i64::from(*signal).abs(), None),
+        Outcome::TimeLimit => (OUTCOME_TIME_LIMIT, None),
+        Outcome::Message(text) => (OUTCOME_MESSAGE, Some(text)),
+        Outcome::Killed => (OUTCOME_KILLED, None),
+        Outcome::OutOfMemory => (OUTCOME_OUT_OF_MEMORY, None),
+    }
+}
+
+pub(crate) fn outcome_of(code: i64, message: Option<String>) -> Outcome {
+    let small = i32::try_from(code).unwrap_or(i32::MAX);
+    match code {
+        0 => Outcome::Finished,
+        OUTCOME_TIME_LIMIT => Outcome::TimeLimit,
+        OUTCOME_MESSAGE => Outcome::Message(message.unwrap_or_default().into()),
+        OUTCOME_KILLED => Outcome::Killed,
+        OUTCOME_OUT_OF_MEMORY => Outcome::OutOfMemory,
+        1.. => Outcome::ExitCode(small),
+        _ => Outcome::Signal(small.saturating_neg()),
+    }
+}
+
+pub(crate) const fn reason_name(reason: LostReason) -> &'static str {
+    match reason {
+        LostReason::Stopped => "Stopped",
+        LostReason::ConnectionLost => "ConnectionLost",
+        LostReason::HeartbeatLost => "HeartbeatLost",
+        LostReason::IdleTimeout => "IdleTimeout",
+        LostReason::TimeLimitReached => "TimeLimitReached",
+    }
+}
+
+/// The submit as its message, attached to the job and with the ids that the tasks got.
+pub(crate) fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8> {
+    let mut message = client::Submit::from(spec);
+    message.target = Some(client::submit::Target::AttachJob(job.as_u32()));
+    if let Some(client::submit::Body::Array(array)) = &mut message.body {
+        array.ids = Some(client::array_submit::Ids::Given(ids.into()));
+    }
+    message.encode_to_vec()
+}
+
+fn duration(value: Duration) -> Value {
+    json!({"secs": value.as_secs(), "nanos": value.subsec_nanos()})
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(crate) fn worker_json(config: &WorkerConfig) -> Value {
+    let mut extra = json!({"ProcessPid": config.process_pid.to_string()});
+    if let Some(allocation) = &config.allocation {
+        let manager = match allocation.manager {
+            BatchSystem::Pbs => "Pbs",
+            BatchSystem::Slurm => "Slurm",
+        };
+        let inner = json!({
+            "manager": manager,
+            "allocation_id": allocation.id,
+            "time_limit": allocation.time_limit.map(duration),
+            "max_memory_mb": null,
+        });
+        extra["JobManager"] = Value::String(inner.to_string());
+    }
+    let on_server_lost = match config.on_server_lost {
+        OnServerLost::Stop => "Stop",
+        OnServerLost::FinishRunning => "FinishRunning",
+        OnServerLost::Reconnect => "Reconnect",
+    };
+    json!({
+        "extra": extra,
+        "group": config.group,
+        "heartbeat_interval": duration(config.heartbeat),
+        "hostname": config.hostname,
+        "idle_timeout": config.idle_timeout.map(duration),
+        "listen_address": config.listen_address,
+        "min_utilization": config.min_utilization,
+        "on_server_lost": on_server_lost,
+        "overview_configuration": config.overview_interval.map(|interval| {
+            json!({"gpu_families": [], "send_interval": duration(interval)})
+        }),
+        "resources": resources_json(&config.resources),
+        "retract_check_interval": duration(config.retract_check_interval),
+        "time_limit": config.time_limit.map(duration),
+        "work_dir": config.work_dir,
+    })
+}
+
+fn resources_json(resources: &ResourceDescriptor) -> Value {
+    let kind = |kind: &ResourceKind| match kind {
+        ResourceKind::List(values) => json!({"List": {"values": values}}),
+        ResourceKind::Range { start, end } => json!({"Range": {"start": start, "end": end}}),
+        ResourceKind::Groups(groups) => json!({"Groups": {"groups": groups}}),
+        ResourceKind::Sum(amount) => json!({"Sum": {"size": amount.0}}),
+    };
+    let items: Vec<Value> = resources
+        .items
+        .iter()
+        .map(|item| json!({"name": item.name, "kind": kind(&item.kind)}))
+        .collect();
+    let weights: Vec<Value> = resources
+        .coupling
+        .iter()
+        .map(|c| {
+            json!({"resource1_idx": c.resource1, "group1_idx": c.group1,
+                   "resource2_idx": c.resource2, "group2_idx": c.group2, "weight": c.weight})
+        })
+        .collect();
+    json!({"resources": items, "coupling": {"weights": weights}})
+}
+
+pub(crate) fn submit_json(spec: &SubmitSpec, ids: &IdArray) -> Value {
+    let task_desc = match &spec.body {
+        SubmitBody::Graph(graph) => json!({"n_tasks": graph.tasks.len()}),
+        SubmitBody::Array(array) => template_json(&array.template, ids),
+    };
+    json!({
+        "submit_dir": text(&spec.submit_dir),
+        "stream_path": spec.stream_dir.as_deref().map(text),
+        "task_desc": task_desc,
+    })
+}
+
+fn template_json(template: &TaskTemplate, ids: &IdArray) -> Value {
+    let ranges: Vec<Value> = ids
+        .ranges()
+        .iter()
+        .map(|range| {
+            // The width of the range, not the number of ids in it.
+            let count = range.last() - range.first() + 1;
+            json!({"start": range.first(), "count": count, "step": range.step()})
+        })
+        .collect();
+    let crash_limit = match template.crash_limit {
+        CrashLimit::NeverRestart => json!("NeverRestart"),
+        CrashLimit::Unlimited => json!("Unlimited"),
+        CrashLimit::Max(max) => json!({"MaxCrashes": max}),
+    };
+    json!({
+        "ids": {"ranges": ranges},
+        "priority": template.priority,
+        "time_limit": template.time_limit.map(duration),
+        "crash_limit": crash_limit,
+        "resources": requests_json(&template.requests),
+    })
+}
+
+fn requests_json(requests: &RequestVariants) -> Value {
+    let variant = |request: &ResourceRequest| {
+        let entries: Vec<Value> = request
+            .entries
+            .iter()
+            .map(|entry| {
+                let units = entry.amount.0;
+                let policy = match entry.policy {
+                    Policy::Compact => json!({"Compact": units}),
+                    Policy::ForceCompact => json!({"ForceCompact": units}),
+                    Policy::Tight => json!({"Tight": units}),
+                    Policy::ForceTight => json!({"ForceTight": units}),
+                    Policy::Scatter => json!({"Scatter": units}),
+                    Policy::All => json!("All"),
+                };
+                json!({"resource": entry.resource, "policy": policy})
+            })
+            .collect();
+        json!({
+            "n_nodes": request.n_nodes,
+            "min_time": duration(request.min_time),
+            "weight": request.weight,
+            "resources": entries,
+        })
+    };
+    let variants: Vec<Value> = requests.as_slice().iter().map(variant).collect();
+    json!({"variants": variants})
+}

@@ -1,0 +1,137 @@
+//! One server per store: who holds it, since which boot, and a number that grows with each owner.
+//!
+//! On one host a dead owner is recognised by its process; on different hosts by a heartbeat that stands
+//! still. The fencing number is checked in every transaction, so a server that was taken for dead and
+//! comes back cannot write any more.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+
+use crate::StoreError;
+
+/// Period of heartbeats.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(3);
+/// A lease of another host whose heartbeat stands still this long is free.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two looks at a foreign heartbeat.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// An owner as stored.
+struct Owner {
+    host: String,
+    pid: u32,
+    process_start: i64,
+    boot: String,
+    heartbeat: i64,
+    fence: i64,
+    is_held: bool,
+}
+
+/// Takes the lease, if need be after the patience that a foreign heartbeat asks for.
+pub(crate) fn take(connection: &mut Connection, path: &Path) -> Result<i64, StoreError> {
+    let sql = StoreError::sql(path);
+    let boot = boot();
+    let first = read(connection).map_err(&sql)?;
+    if let Some(owner) = first.filter(|owner| owner.is_held) {
+        let in_use = |owner: &Owner| StoreError::InUse {
+            path: path.to_path_buf(),
+            owner: format!("process {} on {}", owner.pid, owner.host),
+        };
+        let is_ours = owner.pid == std::process::id() && owner.process_start == start_of(owner.pid);
+        if owner.boot == boot {
+            if !is_ours && start_of(owner.pid) == owner.process_start && owner.process_start != 0 {
+                return Err(in_use(&owner));
+            }
+        } else {
+            tracing::info!(
+                host = owner.host,
+                "the journal was last used on another host; waiting whether it still is"
+            );
+            let until = std::time::Instant::now() + PATIENCE;
+            while std::time::Instant::now() < until {
+                std::thread::sleep(LOOK_INTERVAL);
+                let now = read(connection).map_err(&sql)?;
+                if now.is_some_and(|now| now.heartbeat != owner.heartbeat) {
+                    return Err(in_use(&owner));
+                }
+            }
+        }
+    }
+    store(connection, &boot).map_err(sql)
+}
+
+fn store(connection: &mut Connection, boot: &str) -> rusqlite::Result<i64> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let fence = read(&transaction)?.map_or(1, |owner| owner.fence + 1);
+    let pid = std::process::id();
+    transaction.execute(
+        "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?, ?, ?, 1)",
+        params![host(), pid, start_of(pid), boot, now_ms(), fence],
+    )?;
+    transaction.commit()?;
+    Ok(fence)
+}
+
+fn read(connection: &Connection) -> rusqlite::Result<Option<Owner>> {
+    let sql = "SELECT host, pid, process_start, boot, heartbeat, fence, is_held FROM lease";
+    connection
+        .query_row(sql, [], |row| {
+            Ok(Owner {
+                host: row.get(0)?,
+                pid: row.get(1)?,
+                process_start: row.get(2)?,
+                boot: row.get(3)?,
+                heartbeat: row.get(4)?,
+                fence: row.get(5)?,
+                is_held: row.get(6)?,
+            })
+        })
+        .optional()
+}
+
+/// Renews the lease inside a transaction; `false` if somebody else took it.
+pub(crate) fn renew(connection: &Connection, fence: i64, hold: bool) -> rusqlite::Result<bool> {
+    let sql = "UPDATE lease SET heartbeat = ?, is_held = ? WHERE fence = ?";
+    let mut statement = connection.prepare_cached(sql)?;
+    Ok(statement.execute(params![now_ms(), hold, fence])? == 1)
+}
+
+fn host() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Boot of the kernel and our view of its processes: only within both does a pid mean something.
+fn boot() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let pids = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot.trim(), pids.display())
+}
+
+/// When a process started, in ticks since boot; 0 if there is none.
+fn start_of(pid: u32) -> i64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name may contain blanks and parentheses; field 22 counts from the first.
+    let behind = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut fields = behind.split_whitespace();
+    // An ended process that nobody waited for holds nothing.
+    if fields.next() == Some("Z") {
+        return 0;
+    }
+    fields
+        .nth(18)
+        .and_then(|ticks| ticks.parse().ok())
+        .unwrap_or(0)
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .ok()
+        .and_then(|since| i64::try_from(since.as_millis()).ok())
+        .unwrap_or(0)
+}

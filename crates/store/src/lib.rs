@@ -1,0 +1,21 @@
+//! Durable state of a server: an SQLite database with documented tables and views.
+//!
+//! [`Store`] opens or makes the file, [`Store::load`] gives the state back, [`Store::start`] hands the
+//! file to its one writer thread, which commits [`hq_core::server_state::Change`]s in groups and tells
+//! up to which one they are on disk. [`reader`] reads beside it. See `docs/durability.md`.
+//!
+//! It decides nothing about jobs, and nothing of it runs on the thread that owns the state.
+
+#![forbid(unsafe_code)]
+
+mod encode;
+mod lease;
+mod load;
+mod open;
+pub mod reader;
+mod schema;
+mod writer;
+
+pub use load::Loaded;
+pub use open::{Store, StoreError};
+pub use writer::{Health, Progress, Pruned, StoreClient, StoreHandle};

@@ -1,0 +1,217 @@
+//! Rows back to a [`ServerState`]. A record that does not fit is dropped and counted, never a panic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::id::{InstanceId, JobId, TaskId, WorkerId};
+use hq_core::outcome::Usage;
+use hq_core::range::{IdArray, IdRange};
+use hq_core::server_state::{JobRecord, ServerState, StoredTask};
+use hq_core::task::{TaskEnd, TaskState};
+use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
+use hq_core::time::{Now, Timestamp};
+use hq_protocol::{Message as _, client};
+use rusqlite::{Connection, OptionalExtension as _, Row};
+
+use crate::encode;
+
+/// What a store held.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The state, ready to serve.
+    pub state: ServerState,
+    /// Whether the store had been used before.
+    pub is_restored: bool,
+    /// Records that made no sense and were left out.
+    pub dropped_count: u64,
+}
+
+pub(crate) fn meta_text(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT CAST(value AS TEXT) FROM meta WHERE key = ?";
+    connection
+        .query_row(sql, [key], |row| row.get(0))
+        .optional()
+}
+
+pub(crate) fn meta_number(connection: &Connection, key: &str) -> rusqlite::Result<i64> {
+    let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?";
+    let found = connection
+        .query_row(sql, [key], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(0))
+}
+
+pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Result<Loaded> {
+    let mut loaded = Loaded {
+        state: ServerState::new(uid),
+        is_restored: meta_text(connection, "server_uid")?.is_some(),
+        dropped_count: 0,
+    };
+    if !loaded.is_restored {
+        return Ok(loaded);
+    }
+    let id =
+        |key| Ok::<_, rusqlite::Error>(u32::try_from(meta_number(connection, key)?).unwrap_or(0));
+    let (last_job, last_worker) = (JobId(id("last_job")?), WorkerId(id("last_worker")?));
+    loaded.state.restore_counters(last_job, last_worker);
+    load_jobs(connection, &mut loaded)?;
+    load_submits(connection, &mut loaded)?;
+    load_tasks(connection, &mut loaded)?;
+    load_dropped(connection, &mut loaded)?;
+    let mut workers = connection.prepare("SELECT id, hostname FROM worker_data")?;
+    let mut rows = workers.query([])?;
+    while let Some(row) = rows.next()? {
+        let hostname: String = row.get(1)?;
+        loaded
+            .state
+            .restore_worker(WorkerId(row.get(0)?), hostname.into());
+    }
+    drop(rows);
+    loaded.state.finish_restore(now);
+    Ok(loaded)
+}
+
+fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    let sql = "SELECT id, name, max_fails, is_open, cancel_reason, submitted_unix_ns, \
+               completed_unix_ns IS NOT NULL FROM job_data WHERE is_forgotten = 0";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        loaded.state.restore_job(JobRecord {
+            id: JobId(row.get(0)?),
+            name: row.get::<_, String>(1)?.into(),
+            max_fails: row.get(2)?,
+            is_open: row.get(3)?,
+            cancel_reason: row.get::<_, Option<String>>(4)?.map(Into::into),
+            submitted: Timestamp(row.get(5)?),
+            is_completed: row.get(6)?,
+        });
+    }
+    Ok(())
+}
+
+fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    let sql = "SELECT s.job, s.spec FROM submit_data s JOIN job_data j ON j.id = s.job \
+               WHERE j.is_forgotten = 0 ORDER BY s.job, s.number";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let job = JobId(row.get(0)?);
+        let restored = decode_spec(row.get_ref(1)?.as_blob().unwrap_or_default())
+            .and_then(|(ids, spec)| loaded.state.restore_submit(job, ids, &Arc::new(spec)).ok());
+        if restored.is_none() {
+            tracing::error!(%job, "a stored submit cannot be read and was left out");
+            loaded.dropped_count += 1;
+        }
+    }
+    Ok(())
+}
+
+fn decode_spec(bytes: &[u8]) -> Option<(IdArray, SubmitSpec)> {
+    let spec = SubmitSpec::try_from(client::Submit::decode(bytes).ok()?).ok()?;
+    let ids = match &spec.body {
+        SubmitBody::Array(array) => match &array.ids {
+            ArrayIds::Given(ids) => ids.clone(),
+            ArrayIds::Next(count) => IdArray::consecutive(0, *count).ok()?,
+        },
+        SubmitBody::Graph(_) => IdArray::default(),
+    };
+    Some((ids, spec))
+}
+
+fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    let sql = "SELECT t.job, task, state, instance, worker, crash_count, started_unix_ns, run_us, \
+               outcome, message, max_rss_kib, user_ms, system_ms FROM task_data t \
+               JOIN job_data j ON j.id = t.job WHERE j.is_forgotten = 0";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let job = JobId(row.get(0)?);
+        if loaded.state.restore_task(job, &stored_task(row)?).is_err() {
+            loaded.dropped_count += 1;
+        }
+    }
+    Ok(())
+}
+
+fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
+    let state = encode::state_of(row.get(2)?);
+    let started: Option<i64> = row.get(6)?;
+    let end = if matches!(state, TaskState::Finished | TaskState::Failed) {
+        let run = Duration::from_micros(unsigned(row.get(7)?));
+        let millis = |at| {
+            let value: Option<u32> = row.get(at)?;
+            Ok::<_, rusqlite::Error>(Duration::from_millis(u64::from(value.unwrap_or(0))))
+        };
+        let code: i64 = row.get::<_, Option<i64>>(8)?.unwrap_or(0);
+        Some(TaskEnd {
+            outcome: encode::outcome_of(code, row.get(9)?),
+            at: Timestamp(started.unwrap_or(0)).plus(run),
+            run,
+            usage: Usage {
+                max_rss_kib: unsigned(row.get(10)?),
+                user: millis(11)?,
+                system: millis(12)?,
+            },
+        })
+    } else {
+        None
+    };
+    Ok(StoredTask {
+        task: TaskId(row.get(1)?),
+        state,
+        instance: InstanceId(row.get(3)?),
+        worker: WorkerId(row.get(4)?),
+        crash_count: row.get(5)?,
+        started: started.map(Timestamp),
+        end,
+    })
+}
+
+/// SQLite has signed numbers only; ours are not negative.
+fn unsigned(value: Option<i64>) -> u64 {
+    u64::try_from(value.unwrap_or(0)).unwrap_or(0)
+}
+
+fn load_dropped(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    let sql =
+        "SELECT job, first, count, step, state, at_unix_ns, seq FROM dropped_data ORDER BY rowid";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    // Rows of one change follow each other and are applied together.
+    let mut group: Option<(i64, JobId, TaskState, Timestamp, Vec<IdRange>)> = None;
+    while let Some(row) = rows.next()? {
+        let Ok(range) = IdRange::new(row.get(1)?, row.get(2)?, row.get(3)?) else {
+            loaded.dropped_count += 1;
+            continue;
+        };
+        let seq: i64 = row.get(6)?;
+        match &mut group {
+            Some((last, .., ranges)) if *last == seq => ranges.push(range),
+            _ => {
+                apply_dropped(&mut loaded.state, group.take());
+                let state = encode::state_of(row.get(4)?);
+                group = Some((
+                    seq,
+                    JobId(row.get(0)?),
+                    state,
+                    Timestamp(row.get(5)?),
+                    vec![range],
+                ));
+            }
+        }
+    }
+    apply_dropped(&mut loaded.state, group);
+    Ok(())
+}
+
+fn apply_dropped(
+    state: &mut ServerState,
+    group: Option<(i64, JobId, TaskState, Timestamp, Vec<IdRange>)>,
+) {
+    if let Some((_, job, to, at, ranges)) = group
+        && let Ok(ids) = IdArray::new(ranges)
+    {
+        state.restore_dropped(job, &ids, to, at);
+    }
+}

@@ -1,0 +1,145 @@
+//! What a server was told, and told others, survives its end in any way.
+
+use crate::harness::{Env, signal, wait_for};
+
+/// Kills the server and waits until it is gone.
+fn kill_server(env: &mut Env, pid: u32) {
+    signal(pid, "KILL");
+    env.wait_exit("server");
+}
+
+#[test]
+fn a_killed_server_comes_back_with_jobs_results_and_ids() {
+    let mut env = Env::new();
+    let journal = ["--journal=state/journal.db"];
+    std::fs::create_dir(env.path("state")).expect("directory");
+    let server = env.start_server_with(&journal);
+    env.start_worker(2);
+    let uid = env.json(&["server", "info"])["server_uid"].clone();
+    let done = env.submit(&["--array=1-3", "--", "sh", "-c", "exit $((HQ_TASK_ID - 1))"]);
+    env.wait_job(&done);
+    let open = env
+        .hq(&["job", "open", "--name=series", "--output-mode=quiet"])
+        .ok();
+    let open = open.trim();
+    env.submit(&["--job", open, "--", "true"]);
+    let running = env.submit(&["--", "sh", "-c", "echo $HQ_INSTANCE_ID >> runs; sleep 1000"]);
+    env.wait_lines("runs", 1);
+    let waiting = env.submit(&["--cpus=1", "--array=1-1000000", "--", "false"]);
+    let canceled = env.submit(&["--cpus=50", "--", "false"]);
+    env.hq(&["job", "cancel", &canceled]).ok();
+    let before = env.tasks(&done);
+    kill_server(&mut env, server);
+
+    let server = env.start_server_with(&journal);
+    assert_eq!(env.json(&["server", "info"])["server_uid"], uid);
+    assert_eq!(env.tasks(&done), before, "results stay as they were");
+    assert_eq!(env.stats(&canceled)["canceled"], 1);
+    assert_eq!(env.stats(&waiting)["waiting"].as_u64(), Some(1_000_000));
+    assert_eq!(env.stats(&running)["waiting"], 1);
+    env.submit(&["--job", open, "--", "true"]);
+    assert_eq!(
+        env.stats(open)["waiting"].as_u64().map(|count| count > 0),
+        Some(true)
+    );
+    assert_eq!(env.submit(&["--", "true"]), "6", "ids go on");
+    env.hq(&["job", "cancel", &waiting]).ok();
+
+    // A clean end, then once more; the task that ran gets its next instance.
+    env.hq(&["server", "stop"]).ok();
+    env.wait_exit("server");
+    let _ = server;
+    env.start_server_with(&journal);
+    assert_eq!(env.stats(&waiting)["canceled"].as_u64(), Some(1_000_000));
+    env.spawn(
+        "late",
+        &["worker", "start", "--cpus=8", "--detect-resources=cpus"],
+    );
+    let runs = env.wait_lines("runs", 2);
+    assert_eq!(runs.lines().collect::<Vec<_>>(), ["0", "1"]);
+    env.hq(&["job", "close", open]).ok();
+    env.wait_job(open);
+    env.hq(&["job", "cancel", &running]).ok();
+}
+
+#[test]
+fn the_last_server_of_a_directory_is_resumed() {
+    let mut env = Env::new();
+    env.hq(&["server", "start", "--resume"])
+        .exits_with(1)
+        .says("Nothing to resume");
+    let server = env.start_server();
+    let job = env.submit(&["--name=kept", "--", "true"]);
+    let ports = env.json(&["server", "info"])["worker_port"].clone();
+    kill_server(&mut env, server);
+    env.start_server_with(&["--resume"]);
+    assert_eq!(env.json(&["server", "info"])["worker_port"], ports);
+    assert_eq!(env.json(&["job", "info", &job])[0]["info"]["name"], "kept");
+}
+
+#[test]
+fn acknowledged_submits_survive_a_kill_in_the_middle_of_a_stream_of_them() {
+    let mut env = Env::new();
+    let journal = env.path("j.db");
+    let journal = format!("--journal={}", journal.display());
+    let server = env.start_server_with(&[&journal]);
+    let mut acknowledged = Vec::new();
+    let mut submit = env.command(&["submit", "--output-mode=quiet", "--", "true"]);
+    for round in 0..12 {
+        if round == 8 {
+            signal(server, "KILL");
+        }
+        let output = submit.output().expect("the program can be run");
+        if output.status.success() {
+            acknowledged.push(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        }
+    }
+    env.wait_exit("server");
+    env.start_server_with(&[&journal]);
+    assert!(acknowledged.len() >= 8);
+    for job in &acknowledged {
+        assert_eq!(env.stats(job)["waiting"], 1, "job {job}");
+    }
+}
+
+#[test]
+fn a_second_server_does_not_get_the_journal() {
+    let mut env = Env::new();
+    let server = env.start_server_with(&["--journal=j.db"]);
+    let other = env.path("other");
+    let refused = env.hq(&[
+        "--server-dir",
+        &other.to_string_lossy(),
+        "server",
+        "start",
+        "--journal=j.db",
+    ]);
+    refused.exits_with(1).says("used by another server");
+    kill_server(&mut env, server);
+    env.start_server_with(&["--journal=j.db"]);
+}
+
+#[test]
+fn files_that_are_no_journal_are_refused_and_left_alone() {
+    let env = Env::new();
+    let file = env.write("notes.txt", "These are notes, not a journal. ".repeat(10));
+    env.hq(&["server", "start", "--journal=notes.txt"])
+        .exits_with(1)
+        .says("not an SQLite database");
+    assert!(
+        std::fs::read_to_string(file)
+            .expect("still there")
+            .starts_with("These are")
+    );
+    env.hq(&["server", "start", "--journal=no/such/dir/j"])
+        .exits_with(1)
+        .says("Cannot create event log file at `no/such/dir/j`");
+    wait_for("no server is left", || {
+        let ran = env.hq(&["server", "info"]);
+        if ran.code == Some(0) {
+            Err(ran.stdout)
+        } else {
+            Ok(())
+        }
+    });
+}
