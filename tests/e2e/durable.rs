@@ -14,7 +14,7 @@ fn a_killed_server_comes_back_with_jobs_results_and_ids() {
     let journal = ["--journal=state/journal.db"];
     std::fs::create_dir(env.path("state")).expect("directory");
     let server = env.start_server_with(&journal);
-    env.start_worker(2);
+    env.start_worker_with(&["--cpus=2", "--on-server-lost=stop"]);
     let uid = env.json(&["server", "info"])["server_uid"].clone();
     let done = env.submit(&["--array=1-3", "--", "sh", "-c", "exit $((HQ_TASK_ID - 1))"]);
     env.wait_job(&done);
@@ -25,7 +25,7 @@ fn a_killed_server_comes_back_with_jobs_results_and_ids() {
     env.submit(&["--job", open, "--", "true"]);
     let running = env.submit(&["--", "sh", "-c", "echo $HQ_INSTANCE_ID >> runs; sleep 1000"]);
     env.wait_lines("runs", 1);
-    let waiting = env.submit(&["--cpus=1", "--array=1-1000000", "--", "false"]);
+    let waiting = env.submit(&["--cpus=50", "--array=1-1000000", "--", "false"]);
     let canceled = env.submit(&["--cpus=50", "--", "false"]);
     env.hq(&["job", "cancel", &canceled]).ok();
     let before = env.tasks(&done);
@@ -142,4 +142,83 @@ fn files_that_are_no_journal_are_refused_and_left_alone() {
             Ok(())
         }
     });
+}
+
+/// Types of the events that a command printed.
+fn types(text: &str) -> Vec<String> {
+    let events = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a line of JSON"));
+    events
+        .map(|event| event["event"]["type"].as_str().expect("a type").to_owned())
+        .collect()
+}
+
+#[test]
+fn the_journal_is_exported_streamed_pruned_and_queried() {
+    let mut env = Env::new();
+    env.start_server_with(&["--journal=j.db"]);
+    env.start_worker(1);
+    env.spawn("live", &["journal", "stream"]);
+    let job = env.submit(&["--array=1-2", "--", "sh", "-c", "exit $((HQ_TASK_ID - 1))"]);
+    env.wait_job(&job);
+    env.hq(&["journal", "flush"]).ok();
+    let exported = env.hq(&["journal", "export", "j.db"]);
+    let exported = exported.says("Outputted").ok();
+    let found = types(&exported);
+    for expected in [
+        "server-start",
+        "worker-connected",
+        "job-created",
+        "job-completed",
+    ] {
+        assert_eq!(
+            found.iter().filter(|kind| *kind == expected).count(),
+            1,
+            "{expected}"
+        );
+    }
+    assert_eq!(
+        found.iter().filter(|kind| *kind == "task-started").count(),
+        2
+    );
+    assert!(exported.contains("Program terminated with exit code 1."));
+    assert_eq!(types(&env.hq(&["journal", "replay"]).ok()), found);
+    wait_for("the live stream has everything", || {
+        let text = env.read("live.log");
+        let seen = text.lines().filter(|line| line.starts_with('{')).count();
+        if seen >= found.len() {
+            Ok(())
+        } else {
+            Err(text)
+        }
+    });
+
+    let sql = "SELECT task, state, exit_code FROM tasks WHERE job = 1 ORDER BY task";
+    let rows = env.json(&["query", sql]);
+    assert_eq!(rows[1]["state"], "failed");
+    assert_eq!(rows[1]["exit_code"], 1);
+    let csv = env.hq(&["query", "--csv", "--journal=j.db", sql]).ok();
+    assert_eq!(csv, "task,state,exit_code\n1,finished,0\n2,failed,1\n");
+    env.hq(&["query", "--list"]).says("crash_count").ok();
+    for refused in [
+        "DELETE FROM task_data",
+        "ATTACH 'x.db' AS x",
+        "PRAGMA user_version = 9",
+    ] {
+        env.hq(&["query", refused])
+            .exits_with(1)
+            .says("only SELECT");
+    }
+
+    env.hq(&["journal", "prune"]).ok();
+    let left = types(&env.hq(&["journal", "replay"]).ok());
+    assert_eq!(left, ["server-start", "worker-connected"]);
+    env.hq(&["journal", "check", "j.db"]).ok();
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(
+        env.wait_exit("live"),
+        Some(0),
+        "a stream ends with its server"
+    );
 }

@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 pub(crate) mod global;
 pub(crate) mod job;
+pub(crate) mod journal;
 pub(crate) mod other;
 pub(crate) mod run;
 pub(crate) mod server;
@@ -72,6 +73,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<task::TaskCommand>,
     },
+    /// Read and maintain the durable record of a server
+    #[command(disable_help_subcommand = true)]
+    Journal {
+        #[command(subcommand)]
+        command: Option<journal::JournalCommand>,
+    },
+    /// Ask the state of a server in SQL
+    Query(journal::QueryArgs),
     /// Print where a topic is documented
     Doc(other::DocArgs),
     /// Print a completion script for a shell
@@ -86,10 +95,13 @@ impl Command {
             Self::Worker { command: None } => Some("worker"),
             Self::Job { command: None } => Some("job"),
             Self::Task { command: None } => Some("task"),
+            Self::Journal { command: None } => Some("journal"),
             Self::Server { .. }
             | Self::Worker { .. }
             | Self::Job { .. }
             | Self::Task { .. }
+            | Self::Journal { .. }
+            | Self::Query(_)
             | Self::Run(_)
             | Self::Submit(_)
             | Self::Doc(_)

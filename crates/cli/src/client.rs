@@ -176,6 +176,56 @@ impl Client {
         Ok(())
     }
 
+    /// Begins to read the journal; [`Client::next_lines`] follows until a part is `done`.
+    pub(crate) async fn journal(
+        &mut self,
+        action: client::journal::Action,
+        after: u64,
+    ) -> CliResult<()> {
+        let action = action.into();
+        self.send(Request::Journal(client::Journal { action, after }))
+            .await
+    }
+
+    /// The next part of the journal; `None` if the server ended and the stream `may_end` so.
+    pub(crate) async fn next_lines(
+        &mut self,
+        may_end: bool,
+    ) -> CliResult<Option<client::JournalLines>> {
+        match self.reader.next::<client::Reply>().await {
+            Ok(Some(client::Reply {
+                reply: Some(Reply::JournalLines(lines)),
+            })) => Ok(Some(lines)),
+            Ok(Some(client::Reply {
+                reply: Some(Reply::Error(error)),
+            })) => Err(CliError::new(error.message)),
+            Ok(Some(_)) => Err(unexpected_reply()),
+            Ok(None) | Err(_) if may_end => Ok(None),
+            Ok(None) => Err(CliError::new("The server closed the connection")),
+            Err(e) => Err(CliError::caused(
+                "The connection to the server was lost",
+                &e,
+            )),
+        }
+    }
+
+    /// Has something done with the journal.
+    pub(crate) async fn journal_done(&mut self, action: client::journal::Action) -> CliResult<()> {
+        self.journal(action, 0).await?;
+        let Reply::Done(_) = self.receive().await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(())
+    }
+
+    /// Runs a query on the server.
+    pub(crate) async fn sql(&mut self, query: client::SqlQuery) -> CliResult<client::SqlTable> {
+        let Reply::SqlTable(table) = self.ask(Request::Query(query)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(table)
+    }
+
     /// Submits; the id of the job.
     pub(crate) async fn submit(&mut self, submit: client::Submit) -> CliResult<u32> {
         let Reply::Submitted(job) = self.ask(Request::Submit(submit)).await? else {

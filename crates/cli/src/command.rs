@@ -12,6 +12,7 @@ use hq_protocol::client::TaskPage;
 use crate::args::Command;
 use crate::args::global::{GlobalArgs, OutputMode};
 use crate::args::job::JobCommand;
+use crate::args::journal::JournalCommand;
 use crate::args::server::ServerCommand;
 use crate::args::task::TaskCommand;
 use crate::args::worker::WorkerCommand;
@@ -25,6 +26,7 @@ mod completion;
 mod doc;
 mod follow;
 mod job;
+mod journal;
 mod notify;
 mod run;
 mod server;
@@ -107,6 +109,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Submit(_)
         | Command::Job { .. }
         | Command::Task { .. }
+        | Command::Journal { .. }
+        | Command::Query(_)
         | Command::Doc(_)
         | Command::GenerateCompletion(_) => Role::Client,
     };
@@ -124,6 +128,10 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Task {
             command: Some(command),
         } => as_client(run_task(command, context)),
+        Command::Journal {
+            command: Some(command),
+        } => run_journal(command, context),
+        Command::Query(args) => as_client(journal::query(args, context)),
         Command::Submit(args) => as_client(submit::submit(*args, context)),
         Command::Doc(args) => doc::run(&args, context),
         Command::GenerateCompletion(args) => completion::run(&args, context),
@@ -132,7 +140,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Server { command: None }
         | Command::Worker { command: None }
         | Command::Job { command: None }
-        | Command::Task { command: None } => Err(CliError::Told(crate::error::exit::USAGE)),
+        | Command::Task { command: None }
+        | Command::Journal { command: None } => Err(CliError::Told(crate::error::exit::USAGE)),
     }
 }
 
@@ -157,6 +166,17 @@ fn run_worker(command: WorkerCommand, context: &mut Context) -> CliResult<()> {
         WorkerCommand::Info(args) => as_client(worker::info(args, context)),
         WorkerCommand::Address(args) => as_client(worker::address(args, context)),
         WorkerCommand::Wait(args) => as_client(worker::wait(args, context)),
+    }
+}
+
+fn run_journal(command: JournalCommand, context: &mut Context) -> CliResult<()> {
+    match command {
+        JournalCommand::Export(args) => journal::export(&args, context),
+        JournalCommand::Check(args) => journal::check(&args, context),
+        JournalCommand::Replay(args) => as_client(journal::stream(args, false, context)),
+        JournalCommand::Stream(args) => as_client(journal::stream(args, true, context)),
+        JournalCommand::Prune => as_client(journal::prune(context)),
+        JournalCommand::Flush => as_client(journal::flush(context)),
     }
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use hq_core::template::ByteText;
 
-pub use client::{ClientRequest, JobRef, Query, TaskPageQuery};
+pub use client::{ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
 pub use ids::ID_RANGES_MAX;
 pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, reattach};
 

@@ -4,12 +4,13 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use hq_core::server_state::Command;
 use hq_protocol::client::{self, reply};
-use hq_protocol::convert::{ClientRequest, Query};
+use hq_protocol::convert::{ClientRequest, JournalAction, Query};
 use hq_protocol::{Connection, Limits, MessageReader, MessageWriter};
+use hq_store::StoreClient;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::event_loop::{CoreGone, Shared};
-use crate::query;
+use crate::{journal_link, query};
 
 /// Largest request: a submit with many entries or dependencies.
 const REQUEST_MAX: usize = 1 << 30;
@@ -88,6 +89,26 @@ where
                 Err(CoreGone) => Err(CoreGone),
             }
         }
+        ClientRequest::Journal { action, after } => {
+            let Some(store) = shared.store.clone() else {
+                return Answer::Reply(no_store());
+            };
+            return match action {
+                JournalAction::Replay | JournalAction::Stream => {
+                    let is_live = action == JournalAction::Stream;
+                    journal(store, after, is_live, reader, writer).await
+                }
+                JournalAction::Flush | JournalAction::Prune => {
+                    Answer::Reply(reply(journal_link::act(store, action).await))
+                }
+            };
+        }
+        ClientRequest::Sql(query) => {
+            let Some(store) = shared.store.clone() else {
+                return Answer::Reply(no_store());
+            };
+            return Answer::Reply(reply(journal_link::query(store, query).await));
+        }
         ClientRequest::Command(Command::Watch(spec)) => {
             return watch(spec, shared, reader, writer).await;
         }
@@ -163,6 +184,48 @@ where
     // If the core is gone there is nothing to take back.
     let _ = shared.core.unwatch(id).await;
     Answer::Hangup
+}
+
+fn no_store() -> client::Reply {
+    let message = "Error: this server keeps its state in memory only".to_owned();
+    reply(reply::Reply::Error(client::Error { message }))
+}
+
+/// Sends events until there are no more or the client goes.
+async fn journal<R, W>(
+    store: StoreClient,
+    after: i64,
+    is_live: bool,
+    reader: &mut MessageReader<R>,
+    writer: &mut MessageWriter<W>,
+) -> Answer
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut lines = journal_link::read(store, after, is_live);
+    loop {
+        tokio::select! {
+            next = lines.recv() => {
+                // Without `done`: the server ends, or this client was too slow.
+                let Some(next) = next else { return Answer::Hangup };
+                let (message, done) = match next {
+                    Ok(lines) => {
+                        let done = lines.done;
+                        (reply::Reply::JournalLines(lines), done)
+                    }
+                    Err(message) => (reply::Reply::Error(client::Error { message }), true),
+                };
+                if writer.send(&reply(message)).await.is_err() {
+                    return Answer::Hangup;
+                }
+                if done {
+                    return Answer::Sent;
+                }
+            }
+            _ = reader.next::<client::Request>() => return Answer::Hangup,
+        }
+    }
 }
 
 fn reply(reply: reply::Reply) -> client::Reply {

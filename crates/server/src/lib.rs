@@ -11,6 +11,7 @@ mod clock;
 mod embedded;
 mod event_loop;
 mod gate;
+mod journal_link;
 mod listener;
 mod query;
 mod server;

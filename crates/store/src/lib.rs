@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod encode;
+mod group;
 mod lease;
 mod load;
 mod open;

@@ -37,8 +37,29 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Calls `take` with each event behind `after` up to `upto`, in order, as a line of JSON without its
-/// end; stops early when it returns `false`. Returns the number of lines.
+/// One event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EventLine {
+    /// Its number: grows, has gaps.
+    pub seq: i64,
+    /// The event as JSON, without a line feed.
+    pub line: String,
+}
+
+/// What an integrity check found; empty if the file is whole.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection.prepare("PRAGMA integrity_check(1000)")?;
+    let rows = statement.query_map([], |row| row.get(0))?;
+    let mut problems: Vec<String> = rows.collect::<Result<_, _>>()?;
+    problems.retain(|problem| problem != "ok");
+    Ok(problems)
+}
+
+/// Calls `take` with each event behind `after` up to `upto`, in order; stops early when it returns `false`. Returns the number of lines.
 ///
 /// # Errors
 ///
@@ -47,16 +68,20 @@ pub fn lines_since(
     connection: &Connection,
     after: i64,
     upto: i64,
-    take: &mut dyn FnMut(&str) -> bool,
+    take: &mut dyn FnMut(EventLine) -> bool,
 ) -> rusqlite::Result<u64> {
-    let sql = "SELECT at_unix_ns, type, job, task, instance, worker, variant, data FROM events \
+    let sql = "SELECT at_unix_ns, type, job, task, instance, worker, variant, data, seq FROM events \
                WHERE seq > ? AND seq <= ? ORDER BY seq";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([after, upto])?;
     let mut count = 0;
     while let Some(row) = rows.next()? {
         count += 1;
-        if !take(&event_line(row)?) {
+        let event = EventLine {
+            seq: row.get(8)?,
+            line: event_line(row)?,
+        };
+        if !take(event) {
             break;
         }
     }
@@ -202,19 +227,23 @@ pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<
 }
 
 fn authorize(context: AuthContext<'_>) -> Authorization {
-    match context.action {
-        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => {
-            Authorization::Allow
-        }
-        AuthAction::Function { function_name } => {
-            let name = function_name.to_ascii_lowercase();
-            if name == "load_extension" || name.starts_with("fts") {
-                Authorization::Deny
-            } else {
-                Authorization::Allow
-            }
-        }
-        _ => Authorization::Deny,
+    let is_table_info = matches!(
+        context.action,
+        AuthAction::Pragma { pragma_name, .. } if pragma_name == "table_info"
+    );
+    let is_harmless_function = matches!(
+        context.action,
+        AuthAction::Function { function_name }
+            if !function_name.eq_ignore_ascii_case("load_extension")
+    );
+    let is_read = matches!(
+        context.action,
+        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive
+    );
+    if is_read || is_table_info || is_harmless_function {
+        Authorization::Allow
+    } else {
+        Authorization::Deny
     }
 }
 

@@ -31,6 +31,20 @@ impl TableOutput {
     }
 }
 
+/// A table of plain texts with a header.
+pub(crate) fn write_plain(
+    out: Out<'_>,
+    header: &[String],
+    rows: Vec<Vec<String>>,
+) -> io::Result<()> {
+    let names: Vec<&str> = header.iter().map(String::as_str).collect();
+    let mut grid = grid::Grid::horizontal(false, &names, 0);
+    for row in rows {
+        grid.row(row.into_iter().map(grid::Text::from));
+    }
+    grid.write(out)
+}
+
 /// Ids of tasks: bare for one job, one line per job for several.
 pub(crate) fn write_task_ids(out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
     let is_single = reply.jobs.len() == 1;

@@ -45,6 +45,28 @@ pub enum ClientRequest {
     ServerStop,
     /// The server is to write what it knows into this file.
     DebugDump(ByteText),
+    /// About the journal.
+    Journal {
+        /// What to do.
+        action: JournalAction,
+        /// Number of the last event that is known already.
+        after: i64,
+    },
+    /// SQL of a user.
+    Sql(client::SqlQuery),
+}
+
+/// What can be done with the journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JournalAction {
+    /// Give the events so far.
+    Replay,
+    /// The same, then those to come.
+    Stream,
+    /// Answer when everything is on disk.
+    Flush,
+    /// Drop what is completed.
+    Prune,
 }
 
 /// A request that changes nothing.
@@ -108,6 +130,18 @@ impl TryFrom<client::Request> for ClientRequest {
             Request::DebugDump(client::DebugDump { path }) => {
                 Ok(Self::DebugDump(super::path("debug_dump.path", &path)?))
             }
+            Request::Journal(client::Journal { action, after }) => {
+                use client::journal::Action;
+                let action = match known("journal.action", action)? {
+                    Action::Replay => JournalAction::Replay,
+                    Action::Stream => JournalAction::Stream,
+                    Action::Flush => JournalAction::Flush,
+                    Action::Prune => JournalAction::Prune,
+                };
+                let after = i64::try_from(after).unwrap_or(i64::MAX);
+                Ok(Self::Journal { action, after })
+            }
+            Request::Query(query) => Ok(Self::Sql(query)),
             Request::Submit(submit) => {
                 let spec = submit.try_into().within("submit")?;
                 Ok(Self::Command(Command::Submit(Box::new(spec))))
@@ -181,6 +215,8 @@ impl TryFrom<client::request::Request> for Query {
             }
             Request::ServerStop(_)
             | Request::DebugDump(_)
+            | Request::Journal(_)
+            | Request::Query(_)
             | Request::Submit(_)
             | Request::JobOpen(_)
             | Request::JobClose(_)
@@ -357,6 +393,25 @@ impl From<&ClientRequest> for client::Request {
     fn from(request: &ClientRequest) -> Self {
         use client::request::Request;
         match request {
+            ClientRequest::Journal { action, after } => {
+                use client::journal::Action;
+                let action = match action {
+                    JournalAction::Replay => Action::Replay,
+                    JournalAction::Stream => Action::Stream,
+                    JournalAction::Flush => Action::Flush,
+                    JournalAction::Prune => Action::Prune,
+                };
+                let journal = client::Journal {
+                    action: action.into(),
+                    after: after.unsigned_abs(),
+                };
+                Self {
+                    request: Some(Request::Journal(journal)),
+                }
+            }
+            ClientRequest::Sql(query) => Self {
+                request: Some(Request::Query(query.clone())),
+            },
             ClientRequest::Command(command) => command.into(),
             ClientRequest::Query(query) => query.into(),
             ClientRequest::ServerStop => Self {

@@ -1,0 +1,97 @@
+//! `hq journal …` and `hq query`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::parse::duration::parse_duration;
+
+/// Commands about the journal, the durable record of a server.
+#[derive(Subcommand, Debug)]
+pub(crate) enum JournalCommand {
+    /// Print the events in a journal file, one JSON object a line
+    Export(ExportArgs),
+    /// Print the events of the running server so far
+    Replay(StreamArgs),
+    /// Print the events of the running server so far, then new ones as they happen
+    Stream(StreamArgs),
+    /// Drop completed jobs and lost workers from the journal of the running server
+    Prune,
+    /// Return when everything that happened is on disk
+    Flush,
+    /// Check whether a journal file is whole
+    Check(CheckArgs),
+}
+
+/// Options of `journal export`.
+#[derive(Args, Debug)]
+pub(crate) struct ExportArgs {
+    /// The journal file; a server may be writing it
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// Options of `journal replay` and `journal stream`.
+#[derive(Args, Debug)]
+pub(crate) struct StreamArgs {
+    /// Begin behind the event with this number
+    #[arg(
+        long,
+        value_name = "SEQ",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub(crate) after: u64,
+
+    /// Add the number of each event as `seq`
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// Options of `journal check`.
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// The journal file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// Options of `query`.
+#[derive(Args, Debug)]
+pub(crate) struct QueryArgs {
+    /// A SELECT over the views; `--list` shows them
+    #[arg(value_name = "SQL", required_unless_present = "list")]
+    pub(crate) sql: Option<String>,
+
+    /// Show the views and their columns
+    #[arg(long, conflicts_with = "sql")]
+    pub(crate) list: bool,
+
+    /// Read this journal file instead of asking the server
+    #[arg(long, value_name = "PATH")]
+    pub(crate) journal: Option<PathBuf>,
+
+    /// Print comma-separated values
+    #[arg(long)]
+    pub(crate) csv: bool,
+
+    /// Most rows [default: 10000]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 10_000,
+        hide_default_value = true
+    )]
+    pub(crate) row_limit: u64,
+
+    /// Longest time a query may take [default: 10s]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = parse_duration,
+        default_value = "10s",
+        hide_default_value = true
+    )]
+    pub(crate) time_limit: Duration,
+}

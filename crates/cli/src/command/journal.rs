@@ -1,0 +1,200 @@
+//! `hq journal …` and `hq query`.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use hq_protocol::client::{self, journal::Action};
+use hq_store::StoreError;
+use hq_store::reader::{self, QueryLimits, Table};
+use serde_json::{Map, Value, json};
+
+use super::Context;
+use crate::args::global::OutputMode;
+use crate::args::journal::{CheckArgs, ExportArgs, QueryArgs, StreamArgs};
+use crate::error::{CliError, CliResult, exit};
+use crate::output::json::write_value;
+use crate::output::table::write_plain;
+
+/// Lists the columns of all views.
+const LIST_SQL: &str = "SELECT m.name AS view, c.name AS \"column\" FROM sqlite_schema m, \
+                        pragma_table_info(m.name) c WHERE m.type = 'view' ORDER BY m.name, c.cid";
+
+fn store_error(error: &StoreError) -> CliError {
+    CliError::new(error.to_string())
+}
+
+/// `journal export`: reads the file, no server.
+pub(super) fn export(args: &ExportArgs, context: &mut Context) -> CliResult<()> {
+    let connection = reader::open_for_reading(&args.file).map_err(|e| store_error(&e))?;
+    let mut failed = None;
+    let out = &mut context.out;
+    let count = reader::lines_since(&connection, 0, i64::MAX, &mut |event| {
+        failed = writeln!(out, "{}", event.line).err();
+        failed.is_none()
+    })
+    .map_err(|e| CliError::caused(unreadable(&args.file), &e))?;
+    if let Some(error) = failed {
+        return Err(CliError::from_output(&error));
+    }
+    context.flush()?;
+    tracing::info!("Outputted {count} events");
+    Ok(())
+}
+
+fn unreadable(path: &Path) -> String {
+    format!("Cannot read event log file at `{}`", path.display())
+}
+
+/// `journal check`: exit code 1 and what is wrong, if anything is.
+pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
+    let connection = reader::open_for_reading(&args.file).map_err(|e| store_error(&e))?;
+    let problems =
+        reader::problems(&connection).map_err(|e| CliError::caused(unreadable(&args.file), &e))?;
+    for problem in &problems {
+        writeln!(context.out, "{problem}")?;
+    }
+    context.flush()?;
+    if !problems.is_empty() {
+        return Err(CliError::Told(exit::FAILURE));
+    }
+    tracing::info!("The journal is whole");
+    Ok(())
+}
+
+/// `journal replay` and `journal stream`.
+pub(super) async fn stream(
+    args: StreamArgs,
+    is_live: bool,
+    context: &mut Context,
+) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    let action = if is_live {
+        Action::Stream
+    } else {
+        Action::Replay
+    };
+    client.journal(action, args.after).await?;
+    // A live stream ends with its server.
+    while let Some(lines) = client.next_lines(is_live).await? {
+        for (line, seq) in lines.lines.iter().zip(&lines.seqs) {
+            match serde_json::from_str::<Map<String, Value>>(line) {
+                Ok(mut event) if args.verbose => {
+                    event.insert("seq".into(), json!(seq));
+                    writeln!(context.out, "{}", Value::Object(event))?;
+                }
+                Ok(_) | Err(_) => writeln!(context.out, "{line}")?,
+            }
+        }
+        context.flush()?;
+        if lines.done {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// `journal prune`.
+pub(super) async fn prune(context: &mut Context) -> CliResult<()> {
+    context.connect().await?.journal_done(Action::Prune).await?;
+    context.done()
+}
+
+/// `journal flush`.
+pub(super) async fn flush(context: &mut Context) -> CliResult<()> {
+    context.connect().await?.journal_done(Action::Flush).await?;
+    context.done()
+}
+
+/// `query`.
+pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<()> {
+    let sql = args.sql.as_deref().unwrap_or(LIST_SQL);
+    let limits = QueryLimits {
+        time: args.time_limit,
+        rows: args.row_limit,
+    };
+    let table = match &args.journal {
+        Some(path) => {
+            let connection = reader::open_for_reading(path).map_err(|e| store_error(&e))?;
+            reader::query(&connection, sql, limits)
+                .map_err(|text| CliError::new(format!("The query failed: {text}")))?
+        }
+        None => ask(sql, limits, context).await?,
+    };
+    write(&table, args.csv, context)?;
+    context.flush()?;
+    if table.is_cut {
+        tracing::warn!(
+            "There are more than {} rows; see --row-limit",
+            args.row_limit
+        );
+    }
+    Ok(())
+}
+
+async fn ask(sql: &str, limits: QueryLimits, context: &mut Context) -> CliResult<Table> {
+    let request = client::SqlQuery {
+        sql: sql.to_owned(),
+        time_limit_ns: u64::try_from(limits.time.as_nanos()).unwrap_or(u64::MAX),
+        row_limit: limits.rows,
+    };
+    let reply = context.connect().await?.sql(request).await?;
+    Ok(Table {
+        columns: reply.columns,
+        rows: serde_json::from_str(&reply.rows_json)
+            .map_err(|e| CliError::caused("The server sent no table", &e))?,
+        is_cut: reply.is_cut,
+    })
+}
+
+fn write(table: &Table, csv: bool, context: &mut Context) -> CliResult<()> {
+    let out = &mut context.out;
+    if csv {
+        let fields = table.columns.iter().map(|name| csv_field(name));
+        writeln!(out, "{}", fields.collect::<Vec<_>>().join(","))?;
+        for row in &table.rows {
+            let fields = row.iter().map(|value| csv_field(&plain(value)));
+            writeln!(out, "{}", fields.collect::<Vec<_>>().join(","))?;
+        }
+        return Ok(());
+    }
+    match context.global.output_mode {
+        OutputMode::Json => {
+            let objects = table.rows.iter().map(|row| {
+                let pairs = table.columns.iter().cloned().zip(row.iter().cloned());
+                Value::Object(pairs.collect())
+            });
+            write_value(out, &Value::Array(objects.collect()))?;
+        }
+        OutputMode::Quiet => {
+            for row in &table.rows {
+                writeln!(
+                    out,
+                    "{}",
+                    row.iter().map(plain).collect::<Vec<_>>().join("\t")
+                )?;
+            }
+        }
+        OutputMode::Cli => {
+            let rows = table.rows.iter().map(|row| row.iter().map(plain).collect());
+            write_plain(out, &table.columns, rows.collect())?;
+        }
+    }
+    Ok(())
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+/// RFC 4180.
+fn csv_field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}

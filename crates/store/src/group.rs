@@ -1,0 +1,392 @@
+//! From changes to rows: what one transaction of the writer does.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hq_core::id::{InstanceId, JobId, TaskKey, WorkerId};
+use hq_core::server_state::{Change, ChangeKind};
+use hq_core::task::{TaskEnd, TaskState};
+use hq_core::time::Timestamp;
+use rusqlite::{Connection, params};
+use serde_json::{Value, json};
+
+use crate::encode;
+
+/// A start that is not written yet, because its end may follow in the same group.
+struct Start {
+    at: Timestamp,
+    instance: InstanceId,
+    variant: u32,
+    worker: WorkerId,
+    seq: i64,
+}
+
+/// Sets a number of the table `meta`.
+pub(crate) fn set_number(connection: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
+        .execute(params![key, value])?;
+    Ok(())
+}
+
+/// The changes of one transaction.
+pub(crate) struct Group<'a> {
+    connection: &'a Connection,
+    seq: &'a mut i64,
+    starts: BTreeMap<TaskKey, Start>,
+}
+
+impl<'a> Group<'a> {
+    pub(crate) fn new(connection: &'a Connection, seq: &'a mut i64) -> Self {
+        Self {
+            connection,
+            seq,
+            starts: BTreeMap::new(),
+        }
+    }
+
+    fn next_seq(&mut self) -> i64 {
+        let seq = *self.seq;
+        *self.seq += 1;
+        seq
+    }
+
+    fn run(&self, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<usize> {
+        self.connection.prepare_cached(sql)?.execute(values)
+    }
+
+    pub(crate) fn event(
+        &mut self,
+        at: Timestamp,
+        kind: &str,
+        job: Option<JobId>,
+        worker: Option<WorkerId>,
+        data: &Value,
+    ) -> rusqlite::Result<()> {
+        let seq = self.next_seq();
+        let (job, worker) = (job.map(JobId::as_u32), worker.map(WorkerId::as_u32));
+        let values = params![seq, at.0, kind, job, worker, data.to_string()];
+        self.run("INSERT INTO event_log VALUES (?, ?, ?, ?, ?, ?)", values)?;
+        Ok(())
+    }
+
+    pub(crate) fn apply(&mut self, change: &Change) -> rusqlite::Result<()> {
+        let at = change.at;
+        match &change.kind {
+            ChangeKind::TaskStarted {
+                task,
+                instance,
+                variant,
+                worker,
+            } => {
+                let seq = self.next_seq();
+                let start = Start {
+                    at,
+                    instance: *instance,
+                    variant: *variant,
+                    worker: *worker,
+                    seq,
+                };
+                if let Some(earlier) = self.starts.insert(*task, start) {
+                    self.write_start(*task, &earlier)?;
+                }
+                Ok(())
+            }
+            ChangeKind::TaskEnded {
+                task,
+                crash_count,
+                end,
+                is_finished,
+                instance,
+                worker,
+            } => self.write_end(*task, (*instance, *worker, *crash_count), end, *is_finished),
+            ChangeKind::TaskRequeued {
+                task,
+                instance,
+                crash_count,
+            } => {
+                self.write_starts()?;
+                self.requeue(*task, *instance, *crash_count)
+            }
+            ChangeKind::TasksDropped { job, ids, to } => {
+                self.write_starts()?;
+                self.drop_tasks(at, *job, ids, *to)
+            }
+            ChangeKind::WorkerConnected { .. } | ChangeKind::WorkerLost { .. } => {
+                self.apply_worker(change)
+            }
+            ChangeKind::JobOpened { .. }
+            | ChangeKind::Submitted { .. }
+            | ChangeKind::JobClosed(_)
+            | ChangeKind::JobCanceled { .. }
+            | ChangeKind::JobCompleted(_)
+            | ChangeKind::JobsForgotten(_) => self.apply_job(change),
+        }
+    }
+
+    fn apply_worker(&mut self, change: &Change) -> rusqlite::Result<()> {
+        let at = change.at;
+        if let ChangeKind::WorkerConnected { worker, config } = &change.kind {
+            let configuration = encode::worker_json(config);
+            self.run(
+                "INSERT OR REPLACE INTO worker_data VALUES (?, ?, ?, NULL, NULL, ?)",
+                params![
+                    worker.as_u32(),
+                    config.hostname,
+                    at.0,
+                    configuration.to_string()
+                ],
+            )?;
+            set_number(self.connection, "last_worker", i64::from(worker.as_u32()))?;
+            let data = json!({"id": worker.as_u32(), "configuration": configuration});
+            self.event(at, "worker-connected", None, Some(*worker), &data)?;
+        }
+        if let ChangeKind::WorkerLost { worker, reason } = &change.kind {
+            let reason = encode::reason_name(*reason);
+            self.run(
+                "UPDATE worker_data SET ended_unix_ns = ?, reason = ? WHERE id = ?",
+                params![at.0, reason, worker.as_u32()],
+            )?;
+            let data = json!({"id": worker.as_u32(), "reason": reason});
+            self.event(at, "worker-lost", None, Some(*worker), &data)?;
+        }
+        Ok(())
+    }
+
+    fn apply_job(&mut self, change: &Change) -> rusqlite::Result<()> {
+        let at = change.at;
+        match &change.kind {
+            ChangeKind::JobOpened {
+                job,
+                name,
+                max_fails,
+            } => {
+                self.add_job(at, *job, name, *max_fails, true)?;
+                let data = json!({"job_id": job.as_u32(), "name": name, "max_fails": max_fails});
+                self.event(at, "job-open", Some(*job), None, &data)
+            }
+            ChangeKind::Submitted { .. } => self.submit(change),
+            ChangeKind::JobClosed(job) => {
+                self.run(
+                    "UPDATE job_data SET is_open = 0 WHERE id = ?",
+                    [job.as_u32()],
+                )?;
+                self.event(
+                    at,
+                    "job-close",
+                    Some(*job),
+                    None,
+                    &json!({"job_id": job.as_u32()}),
+                )
+            }
+            ChangeKind::JobCanceled { job, reason } => {
+                let kept = (!reason.is_empty()).then_some(reason);
+                let sql =
+                    "UPDATE job_data SET cancel_reason = coalesce(?, cancel_reason) WHERE id = ?";
+                self.run(sql, params![kept, job.as_u32()])?;
+                let data = json!({"job_id": job.as_u32(), "reason": reason});
+                self.event(at, "job-cancel", Some(*job), None, &data)
+            }
+            ChangeKind::JobCompleted(job) => {
+                let sql = "UPDATE job_data SET completed_unix_ns = ? WHERE id = ?";
+                self.run(sql, params![at.0, job.as_u32()])?;
+                self.event(
+                    at,
+                    "job-completed",
+                    Some(*job),
+                    None,
+                    &json!({"job": job.as_u32()}),
+                )
+            }
+            ChangeKind::JobsForgotten(jobs) => {
+                for job in jobs {
+                    let sql = "UPDATE job_data SET is_forgotten = 1 WHERE id = ?";
+                    self.run(sql, [job.as_u32()])?;
+                }
+                Ok(())
+            }
+            ChangeKind::TaskStarted { .. }
+            | ChangeKind::TaskEnded { .. }
+            | ChangeKind::TaskRequeued { .. }
+            | ChangeKind::TasksDropped { .. }
+            | ChangeKind::WorkerConnected { .. }
+            | ChangeKind::WorkerLost { .. } => Ok(()),
+        }
+    }
+
+    fn add_job(
+        &mut self,
+        at: Timestamp,
+        job: JobId,
+        name: &str,
+        max_fails: Option<u32>,
+        is_open: bool,
+    ) -> rusqlite::Result<()> {
+        self.run(
+            "INSERT OR REPLACE INTO job_data VALUES (?, ?, ?, ?, NULL, ?, NULL, 0)",
+            params![job.as_u32(), name, max_fails, is_open, at.0],
+        )?;
+        set_number(self.connection, "last_job", i64::from(job.as_u32()))
+    }
+
+    fn submit(&mut self, change: &Change) -> rusqlite::Result<()> {
+        let ChangeKind::Submitted {
+            job,
+            is_new,
+            name,
+            max_fails,
+            number,
+            ids,
+            spec,
+        } = &change.kind
+        else {
+            return Ok(());
+        };
+        if *is_new {
+            self.add_job(change.at, *job, name, *max_fails, false)?;
+        }
+        let bytes = encode::spec_bytes(*job, spec, ids);
+        self.run(
+            "INSERT OR REPLACE INTO submit_data VALUES (?, ?, ?, ?, ?)",
+            params![job.as_u32(), number, change.at.0, ids.len(), bytes],
+        )?;
+        let data = json!({
+            "job": job.as_u32(),
+            "closed_job": is_new,
+            "job_desc": {"name": name, "max_fails": max_fails},
+            "submit_desc": encode::submit_json(spec, ids),
+        });
+        self.event(change.at, "job-created", Some(*job), None, &data)
+    }
+
+    pub(crate) fn write_starts(&mut self) -> rusqlite::Result<()> {
+        for (task, start) in std::mem::take(&mut self.starts) {
+            self.write_start(task, &start)?;
+        }
+        Ok(())
+    }
+
+    fn write_start(&self, task: TaskKey, start: &Start) -> rusqlite::Result<()> {
+        let (job, id) = (task.job.as_u32(), task.task.as_u32());
+        // An instance that was cut off by the end of a server has left its row behind.
+        self.run(
+            "INSERT OR IGNORE INTO attempt_data SELECT job, task, instance, worker, variant, \
+             started_unix_ns, start_seq FROM task_data \
+             WHERE job = ? AND task = ? AND state = 1 AND instance <> ?",
+            params![job, id, start.instance.as_u32()],
+        )?;
+        self.run(
+            "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
+             started_unix_ns, start_seq) VALUES (?1, ?2, 1, ?3, 0, ?4, ?5, ?6, ?7) \
+             ON CONFLICT DO UPDATE SET state = 1, instance = ?3, worker = ?4, variant = ?5, \
+             started_unix_ns = ?6, start_seq = ?7",
+            params![
+                job,
+                id,
+                start.instance.as_u32(),
+                start.worker.as_u32(),
+                start.variant,
+                start.at.0,
+                start.seq
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn write_end(
+        &mut self,
+        task: TaskKey,
+        (instance, worker, crash_count): (InstanceId, WorkerId, u32),
+        end: &TaskEnd,
+        is_finished: bool,
+    ) -> rusqlite::Result<()> {
+        let start = self.starts.remove(&task);
+        let seq = self.next_seq();
+        let state = if is_finished {
+            TaskState::Finished
+        } else {
+            TaskState::Failed
+        };
+        let (code, message) = encode::outcome_code(&end.outcome);
+        let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+        let started = end.at.minus(end.run).0;
+        self.run(
+            "INSERT INTO task_data VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \
+             ?14, ?15, ?16) ON CONFLICT DO UPDATE SET state = ?3, instance = ?4, crash_count = ?5, \
+             worker = ?6, started_unix_ns = ?8, run_us = ?9, outcome = ?10, message = ?11, \
+             max_rss_kib = ?12, user_ms = ?13, system_ms = ?14, \
+             start_seq = coalesce(?15, start_seq), end_seq = ?16",
+            params![
+                task.job.as_u32(),
+                task.task.as_u32(),
+                encode::number_of(state),
+                instance.as_u32(),
+                crash_count,
+                worker.as_u32(),
+                start.as_ref().map_or(0, |start| start.variant),
+                started,
+                i64::try_from(end.run.as_micros()).unwrap_or(i64::MAX),
+                code,
+                message,
+                u32::try_from(end.usage.max_rss_kib).unwrap_or(u32::MAX),
+                millis(end.usage.user),
+                millis(end.usage.system),
+                start.map(|start| start.seq),
+                seq
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn requeue(&self, task: TaskKey, next: InstanceId, crashes: u32) -> rusqlite::Result<()> {
+        let (job, id) = (task.job.as_u32(), task.task.as_u32());
+        self.run(
+            "INSERT OR IGNORE INTO attempt_data SELECT job, task, instance, worker, variant, \
+             started_unix_ns, start_seq FROM task_data WHERE job = ? AND task = ? AND state = 1",
+            params![job, id],
+        )?;
+        self.run(
+            "UPDATE task_data SET state = 0, instance = ?, crash_count = ?, start_seq = NULL \
+             WHERE job = ? AND task = ?",
+            params![next.as_u32(), crashes, job, id],
+        )?;
+        Ok(())
+    }
+
+    fn drop_tasks(
+        &mut self,
+        at: Timestamp,
+        job: JobId,
+        ids: &hq_core::range::IdArray,
+        to: TaskState,
+    ) -> rusqlite::Result<()> {
+        let state = encode::number_of(to);
+        let seq = *self.seq;
+        let mut ranges = Vec::new();
+        for range in ids.ranges() {
+            let (first, count, step) = (range.first(), range.count(), range.step());
+            self.run(
+                "INSERT INTO dropped_data VALUES (?, ?, ?, ?, ?, ?, ?)",
+                params![seq, job.as_u32(), first, count, step, state, at.0],
+            )?;
+            self.run(
+                "UPDATE task_data SET state = ? WHERE job = ? AND task BETWEEN ? AND ? \
+                 AND state < 2 AND (task - ?) % ? = 0",
+                params![state, job.as_u32(), first, range.last(), first, step],
+            )?;
+            ranges.push(json!([first, count, step]));
+        }
+        let kind = if to == TaskState::Canceled {
+            "task-canceled"
+        } else {
+            "task-aborted"
+        };
+        self.event(
+            at,
+            kind,
+            Some(job),
+            None,
+            &json!({"job": job.as_u32(), "ranges": ranges}),
+        )
+    }
+}
