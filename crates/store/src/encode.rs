@@ -10,7 +10,7 @@ use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
 use hq_core::task::TaskState;
 use hq_core::template::{CrashLimit, SubmitBody, SubmitSpec, TaskTemplate};
 use hq_core::worker_config::{BatchSystem, OnServerLost, WorkerConfig};
-use hq_protocol::{Message as _, client};
+use hq_protocol::{Message as _, client, worker};
 use serde_json::{Value, json};
 
 const OUTCOME_TIME_LIMIT: i64 = -1_000;
@@ -84,6 +84,11 @@ pub(crate) fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8
         array.ids = Some(client::array_submit::Ids::Given(ids.into()));
     }
     message.encode_to_vec()
+}
+
+/// What a worker said of itself, as its message.
+pub(crate) fn registration_bytes(config: &WorkerConfig) -> Vec<u8> {
+    worker::ToServer::from(config).encode_to_vec()
 }
 
 fn duration(value: Duration) -> Value {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hq_core::id::{InstanceId, JobId, TaskKey, WorkerId};
 use hq_core::server_state::{Change, ChangeKind};
-use hq_core::task::{TaskEnd, TaskState};
+use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::time::Timestamp;
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
@@ -100,13 +100,9 @@ impl<'a> Group<'a> {
                 instance,
                 worker,
             } => self.write_end(*task, (*instance, *worker, *crash_count), end, *is_finished),
-            ChangeKind::TaskRequeued {
-                task,
-                instance,
-                crash_count,
-            } => {
+            ChangeKind::TaskRequeued { .. } => {
                 self.write_starts()?;
-                self.requeue(*task, *instance, *crash_count)
+                self.requeue(change)
             }
             ChangeKind::TasksDropped { job, ids, to } => {
                 self.write_starts()?;
@@ -129,12 +125,13 @@ impl<'a> Group<'a> {
         if let ChangeKind::WorkerConnected { worker, config } = &change.kind {
             let configuration = encode::worker_json(config);
             self.run(
-                "INSERT OR REPLACE INTO worker_data VALUES (?, ?, ?, NULL, NULL, ?)",
+                "INSERT OR REPLACE INTO worker_data VALUES (?, ?, ?, NULL, NULL, ?, ?)",
                 params![
                     worker.as_u32(),
                     config.hostname,
                     at.0,
-                    configuration.to_string()
+                    configuration.to_string(),
+                    encode::registration_bytes(config)
                 ],
             )?;
             set_number(self.connection, "last_worker", i64::from(worker.as_u32()))?;
@@ -144,7 +141,8 @@ impl<'a> Group<'a> {
         if let ChangeKind::WorkerLost { worker, reason } = &change.kind {
             let reason = encode::reason_name(*reason);
             self.run(
-                "UPDATE worker_data SET ended_unix_ns = ?, reason = ? WHERE id = ?",
+                "UPDATE worker_data SET ended_unix_ns = ?, reason = ?, registration = NULL \
+                 WHERE id = ?",
                 params![at.0, reason, worker.as_u32()],
             )?;
             let data = json!({"id": worker.as_u32(), "reason": reason});
@@ -270,7 +268,8 @@ impl<'a> Group<'a> {
         let (job, id) = (task.job.as_u32(), task.task.as_u32());
         // An instance that was cut off by the end of a server has left its row behind.
         self.run(
-            "INSERT OR IGNORE INTO attempt_data SELECT job, task, instance, worker, variant, \
+            "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
+             started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
              started_unix_ns, start_seq FROM task_data \
              WHERE job = ? AND task = ? AND state = 1 AND instance <> ?",
             params![job, id, start.instance.as_u32()],
@@ -308,10 +307,11 @@ impl<'a> Group<'a> {
             TaskState::Failed
         };
         let (code, message) = encode::outcome_code(&end.outcome);
-        let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         let started = end.at.minus(end.run).0;
         self.run(
-            "INSERT INTO task_data VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \
+            "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
+             started_unix_ns, run_us, outcome, message, max_rss_kib, user_ms, system_ms, \
+             start_seq, end_seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \
              ?14, ?15, ?16) ON CONFLICT DO UPDATE SET state = ?3, instance = ?4, crash_count = ?5, \
              worker = ?6, started_unix_ns = ?8, run_us = ?9, outcome = ?10, message = ?11, \
              max_rss_kib = ?12, user_ms = ?13, system_ms = ?14, \
@@ -325,7 +325,7 @@ impl<'a> Group<'a> {
                 worker.as_u32(),
                 start.as_ref().map_or(0, |start| start.variant),
                 started,
-                i64::try_from(end.run.as_micros()).unwrap_or(i64::MAX),
+                micros(end.run),
                 code,
                 message,
                 u32::try_from(end.usage.max_rss_kib).unwrap_or(u32::MAX),
@@ -338,17 +338,54 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    fn requeue(&self, task: TaskKey, next: InstanceId, crashes: u32) -> rusqlite::Result<()> {
+    fn requeue(&self, change: &Change) -> rusqlite::Result<()> {
+        let ChangeKind::TaskRequeued {
+            task,
+            instance,
+            crash_count,
+            retry_count,
+            attempt,
+        } = &change.kind
+        else {
+            return Ok(());
+        };
         let (job, id) = (task.job.as_u32(), task.task.as_u32());
         self.run(
-            "INSERT OR IGNORE INTO attempt_data SELECT job, task, instance, worker, variant, \
+            "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
+             started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
              started_unix_ns, start_seq FROM task_data WHERE job = ? AND task = ? AND state = 1",
             params![job, id],
         )?;
+        if let Some(attempt) = attempt {
+            self.end_attempt(*task, attempt)?;
+        }
         self.run(
-            "UPDATE task_data SET state = 0, instance = ?, crash_count = ?, start_seq = NULL \
-             WHERE job = ? AND task = ?",
-            params![next.as_u32(), crashes, job, id],
+            "UPDATE task_data SET state = 0, instance = ?, crash_count = ?, retry_count = ?, \
+             start_seq = NULL WHERE job = ? AND task = ?",
+            params![instance.as_u32(), crash_count, retry_count, job, id],
+        )?;
+        Ok(())
+    }
+
+    fn end_attempt(&self, task: TaskKey, attempt: &Attempt) -> rusqlite::Result<()> {
+        let end = &attempt.end;
+        let (code, message) = encode::outcome_code(&end.outcome);
+        self.run(
+            "UPDATE attempt_data SET started_unix_ns = ?, run_us = ?, outcome = ?, message = ?, \
+             max_rss_kib = ?, user_ms = ?, system_ms = ? \
+             WHERE job = ? AND task = ? AND instance = ?",
+            params![
+                end.at.minus(end.run).0,
+                micros(end.run),
+                code,
+                message,
+                u32::try_from(end.usage.max_rss_kib).unwrap_or(u32::MAX),
+                millis(end.usage.user),
+                millis(end.usage.system),
+                task.job.as_u32(),
+                task.task.as_u32(),
+                attempt.instance.as_u32()
+            ],
         )?;
         Ok(())
     }
@@ -389,4 +426,12 @@ impl<'a> Group<'a> {
             &json!({"job": job.as_u32(), "ranges": ranges}),
         )
     }
+}
+
+fn millis(span: Duration) -> u32 {
+    u32::try_from(span.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }

@@ -7,7 +7,7 @@ use hq_core::id::{InstanceId, JobId, TaskId, WorkerId};
 use hq_core::outcome::Usage;
 use hq_core::range::{IdArray, IdRange};
 use hq_core::server_state::{JobRecord, ServerState, StoredTask};
-use hq_core::task::{TaskEnd, TaskState};
+use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
 use hq_core::time::{Now, Timestamp};
 use hq_protocol::{Message as _, client};
@@ -57,6 +57,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     load_jobs(connection, &mut loaded)?;
     load_submits(connection, &mut loaded)?;
     load_tasks(connection, &mut loaded)?;
+    load_attempts(connection, &mut loaded)?;
     load_dropped(connection, &mut loaded)?;
     let mut workers = connection.prepare("SELECT id, hostname FROM worker_data")?;
     let mut rows = workers.query([])?;
@@ -121,7 +122,7 @@ fn decode_spec(bytes: &[u8]) -> Option<(IdArray, SubmitSpec)> {
 
 fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql = "SELECT t.job, task, state, instance, worker, crash_count, started_unix_ns, run_us, \
-               outcome, message, max_rss_kib, user_ms, system_ms FROM task_data t \
+               outcome, message, max_rss_kib, user_ms, system_ms, retry_count FROM task_data t \
                JOIN job_data j ON j.id = t.job WHERE j.is_forgotten = 0";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
@@ -138,22 +139,7 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
     let state = encode::state_of(row.get(2)?);
     let started: Option<i64> = row.get(6)?;
     let end = if matches!(state, TaskState::Finished | TaskState::Failed) {
-        let run = Duration::from_micros(unsigned(row.get(7)?));
-        let millis = |at| {
-            let value: Option<u32> = row.get(at)?;
-            Ok::<_, rusqlite::Error>(Duration::from_millis(u64::from(value.unwrap_or(0))))
-        };
-        let code: i64 = row.get::<_, Option<i64>>(8)?.unwrap_or(0);
-        Some(TaskEnd {
-            outcome: encode::outcome_of(code, row.get(9)?),
-            at: Timestamp(started.unwrap_or(0)).plus(run),
-            run,
-            usage: Usage {
-                max_rss_kib: unsigned(row.get(10)?),
-                user: millis(11)?,
-                system: millis(12)?,
-            },
-        })
+        Some(stored_end(row, 6)?)
     } else {
         None
     };
@@ -163,9 +149,52 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
         instance: InstanceId(row.get(3)?),
         worker: WorkerId(row.get(4)?),
         crash_count: row.get(5)?,
+        retry_count: row.get(13)?,
         started: started.map(Timestamp),
         end,
     })
+}
+
+/// An end from its columns: start, run, outcome, message, memory, user and system time.
+fn stored_end(row: &Row<'_>, first: usize) -> rusqlite::Result<TaskEnd> {
+    let started: Option<i64> = row.get(first)?;
+    let run = Duration::from_micros(unsigned(row.get(first + 1)?));
+    let millis = |at| {
+        let value: Option<u32> = row.get(at)?;
+        Ok::<_, rusqlite::Error>(Duration::from_millis(u64::from(value.unwrap_or(0))))
+    };
+    let code: i64 = row.get::<_, Option<i64>>(first + 2)?.unwrap_or(0);
+    Ok(TaskEnd {
+        outcome: encode::outcome_of(code, row.get(first + 3)?),
+        at: Timestamp(started.unwrap_or(0)).plus(run),
+        run,
+        usage: Usage {
+            max_rss_kib: unsigned(row.get(first + 4)?),
+            user: millis(first + 5)?,
+            system: millis(first + 6)?,
+        },
+    })
+}
+
+fn load_attempts(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    let sql = "SELECT a.job, task, instance, worker, started_unix_ns, run_us, outcome, message, \
+               max_rss_kib, user_ms, system_ms FROM attempt_data a \
+               JOIN job_data j ON j.id = a.job WHERE j.is_forgotten = 0 AND outcome IS NOT NULL \
+               ORDER BY a.job, task, instance";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let attempt = Attempt {
+            instance: InstanceId(row.get(2)?),
+            worker: WorkerId(row.get(3)?),
+            end: stored_end(row, 4)?,
+        };
+        let (job, task) = (JobId(row.get(0)?), TaskId(row.get(1)?));
+        if loaded.state.restore_attempt(job, task, attempt).is_err() {
+            loaded.dropped_count += 1;
+        }
+    }
+    Ok(())
 }
 
 /// SQLite has signed numbers only; ours are not negative.

@@ -136,17 +136,15 @@ impl ChangeKind {
     pub const fn is_urgent(&self) -> bool {
         match self {
             Self::WorkerConnected { .. }
+            | Self::WorkerLost { .. }
             | Self::JobOpened { .. }
             | Self::Submitted { .. }
             | Self::JobClosed(_)
             | Self::JobCanceled { .. }
-            | Self::JobsForgotten(_) => true,
-            Self::WorkerLost { .. }
-            | Self::JobCompleted(_)
-            | Self::TaskStarted { .. }
-            | Self::TaskEnded { .. }
+            | Self::JobsForgotten(_)
             | Self::TaskRequeued { .. }
-            | Self::TasksDropped { .. } => false,
+            | Self::TasksDropped { .. } => true,
+            Self::JobCompleted(_) | Self::TaskStarted { .. } | Self::TaskEnded { .. } => false,
         }
     }
 }

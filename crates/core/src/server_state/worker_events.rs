@@ -278,7 +278,13 @@ impl ServerState {
     }
 
     /// Stores that a started instance was given up and which one is next.
-    pub(super) fn note_requeued(&self, now: Now, id: JobId, slot: TaskSlot, effects: &mut Vec<Effect>) {
+    pub(super) fn note_requeued(
+        &self,
+        now: Now,
+        id: JobId,
+        slot: TaskSlot,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(job) = self.jobs.get(&id) else {
             return;
         };

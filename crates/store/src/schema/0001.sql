@@ -56,10 +56,12 @@ CREATE TABLE task_data (
     system_ms INTEGER,
     start_seq INTEGER,
     end_seq INTEGER,
+    retry_count INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (job, task)
 ) WITHOUT ROWID;
 
--- Earlier instances of tasks that were started again.
+-- Earlier instances of tasks that were started again; `outcome` and what follows if it is known how
+-- they ended.
 CREATE TABLE attempt_data (
     job INTEGER NOT NULL,
     task INTEGER NOT NULL,
@@ -68,6 +70,12 @@ CREATE TABLE attempt_data (
     variant INTEGER NOT NULL,
     started_unix_ns INTEGER,
     start_seq INTEGER,
+    run_us INTEGER,
+    outcome INTEGER,
+    message TEXT,
+    max_rss_kib INTEGER,
+    user_ms INTEGER,
+    system_ms INTEGER,
     PRIMARY KEY (job, task, instance)
 ) WITHOUT ROWID;
 
@@ -89,7 +97,9 @@ CREATE TABLE worker_data (
     started_unix_ns INTEGER NOT NULL,
     ended_unix_ns INTEGER,
     reason TEXT,
-    config TEXT NOT NULL
+    config TEXT NOT NULL,
+    -- The registration message of the worker protocol, as long as the worker is not lost.
+    registration BLOB
 );
 
 CREATE TABLE allocation_data (
@@ -123,7 +133,7 @@ CREATE VIEW tasks AS
 SELECT job, task,
     CASE state WHEN 0 THEN 'waiting' WHEN 1 THEN 'running' WHEN 2 THEN 'finished'
         WHEN 3 THEN 'failed' WHEN 4 THEN 'canceled' ELSE 'aborted' END AS state,
-    instance, crash_count, worker, started_unix_ns,
+    instance, crash_count, retry_count, worker, started_unix_ns,
     CASE WHEN state IN (2, 3) THEN started_unix_ns + run_us * 1000 END AS ended_unix_ns,
     run_us,
     CASE WHEN outcome >= 0 THEN outcome END AS exit_code,
@@ -133,9 +143,15 @@ SELECT job, task,
 FROM task_data;
 
 CREATE VIEW attempts AS
-SELECT job, task, instance, worker, started_unix_ns, 'superseded' AS state FROM attempt_data
+SELECT job, task, instance, worker, started_unix_ns,
+    CASE WHEN outcome IS NULL THEN 'superseded' ELSE 'failed' END AS state, run_us,
+    CASE WHEN outcome >= 0 THEN outcome END AS exit_code,
+    CASE WHEN outcome BETWEEN -999 AND -1 THEN -outcome END AS signal,
+    CASE outcome WHEN -1000 THEN 'Time limit reached' WHEN -1001 THEN message END AS message
+FROM attempt_data
 UNION ALL
-SELECT job, task, instance, worker, started_unix_ns, state FROM tasks WHERE state <> 'waiting';
+SELECT job, task, instance, worker, started_unix_ns, state, run_us, exit_code, signal, message
+FROM tasks WHERE state <> 'waiting';
 
 CREATE VIEW workers AS
 SELECT id, hostname, started_unix_ns, ended_unix_ns, reason, config FROM worker_data;
