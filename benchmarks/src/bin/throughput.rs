@@ -57,19 +57,24 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
             .next()
             .with_context(|| format!("{name} needs a value"))?;
         match name.as_str() {
-            "--hq" => options.hq = value.into(),
+            "--hq" => options.hq = binary(&value)?,
             "--count" => options.count = value.parse()?,
             "--rounds" => options.rounds = value.parse()?,
             "--cpus" => options.cpus = value.parse()?,
             "--program" => options.program = value,
             "--peer" => {
                 let (label, path) = value.split_once('=').context("--peer takes LABEL=PATH")?;
-                options.peers.push((label.into(), path.into()));
+                options.peers.push((label.into(), binary(path)?));
             }
             _ => bail!("unknown option {name}"),
         }
     }
     Ok(options)
+}
+
+/// Absolute: servers and workers run in directories of their own.
+fn binary(path: &str) -> Result<PathBuf> {
+    std::fs::canonicalize(path).with_context(|| format!("cannot find {path}"))
 }
 
 #[expect(

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use hq_core::worker_config::WorkerConfig;
 use hq_spawn::keeper::KeeperContext;
-use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+
+use crate::scratch_dir::ScratchDir;
 
 /// Everything a worker consists of before it is registered.
 #[derive(Debug)]
@@ -36,12 +37,13 @@ pub struct WorkDirError {
     source: io::Error,
 }
 
-/// The worker's directory; what the worker created of it is removed on drop.
+/// The worker's directory; what the worker created of it is removed on drop, or by a later worker if this one is
+/// killed.
 #[derive(Debug)]
 pub struct WorkDir {
     path: PathBuf,
     /// What is removed: the whole directory if we chose it, else a part of it that is only ours.
-    own: TempDir,
+    own: ScratchDir,
     /// Parent of the tasks' private directories.
     tasks: PathBuf,
 }
@@ -62,19 +64,13 @@ impl WorkDir {
             Some(path) => {
                 std::fs::create_dir_all(path).map_err(failed(path))?;
                 let path = path.canonicalize().map_err(failed(path))?;
-                let own = tempfile::Builder::new()
-                    .prefix("hq-tasks")
-                    .tempdir_in(&path);
-                let own = own.map_err(failed(&path))?;
+                let own = ScratchDir::create_in(&path, "hq-tasks").map_err(failed(&path))?;
                 let tasks = own.path().to_path_buf();
                 Ok(Self { path, own, tasks })
             }
             None => {
                 let parent = std::env::temp_dir();
-                let own = tempfile::Builder::new()
-                    .prefix("hq-worker")
-                    .tempdir_in(&parent);
-                let own = own.map_err(failed(&parent))?;
+                let own = ScratchDir::create_in(&parent, "hq-worker").map_err(failed(&parent))?;
                 let path = own.path().join("work");
                 std::fs::create_dir(&path).map_err(failed(&path))?;
                 Ok(Self {

@@ -18,9 +18,11 @@ mod launcher;
 mod notify;
 mod output;
 mod running_task;
+mod scratch_dir;
 mod server_link;
 
 pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};
 pub use event_loop::{RegisteredWorker, WorkerEnd};
 pub use hq_core::worker_state::Interrupt;
+pub use scratch_dir::ScratchDir;
 pub use server_link::{ConnectError, Connector, Redial, RegisterError, Retry, register};

@@ -14,11 +14,12 @@ use std::time::Duration;
 use hq_core::id::{JobId, TaskId, TaskKey};
 use hq_protocol::convert::NOTIFICATION_MAX;
 use hq_protocol::worker::{self, ToServer, to_server};
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
+
+use crate::scratch_dir::ScratchDir;
 
 /// Name of the socket in its directory.
 const SOCKET: &str = "notify";
@@ -100,7 +101,7 @@ pub(crate) struct NotifySocket {
     notifications: mpsc::Receiver<Notification>,
     task: JoinHandle<()>,
     /// Where the socket is, if the worker's own directory has too long a name.
-    _short_dir: Option<TempDir>,
+    _short_dir: Option<ScratchDir>,
 }
 
 impl NotifySocket {
@@ -112,7 +113,7 @@ impl NotifySocket {
         if socket.as_os_str().len() > SOCKET_PATH_MAX
             || socket.as_os_str().as_bytes().contains(&b':')
         {
-            let made = tempfile::Builder::new().prefix("hq-notify").tempdir()?;
+            let made = ScratchDir::create_in(&std::env::temp_dir(), "hq-notify")?;
             socket = made.path().join(SOCKET);
             short_dir = Some(made);
         }

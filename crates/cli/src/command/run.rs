@@ -21,7 +21,7 @@ use hq_core::template::{SubmitSpec, SubmitTarget};
 use hq_protocol::{Plane, client};
 use hq_server::{EmbeddedConfig, EmbeddedServer};
 use hq_spawn::keeper::KeeperContext;
-use hq_worker::{Interrupt, WorkerEnd};
+use hq_worker::{Interrupt, ScratchDir, WorkerEnd};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -67,9 +67,7 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
         None
     };
     let keeper = split_off_keeper()?;
-    let files = tempfile::Builder::new()
-        .prefix("hq-run")
-        .tempdir()
+    let files = ScratchDir::create_in(&std::env::temp_dir(), "hq-run")
         .map_err(|e| CliError::caused("Cannot make a directory for the output of the tasks", &e))?;
     let (limit, is_ordered) = (args.jobs, !args.unordered);
     let prepared = prepare(args, stdin, files.path())?;
