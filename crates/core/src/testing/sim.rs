@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{template, worker_config};
-use crate::id::{InstanceId, TaskId, TaskKey, WorkerId};
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::IdArray;
 use crate::resource::request::{RequestVariants, ResourceRequest};
@@ -84,8 +84,8 @@ pub struct World {
     next_link: u64,
     next_request: u64,
     watching: BTreeSet<RequestId>,
-    /// Final states seen once must stay.
-    finals: BTreeMap<TaskKey, crate::task::TaskState>,
+    /// Final states seen once must stay: by job and submit, at the index of the task.
+    finals: BTreeMap<(JobId, u32), Vec<Option<crate::task::TaskState>>>,
     /// Instances that a worker really finished, for the exactly-once check.
     started_instances: BTreeMap<TaskKey, BTreeSet<(WorkerId, InstanceId)>>,
     /// Instances that succeeded, and where.
@@ -238,31 +238,31 @@ impl World {
         }
     }
 
+    /// Final states seen once stay, and no success is recorded that no worker has had.
+    ///
+    /// Looks at every task after every input, so it goes by position and looks up only what is new.
     fn check_finals(&mut self) {
-        for (key, state) in &self.finals {
-            let job = &self.state.jobs()[&key.job];
-            let slot = job.find(key.task).expect("tasks do not vanish");
-            let phase = job.phase(slot).expect("tasks do not vanish");
-            assert_eq!(phase.state(), *state, "final state of {key} never changes");
-        }
-    }
-
-    fn note_finals(&mut self) {
         for job in self.state.jobs().values() {
             for (submit, number) in job.submits.iter().zip(0..) {
-                for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-                    if !phase.is_terminal() {
-                        continue;
-                    }
+                let len = submit.tasks.len();
+                let seen = self.finals.entry((job.id, number)).or_default();
+                seen.resize(len as usize, None);
+                for (from, to, phase) in submit.tasks.runs(0, len) {
+                    let now = phase.is_terminal().then(|| phase.state());
                     for index in from..to {
+                        let seen = &mut seen[index as usize];
+                        if *seen == now {
+                            continue;
+                        }
                         let slot = crate::job::TaskSlot {
                             submit: number,
                             index,
                         };
                         let task = job.task_id(slot).expect("index is in range");
                         let key = TaskKey::new(job.id, task);
-                        let seen = self.finals.insert(key, phase.state()).is_some();
-                        if phase == crate::task::Phase::Finished && !seen {
+                        assert!(seen.is_none(), "final state of {key} never changes");
+                        *seen = now;
+                        if phase == crate::task::Phase::Finished {
                             let record = job.record(slot).expect("it ran");
                             let run = (key, record.worker(), record.instance());
                             assert!(self.succeeded.contains(&run), "{run:?} really succeeded");
@@ -271,6 +271,11 @@ impl World {
                 }
             }
         }
+        let known = self.state.jobs();
+        assert!(
+            self.finals.keys().all(|(job, _)| known.contains_key(job)),
+            "jobs do not vanish"
+        );
     }
 
     fn request(&mut self, command: Command) -> RequestId {
@@ -433,7 +438,6 @@ impl World {
                 assert!(goes_on, "{task} instance {instance} goes on on {id}");
             }
         }
-        self.note_finals();
     }
 
     /// Whether the server takes this for the current instance of an unfinished task.
@@ -502,10 +506,7 @@ impl World {
 
     /// Messages from nobody, about nothing, or twice.
     fn send_nonsense(&mut self) {
-        let task = TaskKey::new(
-            crate::id::JobId(self.rng.below(9)),
-            TaskId(self.rng.below(9)),
-        );
+        let task = TaskKey::new(JobId(self.rng.below(9)), TaskId(self.rng.below(9)));
         let instance = InstanceId(self.rng.below(3));
         let row = ended(task, instance, Outcome::Finished);
         let worker = WorkerId(1_000 + self.rng.below(9));
@@ -591,7 +592,6 @@ impl World {
             }
             self.apply(Input::WorkerMessage(id, message));
         }
-        self.note_finals();
     }
 
     fn deliver_to_worker(&mut self) {
@@ -677,7 +677,6 @@ impl World {
         self.joining.insert(link, (8, false, None));
         self.apply(Input::WorkerConnected(link, config(8, false)));
         for round in 0..20_000 {
-            self.note_finals();
             if self
                 .state
                 .jobs()
