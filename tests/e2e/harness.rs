@@ -122,8 +122,11 @@ impl Env {
     /// Runs a command to its end; the caller says how it should have ended.
     #[must_use]
     pub(crate) fn hq(&self, args: &[&str]) -> Ran {
-        let output = self.command(args).output().expect("the program can be run");
-        Ran::new(format!("hq {}", args.join(" ")), &output)
+        let name = format!("hq {}", args.join(" "));
+        Ran::new(
+            name.clone(),
+            &output_in_time(&mut self.command(args), &name),
+        )
     }
 
     /// Runs a command that must succeed, in JSON mode, and parses what it printed.
@@ -282,6 +285,25 @@ pub(crate) fn signal(pid: u32, name: &str) {
         .args([&format!("-{name}"), &pid.to_string()])
         .status();
     status.expect("kill can be run");
+}
+
+/// What a command prints until it ends; one that does not end is killed and fails the test.
+#[track_caller]
+fn output_in_time(command: &mut Command, name: &str) -> Output {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program can be run");
+    let pid = child.id();
+    let (sender, output) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    if let Ok(output) = output.recv_timeout(2 * TIMEOUT) {
+        return output.expect("its output can be read");
+    }
+    signal(pid, "KILL");
+    let printed = output.recv_timeout(TIMEOUT);
+    panic!("`{name}` did not end; it printed {printed:?}");
 }
 
 /// Polls until the condition gives a value; fails with the last state seen.
