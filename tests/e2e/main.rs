@@ -11,3 +11,4 @@ mod local;
 mod model;
 mod reattach;
 mod scale;
+mod streaming;

@@ -9,6 +9,7 @@ pub(crate) mod global;
 pub(crate) mod job;
 pub(crate) mod journal;
 pub(crate) mod other;
+pub(crate) mod output_log;
 pub(crate) mod run;
 pub(crate) mod server;
 pub(crate) mod submit;
@@ -81,6 +82,9 @@ pub(crate) enum Command {
     },
     /// Ask the state of a server in SQL
     Query(journal::QueryArgs),
+    /// Read the output that tasks streamed into a directory
+    #[command(disable_help_subcommand = true)]
+    OutputLog(output_log::OutputLogArgs),
     /// Print where a topic is documented
     Doc(other::DocArgs),
     /// Print a completion script for a shell
@@ -104,6 +108,7 @@ impl Command {
             | Self::Query(_)
             | Self::Run(_)
             | Self::Submit(_)
+            | Self::OutputLog(_)
             | Self::Doc(_)
             | Self::GenerateCompletion(_) => None,
         }

@@ -28,6 +28,7 @@ mod follow;
 mod job;
 mod journal;
 mod notify;
+mod output_log;
 mod run;
 mod server;
 mod submit;
@@ -111,6 +112,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Task { .. }
         | Command::Journal { .. }
         | Command::Query(_)
+        | Command::OutputLog(_)
         | Command::Doc(_)
         | Command::GenerateCompletion(_) => Role::Client,
     };
@@ -133,6 +135,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         } => run_journal(command, context),
         Command::Query(args) => as_client(journal::query(args, context)),
         Command::Submit(args) => as_client(submit::submit(*args, context)),
+        Command::OutputLog(args) => output_log::run(&args, context),
         Command::Doc(args) => doc::run(&args, context),
         Command::GenerateCompletion(args) => completion::run(&args, context),
         Command::Run(args) => run::run(*args, context),

@@ -112,6 +112,14 @@ pub(crate) trait Output {
     /// `task explain`.
     fn explanation(&self, out: Out<'_>, explanation: &client::Explanation) -> io::Result<()>;
 
+    /// `output-log summary`.
+    fn stream_summary(
+        &self,
+        out: Out<'_>,
+        path: &str,
+        summary: &hq_stream::Summary,
+    ) -> io::Result<()>;
+
     /// End of a command that prints nothing else, or only raw text.
     fn done(&self, out: Out<'_>) -> io::Result<()>;
 }

@@ -72,7 +72,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     pub(crate) fn new(link: Link<S>, params: WorkerParams, mut launcher: TaskLauncher) -> Self {
-        launcher.set_server_uid(link.server_uid.clone());
+        launcher.set_server(link.server_uid.clone(), link.worker);
         let notify = NotifySocket::bind(params.work_dir.tasks(), launcher.nonce());
         let notify = notify
             .inspect_err(|error| tracing::warn!(%error, "tasks cannot send notifications"))
@@ -407,7 +407,8 @@ where
         }
         self.silent_heartbeats = 0;
         self.identity = (link.worker, link.server_uid.clone());
-        self.launcher.set_server_uid(link.server_uid.clone());
+        self.launcher
+            .set_server(link.server_uid.clone(), link.worker);
         self.link = LinkState::Up(link);
         self.apply(Input::ServerBack { reattached });
     }

@@ -5,6 +5,7 @@
 
 mod failure;
 mod oom;
+mod streaming;
 mod template;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use hq_core::id::WorkerId;
 use hq_core::job::TemplateId;
 use hq_core::outcome::Usage;
 use hq_core::resource::pool::PoolSet;
@@ -23,7 +25,7 @@ use hq_core::template::{PinMode, StdioSpec};
 use hq_core::time::Time;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{
-    CpuSet, EnvBlock, Event, Lane, Launcher, LauncherConfig, LauncherError, SpawnPlan, Stdio,
+    CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnPlan, Stdio,
     Termination, Token,
 };
 use tokio::sync::{Notify, mpsc};
@@ -32,6 +34,7 @@ use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup};
 use crate::running_task::{RunningTask, RunningTasks};
 use oom::OomWatch;
+use streaming::Streaming;
 use template::{CompiledTemplate, Surroundings};
 
 /// What the kernel sends when memory runs out; also what others send.
@@ -54,6 +57,8 @@ pub(crate) struct TaskLauncher {
     drained: Vec<Event>,
     /// Launches that failed before they reached the engine.
     failed: Vec<LaunchEvent>,
+    /// Instances whose output goes to stream files.
+    streaming: Streaming,
     /// Ends whose cleanup is done on a blocking thread.
     cleaned_tx: mpsc::UnboundedSender<Vec<LaunchEvent>>,
     cleaned_rx: mpsc::UnboundedReceiver<Vec<LaunchEvent>>,
@@ -72,6 +77,7 @@ impl TaskLauncher {
         threads: Option<usize>,
         hq_path: PathBuf,
         task_dirs: PathBuf,
+        host: &str,
     ) -> Result<Self, LauncherError> {
         let wake = Arc::new(Notify::new());
         let notify = Arc::clone(&wake);
@@ -83,6 +89,7 @@ impl TaskLauncher {
         let (cleaned_tx, cleaned_rx) = mpsc::unbounded_channel();
         Ok(Self {
             engine: Launcher::start(config)?,
+            streaming: Streaming::new(host, Arc::clone(&wake)),
             wake,
             surroundings: Surroundings {
                 env: inherited(),
@@ -107,9 +114,10 @@ impl TaskLauncher {
         &self.nonce
     }
 
-    /// Which server the tasks of now on belong to.
-    pub(crate) fn set_server_uid(&mut self, uid: Box<str>) {
+    /// Which server the tasks of now on belong to, and who this worker is there.
+    pub(crate) fn set_server(&mut self, uid: Box<str>, worker: WorkerId) {
         self.surroundings.server_uid = uid;
+        self.streaming.set_worker(worker);
     }
 
     /// Lets the tasks of now on send messages.
@@ -125,12 +133,10 @@ impl TaskLauncher {
             match self.prepare(&task, pools) {
                 Ok((plan, running)) => {
                     self.running.insert(token, running);
-                    plans.push((Lane(task.lane.0), Token(token.0), plan));
+                    // A streamed task waits until its file is there.
+                    plans.extend(self.streaming.park(task.lane, token, plan));
                 }
-                Err(text) => {
-                    let failure = LaunchFailure::Permanent(text);
-                    self.failed.push(LaunchEvent::Failed { token, failure });
-                }
+                Err(failure) => self.failed.push(LaunchEvent::Failed { token, failure }),
             }
         }
         self.engine.spawn_in_lanes(plans);
@@ -140,12 +146,17 @@ impl TaskLauncher {
     }
 
     /// Fails a launch as cancelled if its turn in the lane has not come.
-    pub(crate) fn withdraw(&self, token: LaunchToken) {
-        self.engine.withdraw(Token(token.0));
+    pub(crate) fn withdraw(&mut self, token: LaunchToken) {
+        if !self.streaming.give_up(token) {
+            self.engine.withdraw(Token(token.0));
+        }
     }
 
     /// The task's own signal to its process group, SIGKILL to all that is left of it after its grace.
-    pub(crate) fn terminate(&self, token: LaunchToken) {
+    pub(crate) fn terminate(&mut self, token: LaunchToken) {
+        if self.streaming.give_up(token) {
+            return;
+        }
         let stop = self
             .running
             .get(token)
@@ -189,27 +200,56 @@ impl TaskLauncher {
         self.engine.drain_events(&mut drained);
         let mut unclean = Vec::new();
         for event in drained.drain(..) {
-            let (event, cleanup) = self.translate(event);
-            match cleanup {
-                Some((cleanup, has_exited_well)) => {
-                    let token = token_of(&event);
-                    let has_finished = has_exited_well && !is_ending(token);
-                    unclean.push(Unclean {
-                        cleanup,
-                        has_finished,
-                        event,
-                    });
-                }
-                None => events.push(event),
+            let (event, has_exited_well) = self.translate(event);
+            let is_start = matches!(event, LaunchEvent::Started { .. });
+            if !is_start && self.streaming.has(token_of(&event)) {
+                // Its end counts when its output is in the file.
+                self.streaming.hold(event, has_exited_well);
+            } else {
+                self.conclude(event, has_exited_well, &is_ending, events, &mut unclean);
             }
         }
         self.drained = drained;
+        let news = self.streaming.collect();
+        self.engine.spawn_in_lanes(news.start);
+        for token in news.broken {
+            self.terminate(token);
+        }
+        for (event, has_exited_well) in news.ended {
+            self.conclude(event, has_exited_well, &is_ending, events, &mut unclean);
+        }
         self.clean_up(unclean);
+    }
+
+    /// Hands on an event, an end only after its cleanup.
+    fn conclude(
+        &mut self,
+        event: LaunchEvent,
+        has_exited_well: bool,
+        is_ending: impl Fn(LaunchToken) -> bool,
+        events: &mut Vec<LaunchEvent>,
+        unclean: &mut Vec<Unclean>,
+    ) {
+        if matches!(event, LaunchEvent::Started { .. }) {
+            events.push(event);
+            return;
+        }
+        let token = token_of(&event);
+        match self.running.remove(token).and_then(|task| task.cleanup) {
+            Some(cleanup) => unclean.push(Unclean {
+                cleanup,
+                has_finished: has_exited_well && !is_ending(token),
+                event,
+            }),
+            None => events.push(event),
+        }
     }
 
     /// Kills every task and waits, for at most a few seconds, until they are gone. Blocks.
     pub(crate) fn shutdown(self) {
         self.engine.shutdown();
+        // What the tasks wrote until now is still taken.
+        drop(self.streaming);
     }
 
     fn clean_up(&self, unclean: Vec<Unclean>) {
@@ -227,30 +267,21 @@ impl TaskLauncher {
         });
     }
 
-    fn translate(&mut self, event: Event) -> (LaunchEvent, Option<(Cleanup, bool)>) {
+    /// The event for the core, and whether it is the end of a process that exited with 0.
+    fn translate(&mut self, event: Event) -> (LaunchEvent, bool) {
         match event {
             Event::Started { token, at, .. } => {
                 let token = LaunchToken(token.0);
-                (
-                    LaunchEvent::Started {
-                        token,
-                        at: Time(at.0),
-                    },
-                    None,
-                )
+                let at = Time(at.0);
+                (LaunchEvent::Started { token, at }, false)
             }
             Event::Failed { token, error } => {
                 let token = LaunchToken(token.0);
-                let task = self.running.remove(token);
-                let failure = match &task {
+                let failure = match self.running.get(token) {
                     Some(task) => failure::translate(&error, &task.template.task.args, &task.cwd),
                     None => LaunchFailure::Permanent(error.to_string().into()),
                 };
-                let cleanup = task.and_then(|task| task.cleanup);
-                (
-                    LaunchEvent::Failed { token, failure },
-                    cleanup.map(|cleanup| (cleanup, false)),
-                )
+                (LaunchEvent::Failed { token, failure }, false)
             }
             Event::Exited {
                 token,
@@ -268,7 +299,6 @@ impl TaskLauncher {
                         "a task left processes behind; they were killed"
                     );
                 }
-                let has_exited_well = status.success();
                 let event = LaunchEvent::Exited {
                     token,
                     status: match status {
@@ -289,13 +319,29 @@ impl TaskLauncher {
                     },
                     message: None,
                 };
-                let cleanup = self.running.remove(token).and_then(|task| task.cleanup);
-                (event, cleanup.map(|cleanup| (cleanup, has_exited_well)))
+                (event, status.success())
             }
         }
     }
 
     fn prepare(
+        &mut self,
+        task: &LaunchTask,
+        pools: &PoolSet,
+    ) -> Result<(SpawnPlan, RunningTask), LaunchFailure> {
+        let (plan, running) = self.plan(task, pools).map_err(LaunchFailure::Permanent)?;
+        let streams = |spec: &StdioSpec| *spec == StdioSpec::Stream;
+        let spec = &task.template.task;
+        let channels = [streams(&spec.stdout), streams(&spec.stderr)];
+        if channels == [false, false] {
+            return Ok((plan, running));
+        }
+        let uid = &self.surroundings.server_uid;
+        let plan = self.streaming.begin(task, channels, uid, plan)?;
+        Ok((plan, running))
+    }
+
+    fn plan(
         &mut self,
         task: &LaunchTask,
         pools: &PoolSet,
@@ -406,8 +452,9 @@ fn token_of(event: &LaunchEvent) -> LaunchToken {
 /// Adds the task's own words to its end.
 fn with_message(mut event: LaunchEvent, words: Option<Box<str>>) -> LaunchEvent {
     match &mut event {
-        LaunchEvent::Exited { message, .. } => *message = words,
-        LaunchEvent::Started { .. } | LaunchEvent::Failed { .. } => {}
+        // That output is missing weighs more than what the task says.
+        LaunchEvent::Exited { message, .. } if message.is_none() => *message = words,
+        LaunchEvent::Exited { .. } | LaunchEvent::Started { .. } | LaunchEvent::Failed { .. } => {}
     }
     event
 }
@@ -425,7 +472,8 @@ fn stdio(spec: StdioSpec, cleanup: &mut Cleanup) -> Result<Stdio, Box<str>> {
             }
             Ok(Stdio::File { path })
         }
-        StdioSpec::Stream => Err("Streaming: this worker cannot write streams yet".into()),
+        // Replaced by a pipe when the stream begins.
+        StdioSpec::Stream => Ok(Stdio::Null),
     }
 }
 

@@ -293,8 +293,13 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
 
 pub(crate) fn start_launcher(params: &WorkerParams) -> Result<TaskLauncher, RegisterError> {
     let task_dirs = params.work_dir.tasks().to_path_buf();
-    TaskLauncher::start(params.spawn_threads, params.hq_path.clone(), task_dirs)
-        .map_err(RegisterError::Launcher)
+    TaskLauncher::start(
+        params.spawn_threads,
+        params.hq_path.clone(),
+        task_dirs,
+        &params.config.hostname,
+    )
+    .map_err(RegisterError::Launcher)
 }
 
 /// Registers over a connection that exists already.

@@ -129,6 +129,30 @@ impl Output for JsonOutput {
         write_value(out, &task::explanation(explanation))
     }
 
+    fn stream_summary(
+        &self,
+        out: Out<'_>,
+        path: &str,
+        summary: &hq_stream::Summary,
+    ) -> io::Result<()> {
+        let value = json!({
+            "filename": path,
+            "summary": {
+                "n_files": summary.files,
+                "n_jobs": summary.jobs,
+                "n_opened": summary.opened,
+                "n_streams": summary.streams,
+                "n_superseded": summary.superseded,
+                "n_tasks": summary.tasks,
+                "stderr_size": summary.sizes[1],
+                "stdout_size": summary.sizes[0],
+                "superseded_stderr_size": summary.superseded_sizes[1],
+                "superseded_stdout_size": summary.superseded_sizes[0],
+            },
+        });
+        write_value(out, &value)
+    }
+
     fn done(&self, out: Out<'_>) -> io::Result<()> {
         writeln!(out, "{{}}")
     }

@@ -103,6 +103,15 @@ impl Output for QuietOutput {
         Ok(())
     }
 
+    fn stream_summary(
+        &self,
+        _out: Out<'_>,
+        _path: &str,
+        _summary: &hq_stream::Summary,
+    ) -> io::Result<()> {
+        Ok(())
+    }
+
     fn done(&self, _out: Out<'_>) -> io::Result<()> {
         Ok(())
     }

@@ -15,6 +15,7 @@ mod explain;
 mod grid;
 mod job;
 mod server;
+mod stream;
 mod task;
 mod template;
 mod worker;
@@ -133,6 +134,15 @@ impl Output for TableOutput {
 
     fn explanation(&self, out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
         explain::write(out, self.colors, explanation)
+    }
+
+    fn stream_summary(
+        &self,
+        out: Out<'_>,
+        path: &str,
+        summary: &hq_stream::Summary,
+    ) -> io::Result<()> {
+        stream::write_summary(out, self.colors, path, summary)
     }
 
     fn done(&self, _out: Out<'_>) -> io::Result<()> {

@@ -82,7 +82,7 @@ pub(crate) fn build(
     let spec = SubmitSpec {
         target,
         submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
-        stream_dir: None,
+        stream_dir: stream_dir(options.stream.as_deref(), context, &mut warnings),
         body: SubmitBody::Array(ArraySpec {
             ids,
             entries,
@@ -94,9 +94,6 @@ pub(crate) fn build(
 
 /// Refuses options that parse but do nothing yet; nobody should believe they work.
 pub(crate) fn refuse_unsupported(options: &TaskOptions) -> CliResult<()> {
-    if options.stream.is_some() {
-        return Err(not_supported("--stream"));
-    }
     if options.nodes.is_some_and(|count| count > 0) {
         return Err(not_supported("--nodes"));
     }
@@ -228,8 +225,9 @@ fn build_paths(
         .as_deref()
         .map_or(DEFAULT_CWD, |cwd| cwd.as_os_str().as_bytes());
     check_cwd(cwd)?;
-    let stdout = raw_stdio(options.stdout.as_ref(), "stdout", context);
-    let stderr = raw_stdio(options.stderr.as_ref(), "stderr", context);
+    let is_streamed = options.stream.is_some();
+    let stdout = raw_stdio(options.stdout.as_ref(), "stdout", is_streamed, context);
+    let stderr = raw_stdio(options.stderr.as_ref(), "stderr", is_streamed, context);
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
         if let StdioSpec::File { path, .. } = spec {
             warnings.extend(placeholder::unknown_warning(path, role));
@@ -289,10 +287,12 @@ fn warn_about_files(
 pub(crate) fn raw_stdio(
     arg: Option<&StdioArg>,
     suffix: &str,
+    is_streamed: bool,
     context: SubmitContext<'_>,
 ) -> StdioSpec {
     let default = || default_output(context, suffix).into();
     match arg {
+        None if is_streamed => StdioSpec::Stream,
         None => StdioSpec::File {
             path: default(),
             remove_if_finished: false,
@@ -306,6 +306,17 @@ pub(crate) fn raw_stdio(
             remove_if_finished: *remove_if_finished,
         },
     }
+}
+
+/// The stream directory with everything replaced that is known at submit.
+pub(crate) fn stream_dir(
+    dir: Option<&Path>,
+    context: SubmitContext<'_>,
+    warnings: &mut Vec<String>,
+) -> Option<ByteText> {
+    let dir = dir?.as_os_str().as_bytes();
+    warnings.extend(placeholder::unknown_warning(dir, PathRole::Stream));
+    Some(replace_known(dir, context, None).into())
 }
 
 /// Replaces what is known at submit, working directory first.

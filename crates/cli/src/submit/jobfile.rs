@@ -18,7 +18,7 @@ use hq_core::template::{
     SubmitTarget, TaskTemplate,
 };
 
-use super::build::{DEFAULT_CWD, PathResolver, check_cwd, raw_stdio};
+use super::build::{DEFAULT_CWD, PathResolver, check_cwd, raw_stdio, stream_dir};
 use super::entries::EntryList;
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, not_supported};
@@ -49,9 +49,6 @@ fn parse(
 ) -> CliResult<PreparedSubmit> {
     let file: FileTable =
         toml::from_str(content).map_err(|error| diagnostic::from_toml(path, content, &error))?;
-    if file.stream.is_some() {
-        return Err(not_supported("`stream` in a job file"));
-    }
     let target = match attach {
         Some(job) => SubmitTarget::Attach(JobId(job)),
         None => SubmitTarget::NewJob {
@@ -60,6 +57,12 @@ fn parse(
         },
     };
     let mut warnings = Vec::new();
+    let is_streamed = file.stream.is_some();
+    let stream_dir = stream_dir(
+        file.stream.as_deref().map(Path::new),
+        context,
+        &mut warnings,
+    );
     let body = match (file.array, file.task.is_empty()) {
         (None, true) => return Err(diagnostic::plain("No tasks defined")),
         (Some(_), false) => {
@@ -67,14 +70,18 @@ fn parse(
                 "Definition of array job and individual task cannot be mixed",
             ));
         }
-        (Some(array), true) => SubmitBody::Array(build_array(array, context, &mut warnings)?),
-        (None, false) => SubmitBody::Graph(build_graph(file.task, context, &mut warnings)?),
+        (Some(array), true) => {
+            SubmitBody::Array(build_array(array, is_streamed, context, &mut warnings)?)
+        }
+        (None, false) => {
+            SubmitBody::Graph(build_graph(file.task, is_streamed, context, &mut warnings)?)
+        }
     };
     warnings.dedup();
     let spec = SubmitSpec {
         target,
         submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
-        stream_dir: None,
+        stream_dir,
         body,
     };
     Ok(PreparedSubmit { spec, warnings })
@@ -82,11 +89,12 @@ fn parse(
 
 fn build_array(
     mut array: ArrayTable,
+    is_streamed: bool,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<ArraySpec> {
     let (ids, entries) = array_ids(array.ids.take().map(|ids| ids.0), array.entries.take())?;
-    let mut template = build_template(array.into_common(), context, warnings)?;
+    let mut template = build_template(array.into_common(), is_streamed, context, warnings)?;
     let resolver = PathResolver::new(&template.cwd, context);
     template.stdout = resolver.stdio(template.stdout);
     template.stderr = resolver.stdio(template.stderr);
@@ -120,6 +128,7 @@ fn array_ids(
 
 fn build_graph(
     tables: Vec<TaskTable>,
+    is_streamed: bool,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<GraphSpec> {
@@ -131,7 +140,12 @@ fn build_graph(
         let mut deps: Vec<TaskId> = table.deps.drain(..).map(TaskId).collect();
         deps.sort_unstable();
         deps.dedup();
-        let template = Arc::new(build_template(table.into_common(), context, warnings)?);
+        let template = Arc::new(build_template(
+            table.into_common(),
+            is_streamed,
+            context,
+            warnings,
+        )?);
         let template = *known.entry(template).or_insert_with_key(|template| {
             templates.push(Arc::clone(template));
             u32::try_from(templates.len() - 1).unwrap_or(u32::MAX)
@@ -150,6 +164,7 @@ fn build_graph(
 
 fn build_template(
     table: CommonTable,
+    is_streamed: bool,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<TaskTemplate> {
@@ -158,8 +173,18 @@ fn build_template(
         None => DEFAULT_CWD.into(),
     };
     check_cwd(&cwd)?;
-    let stdout = raw_stdio(table.stdout.as_ref().map(|s| &s.0), "stdout", context);
-    let stderr = raw_stdio(table.stderr.as_ref().map(|s| &s.0), "stderr", context);
+    let stdout = raw_stdio(
+        table.stdout.as_ref().map(|s| &s.0),
+        "stdout",
+        is_streamed,
+        context,
+    );
+    let stderr = raw_stdio(
+        table.stderr.as_ref().map(|s| &s.0),
+        "stderr",
+        is_streamed,
+        context,
+    );
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
         if let hq_core::template::StdioSpec::File { path, .. } = spec {
             warnings.extend(placeholder::unknown_warning(path, role));

@@ -13,8 +13,12 @@ const EDGES: &[(&str, &[&str])] = &[
     ("hq-spawn", &[]),
     ("hq-protocol", &["hq-core"]),
     ("hq-store", &["hq-core", "hq-protocol"]),
+    ("hq-stream", &[]),
     ("hq-server", &["hq-core", "hq-protocol", "hq-store"]),
-    ("hq-worker", &["hq-core", "hq-protocol", "hq-spawn"]),
+    (
+        "hq-worker",
+        &["hq-core", "hq-protocol", "hq-spawn", "hq-stream"],
+    ),
     (
         "hq-cli",
         &[
@@ -23,10 +27,11 @@ const EDGES: &[(&str, &[&str])] = &[
             "hq-server",
             "hq-spawn",
             "hq-store",
+            "hq-stream",
             "hq-worker",
         ],
     ),
-    ("hq-benchmarks", &["hq-core", "hq-spawn"]),
+    ("hq-benchmarks", &["hq-core", "hq-spawn", "hq-stream"]),
     ("xtask", &[]),
 ];
 
@@ -48,6 +53,7 @@ const PLACES: &[(&str, &[&str])] = &[
             "hq-protocol",
             "hq-server",
             "hq-spawn",
+            "hq-stream",
             "hq-worker",
             "hq-cli",
         ],

@@ -159,7 +159,6 @@ fn resources_are_merged_and_checked() {
             &["--cwd=%{CWD}/x", "x"],
             "Working directory path cannot contain the working directory placeholder `%{CWD}`.",
         ),
-        (&["--stream=d", "x"], "--stream is not supported yet"),
         (&["--nodes=2", "x"], "--nodes is not supported yet"),
         (
             &["--each-line=/nonexistent/f", "x"],

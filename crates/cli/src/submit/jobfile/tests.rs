@@ -149,10 +149,6 @@ fn broken_rules_have_their_texts() {
             "[array]\nids=\"1-5:2\"\nentries=[\"a\"]\ncommand=[\"x\"]",
             "Deserialization error: Items 'ids' and 'entries' does not match",
         ),
-        (
-            "stream = \"d\"\n[array]\nids=\"1\"\ncommand=[\"x\"]",
-            "`stream` in a job file is not supported yet",
-        ),
     ] {
         assert_eq!(refusal(content), message);
     }

@@ -1,0 +1,83 @@
+//! `hq output-log …`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use hq_core::range::IdArray;
+
+use super::job::StreamArg;
+use crate::parse::array::parse_id_array;
+
+/// Options of `output-log`.
+#[derive(Args, Debug)]
+pub(crate) struct OutputLogArgs {
+    /// Stream directory: what --stream named
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+
+    /// Only output of the server with this uid; needed if several servers share the directory
+    #[arg(long, value_name = "UID", global = true)]
+    pub(crate) server_uid: Option<String>,
+
+    #[command(subcommand)]
+    pub(crate) command: OutputLogCommand,
+}
+
+/// What to read.
+#[derive(Subcommand, Debug)]
+pub(crate) enum OutputLogCommand {
+    /// Count files, tasks and bytes
+    Summary,
+    /// Print the ids of jobs, one per line
+    Jobs,
+    /// Print all output in the order of time, each piece with its task in front
+    Show(ShowArgs),
+    /// Print what the tasks of a job wrote, and nothing else
+    Cat(LogCatArgs),
+    /// Print the standard output of the tasks of a job as JSON
+    Export(ExportArgs),
+}
+
+/// Options of `output-log show`.
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// Only this job
+    #[arg(long, value_name = "ID")]
+    pub(crate) job: Option<u32>,
+
+    /// Only this channel
+    #[arg(long, value_enum, value_name = "CHANNEL")]
+    pub(crate) channel: Option<StreamArg>,
+}
+
+/// Options of `output-log cat`.
+#[derive(Args, Debug)]
+pub(crate) struct LogCatArgs {
+    /// Job
+    #[arg(value_name = "JOB")]
+    pub(crate) job: u32,
+
+    /// Which channel to print
+    #[arg(value_enum, value_name = "CHANNEL")]
+    pub(crate) channel: StreamArg,
+
+    /// Only tasks with these ids, in this order
+    #[arg(long, value_name = "IDS", value_parser = parse_id_array)]
+    pub(crate) task: Option<IdArray>,
+
+    /// Also print what is there of tasks that have not ended
+    #[arg(long)]
+    pub(crate) allow_unfinished: bool,
+}
+
+/// Options of `output-log export`.
+#[derive(Args, Debug)]
+pub(crate) struct ExportArgs {
+    /// Job
+    #[arg(value_name = "JOB")]
+    pub(crate) job: u32,
+
+    /// Only tasks with these ids, in this order
+    #[arg(long, value_name = "IDS", value_parser = parse_id_array)]
+    pub(crate) task: Option<IdArray>,
+}

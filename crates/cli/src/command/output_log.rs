@@ -1,0 +1,204 @@
+//! `hq output-log …`: reads a stream directory. Needs no server.
+
+use std::io::Write as _;
+
+use hq_core::range::IdArray;
+use hq_stream::{Channel, Chunk, Index, OpenError, Stream, StreamDir};
+use serde_json::json;
+
+use crate::args::job::StreamArg;
+use crate::args::output_log::{ExportArgs, LogCatArgs, OutputLogArgs, OutputLogCommand, ShowArgs};
+use crate::command::Context;
+use crate::error::{CliError, CliResult};
+
+/// `output-log`.
+pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> {
+    let dir = StreamDir::open(&args.path, args.server_uid.as_deref());
+    let mut dir = dir.map_err(|error| open_error(&error))?;
+    let mut index = Index::default();
+    let job = match &args.command {
+        OutputLogCommand::Summary | OutputLogCommand::Jobs => Wanted::Nothing,
+        OutputLogCommand::Show(show) => show.job.map_or(Wanted::All, Wanted::Job),
+        OutputLogCommand::Cat(cat) => Wanted::Job(cat.job),
+        OutputLogCommand::Export(export) => Wanted::Job(export.job),
+    };
+    dir.update(&mut index, |id| job.includes(id))
+        .map_err(|error| {
+            CliError::caused(format!("Cannot read {}", args.path.display()), &error)
+        })?;
+    let damaged = dir.damaged_bytes();
+    if damaged > 0 {
+        tracing::warn!("{damaged} damaged bytes were passed over; output is missing there");
+    }
+    let log = Log { dir, index };
+    match &args.command {
+        OutputLogCommand::Summary => {
+            let mut summary = log.index.summary();
+            summary.files = log.dir.file_count();
+            let path = args.path.display().to_string();
+            return Ok(context
+                .output
+                .stream_summary(&mut context.out, &path, &summary)?);
+        }
+        OutputLogCommand::Jobs => {
+            for job in log.index.jobs() {
+                writeln!(context.out, "{job}")?;
+            }
+        }
+        OutputLogCommand::Show(show) => log.show(show, context)?,
+        OutputLogCommand::Cat(cat) => log.cat(cat, context)?,
+        OutputLogCommand::Export(export) => log.export(export, context)?,
+    }
+    context.done()
+}
+
+/// Jobs whose output is looked at.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Nothing,
+    Job(u32),
+    All,
+}
+
+impl Wanted {
+    fn includes(self, job: u32) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Job(wanted) => job == wanted,
+            Self::All => true,
+        }
+    }
+}
+
+fn open_error(error: &OpenError) -> CliError {
+    let text = match error {
+        OpenError::SeveralServers(uids) => format!(
+            "{error}\n{}\nUse --server-uid=... to specify server uid",
+            uids.join("\n")
+        ),
+        OpenError::NoFiles => error.to_string(),
+        OpenError::Io { path, source } => {
+            return CliError::caused(format!("Cannot read {}", path.display()), source);
+        }
+    };
+    CliError::refused(&text)
+}
+
+const fn channel(arg: StreamArg) -> Channel {
+    match arg {
+        StreamArg::Stdout => Channel::Stdout,
+        StreamArg::Stderr => Channel::Stderr,
+    }
+}
+
+struct Log {
+    dir: StreamDir,
+    index: Index,
+}
+
+impl Log {
+    /// The wanted tasks of a job, in the wanted order.
+    fn tasks(&self, job: u32, ids: Option<&IdArray>) -> CliResult<Vec<(u32, &Stream)>> {
+        let tasks = self.index.tasks(job);
+        if tasks.is_empty() {
+            return Err(CliError::refused(&format!("Job {job} not found")));
+        }
+        let Some(ids) = ids else {
+            return Ok(tasks.into_iter().collect());
+        };
+        let find = |id| match tasks.get(&id) {
+            Some(stream) => Ok((id, *stream)),
+            None => Err(CliError::refused(&format!("Task {id} not found"))),
+        };
+        ids.iter().map(find).collect()
+    }
+
+    fn read(&self, chunk: &Chunk, bytes: &mut Vec<u8>) -> CliResult<()> {
+        let is_whole = self
+            .dir
+            .read(chunk, bytes)
+            .map_err(|error| CliError::caused("Cannot read a stream file", &error))?;
+        if !is_whole {
+            tracing::warn!("{} damaged bytes of output were left out", chunk.length);
+        }
+        Ok(())
+    }
+
+    fn cat(&self, args: &LogCatArgs, context: &mut Context) -> CliResult<()> {
+        let tasks = self.tasks(args.job, args.task.as_ref())?;
+        let unfinished = tasks.iter().find(|(_, stream)| !stream.is_finished());
+        if let Some((id, _)) = unfinished.filter(|_| !args.allow_unfinished) {
+            let text = format!("Stream for task {id} is not finished");
+            return Err(CliError::refused(&text));
+        }
+        let mut bytes = Vec::new();
+        for (_, stream) in tasks {
+            for chunk in chunks(stream, Some(channel(args.channel))) {
+                bytes.clear();
+                self.read(chunk, &mut bytes)?;
+                context.out.write_all(&bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn export(&self, args: &ExportArgs, context: &mut Context) -> CliResult<()> {
+        let mut separator = "[";
+        for (id, stream) in self.tasks(args.job, args.task.as_ref())? {
+            let mut bytes = Vec::new();
+            for chunk in chunks(stream, Some(Channel::Stdout)) {
+                self.read(chunk, &mut bytes)?;
+            }
+            let task = json!({
+                "finished": stream.is_finished(),
+                "id": id,
+                "stdout": String::from_utf8_lossy(&bytes),
+            });
+            write!(context.out, "{separator}\n  {task}")?;
+            separator = ",";
+        }
+        // There is at least one task, or it was an error.
+        writeln!(context.out, "\n]")?;
+        Ok(())
+    }
+
+    fn show(&self, args: &ShowArgs, context: &mut Context) -> CliResult<()> {
+        let only = args.channel.map(channel);
+        let mut found: Vec<(u32, u32, &Chunk)> = Vec::new();
+        let (mut job_width, mut task_width) = (0, 0);
+        for ((job, task), stream) in self.index.current() {
+            if args.job.is_some_and(|wanted| wanted != job) {
+                continue;
+            }
+            job_width = job_width.max(job.to_string().len());
+            task_width = task_width.max(task.to_string().len());
+            found.extend(chunks(stream, only).map(|chunk| (job, task, chunk)));
+        }
+        // Stable: what one task wrote at the same time keeps its order.
+        found.sort_by_key(|(_, _, chunk)| chunk.unix_ns);
+        let mut bytes = Vec::new();
+        for (job, task, chunk) in found {
+            bytes.clear();
+            self.read(chunk, &mut bytes)?;
+            let number = chunk.channel.index();
+            let prefix = format!("{job:0job_width$}.{task:0task_width$}:{number}>");
+            if context.colors {
+                // The six colours that are neither black nor white.
+                let color = 31 + task % 6;
+                write!(context.out, "\x1b[{color}m{prefix}\x1b[0m ")?;
+            } else {
+                write!(context.out, "{prefix} ")?;
+            }
+            context.out.write_all(&bytes)?;
+            if bytes.last() != Some(&b'\n') {
+                writeln!(context.out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn chunks(stream: &Stream, only: Option<Channel>) -> impl Iterator<Item = &Chunk> {
+    let wanted = move |chunk: &&Chunk| only.is_none_or(|channel| chunk.channel == channel);
+    stream.chunks.iter().filter(wanted)
+}

@@ -1,0 +1,313 @@
+//! Instances whose output goes to stream files, from before their start until all of it is written.
+//!
+//! An instance starts when there is a file for it, and its end counts when everything is in that file. Whatever is
+//! launched in a lane behind one that waits for its file waits with it, streamed or not, so that a lane keeps its
+//! order. A launcher without such instances has no thread for them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hq_core::id::{JobId, WorkerId};
+use hq_core::placeholder::{PathPattern, PathValues, join};
+use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
+use hq_spawn::{Lane, SpawnPlan, Stdio, Token};
+use hq_stream::{EndKind, Key, Pump, PumpEvent, StreamStart};
+use tokio::sync::Notify;
+
+use super::token_of;
+
+/// Where an instance is.
+enum Phase {
+    /// Its file is not there yet, or that of one before it in its lane.
+    Parked {
+        /// Name of its lane.
+        lane: LaunchToken,
+        /// Or it only waits for others.
+        streamed: bool,
+    },
+    /// It runs, or is being started.
+    Running,
+    /// It ended; its output is being written.
+    Ending(LaunchEvent, bool),
+}
+
+/// A launch that has not reached the spawn engine.
+struct Waiting {
+    token: LaunchToken,
+    plan: SpawnPlan,
+    is_ready: bool,
+}
+
+/// What became of streamed instances.
+#[derive(Default)]
+pub(super) struct News {
+    /// May start now, each behind those before it in its lane.
+    pub(super) start: Vec<(Lane, Token, SpawnPlan)>,
+    /// Their output is lost: they are to be ended.
+    pub(super) broken: Vec<LaunchToken>,
+    /// Ends that count now, and whether the process exited with 0.
+    pub(super) ended: Vec<(LaunchEvent, bool)>,
+}
+
+/// All streamed instances.
+pub(super) struct Streaming {
+    pump: Option<Pump>,
+    host: Box<str>,
+    wake: Arc<Notify>,
+    worker: WorkerId,
+    phases: BTreeMap<LaunchToken, Phase>,
+    /// By lane, in the order of the calls; no list is empty.
+    parked: BTreeMap<LaunchToken, VecDeque<Waiting>>,
+    /// Not collected yet.
+    news: News,
+}
+
+impl Streaming {
+    pub(super) fn new(host: &str, wake: Arc<Notify>) -> Self {
+        Self {
+            pump: None,
+            host: host.into(),
+            wake,
+            worker: WorkerId(0),
+            phases: BTreeMap::new(),
+            parked: BTreeMap::new(),
+            news: News::default(),
+        }
+    }
+
+    pub(super) fn set_worker(&mut self, worker: WorkerId) {
+        self.worker = worker;
+    }
+
+    /// Makes pipes for an instance and puts them into its plan.
+    pub(super) fn begin(
+        &mut self,
+        task: &LaunchTask,
+        channels: [bool; 2],
+        server_uid: &str,
+        plan: SpawnPlan,
+    ) -> Result<SpawnPlan, LaunchFailure> {
+        let permanent = |text: String| LaunchFailure::Permanent(text.into());
+        let key = task.key;
+        let start = StreamStart {
+            key: Key {
+                job: key.task.job.as_u32(),
+                task: key.task.task.as_u32(),
+                instance: key.instance.as_u32(),
+            },
+            dir: stream_dir(task, server_uid)
+                .ok_or_else(|| permanent("Streaming: the task has no directory".into()))?,
+            server_uid: server_uid.into(),
+            worker: self.worker.as_u32(),
+            channels,
+        };
+        let failed = |error: std::io::Error| {
+            use rustix::io::Errno;
+            match Errno::from_io_error(&error) {
+                Some(Errno::MFILE | Errno::NFILE) => LaunchFailure::Transient,
+                Some(_) | None => permanent(format!("Streaming: cannot create a pipe: {error}")),
+            }
+        };
+        let pump = match self.pump.take() {
+            Some(pump) => pump,
+            None => {
+                let wake = Arc::clone(&self.wake);
+                Pump::start(&self.host, move || wake.notify_one()).map_err(failed)?
+            }
+        };
+        let ends = self.pump.insert(pump).begin(task.token.0, start);
+        let ends = ends.map_err(failed)?;
+        let mut plan = plan;
+        if let Some(stdout) = ends.stdout {
+            plan = plan.stdout(Stdio::Fd(stdout));
+        }
+        if let Some(stderr) = ends.stderr {
+            plan = plan.stderr(Stdio::Fd(stderr));
+        }
+        let lane = task.lane;
+        let streamed = true;
+        self.phases
+            .insert(task.token, Phase::Parked { lane, streamed });
+        Ok(plan)
+    }
+
+    /// Keeps the plan of a streamed instance until its file is there, and any other behind such a one in its lane;
+    /// gives back the rest.
+    pub(super) fn park(
+        &mut self,
+        lane: LaunchToken,
+        token: LaunchToken,
+        plan: SpawnPlan,
+    ) -> Option<(Lane, Token, SpawnPlan)> {
+        let streamed = self.phases.contains_key(&token);
+        if !streamed && !self.parked.contains_key(&lane) {
+            return Some((Lane(lane.0), Token(token.0), plan));
+        }
+        if !streamed {
+            self.phases.insert(token, Phase::Parked { lane, streamed });
+        }
+        self.parked.entry(lane).or_default().push_back(Waiting {
+            token,
+            plan,
+            is_ready: !streamed,
+        });
+        None
+    }
+
+    /// Whether the output of this instance is streamed.
+    pub(super) fn has(&self, token: LaunchToken) -> bool {
+        self.phases.contains_key(&token)
+    }
+
+    /// Fails a launch that has not reached the spawn engine as cancelled; `false` if there is none.
+    pub(super) fn give_up(&mut self, token: LaunchToken) -> bool {
+        let Some(Phase::Parked { lane, streamed }) = self.phases.get(&token) else {
+            return false;
+        };
+        let (lane, streamed) = (*lane, *streamed);
+        let failure = LaunchFailure::Cancelled;
+        let event = LaunchEvent::Failed { token, failure };
+        if streamed {
+            self.hold(event, false);
+        } else {
+            self.phases.remove(&token);
+            self.news.ended.push((event, false));
+        }
+        self.leave(lane, token);
+        self.wake.notify_one();
+        true
+    }
+
+    /// Takes a launch out of its lane's list; those behind it may be ready.
+    fn leave(&mut self, lane: LaunchToken, token: LaunchToken) {
+        if let Some(waiting) = self.parked.get_mut(&lane) {
+            waiting.retain(|launch| launch.token != token);
+        }
+        self.release(lane);
+    }
+
+    /// Hands on the first launches of a lane's list as far as they are ready.
+    fn release(&mut self, lane: LaunchToken) {
+        let Some(waiting) = self.parked.get_mut(&lane) else {
+            return;
+        };
+        while let Some(launch) = waiting.pop_front_if(|launch| launch.is_ready) {
+            let token = launch.token;
+            if let Some(Phase::Parked { streamed: true, .. }) = self.phases.get(&token) {
+                self.phases.insert(token, Phase::Running);
+            } else {
+                self.phases.remove(&token);
+            }
+            let start = (Lane(lane.0), Token(token.0), launch.plan);
+            self.news.start.push(start);
+        }
+        if waiting.is_empty() {
+            self.parked.remove(&lane);
+        }
+    }
+
+    /// Keeps an end until all output is written.
+    pub(super) fn hold(&mut self, event: LaunchEvent, has_exited_well: bool) {
+        let token = token_of(&event);
+        let how = match &event {
+            LaunchEvent::Failed {
+                failure: LaunchFailure::Transient | LaunchFailure::Cancelled,
+                ..
+            } => EndKind::Abandoned,
+            LaunchEvent::Failed { .. }
+            | LaunchEvent::Exited { .. }
+            | LaunchEvent::Started { .. } => EndKind::Ended,
+        };
+        self.phases
+            .insert(token, Phase::Ending(event, has_exited_well));
+        if let Some(pump) = &self.pump {
+            pump.end(token.0, how);
+        }
+    }
+
+    /// What has happened since the last call.
+    pub(super) fn collect(&mut self) -> News {
+        let mut events = Vec::new();
+        if let Some(pump) = &self.pump {
+            pump.drain_events(&mut events);
+        }
+        for event in events {
+            self.on_event(event);
+        }
+        std::mem::take(&mut self.news)
+    }
+
+    fn on_event(&mut self, event: PumpEvent) {
+        match event {
+            PumpEvent::Ready { token } => {
+                let token = LaunchToken(token);
+                if let Some(Phase::Parked { lane, .. }) = self.phases.get(&token) {
+                    let lane = *lane;
+                    let waiting = self.parked.get_mut(&lane).into_iter().flatten();
+                    for launch in waiting.filter(|launch| launch.token == token) {
+                        launch.is_ready = true;
+                    }
+                    self.release(lane);
+                }
+            }
+            PumpEvent::Refused { token, error } => {
+                let token = LaunchToken(token);
+                // One that was given up meanwhile gets its answer with `Closed`.
+                if let Some(Phase::Parked { lane, .. }) = self.phases.get(&token) {
+                    let lane = *lane;
+                    self.phases.remove(&token);
+                    let failure = LaunchFailure::Permanent(format!("Streaming: {error}").into());
+                    let event = LaunchEvent::Failed { token, failure };
+                    self.news.ended.push((event, false));
+                    self.leave(lane, token);
+                }
+            }
+            PumpEvent::Broken { token } => self.news.broken.push(LaunchToken(token)),
+            PumpEvent::Closed { token, error } => {
+                if let Some(Phase::Ending(event, well)) = self.phases.remove(&LaunchToken(token)) {
+                    self.news.ended.push(match error {
+                        Some(error) => (without_output(event, &error), false),
+                        None => (event, well),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// A task whose output is lost has failed, whatever its program said.
+fn without_output(mut event: LaunchEvent, error: &str) -> LaunchEvent {
+    if let LaunchEvent::Exited {
+        status, message, ..
+    } = &mut event
+    {
+        if *status == ExitStatus::Code(0) {
+            *status = ExitStatus::Code(1);
+        }
+        *message = Some(format!("Streaming: {error}").into());
+    }
+    event
+}
+
+fn stream_dir(task: &LaunchTask, server_uid: &str) -> Option<PathBuf> {
+    let pattern = task.template.stream_dir.as_ref()?;
+    let job: JobId = task.key.task.job;
+    let values = PathValues {
+        job,
+        task: task.key.task.task,
+        instance: task.key.instance,
+        submit_dir: &task.template.submit_dir,
+        server_uid,
+        cwd: &[],
+    };
+    let mut path = Vec::new();
+    PathPattern::parse(pattern).render(&values, &mut path);
+    let path = join(&task.template.submit_dir, &path);
+    Some(PathBuf::from(OsString::from_vec(path)))
+}
+
+#[cfg(test)]
+mod tests;
