@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::event::ExitStatus;
-use crate::procfs::{self, Process};
+use crate::procfs::{self, Families, Process};
 use crate::signal;
 use crate::sys::{self, WaitFor};
 
@@ -198,7 +198,7 @@ pub fn kill_marked(entry: &str) -> usize {
 /// Sends SIGKILL to all descendants once; answers how many were alive.
 fn kill_round(own: libc::pid_t) -> usize {
     let mut alive = 0;
-    for process in procfs::descendants(&procfs::all_processes(), own) {
+    for process in Families::new(&procfs::all_processes()).take_descendants(own) {
         if process.is_dead() {
             continue;
         }

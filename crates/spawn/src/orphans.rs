@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::event::Token;
 use crate::live::Running;
-use crate::procfs::{self, MainThreadChildren, Process};
+use crate::procfs::{self, Families, MainThreadChildren, Process};
 use crate::sys::{self, WaitFor};
 
 /// How long orphans of an ended task are looked for. A process that was forking while its siblings were killed
@@ -272,17 +272,20 @@ fn kill_trees(condemned: &[(libc::pid_t, Token)]) -> HashMap<Token, u32> {
         return killed;
     }
     let processes = procfs::all_processes();
+    let mut families = Families::new(&processes);
+    let alive: HashSet<libc::pid_t> = processes
+        .iter()
+        .filter(|process| !process.is_dead())
+        .map(|process| process.pid)
+        .collect();
     let own = sys::getpid();
     for (root, token) in condemned {
         let count: &mut u32 = killed.entry(*token).or_default();
-        let alive = processes
-            .iter()
-            .any(|process| process.pid == *root && !process.is_dead());
         // Its number cannot be recycled: it is our child and only we reap it.
-        if alive && sys::kill(*root, libc::SIGKILL).is_ok() {
+        if alive.contains(root) && sys::kill(*root, libc::SIGKILL).is_ok() {
             *count += 1;
         }
-        for process in procfs::descendants(&processes, *root) {
+        for process in families.take_descendants(*root) {
             let still_meant = || {
                 Process::read(process.pid)
                     // Its parent may have been killed just above; then it has come to us.
@@ -322,8 +325,9 @@ pub(crate) fn count_left(leader: libc::pid_t) -> u32 {
 /// nothing would connect them to their task any more.
 pub(crate) fn kill_descendants_of(tasks: &[Task]) {
     let processes = procfs::all_processes();
+    let mut families = Families::new(&processes);
     for task in tasks {
-        for process in procfs::descendants(&processes, task.pid) {
+        for process in families.take_descendants(task.pid) {
             procfs::kill_if(process.pid, || {
                 Process::read(process.pid).is_some_and(|now| now.parent == process.parent)
             });

@@ -64,23 +64,33 @@ pub(crate) fn all_processes() -> Vec<Process> {
         .collect()
 }
 
-/// The descendants of `root` among `processes`, without `root`, parents before children.
-pub(crate) fn descendants(processes: &[Process], root: libc::pid_t) -> Vec<Process> {
-    let mut children: HashMap<libc::pid_t, Vec<Process>> = HashMap::new();
-    for process in processes {
-        children.entry(process.parent).or_default().push(*process);
+/// Processes by their parents, so that looking for the descendants of many costs no more than for one.
+#[derive(Debug)]
+pub(crate) struct Families(HashMap<libc::pid_t, Vec<Process>>);
+
+impl Families {
+    pub(crate) fn new(processes: &[Process]) -> Self {
+        let mut children: HashMap<libc::pid_t, Vec<Process>> = HashMap::new();
+        for process in processes {
+            children.entry(process.parent).or_default().push(*process);
+        }
+        Self(children)
     }
-    let mut found = Vec::new();
-    let mut next = root;
-    let mut looked_at = 0;
-    loop {
-        // Removing makes this end even if the snapshot, taken over time, contains a cycle.
-        found.append(&mut children.remove(&next).unwrap_or_default());
-        let Some(process) = found.get(looked_at) else {
-            return found;
-        };
-        next = process.pid;
-        looked_at += 1;
+
+    /// Takes out the descendants of `root`, without `root`, parents before children.
+    pub(crate) fn take_descendants(&mut self, root: libc::pid_t) -> Vec<Process> {
+        let mut found = Vec::new();
+        let mut next = root;
+        let mut looked_at = 0;
+        loop {
+            // Removing makes this end even if the snapshot, taken over time, contains a cycle.
+            found.append(&mut self.0.remove(&next).unwrap_or_default());
+            let Some(process) = found.get(looked_at) else {
+                return found;
+            };
+            next = process.pid;
+            looked_at += 1;
+        }
     }
 }
 
@@ -186,7 +196,8 @@ mod tests {
             process(7, 6),
         ];
         let pids = |root| {
-            descendants(&all, root)
+            Families::new(&all)
+                .take_descendants(root)
                 .iter()
                 .map(|process| process.pid)
                 .collect::<Vec<_>>()
@@ -202,7 +213,8 @@ mod tests {
         assert!(!own.is_dead());
         assert!(all_processes().iter().any(|process| process.pid == own.pid));
         assert!(
-            descendants(&all_processes(), own.parent)
+            Families::new(&all_processes())
+                .take_descendants(own.parent)
                 .iter()
                 .any(|process| process.pid == own.pid)
         );
