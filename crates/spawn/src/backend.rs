@@ -2,7 +2,7 @@
 //!
 //! | rung | created by | ended child noticed by |
 //! |---|---|---|
-//! | [`Backend::ClonePidfd`] | `clone(VM, VFORK, PIDFD)` | the pidfd of the clone |
+//! | [`Backend::ClonePidfd`] | `clone3` or `clone(VM, VFORK, PIDFD)` | the pidfd of the clone |
 //! | [`Backend::PosixSpawnPidfd`] | `posix_spawn` | `pidfd_open` |
 //! | [`Backend::PosixSpawnWait`] | `posix_spawn` | the spawner thread, waiting for its own children |
 //! | [`Backend::Fork`] | `fork`, `execve` | `pidfd_open` where it exists, else as above |
@@ -31,7 +31,7 @@ mod posix_spawn;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {
-    /// `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd (Linux 5.2).
+    /// `clone3` or `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd (Linux 5.2).
     ClonePidfd,
     /// `posix_spawn` and `pidfd_open` (Linux 5.3).
     PosixSpawnPidfd,
@@ -110,8 +110,7 @@ pub(crate) fn create(
     in_flight: &InFlight,
 ) -> Result<Created, Failure> {
     match backend {
-        Backend::ClonePidfd if child.cgroup >= 0 => clone3::spawn(child, stack, in_flight),
-        Backend::ClonePidfd => clone_vfork::spawn(child, stack, Pidfd::Yes, in_flight),
+        Backend::ClonePidfd => clone3::spawn(child, stack, in_flight),
         Backend::PosixSpawnPidfd => with_pidfd(create_portably(child, stack)?, features.pidfd_open),
         Backend::PosixSpawnWait => create_portably(child, stack),
         Backend::Fork => with_pidfd(fork::spawn(child)?, features.pidfd_open),

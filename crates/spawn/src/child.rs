@@ -29,6 +29,8 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::ptr;
 
 use crate::error::Stage;
+use crate::plan::Leads;
+use crate::signal::{KernelSigset, SIGSET_BYTES};
 
 /// What a child that could not execute its program leaves behind.
 #[repr(C)]
@@ -96,7 +98,11 @@ pub(crate) struct ChildPlan<'a> {
     pub(crate) stdout: StdioStep<'a>,
     pub(crate) stderr: StdioStep<'a>,
     pub(crate) descriptors: Descriptors,
-    pub(crate) new_session: bool,
+    /// Signals whose dispositions the child sets back to default; the lowest bit is signal 1.
+    pub(crate) reset_signals: KernelSigset,
+    /// Those that are left to do after a clone that has reset what has a handler.
+    pub(crate) ignored_signals: KernelSigset,
+    pub(crate) leads: Leads,
     /// 0 for none.
     pub(crate) death_signal: c_int,
     /// The launcher's process id.
@@ -144,10 +150,17 @@ pub(crate) extern "C" fn child_main(plan: *mut c_void) -> c_int {
 enum Never {}
 
 fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
-    reset_dispositions();
-    if plan.new_session {
-        // SAFETY: setsid has no preconditions.
-        check(Stage::Session, unsafe { libc::setsid() })?;
+    reset_dispositions(plan.reset_signals);
+    match plan.leads {
+        Leads::Nothing => {}
+        Leads::Group => {
+            // SAFETY: setpgid takes plain numbers; 0 is the caller.
+            check(Stage::Group, unsafe { libc::setpgid(0, 0) })?;
+        }
+        Leads::Session => {
+            // SAFETY: setsid has no preconditions.
+            check(Stage::Session, unsafe { libc::setsid() })?;
+        }
     }
     if plan.death_signal != 0 {
         set_death_signal(plan)?;
@@ -186,14 +199,15 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     Err((Stage::Exec, errno()))
 }
 
-/// Back to default for every signal: an ignored one (SIGPIPE in every Rust program) would stay ignored in the
-/// task, and a handler would run in the parent's memory once signals are unblocked.
-fn reset_dispositions() {
+/// Back to default: an ignored signal (SIGPIPE in every Rust program) would stay ignored in the task, and a handler
+/// would run in the parent's memory once signals are unblocked.
+fn reset_dispositions(signals: KernelSigset) {
     /// The kernel's sigaction of all zeroes: default action, no flags, empty mask. Larger than any layout.
     static DEFAULT: [u64; 8] = [0; 8];
-    const LAST_SIGNAL: c_int = 64;
-    let mut signal: c_int = 1;
-    while signal <= LAST_SIGNAL {
+    let mut left = signals;
+    while left != 0 {
+        let signal = left.trailing_zeros().wrapping_add(1);
+        left &= left.wrapping_sub(1);
         // SAFETY: the action is valid for reads; SIGKILL and SIGSTOP are refused without effect.
         unsafe {
             libc::syscall(
@@ -201,16 +215,15 @@ fn reset_dispositions() {
                 signal,
                 DEFAULT.as_ptr(),
                 ptr::null_mut::<u64>(),
-                crate::signal::SIGSET_BYTES,
+                SIGSET_BYTES,
             )
         };
-        signal = signal.wrapping_add(1);
     }
 }
 
 /// The task's mask: nothing is blocked.
 fn unblock_signals() -> Result<(), Failure> {
-    let none: crate::signal::KernelSigset = 0;
+    let none: KernelSigset = 0;
     // SAFETY: the set is valid for reads of the announced size; the old mask is not asked for.
     let result = unsafe {
         libc::syscall(
@@ -218,7 +231,7 @@ fn unblock_signals() -> Result<(), Failure> {
             libc::SIG_SETMASK,
             &raw const none,
             ptr::null_mut::<u64>(),
-            crate::signal::SIGSET_BYTES,
+            SIGSET_BYTES,
         )
     };
     check_long(Stage::SignalMask, result).map(drop)

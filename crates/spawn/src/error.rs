@@ -129,6 +129,8 @@ pub enum Stage {
     Cancelled = 22,
     /// Waiting for the child.
     Wait = 23,
+    /// Starting a new process group.
+    Group = 24,
 }
 
 impl Stage {
@@ -139,8 +141,8 @@ impl Stage {
             Self::Resolve => "find program",
             Self::Encode => "encode path",
             Self::CreateDir => "create directory",
-            Self::Clone => "create a process",
-            Self::Pidfd => "get a process descriptor",
+            Self::Clone => "create a process for",
+            Self::Pidfd => "get a process descriptor for",
             Self::Descriptors => "separate the file descriptors",
             Self::Signals => "reset signal dispositions",
             Self::Session => "start a session",
@@ -159,12 +161,13 @@ impl Stage {
             Self::Exec => "execute program",
             Self::Cancelled => "start the program",
             Self::Wait => "wait for the process",
+            Self::Group => "start a process group",
         }
     }
 
     /// The stage with this number, if there is one.
     pub(crate) const fn from_number(number: u32) -> Option<Self> {
-        const ALL: [Stage; 23] = [
+        const ALL: [Stage; 24] = [
             Stage::Resolve,
             Stage::Encode,
             Stage::CreateDir,
@@ -188,6 +191,7 @@ impl Stage {
             Stage::Exec,
             Stage::Cancelled,
             Stage::Wait,
+            Stage::Group,
         ];
         let mut index = 0;
         while index < ALL.len() {
@@ -352,7 +356,7 @@ mod tests {
                 found += 1;
             }
         }
-        assert_eq!(found, 23);
+        assert_eq!(found, 24);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub(crate) struct Running {
     /// `None`: its spawner thread waits for it.
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) started: MonotonicNs,
-    /// Whether it leads a session and process group of its own.
+    /// Whether it leads a process group of its own.
     pub(crate) leader: bool,
     pub(crate) marker: Option<Vec<u8>>,
     /// What waits for its end.

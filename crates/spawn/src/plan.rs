@@ -99,6 +99,14 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
+/// What a child is the leader of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leads {
+    Nothing,
+    Group,
+    Session,
+}
+
 /// Everything about one child to be.
 ///
 /// Starts with the program and defaults that suit a batch task: empty standard input, no output, the working
@@ -112,7 +120,7 @@ pub struct SpawnPlan {
     pub(crate) stdin: Stdio,
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
-    pub(crate) new_session: bool,
+    pub(crate) leads: Leads,
     pub(crate) death_signal: Option<i32>,
     pub(crate) affinity: Option<CpuSet>,
     pub(crate) umask: Option<u32>,
@@ -136,7 +144,7 @@ impl SpawnPlan {
             stdin: Stdio::Null,
             stdout: Stdio::Null,
             stderr: Stdio::Null,
-            new_session: true,
+            leads: Leads::Session,
             death_signal: Some(libc::SIGKILL),
             affinity: None,
             umask: None,
@@ -186,11 +194,22 @@ impl SpawnPlan {
 
     /// Whether the child becomes leader of a session and process group of its own. Default: yes.
     ///
-    /// Without it signals reach the child only, not its group, and only a [`SpawnPlan::marker`] attributes its
-    /// orphans to it.
+    /// Without it, and without [`SpawnPlan::new_group`], signals reach the child only, not its group, and only a
+    /// [`SpawnPlan::marker`] attributes its orphans to it.
     #[must_use]
     pub const fn new_session(mut self, yes: bool) -> Self {
-        self.new_session = yes;
+        self.leads = if yes { Leads::Session } else { Leads::Nothing };
+        self
+    }
+
+    /// The child becomes leader of a process group of its own, in the launcher's session.
+    ///
+    /// That is cheaper than a session, for which many kernels make a scheduling group; signals reach the whole group
+    /// all the same. But the child may keep the launcher's terminal, and descendants that change their group are
+    /// found by a [`SpawnPlan::marker`] only.
+    #[must_use]
+    pub const fn new_group(mut self) -> Self {
+        self.leads = Leads::Group;
         self
     }
 

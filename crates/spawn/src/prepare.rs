@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::child::{ChildPlan, ChildReport, Descriptors, KernelRlimit, StdioStep};
 use crate::error::{SpawnError, Stage};
 use crate::plan::{SpawnPlan, Stdio};
+use crate::signal;
 use crate::sys;
 
 /// What all spawns of a launcher have in common.
@@ -42,6 +43,7 @@ pub(crate) struct Scratch {
     rlimits: Vec<(c_uint, KernelRlimit)>,
     /// Duplicates of descriptors whose numbers are those of standard streams.
     moved: Vec<OwnedFd>,
+    ignored: signal::Ignored,
 }
 
 // Prepared strings, by their place in `Scratch::text`.
@@ -81,6 +83,7 @@ impl Scratch {
         share_descriptors: bool,
         spawn: impl FnOnce(&mut ChildPlan<'_>) -> Result<T, SpawnError>,
     ) -> Result<T, SpawnError> {
+        let ignored_signals = self.ignored.signals();
         let places = self.fill(plan, common)?;
         let moved_before = self.moved.len();
         let mut fds = [-1; 3];
@@ -116,7 +119,9 @@ impl Scratch {
             stdout: step(1),
             stderr: step(2),
             descriptors: descriptors(common, share_descriptors, highest),
-            new_session: plan.new_session,
+            reset_signals: signal::ALL_SIGNALS,
+            ignored_signals,
+            leads: plan.leads,
             death_signal: plan
                 .death_signal
                 .filter(|_| common.death_signal)
@@ -249,7 +254,7 @@ fn shares_stdout(plan: &SpawnPlan) -> bool {
     }
 }
 
-/// The path a failed step was about.
+/// The path a failed step was about: a file or directory, or the program for which there was no process.
 pub(crate) fn path_of(
     stage: Stage,
     plan: &SpawnPlan,
@@ -259,7 +264,7 @@ pub(crate) fn path_of(
         Stdio::File { path } => Some(path.clone()),
         Stdio::Null | Stdio::Inherit | Stdio::Fd(_) | Stdio::Bytes(_) => None,
     };
-    if stage == Stage::Exec {
+    if matches!(stage, Stage::Exec | Stage::Clone | Stage::Pidfd) {
         let program = found.map_or_else(|| plan.argv.program_c(), |path| &**path);
         let bytes = program.to_bytes();
         return Some(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)));

@@ -7,12 +7,73 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::time::{Duration, Instant};
 
 /// The kernel's signal set: 64 signals on every architecture this crate supports.
 pub(crate) type KernelSigset = u64;
 
 /// Size of [`KernelSigset`] as the kernel's calls want it.
 pub(crate) const SIGSET_BYTES: usize = size_of::<KernelSigset>();
+
+/// Every signal.
+pub(crate) const ALL_SIGNALS: KernelSigset = KernelSigset::MAX;
+
+/// The set of one signal.
+const fn only(signal: libc::c_int) -> KernelSigset {
+    1 << (signal - 1)
+}
+
+/// Signals that programs, shells and libraries ignore for a while or for good: these are set back for every child,
+/// whether they seem to be ignored or not.
+const OFTEN_IGNORED: KernelSigset = only(libc::SIGPIPE)
+    | only(libc::SIGCHLD)
+    | only(libc::SIGHUP)
+    | only(libc::SIGINT)
+    | only(libc::SIGQUIT)
+    | only(libc::SIGTSTP)
+    | only(libc::SIGTTIN)
+    | only(libc::SIGTTOU);
+
+/// Which signals this process ignores, looked up from time to time.
+#[derive(Debug, Default)]
+pub(crate) struct Ignored {
+    signals: KernelSigset,
+    looked_at: Option<Instant>,
+}
+
+impl Ignored {
+    /// All that may be ignored now. One that is not often ignored counts for certain only after a tenth of a second.
+    pub(crate) fn signals(&mut self) -> KernelSigset {
+        /// Looking takes 64 system calls, as many as it saves a single child.
+        const LOOK_AGAIN: Duration = Duration::from_millis(100);
+        let now = Instant::now();
+        let fresh = |at: Instant| now.saturating_duration_since(at) < LOOK_AGAIN;
+        if !self.looked_at.is_some_and(fresh) {
+            self.looked_at = Some(now);
+            self.signals = OFTEN_IGNORED | ignored();
+        }
+        self.signals
+    }
+}
+
+fn ignored() -> KernelSigset {
+    (1..=64).fold(0, |found, signal| {
+        // In the kernel's layout, of which the handler is the first word.
+        let mut action = [0_usize; 8];
+        // SAFETY: a null new action only queries; `action` is larger than any layout and valid for writes.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                ptr::null::<usize>(),
+                action.as_mut_ptr(),
+                SIGSET_BYTES,
+            )
+        };
+        let is_ignored = result == 0 && action[0] == libc::SIG_IGN;
+        found | if is_ignored { only(signal) } else { 0 }
+    })
+}
 
 /// Replaces the calling thread's signal mask and returns the old one.
 ///
@@ -34,7 +95,7 @@ pub(crate) fn set_mask(new: KernelSigset) -> KernelSigset {
 
 /// Blocks every signal in the calling thread for good. For threads of this crate only.
 pub(crate) fn block_all() {
-    set_mask(KernelSigset::MAX);
+    set_mask(ALL_SIGNALS);
 }
 
 /// All signals blocked in the calling thread until this value is dropped.
@@ -42,7 +103,7 @@ pub(crate) struct Blocked(KernelSigset);
 
 impl Blocked {
     pub(crate) fn all() -> Self {
-        Self(set_mask(KernelSigset::MAX))
+        Self(set_mask(ALL_SIGNALS))
     }
 }
 
@@ -97,4 +158,18 @@ fn set_disposition(signal: libc::c_int, handler: libc::sighandler_t) -> io::Resu
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_found() {
+        // Every Rust program ignores it; nobody here ignores the other one.
+        assert_eq!(ignored() & only(libc::SIGPIPE), only(libc::SIGPIPE));
+        assert_eq!(ignored() & only(libc::SIGSEGV), 0);
+        let found = Ignored::default().signals();
+        assert_eq!(found, OFTEN_IGNORED | ignored());
+    }
 }

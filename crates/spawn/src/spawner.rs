@@ -14,7 +14,7 @@ use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs};
 use crate::keeper;
 use crate::live::{InFlight, Key, Running};
-use crate::plan::SpawnPlan;
+use crate::plan::{Leads, SpawnPlan};
 use crate::pool::{self, Job, Minder, Next, Outcome, Pool};
 use crate::prepare::{self, Scratch};
 use crate::resolve::Resolved;
@@ -169,7 +169,7 @@ impl<'a> Spawner<'a> {
             pid,
             pidfd,
             started,
-            leader: job.plan.new_session,
+            leader: job.plan.leads != Leads::Nothing,
             marker: job.plan.marker,
             lane: job.lane,
         };

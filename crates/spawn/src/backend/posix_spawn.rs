@@ -10,9 +10,10 @@ use std::sync::OnceLock;
 
 use super::Created;
 use crate::child::{ChildPlan, Descriptors, StdioStep};
+use crate::plan::Leads;
 
 /// Creates a session for the child. In glibc since 2.26 and in musl since 1.1.22; older ones refuse the flag.
-const POSIX_SPAWN_SETSID: libc::c_short = 0x80;
+const POSIX_SPAWN_SETSID: c_int = 0x80;
 
 /// `posix_spawn_file_actions_addchdir_np`, in glibc since 2.29 and in musl since 1.1.24.
 type AddChdir =
@@ -36,7 +37,7 @@ pub(super) fn spawn(child: &ChildPlan<'_>) -> Option<Created> {
     if child.descriptors != Descriptors::Trust {
         actions.close_from(3)?;
     }
-    let attributes = Attributes::new(child.new_session)?;
+    let attributes = Attributes::new(child.leads)?;
     let mut pid: libc::pid_t = 0;
     // SAFETY: program, argv and envp are valid C strings and null-terminated arrays of such; the actions and
     // attributes are initialised and live until the call returns.
@@ -131,8 +132,8 @@ impl Drop for Actions {
 struct Attributes(libc::posix_spawnattr_t);
 
 impl Attributes {
-    /// All signals back to default and unblocked; with `session`, a new session.
-    fn new(session: bool) -> Option<Self> {
+    /// All signals back to default and unblocked, and a new session or group.
+    fn new(leads: Leads) -> Option<Self> {
         let mut attributes = MaybeUninit::zeroed();
         // SAFETY: `attributes` is valid for writes.
         let result = unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) };
@@ -152,10 +153,14 @@ impl Attributes {
         // SAFETY: both are initialised.
         let mask = unsafe { libc::posix_spawnattr_setsigmask(&raw mut attributes.0, set.as_ptr()) };
         let flags = libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
-        let mut flags = libc::c_short::try_from(flags).ok()?;
-        if session {
-            flags |= POSIX_SPAWN_SETSID;
-        }
+        let flags = flags
+            | match leads {
+                Leads::Nothing => 0,
+                // The group's id is 0, as initialised: that of the child.
+                Leads::Group => libc::POSIX_SPAWN_SETPGROUP,
+                Leads::Session => POSIX_SPAWN_SETSID,
+            };
+        let flags = libc::c_short::try_from(flags).ok()?;
         // SAFETY: the attributes are initialised.
         let set_flags = unsafe { libc::posix_spawnattr_setflags(&raw mut attributes.0, flags) };
         (defaults == 0 && mask == 0 && set_flags == 0).then_some(attributes)

@@ -46,6 +46,7 @@ table! {
     input_from_bytes_and_file,
     descriptors_are_handed_over,
     session_and_group,
+    group_without_session,
     parent_death_signal,
     signals_are_reset,
     limits_and_priorities,
@@ -202,6 +203,28 @@ fn session_and_group(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
     rig.launcher.terminate(token, hq_spawn::Termination::KILL);
     rig.end(token);
     assert!(!is_alive(pid));
+}
+
+fn group_without_session(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("out");
+    let plan = sh("sleep 1000 & echo $!; exec sleep 1000")
+        .stdout(Stdio::File { path: out.clone() })
+        .new_group();
+    let token = rig.spawn(with(plan));
+    let pid = rig.pid(token);
+    let member: u32 = crate::harness::eventually_lines(&out, 1)[0]
+        .parse()
+        .unwrap();
+    let session = &stat_fields(std::process::id()).unwrap()[3];
+    for id in [pid, member] {
+        let fields = stat_fields(id).unwrap();
+        assert_eq!((&fields[2], &fields[3]), (&pid.to_string(), session));
+    }
+    // Its group ends with it.
+    rig.launcher.terminate(token, hq_spawn::Termination::KILL);
+    rig.end(token);
+    eventually("the group ends", || (!is_alive(member)).then_some(()));
 }
 
 fn parent_death_signal(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
