@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -12,6 +13,7 @@ use hq_spawn::{
     ArgBlock, Backend, EnvBlock, Event, ExitStatus, Launcher, LauncherConfig, SpawnError,
     SpawnPlan, Token,
 };
+use tempfile::TempDir;
 
 /// Long enough for any machine; a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,6 +57,37 @@ impl Rig {
         let token = Token(self.next_token.fetch_add(1, Ordering::Relaxed));
         self.launcher.spawn(token, plan);
         token
+    }
+
+    /// Spawns many with one call.
+    pub(crate) fn spawn_batch(&self, plans: impl Iterator<Item = SpawnPlan>) -> Vec<Token> {
+        let plans: Vec<_> = plans
+            .map(|plan| (Token(self.next_token.fetch_add(1, Ordering::Relaxed)), plan))
+            .collect();
+        let tokens = plans.iter().map(|(token, _)| *token).collect();
+        self.launcher.spawn_batch(plans);
+        tokens
+    }
+
+    /// Waits until all of them run or have run.
+    #[track_caller]
+    pub(crate) fn wait_started(&mut self, tokens: &[Token]) {
+        let mut missing: HashSet<Token> = tokens.iter().copied().collect();
+        let mut seen = 0;
+        loop {
+            for event in &self.events[seen..] {
+                match event {
+                    Event::Started { token, .. } => missing.remove(token),
+                    Event::Exited { .. } => false,
+                    Event::Failed { error, .. } => panic!("expected a running child, got {error}"),
+                };
+            }
+            if missing.is_empty() {
+                return;
+            }
+            seen = self.events.len();
+            self.receive(PATIENCE);
+        }
     }
 
     /// Spawns and waits for the end.
@@ -155,6 +188,11 @@ impl Rig {
         }
     }
 
+    /// Drops all events so far, for long runs.
+    pub(crate) fn forget(&mut self) {
+        self.events.clear();
+    }
+
     /// All events so far.
     pub(crate) fn events(&self) -> &[Event] {
         &self.events
@@ -168,6 +206,24 @@ pub(crate) fn sh(script: &str) -> SpawnPlan {
 
 pub(crate) fn command(argv: &[&str]) -> SpawnPlan {
     SpawnPlan::new(ArgBlock::new(argv).unwrap(), EnvBlock::capture())
+}
+
+/// A number from the environment, which asks for a longer run than usual.
+#[track_caller]
+pub(crate) fn number_from_env(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// A small static program from C; `None` where there is no compiler for it.
+pub(crate) fn compiled(dir: &TempDir, name: &str, source: &str) -> Option<PathBuf> {
+    let (from, to) = (dir.path().join(format!("{name}.c")), dir.path().join(name));
+    fs::write(&from, source).unwrap();
+    let status = Command::new("cc")
+        .args(["-O2", "-static", "-o"])
+        .args([&to, &from])
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success()).then_some(to)
 }
 
 /// Polls until `condition` answers.

@@ -6,9 +6,12 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod behaviour;
+mod chaos;
 mod failure;
 mod harness;
 mod isolated;
 mod lanes;
+mod scale;
 mod seccomp;
+mod storm;
 mod termination;
