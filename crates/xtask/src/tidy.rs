@@ -1,8 +1,10 @@
 //! Rules of the code base that neither compiler nor clippy knows, also run as a test.
 //!
-//! `manifest` looks at `Cargo.toml` files (which crate may use what), `source` at lines of text. Both are
-//! plain functions from text to problems; only this file reads the tree. See `docs/architecture.md`.
+//! `manifest` looks at `Cargo.toml` files (which crate may use what), `source` at lines of text, `between` at the
+//! code that runs between clone and exec. They are plain functions from text to problems; only this file reads the
+//! tree. See `docs/architecture.md`.
 
+mod between;
 mod manifest;
 mod source;
 
@@ -70,6 +72,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         }
         if path.ends_with(".rs") {
             problems.extend(source::check_rust(path, &text));
+            problems.extend(between::check(path, &text));
         }
         if let Some(file) = path
             .strip_prefix("tests/e2e/")
