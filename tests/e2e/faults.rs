@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use crate::harness::{Env, processes_with, signal, wait_for};
 
@@ -22,18 +23,7 @@ fn tasks_of_a_killed_worker_run_elsewhere() {
     env.wait_lines("starts", 4);
     env.wait_running(&job, 4);
     let first_worker = env.json(&["worker", "info", "1"]);
-    let table = env.hq(&["worker", "info", "1"]).ok();
-    let row = table
-        .lines()
-        .find(|line| line.contains("Process pid"))
-        .expect("pid row");
-    let pid: u32 = row
-        .split('|')
-        .nth(2)
-        .expect("value")
-        .trim()
-        .parse()
-        .expect("a pid");
+    let pid = worker_pid(&env, "1");
     assert_eq!(first_worker[0]["id"], 1);
     signal(pid, "KILL");
     wait_for("nothing of the killed worker is alive", || {
@@ -60,6 +50,70 @@ fn tasks_of_a_killed_worker_run_elsewhere() {
     env.write("go", "");
     env.wait_job(&job);
     assert_eq!(env.stats(&job)["finished"], 4);
+}
+
+/// The worker's own process, not the one that keeps watch over it.
+fn worker_pid(env: &Env, id: &str) -> u32 {
+    let table = env.hq(&["worker", "info", id]).ok();
+    let row = table
+        .lines()
+        .find(|line| line.contains("Process pid"))
+        .expect("pid row");
+    let pid = row.split('|').nth(2).expect("value");
+    pid.trim().parse().expect("a pid")
+}
+
+#[test]
+fn nothing_of_200_tasks_survives_a_killed_worker() {
+    const TASKS: usize = 200;
+    /// What is promised; asked for in a watched run only, which has the machine for itself.
+    const LIMIT: Duration = Duration::from_secs(2);
+    let repeats = std::env::var("HQ_TEST_REPEATS").ok();
+    let repeats = repeats.map(|text| text.parse::<u32>().expect("a number"));
+    let mut env = Env::new();
+    env.start_server();
+    let marker = format!("sleep {}", 1_000_000 + std::process::id());
+    // Every other task leaves two processes in sessions of their own, whose parents are gone.
+    let script = format!(
+        "[ $((HQ_TASK_ID % 2)) = 0 ] && (setsid sh -c 'setsid {marker} & exec {marker}' &); exec {marker}"
+    );
+    for round in 1..=repeats.unwrap_or(1) {
+        env.start_worker(u32::try_from(TASKS).expect("small"));
+        let array = format!("--array=1-{TASKS}");
+        let job = env.submit(&[
+            &array,
+            "--stdout=none",
+            "--stderr=none",
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        wait_for("all processes of the tasks run", || {
+            let count = processes_with(&marker).len();
+            if count >= TASKS / 2 + TASKS / 2 * 3 {
+                Ok(())
+            } else {
+                Err(format!("{count}"))
+            }
+        });
+        env.wait_running(&job, u32::try_from(TASKS).expect("small"));
+        let pid = worker_pid(&env, &round.to_string());
+        let killed_at = Instant::now();
+        signal(pid, "KILL");
+        wait_for("nothing of the killed worker is alive", || {
+            let left = processes_with(&marker).len();
+            if left == 0 {
+                Ok(())
+            } else {
+                Err(format!("{left}"))
+            }
+        });
+        let took = killed_at.elapsed();
+        println!("round {round}: nothing survived {took:?} after the worker");
+        assert!(repeats.is_none() || took < LIMIT, "it took {took:?}");
+        env.hq(&["job", "cancel", &job]).ok();
+    }
 }
 
 #[test]
