@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin spawn_suite -- [--out DIR] [--quick] [--only QUESTION]
+//!     [--rounds N] [--limit-ms N]
 //! ```
 
 #![forbid(unsafe_code)]
@@ -22,16 +23,18 @@ struct Options {
     out: PathBuf,
     quick: bool,
     only: Option<String>,
+    rounds: Option<usize>,
+    limit_ms: Option<u32>,
 }
 
 impl Options {
-    const fn rounds(&self) -> usize {
-        if self.quick { 1 } else { 7 }
+    fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 7 })
     }
 
     /// How long a contestant spawns in one round.
-    const fn limit_ms(&self) -> u32 {
-        if self.quick { 150 } else { 1000 }
+    fn limit_ms(&self) -> u32 {
+        self.limit_ms.unwrap_or(if self.quick { 150 } else { 1000 })
     }
 }
 
@@ -40,6 +43,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
         out: "spawn-suite".into(),
         quick: false,
         only: None,
+        rounds: None,
+        limit_ms: None,
     };
     while let Some(name) = args.next() {
         let mut value = || args.next().with_context(|| format!("{name} needs a value"));
@@ -47,6 +52,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
             "--quick" => options.quick = true,
             "--out" => options.out = value()?.into(),
             "--only" => options.only = Some(value()?),
+            "--rounds" => options.rounds = Some(value()?.parse()?),
+            "--limit-ms" => options.limit_ms = Some(value()?.parse()?),
             _ => bail!("unknown option {name}"),
         }
     }

@@ -68,6 +68,7 @@ fn everyone() -> Vec<Contestant> {
     vec![
         CLONE,
         POOL,
+        contestant("ours: pool, batch task", Rust, "pool-task", ""),
         contestant("ours: single", Rust, "single", ""),
         contestant("ours: spawn-blocking", Rust, "spawn-blocking", ""),
         contestant("C: fork + exec", C, "fork", ""),
@@ -219,7 +220,7 @@ pub fn all() -> Vec<Question> {
         title: "Spawn rate against number of processes",
         x_label: "processes",
         unit: Unit::Rate,
-        points: &[1000, 5000, 10_000, 25_000],
+        points: &[1000, 5000, 25_000],
         quick_points: &[250, 1000],
         contestants: everyone(),
         setting: |_, _, x| Setting {
@@ -260,7 +261,7 @@ pub fn all() -> Vec<Question> {
         &[1, 2, 4],
         |_, _, x| key("parallel", x),
     );
-    parallel.contestants.truncate(4);
+    parallel.contestants.truncate(5);
     let [wait, latency] = times(&processes);
     let [environment, path] = with_variants();
     vec![

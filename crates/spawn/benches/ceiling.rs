@@ -1,9 +1,11 @@
 //! Question: how close is the launcher to the tightest C loop that spawns and reaps the same processes?
 //!
-//! Both run in turns, many short rounds each, so that a busy machine disturbs both alike. Printed are the medians
-//! and their ratio, for `/bin/true` and for a static program that does nothing. *queued*: all requests are made at
-//! once. *slots*: as many processes as threads live at a time, and the consumer requests the next one when it hears
-//! of an end, as a worker with that many CPUs does. Needs a C compiler.
+//! Both run in turns, many short rounds each, so that a busy machine disturbs both alike. Printed are the median
+//! rates and the median of the ratios of each round, for `/bin/true` and for a static program that does nothing.
+//! *lanes*: as many lanes as threads, everything requested at once. *bare lanes*: the same for processes that get no
+//! more than those of the C loop: no session, no parent-death signal, no streams of their own. *queued*: no lanes,
+//! everything requested at once. *slots*: as many processes as threads live at a time, and the consumer requests the
+//! next one when it hears of an end. Needs a C compiler.
 //!
 //! `cargo bench -p hq-spawn --bench ceiling -- [rounds [processes per round [threads]]]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
@@ -13,7 +15,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Bench, compile, median, run_c};
+use common::{Bench, compile, median, ratio, run_c};
 
 fn main() {
     let numbers: Vec<usize> = std::env::args()
@@ -36,23 +38,24 @@ fn main() {
 
 fn compare(c_loop: &Path, program: &Path, rounds: usize, count: usize, threads: usize) {
     let mut launcher = Bench::new(threads);
-    let mut queued = Vec::new();
-    let mut slots = Vec::new();
     let mut theirs = Vec::new();
+    let mut ours: [(&str, Vec<f64>); 4] =
+        ["lanes", "bare lanes", "queued", "slots"].map(|name| (name, Vec::new()));
     for _ in 0..rounds {
         theirs.push(run_c(c_loop, program, count, threads, &launcher.env));
-        queued.push(launcher.run(program, count, count));
-        slots.push(launcher.run(program, count, threads));
+        for (index, (_, seconds)) in ours.iter_mut().enumerate() {
+            seconds.push(match index {
+                0 | 1 => launcher.run_in_lanes(program, count, threads, index == 1),
+                2 => launcher.run(program, count, count),
+                _ => launcher.run(program, count, threads),
+            });
+        }
     }
-    let theirs = median(theirs);
-    let rate = |seconds: f64| count as f64 / seconds;
+    let rate = |seconds: &[f64]| count as f64 / median(seconds.to_vec());
     println!("{}, {threads} threads", program.display());
-    println!("  C loop           {:7.0}/s", rate(theirs));
-    for (name, seconds) in [("queued", median(queued)), ("slots", median(slots))] {
-        let ratio = theirs / seconds;
-        println!(
-            "  launcher, {name:6} {:7.0}/s  ratio {ratio:.3}",
-            rate(seconds)
-        );
+    println!("  C loop      {:7.0}/s", rate(&theirs));
+    for (name, seconds) in &ours {
+        let ratio = ratio(&theirs, seconds);
+        println!("  {name:10}  {:7.0}/s  ratio {ratio:.3}", rate(seconds));
     }
 }

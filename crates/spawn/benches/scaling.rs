@@ -8,13 +8,14 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
 
 #[path = "support/common.rs"]
+#[expect(dead_code, reason = "this bench asks for lanes only")]
 mod common;
 
 use std::fs::File;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-use common::{Bench, compile, median, run_c};
+use common::{Bench, compile, median, ratio, run_c};
 use hq_spawn::{ArgBlock, Event, SpawnPlan, Token};
 
 /// As many as the acceptance of the design asks for.
@@ -58,21 +59,21 @@ impl Measure {
         let (mut without, mut with) = (Vec::new(), Vec::new());
         let program = Path::new("/bin/true");
         for _ in 0..self.rounds {
-            without.push(self.bench.run(program, self.count, self.count));
+            without.push(self.bench.run_in_lanes(program, self.count, 2, false));
             let burden = make();
-            with.push(self.bench.run(program, self.count, self.count));
+            with.push(self.bench.run_in_lanes(program, self.count, 2, false));
             drop(burden);
         }
-        self.report(name, median(without), median(with));
+        self.report(name, &without, &with);
     }
 
-    fn report(&self, name: &str, without: f64, with: f64) {
-        let rate = |seconds: f64| self.count as f64 / seconds;
+    fn report(&self, name: &str, without: &[f64], with: &[f64]) {
+        let rate = |seconds: &[f64]| self.count as f64 / median(seconds.to_vec());
         println!(
             "{name:24} without {:6.0}/s, with {:6.0}/s, ratio {:.3}",
             rate(without),
             rate(with),
-            without / with
+            ratio(without, with)
         );
     }
 
@@ -94,16 +95,16 @@ impl Measure {
             for (index, env) in [&small, &large].into_iter().enumerate() {
                 seconds[index].push(run_c(&c_loop, program, self.count, 2, env));
                 self.bench.env = env.clone();
-                seconds[2 + index].push(self.bench.run(program, self.count, self.count));
+                seconds[2 + index].push(self.bench.run_in_lanes(program, self.count, 2, false));
             }
         }
         self.bench.env = small;
-        let [c_small, c_large, our_small, our_large] = seconds.map(median);
+        let [c_small, c_large, our_small, our_large] = &seconds;
         self.report("C loop, more variables", c_small, c_large);
         self.report(&format!("{VARIABLES} more variables"), our_small, our_large);
         println!(
             "  beyond the C loop       ratio {:.3}",
-            (our_small / our_large) / (c_small / c_large)
+            ratio(our_small, our_large) / ratio(c_small, c_large)
         );
         std::fs::remove_dir_all(&directory).expect("the directory made above");
     }

@@ -21,11 +21,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use hq_spawn::{
-    ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, Stdio, Strategy, Token,
+    ArgBlock, EnvBlock, Event, Lane, Launcher, LauncherConfig, SpawnPlan, Stdio, Strategy, Token,
 };
 
 /// Stack of a thread that only sleeps.
 const SLEEPER_STACK: usize = 64 * 1024;
+
+/// Requests of each lane that are handed over at a time: enough for the consumer to sleep a few milliseconds.
+const LANE_DEPTH: u64 = 32;
 
 /// The arguments, by their names.
 struct Options {
@@ -182,14 +185,15 @@ fn run(mechanism: &str, work: &Work) {
         "command-pre-exec" => with_command(work, pre_exec),
         "tokio" => with_tokio(work, |_| {}),
         "tokio-pre-exec" => with_tokio(work, pre_exec),
-        "pool" => with_launcher(work, Strategy::Pool),
-        "single" => with_launcher(work, Strategy::Single),
+        "pool" => with_launcher(work, Strategy::Pool, Kind::Bare),
+        "pool-task" => with_launcher(work, Strategy::Pool, Kind::Task),
+        "single" => with_launcher(work, Strategy::Single, Kind::Bare),
         "spawn-blocking" => {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .build()
                 .expect("a runtime");
             let _inside = runtime.enter();
-            with_launcher(work, Strategy::SpawnBlocking);
+            with_launcher(work, Strategy::SpawnBlocking, Kind::Bare);
         }
         _ => panic!("no mechanism is called {mechanism}"),
     }
@@ -268,7 +272,16 @@ fn with_tokio(work: &Work, prepare: fn(&mut Command)) {
         .store(done.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-fn with_launcher(work: &Work, strategy: Strategy) {
+/// What the launcher is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// No more than of the other mechanisms: a process like its parent.
+    Bare,
+    /// What a batch task gets: a session of its own, no input, no output, and no life without its parent.
+    Task,
+}
+
+fn with_launcher(work: &Work, strategy: Strategy, kind: Kind) {
     let (sender, woken) = sync_channel(1);
     let mut config = LauncherConfig::new(Arc::new(move || {
         // A full channel means that the consumer will look anyway.
@@ -290,6 +303,7 @@ fn with_launcher(work: &Work, strategy: Strategy) {
         work,
         plain: ArgBlock::new([&work.options.program]).expect("a valid path"),
         env,
+        kind,
         requested: 0,
     }
     .run(&launcher, &woken);
@@ -299,6 +313,7 @@ struct Requests<'a> {
     work: &'a Work,
     plain: ArgBlock,
     env: EnvBlock,
+    kind: Kind,
     requested: u64,
 }
 
@@ -312,16 +327,27 @@ impl Requests<'_> {
             },
         );
         self.requested += 1;
-        let plan = SpawnPlan::new(argv, self.env.clone())
-            .stdin(Stdio::Inherit)
-            .stdout(Stdio::Inherit)
-            .stderr(Stdio::Inherit);
+        let mut plan = SpawnPlan::new(argv, self.env.clone());
+        if due.0.is_some() {
+            // It has something to say.
+            plan = plan.stdout(Stdio::Inherit);
+        }
+        if self.kind == Kind::Bare {
+            plan = plan
+                .new_session(false)
+                .death_signal(None)
+                .stdin(Stdio::Inherit)
+                .stdout(Stdio::Inherit)
+                .stderr(Stdio::Inherit);
+        }
         (Token(self.requested), plan)
     }
 
     fn run(mut self, launcher: &Launcher, woken: &Receiver<()>) {
-        // As many processes at a time as with the others: on a busy machine more of them get more of it.
-        let window = self.work.options.parallel as u64;
+        // A lane for each process that may live at a time: as many as with the others, because on a busy machine
+        // more of them get more of it.
+        let lanes = self.work.options.parallel as u64;
+        let window = lanes * LANE_DEPTH;
         let (mut ended, mut events) = (0, Vec::new());
         let mut next = self.work.next();
         while next.is_some() || ended < self.requested {
@@ -334,7 +360,12 @@ impl Requests<'_> {
                 batch.push(self.plan(due));
                 next = self.work.next();
             }
-            launcher.spawn_batch(batch);
+            if self.work.options.interval_ns > 0 {
+                launcher.spawn_batch(batch);
+            } else {
+                let in_lane = |(token, plan): (Token, _)| (Lane(token.0 % lanes), token, plan);
+                launcher.spawn_in_lanes(batch.into_iter().map(in_lane));
+            }
             let left = match next {
                 Some(due @ Due(Some(_))) => due.left(),
                 Some(Due(None)) | None => Duration::from_secs(60),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 
-use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, Strategy, Token};
+use hq_spawn::{
+    ArgBlock, EnvBlock, Event, Lane, Launcher, LauncherConfig, SpawnPlan, Stdio, Strategy, Token,
+};
 
 /// A launcher with a blocking consumer.
 pub(crate) struct Bench {
@@ -37,6 +39,51 @@ impl Bench {
         }
     }
 
+    /// Seconds for `count` processes, one after the other in each of so many lanes. `bare` ones are as those of
+    /// the C loop: they stay in this session, inherit the standard streams and outlive this process.
+    pub(crate) fn run_in_lanes(
+        &mut self,
+        program: &Path,
+        count: usize,
+        lanes: usize,
+        bare: bool,
+    ) -> f64 {
+        let argv = ArgBlock::new([program]).expect("a valid path");
+        let begin = Instant::now();
+        self.launcher.spawn_in_lanes((0..count as u64).map(|token| {
+            let mut plan = SpawnPlan::new(argv.clone(), self.env.clone());
+            if bare {
+                plan = plan
+                    .new_session(false)
+                    .death_signal(None)
+                    .stdin(Stdio::Inherit)
+                    .stdout(Stdio::Inherit)
+                    .stderr(Stdio::Inherit);
+            }
+            (Lane(token % lanes as u64), Token(token), plan)
+        }));
+        let (mut ended, mut events) = (0, Vec::new());
+        while ended < count {
+            ended += self.wait_for_ends(&mut events);
+        }
+        begin.elapsed().as_secs_f64()
+    }
+
+    /// Waits for news. Answers how many processes have ended.
+    fn wait_for_ends(&self, events: &mut Vec<Event>) -> usize {
+        self.woken.recv().expect("the launcher holds the sender");
+        self.launcher.drain_events(events);
+        let mut ended = 0;
+        for event in events.drain(..) {
+            match event {
+                Event::Started { .. } => {}
+                Event::Exited { .. } => ended += 1,
+                Event::Failed { error, .. } => panic!("{error}"),
+            }
+        }
+        ended
+    }
+
     /// Seconds for `count` processes, at most `window` requested at a time.
     pub(crate) fn run(&mut self, program: &Path, count: usize, window: usize) -> f64 {
         let argv = ArgBlock::new([program]).expect("a valid path");
@@ -49,18 +96,9 @@ impl Bench {
         let mut ended = 0;
         let mut events = Vec::new();
         while ended < count {
-            self.woken.recv().expect("the launcher holds the sender");
-            self.launcher.drain_events(&mut events);
-            let before = ended;
-            for event in events.drain(..) {
-                match event {
-                    Event::Started { .. } => {}
-                    Event::Exited { .. } => ended += 1,
-                    Event::Failed { error, .. } => panic!("{error}"),
-                }
-            }
-            self.launcher
-                .spawn_batch(plans.by_ref().take(ended - before));
+            let more = self.wait_for_ends(&mut events);
+            ended += more;
+            self.launcher.spawn_batch(plans.by_ref().take(more));
         }
         begin.elapsed().as_secs_f64()
     }
@@ -99,6 +137,12 @@ pub(crate) fn compile(directory: &Path, name: &str, flags: &[&str]) -> PathBuf {
         .expect("a C compiler named cc");
     assert!(status.success(), "cannot compile {}", source.display());
     program
+}
+
+/// Median of the ratios of two contestants round by round, as rates: 1 = `ours` is as fast as `theirs`.
+pub(crate) fn ratio(theirs: &[f64], ours: &[f64]) -> f64 {
+    let pairs = theirs.iter().zip(ours);
+    median(pairs.map(|(theirs, ours)| theirs / ours).collect())
 }
 
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
