@@ -3,6 +3,7 @@
 fn main() {
     let files = [
         "hq/common.proto",
+        "hq/alloc.proto",
         "hq/handshake.proto",
         "hq/worker.proto",
         "hq/client.proto",

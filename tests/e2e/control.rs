@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Env, processes_with, wait_for};
+use crate::harness::{Env, processes_with, signal, wait_for};
 
 #[test]
 fn cancel_ends_tasks_and_their_children() {
@@ -233,4 +233,27 @@ fn server_stops_cleanly() {
             Err(format!("{left:?}"))
         }
     });
+}
+
+#[test]
+fn doctor_says_what_is_blocked() {
+    let mut env = Env::new();
+    env.hq(&["doctor", "net"])
+        .says("FAILED  access file")
+        .exits_with(1);
+    let pid = env.start_server();
+    env.hq(&["doctor", "net"])
+        .says("ok      worker handshake: the server answers")
+        .says("ok      client handshake: the server answers")
+        .ok();
+    signal(pid, "KILL");
+    env.wait_exit("server");
+    env.hq(&["doctor", "net"])
+        .says("nothing listens there")
+        .exits_with(1);
+    let all = env
+        .hq(&["doctor", "net", "--output-mode=json"])
+        .exits_with(1);
+    let all: serde_json::Value = serde_json::from_str(&all.stdout).expect("JSON");
+    assert_eq!(all[0]["ok"], true);
 }

@@ -11,6 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Env {
     dir: tempfile::TempDir,
     children: Vec<(String, Child)>,
+    variables: Vec<(String, String)>,
 }
 
 /// Output of a command that has ended.
@@ -76,7 +77,13 @@ impl Env {
         Self {
             dir: tempfile::tempdir().expect("temporary directory"),
             children: Vec::new(),
+            variables: Vec::new(),
         }
+    }
+
+    /// Sets a variable for all commands that are run from here on.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.variables.push((name.to_owned(), value.to_owned()));
     }
 
     /// With a server and one worker of `cpus` cpus.
@@ -114,6 +121,7 @@ impl Env {
             .args(args)
             .env("HQ_SERVER_DIR", self.server_dir())
             .env_remove("RUST_LOG")
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(self.dir.path())
             .stdin(Stdio::null());
         command

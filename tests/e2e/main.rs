@@ -9,6 +9,8 @@ mod harness;
 mod jobs;
 mod local;
 mod model;
+mod pbs;
 mod reattach;
 mod scale;
+mod slurm;
 mod streaming;

@@ -5,6 +5,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+pub(crate) mod alloc;
 pub(crate) mod global;
 pub(crate) mod job;
 pub(crate) mod journal;
@@ -85,6 +86,18 @@ pub(crate) enum Command {
     /// Read the output that tasks streamed into a directory
     #[command(disable_help_subcommand = true)]
     OutputLog(output_log::OutputLogArgs),
+    /// Let the server ask a batch system for workers
+    #[command(disable_help_subcommand = true)]
+    Alloc {
+        #[command(subcommand)]
+        command: Option<alloc::AllocCommand>,
+    },
+    /// Find out why something does not work
+    #[command(disable_help_subcommand = true)]
+    Doctor {
+        #[command(subcommand)]
+        command: Option<other::DoctorCommand>,
+    },
     /// Print where a topic is documented
     Doc(other::DocArgs),
     /// Print a completion script for a shell
@@ -100,12 +113,16 @@ impl Command {
             Self::Job { command: None } => Some("job"),
             Self::Task { command: None } => Some("task"),
             Self::Journal { command: None } => Some("journal"),
+            Self::Alloc { command: None } => Some("alloc"),
+            Self::Doctor { command: None } => Some("doctor"),
             Self::Server { .. }
             | Self::Worker { .. }
             | Self::Job { .. }
             | Self::Task { .. }
             | Self::Journal { .. }
             | Self::Query(_)
+            | Self::Alloc { .. }
+            | Self::Doctor { .. }
             | Self::Run(_)
             | Self::Submit(_)
             | Self::OutputLog(_)

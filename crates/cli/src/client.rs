@@ -305,6 +305,20 @@ impl Client {
         Ok(ids)
     }
 
+    /// Asks about automatic allocation.
+    pub(crate) async fn alloc(
+        &mut self,
+        request: client::alloc_request::Request,
+    ) -> CliResult<client::alloc_reply::Reply> {
+        let request = client::AllocRequest {
+            request: Some(request),
+        };
+        let Reply::Alloc(answer) = self.ask(Request::Alloc(request)).await? else {
+            return Err(unexpected_reply());
+        };
+        answer.reply.ok_or_else(unexpected_reply)
+    }
+
     /// Why a task runs or not.
     pub(crate) async fn explain(
         &mut self,

@@ -13,6 +13,7 @@ use crate::args::Command;
 use crate::args::global::{GlobalArgs, OutputMode};
 use crate::args::job::JobCommand;
 use crate::args::journal::JournalCommand;
+use crate::args::other::DoctorCommand;
 use crate::args::server::ServerCommand;
 use crate::args::task::TaskCommand;
 use crate::args::worker::WorkerCommand;
@@ -22,8 +23,10 @@ use crate::logging::{self, Role};
 use crate::output::console::{self, Console};
 use crate::output::{self, Output};
 
+mod alloc;
 mod completion;
 mod doc;
+mod doctor;
 mod follow;
 mod job;
 mod journal;
@@ -113,6 +116,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Journal { .. }
         | Command::Query(_)
         | Command::OutputLog(_)
+        | Command::Alloc { .. }
+        | Command::Doctor { .. }
         | Command::Doc(_)
         | Command::GenerateCompletion(_) => Role::Client,
     };
@@ -134,6 +139,12 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
             command: Some(command),
         } => run_journal(command, context),
         Command::Query(args) => as_client(journal::query(args, context)),
+        Command::Doctor {
+            command: Some(DoctorCommand::Net),
+        } => as_client(doctor::net(context)),
+        Command::Alloc {
+            command: Some(command),
+        } => as_client(alloc::run(command, context)),
         Command::Submit(args) => as_client(submit::submit(*args, context)),
         Command::OutputLog(args) => output_log::run(&args, context),
         Command::Doc(args) => doc::run(&args, context),
@@ -144,7 +155,9 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Worker { command: None }
         | Command::Job { command: None }
         | Command::Task { command: None }
-        | Command::Journal { command: None } => Err(CliError::Told(crate::error::exit::USAGE)),
+        | Command::Journal { command: None }
+        | Command::Doctor { command: None }
+        | Command::Alloc { command: None } => Err(CliError::Told(crate::error::exit::USAGE)),
     }
 }
 

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod args;
+mod batch_system;
 mod client;
 mod command;
 mod error;

@@ -120,6 +120,17 @@ pub(crate) trait Output {
         summary: &hq_stream::Summary,
     ) -> io::Result<()>;
 
+    /// `alloc list`.
+    fn alloc_list(
+        &self,
+        out: Out<'_>,
+        queues: &[client::AllocQueue],
+        is_verbose: bool,
+    ) -> io::Result<()>;
+
+    /// `alloc info`.
+    fn alloc_info(&self, out: Out<'_>, allocations: &[client::AllocAllocation]) -> io::Result<()>;
+
     /// End of a command that prints nothing else, or only raw text.
     fn done(&self, out: Out<'_>) -> io::Result<()>;
 }

@@ -157,6 +157,13 @@ impl AutoallocState {
         Ok(())
     }
 
+    /// The server ends and has canceled this allocation: it is over, and nobody's failure.
+    pub fn close(&mut self, now: Now, key: AllocationKey, effects: &mut Vec<Effect>) {
+        if let Some(queue) = self.queues.get_mut(&key.queue) {
+            queue.end(now, key.number, false, effects);
+        }
+    }
+
     /// Stops submitting; `false` if there is no such queue.
     pub fn pause(&mut self, id: QueueId) -> bool {
         self.queue_mut(id).is_some_and(|queue| {
@@ -199,6 +206,14 @@ impl AutoallocState {
                 .allocations()
                 .filter(|allocation| allocation.may_be_alive())
                 .filter_map(|allocation| allocation.job().map(|job| (allocation.key(), job)))
+        })
+    }
+
+    /// Allocations of which it is not known whether there is a job, e.g. to look for it at the end.
+    pub fn unsure(&self) -> impl Iterator<Item = AllocationKey> + '_ {
+        self.queues.values().flat_map(|queue| {
+            let all = queue.allocations();
+            all.filter(|a| a.is_unsure()).map(Allocation::key)
         })
     }
 

@@ -16,6 +16,8 @@ pub enum LostReason {
     IdleTimeout,
     /// Its time limit was reached.
     TimeLimitReached,
+    /// The batch system ended the allocation around it; shown like a lost connection.
+    AllocationEnded,
 }
 
 impl LostReason {
@@ -28,6 +30,7 @@ impl LostReason {
             Self::HeartbeatLost => "it sent no heartbeat",
             Self::IdleTimeout => "it was idle for too long",
             Self::TimeLimitReached => "its time limit was reached",
+            Self::AllocationEnded => "the batch system ended its allocation",
         }
     }
 

@@ -22,7 +22,7 @@ mod worker_events;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use change::{Change, ChangeKind};
+pub use change::{AllocationChange, Change, ChangeKind};
 pub use effect::{
     Assignment, Effect, Notification, Reply, StopResult, SubmitRefusal, WatchUpdate, WatchedJob,
     WorkerCommand,

@@ -25,6 +25,8 @@ pub enum BatchSystem {
     Pbs,
     /// Slurm.
     Slurm,
+    /// One that only its description in a file knows.
+    Other,
 }
 
 /// The batch job in which a worker runs.

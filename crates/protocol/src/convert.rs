@@ -7,6 +7,7 @@
 //! Repeated fields have limits of their own beside the size of a message, because what a few bytes
 //! decode to can be large. See `docs/protocol.md`.
 
+mod alloc;
 mod client;
 mod ids;
 mod reply;
@@ -23,6 +24,10 @@ use std::time::Duration;
 
 use hq_core::template::ByteText;
 
+pub use alloc::{
+    AllocRequest, CommandTemplate, FindFormat, QueueParams, StateMeaning, StatusFormat,
+    SubmitFormat, SystemSpec, Words,
+};
 pub use client::{ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
 pub use ids::ID_RANGES_MAX;
 pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, reattach};

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use hq_core::server_state::Command;
 use hq_protocol::client::{self, reply};
-use hq_protocol::convert::{ClientRequest, JournalAction, Query};
+use hq_protocol::convert::{AllocRequest, ClientRequest, JournalAction, Query};
 use hq_protocol::{Connection, Limits, MessageReader, MessageWriter};
 use hq_store::StoreClient;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -82,6 +82,7 @@ where
                 Answer::Hangup
             };
         }
+        ClientRequest::Alloc(request) => Ok(reply(ask_alloc(request, shared).await)),
         ClientRequest::DebugDump(path) => {
             let dump = shared.core.query(query::dump::dump).await;
             match dump {
@@ -135,6 +136,15 @@ where
     match result {
         Ok(message) => Answer::Reply(message),
         Err(CoreGone) => Answer::Hangup,
+    }
+}
+
+async fn ask_alloc(request: Box<AllocRequest>, shared: &Shared) -> reply::Reply {
+    match &shared.alloc {
+        Some(alloc) => alloc.ask(request).await,
+        None => reply::Reply::Error(client::Error {
+            message: "Error: this server has no automatic allocation".to_owned(),
+        }),
     }
 }
 

@@ -58,6 +58,7 @@ impl EmbeddedServer {
             ServerState::new(uid.as_str()),
             None,
             Arc::new(Notify::new()),
+            None,
         )?;
         let info = client::ServerInfo {
             server_uid: uid.as_str().to_owned(),
@@ -71,6 +72,7 @@ impl EmbeddedServer {
             info: Arc::new(info),
             idle_timeout: config.idle_timeout,
             store: None,
+            alloc: None,
             stop: Arc::new(Notify::new()),
         };
         Ok(Self {

@@ -9,14 +9,16 @@ use std::sync::Arc;
 
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
-    Command, Effect, Input, LinkId, Reattach, Reply, RequestId, ServerState, WorkerCommand,
-    WorkerMessage,
+    Change, ChangeKind, Command, Effect, Input, LinkId, Reattach, Reply, RequestId, ServerState,
+    WorkerCommand, WorkerMessage,
 };
+use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
 use hq_store::{Health, Progress, StoreClient, StoreHandle};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use crate::alloc::{AllocHandle, News, WorkerNews};
 use crate::clock::Clock;
 use crate::gate::{Gate, Wait};
 use crate::query;
@@ -52,6 +54,8 @@ enum Event {
     ),
     WorkerMessage(WorkerId, LinkId, WorkerMessage),
     WorkerGone(WorkerId, LinkId),
+    /// Changes that automatic allocation made to its own state, and who is told when they are stored.
+    Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
 
 /// What queries can see.
@@ -59,7 +63,7 @@ pub(crate) struct View<'a> {
     /// The state, between two batches.
     pub(crate) state: &'a ServerState,
     /// Both clocks.
-    pub(crate) now: hq_core::time::Now,
+    pub(crate) now: Now,
 }
 
 /// A registered worker as its link sees it.
@@ -153,6 +157,17 @@ impl CoreHandle {
         self.send(Event::WorkerMessage(worker, link, message)).await
     }
 
+    /// Has changes of automatic allocation stored, in the order of the calls. The receiver ends when
+    /// they, and all before them, are on disk.
+    pub(crate) async fn persist(
+        &self,
+        changes: Vec<ChangeKind>,
+    ) -> Result<oneshot::Receiver<()>, CoreGone> {
+        let (tx, rx) = oneshot::channel();
+        self.send(Event::Persist(changes, tx)).await?;
+        Ok(rx)
+    }
+
     pub(crate) async fn worker_gone(&self, worker: WorkerId, link: LinkId) -> Result<(), CoreGone> {
         self.send(Event::WorkerGone(worker, link)).await
     }
@@ -167,6 +182,7 @@ pub(crate) fn start(
     state: ServerState,
     store: Option<(StoreHandle, watch::Receiver<Progress>)>,
     failed: Arc<Notify>,
+    news: Option<News>,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
     let (tx, rx) = mpsc::channel(EVENT_QUEUE_LEN);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -182,6 +198,7 @@ pub(crate) fn start(
         watches: BTreeMap::new(),
         links: BTreeMap::new(),
         workers: BTreeMap::new(),
+        news,
     };
     let thread = std::thread::Builder::new()
         .name("core".into())
@@ -218,6 +235,8 @@ struct Core {
     links: BTreeMap<LinkId, oneshot::Sender<WorkerSeat>>,
     /// The current connection of each worker that has one; without a queue it is being closed.
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
+    /// Where automatic allocation hears of tasks and workers.
+    news: Option<News>,
 }
 
 impl Core {
@@ -268,10 +287,17 @@ impl Core {
     fn on_event(&mut self, event: Event, effects: &mut Vec<Effect>) {
         let now = self.clock.now();
         let input = match event {
+            Event::Persist(changes, stored) => {
+                self.persist(now, changes, stored);
+                return;
+            }
             Event::Command(command, reply) => {
                 if let Some(refusal) = self.refusal(&command) {
                     let _ = reply.send(Err(refusal));
                     return;
+                }
+                if let (Command::Submit(_), Some(news)) = (&command, &self.news) {
+                    news.changed();
                 }
                 let id = self.next_request();
                 self.replies.insert(id, reply);
@@ -335,6 +361,18 @@ impl Core {
         self.state.apply(now, input, effects);
     }
 
+    /// Stores changes that automatic allocation made, and tells it when they are on disk.
+    fn persist(&mut self, now: Now, changes: Vec<ChangeKind>, stored: oneshot::Sender<()>) {
+        let at = now.wall;
+        let changes = changes.into_iter().map(|kind| Change { at, kind });
+        self.gate.store(changes.collect());
+        let tell: Tell = Box::new(move || {
+            // The one who waits for it may be gone.
+            let _ = stored.send(());
+        });
+        self.send(Wait::All, Outgoing::Answer(tell));
+    }
+
     /// Whether the worker speaks over this connection, not over a newer one.
     fn is_current(&self, worker: WorkerId, link: LinkId) -> bool {
         self.workers
@@ -360,6 +398,27 @@ impl Core {
             )),
             Health::Broken(reason) => Some(format!("Error: the server is stopping: {reason}")),
         }
+    }
+
+    /// Tells automatic allocation that a worker came or went.
+    fn tell_of_worker(&self, id: WorkerId) {
+        let (Some(news), Some(worker)) = (&self.news, self.state.workers().get(&id)) else {
+            return;
+        };
+        if worker.config.allocation.is_none() {
+            news.changed();
+            return;
+        }
+        let config = worker.config.clone();
+        news.worker(match worker.ended {
+            None => WorkerNews::Connected(id, config),
+            Some((at, reason)) => WorkerNews::Lost {
+                worker: id,
+                config,
+                crashed: reason.is_crash(),
+                lived: at.since(worker.started),
+            },
+        });
     }
 
     fn carry_out(&mut self, effects: &mut Vec<Effect>) {
@@ -469,6 +528,7 @@ impl Core {
                     });
                 }
                 tracing::info!(worker = %id, reattached, "worker registered");
+                self.tell_of_worker(id);
             }
             Outgoing::ToWorker(id, command) => {
                 let Some((_, queue)) = self.workers.get_mut(&id) else {
@@ -483,6 +543,7 @@ impl Core {
             Outgoing::DropWorker(id) => {
                 self.workers.remove(&id);
                 tracing::info!(worker = %id, "worker gone");
+                self.tell_of_worker(id);
             }
         }
     }
@@ -497,6 +558,8 @@ pub(crate) struct Shared {
     pub(crate) idle_timeout: Option<std::time::Duration>,
     /// The store, unless the server keeps its state in memory only.
     pub(crate) store: Option<StoreClient>,
+    /// Automatic allocation; `None` in a server without ports.
+    pub(crate) alloc: Option<AllocHandle>,
     /// Told when a client wants the server to end.
     pub(crate) stop: Arc<Notify>,
 }

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alloc;
 mod client_link;
 mod clock;
 mod embedded;

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
-use crate::{client_link, listener, state_file, worker_link};
+use crate::{alloc, client_link, listener, state_file, worker_link};
 
 /// How long a possibly running server on the same directory may take to answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -149,7 +149,7 @@ impl Server {
         };
         let store = state_file::open(&config, &instance)?;
         let uid = uid(given.as_ref(), store.server_uid()?)?;
-        let (state, store, progress) = state_file::load(store, uid.as_str())?;
+        let opened = state_file::load(store, uid.as_str())?;
         let access = AccessFile::full(
             &config.version,
             uid,
@@ -166,14 +166,22 @@ impl Server {
         dir.publish(&instance)?;
         let info = server_info(&config, &access);
         let failed = Arc::new(Notify::new());
-        let client = store.client();
-        let (core, thread) = event_loop::start(state, Some((store, progress)), Arc::clone(&failed))
-            .map_err(StartError::System)?;
+        let client = opened.store.client();
+        let (news, heard) = alloc::news();
+        let (core, thread) = event_loop::start(
+            opened.state,
+            Some((opened.store, opened.progress)),
+            Arc::clone(&failed),
+            Some(news),
+        )
+        .map_err(StartError::System)?;
+        let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
         let shared = Shared {
             core,
             info: Arc::new(info),
             idle_timeout: config.idle_timeout,
             store: Some(client),
+            alloc: Some(alloc),
             stop: Arc::new(Notify::new()),
         };
         Ok(Self {
@@ -240,6 +248,10 @@ impl Server {
         }
         let withdrawn = dir.withdraw(&instance);
         planes.shutdown().await;
+        // A server that will be started again finds its allocations again.
+        if let Some(alloc) = shared.alloc.as_ref().filter(|_| !is_broken) {
+            alloc.shutdown().await;
+        }
         drop(shared);
         let joined = tokio::task::spawn_blocking(move || core.join()).await;
         if !matches!(joined, Ok(Ok(()))) {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use hq_core::id::QueueId;
 use hq_core::server_state::ServerState;
 use hq_protocol::access::ServerDir;
 use hq_store::{Health, Progress, Store, StoreError, StoreHandle};
@@ -39,11 +40,17 @@ pub(crate) fn open(config: &ServerConfig, instance: &Path) -> Result<Store, Stor
     }
 }
 
+/// What was stored, and the store to go on with.
+pub(crate) struct Opened {
+    pub(crate) state: ServerState,
+    /// Queues of automatic allocation, `None` = removed.
+    pub(crate) queues: Vec<(QueueId, Option<Vec<u8>>)>,
+    pub(crate) store: StoreHandle,
+    pub(crate) progress: watch::Receiver<Progress>,
+}
+
 /// Restores the state and starts the writer.
-pub(crate) fn load(
-    store: Store,
-    uid: &str,
-) -> Result<(ServerState, StoreHandle, watch::Receiver<Progress>), StoreError> {
+pub(crate) fn load(store: Store, uid: &str) -> Result<Opened, StoreError> {
     let now = Clock::new().now();
     let loaded = store.load(uid, now)?;
     if loaded.is_restored {
@@ -66,5 +73,10 @@ pub(crate) fn load(
     let handle = store.start(uid, now.wall, move |progress| {
         tx.send_replace(progress);
     })?;
-    Ok((loaded.state, handle, rx))
+    Ok(Opened {
+        state: loaded.state,
+        queues: loaded.queues,
+        store: handle,
+        progress: rx,
+    })
 }

@@ -69,7 +69,7 @@ pub(crate) fn outcome_of(code: i64, message: Option<String>) -> Outcome {
 pub(crate) const fn reason_name(reason: LostReason) -> &'static str {
     match reason {
         LostReason::Stopped => "Stopped",
-        LostReason::ConnectionLost => "ConnectionLost",
+        LostReason::ConnectionLost | LostReason::AllocationEnded => "ConnectionLost",
         LostReason::HeartbeatLost => "HeartbeatLost",
         LostReason::IdleTimeout => "IdleTimeout",
         LostReason::TimeLimitReached => "TimeLimitReached",
@@ -105,6 +105,7 @@ pub(crate) fn worker_json(config: &WorkerConfig) -> Value {
         let manager = match allocation.manager {
             BatchSystem::Pbs => "Pbs",
             BatchSystem::Slurm => "Slurm",
+            BatchSystem::Other => "Other",
         };
         let inner = json!({
             "manager": manager,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hq_core::autoalloc::AllocationEvent;
 use hq_core::id::{InstanceId, JobId, TaskKey, WorkerId};
-use hq_core::server_state::{Change, ChangeKind};
+use hq_core::server_state::{AllocationChange, Change, ChangeKind};
 use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::time::Timestamp;
 use rusqlite::{Connection, params};
@@ -111,6 +112,7 @@ impl<'a> Group<'a> {
             ChangeKind::WorkerConnected { .. } | ChangeKind::WorkerLost { .. } => {
                 self.apply_worker(change)
             }
+            ChangeKind::Allocation(change) => self.apply_allocation(at, change),
             ChangeKind::JobOpened { .. }
             | ChangeKind::Submitted { .. }
             | ChangeKind::JobClosed(_)
@@ -208,8 +210,66 @@ impl<'a> Group<'a> {
             | ChangeKind::TaskRequeued { .. }
             | ChangeKind::TasksDropped { .. }
             | ChangeKind::WorkerConnected { .. }
-            | ChangeKind::WorkerLost { .. } => Ok(()),
+            | ChangeKind::WorkerLost { .. }
+            | ChangeKind::Allocation(_) => Ok(()),
         }
+    }
+
+    fn apply_allocation(
+        &mut self,
+        at: Timestamp,
+        change: &AllocationChange,
+    ) -> rusqlite::Result<()> {
+        match change {
+            AllocationChange::QueueStored { queue, record } => {
+                self.run(
+                    "INSERT OR REPLACE INTO queue_data VALUES (?, ?)",
+                    params![queue.as_u32(), record],
+                )?;
+                Ok(())
+            }
+            AllocationChange::QueueCreated { queue, params } => {
+                let params: Value = serde_json::from_str(params).unwrap_or_default();
+                let data = json!({"queue-id": queue.as_u32(), "params": params});
+                self.event(at, "autoalloc-queue-created", None, None, &data)
+            }
+            AllocationChange::QueueRemoved(queue) => {
+                let id = queue.as_u32();
+                self.run("INSERT OR REPLACE INTO queue_data VALUES (?, NULL)", [id])?;
+                let data = json!({"queue-id": id});
+                self.event(at, "autoalloc-queue-removed", None, None, &data)
+            }
+            AllocationChange::Event(event) => self.allocation_event(at, event),
+        }
+    }
+
+    fn allocation_event(&mut self, at: Timestamp, event: &AllocationEvent) -> rusqlite::Result<()> {
+        let (key, job, kind) = match event {
+            AllocationEvent::Queued { key, job, workers } => {
+                self.run(
+                    "INSERT OR REPLACE INTO allocation_data \
+                     VALUES (?, ?, ?, 'queued', ?, NULL, NULL)",
+                    params![key.queue.as_u32(), job, workers, at.0],
+                )?;
+                let data = json!({"queue-id": key.queue.as_u32(), "allocation-id": job,
+                                  "worker-count": workers});
+                return self.event(at, "autoalloc-allocation-queued", None, None, &data);
+            }
+            AllocationEvent::Started { key, job } => {
+                let sql = "UPDATE allocation_data SET state = 'running', started_unix_ns = ? \
+                           WHERE queue = ? AND id = ?";
+                self.run(sql, params![at.0, key.queue.as_u32(), job])?;
+                (key, job, "autoalloc-allocation-started")
+            }
+            AllocationEvent::Finished { key, job } => {
+                let sql = "UPDATE allocation_data SET state = 'ended', ended_unix_ns = ? \
+                           WHERE queue = ? AND id = ?";
+                self.run(sql, params![at.0, key.queue.as_u32(), job])?;
+                (key, job, "autoalloc-allocation-finished")
+            }
+        };
+        let data = json!({"queue-id": key.queue.as_u32(), "allocation-id": job});
+        self.event(at, kind, None, None, &data)
     }
 
     fn add_job(

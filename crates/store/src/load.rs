@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::id::{InstanceId, JobId, TaskId, WorkerId};
+use hq_core::id::{InstanceId, JobId, QueueId, TaskId, WorkerId};
 use hq_core::outcome::Usage;
 use hq_core::range::{IdArray, IdRange};
 use hq_core::server_state::{JobRecord, ServerState, StoredTask};
@@ -24,6 +24,8 @@ pub struct Loaded {
     pub is_restored: bool,
     /// Records that made no sense and were left out.
     pub dropped_count: u64,
+    /// Queues of automatic allocation with what was kept of them; `None` if they were removed.
+    pub queues: Vec<(QueueId, Option<Vec<u8>>)>,
 }
 
 pub(crate) fn meta_text(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
@@ -46,6 +48,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
         state: ServerState::new(uid),
         is_restored: meta_text(connection, "server_uid")?.is_some(),
         dropped_count: 0,
+        queues: Vec::new(),
     };
     if !loaded.is_restored {
         return Ok(loaded);
@@ -69,6 +72,9 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     }
     drop(rows);
     loaded.state.finish_restore(now);
+    let mut queues = connection.prepare("SELECT id, record FROM queue_data ORDER BY id")?;
+    let rows = queues.query_map([], |row| Ok((QueueId(row.get(0)?), row.get(1)?)))?;
+    loaded.queues = rows.collect::<Result<_, _>>()?;
     Ok(loaded)
 }
 

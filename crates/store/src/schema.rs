@@ -6,7 +6,10 @@ use rusqlite::Connection;
 pub(crate) const APPLICATION_ID: i32 = 0x6871_7374;
 
 /// Steps in order; step `n` makes version `n + 1`. Released steps never change.
-const STEPS: &[&str] = &[include_str!("schema/0001.sql")];
+const STEPS: &[&str] = &[
+    include_str!("schema/0001.sql"),
+    include_str!("schema/0002.sql"),
+];
 
 /// Present version of the schema.
 pub(crate) fn version() -> i32 {

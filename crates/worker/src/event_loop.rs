@@ -26,6 +26,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::clock;
 use crate::config::{WorkDir, WorkerParams};
+use crate::doubtful::Doubtful;
 use crate::launcher::TaskLauncher;
 use crate::notify::{Notification, NotifySocket};
 use crate::server_link::{Link, Redial, RegisterError, introduce};
@@ -154,6 +155,7 @@ where
             control: Some(control),
             effects: Vec::new(),
             events: Vec::new(),
+            doubtful: Doubtful::default(),
             end: None,
         };
         let reason = loop {
@@ -177,6 +179,8 @@ enum Woken<S> {
     Dialed(Box<Connection<S>>),
     Introduced(Box<Result<Link<S>, RegisterError>>),
     Timer,
+    /// Doubtful ends have waited long enough.
+    Certain,
     Heartbeat,
     Notify(Notification),
     Interrupt(Interrupt),
@@ -280,6 +284,7 @@ struct EventLoop<S> {
     /// Buffers that keep their memory between turns.
     effects: Vec<Effect>,
     events: Vec<LaunchEvent>,
+    doubtful: Doubtful,
     end: Option<ExitReason>,
 }
 
@@ -291,10 +296,14 @@ where
         let deadline = self.state.next_deadline();
         let control = &mut self.control;
         let has_room = self.link.has_room();
+        let until = self.doubtful.until();
         tokio::select! {
             events = self.launcher.news() => Woken::News(events),
             woken = self.link.wait(&mut self.redial) => woken,
             () = sleep_until(deadline) => Woken::Timer,
+            () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
+                Woken::Certain
+            }
             _ = self.heartbeat.tick() => Woken::Heartbeat,
             notification = next_notification(&mut self.notify), if has_room => {
                 Woken::Notify(notification)
@@ -327,9 +336,14 @@ where
                 }
             },
             Woken::Timer => self.apply(Input::Timer),
+            Woken::Certain => self.release_doubtful(),
             Woken::Heartbeat => self.send_heartbeat(),
             Woken::Notify(notification) => self.link.feed(&notification.into()),
-            Woken::Interrupt(interrupt) => self.apply(Input::Interrupt(interrupt)),
+            Woken::Interrupt(interrupt) => {
+                self.apply(Input::Interrupt(interrupt));
+                // Now they are known to be ends with the worker.
+                self.release_doubtful();
+            }
             Woken::ControlClosed => self.control = None,
         }
         self.collect_news();
@@ -340,11 +354,22 @@ where
         self.state.apply(clock::now(), input, &mut self.effects);
     }
 
+    fn release_doubtful(&mut self) {
+        let events = self.doubtful.release();
+        if !events.is_empty() {
+            self.apply(Input::Launcher(events));
+        }
+    }
+
     fn collect_news(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         let state = &self.state;
         self.launcher
             .collect(&mut events, |token| state.is_ending(token));
+        if self.config.allocation.is_some() {
+            let is_ending = |token| state.is_ending(token);
+            self.doubtful.sift(&mut events, is_ending);
+        }
         if events.is_empty() {
             self.events = events;
         } else {

@@ -13,6 +13,7 @@ pub mod hardware;
 
 mod clock;
 mod config;
+mod doubtful;
 mod event_loop;
 mod launcher;
 mod notify;

@@ -1,6 +1,6 @@
-//! `hq doc` and `hq generate-completion`.
+//! `hq doc`, `hq doctor` and `hq generate-completion`.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 /// Options of `doc`.
@@ -40,6 +40,15 @@ pub(crate) enum DocTopic {
     Changelog,
     /// Questions and answers
     Faq,
+}
+
+/// Commands that look for the cause of problems.
+#[derive(Subcommand, Debug)]
+pub(crate) enum DoctorCommand {
+    /// Test from here whether the server can be reached, and say what is blocked
+    ///
+    /// Run it on a compute node if workers cannot connect, or on a login node if clients cannot.
+    Net,
 }
 
 /// Options of `generate-completion`.

@@ -177,6 +177,8 @@ pub(crate) enum ManagerArg {
     Pbs,
     /// Expect Slurm
     Slurm,
+    /// Expect another one, and the id of the job in HQ_ALLOCATION_ID
+    Other,
 }
 
 /// What a worker does when it loses its server.

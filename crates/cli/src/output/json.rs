@@ -15,6 +15,7 @@ use super::{
     TaskListView,
 };
 
+mod alloc;
 mod job;
 mod stream;
 mod task;
@@ -151,6 +152,20 @@ impl Output for JsonOutput {
             },
         });
         write_value(out, &value)
+    }
+
+    fn alloc_list(
+        &self,
+        out: Out<'_>,
+        queues: &[client::AllocQueue],
+        is_verbose: bool,
+    ) -> io::Result<()> {
+        let queues = queues.iter().map(|queue| alloc::queue(queue, is_verbose));
+        write_value(out, &queues.collect())
+    }
+
+    fn alloc_info(&self, out: Out<'_>, allocations: &[client::AllocAllocation]) -> io::Result<()> {
+        write_value(out, &allocations.iter().map(alloc::allocation).collect())
     }
 
     fn done(&self, out: Out<'_>) -> io::Result<()> {

@@ -112,6 +112,23 @@ impl Output for QuietOutput {
         Ok(())
     }
 
+    fn alloc_list(
+        &self,
+        _out: Out<'_>,
+        _queues: &[client::AllocQueue],
+        _is_verbose: bool,
+    ) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn alloc_info(
+        &self,
+        _out: Out<'_>,
+        _allocations: &[client::AllocAllocation],
+    ) -> io::Result<()> {
+        Ok(())
+    }
+
     fn done(&self, _out: Out<'_>) -> io::Result<()> {
         Ok(())
     }

@@ -11,6 +11,7 @@ use super::{
     TaskListView,
 };
 
+mod alloc;
 mod explain;
 mod grid;
 mod job;
@@ -143,6 +144,19 @@ impl Output for TableOutput {
         summary: &hq_stream::Summary,
     ) -> io::Result<()> {
         stream::write_summary(out, self.colors, path, summary)
+    }
+
+    fn alloc_list(
+        &self,
+        out: Out<'_>,
+        queues: &[client::AllocQueue],
+        is_verbose: bool,
+    ) -> io::Result<()> {
+        alloc::write_list(out, self.colors, queues, is_verbose)
+    }
+
+    fn alloc_info(&self, out: Out<'_>, allocations: &[client::AllocAllocation]) -> io::Result<()> {
+        alloc::write_info(out, self.colors, allocations)
     }
 
     fn done(&self, _out: Out<'_>) -> io::Result<()> {

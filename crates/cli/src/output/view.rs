@@ -154,6 +154,22 @@ pub(crate) fn crash_limit(template: &common::TaskTemplate) -> CrashLimitView {
     }
 }
 
+/// Name of the batch system of a queue.
+pub(crate) fn batch_system_name(spec: &client::AllocQueueSpec) -> String {
+    let system = spec.system.clone().unwrap_or_default();
+    match &*system.manager {
+        "slurm" => "Slurm".to_owned(),
+        "pbs" => "PBS".to_owned(),
+        _ => system.name,
+    }
+}
+
+/// Directory of an allocation.
+pub(crate) fn allocation_dir(allocation: &client::AllocAllocation) -> std::path::PathBuf {
+    use std::os::unix::ffi::OsStrExt as _;
+    std::ffi::OsStr::from_bytes(&allocation.work_dir).into()
+}
+
 /// Batch system of an allocation.
 pub(crate) fn manager(allocation: &common::Allocation) -> common::BatchSystem {
     common::BatchSystem::try_from(allocation.manager).unwrap_or(common::BatchSystem::None)

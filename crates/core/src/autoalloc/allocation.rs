@@ -171,6 +171,11 @@ impl Allocation {
         !matches!(self.phase, Phase::Ended { .. })
     }
 
+    /// Whether it is not known if there is a job.
+    pub(super) const fn is_unsure(&self) -> bool {
+        matches!(self.phase, Phase::Unsure { .. })
+    }
+
     /// Whether it takes one of the places for allocations that have not started.
     pub(super) const fn is_waiting(&self) -> bool {
         matches!(

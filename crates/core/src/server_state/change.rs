@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::autoalloc::AllocationEvent;
+use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
 use crate::range::IdArray;
 use crate::task::{Attempt, TaskEnd, TaskState};
@@ -126,6 +127,31 @@ pub enum ChangeKind {
         /// `Canceled` or `Aborted`.
         to: TaskState,
     },
+    /// Something about automatic allocation, which keeps its own state.
+    Allocation(AllocationChange),
+}
+
+/// What happened to queues of automatic allocation and their allocations.
+#[derive(Clone, Debug)]
+pub enum AllocationChange {
+    /// A queue was made.
+    QueueCreated {
+        /// Its id.
+        queue: QueueId,
+        /// Its parameters for the journal, an object in JSON.
+        params: Box<str>,
+    },
+    /// Everything that is to be kept of a queue.
+    QueueStored {
+        /// Its id.
+        queue: QueueId,
+        /// Bytes that only automatic allocation understands.
+        record: Box<[u8]>,
+    },
+    /// A queue was removed; its id is not used again.
+    QueueRemoved(QueueId),
+    /// Something in the life of an allocation.
+    Event(AllocationEvent),
 }
 
 impl ChangeKind {
@@ -143,7 +169,8 @@ impl ChangeKind {
             | Self::JobCanceled { .. }
             | Self::JobsForgotten(_)
             | Self::TaskRequeued { .. }
-            | Self::TasksDropped { .. } => true,
+            | Self::TasksDropped { .. }
+            | Self::Allocation(_) => true,
             Self::JobCompleted(_) | Self::TaskStarted { .. } | Self::TaskEnded { .. } => false,
         }
     }

@@ -74,6 +74,8 @@ pub enum ExitReason {
     TimeLimit,
     /// A signal, or a person.
     Interrupted,
+    /// The batch system ended the allocation.
+    Preempted,
     /// The server is gone.
     ServerLost,
 }

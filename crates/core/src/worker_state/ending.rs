@@ -76,7 +76,7 @@ impl WorkerState {
                 self.outbox.push_retracted(returned);
                 self.mode = Mode::Draining(ExitReason::Interrupted);
             }
-            (Interrupt::Drain, Mode::Draining(_) | Mode::Stopping { .. } | Mode::Exited) => {}
+            (Interrupt::Drain, Mode::Draining(_) | Mode::Stopping { .. }) => {}
             (Interrupt::Terminate, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
                 self.begin_stopping(now, ExitReason::Interrupted, effects);
             }
@@ -86,7 +86,10 @@ impl WorkerState {
                     deadline: now,
                 };
             }
-            (Interrupt::Terminate, Mode::Exited) => {}
+            (Interrupt::Preempt, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
+                self.begin_stopping(now, ExitReason::Preempted, effects);
+            }
+            (Interrupt::Preempt, Mode::Stopping { .. }) | (_, Mode::Exited) => {}
         }
     }
 

@@ -115,6 +115,8 @@ pub enum Interrupt {
     Terminate,
     /// Start nothing new, let running tasks end, then end.
     Drain,
+    /// The batch system ends the allocation: as `Terminate`, and no task is to blame.
+    Preempt,
 }
 
 /// News of one launched instance.

@@ -11,7 +11,7 @@ use hq_core::task::TaskState;
 use hq_core::template::ByteText;
 use hq_core::time::nanos;
 
-use super::{ConvertError, Within, at_most, duration, known, required, text};
+use super::{AllocRequest, ConvertError, Within, at_most, duration, known, required, text};
 use crate::client;
 
 /// Most states in a filter; there are six.
@@ -41,6 +41,8 @@ pub enum ClientRequest {
     Command(Command),
     /// Only looks.
     Query(Query),
+    /// About automatic allocation.
+    Alloc(Box<AllocRequest>),
     /// The server is to end.
     ServerStop,
     /// The server is to write what it knows into this file.
@@ -127,6 +129,9 @@ impl TryFrom<client::Request> for ClientRequest {
         use client::request::Request;
         match required(message.request, "request")? {
             Request::ServerStop(_) => Ok(Self::ServerStop),
+            Request::Alloc(request) => {
+                Ok(Self::Alloc(Box::new(request.try_into().within("alloc")?)))
+            }
             Request::DebugDump(client::DebugDump { path }) => {
                 Ok(Self::DebugDump(super::path("debug_dump.path", &path)?))
             }
@@ -214,6 +219,7 @@ impl TryFrom<client::request::Request> for Query {
                 })
             }
             Request::ServerStop(_)
+            | Request::Alloc(_)
             | Request::DebugDump(_)
             | Request::Journal(_)
             | Request::Query(_)
@@ -414,6 +420,9 @@ impl From<&ClientRequest> for client::Request {
             },
             ClientRequest::Command(command) => command.into(),
             ClientRequest::Query(query) => query.into(),
+            ClientRequest::Alloc(request) => Self {
+                request: Some(Request::Alloc(request.as_ref().into())),
+            },
             ClientRequest::ServerStop => Self {
                 request: Some(Request::ServerStop(client::Empty {})),
             },

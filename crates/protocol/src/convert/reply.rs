@@ -13,7 +13,7 @@ impl From<Option<LostReason>> for client::worker_info::State {
         match reason {
             None => Self::Running,
             Some(LostReason::Stopped) => Self::Stopped,
-            Some(LostReason::ConnectionLost) => Self::ConnectionLost,
+            Some(LostReason::ConnectionLost | LostReason::AllocationEnded) => Self::ConnectionLost,
             Some(LostReason::HeartbeatLost) => Self::HeartbeatLost,
             Some(LostReason::IdleTimeout) => Self::IdleTimeout,
             Some(LostReason::TimeLimitReached) => Self::TimeLimitReached,

@@ -181,6 +181,7 @@ impl From<ExitReason> for worker::goodbye::Reason {
             ExitReason::Stopped => Self::Stopped,
             ExitReason::IdleTimeout => Self::IdleTimeout,
             ExitReason::TimeLimit => Self::TimeLimit,
+            ExitReason::Preempted => Self::AllocationEnded,
             // A worker that lost its server says goodbye to nobody.
             ExitReason::Interrupted | ExitReason::ServerLost => Self::Interrupted,
         }
@@ -195,6 +196,7 @@ impl From<worker::goodbye::Reason> for LostReason {
             Reason::IdleTimeout => Self::IdleTimeout,
             Reason::TimeLimit => Self::TimeLimitReached,
             Reason::Interrupted => Self::ConnectionLost,
+            Reason::AllocationEnded => Self::AllocationEnded,
         }
     }
 }

@@ -103,6 +103,7 @@ impl TryFrom<common::Allocation> for Allocation {
         let manager = match known("manager", message.manager)? {
             common::BatchSystem::Pbs => BatchSystem::Pbs,
             common::BatchSystem::Slurm => BatchSystem::Slurm,
+            common::BatchSystem::Other => BatchSystem::Other,
             common::BatchSystem::None => return Err(ConvertError::missing("manager")),
         };
         Ok(Self {
@@ -118,6 +119,7 @@ impl From<&Allocation> for common::Allocation {
         let manager = match allocation.manager {
             BatchSystem::Pbs => common::BatchSystem::Pbs,
             BatchSystem::Slurm => common::BatchSystem::Slurm,
+            BatchSystem::Other => common::BatchSystem::Other,
         };
         Self {
             manager: manager.into(),

@@ -7,12 +7,15 @@ use std::io::{Read as _, Seek as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hq_core::worker_config::BatchSystem;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, fmt::strtime};
 
 /// Longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait when the worker is told to end: then there is little time.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 /// The worker ends this much before its allocation, to end its tasks and to tell the server.
 const MARGIN_MAX: Duration = Duration::from_secs(10);
 /// Of a short allocation the margin is one part in so many.
@@ -48,8 +51,34 @@ pub(super) fn left_in_pbs(job: &str) -> Option<Duration> {
     left_of_walltime(&answer, job, Timestamp::now(), &TimeZone::system())
 }
 
+/// Whether the batch system is ending the job, as far as can be told within a second. Without an answer,
+/// and in PBS, which does not tell, a worker that is told to end believes that it is.
+pub(super) fn is_ending(manager: BatchSystem, job: &str) -> bool {
+    match manager {
+        BatchSystem::Slurm => {
+            let answer = ask_within(ENDING_TIMEOUT, "scontrol", &["show", "job", job]);
+            answer.is_none_or(|answer| is_ending_in_slurm(&answer))
+        }
+        BatchSystem::Pbs | BatchSystem::Other => true,
+    }
+}
+
+/// Slurm tells the state, and when it decided to preempt a job that still runs.
+fn is_ending_in_slurm(answer: &str) -> bool {
+    let value = |key: &str| {
+        let mut words = answer.split_whitespace();
+        words.find_map(|word| word.strip_prefix(key))
+    };
+    let is_preempted = value("PreemptTime=").is_some_and(|time| time != "None");
+    is_preempted || value("JobState=") != Some("RUNNING")
+}
+
 /// Standard output of a program that ended well and in time.
 fn ask(program: &str, args: &[&str]) -> Option<String> {
+    ask_within(ANSWER_TIMEOUT, program, args)
+}
+
+fn ask_within(timeout: Duration, program: &str, args: &[&str]) -> Option<String> {
     let mut output = tempfile::tempfile().ok()?;
     let mut child = Command::new(program)
         .args(args)
@@ -63,11 +92,11 @@ fn ask(program: &str, args: &[&str]) -> Option<String> {
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if start.elapsed() < ANSWER_TIMEOUT => {
+            Ok(None) if start.elapsed() < timeout => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             Ok(None) | Err(_) => {
-                tracing::warn!("`{program}` does not answer; the time left is not known");
+                tracing::warn!("`{program}` does not answer");
                 // It may be gone just now.
                 let _ = child.kill();
                 let _ = child.wait();
@@ -153,6 +182,22 @@ mod tests {
             Some(Duration::from_secs(60))
         );
         assert_eq!(until_second("soon", now), None);
+    }
+
+    #[test]
+    fn sees_that_slurm_ends_a_job() {
+        for (answer, is_ending) in [
+            (
+                "JobState=RUNNING Reason=None PreemptEligibleTime=x PreemptTime=None",
+                false,
+            ),
+            ("JobState=RUNNING PreemptTime=2026-11-21T08:00:00", true),
+            ("JobState=CANCELLED Reason=None", true),
+            ("JobState=TIMEOUT", true),
+            ("", true),
+        ] {
+            assert_eq!(is_ending_in_slurm(answer), is_ending, "{answer}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `hq worker start` and `hq worker hwdetect`.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hq_core::resource::descriptor::{DescriptorError, ResourceDescriptor, ResourceItem};
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
@@ -29,6 +29,9 @@ const HEARTBEAT: Duration = Duration::from_secs(8);
 /// Default of `--retract-check-interval`.
 const RETRACT_CHECK: Duration = Duration::from_secs(30);
 
+/// Signals within this time are one.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
 /// Signals that may wait until the worker takes them.
 const INTERRUPTS_MAX: usize = 4;
 
@@ -36,7 +39,14 @@ const INTERRUPTS_MAX: usize = 4;
 pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     // Everything the user can get wrong comes before anything is started.
     let resources = resources(&args)?;
-    let allocation = allocation(args.manager)?;
+    let mut allocation = allocation(args.manager)?;
+    if let Some(other) = allocation
+        .as_mut()
+        .filter(|a| a.manager == BatchSystem::Other)
+    {
+        // Nobody else can tell.
+        other.time_limit = args.time_limit;
+    }
     let keeper = split_off_keeper()?;
     tracing::info!("hq {VERSION}");
     // One thread: news of a task's end reach the loop without a second thread passing them on.
@@ -126,7 +136,7 @@ async fn work(
         spawn_threads: None,
     };
     // Before the server knows us: a signal must not find us without a handler.
-    let interrupts = interrupts()?;
+    let interrupts = interrupts(params.config.allocation.clone())?;
     let worker = connector
         .register(params)
         .await
@@ -175,13 +185,15 @@ fn report_end(end: WorkerEnd) -> CliResult<()> {
         WorkerEnd::IdleTimeout => "idle timeout reached",
         WorkerEnd::TimeLimit => "time limit reached",
         WorkerEnd::Interrupted => "received a signal",
+        WorkerEnd::Preempted => "the batch system ends the allocation",
     };
     tracing::info!("Worker stopped: {reason}");
     Ok(())
 }
 
-/// Turns signals into interrupts of the worker.
-fn interrupts() -> CliResult<mpsc::Receiver<Interrupt>> {
+/// Turns signals into interrupts of the worker. Whether it is the batch system that ends the worker is
+/// asked for; until then a task that ends by the same signal is in doubt.
+fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interrupt>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
@@ -189,15 +201,36 @@ fn interrupts() -> CliResult<mpsc::Receiver<Interrupt>> {
     let mut suspend = listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
     let (tx, rx) = mpsc::channel(INTERRUPTS_MAX);
     tokio::spawn(async move {
+        let mut last: Option<Instant> = None;
         loop {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-                _ = suspend.recv() => {}
+            let is_term = tokio::select! {
+                _ = interrupt.recv() => false,
+                _ = terminate.recv() => true,
+                _ = hangup.recv() => false,
+                _ = suspend.recv() => false,
+            };
+            // Whoever signals all processes reaches us twice: directly and through the front process.
+            if last.is_some_and(|last| last.elapsed() < SAME_SIGNAL) {
+                continue;
             }
             tracing::info!("Received a signal, stopping the worker");
-            if tx.send(Interrupt::Terminate).await.is_err() {
+            let asked = allocation.clone().filter(|_| is_term && last.is_none());
+            let is_preempted = match asked {
+                Some(allocation) => {
+                    let asking = tokio::task::spawn_blocking(move || {
+                        lifetime::is_ending(allocation.manager, &allocation.id)
+                    });
+                    asking.await.unwrap_or(true)
+                }
+                None => false,
+            };
+            last = Some(Instant::now());
+            let interrupt = if is_preempted {
+                Interrupt::Preempt
+            } else {
+                Interrupt::Terminate
+            };
+            if tx.send(interrupt).await.is_err() {
                 return;
             }
         }
@@ -334,6 +367,16 @@ fn allocation(manager: ManagerArg) -> CliResult<Option<Allocation>> {
             Some(id) => in_pbs(id),
             None => Err(CliError::new(
                 "--manager pbs: expected to run inside a PBS job, but PBS_ENVIRONMENT is not set",
+            )),
+        },
+        ManagerArg::Other => match variable("HQ_ALLOCATION_ID") {
+            Some(id) => Ok(Some(Allocation {
+                manager: BatchSystem::Other,
+                id: id.into(),
+                time_limit: None,
+            })),
+            None => Err(CliError::new(
+                "--manager other: expected the id of the job in HQ_ALLOCATION_ID, but it is not set",
             )),
         },
         ManagerArg::Slurm => match slurm() {

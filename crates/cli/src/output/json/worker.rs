@@ -27,6 +27,7 @@ fn allocation(allocation: &common::Allocation) -> Value {
     let manager = match view::manager(allocation) {
         common::BatchSystem::Pbs => "PBS",
         common::BatchSystem::Slurm => "Slurm",
+        common::BatchSystem::Other => "Other",
         common::BatchSystem::None => "None",
     };
     json!({ "id": allocation.id, "manager": manager })

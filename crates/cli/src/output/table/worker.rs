@@ -117,13 +117,17 @@ fn manager(config: &common::WorkerConfig) -> (&'static str, String) {
     let name = match view::manager(allocation) {
         common::BatchSystem::Pbs => "PBS",
         common::BatchSystem::Slurm => "SLURM",
+        common::BatchSystem::Other => "OTHER",
         common::BatchSystem::None => return ("None", "N/A".to_owned()),
     };
     (name, allocation.id.clone())
 }
 
 /// One text per resource: name, separator, amount, and a mark for coupled ones.
-fn resource_lines(resources: &common::ResourceDescriptor, separator: &str) -> Vec<String> {
+pub(super) fn resource_lines(
+    resources: &common::ResourceDescriptor,
+    separator: &str,
+) -> Vec<String> {
     let coupled = |index: usize| {
         let is_it = |position: u32| usize::try_from(position).is_ok_and(|p| p == index);
         let mut pairs = resources.coupling.iter();

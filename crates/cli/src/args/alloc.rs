@@ -1,0 +1,302 @@
+//! `hq alloc …`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use hq_core::resource::descriptor::ResourceItem;
+
+use super::worker::DetectResources;
+use crate::parse::ParseError;
+use crate::parse::duration::{DurationError, parse_duration, parse_duration_words};
+use crate::parse::resource::{CpuDefinition, parse_cpus, parse_definition};
+use crate::parse::value::parse_utilization;
+
+/// Commands about automatic allocation.
+#[derive(Subcommand, Debug)]
+pub(crate) enum AllocCommand {
+    /// List allocation queues
+    List(ListArgs),
+    /// Show the allocations of a queue, and why nothing is or what is being asked for
+    Info(InfoArgs),
+    /// Print what an allocation wrote to its standard output or standard error
+    #[command(alias = "cat")]
+    Log(LogArgs),
+    /// Make a queue: the server then asks the batch system for workers when tasks wait for some
+    Add {
+        #[command(subcommand)]
+        system: SystemCommand,
+    },
+    /// Submit an allocation for a test and cancel it at once
+    DryRun {
+        #[command(subcommand)]
+        system: SystemCommand,
+    },
+    /// Stop asking for allocations; those that exist stay
+    Pause(QueueArg),
+    /// Ask for allocations again, with all failures forgiven
+    Resume(QueueArg),
+    /// Cancel the allocations of a queue and drop it
+    Remove(RemoveArgs),
+    /// Print the description of a batch system, to change it for --template
+    Template(TemplateArgs),
+}
+
+/// Which batch system.
+#[derive(Subcommand, Debug)]
+pub(crate) enum SystemCommand {
+    /// OpenPBS, PBS Professional
+    Pbs(Box<QueueArgs>),
+    /// Slurm
+    Slurm(Box<QueueArgs>),
+    /// Any other; needs --template
+    Other(Box<QueueArgs>),
+}
+
+/// Parameters of a queue.
+#[derive(Args, Debug)]
+pub(crate) struct QueueArgs {
+    /// Wall time of each allocation
+    #[arg(short = 't', long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) time_limit: Duration,
+
+    /// Allocations that may wait in the batch system at a time
+    #[arg(short = 'b', long, value_name = "COUNT", default_value_t = 1, value_parser = parse_backlog)]
+    pub(crate) backlog: u32,
+
+    /// Most workers (nodes) of one allocation
+    #[arg(short = 'm', long, value_name = "COUNT", default_value_t = 1, value_parser = parse_workers)]
+    pub(crate) max_workers_per_alloc: u32,
+
+    /// Most workers of this queue that are queued or run at a time [default: any number]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) max_worker_count: Option<u32>,
+
+    /// Prefix for the names of allocations and their directories
+    #[arg(short = 'n', long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+
+    /// Shell command to run before each worker
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) worker_start_cmd: Option<String>,
+
+    /// Shell command to run after each worker
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) worker_stop_cmd: Option<String>,
+
+    /// Words to put in front of `hq worker start`
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) worker_wrap_cmd: Option<String>,
+
+    /// Lifetime of each worker [default: --time-limit]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) worker_time_limit: Option<Duration>,
+
+    /// What workers do when the server goes away
+    #[arg(long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::FinishRunning)]
+    pub(crate) on_server_lost: OnServerLostArg,
+
+    /// Do not submit for a test first
+    #[arg(long)]
+    pub(crate) no_dry_run: bool,
+
+    /// Description of the batch system, instead of the built-in one; see `hq alloc template`
+    ///
+    /// [default: `templates/slurm.toml` or `templates/pbs.toml` in the server directory, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) template: Option<PathBuf>,
+
+    /// Cpus that workers offer, as in `hq worker start`
+    #[arg(long, value_name = "CPUS", value_parser = given_cpus)]
+    pub(crate) cpus: Option<Given<CpuDefinition>>,
+
+    /// Another resource that workers offer, as in `hq worker start`; may be repeated
+    #[arg(long, value_name = "NAME=DEF", value_parser = given_definition)]
+    pub(crate) resource: Vec<Given<ResourceItem>>,
+
+    /// Group of the workers
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+
+    /// Groups of resources that belong together, as in `hq worker start`
+    #[arg(long, value_name = "COUPLING")]
+    pub(crate) coupling: Option<String>,
+
+    /// What workers detect, as in `hq worker start`
+    #[arg(long, value_name = "RESOURCES", value_parser = given_detection)]
+    pub(crate) detect_resources: Option<Given<DetectResources>>,
+
+    /// Offer one cpu per physical core
+    #[arg(long)]
+    pub(crate) no_hyper_threading: bool,
+
+    /// Stop workers that were idle this long [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) idle_timeout: Option<Duration>,
+
+    /// How often workers report the load of their machine
+    #[arg(long, value_name = "DURATION", value_parser = given_words)]
+    pub(crate) overview_interval: Option<Given<Duration>>,
+
+    /// Ask for a worker only if this share of its cpus would be busy, 0.0 to 1.0
+    #[arg(long, value_name = "SHARE", value_parser = parse_utilization)]
+    pub(crate) min_utilization: Option<f32>,
+
+    /// Further arguments of the submit command; put them after `--`
+    #[arg(value_name = "ARGS", trailing_var_arg = true)]
+    pub(crate) additional_args: Vec<String>,
+}
+
+/// A value, and how the user wrote it.
+#[derive(Clone, Debug)]
+pub(crate) struct Given<T> {
+    pub(crate) text: String,
+    pub(crate) value: T,
+}
+
+impl<T> Given<T> {
+    fn new<E>(text: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<Self, E> {
+        Ok(Self {
+            value: parse(text)?,
+            text: text.to_owned(),
+        })
+    }
+}
+
+fn given_cpus(text: &str) -> Result<Given<CpuDefinition>, ParseError> {
+    Given::new(text, parse_cpus)
+}
+
+fn given_definition(text: &str) -> Result<Given<ResourceItem>, ParseError> {
+    Given::new(text, parse_definition)
+}
+
+fn given_detection(text: &str) -> Result<Given<DetectResources>, String> {
+    Given::new(text, str::parse)
+}
+
+fn given_words(text: &str) -> Result<Given<Duration>, DurationError> {
+    Given::new(text, parse_duration_words)
+}
+
+fn parse_backlog(text: &str) -> Result<u32, String> {
+    at_least_one(text, "Backlog has to be at least 1")
+}
+
+fn parse_workers(text: &str) -> Result<u32, String> {
+    at_least_one(text, "An allocation has to have at least 1 worker")
+}
+
+fn at_least_one(text: &str, refusal: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err(refusal.to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// What a worker in an allocation does when it loses its server.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OnServerLostArg {
+    /// Go on, and connect again when the server is back
+    Reconnect,
+    /// End all tasks and the worker
+    Stop,
+    /// Let running tasks end, then end the worker
+    FinishRunning,
+}
+
+/// Options of `alloc list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Also say why nothing is, or what is being asked for
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// Options of `alloc info`.
+#[derive(Args, Debug)]
+pub(crate) struct InfoArgs {
+    /// Id of the queue
+    #[arg(value_name = "QUEUE")]
+    pub(crate) queue: u32,
+
+    /// Show only allocations in this state
+    #[arg(long, value_enum, value_name = "STATE")]
+    pub(crate) filter: Option<AllocationFilter>,
+}
+
+/// Which allocations are shown.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AllocationFilter {
+    /// Wait in the batch system
+    Queued,
+    /// Have nodes
+    Running,
+    /// Ended well
+    Finished,
+    /// Ended otherwise
+    Failed,
+}
+
+/// Arguments of `alloc log`.
+#[derive(Args, Debug)]
+pub(crate) struct LogArgs {
+    /// Id of the allocation in the batch system
+    #[arg(value_name = "ALLOCATION")]
+    pub(crate) allocation: String,
+
+    /// Which stream
+    #[arg(value_enum, value_name = "STREAM")]
+    pub(crate) stream: LogStream,
+}
+
+/// A captured stream.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LogStream {
+    /// Standard output
+    Stdout,
+    /// Standard error
+    Stderr,
+}
+
+/// A queue.
+#[derive(Args, Debug)]
+pub(crate) struct QueueArg {
+    /// Id of the queue
+    #[arg(value_name = "QUEUE")]
+    pub(crate) queue: u32,
+}
+
+/// Options of `alloc remove`.
+#[derive(Args, Debug)]
+pub(crate) struct RemoveArgs {
+    /// Id of the queue
+    #[arg(value_name = "QUEUE")]
+    pub(crate) queue: u32,
+
+    /// Also if allocations run; they are canceled
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Argument of `alloc template`.
+#[derive(Args, Debug)]
+pub(crate) struct TemplateArgs {
+    /// Which description
+    #[arg(value_enum, value_name = "NAME")]
+    pub(crate) name: TemplateName,
+}
+
+/// Descriptions of batch systems that come with the program.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TemplateName {
+    /// Slurm
+    Slurm,
+    /// OpenPBS and PBS Professional, with `-l select`
+    Pbs,
+    /// The same with the older `-l nodes`
+    PbsNodes,
+    /// Grid Engine, as an example of another batch system
+    Sge,
+}

@@ -1,0 +1,357 @@
+//! `hq alloc …`.
+
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem};
+use hq_core::time::nanos;
+use hq_protocol::client::alloc_reply::Reply;
+use hq_protocol::client::alloc_request::Request;
+use hq_protocol::client::{self, AllocQueueSpec, AllocSystem};
+
+use super::Context;
+use crate::args::alloc::{
+    AllocCommand, AllocationFilter, InfoArgs, ListArgs, LogArgs, LogStream, OnServerLostArg,
+    QueueArgs, RemoveArgs, SystemCommand, TemplateArgs, TemplateName,
+};
+use crate::args::global::OutputMode;
+use crate::batch_system;
+use crate::error::{CliError, CliResult};
+use crate::parse::resource::CpuDefinition;
+
+/// Idle timeout of workers in allocations.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+/// A longer one is worth a warning.
+const IDLE_TIMEOUT_LONG: Duration = Duration::from_secs(10 * 60);
+
+pub(super) async fn run(command: AllocCommand, context: &mut Context) -> CliResult<()> {
+    match command {
+        AllocCommand::List(args) => list(&args, context).await,
+        AllocCommand::Info(args) => info(&args, context).await,
+        AllocCommand::Log(args) => log(&args, context).await,
+        AllocCommand::Add { system } => add(system, context).await,
+        AllocCommand::DryRun { system } => dry_run(system, context).await,
+        AllocCommand::Pause(args) => {
+            let queue = args.queue;
+            change(Request::Pause(queue), context).await?;
+            tracing::info!("Allocation queue {queue} successfully paused");
+            context.done()
+        }
+        AllocCommand::Resume(args) => {
+            let queue = args.queue;
+            change(Request::Resume(queue), context).await?;
+            tracing::info!("Allocation queue {queue} successfully resumed");
+            context.done()
+        }
+        AllocCommand::Remove(args) => remove(&args, context).await,
+        AllocCommand::Template(args) => template(&args, context),
+    }
+}
+
+/// A request that is answered with nothing but success.
+async fn change(request: Request, context: &Context) -> CliResult<()> {
+    match context.connect().await?.alloc(request).await? {
+        Reply::Done(_) => Ok(()),
+        Reply::Added(_) | Reply::Queues(_) | Reply::Allocations(_) | Reply::LogDir(_) => {
+            Err(unexpected())
+        }
+    }
+}
+
+fn unexpected() -> CliError {
+    CliError::new("The server sent an answer that does not fit the question")
+}
+
+async fn list(args: &ListArgs, context: &mut Context) -> CliResult<()> {
+    let query = Request::List(client::AllocListQuery {});
+    let Reply::Queues(found) = context.connect().await?.alloc(query).await? else {
+        return Err(unexpected());
+    };
+    let queues = &found.queues;
+    Ok(context
+        .output
+        .alloc_list(&mut context.out, queues, args.verbose)?)
+}
+
+async fn info(args: &InfoArgs, context: &mut Context) -> CliResult<()> {
+    let query = Request::Info(args.queue);
+    let Reply::Allocations(mut found) = context.connect().await?.alloc(query).await? else {
+        return Err(unexpected());
+    };
+    use client::alloc_allocation::State;
+    let wanted = args.filter.map(|filter| match filter {
+        AllocationFilter::Queued => State::Queued,
+        AllocationFilter::Running => State::Running,
+        AllocationFilter::Finished => State::Finished,
+        AllocationFilter::Failed => State::Failed,
+    });
+    found
+        .allocations
+        .retain(|allocation| wanted.is_none_or(|wanted| allocation.state() == wanted));
+    found.allocations.sort_by(|a, b| a.id.cmp(&b.id));
+    let state = if found.is_paused { "PAUSED" } else { "ACTIVE" };
+    tracing::info!("Queue {} is {state}: {}", args.queue, found.reason);
+    Ok(context
+        .output
+        .alloc_info(&mut context.out, &found.allocations)?)
+}
+
+async fn log(args: &LogArgs, context: &mut Context) -> CliResult<()> {
+    let query = Request::Log(args.allocation.clone());
+    let Reply::LogDir(dir) = context.connect().await?.alloc(query).await? else {
+        return Err(unexpected());
+    };
+    let name = match args.stream {
+        LogStream::Stdout => "stdout",
+        LogStream::Stderr => "stderr",
+    };
+    let path = Path::new(std::ffi::OsStr::from_bytes(&dir)).join(name);
+    tracing::info!("Outputting allocation path at {}", path.display());
+    match std::fs::File::open(&path) {
+        Ok(mut file) if context.mode() != OutputMode::Quiet => {
+            std::io::copy(&mut file, &mut context.out)?;
+        }
+        Ok(_) => {}
+        Err(error) => {
+            tracing::warn!("File at `{}` cannot be opened: {error}", path.display());
+        }
+    }
+    Ok(())
+}
+
+async fn add(system: SystemCommand, context: &mut Context) -> CliResult<()> {
+    let (spec, args) = queue_spec(system, context)?;
+    let mut client = context.connect().await?;
+    warn_about(&args);
+    if !args.no_dry_run
+        && let Err(error) = try_out(&mut client, &spec).await
+    {
+        tracing::error!("Dry-run (test allocation submission) has failed");
+        return Err(error);
+    }
+    let Reply::Added(queue) = client.alloc(Request::Add(spec)).await? else {
+        return Err(unexpected());
+    };
+    tracing::info!("Allocation queue {queue} successfully created");
+    context.done()
+}
+
+async fn dry_run(system: SystemCommand, context: &mut Context) -> CliResult<()> {
+    let (spec, args) = queue_spec(system, context)?;
+    let mut client = context.connect().await?;
+    warn_about(&args);
+    match try_out(&mut client, &spec).await {
+        Ok(()) => context.done(),
+        Err(error) => Err(match error.text() {
+            Some(text) => CliError::refused(&text),
+            None => error,
+        }),
+    }
+}
+
+async fn try_out(client: &mut crate::client::Client, spec: &AllocQueueSpec) -> CliResult<()> {
+    let Reply::Done(_) = client.alloc(Request::DryRun(spec.clone())).await? else {
+        return Err(unexpected());
+    };
+    tracing::info!(
+        "A trial allocation was submitted successfully. It was immediately canceled to avoid \
+         wasting resources."
+    );
+    Ok(())
+}
+
+async fn remove(args: &RemoveArgs, context: &mut Context) -> CliResult<()> {
+    let RemoveArgs { queue, force } = *args;
+    change(
+        Request::Remove(client::AllocRemove { queue, force }),
+        context,
+    )
+    .await?;
+    tracing::info!("Allocation queue {queue} successfully removed");
+    context.done()
+}
+
+fn template(args: &TemplateArgs, context: &mut Context) -> CliResult<()> {
+    context
+        .out
+        .write_all(batch_system::text(args.name).as_bytes())?;
+    Ok(())
+}
+
+fn warn_about(args: &QueueArgs) {
+    if args.cpus.is_none() && args.resource.is_empty() {
+        tracing::warn!(
+            "No worker resources were provided for this queue. The first allocation is asked for in \
+             probing mode, to see what its workers offer; --cpus and --resource say it beforehand."
+        );
+    }
+    if args
+        .idle_timeout
+        .is_some_and(|timeout| timeout > IDLE_TIMEOUT_LONG)
+    {
+        tracing::warn!(
+            "You have set an idle timeout longer than 10 minutes. This can result in wasted \
+             allocation duration."
+        );
+    }
+}
+
+fn queue_spec(
+    system: SystemCommand,
+    context: &Context,
+) -> CliResult<(AllocQueueSpec, Box<QueueArgs>)> {
+    let (args, built_in) = match system {
+        SystemCommand::Pbs(args) => (args, Some(TemplateName::Pbs)),
+        SystemCommand::Slurm(args) => (args, Some(TemplateName::Slurm)),
+        SystemCommand::Other(args) => (args, None),
+    };
+    let system = description(&args, built_in, context)?;
+    let spec = spec(&args, system)?;
+    Ok((spec, args))
+}
+
+/// How to talk to the batch system: as the user says, as the server directory says, as we know.
+fn description(
+    args: &QueueArgs,
+    built_in: Option<TemplateName>,
+    context: &Context,
+) -> CliResult<AllocSystem> {
+    if let Some(path) = &args.template {
+        return batch_system::load(path);
+    }
+    let Some(name) = built_in else {
+        return Err(CliError::new(
+            "`hq alloc add other` needs --template FILE; `hq alloc template sge` prints an example",
+        ));
+    };
+    let file = match name {
+        TemplateName::Pbs | TemplateName::PbsNodes => "templates/pbs.toml",
+        TemplateName::Slurm | TemplateName::Sge => "templates/slurm.toml",
+    };
+    let own = context.server_dir().root().join(file);
+    if own.exists() {
+        tracing::info!("Using the description {}", own.display());
+        return batch_system::load(&own);
+    }
+    batch_system::built_in(name)
+}
+
+fn spec(args: &QueueArgs, system: AllocSystem) -> CliResult<AllocQueueSpec> {
+    if args
+        .worker_time_limit
+        .is_some_and(|limit| limit > args.time_limit)
+    {
+        return Err(CliError::new(
+            "Worker time limit cannot be larger than queue time limit",
+        ));
+    }
+    Ok(AllocQueueSpec {
+        system: Some(system),
+        name: args.name.clone(),
+        time_limit_ns: nanos(args.time_limit),
+        backlog: args.backlog,
+        max_workers_per_alloc: args.max_workers_per_alloc,
+        max_worker_count: args.max_worker_count,
+        start_command: args.worker_start_cmd.clone(),
+        stop_command: args.worker_stop_cmd.clone(),
+        wrap_command: args.worker_wrap_cmd.clone(),
+        worker_time_limit_ns: args.worker_time_limit.map(nanos),
+        idle_timeout_ns: nanos(args.idle_timeout.unwrap_or(IDLE_TIMEOUT)),
+        min_utilization: args.min_utilization.unwrap_or_default(),
+        worker_args: worker_args(args),
+        additional_args: args.additional_args.clone(),
+        amounts: amounts(args)?,
+    })
+}
+
+/// Units that the workers will offer, as far as the options say.
+fn amounts(args: &QueueArgs) -> CliResult<Vec<client::AllocAmount>> {
+    let mut items: Vec<ResourceItem> = args.resource.iter().map(|r| r.value.clone()).collect();
+    match args.cpus.as_ref().map(|cpus| &cpus.value) {
+        Some(CpuDefinition::Pool(kind)) => items.push(ResourceItem {
+            name: hq_worker::hardware::CPUS.into(),
+            kind: kind.clone(),
+        }),
+        Some(CpuDefinition::Zero) => {
+            return Err(CliError::new("--cpus 0: a worker needs at least one cpu"));
+        }
+        None => {}
+    }
+    let checked = ResourceDescriptor::new(items, Vec::new());
+    let checked = checked.map_err(|error| CliError::new(error.to_string()))?;
+    let amount = |item: &ResourceItem| client::AllocAmount {
+        resource: item.name.to_string(),
+        units: item.kind.total().0,
+    };
+    Ok(checked.items.iter().map(amount).collect())
+}
+
+/// Words of `hq worker start` as they will stand in the script.
+fn worker_args(args: &QueueArgs) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut add = |option: &str, value: String| {
+        words.push(option.to_owned());
+        words.push(value);
+    };
+    if let Some(cpus) = &args.cpus {
+        add("--cpus", quoted(&cpus.text));
+    }
+    for resource in &args.resource {
+        add("--resource", quoted(&resource.text));
+    }
+    if let Some(coupling) = &args.coupling {
+        add("--coupling", quoted(coupling));
+    }
+    if let Some(group) = &args.group {
+        add("--group", bare(group));
+    }
+    if args.no_hyper_threading {
+        words.push("--no-hyper-threading".to_owned());
+    }
+    let mut add = |option: &str, value: String| {
+        words.push(option.to_owned());
+        words.push(value);
+    };
+    if let Some(detect) = &args.detect_resources {
+        add("--detect-resources", bare(&detect.text));
+    }
+    if let Some(interval) = &args.overview_interval {
+        add("--overview-interval", quoted(&interval.text));
+    }
+    if let Some(share) = args.min_utilization.filter(|share| *share > 0.0) {
+        add("--min-utilization", share.to_string());
+    }
+    let action = match args.on_server_lost {
+        OnServerLostArg::Reconnect => "reconnect",
+        OnServerLostArg::Stop => "stop",
+        OnServerLostArg::FinishRunning => "finish-running",
+    };
+    add("--on-server-lost", quoted(action));
+    words
+}
+
+/// In double quotes; what a shell would expand inside of them is escaped.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        if matches!(c, '"' | '$' | '`' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Without quotes if a shell would leave it alone.
+fn bare(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=@%".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        quoted(text)
+    }
+}

@@ -1,0 +1,637 @@
+//! Automatic allocation: parameters of queues and how to talk to a batch system.
+//!
+//! Texts of users become lines of a script and names of directories, so what would break out of a line
+//! or a directory is refused here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hq_core::id::QueueId;
+use hq_core::time::nanos;
+
+use super::{ConvertError, Within, at_most, duration, each, known, required, text};
+use crate::client::{self, alloc_state_word, alloc_system};
+
+/// Most words of a command, arguments of a queue, or states of a batch system.
+const WORDS_MAX: usize = 4_096;
+/// Longest name of a queue: file names end at 255 bytes.
+const QUEUE_NAME_MAX: usize = 128;
+
+/// A validated request about automatic allocation.
+#[derive(Clone, PartialEq, Debug)]
+pub enum AllocRequest {
+    /// Make a queue.
+    Add(QueueParams),
+    /// Submit for a test and cancel.
+    DryRun(QueueParams),
+    /// All queues.
+    List,
+    /// Allocations of a queue.
+    Info(QueueId),
+    /// Where an allocation's files are, by the batch system's id.
+    Log(Box<str>),
+    /// Drop a queue and cancel its allocations.
+    Remove {
+        /// Which.
+        queue: QueueId,
+        /// Even if allocations run.
+        force: bool,
+    },
+    /// Stop submitting.
+    Pause(QueueId),
+    /// Submit again.
+    Resume(QueueId),
+}
+
+/// Parameters of a queue.
+#[derive(Clone, PartialEq, Debug)]
+pub struct QueueParams {
+    /// The batch system.
+    pub system: SystemSpec,
+    /// Prefix of names and directories.
+    pub name: Option<Box<str>>,
+    /// Wall time of an allocation.
+    pub time_limit: Duration,
+    /// Allocations that may wait, at least 1.
+    pub backlog: u32,
+    /// Most nodes of an allocation, at least 1.
+    pub max_workers_per_alloc: u32,
+    /// Most workers of the queue.
+    pub max_worker_count: Option<u32>,
+    /// Shell command before each worker.
+    pub start_command: Option<Box<str>>,
+    /// Shell command after each worker.
+    pub stop_command: Option<Box<str>>,
+    /// Put in front of `hq worker start`.
+    pub wrap_command: Option<Box<str>>,
+    /// Lifetime of a worker, at most `time_limit`.
+    pub worker_time_limit: Option<Duration>,
+    /// Idle timeout of a worker.
+    pub idle_timeout: Duration,
+    /// Least share of its cpus that must be busy.
+    pub min_utilization: f32,
+    /// Words of `worker start`, quoted for a shell.
+    pub worker_args: Vec<Box<str>>,
+    /// Further words of the submit command.
+    pub additional_args: Vec<Box<str>>,
+    /// Units that workers are told to offer, by name.
+    pub amounts: BTreeMap<Box<str>, u64>,
+}
+
+/// How to talk to a batch system.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SystemSpec {
+    /// Name for people.
+    pub name: Box<str>,
+    /// Value of `worker start --manager`.
+    pub manager: Box<str>,
+    /// The script.
+    pub script: Box<str>,
+    /// Starts a program on each of several nodes.
+    pub each_node: Box<str>,
+    /// The same for a shell command.
+    pub each_node_shell: Box<str>,
+    /// Submits a script.
+    pub submit: CommandTemplate,
+    /// Where the id is in its answer.
+    pub submit_format: SubmitFormat,
+    /// Asks for the states of jobs.
+    pub status: CommandTemplate,
+    /// Asked if that gives no usable answer; may be empty.
+    pub status_fallback: CommandTemplate,
+    /// Shape of the answer.
+    pub status_format: StatusFormat,
+    /// Cancels a job.
+    pub cancel: CommandTemplate,
+    /// Looks for a job by name.
+    pub find: CommandTemplate,
+    /// Shape of the answer.
+    pub find_format: FindFormat,
+    /// Texts of answers that do not know a job.
+    pub missing: Vec<Box<str>>,
+    /// Texts of refused submissions that may have happened.
+    pub unclear: Vec<Box<str>>,
+    /// What the words for states mean.
+    pub states: BTreeMap<Box<str>, StateMeaning>,
+}
+
+/// Words of a command, with placeholders.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CommandTemplate(pub Vec<Words>);
+
+/// Some words of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Words {
+    /// The words.
+    pub words: Vec<Box<str>>,
+    /// Repeated for each job.
+    pub each_job: bool,
+}
+
+impl CommandTemplate {
+    /// Whether there is nothing to run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it takes several jobs at once.
+    #[must_use]
+    pub fn takes_many(&self) -> bool {
+        self.0.iter().any(|words| words.each_job)
+    }
+}
+
+/// Where the id is in the answer to a submission.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SubmitFormat {
+    /// All of the last line that is not blank.
+    LastLine,
+    /// Fourth word of a line that begins with `submitted batch job`.
+    Sbatch,
+}
+
+/// Shape of an answer about states.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StatusFormat {
+    /// Lines of id, state and, perhaps, a text.
+    Lines,
+    /// `Key=Value` words of one job.
+    Scontrol,
+    /// What `qstat -f -F json` prints.
+    PbsJson,
+}
+
+/// Shape of an answer about names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FindFormat {
+    /// Lines of id and, perhaps, working directory.
+    Lines,
+    /// What `qstat -f -F json` prints.
+    PbsJson,
+}
+
+/// What a word for a state means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StateMeaning {
+    /// Waits.
+    Queued,
+    /// Has nodes.
+    Running,
+    /// Ended well.
+    Finished,
+    /// Ended otherwise.
+    Failed,
+    /// The same, and the batch system may start it again by itself.
+    FailedMayReturn,
+}
+
+impl TryFrom<client::AllocRequest> for AllocRequest {
+    type Error = ConvertError;
+
+    fn try_from(message: client::AllocRequest) -> Result<Self, ConvertError> {
+        use client::alloc_request::Request;
+        Ok(match required(message.request, "request")? {
+            Request::Add(spec) => Self::Add(spec.try_into().within("add")?),
+            Request::DryRun(spec) => Self::DryRun(spec.try_into().within("dry_run")?),
+            Request::List(_) => Self::List,
+            Request::Info(queue) => Self::Info(QueueId(queue)),
+            Request::Log(job) => Self::Log(text("log", job)?),
+            Request::Remove(client::AllocRemove { queue, force }) => Self::Remove {
+                queue: QueueId(queue),
+                force,
+            },
+            Request::Pause(queue) => Self::Pause(QueueId(queue)),
+            Request::Resume(queue) => Self::Resume(QueueId(queue)),
+        })
+    }
+}
+
+impl From<&AllocRequest> for client::AllocRequest {
+    fn from(request: &AllocRequest) -> Self {
+        use client::alloc_request::Request;
+        let request = match request {
+            AllocRequest::Add(params) => Request::Add(params.into()),
+            AllocRequest::DryRun(params) => Request::DryRun(params.into()),
+            AllocRequest::List => Request::List(client::AllocListQuery {}),
+            AllocRequest::Info(queue) => Request::Info(queue.as_u32()),
+            AllocRequest::Log(job) => Request::Log(job.to_string()),
+            AllocRequest::Remove { queue, force } => Request::Remove(client::AllocRemove {
+                queue: queue.as_u32(),
+                force: *force,
+            }),
+            AllocRequest::Pause(queue) => Request::Pause(queue.as_u32()),
+            AllocRequest::Resume(queue) => Request::Resume(queue.as_u32()),
+        };
+        Self {
+            request: Some(request),
+        }
+    }
+}
+
+impl TryFrom<client::AllocQueueSpec> for QueueParams {
+    type Error = ConvertError;
+
+    fn try_from(message: client::AllocQueueSpec) -> Result<Self, ConvertError> {
+        let time_limit = duration(message.time_limit_ns);
+        let worker_time_limit = message.worker_time_limit_ns.map(duration);
+        if worker_time_limit.is_some_and(|limit| limit > time_limit) {
+            return Err(ConvertError::invalid(
+                "worker_time_limit_ns",
+                "at most the time limit of the queue",
+                message.worker_time_limit_ns.unwrap_or_default(),
+            ));
+        }
+        for (field, value) in [
+            ("time_limit_ns", message.time_limit_ns / 1_000_000_000),
+            ("backlog", message.backlog.into()),
+            (
+                "max_workers_per_alloc",
+                message.max_workers_per_alloc.into(),
+            ),
+        ] {
+            if value == 0 {
+                return Err(ConvertError::invalid(field, "at least 1", value));
+            }
+        }
+        if !(0.0..=1.0).contains(&message.min_utilization) {
+            let found = message.min_utilization;
+            return Err(ConvertError::invalid(
+                "min_utilization",
+                "0.0 to 1.0",
+                found,
+            ));
+        }
+        at_most("amounts", message.amounts.len(), WORDS_MAX)?;
+        let amounts = message.amounts.into_iter();
+        Ok(Self {
+            system: required(message.system, "system")?
+                .try_into()
+                .within("system")?,
+            name: message.name.map(queue_name).transpose()?,
+            time_limit,
+            backlog: message.backlog,
+            max_workers_per_alloc: message.max_workers_per_alloc,
+            max_worker_count: message.max_worker_count.filter(|count| *count > 0),
+            start_command: optional_line("start_command", message.start_command)?,
+            stop_command: optional_line("stop_command", message.stop_command)?,
+            wrap_command: optional_line("wrap_command", message.wrap_command)?,
+            worker_time_limit,
+            idle_timeout: duration(message.idle_timeout_ns),
+            min_utilization: message.min_utilization,
+            worker_args: lines("worker_args", message.worker_args)?,
+            additional_args: lines("additional_args", message.additional_args)?,
+            amounts: amounts.map(|a| (a.resource.into(), a.units)).collect(),
+        })
+    }
+}
+
+impl From<&QueueParams> for client::AllocQueueSpec {
+    fn from(params: &QueueParams) -> Self {
+        Self {
+            system: Some((&params.system).into()),
+            name: params.name.as_deref().map(str::to_owned),
+            time_limit_ns: nanos(params.time_limit),
+            backlog: params.backlog,
+            max_workers_per_alloc: params.max_workers_per_alloc,
+            max_worker_count: params.max_worker_count,
+            start_command: params.start_command.as_deref().map(str::to_owned),
+            stop_command: params.stop_command.as_deref().map(str::to_owned),
+            wrap_command: params.wrap_command.as_deref().map(str::to_owned),
+            worker_time_limit_ns: params.worker_time_limit.map(nanos),
+            idle_timeout_ns: nanos(params.idle_timeout),
+            min_utilization: params.min_utilization,
+            worker_args: strings(&params.worker_args),
+            additional_args: strings(&params.additional_args),
+            amounts: params
+                .amounts
+                .iter()
+                .map(|(resource, units)| client::AllocAmount {
+                    resource: resource.to_string(),
+                    units: *units,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl TryFrom<client::AllocSystem> for SystemSpec {
+    type Error = ConvertError;
+
+    fn try_from(message: client::AllocSystem) -> Result<Self, ConvertError> {
+        at_most("states", message.states.len(), WORDS_MAX)?;
+        let mut states = BTreeMap::new();
+        for state in message.states {
+            let meaning: alloc_state_word::Meaning = known("states", state.meaning)?;
+            states.insert(state.word.into(), meaning.into());
+        }
+        let submit_format: alloc_system::SubmitFormat =
+            known("submit_format", message.submit_format)?;
+        let status_format: alloc_system::StatusFormat =
+            known("status_format", message.status_format)?;
+        let find_format: alloc_system::FindFormat = known("find_format", message.find_format)?;
+        Ok(Self {
+            name: line("name", message.name)?,
+            manager: line("manager", message.manager)?,
+            script: text("script", message.script)?,
+            each_node: line("each_node", message.each_node)?,
+            each_node_shell: line("each_node_shell", message.each_node_shell)?,
+            submit: command("submit", message.submit)?,
+            submit_format: submit_format.into(),
+            status: command("status", message.status)?,
+            status_fallback: match message.status_fallback {
+                None => CommandTemplate::default(),
+                some => command("status_fallback", some)?,
+            },
+            status_format: status_format.into(),
+            cancel: command("cancel", message.cancel)?,
+            find: command("find", message.find)?,
+            find_format: find_format.into(),
+            missing: lines("missing", message.missing)?,
+            unclear: lines("unclear", message.unclear)?,
+            states,
+        })
+    }
+}
+
+impl From<&SystemSpec> for client::AllocSystem {
+    fn from(system: &SystemSpec) -> Self {
+        Self {
+            name: system.name.to_string(),
+            manager: system.manager.to_string(),
+            script: system.script.to_string(),
+            each_node: system.each_node.to_string(),
+            each_node_shell: system.each_node_shell.to_string(),
+            submit: Some((&system.submit).into()),
+            status: Some((&system.status).into()),
+            status_fallback: (!system.status_fallback.is_empty())
+                .then(|| (&system.status_fallback).into()),
+            cancel: Some((&system.cancel).into()),
+            find: Some((&system.find).into()),
+            submit_format: alloc_system::SubmitFormat::from(system.submit_format).into(),
+            status_format: alloc_system::StatusFormat::from(system.status_format).into(),
+            find_format: alloc_system::FindFormat::from(system.find_format).into(),
+            missing: strings(&system.missing),
+            unclear: strings(&system.unclear),
+            states: system
+                .states
+                .iter()
+                .map(|(word, meaning)| client::AllocStateWord {
+                    word: word.to_string(),
+                    meaning: alloc_state_word::Meaning::from(*meaning).into(),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl TryFrom<client::AllocWords> for Words {
+    type Error = ConvertError;
+
+    fn try_from(message: client::AllocWords) -> Result<Self, ConvertError> {
+        at_most("words", message.words.len(), WORDS_MAX)?;
+        let words = message
+            .words
+            .into_iter()
+            .map(|word| without_nul("words", word));
+        Ok(Self {
+            words: words.collect::<Result<_, _>>()?,
+            each_job: message.each_job,
+        })
+    }
+}
+
+impl From<&CommandTemplate> for client::AllocCommand {
+    fn from(template: &CommandTemplate) -> Self {
+        let words = |words: &Words| client::AllocWords {
+            words: strings(&words.words),
+            each_job: words.each_job,
+        };
+        Self {
+            words: template.0.iter().map(words).collect(),
+        }
+    }
+}
+
+macro_rules! same_enum {
+    ($ours:ty, $wire:ty, $($variant:ident),+) => {
+        impl From<$wire> for $ours {
+            fn from(value: $wire) -> Self {
+                match value {
+                    $(<$wire>::$variant => Self::$variant,)+
+                }
+            }
+        }
+
+        impl From<$ours> for $wire {
+            fn from(value: $ours) -> Self {
+                match value {
+                    $(<$ours>::$variant => Self::$variant,)+
+                }
+            }
+        }
+    };
+}
+
+same_enum!(SubmitFormat, alloc_system::SubmitFormat, LastLine, Sbatch);
+same_enum!(
+    StatusFormat,
+    alloc_system::StatusFormat,
+    Lines,
+    Scontrol,
+    PbsJson
+);
+same_enum!(FindFormat, alloc_system::FindFormat, Lines, PbsJson);
+same_enum!(
+    StateMeaning,
+    alloc_state_word::Meaning,
+    Queued,
+    Running,
+    Finished,
+    Failed,
+    FailedMayReturn
+);
+
+fn command(
+    field: &str,
+    message: Option<client::AllocCommand>,
+) -> Result<CommandTemplate, ConvertError> {
+    let groups = required(message, field)?.words;
+    at_most(field, groups.len(), WORDS_MAX)?;
+    let words: Vec<Words> = each(field, groups)?;
+    if words
+        .first()
+        .is_none_or(|first| first.each_job || first.words.is_empty())
+    {
+        return Err(ConvertError::invalid(
+            field,
+            "the name of a program",
+            "nothing",
+        ));
+    }
+    Ok(CommandTemplate(words))
+}
+
+/// Becomes a part of file names, of a line of a script and of arguments.
+fn queue_name(name: String) -> Result<Box<str>, ConvertError> {
+    let is_harmless = |c: char| !c.is_control() && !c.is_whitespace() && !"/'\"`$\\".contains(c);
+    if name.is_empty() || name.len() > QUEUE_NAME_MAX || !name.chars().all(is_harmless) {
+        return Err(ConvertError::invalid(
+            "name",
+            "1 to 128 bytes without blanks, quotes, `/`, `$` and `\\`",
+            name,
+        ));
+    }
+    Ok(name.into())
+}
+
+fn without_nul(field: &str, value: String) -> Result<Box<str>, ConvertError> {
+    if value.contains('\0') {
+        return Err(ConvertError::invalid(field, "text without NUL", value));
+    }
+    text(field, value)
+}
+
+fn line(field: &str, value: String) -> Result<Box<str>, ConvertError> {
+    if value.contains(['\n', '\r']) {
+        return Err(ConvertError::invalid(field, "a single line", value));
+    }
+    without_nul(field, value)
+}
+
+fn optional_line(field: &str, value: Option<String>) -> Result<Option<Box<str>>, ConvertError> {
+    let trimmed = value.map(|value| value.trim().to_owned());
+    let present = trimmed.filter(|value| !value.is_empty());
+    present.map(|value| line(field, value)).transpose()
+}
+
+fn lines(field: &str, values: Vec<String>) -> Result<Vec<Box<str>>, ConvertError> {
+    at_most(field, values.len(), WORDS_MAX)?;
+    values.into_iter().map(|value| line(field, value)).collect()
+}
+
+fn strings(texts: &[Box<str>]) -> Vec<String> {
+    texts.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message as _;
+
+    fn program(words: &[&str]) -> CommandTemplate {
+        let words = words.iter().map(|word| Words {
+            words: vec![(*word).into()],
+            each_job: word.contains("%{job}"),
+        });
+        CommandTemplate(words.collect())
+    }
+
+    fn params() -> QueueParams {
+        let system = SystemSpec {
+            name: "PBS".into(),
+            manager: "pbs".into(),
+            script: "#!/bin/sh\n%{command}".into(),
+            each_node: "pbsdsh -- %{command}".into(),
+            each_node_shell: "pbsdsh -- sh -c %{quoted-command}".into(),
+            submit: program(&["qsub", "%{script}"]),
+            submit_format: SubmitFormat::LastLine,
+            status: program(&["qstat", "%{job}"]),
+            status_fallback: CommandTemplate::default(),
+            status_format: StatusFormat::PbsJson,
+            cancel: program(&["qdel", "%{job}"]),
+            find: program(&["qstat"]),
+            find_format: FindFormat::PbsJson,
+            missing: vec!["Unknown Job Id".into()],
+            unclear: vec!["timed out".into()],
+            states: [("Q".into(), StateMeaning::Queued)].into(),
+        };
+        QueueParams {
+            system,
+            name: Some("a-b".into()),
+            time_limit: Duration::from_secs(60),
+            backlog: 2,
+            max_workers_per_alloc: 3,
+            max_worker_count: Some(4),
+            start_command: Some("module load x".into()),
+            stop_command: None,
+            wrap_command: Some("numactl".into()),
+            worker_time_limit: Some(Duration::from_secs(60)),
+            idle_timeout: Duration::from_secs(5),
+            min_utilization: 0.5,
+            worker_args: vec!["--cpus".into(), "\"4\"".into()],
+            additional_args: vec!["-q".into(), "x".into()],
+            amounts: [("cpus".into(), 40_000)].into(),
+        }
+    }
+
+    fn received(message: &client::AllocRequest) -> Result<AllocRequest, ConvertError> {
+        let bytes = message.encode_to_vec();
+        client::AllocRequest::decode(&bytes[..])
+            .expect("own message")
+            .try_into()
+    }
+
+    #[test]
+    fn requests_survive() {
+        let queue = QueueId(7);
+        for request in [
+            AllocRequest::Add(params()),
+            AllocRequest::DryRun(params()),
+            AllocRequest::List,
+            AllocRequest::Info(queue),
+            AllocRequest::Log("1.pbs".into()),
+            AllocRequest::Remove { queue, force: true },
+            AllocRequest::Pause(queue),
+            AllocRequest::Resume(queue),
+        ] {
+            let back = received(&(&request).into()).expect("own value");
+            assert_eq!(back, request);
+        }
+    }
+
+    #[test]
+    fn what_would_break_out_of_a_script_is_refused() {
+        type Change = fn(&mut client::AllocQueueSpec);
+        let changes: [(&str, Change); 11] = [
+            ("add.name", |spec| spec.name = Some("../x".into())),
+            ("add.name", |spec| spec.name = Some("a\nb".into())),
+            ("add.name", |spec| spec.name = Some(String::new())),
+            ("add.additional_args", |spec| {
+                spec.additional_args.push("a\nb".into())
+            }),
+            ("add.worker_args", |spec| {
+                spec.worker_args.push("a\0".into())
+            }),
+            ("add.start_command", |spec| {
+                spec.start_command = Some("a\nb".into())
+            }),
+            ("add.backlog", |spec| spec.backlog = 0),
+            ("add.max_workers_per_alloc", |spec| {
+                spec.max_workers_per_alloc = 0
+            }),
+            ("add.time_limit_ns", |spec| {
+                spec.time_limit_ns = 1;
+                spec.worker_time_limit_ns = None;
+            }),
+            ("add.worker_time_limit_ns", |spec| {
+                spec.worker_time_limit_ns = Some(u64::MAX)
+            }),
+            ("add.min_utilization", |spec| {
+                spec.min_utilization = f32::NAN
+            }),
+        ];
+        for (field, change) in changes {
+            let mut spec = client::AllocQueueSpec::from(&params());
+            change(&mut spec);
+            let message = client::AllocRequest {
+                request: Some(client::alloc_request::Request::Add(spec)),
+            };
+            let error = received(&message).expect_err(field);
+            assert_eq!(error.field(), field);
+        }
+        let mut spec = client::AllocQueueSpec::from(&params());
+        spec.system.as_mut().expect("there is one").cancel = None;
+        assert!(QueueParams::try_from(spec).is_err());
+    }
+}

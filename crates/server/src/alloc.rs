@@ -1,0 +1,166 @@
+//! Automatic allocation: carries out what [`hq_core::autoalloc`] decides.
+//!
+//! One task owns the decisions. It hears of workers from the core's thread, asks the core what waits,
+//! and starts the commands of batch systems, each on a task of its own with a time limit. Nothing here
+//! decides how many allocations to ask for.
+
+mod answer;
+mod command;
+mod dirs;
+mod driver;
+mod parse;
+mod record;
+mod script;
+mod work;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::autoalloc::Limits;
+use hq_core::id::{QueueId, WorkerId};
+use hq_core::worker_config::WorkerConfig;
+use hq_protocol::client::{self, reply::Reply};
+use hq_protocol::convert::AllocRequest;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::event_loop::CoreHandle;
+
+/// Requests that may wait.
+const REQUEST_QUEUE_LEN: usize = 64;
+/// Longest time that a server which ends spends on canceling its allocations.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What happened to a worker that runs inside a job of a batch system.
+pub(crate) enum WorkerNews {
+    /// It registered.
+    Connected(WorkerId, Arc<WorkerConfig>),
+    /// It is gone.
+    Lost {
+        worker: WorkerId,
+        config: Arc<WorkerConfig>,
+        crashed: bool,
+        lived: Duration,
+    },
+}
+
+/// Tells automatic allocation what happens; for the core's thread, never blocks.
+pub(crate) struct News {
+    changed: Arc<Notify>,
+    // Unbounded, but for two short items in the life of a worker.
+    workers: mpsc::UnboundedSender<WorkerNews>,
+}
+
+impl News {
+    /// There may be other work, or other workers, than before.
+    pub(crate) fn changed(&self) {
+        self.changed.notify_one();
+    }
+
+    /// A worker in a job came or went.
+    pub(crate) fn worker(&self, news: WorkerNews) {
+        // Nobody listens any more when the server goes down.
+        let _ = self.workers.send(news);
+    }
+}
+
+/// The other end of [`News`].
+pub(crate) struct NewsReceiver {
+    changed: Arc<Notify>,
+    workers: mpsc::UnboundedReceiver<WorkerNews>,
+}
+
+/// A pair of ends.
+pub(crate) fn news() -> (News, NewsReceiver) {
+    let changed = Arc::new(Notify::new());
+    let (tx, rx) = mpsc::unbounded_channel();
+    let news = News {
+        changed: changed.clone(),
+        workers: tx,
+    };
+    (
+        news,
+        NewsReceiver {
+            changed,
+            workers: rx,
+        },
+    )
+}
+
+enum Ask {
+    Request(Box<AllocRequest>, oneshot::Sender<Reply>),
+    Shutdown(oneshot::Sender<()>),
+}
+
+/// Talks to automatic allocation.
+#[derive(Clone)]
+pub(crate) struct AllocHandle {
+    asks: mpsc::Sender<Ask>,
+}
+
+impl AllocHandle {
+    /// Has a request carried out.
+    pub(crate) async fn ask(&self, request: Box<AllocRequest>) -> Reply {
+        let (tx, rx) = oneshot::channel();
+        let sent = self.asks.send(Ask::Request(request, tx)).await;
+        let gone = || refusal("Error: the server is shutting down");
+        if sent.is_err() {
+            return gone();
+        }
+        rx.await.unwrap_or_else(|_| gone())
+    }
+
+    /// Cancels all allocations. Returns when that is done or has taken too long.
+    pub(crate) async fn shutdown(&self) {
+        let (tx, rx) = oneshot::channel();
+        if self.asks.send(Ask::Shutdown(tx)).await.is_ok()
+            && tokio::time::timeout(SHUTDOWN_TIMEOUT, rx).await.is_err()
+        {
+            tracing::warn!("not all allocations could be canceled in time");
+        }
+    }
+}
+
+/// Starts automatic allocation for the server of this instance directory, with the queues that an
+/// earlier run has stored.
+pub(crate) fn start(
+    core: CoreHandle,
+    news: NewsReceiver,
+    instance: &Path,
+    stored: Vec<(QueueId, Option<Vec<u8>>)>,
+) -> AllocHandle {
+    let (tx, rx) = mpsc::channel(REQUEST_QUEUE_LEN);
+    let mut driver = driver::Driver::new(core, instance, limits());
+    driver.restore(stored);
+    tokio::spawn(driver.run(rx, news));
+    AllocHandle { asks: tx }
+}
+
+/// As the environment says.
+fn limits() -> Limits {
+    let default = Limits::default();
+    let millis = |name, default| variable(name).map_or(default, Duration::from_millis);
+    Limits {
+        refresh: millis("HQ_AUTOALLOC_REFRESH_INTERVAL_MS", default.refresh),
+        tick: millis("HQ_AUTOALLOC_SCHEDULE_TICK_INTERVAL_MS", default.tick),
+        schedule_delay: millis("HQ_AUTOALLOC_MAX_SCHEDULE_DELAY_MS", default.schedule_delay),
+        allocation_fails_max: variable("HQ_AUTOALLOC_MAX_ALLOCATION_FAILS")
+            .and_then(|fails| u32::try_from(fails).ok())
+            .unwrap_or(default.allocation_fails_max),
+    }
+}
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    let value = text.trim().parse().ok();
+    if value.is_none() {
+        tracing::warn!("{name} is ignored: expected a number, found `{text}`");
+    }
+    value
+}
+
+fn refusal(message: impl Into<String>) -> Reply {
+    Reply::Error(client::Error {
+        message: message.into(),
+    })
+}

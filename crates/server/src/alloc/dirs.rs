@@ -1,0 +1,129 @@
+//! Directories of allocations: made, kept for a while, removed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use hq_core::id::AllocationKey;
+
+/// Directories of allocations that are over and are kept, all queues together.
+const KEPT_MAX: usize = 20;
+
+/// The script in the directory of an allocation.
+pub(super) const SCRIPT: &str = "hq-submit.sh";
+/// The batch system's id.
+pub(super) const JOB_ID: &str = "jobid";
+
+/// Directories of one server.
+#[derive(Debug)]
+pub(super) struct Dirs {
+    root: PathBuf,
+    known: BTreeMap<AllocationKey, PathBuf>,
+    /// Those that are over, oldest first.
+    over: VecDeque<AllocationKey>,
+}
+
+impl Dirs {
+    /// Below this directory.
+    pub(super) fn new(instance: &Path) -> Self {
+        Self {
+            root: instance.join("autoalloc"),
+            known: BTreeMap::new(),
+            over: VecDeque::new(),
+        }
+    }
+
+    /// Name of the directory of an allocation; it need not exist.
+    pub(super) fn assign(&mut self, key: AllocationKey, queue_name: Option<&str>) -> PathBuf {
+        let queue = match queue_name {
+            Some(name) => format!("{}-{name}", key.queue),
+            None => key.queue.to_string(),
+        };
+        let dir = self.root.join(queue).join(format!("{:03}", key.number));
+        self.known.insert(key, dir.clone());
+        dir
+    }
+
+    /// Remembers the directory of an allocation of an earlier run.
+    pub(super) fn restore(&mut self, key: AllocationKey, dir: PathBuf) {
+        self.known.insert(key, dir);
+    }
+
+    /// Directory of an allocation.
+    pub(super) fn get(&self, key: AllocationKey) -> Option<&Path> {
+        self.known.get(&key).map(PathBuf::as_path)
+    }
+
+    /// An existing directory in which commands about a queue can run.
+    pub(super) fn any(&self, key: AllocationKey) -> PathBuf {
+        let own = self.get(key).filter(|dir| dir.is_dir());
+        own.map_or_else(|| PathBuf::from("/"), Path::to_path_buf)
+    }
+
+    /// The allocation is over. Gives back the directories that are to be removed.
+    pub(super) fn retire(&mut self, key: AllocationKey) -> Vec<PathBuf> {
+        if self.known.contains_key(&key) && !self.over.contains(&key) {
+            self.over.push_back(key);
+        }
+        let surplus = self.over.len().saturating_sub(KEPT_MAX);
+        let oldest = self.over.drain(..surplus);
+        oldest
+            .filter_map(|oldest| self.known.get(&oldest).cloned())
+            .collect()
+    }
+}
+
+/// Makes the directory and puts the script into it.
+pub(super) async fn write_script(dir: &Path, script: &str) -> io::Result<PathBuf> {
+    tokio::fs::create_dir_all(dir).await?;
+    let path = dir.join(SCRIPT);
+    tokio::fs::write(&path, script).await?;
+    Ok(path)
+}
+
+/// Removes directories, as far as that goes.
+pub(super) async fn remove(dirs: Vec<PathBuf>) {
+    for dir in dirs {
+        if let Err(error) = tokio::fs::remove_dir_all(&dir).await {
+            tracing::debug!(%error, dir = %dir.display(), "cannot remove a directory");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hq_core::id::QueueId;
+
+    fn key(number: u32) -> AllocationKey {
+        AllocationKey {
+            queue: QueueId(3),
+            number,
+        }
+    }
+
+    #[test]
+    fn directories_are_named_after_queue_and_number() {
+        let mut dirs = Dirs::new(Path::new("/s/001"));
+        assert_eq!(
+            dirs.assign(key(1), None),
+            Path::new("/s/001/autoalloc/3/001")
+        );
+        let named = dirs.assign(key(1_000), Some("foo"));
+        assert_eq!(named, Path::new("/s/001/autoalloc/3-foo/1000"));
+        assert_eq!(dirs.get(key(1_000)), Some(&*named));
+    }
+
+    #[test]
+    fn twenty_directories_of_the_past_are_kept() {
+        let mut dirs = Dirs::new(Path::new("/s/001"));
+        for number in 1..=20 {
+            dirs.assign(key(number), None);
+            assert_eq!(dirs.retire(key(number)), Vec::<PathBuf>::new());
+        }
+        dirs.assign(key(21), None);
+        let removed = dirs.retire(key(21));
+        assert_eq!(removed, [Path::new("/s/001/autoalloc/3/001")]);
+        assert!(dirs.retire(key(21)).is_empty());
+    }
+}

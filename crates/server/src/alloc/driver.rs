@@ -1,0 +1,463 @@
+//! The task that owns the decisions: inputs in, effects out.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::autoalloc::{
+    AllocationEvent, AutoallocState, Effect, Input, Level, Limits, SubmitOutcome,
+};
+use hq_core::id::{AllocationKey, QueueId};
+use hq_core::resource::descriptor::ResourceDescriptor;
+use hq_core::server_state::{AllocationChange, ChangeKind};
+use hq_core::worker_config::WorkerConfig;
+use hq_protocol::client::{self, alloc_reply, reply::Reply};
+use hq_protocol::convert::{AllocRequest, QueueParams};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::dirs::{self, Dirs};
+use super::work::{self, Errand};
+use super::{Ask, NewsReceiver, WorkerNews, answer, record, refusal};
+use crate::clock::Clock;
+use crate::event_loop::CoreHandle;
+
+/// How long a server that ends waits for submissions that are under way.
+const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the decisions do not need to know of a queue.
+pub(super) struct QueueShell {
+    pub(super) params: Arc<QueueParams>,
+    /// What its last worker offered.
+    pub(super) known: Option<ResourceDescriptor>,
+}
+
+pub(super) struct Driver {
+    pub(super) state: AutoallocState,
+    pub(super) queues: BTreeMap<QueueId, QueueShell>,
+    pub(super) dirs: Dirs,
+    clock: Clock,
+    core: CoreHandle,
+    errand: Arc<Errand>,
+    /// Commands under way.
+    jobs: JoinSet<Vec<Input>>,
+    /// Test submissions under way; they answer for themselves.
+    trials: JoinSet<()>,
+}
+
+impl Driver {
+    pub(super) fn new(core: CoreHandle, instance: &Path, limits: Limits) -> Self {
+        Self {
+            state: AutoallocState::new(limits),
+            queues: BTreeMap::new(),
+            dirs: Dirs::new(instance),
+            clock: Clock::new(),
+            core,
+            errand: Arc::new(Errand::new(instance)),
+            jobs: JoinSet::new(),
+            trials: JoinSet::new(),
+        }
+    }
+
+    /// Goes on with queues of an earlier run; their allocations are asked for at once.
+    pub(super) fn restore(&mut self, stored: Vec<(QueueId, Option<Vec<u8>>)>) {
+        for (id, record) in stored {
+            self.state.restore_last_queue(id.0);
+            let Some(bytes) = record else { continue };
+            let restored = match record::decode(&bytes) {
+                Ok(restored) => restored,
+                Err(error) => {
+                    tracing::error!("Allocation queue {id} cannot be restored: {error}");
+                    continue;
+                }
+            };
+            for (key, dir) in restored.dirs {
+                self.dirs.restore(key, dir);
+            }
+            self.queues.insert(id, restored.shell);
+            self.state.restore_queue(self.clock.now(), restored.record);
+        }
+        for queue in self.state.queues() {
+            for allocation in queue.allocations().filter(|a| !a.may_be_alive()) {
+                // There are no more of them than directories are kept.
+                let _ = self.dirs.retire(allocation.key());
+            }
+        }
+    }
+
+    pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>, mut news: NewsReceiver) {
+        loop {
+            let deadline = self.state.next_deadline().map(|at| self.clock.instant(at));
+            let timer = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                ask = asks.recv() => match ask {
+                    None => return,
+                    Some(Ask::Shutdown(done)) => {
+                        self.shutdown().await;
+                        // The one who asked may have lost patience.
+                        let _ = done.send(());
+                        return;
+                    }
+                    Some(Ask::Request(request, reply)) => self.on_request(*request, reply).await,
+                },
+                Some(heard) = news.workers.recv() => self.on_worker(heard).await,
+                () = news.changed.notified() => self.apply(Input::Changed).await,
+                Some(done) = self.jobs.join_next() => self.on_done(done.unwrap_or_default()).await,
+                Some(_) = self.trials.join_next() => {}
+                () = timer => self.apply(Input::Timer).await,
+            }
+        }
+    }
+
+    async fn apply(&mut self, input: Input) {
+        let mut effects = Vec::new();
+        self.state.apply(self.clock.now(), input, &mut effects);
+        self.carry_out(effects).await;
+    }
+
+    async fn on_done(&mut self, inputs: Vec<Input>) {
+        for input in inputs {
+            let mut submission = None;
+            if let Input::Submitted(key, SubmitOutcome::Refused(_)) | Input::Looked(key, _) = &input
+            {
+                submission = Some(*key);
+            }
+            self.apply(input).await;
+            // A submission that was refused leaves nothing but its directory.
+            let is_gone = |key: &AllocationKey| {
+                let queue = self.state.queue(key.queue);
+                queue.is_none_or(|queue| queue.allocations().all(|a| a.key() != *key))
+            };
+            if let Some(key) = submission.filter(is_gone) {
+                self.retire_dir(key);
+            }
+        }
+    }
+
+    async fn on_worker(&mut self, news: WorkerNews) {
+        match news {
+            WorkerNews::Connected(worker, config) => {
+                let Some(job) = job_of(&config) else { return };
+                let owner = self.state.queues().find(|queue| {
+                    let mut allocations = queue.allocations();
+                    allocations.any(|allocation| allocation.job() == Some(&*job))
+                });
+                let id = owner.map(hq_core::autoalloc::Queue::id);
+                if let Some(shell) = id.and_then(|id| self.queues.get_mut(&id)) {
+                    shell.known = Some(config.resources.clone());
+                }
+                let units = |item: &hq_core::resource::descriptor::ResourceItem| {
+                    (item.name.clone(), item.kind.total().0)
+                };
+                self.apply(Input::WorkerConnected {
+                    job: job.clone(),
+                    worker,
+                    resources: config.resources.items.iter().map(units).collect(),
+                })
+                .await;
+            }
+            WorkerNews::Lost {
+                worker,
+                config,
+                crashed,
+                lived,
+            } => {
+                let Some(job) = job_of(&config) else { return };
+                self.apply(Input::WorkerLost {
+                    job,
+                    worker,
+                    crashed,
+                    lived,
+                })
+                .await;
+            }
+        }
+    }
+
+    async fn on_request(&mut self, request: AllocRequest, reply: oneshot::Sender<Reply>) {
+        let now = self.clock.now();
+        let answer = match request {
+            AllocRequest::Add(params) => self.add(params).await,
+            AllocRequest::DryRun(params) => {
+                let errand = self.errand.clone();
+                self.trials.spawn(async move {
+                    let outcome = errand.try_out(&params).await;
+                    let answer = outcome.map_or_else(refusal, |()| done());
+                    let _ = reply.send(answer);
+                });
+                return;
+            }
+            AllocRequest::List => answer::queues(self, now),
+            AllocRequest::Info(queue) => answer::allocations(self, now, queue),
+            AllocRequest::Log(job) => answer::log_dir(self, &job),
+            AllocRequest::Remove { queue, force } => {
+                let mut effects = Vec::new();
+                let removed = self.state.remove_queue(now, queue, force, &mut effects);
+                self.carry_out(effects).await;
+                match removed {
+                    Ok(()) => {
+                        self.persist(vec![AllocationChange::QueueRemoved(queue)])
+                            .await;
+                        done()
+                    }
+                    Err(error) => refusal(format!("Error: {error}")),
+                }
+            }
+            AllocRequest::Pause(queue) if self.state.pause(queue) => {
+                self.carry_out(vec![Effect::Changed(queue)]).await;
+                done()
+            }
+            AllocRequest::Resume(queue) if self.state.resume(now, queue) => {
+                self.carry_out(vec![Effect::Changed(queue)]).await;
+                done()
+            }
+            AllocRequest::Pause(queue) => refusal(format!(
+                "Error: Queue {queue} that should have been paused was not found"
+            )),
+            AllocRequest::Resume(queue) => refusal(format!(
+                "Error: Queue {queue} that should have been resumed was not found"
+            )),
+        };
+        let Some(stored) = self.persist(Vec::new()).await else {
+            return;
+        };
+        self.trials.spawn(async move {
+            // What a client is told is on disk. If the core is gone, nobody waits any more.
+            if stored.await.is_ok() {
+                // A client that is gone has changed what it wanted to change.
+                let _ = reply.send(answer);
+            }
+        });
+    }
+
+    /// Has changes stored; `None` = the server goes down.
+    async fn persist(&self, changes: Vec<AllocationChange>) -> Option<oneshot::Receiver<()>> {
+        let changes = changes.into_iter().map(ChangeKind::Allocation).collect();
+        self.core.persist(changes).await.ok()
+    }
+
+    /// What is to be kept of a queue.
+    fn stored(&self, id: QueueId) -> Option<AllocationChange> {
+        let record = self.state.queue(id)?.record();
+        let bytes = record::encode(&record, self.queues.get(&id)?, &self.dirs);
+        Some(AllocationChange::QueueStored {
+            queue: id,
+            record: bytes.into(),
+        })
+    }
+
+    async fn add(&mut self, params: QueueParams) -> Reply {
+        let id = self
+            .state
+            .add_queue(self.clock.now(), record::spec(&params));
+        let created = AllocationChange::QueueCreated {
+            queue: id,
+            params: record::params_json(&params).into(),
+        };
+        let shell = QueueShell {
+            params: Arc::new(params),
+            known: None,
+        };
+        self.queues.insert(id, shell);
+        self.persist(vec![created]).await;
+        self.carry_out(vec![Effect::Changed(id)]).await;
+        reply(alloc_reply::Reply::Added(id.as_u32()))
+    }
+
+    async fn carry_out(&mut self, effects: Vec<Effect>) {
+        // A submission must find its directory in what is stored.
+        for effect in &effects {
+            if let Effect::Submit { key, .. } = effect
+                && let Some(shell) = self.queues.get(&key.queue)
+            {
+                self.dirs.assign(*key, shell.params.name.as_deref());
+            }
+        }
+        self.persist_all(&effects).await;
+        for effect in effects {
+            match effect {
+                Effect::AskDemand(queries) => {
+                    let core = self.core.clone();
+                    self.jobs.spawn(async move {
+                        let ask =
+                            core.query(move |view| view.state.demand(view.now.mono, &queries));
+                        // If the core is gone, so is everything.
+                        ask.await
+                            .map_or_else(|_| Vec::new(), |found| vec![Input::Demand(found)])
+                    });
+                }
+                Effect::Submit { key, workers } => self.submit(key, workers).await,
+                Effect::Look(key) => {
+                    let Some(params) = self.params(key.queue) else {
+                        continue;
+                    };
+                    let dir = self.dirs.any(key);
+                    self.jobs.spawn(async move {
+                        vec![Input::Looked(key, work::look(&params, key, &dir).await)]
+                    });
+                }
+                Effect::Poll { queue, jobs } => {
+                    let Some(params) = self.params(queue) else {
+                        continue;
+                    };
+                    let dir = jobs.first().map(|(key, _)| self.dirs.any(*key));
+                    let dir = dir.unwrap_or_default();
+                    self.jobs
+                        .spawn(async move { work::poll(&params, jobs, &dir).await });
+                }
+                Effect::Cancel { key, job } => {
+                    let Some(params) = self.params(key.queue) else {
+                        continue;
+                    };
+                    let dir = self.dirs.any(key);
+                    self.jobs.spawn(async move {
+                        let result = work::cancel(&params, &job, &dir).await;
+                        vec![Input::Canceled(key, result)]
+                    });
+                }
+                Effect::Event(event) => self.on_event(&event),
+                // Stored above.
+                Effect::Changed(_) => {}
+                Effect::Tell(Level::Info, text) => tracing::info!("{text}"),
+                Effect::Tell(Level::Warn, text) => tracing::warn!("{text}"),
+                Effect::Tell(Level::Error, text) => tracing::error!("{text}"),
+            }
+        }
+    }
+
+    /// Submits once everything about it is stored.
+    async fn submit(&mut self, key: AllocationKey, workers: u32) {
+        let (Some(params), Some(dir)) = (self.params(key.queue), self.dirs.get(key)) else {
+            return;
+        };
+        let dir = dir.to_path_buf();
+        let Some(stored) = self.persist(Vec::new()).await else {
+            return;
+        };
+        let errand = self.errand.clone();
+        self.jobs.spawn(async move {
+            if stored.await.is_err() {
+                return Vec::new();
+            }
+            let outcome = errand.submit(&params, key, workers, &dir).await;
+            vec![Input::Submitted(key, outcome)]
+        });
+    }
+
+    /// Stores what these effects say of queues and allocations.
+    async fn persist_all(&self, effects: &[Effect]) {
+        let mut changes = Vec::new();
+        let mut changed = std::collections::BTreeSet::new();
+        for effect in effects {
+            match effect {
+                Effect::Event(event) => changes.push(AllocationChange::Event(event.clone())),
+                Effect::Changed(queue) => {
+                    changed.insert(*queue);
+                }
+                Effect::AskDemand(_)
+                | Effect::Submit { .. }
+                | Effect::Look(_)
+                | Effect::Poll { .. }
+                | Effect::Cancel { .. }
+                | Effect::Tell(..) => {}
+            }
+        }
+        changes.extend(changed.into_iter().filter_map(|id| self.stored(id)));
+        if !changes.is_empty() {
+            self.persist(changes).await;
+        }
+    }
+
+    fn on_event(&mut self, event: &AllocationEvent) {
+        tracing::debug!(?event, "allocation");
+        if let AllocationEvent::Finished { key, .. } = event {
+            self.retire_dir(*key);
+        }
+    }
+
+    fn retire_dir(&mut self, key: AllocationKey) {
+        let surplus = self.dirs.retire(key);
+        if !surplus.is_empty() {
+            self.trials.spawn(dirs::remove(surplus));
+        }
+    }
+
+    fn params(&self, queue: QueueId) -> Option<Arc<QueueParams>> {
+        self.queues.get(&queue).map(|shell| shell.params.clone())
+    }
+
+    /// Cancels whatever may be alive.
+    async fn shutdown(mut self) {
+        let waiting = async {
+            while self.state.is_submitting() {
+                match self.jobs.join_next().await {
+                    Some(done) => self.on_done(done.unwrap_or_default()).await,
+                    None => break,
+                }
+            }
+        };
+        if tokio::time::timeout(LAST_SUBMIT_TIMEOUT, waiting)
+            .await
+            .is_err()
+        {
+            tracing::warn!("a submission did not end; its allocation may be left behind");
+        }
+        let unsure: Vec<AllocationKey> = self.state.unsure().collect();
+        for key in unsure {
+            if let Some(params) = self.params(key.queue) {
+                let found = work::look(&params, key, &self.dirs.any(key)).await;
+                self.apply(Input::Looked(key, found)).await;
+            }
+        }
+        let mut cancels = JoinSet::new();
+        for (key, job) in self.state.alive() {
+            let Some(params) = self.params(key.queue) else {
+                continue;
+            };
+            let (job, dir) = (job.to_owned(), self.dirs.any(key));
+            cancels.spawn(async move {
+                match work::cancel(&params, &job, &dir).await {
+                    Ok(()) => {
+                        tracing::info!("Allocation {job} was removed");
+                        Some(key)
+                    }
+                    Err(text) => {
+                        tracing::error!("Could not cancel allocation {job}: {text}");
+                        None
+                    }
+                }
+            });
+        }
+        while let Some(canceled) = cancels.join_next().await {
+            let Ok(Some(key)) = canceled else { continue };
+            let mut effects = Vec::new();
+            self.state.close(self.clock.now(), key, &mut effects);
+            self.persist_all(&effects).await;
+        }
+        if let Some(stored) = self.persist(Vec::new()).await {
+            // Fails only if there is nobody left who could store it.
+            let _ = stored.await;
+        }
+    }
+}
+
+fn job_of(config: &WorkerConfig) -> Option<Box<str>> {
+    config
+        .allocation
+        .as_ref()
+        .map(|allocation| allocation.id.clone())
+}
+
+fn done() -> Reply {
+    reply(alloc_reply::Reply::Done(client::AllocDone {}))
+}
+
+pub(super) fn reply(reply: alloc_reply::Reply) -> Reply {
+    Reply::Alloc(client::AllocReply { reply: Some(reply) })
+}

@@ -1,0 +1,217 @@
+//! What batch systems answer, turned into what automatic allocation understands. Pure.
+//!
+//! Nothing here trusts an answer: what is not clearly an answer is an error, and what is not clearly a
+//! refusal may have happened.
+
+mod pbs;
+mod slurm;
+
+use hq_core::autoalloc::{LookOutcome, Report, SubmitOutcome};
+use hq_protocol::convert::{FindFormat, StateMeaning, StatusFormat, SubmitFormat, SystemSpec};
+
+use super::command::{CommandError, Ran};
+
+/// Longest part of an answer that is repeated to people.
+const SHOWN_LEN_MAX: usize = 2_000;
+/// Longest id of a job that is believed.
+const JOB_LEN_MAX: usize = 256;
+
+/// The result of running a command.
+pub(super) type Answer = Result<Ran, CommandError>;
+
+/// What became of a submission.
+pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
+    let ran = match answer {
+        Ok(ran) => ran,
+        Err(error @ CommandError::Start { .. }) => {
+            return SubmitOutcome::Refused(shown(&error.to_string()));
+        }
+        Err(error) => return SubmitOutcome::Unclear(shown(&error.to_string())),
+    };
+    let failure = shown(&ran.failure());
+    match ran.code {
+        None => return SubmitOutcome::Unclear(failure),
+        Some(0) => {}
+        Some(_) => {
+            return if says_one_of(ran, &system.unclear) {
+                SubmitOutcome::Unclear(failure)
+            } else {
+                SubmitOutcome::Refused(failure)
+            };
+        }
+    }
+    let id = match system.submit_format {
+        SubmitFormat::Sbatch => slurm::submitted_id(&ran.stdout),
+        SubmitFormat::LastLine => {
+            let mut lines = ran.stdout.lines().rev().map(str::trim);
+            lines.find(|line| !line.is_empty())
+        }
+    };
+    match id.filter(|id| is_job_id(id)) {
+        Some(id) => SubmitOutcome::Accepted(id.into()),
+        None => {
+            let text = format!(
+                "Missing job id in {} output\n{}",
+                ran.program,
+                ran.stdout.trim()
+            );
+            SubmitOutcome::Unclear(shown(&text))
+        }
+    }
+}
+
+/// Whether one of the texts stands on standard error.
+fn says_one_of(ran: &Ran, texts: &[Box<str>]) -> bool {
+    texts.iter().any(|text| ran.stderr.contains(&**text))
+}
+
+/// Whether it can be an id: one word of modest length.
+fn is_job_id(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= JOB_LEN_MAX
+        && !text.starts_with('-')
+        && !text.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
+/// What an answer about jobs says of each of them; `None` = the answer is of no use.
+pub(super) fn reports(system: &SystemSpec, answer: &Answer, jobs: &[&str]) -> Option<Vec<Report>> {
+    let ran = answer.as_ref().ok()?;
+    ran.code?;
+    let knows_not_all = says_one_of(ran, &system.missing);
+    match system.status_format {
+        StatusFormat::Scontrol => {
+            if knows_not_all && !ran.is_ok() {
+                return Some(vec![Report::Missing; jobs.len()]);
+            }
+            ran.is_ok()
+                .then(|| slurm::report(system, &ran.stdout, jobs))
+        }
+        StatusFormat::PbsJson => {
+            // It prints those that it knows, and says by its exit code that there are others.
+            if !ran.is_ok() && !knows_not_all {
+                return None;
+            }
+            pbs::reports(system, &ran.stdout, jobs)
+        }
+        StatusFormat::Lines => {
+            if !ran.is_ok() && !knows_not_all {
+                return None;
+            }
+            Some(
+                jobs.iter()
+                    .map(|job| of_lines(system, &ran.stdout, job))
+                    .collect(),
+            )
+        }
+    }
+}
+
+fn of_lines(system: &SystemSpec, text: &str, job: &str) -> Report {
+    let line = text
+        .lines()
+        .find(|line| line.split_whitespace().next() == Some(job));
+    let Some(line) = line else {
+        return Report::Missing;
+    };
+    let mut words = line.split_whitespace().skip(1);
+    let state = words.next().unwrap_or_default();
+    let rest: Vec<&str> = words.collect();
+    meaning(system, state, &rest.join(" "))
+}
+
+/// What a word for a state means here; `hint` is what the batch system adds.
+fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
+    let failed = |may_return| {
+        let text = if hint.is_empty() {
+            state.to_owned()
+        } else {
+            format!("{state}: {hint}")
+        };
+        Report::Failed {
+            text: shown(&text),
+            may_return,
+        }
+    };
+    match system.states.get(state) {
+        Some(StateMeaning::Queued) => Report::Queued(shown(hint)),
+        Some(StateMeaning::Running) => Report::Running,
+        Some(StateMeaning::Finished) => Report::Finished,
+        Some(StateMeaning::Failed) => failed(false),
+        Some(StateMeaning::FailedMayReturn) => failed(true),
+        None => {
+            let text = format!("Unknown {} job status {state}", system.name);
+            Report::Error(shown(&text))
+        }
+    }
+}
+
+/// What became of a look for a job of this name, submitted in this directory.
+pub(super) fn looked(system: &SystemSpec, answer: &Answer, name: &str, dir: &str) -> LookOutcome {
+    let ran = match answer {
+        Ok(ran) if ran.is_ok() => ran,
+        Ok(ran) => return LookOutcome::Error(shown(&ran.failure())),
+        Err(error) => return LookOutcome::Error(shown(&error.to_string())),
+    };
+    let found = match system.find_format {
+        FindFormat::Lines => find_line(&ran.stdout, dir),
+        FindFormat::PbsJson => match pbs::find(&ran.stdout, name, dir) {
+            Ok(found) => found,
+            Err(pbs::NotJson) => {
+                let text = format!("{} printed no valid JSON", ran.program);
+                return LookOutcome::Error(text.into());
+            }
+        },
+    };
+    match found.filter(|id| is_job_id(id)) {
+        Some(job) => LookOutcome::Found(job.into()),
+        None => LookOutcome::Absent,
+    }
+}
+
+/// Id of the first line whose directory is ours, or which tells none.
+fn find_line(text: &str, dir: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let line = line.trim();
+        let (id, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let rest = rest.trim();
+        (!id.is_empty() && (rest.is_empty() || rest == dir)).then(|| id.to_owned())
+    })
+}
+
+/// Whether a job that was to be canceled is canceled, or does not exist.
+pub(super) fn canceled(system: &SystemSpec, answer: &Answer) -> Result<(), Box<str>> {
+    match answer {
+        Ok(ran) if ran.is_ok() => Ok(()),
+        Ok(ran) if says_one_of(ran, &system.missing) => Ok(()),
+        Ok(ran) => Err(shown(&ran.failure())),
+        Err(error) => Err(shown(&error.to_string())),
+    }
+}
+
+/// Why an answer is of no use.
+pub(super) fn complaint(answer: &Answer) -> Box<str> {
+    match answer {
+        Ok(ran) if ran.is_ok() => shown(&format!(
+            "{} gave no usable answer\n{}",
+            ran.program,
+            ran.stdout.trim()
+        )),
+        Ok(ran) => shown(&ran.failure()),
+        Err(error) => shown(&error.to_string()),
+    }
+}
+
+/// A text of bounded length.
+fn shown(text: &str) -> Box<str> {
+    let text = text.trim();
+    if text.len() <= SHOWN_LEN_MAX {
+        return text.into();
+    }
+    let end = (0..=SHOWN_LEN_MAX)
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    format!("{}…", &text[..end.unwrap_or(0)]).into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! The script that an allocation runs, and the command in it that starts a worker.
+//!
+//! Pure: texts in, text out. The shape of both is interface, see `docs/batch-systems.md`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use hq_core::time::nanos;
+use hq_protocol::convert::QueueParams;
+
+use super::command::replace;
+
+/// What all scripts of a server share.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    /// This executable.
+    pub(super) hq: String,
+    /// The server's own log filter.
+    pub(super) rust_log: Option<String>,
+}
+
+/// One script.
+#[derive(Clone, Debug)]
+pub(super) struct Job<'a> {
+    pub(super) params: &'a QueueParams,
+    pub(super) program: &'a Program,
+    /// Name of the job.
+    pub(super) name: &'a str,
+    /// Directory of the allocation.
+    pub(super) dir: &'a Path,
+    /// Server directory for its workers.
+    pub(super) server_dir: &'a Path,
+    /// Number of workers.
+    pub(super) workers: u32,
+    /// It is submitted only to be canceled.
+    pub(super) is_test: bool,
+}
+
+impl Job<'_> {
+    /// The whole script.
+    pub(super) fn script(&self) -> String {
+        let system = &self.params.system;
+        let nodes = self.workers.to_string();
+        let dir = self.dir.to_string_lossy();
+        let walltime = walltime(self.params.time_limit);
+        let seconds = self.params.time_limit.as_secs().to_string();
+        let args = self.params.additional_args.join(" ");
+        let command = self.command();
+        let mut script = String::new();
+        for line in system.script.split_inclusive('\n') {
+            // Lines that have nothing to say are left out.
+            let is_void = (line.contains("%{args}") && args.is_empty())
+                || (line.contains("%{if-test}") && !self.is_test);
+            if is_void {
+                continue;
+            }
+            let find = |name| {
+                Some(match name {
+                    "nodes" => &*nodes,
+                    "name" => self.name,
+                    "dir" => &*dir,
+                    "walltime" => &*walltime,
+                    "seconds" => &*seconds,
+                    "args" => &*args,
+                    "command" => &*command,
+                    "if-test" => "",
+                    _ => return None,
+                })
+            };
+            script.push_str(&replace(line, find));
+        }
+        script
+    }
+
+    /// What starts all workers of the allocation.
+    fn command(&self) -> String {
+        let command = self.worker_command();
+        if self.workers <= 1 {
+            return command;
+        }
+        let system = &self.params.system;
+        let nodes = self.workers.to_string();
+        let quoted = single_quoted(&command);
+        let launcher = if self.needs_shell() {
+            &system.each_node_shell
+        } else {
+            &system.each_node
+        };
+        let find = |name| {
+            Some(match name {
+                "nodes" => &*nodes,
+                "command" => &*command,
+                "quoted-command" => &*quoted,
+                _ => return None,
+            })
+        };
+        replace(launcher, find)
+    }
+
+    /// Whether the command is more than a program and its arguments.
+    fn needs_shell(&self) -> bool {
+        let params = self.params;
+        let has_syntax =
+            |text: &str| text.contains(|c: char| "|&;<>()`$\\*?[]#~=%!{}\n".contains(c));
+        self.program.rust_log.is_some()
+            || params.start_command.is_some()
+            || params.stop_command.is_some()
+            || params.wrap_command.as_deref().is_some_and(has_syntax)
+    }
+
+    /// What starts one worker.
+    fn worker_command(&self) -> String {
+        let params = self.params;
+        let mut text = String::new();
+        if let Some(start) = &params.start_command {
+            let _ = write!(text, "{start} && ");
+        }
+        if let Some(filter) = &self.program.rust_log {
+            let _ = write!(text, "RUST_LOG={} ", word(filter));
+        }
+        if let Some(wrap) = &params.wrap_command {
+            let _ = write!(text, "{wrap} ");
+        }
+        let _ = write!(
+            text,
+            "{} worker start --idle-timeout {} --manager {} --server-dir {}",
+            word(&self.program.hq),
+            double_quoted(&words(params.idle_timeout)),
+            double_quoted(&params.system.manager),
+            double_quoted(&self.server_dir.to_string_lossy()),
+        );
+        for arg in worker_args(params) {
+            let _ = write!(text, " {arg}");
+        }
+        if let Some(stop) = &params.stop_command {
+            let _ = write!(text, "; {stop}");
+        }
+        text
+    }
+}
+
+/// Arguments of the workers as users see them, quoted for a shell.
+pub(super) fn worker_args(params: &QueueParams) -> Vec<String> {
+    let mut args: Vec<String> = params.worker_args.iter().map(ToString::to_string).collect();
+    args.push("--time-limit".to_owned());
+    let limit = params.worker_time_limit.unwrap_or(params.time_limit);
+    args.push(double_quoted(&words(limit)));
+    args
+}
+
+/// `HH:MM:SS`, the hours as they are.
+fn walltime(limit: Duration) -> String {
+    let seconds = limit.as_secs();
+    format!(
+        "{:02}:{:02}:{:02}",
+        seconds / 3_600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+/// `1h 30m`.
+pub(super) fn words(duration: Duration) -> String {
+    const UNITS: [(u64, &str); 7] = [
+        (86_400_000_000_000, "day"),
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "m"),
+        (1_000_000_000, "s"),
+        (1_000_000, "ms"),
+        (1_000, "us"),
+        (1, "ns"),
+    ];
+    let mut left = nanos(duration);
+    let mut text = String::new();
+    for (size, unit) in UNITS {
+        let count = left / size;
+        left %= size;
+        if count == 0 {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        let plural = if unit == "day" && count > 1 { "s" } else { "" };
+        let _ = write!(text, "{count}{unit}{plural}");
+    }
+    if text.is_empty() {
+        text.push_str("0s");
+    }
+    text
+}
+
+/// In double quotes; what a shell would expand inside of them is escaped.
+fn double_quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        if matches!(c, '"' | '$' | '`' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Bare if a shell would leave it alone.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=@%".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        single_quoted(text)
+    }
+}
+
+fn single_quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests;

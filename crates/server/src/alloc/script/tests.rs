@@ -1,0 +1,182 @@
+//! Scripts to the letter: users' tools read them.
+
+use super::*;
+use hq_protocol::convert::{
+    CommandTemplate, FindFormat, StatusFormat, SubmitFormat, SystemSpec, Words,
+};
+
+const SLURM: &str = include_str!("../../../../cli/src/batch_system/slurm.toml");
+const PBS: &str = include_str!("../../../../cli/src/batch_system/pbs.toml");
+
+/// The part of a description between two texts.
+fn part(description: &str, from: &str, to: &str) -> Box<str> {
+    let (_, after) = description.split_once(from).expect("part begins");
+    after.split_once(to).expect("part ends").0.into()
+}
+
+fn system(description: &str, manager: &str) -> SystemSpec {
+    let program = CommandTemplate(vec![Words {
+        words: vec!["true".into()],
+        each_job: false,
+    }]);
+    SystemSpec {
+        name: "test".into(),
+        manager: manager.into(),
+        script: part(description, "text = '''\n", "'''"),
+        each_node: part(description, "each-node = \"", "\"\n"),
+        each_node_shell: part(description, "each-node-shell = \"", "\"\n"),
+        submit: program.clone(),
+        submit_format: SubmitFormat::LastLine,
+        status: program.clone(),
+        status_fallback: CommandTemplate::default(),
+        status_format: StatusFormat::Lines,
+        cancel: program.clone(),
+        find: program,
+        find_format: FindFormat::Lines,
+        missing: Vec::new(),
+        unclear: Vec::new(),
+        states: std::collections::BTreeMap::new(),
+    }
+}
+
+fn params(system: SystemSpec) -> QueueParams {
+    QueueParams {
+        system,
+        name: None,
+        time_limit: Duration::from_secs(5_400),
+        backlog: 1,
+        max_workers_per_alloc: 4,
+        max_worker_count: None,
+        start_command: None,
+        stop_command: None,
+        wrap_command: None,
+        worker_time_limit: None,
+        idle_timeout: Duration::from_secs(300),
+        min_utilization: 0.0,
+        worker_args: vec!["--on-server-lost".into(), "\"finish-running\"".into()],
+        additional_args: Vec::new(),
+        amounts: std::collections::BTreeMap::new(),
+    }
+}
+
+fn script(params: &QueueParams, workers: u32, is_test: bool) -> String {
+    let program = Program {
+        hq: "/opt/hq".to_owned(),
+        rust_log: None,
+    };
+    let job = Job {
+        params,
+        program: &program,
+        name: "hq-1-1",
+        dir: Path::new("/s/001/autoalloc/1/001"),
+        server_dir: Path::new("/s/001"),
+        workers,
+        is_test,
+    };
+    job.script()
+}
+
+/// The last line of a script for so many workers.
+fn command(params: &QueueParams, workers: u32) -> String {
+    let script = script(params, workers, false);
+    script.lines().last().expect("a command").to_owned()
+}
+
+const WORKER: &str = "/opt/hq worker start --idle-timeout \"5m\" --manager \"slurm\" \
+    --server-dir \"/s/001\" --on-server-lost \"finish-running\" --time-limit \"1h 30m\"";
+
+#[test]
+fn slurm_is_asked_in_its_dialect() {
+    let mut params = params(system(SLURM, "slurm"));
+    let head = "#!/bin/bash\n\
+        #SBATCH --nodes=1\n\
+        #SBATCH --job-name=hq-1-1\n\
+        #SBATCH --output=/s/001/autoalloc/1/001/stdout\n\
+        #SBATCH --error=/s/001/autoalloc/1/001/stderr\n\
+        #SBATCH --time=01:30:00\n";
+    assert_eq!(script(&params, 1, false), format!("{head}\n{WORKER}"));
+    params.additional_args = vec!["--partition=p".into(), "-A".into(), "a".into()];
+    let asked = script(&params, 1, true);
+    assert_eq!(
+        asked,
+        format!("{head}#SBATCH --partition=p -A a\n\n{WORKER}")
+    );
+    let several = format!("srun --overlap --ntasks=3 --nodes=3 {WORKER}");
+    assert_eq!(command(&params, 3), several);
+}
+
+#[test]
+fn pbs_is_asked_in_its_dialect_and_tests_are_held() {
+    let mut params = params(system(PBS, "pbs"));
+    params.additional_args = vec!["-q".into(), "qexp".into()];
+    let worker = WORKER.replace("slurm", "pbs");
+    let expected = |hold: &str, nodes: u32, command: &str| {
+        format!(
+            "#!/bin/bash\n\
+             #PBS -l select={nodes}\n\
+             #PBS -N hq-1-1\n\
+             #PBS -o /s/001/autoalloc/1/001/stdout\n\
+             #PBS -e /s/001/autoalloc/1/001/stderr\n\
+             #PBS -l walltime=01:30:00\n\
+             #PBS -q qexp\n\
+             {hold}\n\
+             {command}"
+        )
+    };
+    assert_eq!(script(&params, 1, false), expected("", 1, &worker));
+    assert_eq!(script(&params, 1, true), expected("#PBS -h\n", 1, &worker));
+    let several = format!("pbsdsh -- bash -l -c '{worker}'");
+    assert_eq!(script(&params, 2, false), expected("", 2, &several));
+}
+
+#[test]
+fn more_than_a_program_is_run_by_a_shell_on_each_node() {
+    let mut params = params(system(SLURM, "slurm"));
+    params.start_command = Some("module load 'x y'".into());
+    params.stop_command = Some("date".into());
+    params.wrap_command = Some("numactl -i all".into());
+    let one = format!("module load 'x y' && numactl -i all {WORKER}; date");
+    assert_eq!(command(&params, 1), one);
+    let quoted = one.replace('\'', "'\\''");
+    let several = format!("srun --overlap --ntasks=2 --nodes=2 bash -c '{quoted}'");
+    assert_eq!(command(&params, 2), several);
+    let words = shlex::split(&command(&params, 2)).expect("valid shell words");
+    assert_eq!(words.last(), Some(&one));
+}
+
+#[test]
+fn values_cannot_break_out_of_their_quotes() {
+    let params = params(system(SLURM, "slurm"));
+    let program = Program {
+        hq: "/a b/hq".to_owned(),
+        rust_log: Some("hq=debug,x=1;$(id)".to_owned()),
+    };
+    let job = Job {
+        params: &params,
+        program: &program,
+        name: "n",
+        dir: Path::new("/d"),
+        server_dir: Path::new("/s \"$HOME`"),
+        workers: 1,
+        is_test: false,
+    };
+    let text = job.worker_command();
+    let words = shlex::split(&text).expect("valid shell words");
+    assert_eq!(words[0], "RUST_LOG=hq=debug,x=1;$(id)");
+    assert_eq!(words[1], "/a b/hq");
+    assert!(words.contains(&"/s \"$HOME`".to_owned()), "{text}");
+}
+
+#[test]
+fn times_are_written_for_each_reader() {
+    assert_eq!(walltime(Duration::from_secs(100 * 3_600 + 61)), "100:01:01");
+    for (secs, text) in [
+        (5, "5s"),
+        (90_061, "1day 1h 1m 1s"),
+        (172_800, "2days"),
+        (0, "0s"),
+    ] {
+        assert_eq!(words(Duration::from_secs(secs)), text);
+    }
+    assert_eq!(words(Duration::from_millis(1_500)), "1s 500ms");
+}

@@ -1,0 +1,235 @@
+//! What takes time: the commands of batch systems and the files around them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hq_core::autoalloc::{Input, LookOutcome, Report, SubmitOutcome};
+use hq_core::id::{AllocationKey, QueueId};
+use hq_protocol::convert::{CommandTemplate, QueueParams};
+
+use super::command::{self, CommandError, TIMEOUT};
+use super::dirs;
+use super::parse::{self, Answer};
+use super::script::{Job, Program};
+
+/// Longest wait for an answer to a question, or a cancellation.
+const ASK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Linux marks the path of an executable that was replaced.
+const DELETED: &str = " (deleted)";
+
+/// What submissions of one server share.
+#[derive(Debug)]
+pub(super) struct Errand {
+    program: Program,
+    server_dir: PathBuf,
+}
+
+impl Errand {
+    pub(super) fn new(instance: &Path) -> Self {
+        let hq = std::env::current_exe()
+            .and_then(|path| std::fs::canonicalize(&path).or(Ok(path)))
+            .map_or_else(
+                |_| "hq".to_owned(),
+                |path| path.to_string_lossy().into_owned(),
+            );
+        let hq = hq.strip_suffix(DELETED).unwrap_or(&hq).to_owned();
+        let rust_log = std::env::var("RUST_LOG").ok();
+        Self {
+            program: Program {
+                hq,
+                rust_log: rust_log.filter(|filter| !filter.is_empty()),
+            },
+            server_dir: instance.to_owned(),
+        }
+    }
+
+    /// Writes the script of an allocation and submits it.
+    pub(super) async fn submit(
+        &self,
+        params: &QueueParams,
+        key: AllocationKey,
+        workers: u32,
+        dir: &Path,
+    ) -> SubmitOutcome {
+        let name = job_name(params, key);
+        let job = Job {
+            params,
+            program: &self.program,
+            name: &name,
+            dir,
+            server_dir: &self.server_dir,
+            workers,
+            is_test: false,
+        };
+        let outcome = submit_script(params, &job).await;
+        if let SubmitOutcome::Accepted(id) = &outcome
+            && let Err(error) = tokio::fs::write(dir.join(dirs::JOB_ID), id.as_bytes()).await
+        {
+            tracing::debug!(%error, "cannot write the id of an allocation");
+        }
+        outcome
+    }
+
+    /// Submits for a test, and cancels at once; the error is for people.
+    pub(super) async fn try_out(&self, params: &QueueParams) -> Result<(), String> {
+        let cannot =
+            |error: std::io::Error| format!("Could not prepare a test submission: {error}");
+        let temporary = tokio::task::spawn_blocking(|| {
+            tempfile::Builder::new().prefix("hq-dry-run-").tempdir()
+        });
+        let temporary = temporary.await.map_err(std::io::Error::other);
+        let temporary = temporary.and_then(|made| made).map_err(cannot)?;
+        let dir = temporary.path().join("autoalloc/0/001");
+        let key = AllocationKey {
+            queue: QueueId(0),
+            number: 1,
+        };
+        let name = job_name(params, key);
+        let job = Job {
+            params,
+            program: &self.program,
+            name: &name,
+            dir: &dir,
+            server_dir: temporary.path(),
+            workers: params.max_workers_per_alloc,
+            is_test: true,
+        };
+        let outcome = match submit_script(params, &job).await {
+            SubmitOutcome::Accepted(id) => match cancel(params, &id, &dir).await {
+                Ok(()) => return Ok(()),
+                Err(text) => explained(&format!("Could not cancel allocation {id}: {text}")),
+            },
+            SubmitOutcome::Refused(text) | SubmitOutcome::Unclear(text) => {
+                explained(&format!("Could not submit allocation: {text}"))
+            }
+        };
+        let script = dir.join(dirs::SCRIPT);
+        // Kept, for people to look at.
+        let _ = temporary.keep();
+        Err(format!(
+            "{outcome}\n\nYou can find the submitted script at {}",
+            script.display()
+        ))
+    }
+}
+
+/// The first line, and the others as its cause.
+fn explained(text: &str) -> String {
+    match text.split_once('\n') {
+        Some((first, cause)) => {
+            format!(
+                "{first}\n\nCaused by:\n    {}",
+                cause.replace('\n', "\n    ")
+            )
+        }
+        None => text.to_owned(),
+    }
+}
+
+async fn submit_script(params: &QueueParams, job: &Job<'_>) -> SubmitOutcome {
+    let script = match dirs::write_script(job.dir, &job.script()).await {
+        Ok(script) => script,
+        Err(error) => {
+            let text = format!("cannot write {}: {error}", job.dir.display());
+            return SubmitOutcome::Refused(text.into());
+        }
+    };
+    let values = [
+        ("script", &*script.to_string_lossy()),
+        ("dir", &*job.dir.to_string_lossy()),
+        ("name", job.name),
+    ]
+    .map(|(name, value)| (name, value.to_owned()));
+    let values = values
+        .each_ref()
+        .map(|(name, value)| (*name, value.as_str()));
+    let argv = command::words(&params.system.submit, &values, &[]);
+    let answer = command::run(&argv, job.dir, false, TIMEOUT).await;
+    parse::submitted(&params.system, &answer)
+}
+
+/// Name of a job; unique together with the directory in which it was submitted.
+fn job_name(params: &QueueParams, key: AllocationKey) -> String {
+    match &params.name {
+        Some(name) => format!("{name}-{}", key.number),
+        None => format!("hq-{}-{}", key.queue, key.number),
+    }
+}
+
+/// Asks for jobs, all at once if the batch system can do that.
+pub(super) async fn poll(
+    params: &QueueParams,
+    jobs: Vec<(AllocationKey, Box<str>)>,
+    dir: &Path,
+) -> Vec<Input> {
+    if params.system.status.takes_many() {
+        return ask_status(params, &jobs, dir).await.0;
+    }
+    let mut inputs = Vec::new();
+    let mut rest = &jobs[..];
+    while let Some((job, later)) = rest.split_first() {
+        let (found, is_silent) = ask_status(params, std::slice::from_ref(job), dir).await;
+        inputs.extend(found);
+        rest = later;
+        if is_silent {
+            break;
+        }
+    }
+    // A batch system that does not answer for one will not answer for the others.
+    let silent = |(key, _): &(AllocationKey, Box<str>)| {
+        Input::Reported(
+            *key,
+            Report::Error("the batch system does not answer".into()),
+        )
+    };
+    inputs.extend(rest.iter().map(silent));
+    inputs
+}
+
+/// What it says of some jobs, and whether it did not answer in time.
+async fn ask_status(
+    params: &QueueParams,
+    jobs: &[(AllocationKey, Box<str>)],
+    dir: &Path,
+) -> (Vec<Input>, bool) {
+    let ids: Vec<&str> = jobs.iter().map(|(_, job)| &**job).collect();
+    let system = &params.system;
+    let mut answer = ask(&system.status, &ids, &[], dir).await;
+    let mut found = parse::reports(system, &answer, &ids);
+    if found.is_none() && !system.status_fallback.is_empty() && answer.is_ok() {
+        let second = ask(&system.status_fallback, &ids, &[], dir).await;
+        found = parse::reports(system, &second, &ids);
+        answer = second;
+    }
+    let is_silent = matches!(answer, Err(CommandError::Timeout { .. }));
+    let reports =
+        found.unwrap_or_else(|| vec![Report::Error(parse::complaint(&answer)); jobs.len()]);
+    let inputs = jobs.iter().zip(reports);
+    let inputs = inputs.map(|((key, _), report)| Input::Reported(*key, report));
+    (inputs.collect(), is_silent)
+}
+
+/// Looks for the job of a submission by its name.
+pub(super) async fn look(params: &QueueParams, key: AllocationKey, dir: &Path) -> LookOutcome {
+    let name = job_name(params, key);
+    let shown = dir.to_string_lossy();
+    let values = [("name", &*name), ("dir", &*shown)];
+    let answer = ask(&params.system.find, &[], &values, dir).await;
+    parse::looked(&params.system, &answer, &name, &shown)
+}
+
+/// Cancels a job.
+pub(super) async fn cancel(params: &QueueParams, job: &str, dir: &Path) -> Result<(), Box<str>> {
+    let answer = ask(&params.system.cancel, &[job], &[], dir).await;
+    parse::canceled(&params.system, &answer)
+}
+
+async fn ask(
+    template: &CommandTemplate,
+    jobs: &[&str],
+    values: &[(&str, &str)],
+    dir: &Path,
+) -> Answer {
+    let argv = command::words(template, values, jobs);
+    command::run(&argv, dir, true, ASK_TIMEOUT).await
+}

@@ -1,0 +1,99 @@
+//! Ends of tasks that the batch system may have caused.
+//!
+//! A batch system that ends a job sends SIGTERM to every process in it, tasks included. A task that ends
+//! by it just before the worker hears of its own end would count as failed. So, inside an allocation, such
+//! ends wait for a moment: either the worker is told to end, and then the task was ended with it, or they
+//! count.
+
+use std::time::Duration;
+
+use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchToken};
+use tokio::time::Instant;
+
+/// How long an end waits: longer than it takes to ask the batch system.
+const WAIT: Duration = Duration::from_millis(1_500);
+
+const SIGTERM: i32 = 15;
+/// How shells report SIGTERM.
+const SIGTERM_CODE: i32 = 128 + SIGTERM;
+
+/// Ends that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Doubtful {
+    events: Vec<LaunchEvent>,
+    until: Option<Instant>,
+}
+
+impl Doubtful {
+    /// Takes the doubtful ends out of what has happened. A task that is being ended is not in doubt.
+    pub(crate) fn sift(
+        &mut self,
+        events: &mut Vec<LaunchEvent>,
+        is_ending: impl Fn(LaunchToken) -> bool,
+    ) {
+        let is_doubtful = |event: &LaunchEvent| match event {
+            LaunchEvent::Exited { token, status, .. } => {
+                let by_signal = matches!(
+                    status,
+                    ExitStatus::Signal(SIGTERM) | ExitStatus::Code(SIGTERM_CODE)
+                );
+                by_signal && !is_ending(*token)
+            }
+            LaunchEvent::Started { .. } | LaunchEvent::Failed { .. } => false,
+        };
+        if !events.iter().any(is_doubtful) {
+            return;
+        }
+        let (held, rest) = events.drain(..).partition(is_doubtful);
+        *events = rest;
+        self.events.extend::<Vec<LaunchEvent>>(held);
+        self.until.get_or_insert_with(|| Instant::now() + WAIT);
+    }
+
+    /// When they count, if there are some.
+    pub(crate) const fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// They wait no longer.
+    pub(crate) fn release(&mut self) -> Vec<LaunchEvent> {
+        self.until = None;
+        std::mem::take(&mut self.events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hq_core::outcome::Usage;
+    use hq_core::time::Time;
+
+    fn exited(token: u64, status: ExitStatus) -> LaunchEvent {
+        LaunchEvent::Exited {
+            token: LaunchToken(token),
+            status,
+            ended: Time(0),
+            run: Duration::ZERO,
+            usage: Usage::default(),
+            message: None,
+        }
+    }
+
+    #[test]
+    fn only_ends_by_sigterm_that_nobody_asked_for_are_in_doubt() {
+        let mut doubtful = Doubtful::default();
+        let all = [
+            exited(1, ExitStatus::Signal(15)),
+            exited(2, ExitStatus::Code(143)),
+            exited(3, ExitStatus::Signal(9)),
+            exited(4, ExitStatus::Code(0)),
+            exited(5, ExitStatus::Signal(15)),
+        ];
+        let mut events = all.to_vec();
+        doubtful.sift(&mut events, |token| token == LaunchToken(5));
+        assert_eq!(events, [all[2].clone(), all[3].clone(), all[4].clone()]);
+        assert!(doubtful.until().is_some());
+        assert_eq!(doubtful.release(), [all[0].clone(), all[1].clone()]);
+        assert_eq!((doubtful.until(), doubtful.release()), (None, Vec::new()));
+    }
+}

@@ -1,0 +1,220 @@
+//! Automatic allocation on a stand-in for OpenPBS, `tests/pbs/pbs.py`, that answers as a real one does.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{Env, wait_for};
+
+/// A server whose PBS is the stand-in; `None` without Python, after saying so.
+fn env_with_pbs() -> Option<Env> {
+    let python = Command::new("python3").arg("--version").output();
+    if !python.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: the stand-in for PBS needs `python3`");
+        return None;
+    }
+    let mut env = Env::new();
+    let bin = env.path("bin");
+    std::fs::create_dir(&bin).expect("create a directory");
+    let standin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/pbs/pbs.py");
+    for name in ["qsub", "qstat", "qdel", "pbsnodes", "pbsdsh"] {
+        std::os::unix::fs::symlink(&standin, bin.join(name)).expect("make a link");
+    }
+    let search = format!(
+        "{}:{}",
+        bin.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let root = env.path("pbs");
+    std::fs::create_dir(&root).expect("create a directory");
+    env.set("PATH", &search);
+    env.set("PBS_STANDIN", &root.to_string_lossy());
+    env.set("HQ_AUTOALLOC_SCHEDULE_TICK_INTERVAL_MS", "200");
+    env.set("HQ_AUTOALLOC_MAX_SCHEDULE_DELAY_MS", "1000");
+    env.set("HQ_AUTOALLOC_REFRESH_INTERVAL_MS", "1000");
+    env.start_server();
+    Some(env)
+}
+
+/// All jobs that the stand-in ever had.
+fn jobs(env: &Env) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(env.path("pbs/state.json")).unwrap_or_default();
+    let Ok(state) = serde_json::from_str::<serde_json::Value>(&text) else {
+        return Vec::new();
+    };
+    let jobs = state["jobs"].as_object().expect("jobs by id");
+    jobs.values().cloned().collect()
+}
+
+fn calls(env: &Env, command: &str) -> usize {
+    let calls = env.read("pbs/calls");
+    calls
+        .lines()
+        .filter(|call| call.split(' ').next() == Some(command))
+        .count()
+}
+
+fn wait_over(env: &Env) {
+    wait_for("all allocations are over", || {
+        let all = env.json(&["alloc", "info", "1"]);
+        let is_over = |a: &serde_json::Value| a["status"] == "finished" || a["status"] == "failed";
+        if all.as_array().expect("a list").iter().all(is_over) {
+            Ok(())
+        } else {
+            Err(all.to_string())
+        }
+    });
+}
+
+#[test]
+fn tasks_bring_their_own_allocations() {
+    let Some(env) = env_with_pbs() else { return };
+    env.hq(&[
+        "alloc",
+        "add",
+        "pbs",
+        "-t",
+        "5m",
+        "--idle-timeout=2s",
+        "--",
+        "-q",
+        "qexp",
+    ])
+    .says("A trial allocation was submitted successfully")
+    .ok();
+    let trial = jobs(&env).remove(0);
+    assert_eq!(
+        (&trial["hold"], &trial["state"]),
+        (&true.into(), &"F".into()),
+        "{trial}"
+    );
+    let job = env.submit(&["--array=1-200", "--stdout=none", "--stderr=none", "true"]);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 200);
+    wait_over(&env);
+    let all = env.json(&["alloc", "info", "1"]);
+    let all = all.as_array().expect("a list");
+    assert_eq!(
+        calls(&env, "qsub"),
+        all.len() + 1,
+        "one call each, and the trial"
+    );
+    assert!(all.iter().all(|a| a["status"] == "finished"), "{all:?}");
+    let id = all[0]["id"].as_str().expect("an id");
+    assert!(id.ends_with(".pbshost"));
+    env.hq(&["alloc", "log", id, "stderr"])
+        .says("PBS environment detected")
+        .ok();
+    let list = env.json(&["alloc", "list"]);
+    assert_eq!(list[0]["manager"], "PBS");
+    assert!(list[0]["known_worker_resources"].is_object());
+}
+
+#[test]
+fn several_nodes_are_asked_for_at_once() {
+    let Some(env) = env_with_pbs() else { return };
+    let marks = env.path("marks");
+    let start = format!("echo 'it'\\''s up' >>{}", marks.display());
+    let add = [
+        "alloc",
+        "add",
+        "pbs",
+        "-t5m",
+        "-m2",
+        "--cpus=1",
+        "--idle-timeout=2s",
+    ];
+    env.hq(&[&add[..], &["--worker-start-cmd", &start]].concat())
+        .ok();
+    let job = env.submit(&["--array=1-2", "--stdout=none", "sleep", "1"]);
+    env.wait_job(&job);
+    assert_eq!(env.read("marks"), "it's up\nit's up\n");
+    let all = env.json(&["alloc", "info", "1"]);
+    assert_eq!(all[0]["target_worker_count"], 2);
+    assert_eq!(all.as_array().map(Vec::len), Some(1), "{all}");
+}
+
+#[test]
+fn refusals_are_told_with_their_reason() {
+    let Some(env) = env_with_pbs() else { return };
+    env.hq(&["alloc", "dry-run", "pbs", "-t", "1h", "--", "-q", "nosuch"])
+        .says("Error: Could not submit allocation: qsub execution failed")
+        .says("Exit code: 170")
+        .says("qsub: Unknown queue")
+        .exits_with(1);
+    env.hq(&["alloc", "dry-run", "pbs", "-t", "1h"]).ok();
+    env.write("pbs/lies", "qdel fail\n");
+    env.hq(&["alloc", "add", "pbs", "-t", "1h"])
+        .says("Could not cancel allocation 2.pbshost: qdel execution failed")
+        .exits_with(1);
+    assert_eq!(env.json(&["alloc", "list"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_pbs_that_lies_gets_no_allocation_too_many() {
+    let Some(env) = env_with_pbs() else { return };
+    let add = [
+        "alloc",
+        "add",
+        "pbs",
+        "-t5m",
+        "-b1",
+        "--max-worker-count=2",
+        "--no-dry-run",
+    ];
+    env.hq(&[&add[..], &["--cpus=1", "--idle-timeout=3s"]].concat())
+        .ok();
+    let lies = "qsub lost\nqsub silent\nqstat truncate\nqstat empty\nqstat unknown\nqstat fail\n\
+                qstat unknown\nqstat silent\nqdel fail\n";
+    env.write("pbs/lies", lies);
+    let job = env.submit(&[
+        "--array=1-30",
+        "--stdout=none",
+        "--stderr=none",
+        "sleep",
+        "0.2",
+    ]);
+    wait_for("the job has ended", || {
+        let alive = jobs(&env).iter().filter(|job| job["state"] != "F").count();
+        assert!(alive <= 2, "{:?}", jobs(&env));
+        let stats = env.stats(&job);
+        if stats["finished"] == 30 {
+            Ok(())
+        } else {
+            Err(stats.to_string())
+        }
+    });
+    wait_over(&env);
+    let mut names: Vec<String> = jobs(&env)
+        .iter()
+        .map(|job| job["name"].to_string())
+        .collect();
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count, "each allocation was submitted once");
+}
+
+#[test]
+fn the_older_dialect_comes_as_a_file() {
+    let Some(env) = env_with_pbs() else { return };
+    let older = env.hq(&["alloc", "template", "pbs-nodes"]).ok();
+    env.write("older.toml", older);
+    env.hq(&[
+        "alloc",
+        "add",
+        "pbs",
+        "-t5m",
+        "--template=older.toml",
+        "--idle-timeout=2s",
+    ])
+    .ok();
+    let job = env.submit(&["--stdout=none", "true"]);
+    env.wait_job(&job);
+    let all = env.json(&["alloc", "info", "1"]);
+    let script = Path::new(all[0]["workdir"].as_str().expect("a path")).join("hq-submit.sh");
+    let script = std::fs::read_to_string(script).expect("the script is kept");
+    assert!(script.contains("#PBS -l nodes=1\n"), "{script}");
+    env.hq(&["alloc", "add", "other", "-t5m"])
+        .says("needs --template FILE")
+        .exits_with(1);
+}
