@@ -212,7 +212,9 @@ fn worker_info_shows_what_it_offers() {
 
 #[test]
 fn server_stops_cleanly() {
-    let mut env = Env::with_worker(1);
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=1", "--on-server-lost=stop"]);
     let link = env.server_dir().join("hq-current");
     assert!(link.is_symlink());
     env.submit(&["--", "sleep", "98763"]);
@@ -220,11 +222,7 @@ fn server_stops_cleanly() {
     assert_eq!(env.wait_exit("server"), Some(0));
     assert!(!link.is_symlink());
     assert!(env.server_dir().join("001").join("access.json").exists());
-    assert_eq!(
-        env.wait_exit("worker1"),
-        Some(1),
-        "the default of this release is to stop"
-    );
+    assert_eq!(env.wait_exit("worker1"), Some(1));
     wait_for("its task is gone", || {
         let left = processes_with("sleep 98763");
         if left.is_empty() {

@@ -144,6 +144,74 @@ fn files_that_are_no_journal_are_refused_and_left_alone() {
     });
 }
 
+#[test]
+fn running_tasks_and_waiting_clients_go_on_through_a_restart() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.start_worker(2);
+    let script = "echo $HQ_TASK_ID $HQ_INSTANCE_ID >> starts; \
+                  until [ -e go-$HQ_TASK_ID ]; do sleep 0.02; done; echo $HQ_TASK_ID >> ends";
+    let job = env.submit(&["--array=1-6", "--", "bash", "-c", script]);
+    env.wait_running(&job, 2);
+    env.spawn("waiter", &["job", "progress", &job]);
+    env.wait_lines("waiter.log", 1);
+    kill_server(&mut env, server);
+    // One task ends while there is no server, the other one goes on.
+    env.write("go-1", "");
+    env.wait_lines("ends", 1);
+    let server = env.start_server_with(&["--resume"]);
+    env.write("go-3", "");
+    env.wait_lines("ends", 2);
+    assert_eq!(env.workers(), ["RUNNING"], "it is the same worker");
+    // A clean end leaves them alone, too.
+    signal(server, "TERM");
+    env.wait_exit("server");
+    for task in [2, 4, 5, 6] {
+        env.write(&format!("go-{task}"), "");
+    }
+    env.start_server_with(&["--resume"]);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 6);
+    assert_eq!(env.wait_exit("waiter"), Some(0));
+    let mut starts: Vec<String> = env.read("starts").lines().map(str::to_owned).collect();
+    starts.sort();
+    assert_eq!(
+        starts,
+        ["1 0", "2 0", "3 0", "4 0", "5 0", "6 0"],
+        "each ran once"
+    );
+    let sql = "SELECT count(*) AS n FROM events WHERE type = 'task-finished'";
+    assert_eq!(
+        env.json(&["query", sql])[0]["n"],
+        6,
+        "each success is recorded once"
+    );
+}
+
+#[test]
+fn what_ran_on_a_worker_that_does_not_come_back_runs_again() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    let worker = env.start_worker_with(&["--cpus=1", "--heartbeat=500ms"]);
+    let script = "echo $HQ_INSTANCE_ID >> starts; until [ -e go ]; do sleep 0.02; done";
+    let job = env.submit(&["--crash-limit=1", "--", "bash", "-c", script]);
+    env.wait_running(&job, 1);
+    kill_server(&mut env, server);
+    signal(worker, "KILL");
+    env.start_server_with(&["--resume"]);
+    let late = env.submit(&["--name=late", "--", "true"]);
+    env.start_worker(1);
+    env.wait_job(&late);
+    assert_eq!(env.wait_lines("starts", 2), "0\n1\n", "the next instance");
+    env.write("go", "");
+    env.wait_job(&job);
+    assert_eq!(
+        env.stats(&job)["finished"],
+        1,
+        "the end of a server is no crash of the task"
+    );
+}
+
 /// Types of the events that a command printed.
 fn types(text: &str) -> Vec<String> {
     let events = text

@@ -260,11 +260,14 @@ impl Env {
             .iter()
             .position(|(other, _)| other == name)
             .unwrap_or_else(|| panic!("{name} was not started"));
-        let (_, mut child) = self.children.remove(position);
-        wait_for(&format!("{name} ends"), || match child.try_wait() {
+        // It stays listed until it has ended: what a failed test leaves must be ended, too.
+        let (_, child) = &mut self.children[position];
+        let code = wait_for(&format!("{name} ends"), || match child.try_wait() {
             Ok(Some(status)) => Ok(status.code()),
             other => Err(format!("{other:?}")),
-        })
+        });
+        self.children.remove(position);
+        code
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A file that is not listed here is not run; `cargo xtask tidy` notices.
 
+mod campaign;
 mod control;
 mod durable;
 mod faults;

@@ -1,7 +1,10 @@
 //! Typed requests to the server.
 //!
-//! One request, one reply, except [`Client::watch`]. The connection is type-erased, so that `hq run`
+//! One request, one reply, except [`Client::watch`]. Following jobs survives a restart of the server, see
+//! [`follow`]. The connection is type-erased, so that `hq run`
 //! speaks to its own server with the same code.
+
+mod follow;
 
 use std::time::Duration;
 
@@ -33,6 +36,10 @@ pub(crate) struct Client {
     reader: MessageReader<ReadHalf<BoxedStream>>,
     writer: MessageWriter<WriteHalf<BoxedStream>>,
     server_uid: Option<String>,
+    /// Where the server is found again; `None` if it is in this process.
+    dir: Option<ServerDir>,
+    /// The connection broke; nothing more will come.
+    is_lost: bool,
 }
 
 /// What to follow.
@@ -71,7 +78,9 @@ impl Client {
             .map_err(|e| access_error(&e))?;
         let stream = open_stream(dir, access).await?;
         let uid = file.server_uid.as_ref().map(|uid| uid.as_str().to_owned());
-        Self::from_stream(stream, access, uid).await
+        let mut client = Self::from_stream(stream, access, uid).await?;
+        client.dir = Some(dir.clone());
+        Ok(client)
     }
 
     async fn from_stream(
@@ -113,6 +122,8 @@ impl Client {
             reader,
             writer,
             server_uid,
+            dir: None,
+            is_lost: false,
         }
     }
 
@@ -125,14 +136,15 @@ impl Client {
         let request = client::Request {
             request: Some(request),
         };
-        self.writer
-            .send(&request)
-            .await
-            .map_err(|e| CliError::caused("The connection to the server was lost", &e))
+        let sent = self.writer.send(&request).await;
+        self.is_lost |= sent.is_err();
+        sent.map_err(|e| CliError::caused("The connection to the server was lost", &e))
     }
 
     async fn receive(&mut self) -> CliResult<Reply> {
-        match self.reader.next::<client::Reply>().await {
+        let read = self.reader.next::<client::Reply>().await;
+        self.is_lost |= !matches!(read, Ok(Some(_)));
+        match read {
             Ok(Some(client::Reply {
                 reply: Some(Reply::Error(error)),
             })) => Err(CliError::new(error.message)),
@@ -384,23 +396,6 @@ impl Client {
             return Err(unexpected_reply());
         };
         Ok(update)
-    }
-
-    /// Follows jobs until they have ended; `on_update` sees every change.
-    pub(crate) async fn follow(
-        &mut self,
-        jobs: client::Selector,
-        options: WatchOptions,
-        mut on_update: impl FnMut(&client::WatchUpdate) -> CliResult<()>,
-    ) -> CliResult<()> {
-        self.watch(jobs, options).await?;
-        loop {
-            let update = self.next_update().await?;
-            on_update(&update)?;
-            if update.done {
-                return Ok(());
-            }
-        }
     }
 }
 

@@ -12,6 +12,8 @@ mod change;
 mod control;
 mod demand;
 mod effect;
+mod gate;
+mod hold;
 mod input;
 mod restore;
 mod schedule;
@@ -27,11 +29,12 @@ pub use effect::{
     Assignment, Effect, Notification, Reply, StopResult, SubmitRefusal, WatchUpdate, WatchedJob,
     WorkerCommand,
 };
+pub use gate::{Gate, Wait};
 pub use input::{
-    Command, EndedRow, Input, JobResult, LinkId, Reattach, Report, RequestId, StartedRow,
+    Command, EndedRow, Input, JobResult, LinkEnd, LinkId, Reattach, Report, RequestId, StartedRow,
     WatchSpec, WorkerMessage,
 };
-pub use restore::{JobRecord, RestoreError, StoredTask};
+pub use restore::{JobRecord, RestoreError, StoredTask, StoredWorker};
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
@@ -41,6 +44,7 @@ use crate::selector::Selector;
 use crate::time::{Now, Time};
 use crate::worker::Worker;
 use change::persist;
+use hold::Hold;
 use schedule::Agenda;
 use watch::Watches;
 
@@ -75,6 +79,8 @@ pub struct ServerState {
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
     /// Host names of workers of earlier runs of this server.
     former_hosts: BTreeMap<WorkerId, Box<str>>,
+    /// What may still be on workers of an earlier run of the server.
+    hold: Hold,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
 }
@@ -109,7 +115,7 @@ impl ServerState {
             Input::WorkerMessage(worker, message) => {
                 self.on_worker_message(now, worker, message, effects);
             }
-            Input::WorkerGone(worker) => self.on_worker_gone(now, worker, effects),
+            Input::WorkerGone(worker, how) => self.on_worker_gone(now, worker, how, effects),
             Input::Timer => self.on_timer(now, effects),
         }
     }
@@ -244,8 +250,12 @@ impl ServerState {
         Some(QueueKey::new(template.task.priority, template.class))
     }
 
-    /// Puts a waiting task whose dependencies finished into the ready queue.
+    /// Puts a waiting task whose dependencies finished into the ready queue; one that is held gets
+    /// there later.
     fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
+        if self.is_held(job, slot) {
+            return;
+        }
         let key = self
             .jobs
             .get(&job)
@@ -383,7 +393,8 @@ impl ServerState {
             .delayed
             .iter()
             .any(|(_, id, other)| (*id, *other) == (job.id, slot));
-        let should_be_ready = phase == Phase::Waiting && !blocked && !is_delayed;
+        let is_held = self.is_held(job.id, slot);
+        let should_be_ready = phase == Phase::Waiting && !blocked && !is_delayed && !is_held;
         assert_eq!(
             ready, should_be_ready,
             "task {task} is ready exactly if it waits unblocked"

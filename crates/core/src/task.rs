@@ -211,8 +211,8 @@ impl TaskRecord {
         self.retry_count
     }
 
-    /// Takes over what was stored, except phase and end; a run that was cut off counts as superseded.
-    pub(crate) fn restore(&mut self, stored: &crate::server_state::StoredTask) {
+    /// Takes over what was stored, except phase and end; a run that does not go on is superseded.
+    pub(crate) fn restore(&mut self, stored: &crate::server_state::StoredTask, goes_on: bool) {
         self.worker = stored.worker.0;
         self.instance = stored.instance.0;
         self.crash_count = u16::try_from(stored.crash_count).unwrap_or(u16::MAX);
@@ -220,7 +220,7 @@ impl TaskRecord {
         if let Some(started) = stored.started {
             self.start(started);
         }
-        if stored.state == TaskState::Running {
+        if stored.state == TaskState::Running && !goes_on {
             self.supersede();
         }
     }

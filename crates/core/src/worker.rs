@@ -13,6 +13,7 @@ use crate::job::{TaskSlot, TemplateId};
 use crate::outcome::LostReason;
 use crate::scheduler::queue::QueueKey;
 use crate::scheduler::{Class, Classes, Demand, VariantDemand};
+use crate::server_state::LinkEnd;
 use crate::time::{Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
@@ -25,6 +26,13 @@ const BACKLOG_MAX: u32 = 4_096;
 const RATE_WINDOW: Duration = Duration::from_millis(20);
 /// Backlog entries looked at in one promotion; equal requests share their fate.
 const PROMOTE_SCAN_MAX: usize = 16;
+
+/// A worker that lives has connected again after this, even on a busy machine.
+const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
+/// How long a worker of an earlier run of the server is waited for: two heartbeats, but no less than a
+/// worker may pause between two attempts to connect, and no longer than people would wait.
+const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
+const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
 
 /// One task handed to a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +98,8 @@ pub struct Worker {
     pub last_task: Option<(TaskKey, Timestamp)>,
     /// It has no connection now, but may come back until `heartbeat_deadline`.
     pub away: bool,
+    /// It is of an earlier run of the server and has not come back.
+    pub restored: bool,
     /// When its life ends by its own time limit.
     pub deadline: Option<Time>,
     /// When it counts as lost without another heartbeat.
@@ -124,6 +134,7 @@ impl Worker {
             ended: None,
             stopping: None,
             away: false,
+            restored: false,
             last_task: None,
             deadline: config.time_limit.map(|limit| now + limit),
             heartbeat_deadline: now + config.heartbeat * 2,
@@ -287,16 +298,30 @@ impl Worker {
         self.stopping.is_none() && self.config.on_server_lost == OnServerLost::Reconnect
     }
 
-    /// Its connection broke. It knows no template afterwards and is expected for two heartbeat periods.
-    pub(crate) fn leave(&mut self, now: Time) {
+    /// Its connection ended. It knows no template afterwards and is expected for two heartbeat periods; if
+    /// it closed the connection itself, its process has probably ended, and for half a period.
+    pub(crate) fn leave(&mut self, now: Time, how: LinkEnd) {
         self.away = true;
         self.templates.clear();
         self.note_heartbeat(now);
+        if how == LinkEnd::Closed {
+            let soon = (self.config.heartbeat / 2).max(CLOSED_GRACE_MIN);
+            self.heartbeat_deadline = self.heartbeat_deadline.min(now + soon);
+        }
+    }
+
+    /// It is of an earlier run of the server: it has no connection and is expected back.
+    pub(crate) fn await_return(&mut self, now: Time) {
+        self.away = true;
+        self.restored = true;
+        let grace = (self.config.heartbeat * 2).clamp(RESTORED_GRACE_MIN, RESTORED_GRACE_MAX);
+        self.heartbeat_deadline = now + grace;
     }
 
     /// It is connected again.
     pub(crate) fn come_back(&mut self, now: Time) {
         self.away = false;
+        self.restored = false;
         self.templates.clear();
         self.note_heartbeat(now);
         for assigned in self.assigned.values_mut() {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
-    Change, ChangeKind, Command, Effect, Input, LinkId, Reattach, Reply, RequestId, ServerState,
+    Change, ChangeKind, Command, Effect, Input, LinkEnd, LinkId, Reattach, Reply, RequestId,
+    ServerState, Wait,
     WorkerCommand, WorkerMessage,
 };
 use hq_core::time::Now;
@@ -20,7 +21,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::{AllocHandle, News, WorkerNews};
 use crate::clock::Clock;
-use crate::gate::{Gate, Wait};
+use crate::gate::StoreGate;
 use crate::query;
 
 /// Events that may wait for the core; senders wait when it is full.
@@ -53,7 +54,7 @@ enum Event {
         oneshot::Sender<WorkerSeat>,
     ),
     WorkerMessage(WorkerId, LinkId, WorkerMessage),
-    WorkerGone(WorkerId, LinkId),
+    WorkerGone(WorkerId, LinkId, LinkEnd),
     /// Changes that automatic allocation made to its own state, and who is told when they are stored.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
@@ -168,8 +169,13 @@ impl CoreHandle {
         Ok(rx)
     }
 
-    pub(crate) async fn worker_gone(&self, worker: WorkerId, link: LinkId) -> Result<(), CoreGone> {
-        self.send(Event::WorkerGone(worker, link)).await
+    pub(crate) async fn worker_gone(
+        &self,
+        worker: WorkerId,
+        link: LinkId,
+        how: LinkEnd,
+    ) -> Result<(), CoreGone> {
+        self.send(Event::WorkerGone(worker, link, how)).await
     }
 }
 
@@ -190,7 +196,7 @@ pub(crate) fn start(
         .build()?;
     let core = Core {
         state,
-        gate: store.map_or_else(Gate::open, |store| Gate::new(Some(store))),
+        gate: StoreGate::new(store),
         failed,
         clock: Clock::new(),
         next_id: 0,
@@ -226,7 +232,7 @@ enum Outgoing {
 struct Core {
     state: ServerState,
     clock: Clock,
-    gate: Gate<Outgoing>,
+    gate: StoreGate<Outgoing>,
     /// Told when the store can never be written again.
     failed: Arc<Notify>,
     next_id: u64,
@@ -350,12 +356,12 @@ impl Core {
                 }
                 Input::WorkerMessage(worker, message)
             }
-            Event::WorkerGone(worker, link) => {
+            Event::WorkerGone(worker, link, how) => {
                 if !self.is_current(worker, link) {
                     return;
                 }
                 self.workers.remove(&worker);
-                Input::WorkerGone(worker)
+                Input::WorkerGone(worker, how)
             }
         };
         self.state.apply(now, input, effects);
@@ -436,44 +442,31 @@ impl Core {
         }
         self.gate.store(changes);
         for effect in rest {
-            match effect {
-                Effect::Persist(_) => {}
-                Effect::Reply(id, reply) => self.send(Wait::All, Outgoing::Reply(id, reply)),
+            let wait = effect.wait();
+            let message = match effect {
+                Effect::Persist(_) => continue,
+                Effect::Reply(id, reply) => Outgoing::Reply(id, reply),
                 Effect::WatchUpdate(id, update) => {
                     let Some((with_paths, _)) = self.watches.get(&id) else {
                         continue;
                     };
                     let message = query::watch_update(&self.state, &update, *with_paths);
                     let message = Box::new(message);
-                    self.send(Wait::All, Outgoing::Update { id, message });
+                    Outgoing::Update { id, message }
                 }
                 Effect::Registered {
                     link,
                     worker,
                     reattached,
-                } => {
-                    let message = Outgoing::Registered {
-                        link,
-                        worker,
-                        reattached,
-                    };
-                    self.send(Wait::Urgent, message);
-                }
-                Effect::ToWorker(id, command) => {
-                    // A worker forgets what is acknowledged.
-                    let wait = match command {
-                        WorkerCommand::Acknowledge(_) => Wait::All,
-                        WorkerCommand::Assign { .. }
-                        | WorkerCommand::DropTemplates(_)
-                        | WorkerCommand::Retract(_)
-                        | WorkerCommand::Kill(_)
-                        | WorkerCommand::Stop
-                        | WorkerCommand::Ping => Wait::Urgent,
-                    };
-                    self.send(wait, Outgoing::ToWorker(id, command));
-                }
-                Effect::DropWorker(id) => self.send(Wait::Urgent, Outgoing::DropWorker(id)),
-            }
+                } => Outgoing::Registered {
+                    link,
+                    worker,
+                    reattached,
+                },
+                Effect::ToWorker(id, command) => Outgoing::ToWorker(id, command),
+                Effect::DropWorker(id) => Outgoing::DropWorker(id),
+            };
+            self.send(wait, message);
         }
     }
 

@@ -70,7 +70,13 @@ pub(crate) fn load(store: Store, uid: &str) -> Result<Opened, StoreError> {
         committed: 0,
         health: Health::Good,
     });
-    let handle = store.start(uid, now.wall, move |progress| {
+    let awaited = loaded.state.awaited_workers();
+    if awaited > 0 {
+        tracing::info!(
+            "waiting for {awaited} workers of the earlier run, which may have its tasks"
+        );
+    }
+    let handle = store.start(uid, &loaded.gone_workers, now.wall, move |progress| {
         tx.send_replace(progress);
     })?;
     Ok(Opened {

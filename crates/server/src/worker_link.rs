@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
-use hq_core::server_state::LinkId;
+use hq_core::server_state::{LinkEnd, LinkId};
 use hq_core::time::nanos;
 use hq_protocol::convert::FromWorker;
 use hq_protocol::worker::{self, to_worker};
-use hq_protocol::{Connection, Limits, MessageReader, MessageWriter};
+use hq_protocol::{Connection, Limits, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::event_loop::{Shared, WorkerSeat};
@@ -33,10 +33,10 @@ where
     };
     let (worker, link) = (seat.id, seat.link);
     let mut sending = tokio::spawn(send_commands(seat, writer));
-    receive(&shared, (worker, link), &mut reader, &mut sending).await;
+    let how = receive(&shared, (worker, link), &mut reader, &mut sending).await;
     sending.abort();
     // If the core is gone, nobody needs to know.
-    let _ = shared.core.worker_gone(worker, link).await;
+    let _ = shared.core.worker_gone(worker, link, how).await;
 }
 
 async fn register<R, W>(
@@ -77,7 +77,10 @@ where
         .await
         .is_err()
     {
-        let _ = shared.core.worker_gone(seat.id, seat.link).await;
+        let _ = shared
+            .core
+            .worker_gone(seat.id, seat.link, LinkEnd::Broken)
+            .await;
         return None;
     }
     Some(seat)
@@ -103,19 +106,19 @@ async fn receive<R: AsyncRead + Unpin>(
     (worker, link): (WorkerId, LinkId),
     reader: &mut MessageReader<R>,
     sending: &mut tokio::task::JoinHandle<()>,
-) {
+) -> LinkEnd {
     loop {
         let message = tokio::select! {
             message = reader.next::<worker::ToServer>() => message,
             // The core let go of this worker, or it does not take its messages.
-            _ = &mut *sending => return,
+            _ = &mut *sending => return LinkEnd::Broken,
         };
         let message = match message {
             Ok(Some(message)) => message,
-            Ok(None) => return,
+            Ok(None) => return LinkEnd::Closed,
             Err(error) => {
                 tracing::debug!(%worker, %error, "worker connection broke");
-                return;
+                return end_of(&error);
             }
         };
         match FromWorker::try_from(message) {
@@ -126,7 +129,7 @@ async fn receive<R: AsyncRead + Unpin>(
                     .await
                     .is_err()
                 {
-                    return;
+                    return LinkEnd::Broken;
                 }
             }
             Ok(FromWorker::Register(..)) => {
@@ -134,9 +137,20 @@ async fn receive<R: AsyncRead + Unpin>(
             }
             Err(error) => {
                 tracing::warn!(%worker, %error, "invalid message; connection closed");
-                return;
+                return LinkEnd::Broken;
             }
         }
+    }
+}
+
+/// A process that is killed while something is on its way to it leaves a reset behind.
+fn end_of(error: &ReadError) -> LinkEnd {
+    match error {
+        ReadError::Truncated => LinkEnd::Closed,
+        ReadError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+            LinkEnd::Closed
+        }
+        ReadError::Io(_) | ReadError::Frame(_) | ReadError::Decode(_) => LinkEnd::Broken,
     }
 }
 

@@ -10,6 +10,7 @@ use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
 use hq_core::task::TaskState;
 use hq_core::template::{CrashLimit, SubmitBody, SubmitSpec, TaskTemplate};
 use hq_core::worker_config::{BatchSystem, OnServerLost, WorkerConfig};
+use hq_protocol::convert::FromWorker;
 use hq_protocol::{Message as _, client, worker};
 use serde_json::{Value, json};
 
@@ -89,6 +90,14 @@ pub(crate) fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8
 /// What a worker said of itself, as its message.
 pub(crate) fn registration_bytes(config: &WorkerConfig) -> Vec<u8> {
     worker::ToServer::from(config).encode_to_vec()
+}
+
+/// The other way.
+pub(crate) fn registration_of(bytes: &[u8]) -> Option<WorkerConfig> {
+    match FromWorker::try_from(worker::ToServer::decode(bytes).ok()?).ok()? {
+        FromWorker::Register(config, _) => Some(*config),
+        FromWorker::Message(_) => None,
+    }
 }
 
 fn duration(value: Duration) -> Value {

@@ -37,6 +37,23 @@ pub(crate) struct Group<'a> {
     starts: BTreeMap<TaskKey, Start>,
 }
 
+/// Writes changes, inside of a transaction of the caller; `seq` is the number of the next event.
+pub(crate) fn write(
+    connection: &Connection,
+    seq: &mut i64,
+    changes: &[Change],
+) -> rusqlite::Result<()> {
+    let mut group = Group::new(connection, seq);
+    for change in changes {
+        group.apply(change)?;
+    }
+    group.write_starts()?;
+    if !changes.is_empty() {
+        set_number(connection, "next_seq", *seq)?;
+    }
+    Ok(())
+}
+
 impl<'a> Group<'a> {
     pub(crate) fn new(connection: &'a Connection, seq: &'a mut i64) -> Self {
         Self {
@@ -71,7 +88,7 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    pub(crate) fn apply(&mut self, change: &Change) -> rusqlite::Result<()> {
+    fn apply(&mut self, change: &Change) -> rusqlite::Result<()> {
         let at = change.at;
         match &change.kind {
             ChangeKind::TaskStarted {
@@ -100,6 +117,7 @@ impl<'a> Group<'a> {
                 is_finished,
                 instance,
                 worker,
+                is_awaited: _,
             } => self.write_end(*task, (*instance, *worker, *crash_count), end, *is_finished),
             ChangeKind::TaskRequeued { .. } => {
                 self.write_starts()?;
@@ -317,7 +335,7 @@ impl<'a> Group<'a> {
         self.event(change.at, "job-created", Some(*job), None, &data)
     }
 
-    pub(crate) fn write_starts(&mut self) -> rusqlite::Result<()> {
+    fn write_starts(&mut self) -> rusqlite::Result<()> {
         for (task, start) in std::mem::take(&mut self.starts) {
             self.write_start(task, &start)?;
         }

@@ -15,6 +15,8 @@ mod load;
 mod open;
 pub mod reader;
 mod schema;
+#[cfg(test)]
+mod simulation;
 mod writer;
 
 pub use load::Loaded;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hq_core::id::{InstanceId, JobId, QueueId, TaskId, WorkerId};
 use hq_core::outcome::Usage;
 use hq_core::range::{IdArray, IdRange};
-use hq_core::server_state::{JobRecord, ServerState, StoredTask};
+use hq_core::server_state::{JobRecord, ServerState, StoredTask, StoredWorker};
 use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
 use hq_core::time::{Now, Timestamp};
@@ -26,6 +26,8 @@ pub struct Loaded {
     pub dropped_count: u64,
     /// Queues of automatic allocation with what was kept of them; `None` if they were removed.
     pub queues: Vec<(QueueId, Option<Vec<u8>>)>,
+    /// Workers that were connected and will not come back.
+    pub gone_workers: Vec<WorkerId>,
 }
 
 pub(crate) fn meta_text(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
@@ -49,6 +51,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
         is_restored: meta_text(connection, "server_uid")?.is_some(),
         dropped_count: 0,
         queues: Vec::new(),
+        gone_workers: Vec::new(),
     };
     if !loaded.is_restored {
         return Ok(loaded);
@@ -59,23 +62,45 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     loaded.state.restore_counters(last_job, last_worker);
     load_jobs(connection, &mut loaded)?;
     load_submits(connection, &mut loaded)?;
+    load_workers(connection, &mut loaded, now)?;
     load_tasks(connection, &mut loaded)?;
     load_attempts(connection, &mut loaded)?;
     load_dropped(connection, &mut loaded)?;
-    let mut workers = connection.prepare("SELECT id, hostname FROM worker_data")?;
-    let mut rows = workers.query([])?;
-    while let Some(row) = rows.next()? {
-        let hostname: String = row.get(1)?;
-        loaded
-            .state
-            .restore_worker(WorkerId(row.get(0)?), hostname.into());
-    }
-    drop(rows);
     loaded.state.finish_restore(now);
     let mut queues = connection.prepare("SELECT id, record FROM queue_data ORDER BY id")?;
     let rows = queues.query_map([], |row| Ok((QueueId(row.get(0)?), row.get(1)?)))?;
     loaded.queues = rows.collect::<Result<_, _>>()?;
     Ok(loaded)
+}
+
+fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusqlite::Result<()> {
+    let sql = "SELECT id, hostname, started_unix_ns, ended_unix_ns IS NOT NULL, registration \
+               FROM worker_data";
+    let mut workers = connection.prepare(sql)?;
+    let mut rows = workers.query([])?;
+    while let Some(row) = rows.next()? {
+        let id = WorkerId(row.get(0)?);
+        let hostname: String = row.get(1)?;
+        loaded.state.restore_worker(id, hostname.into());
+        if row.get(3)? {
+            continue;
+        }
+        let registration: Option<Vec<u8>> = row.get(4)?;
+        let config = registration.and_then(|bytes| encode::registration_of(&bytes));
+        let started = Timestamp(row.get(2)?);
+        let is_awaited = config.is_some_and(|config| {
+            let stored = StoredWorker {
+                id,
+                config,
+                started,
+            };
+            loaded.state.restore_connected_worker(now, stored)
+        });
+        if !is_awaited {
+            loaded.gone_workers.push(id);
+        }
+    }
+    Ok(())
 }
 
 fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
@@ -128,7 +153,8 @@ fn decode_spec(bytes: &[u8]) -> Option<(IdArray, SubmitSpec)> {
 
 fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql = "SELECT t.job, task, state, instance, worker, crash_count, started_unix_ns, run_us, \
-               outcome, message, max_rss_kib, user_ms, system_ms, retry_count FROM task_data t \
+               outcome, message, max_rss_kib, user_ms, system_ms, retry_count, variant \
+               FROM task_data t \
                JOIN job_data j ON j.id = t.job WHERE j.is_forgotten = 0";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
@@ -154,6 +180,7 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
         state,
         instance: InstanceId(row.get(3)?),
         worker: WorkerId(row.get(4)?),
+        variant: row.get(14)?,
         crash_count: row.get(5)?,
         retry_count: row.get(13)?,
         started: started.map(Timestamp),

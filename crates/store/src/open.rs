@@ -157,7 +157,7 @@ impl Store {
         load::load(&self.connection, uid, now).map_err(StoreError::sql(&self.path))
     }
 
-    /// Starts the writer thread. `report` is called on it after each commit and whenever the health of
+    /// Starts the writer thread. `gone_workers` are those of [`Loaded::gone_workers`]. `report` is called on it after each commit and whenever the health of
     /// the store changes; it must not block.
     ///
     /// # Errors
@@ -166,6 +166,7 @@ impl Store {
     pub fn start(
         self,
         uid: &str,
+        gone_workers: &[hq_core::id::WorkerId],
         at: hq_core::time::Timestamp,
         report: impl Fn(Progress) + Send + 'static,
     ) -> Result<StoreHandle, StoreError> {
@@ -173,7 +174,7 @@ impl Store {
             self.path,
             self.connection,
             self.fence,
-            uid,
+            (uid, gone_workers),
             at,
             Box::new(report),
         )

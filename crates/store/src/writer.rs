@@ -8,12 +8,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hq_core::id::WorkerId;
 use hq_core::server_state::Change;
 use hq_core::time::Timestamp;
-use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use serde_json::json;
 
-use crate::group::{Group, set_number};
+use crate::group::{self, Group, set_number};
 use crate::reader::EventLine;
 use crate::{StoreError, lease, load, reader};
 
@@ -79,6 +80,12 @@ pub struct StoreClient {
 }
 
 impl StoreHandle {
+    /// The number that the next call of [`StoreHandle::store`] returns.
+    #[must_use]
+    pub const fn next_number(&self) -> u64 {
+        self.last + 1
+    }
+
     /// Hands over changes; returns the number that [`Progress::committed`] reaches when they are on
     /// disk. Never blocks.
     pub fn store(&mut self, changes: Vec<Change>) -> u64 {
@@ -159,7 +166,7 @@ pub(crate) fn start(
     path: PathBuf,
     connection: Connection,
     fence: i64,
-    uid: &str,
+    (uid, gone_workers): (&str, &[WorkerId]),
     at: Timestamp,
     report: Box<dyn Fn(Progress) + Send>,
 ) -> Result<StoreHandle, StoreError> {
@@ -180,7 +187,9 @@ pub(crate) fn start(
         health: Health::Good,
         streams: Vec::new(),
     };
-    writer.note_server_start(uid, at).map_err(&sql)?;
+    writer
+        .note_server_start(uid, gone_workers, at)
+        .map_err(&sql)?;
     let (tx, rx) = mpsc::channel();
     let thread = std::thread::Builder::new()
         .name("store".into())
@@ -198,13 +207,25 @@ pub(crate) fn start(
 }
 
 impl Writer {
-    fn note_server_start(&mut self, uid: &str, at: Timestamp) -> rusqlite::Result<()> {
+    fn note_server_start(
+        &mut self,
+        uid: &str,
+        gone_workers: &[WorkerId],
+        at: Timestamp,
+    ) -> rusqlite::Result<()> {
         let mut seq = self.next_seq;
         let transaction = self.connection.transaction()?;
         transaction.execute(
             "INSERT OR REPLACE INTO meta VALUES ('server_uid', ?)",
             [uid],
         )?;
+        for worker in gone_workers {
+            transaction.execute(
+                "UPDATE worker_data SET ended_unix_ns = ?, reason = 'ServerLost', \
+                 registration = NULL WHERE id = ?",
+                params![at.0, worker.as_u32()],
+            )?;
+        }
         let mut group = Group::new(&transaction, &mut seq);
         group.event(at, "server-start", None, None, &json!({"server_uid": uid}))?;
         set_number(&transaction, "next_seq", seq)?;
@@ -345,14 +366,7 @@ impl Writer {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut group = Group::new(&transaction, &mut seq);
-        for change in changes {
-            group.apply(change)?;
-        }
-        group.write_starts()?;
-        if !changes.is_empty() {
-            set_number(&transaction, "next_seq", seq)?;
-        }
+        group::write(&transaction, &mut seq, changes)?;
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));
         }

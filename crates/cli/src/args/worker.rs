@@ -98,8 +98,8 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
 
-    /// What to do when the server goes away [default: stop]
-    #[arg(long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::Stop, hide_default_value = true)]
+    /// What to do when the server goes away [default: reconnect]
+    #[arg(long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::Reconnect, hide_default_value = true)]
     pub(crate) on_server_lost: OnServerLostArg,
 
     /// Directory for the worker's own files and task directories; must be on a local disk

@@ -8,6 +8,8 @@
 //!                              lost; if it comes back, it is a new worker without tasks
 //! ```
 //!
+//! After a restart of the server every worker that was attached is away, see [`super::hold`].
+//!
 //! Reconciling goes by task and instance. Ends are recorded as if they had just been reported, so one
 //! that was recorded before is stale and changes nothing. What the worker has and should not have is
 //! killed; what it should have and has not goes back to the queue.
@@ -16,6 +18,7 @@ use std::collections::BTreeSet;
 
 use super::{Effect, LinkId, Reattach, ServerState, WorkerCommand};
 use crate::id::{InstanceId, TaskKey, WorkerId};
+use crate::outcome::Outcome;
 use crate::task::Phase;
 use crate::time::Now;
 use crate::worker_config::WorkerConfig;
@@ -34,6 +37,7 @@ impl ServerState {
             server_uid,
             launching,
             report,
+            variants,
         } = reattach;
         let is_ours = *server_uid == *self.uid;
         let Some(worker) = self
@@ -45,6 +49,7 @@ impl ServerState {
             return;
         };
         self.heartbeats.remove(&(worker.heartbeat_deadline, id));
+        let is_restored = worker.restored;
         worker.come_back(now.mono);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
         let is_stopping = worker.stopping.is_some();
@@ -58,9 +63,18 @@ impl ServerState {
         }
         let mut held: BTreeSet<(TaskKey, InstanceId)> = launching.into_iter().collect();
         held.extend(report.started.iter().map(|row| (row.task, row.instance)));
+        if is_restored {
+            let ended = report
+                .ended
+                .iter()
+                .filter(|row| row.outcome != Outcome::Killed)
+                .map(|row| (row.task, row.instance));
+            self.adopt(id, held.iter().copied().chain(ended), &variants);
+        }
         self.on_report(now, id, report, effects);
         self.kill_surplus(id, &held, effects);
         self.requeue_missing(now, id, &held, effects);
+        self.stop_waiting_for(id);
         self.agenda.note_room(id);
     }
 

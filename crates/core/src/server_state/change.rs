@@ -104,6 +104,8 @@ pub enum ChangeKind {
         end: TaskEnd,
         /// Whether it counts as finished, otherwise as failed.
         is_finished: bool,
+        /// Whether other tasks can run on its account.
+        is_awaited: bool,
     },
     /// A started instance was given up; the task waits again.
     TaskRequeued {
@@ -171,7 +173,8 @@ impl ChangeKind {
             | Self::TaskRequeued { .. }
             | Self::TasksDropped { .. }
             | Self::Allocation(_) => true,
-            Self::JobCompleted(_) | Self::TaskStarted { .. } | Self::TaskEnded { .. } => false,
+            Self::TaskEnded { is_awaited, .. } => *is_awaited,
+            Self::JobCompleted(_) | Self::TaskStarted { .. } => false,
         }
     }
 }

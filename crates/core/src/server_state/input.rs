@@ -1,5 +1,6 @@
 //! What can happen to the server: the closed set of inputs of [`super::ServerState::apply`].
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
@@ -17,6 +18,15 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId(pub u64);
 
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkEnd {
+    /// The other side closed it: its process has ended, or it will be back in a moment.
+    Closed,
+    /// It broke, or we gave it up.
+    Broken,
+}
+
 /// One thing that happened.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -30,9 +40,9 @@ pub enum Input {
     WorkerReattached(LinkId, WorkerConfig, Box<Reattach>),
     /// A worker said something.
     WorkerMessage(WorkerId, WorkerMessage),
-    /// The current connection of a worker closed. What an older connection still says or does is kept
+    /// The current connection of a worker ended. What an older connection still says or does is kept
     /// away by the shell.
-    WorkerGone(WorkerId),
+    WorkerGone(WorkerId, LinkEnd),
     /// [`super::ServerState::next_deadline`] has passed.
     Timer,
 }
@@ -112,6 +122,8 @@ pub struct Reattach {
     pub launching: Vec<(TaskKey, InstanceId)>,
     /// All instances that run, and all ends that were not acknowledged. Nothing else is there.
     pub report: Report,
+    /// Variants of the resource request of those that have not the first one.
+    pub variants: BTreeMap<TaskKey, u32>,
 }
 
 /// One batch of news from a worker.

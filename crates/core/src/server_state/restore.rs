@@ -1,16 +1,18 @@
-//! From stored records back to a state, without I/O: jobs, then submits, then tasks, then
+//! From stored records back to a state, without I/O: jobs, then submits, workers, tasks, then
 //! [`ServerState::finish_restore`]. Records that do not fit are refused and leave nothing behind.
 
 use std::sync::Arc;
 
 use super::ServerState;
 use super::submit::Target;
-use crate::id::{InstanceId, JobId, TaskId, WorkerId};
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, SubmitKind, TaskSlot};
 use crate::range::IdArray;
 use crate::task::{Attempt, Phase, TaskEnd, TaskState};
 use crate::template::SubmitSpec;
 use crate::time::{Now, Timestamp};
+use crate::worker::{Assigned, Worker};
+use crate::worker_config::{OnServerLost, WorkerConfig};
 
 /// A stored job.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +33,17 @@ pub struct JobRecord {
     pub is_completed: bool,
 }
 
+/// A worker that was connected when the server ended.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StoredWorker {
+    /// Its id.
+    pub id: WorkerId,
+    /// What it reported.
+    pub config: WorkerConfig,
+    /// When it registered.
+    pub started: Timestamp,
+}
+
 /// A stored task; those that never started have none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredTask {
@@ -42,6 +55,8 @@ pub struct StoredTask {
     pub instance: InstanceId,
     /// Where that ran.
     pub worker: WorkerId,
+    /// Variant of its resource request.
+    pub variant: u32,
     /// Losses of workers that counted.
     pub crash_count: u32,
     /// Attempts that failures led to.
@@ -76,6 +91,25 @@ impl ServerState {
     /// Remembers the host of a worker of an earlier run.
     pub fn restore_worker(&mut self, id: WorkerId, hostname: Box<str>) {
         self.former_hosts.insert(id, hostname);
+    }
+
+    /// Expects a worker back, if it is one that comes back; says whether. To be called behind the last
+    /// submit and before the first task.
+    pub fn restore_connected_worker(&mut self, now: Now, stored: StoredWorker) -> bool {
+        if stored.config.on_server_lost != OnServerLost::Reconnect {
+            return false;
+        }
+        let (id, age) = (stored.id, now.wall.since(stored.started));
+        let totals = self.classes.totals(&stored.config.resources);
+        let config = Arc::new(stored.config);
+        let limit = config.time_limit;
+        let mut worker = Worker::new(id, config, totals, now.mono, stored.started);
+        worker.deadline = limit.map(|limit| now.mono + limit.saturating_sub(age));
+        worker.await_return(now.mono);
+        self.heartbeats.insert((worker.heartbeat_deadline, id));
+        self.workers.insert(id, worker);
+        self.hold_for(id);
+        true
     }
 
     /// Adds a job without tasks.
@@ -115,7 +149,8 @@ impl ServerState {
         Ok(())
     }
 
-    /// Gives a task the state it had. One that ran waits again, with the next instance.
+    /// Gives a task the state it had. One that ran goes on if its worker is expected back; otherwise it
+    /// waits again, with the next instance.
     ///
     /// # Errors
     ///
@@ -125,8 +160,13 @@ impl ServerState {
         let slot = job
             .find(stored.task)
             .ok_or(RestoreError::NoTask(id, stored.task))?;
+        let worker = self
+            .workers
+            .get_mut(&stored.worker)
+            .filter(|_| stored.state == TaskState::Running);
+        let goes_on = worker.is_some();
         if let Some(record) = job.touch(slot) {
-            record.restore(stored);
+            record.restore(stored, goes_on);
         }
         if stored.started.is_some() {
             job.workers.insert(stored.worker);
@@ -143,6 +183,24 @@ impl ServerState {
             job.idle_since = job.idle_since.max(end.at);
         }
         job.set_phase(slot, phase);
+        if let Some(worker) = worker
+            && let Some(key) = Self::queue_key(job, slot)
+            && let Some(class) = self.classes.get(key.class)
+        {
+            let assigned = Assigned {
+                slot,
+                key,
+                variant: stored.variant,
+                instance: stored.instance,
+                placed: false,
+                started: false,
+                retracting: false,
+            };
+            let task = TaskKey::new(id, stored.task);
+            worker.assign(task, assigned, class);
+            worker.start(task, stored.instance, &self.classes);
+            job.set_phase(slot, Phase::Running);
+        }
         Ok(())
     }
 
@@ -199,7 +257,7 @@ impl ServerState {
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.replay_graphs();
             }
-            self.queue_waiting(id);
+            self.hold_job(id);
         }
         let completed: Vec<JobId> = self
             .jobs
@@ -216,12 +274,13 @@ impl ServerState {
         self.agenda.note_ready();
     }
 
-    fn queue_waiting(&mut self, id: JobId) {
+    /// Queues what can run of the first submits of a job.
+    pub(super) fn queue_waiting(&mut self, id: JobId, submits: u32) {
         let Some(job) = self.jobs.get(&id).filter(|job| !job.is_idle()) else {
             return;
         };
         let mut ready = Vec::new();
-        for (submit, number) in job.submits.iter().zip(0..) {
+        for (submit, number) in job.submits.iter().zip(0..submits) {
             for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
                 if phase != Phase::Waiting {
                     continue;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::change::persist;
 use super::{
-    ChangeKind, Effect, EndedRow, LinkId, Notification, Report, ServerState, StartedRow,
+    ChangeKind, Effect, EndedRow, LinkEnd, LinkId, Notification, Report, ServerState, StartedRow,
     WorkerCommand, WorkerMessage,
 };
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
@@ -88,7 +88,13 @@ impl ServerState {
         }
     }
 
-    pub(super) fn on_worker_gone(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) {
+    pub(super) fn on_worker_gone(
+        &mut self,
+        now: Now,
+        id: WorkerId,
+        how: LinkEnd,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(worker) = self
             .workers
             .get_mut(&id)
@@ -98,7 +104,7 @@ impl ServerState {
         };
         if worker.may_come_back() {
             self.heartbeats.remove(&(worker.heartbeat_deadline, id));
-            worker.leave(now.mono);
+            worker.leave(now.mono, how);
             self.heartbeats.insert((worker.heartbeat_deadline, id));
             return;
         }
@@ -330,7 +336,7 @@ impl ServerState {
             .map_or(Duration::ZERO, |template| {
                 template.task.retry.delay_before(count)
             });
-        if delay.is_zero() {
+        if delay.is_zero() || self.is_held(id, slot) {
             self.make_ready(id, slot);
         } else {
             self.delayed.insert((now.mono + delay, id, slot));
@@ -394,6 +400,11 @@ impl ServerState {
                 Phase::Failed
             },
         );
+        let free = if finished {
+            job.release_dependents(slot)
+        } else {
+            Vec::new()
+        };
         if let Some(task) = job.task_id(slot) {
             self.watches.note_ended(id, task);
             if let Some(record) = job.record(slot) {
@@ -404,12 +415,13 @@ impl ServerState {
                     crash_count: record.crash_count(),
                     end: end.clone(),
                     is_finished: finished,
+                    is_awaited: !free.is_empty(),
                 };
                 persist(effects, end.at, ended);
             }
         }
         if finished {
-            for free in job.release_dependents(slot) {
+            for free in free {
                 self.make_ready(id, free);
             }
             return;
@@ -456,6 +468,8 @@ impl ServerState {
             return;
         };
         worker.ended = Some((now.wall, reason));
+        // The end of a server is no crash of what ran.
+        let is_crash = reason.is_crash() && !worker.restored;
         worker.templates.clear();
         self.heartbeats.remove(&(worker.heartbeat_deadline, id));
         let tasks = worker.clear();
@@ -477,7 +491,8 @@ impl ServerState {
             match phase {
                 Some(Phase::Queued) => self.requeue(task.job, assigned.slot),
                 Some(Phase::Running) => {
-                    self.on_running_task_lost(now, task.job, assigned.slot, reason, effects);
+                    let slot = assigned.slot;
+                    self.on_running_task_lost(now, task.job, slot, (reason, is_crash), effects);
                 }
                 Some(
                     Phase::Waiting
@@ -490,6 +505,7 @@ impl ServerState {
             }
             touched.insert(task.job);
         }
+        self.stop_waiting_for(id);
         for job in touched {
             self.note_job_progress(now, job, effects);
         }
@@ -500,7 +516,7 @@ impl ServerState {
         now: Now,
         id: JobId,
         slot: TaskSlot,
-        reason: LostReason,
+        (reason, is_crash): (LostReason, bool),
         effects: &mut Vec<Effect>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else {
@@ -513,7 +529,7 @@ impl ServerState {
         let Some(record) = job.touch(slot) else {
             return;
         };
-        let crashes = if reason.is_crash() {
+        let crashes = if is_crash {
             record.count_crash()
         } else {
             record.crash_count()
@@ -529,7 +545,7 @@ impl ServerState {
             CrashLimit::NeverRestart => {
                 Some("Task was running on a lost worker while never restart flag was set.".into())
             }
-            CrashLimit::Max(max) if reason.is_crash() && crashes >= max => Some(format!(
+            CrashLimit::Max(max) if is_crash && crashes >= max => Some(format!(
                 "Task was running on a worker that was lost; the task has occurred {crashes} times \
                  in this situation and limit was reached."
             )),

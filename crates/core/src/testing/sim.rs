@@ -5,6 +5,7 @@
 //! input the invariants of [`ServerState`] are checked. At the end everything is healed and each task
 //! must reach a final state; the log of one seed is always the same.
 
+mod durable;
 mod virtual_worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,14 +19,16 @@ use crate::range::IdArray;
 use crate::resource::request::{RequestVariants, ResourceRequest};
 use crate::selector::Selector;
 use crate::server_state::{
-    Command, Effect, EndedRow, Input, LinkId, Reattach, Report, RequestId, ServerState, StartedRow,
-    WatchSpec, WorkerCommand, WorkerMessage,
+    Command, Effect, EndedRow, Input, LinkEnd, LinkId, Reattach, Report, RequestId, ServerState,
+    StartedRow, WatchSpec, WorkerCommand, WorkerMessage,
 };
 use crate::template::{
     ArrayIds, ArraySpec, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
 };
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
+pub use durable::Disk;
+use durable::Durability;
 use virtual_worker::{VirtualTask, VirtualWorker};
 
 /// Small deterministic generator (splitmix64, Steele, Lea, Flood 2014).
@@ -68,6 +71,10 @@ pub struct Summary {
     pub lost_workers: u64,
     /// Workers that came back and went on.
     pub reattached: u64,
+    /// Crashes of the server.
+    pub crashes: u64,
+    /// Tasks that ran through a crash of the server.
+    pub went_on: u64,
     /// Hash of all effects, in order.
     pub log_hash: u64,
 }
@@ -90,6 +97,10 @@ pub struct World {
     started_instances: BTreeMap<TaskKey, BTreeSet<(WorkerId, InstanceId)>>,
     /// Instances that succeeded, and where.
     succeeded: BTreeSet<(TaskKey, WorkerId, InstanceId)>,
+    /// The disk and what waits for it; `None` = nothing is stored and the server never crashes.
+    durable: Option<Durability>,
+    /// Whether the last registration was that of a worker that goes on.
+    was_reattached: bool,
     summary: Summary,
 }
 
@@ -112,6 +123,8 @@ impl World {
             finals: BTreeMap::new(),
             started_instances: BTreeMap::new(),
             succeeded: BTreeSet::new(),
+            durable: None,
+            was_reattached: false,
             summary: Summary::default(),
         }
     }
@@ -149,6 +162,7 @@ impl World {
             55..80 => self.deliver_to_server(),
             _ => self.deliver_to_worker(),
         }
+        self.store_some();
     }
 
     fn advance(&mut self, by: Duration) {
@@ -168,12 +182,15 @@ impl World {
         self.state.apply(self.now, input, &mut effects);
         self.state.settle(self.now, &mut effects);
         self.summary.inputs += 1;
-        for effect in effects {
+        for effect in &effects {
             self.hash(&format!("{effect:?}"));
-            self.carry_out(effect);
+            if let Effect::Registered { reattached, .. } = effect {
+                self.was_reattached = *reattached;
+            }
         }
         self.state.check_invariants();
         self.check_finals();
+        self.hand_over(effects);
     }
 
     fn hash(&mut self, text: &str) {
@@ -222,6 +239,10 @@ impl World {
                 }
             }
             Effect::WatchUpdate(request, update) => {
+                if self.durable.is_some() && !self.watching.contains(&request) {
+                    // It waited for the disk longer than its reader.
+                    return;
+                }
                 assert!(
                     self.watching.contains(&request),
                     "updates go to who asked, until done"
@@ -234,7 +255,8 @@ impl World {
                     );
                 }
             }
-            Effect::Reply(..) | Effect::Persist(_) => {}
+            Effect::Reply(_, reply) => self.note_reply(&reply),
+            Effect::Persist(_) => {}
         }
     }
 
@@ -309,6 +331,7 @@ impl World {
         if self.rng.chance(20) {
             made.crash_limit = crate::template::CrashLimit::NeverRestart;
         }
+        made.retry.limit = u16::try_from(self.rng.below(3)).expect("small");
         Arc::new(made)
     }
 
@@ -394,8 +417,9 @@ impl World {
             return;
         }
         worker.cut();
+        let how = [LinkEnd::Closed, LinkEnd::Broken][self.rng.below(2) as usize];
         if self.rng.chance(50) {
-            self.apply(Input::WorkerGone(id));
+            self.apply(Input::WorkerGone(id, how));
         }
     }
 
@@ -408,36 +432,54 @@ impl World {
     }
 
     fn reattach(&mut self, id: WorkerId) {
+        if self.is_joining(id) {
+            return;
+        }
         self.next_link += 1;
         let link = LinkId(self.next_link);
         let worker = &self.workers[&id];
         let cpus = worker.cpus;
         let report = worker.report_all();
-        let runs: Vec<(TaskKey, InstanceId)> = report
+        let mut runs: Vec<(TaskKey, InstanceId)> = report
             .started
             .iter()
             .map(|row| (row.task, row.instance))
             .filter(|(task, instance)| self.is_due(id, *task, *instance))
             .collect();
+        let mut through_crash = self.take_expected(id);
+        let tasks = &self.workers[&id].tasks;
+        through_crash.retain(|(task, instance)| {
+            let still = tasks.get(task);
+            still.is_some_and(|task| task.started && task.instance == *instance)
+        });
         let reattach = Reattach {
             worker: id,
             server_uid: self.state.uid().into(),
             launching: Vec::new(),
             report,
+            variants: BTreeMap::new(),
         };
         self.joining.insert(link, (cpus, true, Some(id)));
-        let before = self.summary.reattached;
+        self.was_reattached = false;
+        let crashes = self.summary.crashes;
         self.apply(Input::WorkerReattached(
             link,
             config(cpus, true),
             Box::new(reattach),
         ));
-        if self.summary.reattached > before {
+        if self.was_reattached && self.summary.crashes == crashes {
+            self.summary.went_on += through_crash.len() as u64;
+            runs.extend(through_crash);
             for (task, instance) in runs {
                 let goes_on = self.is_due(id, task, instance) || self.finals_now(task);
                 assert!(goes_on, "{task} instance {instance} goes on on {id}");
             }
         }
+    }
+
+    /// Whether it came back and waits for the answer, which may wait for the disk.
+    fn is_joining(&self, id: WorkerId) -> bool {
+        self.joining.values().any(|(_, _, was)| *was == Some(id))
     }
 
     /// Whether the server takes this for the current instance of an unfinished task.
@@ -474,10 +516,11 @@ impl World {
     }
 
     fn lose_one(&mut self) {
-        if let Some(id) = self.pick() {
+        let pick = self.pick();
+        if let Some(id) = pick.filter(|id| !self.is_joining(*id)) {
             let away = self.workers.remove(&id).is_some_and(|worker| worker.away);
             if !away {
-                self.apply(Input::WorkerGone(id));
+                self.apply(Input::WorkerGone(id, LinkEnd::Closed));
             }
         }
     }
@@ -515,7 +558,7 @@ impl World {
             ..Report::default()
         };
         self.apply(Input::WorkerMessage(worker, WorkerMessage::Report(report)));
-        self.apply(Input::WorkerGone(worker));
+        self.apply(Input::WorkerGone(worker, LinkEnd::Broken));
     }
 
     /// A worker starts or ends something.
@@ -526,6 +569,9 @@ impl World {
     }
 
     fn work_at(&mut self, id: WorkerId) {
+        if self.is_joining(id) {
+            return;
+        }
         let end_instead = self.rng.chance(50);
         let outcome = match self.rng.below(12) {
             0 => Outcome::ExitCode(1),
@@ -674,9 +720,10 @@ impl World {
     fn heal(&mut self) {
         self.next_link += 1;
         let link = LinkId(self.next_link);
+        self.heal_disk();
         self.joining.insert(link, (8, false, None));
         self.apply(Input::WorkerConnected(link, config(8, false)));
-        for round in 0..20_000 {
+        for round in 0..40_000 {
             if self
                 .state
                 .jobs()

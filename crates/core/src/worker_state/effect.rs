@@ -110,6 +110,8 @@ pub struct Holding {
     pub launching: Vec<InstanceKey>,
     /// All that runs, and all ends that were not acknowledged.
     pub report: Report,
+    /// Variants of the resource request of those that have not the first one.
+    pub variants: Vec<(InstanceKey, u32)>,
 }
 
 /// Start of an instance.

@@ -36,6 +36,9 @@ impl WorkerState {
             ..Holding::default()
         };
         for (_, task) in self.running.iter() {
+            if task.variant != 0 {
+                holding.variants.push((task.key, task.variant));
+            }
             match task.phase {
                 Phase::Starting => holding.launching.push(task.key),
                 Phase::Running { since, .. } => holding.report.started.push(StartedRow {

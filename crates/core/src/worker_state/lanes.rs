@@ -74,6 +74,7 @@ impl WorkerState {
             key: task.key,
             lane,
             template: task.template.id,
+            variant: task.variant,
             expected,
             time_limit: task.template.task.time_limit,
             phase: Phase::Starting,

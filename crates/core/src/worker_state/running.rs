@@ -40,6 +40,8 @@ pub(super) struct RunningTask {
     pub(super) key: InstanceKey,
     pub(super) lane: LaunchToken,
     pub(super) template: TemplateId,
+    /// Variant of the resource request.
+    pub(super) variant: u32,
     /// How long it will take, as far as can be told.
     pub(super) expected: Duration,
     pub(super) time_limit: Option<Duration>,

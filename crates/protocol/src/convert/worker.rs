@@ -127,6 +127,15 @@ pub fn reattach(
         server_uid: server_uid.to_owned(),
         launching: Some(task_list(launching.map(|key| (key.task, key.instance)))),
         report: Some((&holding.report).into()),
+        variants: holding
+            .variants
+            .iter()
+            .map(|(key, variant)| worker::HeldVariant {
+                job: key.task.job.as_u32(),
+                task: key.task.task.as_u32(),
+                variant: *variant,
+            })
+            .collect(),
     };
     let register = worker::Register {
         config: Some(config.into()),
@@ -142,7 +151,13 @@ impl TryFrom<worker::Reattach> for Reattach {
 
     fn try_from(message: worker::Reattach) -> Result<Self, ConvertError> {
         let launching = message.launching.unwrap_or_default();
+        at_most("variants", message.variants.len(), ASSIGN_MAX)?;
+        let variants = message.variants.iter().map(|held| {
+            let task = TaskKey::new(JobId(held.job), TaskId(held.task));
+            (task, held.variant)
+        });
         Ok(Self {
+            variants: variants.collect(),
             worker: WorkerId(message.worker_id),
             server_uid: text("server_uid", message.server_uid)?,
             launching: task_rows(launching).within("launching")?,

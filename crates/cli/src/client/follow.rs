@@ -1,0 +1,110 @@
+//! Following jobs to their end, also across restarts of the server.
+//!
+//! When the connection breaks, the client looks for the server where it found it, with growing pauses,
+//! and follows the same jobs again. Another server in the same place is none of its business.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use hq_core::range::IdArray;
+use hq_protocol::client;
+use tokio::time::Instant;
+
+use super::{Client, WatchOptions};
+use crate::error::{CliError, CliResult};
+use crate::parse::selector::Selector;
+
+/// How long a server may stay away: long enough for a restart on a busy node.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pauses between attempts: doubled from the first to the last, and each shortened by chance.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+impl Client {
+    /// Follows jobs until they have ended; `on_update` sees every change.
+    pub(crate) async fn follow(
+        &mut self,
+        mut jobs: client::Selector,
+        options: WatchOptions,
+        mut on_update: impl FnMut(&client::WatchUpdate) -> CliResult<()>,
+    ) -> CliResult<()> {
+        loop {
+            match self.follow_once(&mut jobs, options, &mut on_update).await {
+                Err(error) if self.is_lost && self.dir.is_some() => self.come_back(error).await?,
+                result => return result,
+            }
+        }
+    }
+
+    async fn follow_once(
+        &mut self,
+        jobs: &mut client::Selector,
+        options: WatchOptions,
+        on_update: &mut impl FnMut(&client::WatchUpdate) -> CliResult<()>,
+    ) -> CliResult<()> {
+        self.watch(jobs.clone(), options).await?;
+        let mut is_first = true;
+        loop {
+            let update = self.next_update().await?;
+            if std::mem::replace(&mut is_first, false) {
+                // "All" and "last" may be others after a restart.
+                if let Some(named) = name_jobs(&update) {
+                    *jobs = named;
+                }
+            }
+            on_update(&update)?;
+            if update.done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Replaces a broken connection by one to the same server.
+    async fn come_back(&mut self, lost: CliError) -> CliResult<()> {
+        let Some(dir) = self.dir.clone() else {
+            return Err(lost);
+        };
+        tracing::warn!("Lost the server, waiting for it to come back");
+        let until = Instant::now() + PATIENCE;
+        let mut pause = PAUSE_MIN;
+        loop {
+            tokio::time::sleep(shortened(pause)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+            match Self::connect(&dir).await {
+                Ok(found) if found.server_uid == self.server_uid => {
+                    tracing::info!("Connected to the server again");
+                    *self = found;
+                    return Ok(());
+                }
+                Ok(_) => {
+                    return Err(CliError::new(
+                        "The server has ended, and another one without its jobs is in its place",
+                    ));
+                }
+                Err(_) if Instant::now() < until => {}
+                Err(_) => return Err(lost),
+            }
+        }
+    }
+}
+
+/// The jobs of an update by id.
+fn name_jobs(update: &client::WatchUpdate) -> Option<client::Selector> {
+    let mut ids: Vec<u32> = update
+        .jobs
+        .iter()
+        .filter_map(|job| Some(job.summary.as_ref()?.id))
+        .collect();
+    ids.sort_unstable();
+    let ids = IdArray::from_sorted(ids)
+        .ok()
+        .filter(|ids| !ids.is_empty())?;
+    Some(Selector::Ids(ids).to_message())
+}
+
+/// A random part of a pause.
+fn shortened(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) % 1_000;
+    pause * u32::try_from(random).unwrap_or(1_000) / 1_000
+}

@@ -1,0 +1,104 @@
+//! Nothing reveals a stored change before it is on disk: what follows from a change waits here.
+//!
+//! Two queues, each in order. What goes to workers waits for changes that somebody was promised
+//! ([`ChangeKind::is_urgent`](super::ChangeKind::is_urgent)), which are committed at once: a worker must
+//! not run tasks of a submit that a crash would undo. What tells of results (replies, updates,
+//! acknowledgements of reports) waits for every earlier change.
+
+use std::collections::VecDeque;
+
+use super::{Change, Effect, WorkerCommand};
+
+/// For what a message has to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Changes that somebody was promised.
+    Urgent,
+    /// Every change that was made before.
+    All,
+}
+
+impl Effect {
+    /// For what it has to wait; nobody is told of an [`Effect::Persist`].
+    #[must_use]
+    pub const fn wait(&self) -> Wait {
+        match self {
+            // A worker forgets what is acknowledged.
+            Self::ToWorker(_, WorkerCommand::Acknowledge(_))
+            | Self::Reply(..)
+            | Self::WatchUpdate(..) => Wait::All,
+            Self::Persist(_)
+            | Self::Registered { .. }
+            | Self::ToWorker(..)
+            | Self::DropWorker(_) => Wait::Urgent,
+        }
+    }
+}
+
+/// Messages that wait for commits. Batches of changes are numbered from 1.
+#[derive(Clone, Debug)]
+pub struct Gate<T> {
+    committed: u64,
+    /// Numbers of the last batch, and of the last one with an urgent change.
+    last: u64,
+    last_urgent: u64,
+    for_urgent: VecDeque<(u64, T)>,
+    for_all: VecDeque<(u64, T)>,
+}
+
+impl<T> Default for Gate<T> {
+    fn default() -> Self {
+        Self {
+            committed: 0,
+            last: 0,
+            last_urgent: 0,
+            for_urgent: VecDeque::new(),
+            for_all: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Gate<T> {
+    /// Notes a batch of changes on its way to the disk; what is passed afterwards waits for it.
+    pub fn note(&mut self, number: u64, changes: &[Change]) {
+        self.last = number;
+        if changes.iter().any(|change| change.kind.is_urgent()) {
+            self.last_urgent = number;
+        }
+    }
+
+    /// Gives the message back if it may go now; otherwise keeps it.
+    pub fn pass(&mut self, wait: Wait, message: T) -> Option<T> {
+        let (queue, number) = match wait {
+            Wait::Urgent => (&mut self.for_urgent, self.last_urgent),
+            Wait::All => (&mut self.for_all, self.last),
+        };
+        if queue.is_empty() && number <= self.committed {
+            return Some(message);
+        }
+        queue.push_back((number, message));
+        None
+    }
+
+    /// Everything up to this batch is on disk; [`Gate::next`] gives what may go.
+    pub const fn advance(&mut self, committed: u64) {
+        self.committed = committed;
+    }
+
+    /// A message that may go meanwhile.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "not an iterator: more comes later"
+    )]
+    pub fn next(&mut self) -> Option<T> {
+        for queue in [&mut self.for_urgent, &mut self.for_all] {
+            if queue
+                .front()
+                .is_some_and(|(number, _)| *number <= self.committed)
+            {
+                return queue.pop_front().map(|(_, message)| message);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,116 @@
+//! After a restart: tasks that may be on workers which have not come back yet are held.
+//!
+//! What was handed to a worker is not stored, only what started there. So a task that waits, by what is
+//! stored, may be running on a worker that was connected when the server ended. Nothing of an earlier
+//! run is handed out until each of those workers came back and said what it has, or is given up. What is
+//! submitted meanwhile runs at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ServerState;
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::job::TaskSlot;
+use crate::task::{Phase, TaskRecord};
+use crate::worker::Assigned;
+
+/// Work of an earlier run and the workers that may have it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hold {
+    /// Workers that have neither come back nor been given up.
+    workers: BTreeSet<WorkerId>,
+    /// Jobs with unfinished tasks, and how many submits they had.
+    jobs: BTreeMap<JobId, u32>,
+}
+
+impl ServerState {
+    /// Workers of an earlier run that are still waited for.
+    #[must_use]
+    pub fn awaited_workers(&self) -> usize {
+        self.hold.workers.len()
+    }
+
+    pub(super) fn hold_for(&mut self, worker: WorkerId) {
+        self.hold.workers.insert(worker);
+    }
+
+    /// Holds the waiting tasks of a job, or queues them if there is nothing to wait for.
+    pub(super) fn hold_job(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id).filter(|job| !job.is_idle()) else {
+            return;
+        };
+        let submits = u32::try_from(job.submits.len()).unwrap_or(u32::MAX);
+        if self.hold.workers.is_empty() {
+            self.queue_waiting(id, submits);
+        } else {
+            self.hold.jobs.insert(id, submits);
+        }
+    }
+
+    pub(super) fn is_held(&self, job: JobId, slot: TaskSlot) -> bool {
+        let submits = self.hold.jobs.get(&job);
+        submits.is_some_and(|submits| slot.submit < *submits)
+    }
+
+    /// A worker came back and said what it has, or is given up. Behind the last one nothing is held.
+    pub(super) fn stop_waiting_for(&mut self, worker: WorkerId) {
+        if !self.hold.workers.remove(&worker) || !self.hold.workers.is_empty() {
+            return;
+        }
+        for (job, submits) in std::mem::take(&mut self.hold.jobs) {
+            self.queue_waiting(job, submits);
+        }
+        self.agenda.note_ready();
+    }
+
+    /// Takes over what a worker of an earlier run has: held tasks whose next instance it was given.
+    pub(super) fn adopt(
+        &mut self,
+        id: WorkerId,
+        claims: impl Iterator<Item = (TaskKey, InstanceId)>,
+        variants: &BTreeMap<TaskKey, u32>,
+    ) {
+        for (task, instance) in claims {
+            let variant = variants.get(&task).copied().unwrap_or(0);
+            self.adopt_one(id, task, instance, variant);
+        }
+    }
+
+    fn adopt_one(&mut self, id: WorkerId, task: TaskKey, instance: InstanceId, variant: u32) {
+        let slot = self
+            .jobs
+            .get(&task.job)
+            .and_then(|job| job.find(task.task))
+            .filter(|slot| self.is_held(task.job, *slot));
+        let (Some(slot), Some(job)) = (slot, self.jobs.get_mut(&task.job)) else {
+            return;
+        };
+        let current = job.record(slot).map_or(InstanceId(0), TaskRecord::instance);
+        if job.phase(slot) != Some(Phase::Waiting) || current != instance {
+            return;
+        }
+        let Some(key) = Self::queue_key(job, slot) else {
+            return;
+        };
+        let class = self.classes.get(key.class).cloned();
+        let (Some(class), Some(worker)) = (class, self.workers.get_mut(&id)) else {
+            return;
+        };
+        if class.variants.get(variant as usize).is_none() {
+            return;
+        }
+        let assigned = Assigned {
+            slot,
+            key,
+            variant,
+            instance,
+            placed: false,
+            started: false,
+            retracting: false,
+        };
+        worker.assign(task, assigned, &class);
+        if let Some(record) = job.touch(slot) {
+            record.assign(id);
+        }
+        job.set_phase(slot, Phase::Queued);
+    }
+}

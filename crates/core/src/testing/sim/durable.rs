@@ -1,0 +1,246 @@
+//! A server whose state is on a disk and that crashes: between any two effects, and between commits.
+//!
+//! A crash drops the state, what was not committed and what was under way. What the disk gives back must
+//! contain all that anybody was told, and tasks that ran on workers which come back must go on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+use super::{Summary, World};
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::server_state::{Change, Effect, Gate, Reply, ServerState};
+use crate::task::TaskState;
+use crate::time::Now;
+
+/// Where changes are stored.
+pub trait Disk: Debug {
+    /// Stores changes, all or nothing.
+    fn commit(&mut self, changes: &[Change]);
+    /// The state of a server that starts now.
+    fn restore(&mut self, now: Now) -> ServerState;
+}
+
+/// A disk and what waits for it.
+#[derive(Debug)]
+pub(super) struct Durability {
+    disk: Box<dyn Disk>,
+    gate: Gate<Effect>,
+    /// Batches that are not committed.
+    pending: Vec<(u64, Vec<Change>)>,
+    last: u64,
+    /// Effects until the next crash; `None` = no crash is planned.
+    crash_in: Option<u32>,
+    /// Commits follow each change, and there are no more crashes.
+    is_healed: bool,
+    /// Jobs of which somebody was told.
+    told_jobs: BTreeSet<JobId>,
+    /// Final states at the last moment at which everything was committed.
+    stored_finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
+    /// What ran on each worker at the last crash, and should go on.
+    expected: BTreeMap<WorkerId, Vec<(TaskKey, InstanceId)>>,
+}
+
+impl World {
+    /// As [`World::run`], with a disk and crashes of the server.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant breaks, something that was told is lost, or a task is left over.
+    pub fn run_durable(seed: u64, steps: u32, disk: Box<dyn Disk>) -> Summary {
+        let mut world = Self::new(seed);
+        world.durable = Some(Durability {
+            disk,
+            gate: Gate::default(),
+            pending: Vec::new(),
+            last: 0,
+            crash_in: None,
+            is_healed: false,
+            told_jobs: BTreeSet::new(),
+            stored_finals: BTreeMap::new(),
+            expected: BTreeMap::new(),
+        });
+        world.join();
+        for _ in 0..steps {
+            world.step();
+        }
+        world.heal();
+        world.summary
+    }
+
+    /// Carries effects out, or lets them wait for the disk.
+    pub(super) fn hand_over(&mut self, effects: Vec<Effect>) {
+        let Some(durable) = &mut self.durable else {
+            for effect in effects {
+                self.carry_out(effect);
+            }
+            return;
+        };
+        let (mut changes, mut rest) = (Vec::new(), Vec::new());
+        for effect in effects {
+            match effect {
+                Effect::Persist(change) => changes.push(change),
+                Effect::Reply(..)
+                | Effect::WatchUpdate(..)
+                | Effect::Registered { .. }
+                | Effect::ToWorker(..)
+                | Effect::DropWorker(..) => rest.push(effect),
+            }
+        }
+        if !changes.is_empty() {
+            durable.last += 1;
+            durable.gate.note(durable.last, &changes);
+            durable.pending.push((durable.last, changes));
+        }
+        let ready: Vec<Effect> = rest
+            .into_iter()
+            .filter_map(|effect| durable.gate.pass(effect.wait(), effect))
+            .collect();
+        let is_healed = durable.is_healed;
+        for effect in ready {
+            if self.crash_is_due() {
+                return;
+            }
+            self.carry_out(effect);
+        }
+        if is_healed {
+            self.commit(usize::MAX);
+        }
+    }
+
+    /// Counts down to a planned crash.
+    fn crash_is_due(&mut self) -> bool {
+        let Some(left) = self.durable.as_mut().and_then(|d| d.crash_in.as_mut()) else {
+            return false;
+        };
+        if *left > 0 {
+            *left -= 1;
+            return false;
+        }
+        self.crash();
+        true
+    }
+
+    /// After each step: sometimes a commit, sometimes a plan to crash.
+    pub(super) fn store_some(&mut self) {
+        if self.durable.is_none() {
+            return;
+        }
+        match self.rng.below(100) {
+            0..50 => self.commit(usize::MAX),
+            50..60 => {
+                let some = self.rng.below(3) as usize;
+                self.commit(some);
+            }
+            60 => {
+                let effects = self.rng.below(12);
+                if let Some(durable) = &mut self.durable {
+                    durable.crash_in.get_or_insert(effects);
+                }
+            }
+            61 => self.crash(),
+            _ => {}
+        }
+    }
+
+    /// Commits the first batches, one by one, and lets go what waited for them.
+    fn commit(&mut self, batches: usize) {
+        let Some(durable) = &mut self.durable else {
+            return;
+        };
+        let count = batches.min(durable.pending.len());
+        let mut changes = Vec::new();
+        for (number, batch) in durable.pending.drain(..count) {
+            changes.extend(batch);
+            durable.gate.advance(number);
+        }
+        durable.disk.commit(&changes);
+        if durable.pending.is_empty() {
+            durable.stored_finals.clone_from(&self.finals);
+        }
+        while let Some(effect) = self.durable.as_mut().and_then(|d| d.gate.next()) {
+            if self.crash_is_due() {
+                return;
+            }
+            self.carry_out(effect);
+        }
+    }
+
+    pub(super) fn note_reply(&mut self, reply: &Reply) {
+        if let (Some(durable), Reply::Submitted(job)) = (&mut self.durable, reply) {
+            durable.told_jobs.insert(*job);
+        }
+    }
+
+    /// Tasks that ran on a worker when the server crashed.
+    pub(super) fn take_expected(&mut self, id: WorkerId) -> Vec<(TaskKey, InstanceId)> {
+        let expected = self.durable.as_mut().and_then(|d| d.expected.remove(&id));
+        expected.unwrap_or_default()
+    }
+
+    /// No more crashes.
+    pub(super) fn heal_disk(&mut self) {
+        if let Some(durable) = &mut self.durable {
+            durable.is_healed = true;
+            durable.crash_in = None;
+        }
+        self.commit(usize::MAX);
+    }
+
+    fn crash(&mut self) {
+        let running: Vec<(WorkerId, TaskKey, InstanceId)> = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| worker.reconnects && !worker.stopping)
+            .flat_map(|(id, worker)| {
+                let started = worker.tasks.iter().filter(|(_, task)| task.started);
+                started.map(|(key, task)| (*id, *key, task.instance))
+            })
+            .filter(|(id, task, instance)| self.is_due(*id, *task, *instance))
+            .collect();
+        let earlier = self.take_all_expected();
+        let Some(durable) = &mut self.durable else {
+            return;
+        };
+        durable.pending.clear();
+        durable.gate = Gate::default();
+        durable.crash_in = None;
+        durable.last = 0;
+        self.state = durable.disk.restore(self.now);
+        self.summary.crashes += 1;
+        for job in &durable.told_jobs {
+            assert!(self.state.jobs().contains_key(job), "{job} was told");
+        }
+        self.finals.clone_from(&durable.stored_finals);
+        for (id, task, instance) in earlier.into_iter().chain(running) {
+            let all = durable.expected.entry(id).or_default();
+            if !all.contains(&(task, instance)) {
+                all.push((task, instance));
+            }
+        }
+        self.joining.clear();
+        self.watching.clear();
+        self.workers
+            .retain(|_, worker| worker.reconnects && !worker.stopping);
+        for worker in self.workers.values_mut() {
+            worker.cut();
+        }
+        self.state.check_invariants();
+        self.check_finals();
+    }
+
+    /// What was expected of workers that did not come back between two crashes; they still may.
+    fn take_all_expected(&mut self) -> Vec<(WorkerId, TaskKey, InstanceId)> {
+        let expected = self
+            .durable
+            .as_mut()
+            .map(|d| std::mem::take(&mut d.expected));
+        let expected = expected.into_iter().flatten();
+        expected
+            .flat_map(|(id, tasks)| tasks.into_iter().map(move |(task, i)| (id, task, i)))
+            .filter(|(id, task, _)| {
+                let runs = |worker: &super::VirtualWorker| worker.tasks.contains_key(task);
+                self.workers.get(id).is_some_and(runs)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,194 @@
+//! Servers and workers that are killed at random moments, with real processes.
+//!
+//! Short in every test run. The full campaign:
+//!
+//! ```sh
+//! HQ_FAULT_TASKS=10000 HQ_FAULT_KILLS=100 cargo test --release -p hq-cli --test e2e \
+//!     campaign::the_server -- --nocapture
+//! HQ_FAULT_TASKS=2000 HQ_FAULT_KILLS=50 cargo test --release -p hq-cli --test e2e \
+//!     campaign::the_worker -- --nocapture
+//! ```
+//!
+//! `HQ_FAULT_SEED` repeats the moments of a run; each run prints its seed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::harness::{Env, processes_with, signal, wait_for};
+
+/// Longest that a process may outlive its worker.
+const OUTLIVES_MAX: Duration = Duration::from_secs(2);
+
+/// A number from the environment.
+fn setting(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Random moments from a printed seed (splitmix64).
+struct Moments(u64);
+
+impl Moments {
+    fn new(what: &str) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.expect("a clock").subsec_nanos();
+        let seed = setting("HQ_FAULT_SEED", u64::from(now));
+        println!("{what}: HQ_FAULT_SEED={seed}");
+        Self(seed)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    /// Lets a random time pass. No condition is waited for: the moment is what is random.
+    fn pass(&mut self, millis_max: u64) {
+        std::thread::sleep(Duration::from_millis(self.below(millis_max)));
+    }
+}
+
+/// How often each line is in a file.
+fn counts(text: &str) -> BTreeMap<&str, u32> {
+    let mut counts = BTreeMap::new();
+    for line in text.lines() {
+        *counts.entry(line).or_insert(0) += 1;
+    }
+    counts
+}
+
+#[test]
+fn the_server_is_killed_and_no_task_notices() {
+    let tasks = setting("HQ_FAULT_TASKS", 120);
+    let kills = setting("HQ_FAULT_KILLS", 5);
+    let mut moments = Moments::new("server killed");
+    let mut env = Env::new();
+    let mut server = env.start_server();
+    for _ in 0..2 {
+        env.start_worker_with(&["--cpus=4"]);
+    }
+    // As long as it takes to kill so often, roughly.
+    let script = "echo $HQ_TASK_ID $HQ_INSTANCE_ID >> log; sleep 0.$((RANDOM % 4))$((RANDOM % 10))";
+    let array = format!("--array=1-{tasks}");
+    let job = env.submit(&[
+        &array,
+        "--stdout=none",
+        "--stderr=none",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    let mut acknowledged = Vec::new();
+    for kill in 1..=kills {
+        moments.pass(1_000);
+        let small = env.hq(&[
+            "submit",
+            "--output-mode=quiet",
+            "--stdout=none",
+            "--stderr=none",
+            "--",
+            "true",
+        ]);
+        acknowledged.push(small.ok().trim().to_owned());
+        signal(server, "KILL");
+        env.wait_exit("server");
+        server = env.start_server_with(&["--resume"]);
+        if kill % 10 == 0 {
+            println!("{kill} kills, {}", env.stats(&job));
+        }
+    }
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"].as_u64(), Some(tasks));
+    for small in &acknowledged {
+        env.wait_job(small);
+        assert_eq!(env.stats(small)["finished"], 1, "acknowledged job {small}");
+    }
+    assert_eq!(env.workers(), ["RUNNING", "RUNNING"], "the same workers");
+    let log = env.read("log");
+    let expected: Vec<String> = (1..=tasks).map(|id| format!("{id} 0")).collect();
+    let expected: BTreeMap<&str, u32> = expected.iter().map(|line| (line.as_str(), 1)).collect();
+    assert_eq!(
+        counts(&log),
+        expected,
+        "each task ran once, as its first instance"
+    );
+    let sql =
+        format!("SELECT count(*) AS n FROM events WHERE type = 'task-finished' AND job = {job}");
+    assert_eq!(
+        env.json(&["query", &sql])[0]["n"].as_u64(),
+        Some(tasks),
+        "recorded once"
+    );
+    println!(
+        "{tasks} tasks, {kills} kills, {} acknowledged submits: nothing lost",
+        acknowledged.len()
+    );
+}
+
+#[test]
+fn the_worker_is_killed_and_every_task_succeeds() {
+    let tasks = setting("HQ_FAULT_TASKS", 60);
+    let kills = setting("HQ_FAULT_KILLS", 3);
+    let mut moments = Moments::new("worker killed");
+    let mut env = Env::new();
+    env.start_server();
+    // A lock tells of two instances at one time; the kernel gives it back when the last process is gone.
+    let script = "exec 9>lock-$HQ_TASK_ID; flock -n 9 || echo $HQ_TASK_ID >> overlaps; \
+                  sleep 0.2$((RANDOM % 10))7431";
+    let array = format!("--array=1-{tasks}");
+    let job = env.submit(&[
+        &array,
+        "--crash-limit=unlimited",
+        "--stdout=none",
+        "--stderr=none",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    for _ in 0..kills {
+        let front = env.start_worker_with(&["--cpus=4", "--heartbeat=500ms"]);
+        moments.pass(1_200);
+        let children = std::fs::read_to_string(format!("/proc/{front}/task/{front}/children"));
+        let inner = children.unwrap_or_default();
+        let inner = inner
+            .split_whitespace()
+            .next()
+            .and_then(|pid| pid.parse().ok());
+        // The process that people see, or the one behind it.
+        let victim = inner.filter(|_| moments.below(2) == 0).unwrap_or(front);
+        signal(victim, "KILL");
+        let killed = Instant::now();
+        wait_for("nothing of the worker is left", || {
+            let left = processes_with("7431");
+            let is_mine = |pid: &u32| {
+                let cwd = std::fs::read_link(format!("/proc/{pid}/cwd"));
+                cwd.is_ok_and(|cwd| cwd == env.path(""))
+            };
+            let left: Vec<u32> = left.into_iter().filter(is_mine).collect();
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{left:?}"))
+            }
+        });
+        let outlived = killed.elapsed();
+        assert!(
+            outlived < OUTLIVES_MAX,
+            "something lived for {outlived:?} more"
+        );
+    }
+    env.start_worker_with(&["--cpus=4"]);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"].as_u64(), Some(tasks));
+    assert!(
+        !env.path("overlaps").exists(),
+        "two instances ran at one time: {}",
+        env.read("overlaps")
+    );
+    println!("{tasks} tasks, {kills} killed workers: every task succeeded, none twice at a time");
+}
