@@ -115,7 +115,11 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The worker ends with its server; both are killed if they do not.
+        // They are killed if they do not end. A worker would wait for its server.
+        let _ = self
+            .command(&["worker", "stop", "all"])
+            .stderr(Stdio::null())
+            .status();
         let _ = self
             .command(&["server", "stop"])
             .stderr(Stdio::null())

@@ -7,6 +7,8 @@
 //!     campaign::the_server -- --nocapture
 //! HQ_FAULT_TASKS=2000 HQ_FAULT_KILLS=50 cargo test --release -p hq-cli --test e2e \
 //!     campaign::the_worker -- --nocapture
+//! HQ_FAULT_TASKS=5000 HQ_FAULT_SECONDS=60 cargo test --release -p hq-cli --test e2e \
+//!     campaign::strangers -- --nocapture
 //! ```
 //!
 //! `HQ_FAULT_SEED` repeats the moments of a run; each run prints its seed.
@@ -33,7 +35,7 @@ impl Moments {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.expect("a clock").subsec_nanos();
         let seed = setting("HQ_FAULT_SEED", u64::from(now));
-        println!("{what}: HQ_FAULT_SEED={seed}");
+        eprintln!("{what}: HQ_FAULT_SEED={seed}");
         Self(seed)
     }
 
@@ -97,7 +99,7 @@ fn the_server_is_killed_and_no_task_notices() {
         signal(server, "KILL");
         env.wait_exit("server");
         server = env.start_server_with(&["--resume"]);
-        if kill % 10 == 0 {
+        if kill.is_multiple_of(10) {
             println!("{kill} kills, {}", env.stats(&job));
         }
     }
@@ -191,4 +193,78 @@ fn the_worker_is_killed_and_every_task_succeeds() {
         env.read("overlaps")
     );
     println!("{tasks} tasks, {kills} killed workers: every task succeeded, none twice at a time");
+}
+
+/// Resident memory of a process in KiB.
+fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.and_then(|text| text.parse().ok()).expect("a number")
+}
+
+#[test]
+fn strangers_who_connect_and_send_garbage_change_nothing() {
+    let tasks = setting("HQ_FAULT_TASKS", 300);
+    let seconds = setting("HQ_FAULT_SECONDS", 2);
+    let mut moments = Moments::new("strangers");
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.start_worker_with(&["--cpus=4"]);
+    let array = format!("--array=1-{tasks}");
+    let run = |env: &Env| {
+        let start = Instant::now();
+        let job = env.submit(&[&array, "--stdout=none", "--stderr=none", "--", "true"]);
+        env.wait_job(&job);
+        assert_eq!(env.stats(&job)["finished"].as_u64(), Some(tasks));
+        start.elapsed()
+    };
+    let alone = run(&env);
+    let info = env.json(&["server", "info"]);
+    let port = |name: &str| u16::try_from(info[name].as_u64().expect("a port")).expect("a port");
+    let ports = [port("client_port"), port("worker_port")];
+    let before = resident(server);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mark = "garbage-that-no-log-may-contain";
+    let mut strangers = Vec::new();
+    let mut connections = 0_u32;
+    let mut among = Vec::new();
+    while Instant::now() < until || connections < 1_000 {
+        for port in ports {
+            let Ok(mut stranger) = std::net::TcpStream::connect(("127.0.0.1", port)) else {
+                continue;
+            };
+            connections += 1;
+            if moments.below(3) > 0 {
+                let garbage = mark.repeat(1 + usize::try_from(moments.below(200)).expect("small"));
+                // The server may have hung up already.
+                let _ = std::io::Write::write_all(&mut stranger, garbage.as_bytes());
+            }
+            strangers.push(stranger);
+        }
+        if strangers.len() > 500 {
+            strangers.drain(..250);
+        }
+        if connections.is_multiple_of(500) {
+            among.push(run(&env));
+        }
+    }
+    drop(strangers);
+    among.push(run(&env));
+    among.sort_unstable();
+    let median = among[among.len() / 2];
+    let after = resident(server);
+    println!(
+        "{connections} strangers; {tasks} tasks: {alone:?} alone, {median:?} among them; \
+         server {before} KiB before, {after} KiB after"
+    );
+    assert!(
+        !env.read("server.log").contains("garbage"),
+        "received bytes are not logged"
+    );
+    assert!(
+        after < before + 32 * 1024,
+        "memory stays: {before} KiB, then {after} KiB"
+    );
+    assert_eq!(env.workers(), ["RUNNING"]);
 }

@@ -4,6 +4,7 @@
 
 mod campaign;
 mod control;
+mod damage;
 mod durable;
 mod faults;
 mod harness;

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
     Change, ChangeKind, Command, Effect, Input, LinkEnd, LinkId, Reattach, Reply, RequestId,
-    ServerState, Wait,
-    WorkerCommand, WorkerMessage,
+    ServerState, Wait, WorkerCommand, WorkerMessage,
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;

@@ -37,7 +37,7 @@ impl<T> StoreGate<T> {
 
     /// A message that may go meanwhile.
     pub(crate) fn next(&mut self) -> Option<T> {
-        self.gate.next()
+        self.gate.next_ready()
     }
 
     /// Waits until the store has got on. Pending for ever without one.

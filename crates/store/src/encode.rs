@@ -100,6 +100,14 @@ pub(crate) fn registration_of(bytes: &[u8]) -> Option<WorkerConfig> {
     }
 }
 
+/// FNV-1a with 64 bits: tells damage, not malice.
+pub(crate) fn checksum(bytes: &[u8]) -> i64 {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash.cast_signed()
+}
+
 fn duration(value: Duration) -> Value {
     json!({"secs": value.as_secs(), "nanos": value.subsec_nanos()})
 }

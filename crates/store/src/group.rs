@@ -12,6 +12,7 @@ use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
 use crate::encode;
+use crate::reader::EventRow;
 
 /// A start that is not written yet, because its end may follow in the same group.
 struct Start {
@@ -35,15 +36,19 @@ pub(crate) struct Group<'a> {
     connection: &'a Connection,
     seq: &'a mut i64,
     starts: BTreeMap<TaskKey, Start>,
+    events: Option<&'a mut Vec<EventRow>>,
 }
 
-/// Writes changes, inside of a transaction of the caller; `seq` is the number of the next event.
+/// Writes changes, inside of a transaction of the caller; `seq` is the number of the next event. The
+/// events are also appended to `events`, for those who read them live.
 pub(crate) fn write(
     connection: &Connection,
     seq: &mut i64,
     changes: &[Change],
+    events: Option<&mut Vec<EventRow>>,
 ) -> rusqlite::Result<()> {
     let mut group = Group::new(connection, seq);
+    group.events = events;
     for change in changes {
         group.apply(change)?;
     }
@@ -60,6 +65,7 @@ impl<'a> Group<'a> {
             connection,
             seq,
             starts: BTreeMap::new(),
+            events: None,
         }
     }
 
@@ -83,7 +89,19 @@ impl<'a> Group<'a> {
     ) -> rusqlite::Result<()> {
         let seq = self.next_seq();
         let (job, worker) = (job.map(JobId::as_u32), worker.map(WorkerId::as_u32));
-        let values = params![seq, at.0, kind, job, worker, data.to_string()];
+        let data = data.to_string();
+        if let Some(events) = &mut self.events {
+            events.push(EventRow {
+                seq,
+                at,
+                kind: kind.to_owned(),
+                job,
+                worker,
+                data: Some(data.clone()),
+                ..EventRow::default()
+            });
+        }
+        let values = params![seq, at.0, kind, job, worker, data];
         self.run("INSERT INTO event_log VALUES (?, ?, ?, ?, ?, ?)", values)?;
         Ok(())
     }
@@ -98,6 +116,19 @@ impl<'a> Group<'a> {
                 worker,
             } => {
                 let seq = self.next_seq();
+                if let Some(events) = &mut self.events {
+                    events.push(EventRow {
+                        seq,
+                        at,
+                        kind: "task-started".to_owned(),
+                        job: Some(task.job.as_u32()),
+                        task: Some(task.task.as_u32()),
+                        instance: Some(instance.as_u32()),
+                        worker: Some(worker.as_u32()),
+                        variant: Some(*variant),
+                        data: None,
+                    });
+                }
                 let start = Start {
                     at,
                     instance: *instance,
@@ -323,8 +354,15 @@ impl<'a> Group<'a> {
         }
         let bytes = encode::spec_bytes(*job, spec, ids);
         self.run(
-            "INSERT OR REPLACE INTO submit_data VALUES (?, ?, ?, ?, ?)",
-            params![job.as_u32(), number, change.at.0, ids.len(), bytes],
+            "INSERT OR REPLACE INTO submit_data VALUES (?, ?, ?, ?, ?, ?)",
+            params![
+                job.as_u32(),
+                number,
+                change.at.0,
+                ids.len(),
+                bytes,
+                encode::checksum(&bytes)
+            ],
         )?;
         let data = json!({
             "job": job.as_u32(),
@@ -385,6 +423,23 @@ impl<'a> Group<'a> {
             TaskState::Failed
         };
         let (code, message) = encode::outcome_code(&end.outcome);
+        if let Some(events) = &mut self.events {
+            let kind = if is_finished {
+                "task-finished"
+            } else {
+                "task-failed"
+            };
+            let data = json!({"outcome": code, "message": message});
+            events.push(EventRow {
+                seq,
+                at: end.at,
+                kind: kind.to_owned(),
+                job: Some(task.job.as_u32()),
+                task: Some(task.task.as_u32()),
+                data: (!is_finished).then(|| data.to_string()),
+                ..EventRow::default()
+            });
+        }
         let started = end.at.minus(end.run).0;
         self.run(
             "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \

@@ -13,12 +13,15 @@ mod group;
 mod lease;
 mod load;
 mod open;
+mod pages;
 pub mod reader;
+mod salvage;
 mod schema;
 #[cfg(test)]
 mod simulation;
 mod writer;
 
 pub use load::Loaded;
-pub use open::{Store, StoreError};
+pub use open::{Store, StoreError, check, repair};
+pub use salvage::{LostResults, RepairReport};
 pub use writer::{Health, Progress, Pruned, StoreClient, StoreHandle};

@@ -1,5 +1,6 @@
 //! Rows back to a [`ServerState`]. A record that does not fit is dropped and counted, never a panic.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,10 +46,17 @@ pub(crate) fn meta_number(connection: &Connection, key: &str) -> rusqlite::Resul
     Ok(found.unwrap_or(0))
 }
 
+/// Whether a server has used the store; its uid may have been lost to damage.
+fn is_used(connection: &Connection) -> rusqlite::Result<bool> {
+    let has_uid = meta_text(connection, "server_uid")?.is_some();
+    let sql = "SELECT EXISTS (SELECT 1 FROM job_data)";
+    Ok(has_uid || connection.query_row(sql, [], |row| row.get(0))?)
+}
+
 pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Result<Loaded> {
     let mut loaded = Loaded {
         state: ServerState::new(uid),
-        is_restored: meta_text(connection, "server_uid")?.is_some(),
+        is_restored: is_used(connection)?,
         dropped_count: 0,
         queues: Vec::new(),
         gone_workers: Vec::new(),
@@ -123,13 +131,17 @@ fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<(
 }
 
 fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
-    let sql = "SELECT s.job, s.spec FROM submit_data s JOIN job_data j ON j.id = s.job \
+    let sql = "SELECT s.job, s.spec, s.spec_check FROM submit_data s JOIN job_data j ON j.id = s.job \
                WHERE j.is_forgotten = 0 ORDER BY s.job, s.number";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let job = JobId(row.get(0)?);
-        let restored = decode_spec(row.get_ref(1)?.as_blob().unwrap_or_default())
+        let bytes = row.get_ref(1)?.as_blob().unwrap_or_default();
+        let check: i64 = row.get(2)?;
+        let restored = Some(bytes)
+            .filter(|bytes| encode::checksum(bytes) == check)
+            .and_then(decode_spec)
             .and_then(|(ids, spec)| loaded.state.restore_submit(job, ids, &Arc::new(spec)).ok());
         if restored.is_none() {
             tracing::error!(%job, "a stored submit cannot be read and was left out");
@@ -137,6 +149,23 @@ fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         }
     }
     Ok(())
+}
+
+/// Ids of all tasks of a job, by its submits.
+pub(crate) fn submitted_ids(connection: &Connection, job: u32) -> rusqlite::Result<BTreeSet<u32>> {
+    let mut ids = BTreeSet::new();
+    let mut statement = connection.prepare_cached("SELECT spec FROM submit_data WHERE job = ?")?;
+    let mut rows = statement.query([job])?;
+    while let Some(row) = rows.next()? {
+        let Some((array, spec)) = decode_spec(row.get_ref(0)?.as_blob().unwrap_or_default()) else {
+            continue;
+        };
+        match spec.body {
+            SubmitBody::Array(_) => ids.extend(array.iter()),
+            SubmitBody::Graph(graph) => ids.extend(graph.tasks.iter().map(|task| task.id.as_u32())),
+        }
+    }
+    Ok(ids)
 }
 
 fn decode_spec(bytes: &[u8]) -> Option<(IdArray, SubmitSpec)> {

@@ -4,15 +4,21 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
 use crate::load::{self, Loaded};
+use crate::pages::{MAGIC, Pages};
+use crate::salvage::{self, RepairReport};
 use crate::writer::{self, Progress, StoreHandle};
-use crate::{lease, schema};
+use crate::{lease, reader, schema};
 
-/// First bytes of every SQLite file.
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// Bytes of the header of an SQLite file.
+const HEADER_LEN: usize = 100;
+
+/// Longest wait for others who have the file open when it is looked through.
+const FOLD_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Types of file systems (`statfs`) that several hosts can share: NFS, SMB, CIFS, Ceph, Lustre, GPFS,
 /// BeeGFS, AFS, FUSE. Shared memory between processes is not reliable there.
@@ -55,6 +61,14 @@ pub enum StoreError {
         path: PathBuf,
         /// What was found.
         reason: String,
+    },
+    /// Parts of the file are not what they should be.
+    #[error("The journal `{}` is damaged: {}{}; run `hq journal check --repair {}`, which keeps what can be proven and says what is lost", .path.display(), .problems.first().map_or("", String::as_str), more(.problems), .path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What was found; at least one.
+        problems: Vec<String>,
     },
     /// Another server writes the file.
     #[error("The journal `{}` is used by another server ({owner}); stop that server first", .path.display())]
@@ -99,6 +113,10 @@ impl Store {
     /// See [`StoreError`]; a file that is not ours is left untouched.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         create_private(path)?;
+        check_header(path)?;
+        if fold(path) {
+            heal_or_refuse(path)?;
+        }
         let from = check_header(path)?;
         let sql = StoreError::sql(path);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -181,6 +199,107 @@ impl Store {
     }
 }
 
+fn more(problems: &[String]) -> String {
+    match problems.len() {
+        0 | 1 => String::new(),
+        count => format!(", and {} more problems", count - 1),
+    }
+}
+
+/// Moves the write-ahead log into the file; says whether nobody else has it open.
+fn fold(path: &Path) -> bool {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let folded = Connection::open_with_flags(path, flags).and_then(|connection| {
+        connection.busy_timeout(FOLD_TIMEOUT)?;
+        connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+            row.get::<_, bool>(0)
+        })
+    });
+    match folded {
+        Ok(is_busy) => !is_busy,
+        // If it is damaged, the log cannot be used.
+        Err(error) => !matches!(
+            error.sqlite_error_code(),
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+        ),
+    }
+}
+
+/// A quick look at the file. The missing end of a cut one is dropped, as that of a log; anything else
+/// needs a decision of somebody.
+fn heal_or_refuse(path: &Path) -> Result<(), StoreError> {
+    let pages = Pages::open(path).map_err(|error| StoreError::Open {
+        path: path.to_path_buf(),
+        reason: error.to_string(),
+    })?;
+    if pages.is_empty() {
+        return Ok(());
+    }
+    let problems = pages.problems();
+    if problems.is_empty() {
+        return Ok(());
+    }
+    if !pages.is_cut() {
+        return Err(StoreError::Damaged {
+            path: path.to_path_buf(),
+            problems,
+        });
+    }
+    tracing::warn!("Journal contains not fully written data; they will be removed from the log");
+    let report = salvage::repair(path)?;
+    for line in report.to_string().lines() {
+        tracing::warn!("{line}");
+    }
+    Ok(())
+}
+
+/// What is wrong with a file, a line a problem; empty if it is whole. A server may be using it.
+///
+/// # Errors
+///
+/// If there is no such file.
+pub fn check(path: &Path) -> Result<Vec<String>, StoreError> {
+    let failed = |error: io::Error| StoreError::Open {
+        path: path.to_path_buf(),
+        reason: error.to_string(),
+    };
+    let by_sqlite = reader::open_for_reading(path)
+        .map_err(|error| error.to_string())
+        .and_then(|connection| reader::problems(&connection).map_err(|error| error.to_string()));
+    match by_sqlite {
+        Ok(problems) => Ok(problems),
+        Err(text) => {
+            let mut problems = Pages::open(path).map_err(failed)?.problems();
+            problems.push(text);
+            Ok(problems)
+        }
+    }
+}
+
+/// Repairs a file: what can be proven is kept, the damaged file is set aside. Nothing is done with a whole
+/// one.
+///
+/// # Errors
+///
+/// If a server uses the file, if it is no journal, or if there is no room beside it.
+pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
+    Pages::open(path).map_err(|error| StoreError::Open {
+        path: path.to_path_buf(),
+        reason: error.to_string(),
+    })?;
+    if !fold(path) {
+        return Err(StoreError::InUse {
+            path: path.to_path_buf(),
+            owner: "it holds the lock of the file".to_owned(),
+        });
+    }
+    if check(path)?.is_empty() {
+        return Ok(None);
+    }
+    salvage::repair(path).map(Some)
+}
+
 /// Makes an empty file that only we can read, if there is none.
 fn create_private(path: &Path) -> Result<(), StoreError> {
     let failed = |source| StoreError::Create {
@@ -215,7 +334,16 @@ pub(crate) fn check_header(path: &Path) -> Result<i32, StoreError> {
         // Everything may still be in the write-ahead log.
         return Ok(wal_version(path));
     }
-    if !head.starts_with(MAGIC) || head.len() < 100 {
+    if head.len() < HEADER_LEN && MAGIC.starts_with(head.get(..MAGIC.len()).unwrap_or(&head)) {
+        // A journal that was cut.
+        return Ok(0);
+    }
+    if head.iter().all(|byte| *byte == 0) {
+        return Err(refuse(
+            "its beginning is zero; if it was a journal, `hq journal check --repair` keeps the rest",
+        ));
+    }
+    if !head.starts_with(MAGIC) || head.len() < HEADER_LEN {
         return Err(refuse("it is not an SQLite database"));
     }
     let number = |at: usize| {

@@ -56,6 +56,23 @@ pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let rows = statement.query_map([], |row| row.get(0))?;
     let mut problems: Vec<String> = rows.collect::<Result<_, _>>()?;
     problems.retain(|problem| problem != "ok");
+    let mut statement =
+        connection.prepare("SELECT job, number, spec, spec_check FROM submit_data")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let check: i64 = row.get(3)?;
+        if encode::checksum(row.get_ref(2)?.as_blob().unwrap_or_default()) != check {
+            let (job, number): (u32, u32) = (row.get(0)?, row.get(1)?);
+            problems.push(format!(
+                "submit {number} of job {job} is not what was written"
+            ));
+        }
+    }
+    let sql = "SELECT count(*) FROM event_log WHERE NOT json_valid(data)";
+    let broken: u32 = connection.query_row(sql, [], |row| row.get(0))?;
+    if broken > 0 {
+        problems.push(format!("{broken} events are not what was written"));
+    }
     Ok(problems)
 }
 
@@ -77,63 +94,80 @@ pub fn lines_since(
     let mut count = 0;
     while let Some(row) = rows.next()? {
         count += 1;
-        let event = EventLine {
-            seq: row.get(8)?,
-            line: event_line(row)?,
-        };
-        if !take(event) {
+        if !take(EventRow::read(row)?.line()) {
             break;
         }
     }
     Ok(count)
 }
 
-fn event_line(row: &Row<'_>) -> rusqlite::Result<String> {
-    let at = Timestamp(row.get(0)?);
-    let kind: String = row.get(1)?;
-    let number = |column| row.get::<_, Option<u32>>(column);
-    let data: Option<String> = row.get(7)?;
-    let mut data: Map<String, Value> = data
-        .and_then(|text| serde_json::from_str(&text).ok())
-        .unwrap_or_default();
-    let event = match kind.as_str() {
-        "task-started" => {
-            let mut event = Map::new();
-            event.insert("job".into(), json!(number(2)?));
-            event.insert("task".into(), json!(number(3)?));
-            event.insert("instance".into(), json!(number(4)?));
-            event.insert("worker".into(), json!(number(5)?));
-            if let Some(variant) = number(6)?.filter(|variant| *variant != 0) {
-                event.insert("variant".into(), json!(variant));
+/// An event as it is in the view `events`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct EventRow {
+    pub(crate) seq: i64,
+    pub(crate) at: Timestamp,
+    pub(crate) kind: String,
+    pub(crate) job: Option<u32>,
+    pub(crate) task: Option<u32>,
+    pub(crate) instance: Option<u32>,
+    pub(crate) worker: Option<u32>,
+    pub(crate) variant: Option<u32>,
+    /// JSON.
+    pub(crate) data: Option<String>,
+}
+
+impl EventRow {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            at: Timestamp(row.get(0)?),
+            kind: row.get(1)?,
+            job: row.get(2)?,
+            task: row.get(3)?,
+            instance: row.get(4)?,
+            worker: row.get(5)?,
+            variant: row.get(6)?,
+            data: row.get(7)?,
+            seq: row.get(8)?,
+        })
+    }
+
+    /// The event as JSON.
+    pub(crate) fn line(self) -> EventLine {
+        let data: Option<Map<String, Value>> =
+            self.data.and_then(|text| serde_json::from_str(&text).ok());
+        let mut data = data.unwrap_or_default();
+        let mut event = Map::new();
+        match self.kind.as_str() {
+            "task-started" => {
+                event.insert("job".into(), json!(self.job));
+                event.insert("task".into(), json!(self.task));
+                event.insert("instance".into(), json!(self.instance));
+                event.insert("worker".into(), json!(self.worker));
+                if let Some(variant) = self.variant.filter(|variant| *variant != 0) {
+                    event.insert("variant".into(), json!(variant));
+                }
             }
-            event
-        }
-        "task-finished" | "task-failed" => {
-            let mut event = Map::new();
-            event.insert("job".into(), json!(number(2)?));
-            event.insert("task".into(), json!(number(3)?));
-            if kind == "task-failed" {
-                let code = data.get("outcome").and_then(Value::as_i64).unwrap_or(0);
-                let message = data
-                    .get("message")
-                    .and_then(Value::as_str)
-                    .map(str::to_owned);
-                let error = encode::outcome_of(code, message).error_text();
-                event.insert("error".into(), Value::String(error));
+            "task-finished" | "task-failed" => {
+                event.insert("job".into(), json!(self.job));
+                event.insert("task".into(), json!(self.task));
+                if self.kind == "task-failed" {
+                    let code = data.get("outcome").and_then(Value::as_i64).unwrap_or(0);
+                    let message = data.get("message").and_then(Value::as_str);
+                    let outcome = encode::outcome_of(code, message.map(str::to_owned));
+                    event.insert("error".into(), Value::String(outcome.error_text()));
+                }
             }
-            event
+            "task-canceled" | "task-aborted" => {
+                event.insert("tasks".into(), Value::Array(expand(&data)));
+            }
+            _ => event.append(&mut data),
         }
-        "task-canceled" | "task-aborted" => {
-            let tasks = Value::Array(expand(&data));
-            let mut event = Map::new();
-            event.insert("tasks".into(), tasks);
-            event
+        event.insert("type".into(), Value::String(self.kind));
+        EventLine {
+            seq: self.seq,
+            line: json!({"event": event, "time": time_text(self.at)}).to_string(),
         }
-        _ => std::mem::take(&mut data),
-    };
-    let mut event = event;
-    event.insert("type".into(), Value::String(kind));
-    Ok(json!({"event": event, "time": time_text(at)}).to_string())
+    }
 }
 
 /// Tasks of `{"job": j, "ranges": [[first, count, step], …]}`.

@@ -50,7 +50,7 @@ impl Disk for MemoryDisk {
         let mut seq = self.next_seq;
         let mut connection = self.connection.borrow_mut();
         let transaction = connection.transaction().expect("nobody else writes");
-        group::write(&transaction, &mut seq, changes).expect("every change can be written");
+        group::write(&transaction, &mut seq, changes, None).expect("every change can be written");
         transaction.commit().expect("memory is never full");
         self.next_seq = seq;
     }

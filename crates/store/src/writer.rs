@@ -15,8 +15,8 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use serde_json::json;
 
 use crate::group::{self, Group, set_number};
-use crate::reader::EventLine;
-use crate::{StoreError, lease, load, reader};
+use crate::reader::{EventLine, EventRow};
+use crate::{StoreError, lease, load};
 
 /// Least time between two commits that nobody waits for.
 const GROUP_SPAN: Duration = Duration::from_millis(20);
@@ -327,12 +327,11 @@ impl Writer {
 
     /// Stores changes in one transaction; `false` if they are still to be stored.
     fn commit(&mut self, changes: &[Change]) -> bool {
-        match self.try_commit(changes) {
+        let mut events = Vec::new();
+        match self.try_commit(changes, &mut events) {
             Ok((seq, true)) => {
-                let first = std::mem::replace(&mut self.next_seq, seq);
-                if !self.streams.is_empty() && seq > first {
-                    self.publish(first);
-                }
+                self.next_seq = seq;
+                self.publish(events);
                 true
             }
             Ok((_, false)) => {
@@ -361,12 +360,17 @@ impl Writer {
         }
     }
 
-    fn try_commit(&mut self, changes: &[Change]) -> rusqlite::Result<(i64, bool)> {
+    fn try_commit(
+        &mut self,
+        changes: &[Change],
+        events: &mut Vec<EventRow>,
+    ) -> rusqlite::Result<(i64, bool)> {
         let mut seq = self.next_seq;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        group::write(&transaction, &mut seq, changes)?;
+        let wanted = (!self.streams.is_empty()).then_some(&mut *events);
+        group::write(&transaction, &mut seq, changes, wanted)?;
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));
         }
@@ -374,20 +378,12 @@ impl Writer {
         Ok((seq, true))
     }
 
-    /// Sends the events from `first` on to the live readers.
-    fn publish(&mut self, first: i64) {
-        let Self {
-            connection,
-            streams,
-            ..
-        } = self;
-        let sent = reader::lines_since(connection, first - 1, i64::MAX, &mut |event| {
-            streams.retain(|stream| stream.try_send(event.clone()).is_ok());
-            !streams.is_empty()
-        });
-        if let Err(error) = sent {
-            tracing::warn!(%error, "live readers of the journal are cut off");
-            self.streams.clear();
+    /// Sends events to the live readers.
+    fn publish(&mut self, events: Vec<EventRow>) {
+        for event in events {
+            let line = event.line();
+            self.streams
+                .retain(|stream| stream.try_send(line.clone()).is_ok());
         }
     }
 
@@ -418,6 +414,9 @@ impl Writer {
             [],
         )?;
         transaction.execute(&format!("DELETE FROM job_data WHERE id IN ({dead})"), [])?;
+        let events: i64 =
+            transaction.query_row("SELECT count(*) FROM events", [], |row| row.get(0))?;
+        set_number(&transaction, "pruned_count", self.next_seq - 1 - events)?;
         transaction.commit()?;
         self.connection.execute_batch("VACUUM")?;
         self.checkpoint();

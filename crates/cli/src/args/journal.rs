@@ -20,7 +20,7 @@ pub(crate) enum JournalCommand {
     Prune,
     /// Return when everything that happened is on disk
     Flush,
-    /// Check whether a journal file is whole
+    /// Check whether a journal file is whole, and repair it
     Check(CheckArgs),
 }
 
@@ -55,6 +55,10 @@ pub(crate) struct CheckArgs {
     /// The journal file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+
+    /// Keep what can be proven, set the damaged file aside and say what is lost; no server may use it
+    #[arg(long)]
+    pub(crate) repair: bool,
 }
 
 /// Options of `query`.

@@ -45,11 +45,16 @@ fn unreadable(path: &Path) -> String {
     format!("Cannot read event log file at `{}`", path.display())
 }
 
-/// `journal check`: exit code 1 and what is wrong, if anything is.
+/// `journal check`: exit code 1 and what is wrong, if anything is; with `--repair` what was lost.
 pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
-    let connection = reader::open_for_reading(&args.file).map_err(|e| store_error(&e))?;
-    let problems =
-        reader::problems(&connection).map_err(|e| CliError::caused(unreadable(&args.file), &e))?;
+    if args.repair {
+        match hq_store::repair(&args.file).map_err(|e| store_error(&e))? {
+            Some(report) => writeln!(context.out, "{report}")?,
+            None => tracing::info!("The journal is whole"),
+        }
+        return context.flush();
+    }
+    let problems = hq_store::check(&args.file).map_err(|e| store_error(&e))?;
     for problem in &problems {
         writeln!(context.out, "{problem}")?;
     }

@@ -80,17 +80,13 @@ impl<T> Gate<T> {
         None
     }
 
-    /// Everything up to this batch is on disk; [`Gate::next`] gives what may go.
+    /// Everything up to this batch is on disk; [`Gate::next_ready`] gives what may go.
     pub const fn advance(&mut self, committed: u64) {
         self.committed = committed;
     }
 
     /// A message that may go meanwhile.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "not an iterator: more comes later"
-    )]
-    pub fn next(&mut self) -> Option<T> {
+    pub fn next_ready(&mut self) -> Option<T> {
         for queue in [&mut self.for_urgent, &mut self.for_all] {
             if queue
                 .front()

@@ -27,13 +27,15 @@ CREATE TABLE job_data (
     is_forgotten INTEGER NOT NULL DEFAULT 0
 );
 
--- `spec` is the submit message of the client protocol with the ids that the tasks got.
+-- `spec` is the submit message of the client protocol with the ids that the tasks got, `spec_check` its
+-- FNV-1a hash.
 CREATE TABLE submit_data (
     job INTEGER NOT NULL,
     number INTEGER NOT NULL,
     at_unix_ns INTEGER NOT NULL,
     task_count INTEGER NOT NULL,
     spec BLOB NOT NULL,
+    spec_check INTEGER NOT NULL,
     PRIMARY KEY (job, number)
 );
 

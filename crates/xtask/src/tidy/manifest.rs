@@ -31,7 +31,10 @@ const EDGES: &[(&str, &[&str])] = &[
             "hq-worker",
         ],
     ),
-    ("hq-benchmarks", &["hq-core", "hq-spawn", "hq-stream"]),
+    (
+        "hq-benchmarks",
+        &["hq-core", "hq-spawn", "hq-store", "hq-stream"],
+    ),
     ("xtask", &[]),
 ];
 

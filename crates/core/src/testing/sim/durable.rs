@@ -157,7 +157,7 @@ impl World {
         if durable.pending.is_empty() {
             durable.stored_finals.clone_from(&self.finals);
         }
-        while let Some(effect) = self.durable.as_mut().and_then(|d| d.gate.next()) {
+        while let Some(effect) = self.durable.as_mut().and_then(|d| d.gate.next_ready()) {
             if self.crash_is_due() {
                 return;
             }

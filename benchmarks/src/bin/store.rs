@@ -1,0 +1,215 @@
+//! Question: how many bytes does a finished task cost in the store, and how long does a server take from
+//! its start to its first answer with many of them?
+//!
+//! The store is filled through its writer, as a server fills it, with ten jobs. Then the real binary
+//! starts with it.
+//!
+//! ```text
+//! cargo run --release -p hq-benchmarks --bin store -- [--hq PATH] [--tasks N] [--rounds N]
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use hq_benchmarks::cluster::resident_kib;
+use hq_benchmarks::stats::Rounds;
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use hq_core::outcome::{Outcome, Usage};
+use hq_core::range::IdArray;
+use hq_core::server_state::{Change, ChangeKind};
+use hq_core::task::TaskEnd;
+use hq_core::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
+use hq_core::testing::{template, worker_config};
+use hq_core::time::Timestamp;
+use hq_store::Store;
+
+/// Jobs that share the tasks.
+const JOBS: u32 = 10;
+/// Changes of one batch, as of a busy server.
+const BATCH_LEN: usize = 1_000;
+/// How long a server may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// Pause between two questions whether the server is there.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+struct Options {
+    hq: PathBuf,
+    tasks: u32,
+    rounds: u32,
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn main() -> Result<()> {
+    let options = parse(std::env::args().skip(1))?;
+    let dir = std::env::temp_dir().join(format!("hq-store-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let journal = dir.join("j.db");
+    let start = Instant::now();
+    fill(&journal, options.tasks)?;
+    let filled = start.elapsed();
+    let size = std::fs::metadata(&journal)?.len();
+    println!(
+        "{} finished tasks: {size} bytes, {:.1} a task; written in {filled:.1?}",
+        options.tasks,
+        size as f64 / f64::from(options.tasks)
+    );
+    let mut rounds = Rounds::default();
+    let mut resident = 0;
+    for round in 0..options.rounds {
+        let home = dir.join(format!("server{round}"));
+        let (took, memory) = restart(&options.hq, &home, &journal)?;
+        rounds.push(took);
+        resident = memory;
+    }
+    let (min, median, max) = rounds.spread().context("no rounds")?;
+    println!(
+        "start to first answer: {median:.2?} ({min:.2?} - {max:.2?}); {resident} KiB resident"
+    );
+    std::fs::remove_dir_all(&dir)?;
+    Ok(())
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut options = Options {
+        hq: std::env::current_exe()?.with_file_name("hq"),
+        tasks: 1_000_000,
+        rounds: 5,
+    };
+    while let Some(name) = args.next() {
+        let value = args
+            .next()
+            .with_context(|| format!("{name} needs a value"))?;
+        match name.as_str() {
+            "--hq" => options.hq = std::fs::canonicalize(value)?,
+            "--tasks" => options.tasks = value.parse()?,
+            "--rounds" => options.rounds = value.parse()?,
+            _ => bail!("unknown option {name}"),
+        }
+    }
+    Ok(options)
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let nanos = since.map_or(0, |since| since.as_nanos());
+    Timestamp(i64::try_from(nanos).unwrap_or(0))
+}
+
+/// Makes a store of completed jobs, closed cleanly.
+fn fill(path: &Path, tasks: u32) -> Result<()> {
+    let mut handle = Store::open(path)?.start("BenchUid", &[], now(), |_| {})?;
+    let worker = WorkerId(1);
+    let config = Arc::new(worker_config(64));
+    let change = |kind| Change { at: now(), kind };
+    handle.store(vec![change(ChangeKind::WorkerConnected { worker, config })]);
+    for job in 1..=JOBS {
+        let ids = IdArray::consecutive(1, tasks / JOBS)?;
+        let job = JobId(job);
+        handle.store(vec![change(submitted(job, &ids))]);
+        let mut batch = Vec::with_capacity(BATCH_LEN);
+        for id in ids.iter() {
+            let task = TaskKey::new(job, TaskId(id));
+            let instance = InstanceId(0);
+            batch.push(change(ChangeKind::TaskStarted {
+                task,
+                instance,
+                variant: 0,
+                worker,
+            }));
+            let usage = Usage {
+                max_rss_kib: 3_500 + u64::from(id % 100),
+                user: Duration::from_millis(u64::from(id % 3)),
+                system: Duration::from_millis(1),
+            };
+            batch.push(change(ChangeKind::TaskEnded {
+                task,
+                instance,
+                worker,
+                crash_count: 0,
+                end: TaskEnd {
+                    outcome: Outcome::Finished,
+                    at: now(),
+                    run: Duration::from_micros(900 + u64::from(id % 5_000)),
+                    usage,
+                },
+                is_finished: true,
+                is_awaited: false,
+            }));
+            if batch.len() >= BATCH_LEN {
+                handle.store(std::mem::take(&mut batch));
+            }
+        }
+        batch.push(change(ChangeKind::JobCompleted(job)));
+        handle.store(batch);
+    }
+    Ok(())
+}
+
+fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
+    let spec = SubmitSpec {
+        target: SubmitTarget::NewJob {
+            name: "bench".into(),
+            max_fails: None,
+        },
+        submit_dir: Box::from(*b"/project"),
+        stream_dir: None,
+        body: SubmitBody::Array(ArraySpec {
+            ids: ArrayIds::Given(ids.clone()),
+            entries: None,
+            template: Arc::new(template(&["/bin/true"])),
+        }),
+    };
+    ChangeKind::Submitted {
+        job,
+        is_new: true,
+        name: "bench".into(),
+        max_fails: None,
+        number: 0,
+        ids: ids.clone(),
+        spec: Arc::new(spec),
+    }
+}
+
+/// Ends the server with the value.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Time from the start of a server to its first answer, and its memory then in KiB.
+fn restart(hq: &Path, home: &Path, journal: &Path) -> Result<(Duration, u64)> {
+    let command = |args: &[&str]| {
+        let mut command = Command::new(hq);
+        command
+            .args(args)
+            .env("HQ_SERVER_DIR", home)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    };
+    let journal = journal.to_string_lossy();
+    let start = Instant::now();
+    let server = Server(command(&["server", "start", "--journal", &journal]).spawn()?);
+    loop {
+        if command(&["job", "info", "last"]).status()?.success() {
+            return Ok((start.elapsed(), resident_kib(server.0.id())?));
+        }
+        if start.elapsed() > START_TIMEOUT {
+            bail!("the server did not answer in time");
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}

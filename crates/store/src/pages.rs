@@ -1,0 +1,535 @@
+//! Reading the pages of an SQLite file without SQLite, which refuses what is damaged.
+//!
+//! Only what salvaging and a quick look need: b-trees, cells, records, the free list. Formats are those of
+//! <https://www.sqlite.org/fileformat2.html>. Nothing that a page says is trusted: every offset is checked,
+//! every walk is bounded by the number of pages.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use rusqlite::types::Value;
+
+use crate::schema;
+
+/// Bytes of the file's header, at the beginning of the first page.
+const HEADER_LEN: usize = 100;
+/// First bytes of every SQLite file.
+pub(crate) const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// Deepest tree that is walked; a b-tree of this depth would not fit any disk.
+const DEPTH_MAX: u32 = 32;
+/// Largest record that is read, in bytes.
+const RECORD_MAX: u64 = 1 << 30;
+
+/// What kind of page, by its first byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PageKind {
+    IndexInterior,
+    TableInterior,
+    IndexLeaf,
+    TableLeaf,
+}
+
+/// One row as it was stored.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Record {
+    /// Of rows in tables with row ids.
+    pub(crate) rowid: Option<i64>,
+    pub(crate) values: Vec<Value>,
+}
+
+/// The first two columns of a record, or its row id: enough to say where something is missing.
+pub(crate) type Key = (i64, i64);
+
+impl Record {
+    /// Where it is among the others of its tree.
+    pub(crate) fn key(&self) -> Option<Key> {
+        if let Some(rowid) = self.rowid {
+            return Some((rowid, 0));
+        }
+        match (self.values.first(), self.values.get(1)) {
+            (Some(Value::Integer(first)), Some(Value::Integer(second))) => Some((*first, *second)),
+            _ => None,
+        }
+    }
+}
+
+/// A page with its children and records.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// In order; of interior pages one more than cells.
+    pub(crate) children: Vec<u32>,
+    /// A record or `None` for a broken cell; in interior pages of tables they have no columns.
+    pub(crate) records: Vec<Option<Record>>,
+    /// Overflow pages of its records.
+    pub(crate) overflow: Vec<u32>,
+}
+
+/// A file, read page by page.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    file: File,
+    /// Bytes a page.
+    size: usize,
+    /// Whole pages in the file.
+    count: u32,
+    /// Pages that there should be, by the header.
+    expected: u32,
+    first_free: u32,
+    /// Bytes of the file.
+    len: u64,
+    is_ours: bool,
+}
+
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_be_bytes(bytes.try_into().ok()?))
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<usize> {
+    let bytes = bytes.get(at..at.checked_add(2)?)?;
+    Some(usize::from(u16::from_be_bytes(bytes.try_into().ok()?)))
+}
+
+/// A number of variable length and the position behind it.
+fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    let mut value: u64 = 0;
+    for index in 0..9 {
+        let byte = *bytes.get(at.checked_add(index)?)?;
+        if index == 8 {
+            return Some(((value << 8) | u64::from(byte), at + 9));
+        }
+        value = (value << 7) | u64::from(byte & 0x7f);
+        if byte & 0x80 == 0 {
+            return Some((value, at + index + 1));
+        }
+    }
+    None
+}
+
+impl Pages {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        let mut header = [0_u8; HEADER_LEN];
+        let have = usize::try_from(len).unwrap_or(HEADER_LEN).min(HEADER_LEN);
+        file.read_exact_at(&mut header[..have], 0)?;
+        let size = match be16(&header, 16) {
+            Some(1) => 65_536,
+            Some(size) if size >= 512 && size.is_power_of_two() => size,
+            Some(_) | None => 4_096,
+        };
+        let count = u32::try_from(len / size as u64).unwrap_or(u32::MAX);
+        // Of a very short rest only the beginning of the header is left.
+        let is_cut_header =
+            have < HEADER_LEN && MAGIC.starts_with(&header[..have.min(MAGIC.len())]);
+        let id = be32(&header, 68).map(u32::cast_signed);
+        let is_ours = is_cut_header || id == Some(schema::APPLICATION_ID);
+        Ok(Self {
+            file,
+            size,
+            count,
+            expected: be32(&header, 28).unwrap_or(0),
+            first_free: be32(&header, 32).unwrap_or(0),
+            len,
+            is_ours,
+        })
+    }
+
+    /// Whether the end of the file is missing.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.len < u64::from(self.expected) * self.size as u64
+            || !self.len.is_multiple_of(self.size as u64)
+    }
+
+    /// Whether the header is that of a journal.
+    pub(crate) const fn is_ours(&self) -> bool {
+        self.is_ours
+    }
+
+    /// Whether there is nothing at all.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Number of pages.
+    pub(crate) const fn count(&self) -> u32 {
+        self.count
+    }
+
+    fn read(&self, number: u32) -> Option<Vec<u8>> {
+        if number == 0 || number > self.count {
+            return None;
+        }
+        let mut bytes = vec![0; self.size];
+        let at = u64::from(number - 1) * self.size as u64;
+        self.file.read_exact_at(&mut bytes, at).ok()?;
+        Some(bytes)
+    }
+
+    /// Kind and children of a page, without its records.
+    fn outline(&self, number: u32) -> Option<(PageKind, Vec<u32>)> {
+        let bytes = self.read(number)?;
+        let (kind, head, cells) = head(&bytes, number)?;
+        if matches!(kind, PageKind::IndexLeaf | PageKind::TableLeaf) {
+            return Some((kind, Vec::new()));
+        }
+        let mut children = Vec::with_capacity(cells + 1);
+        for cell in 0..cells {
+            children.push(be32(&bytes, be16(&bytes, head + 12 + 2 * cell)?)?);
+        }
+        children.push(be32(&bytes, head + 8)?);
+        Some((kind, children))
+    }
+
+    /// Reads a page of a b-tree; `None` if it is not one.
+    pub(crate) fn page(&self, number: u32) -> Option<Page> {
+        let bytes = self.read(number)?;
+        let (kind, head, cells) = head(&bytes, number)?;
+        let is_leaf = matches!(kind, PageKind::IndexLeaf | PageKind::TableLeaf);
+        let pointers = head + if is_leaf { 8 } else { 12 };
+        let mut page = Page {
+            children: Vec::new(),
+            records: Vec::with_capacity(cells),
+            overflow: Vec::new(),
+        };
+        for cell in 0..cells {
+            let at = be16(&bytes, pointers + 2 * cell)?;
+            if !is_leaf {
+                page.children.push(be32(&bytes, at).unwrap_or(0));
+            }
+            page.records.push(if kind == PageKind::TableInterior {
+                varint(&bytes, at + 4).map(|(rowid, _)| Record {
+                    rowid: Some(rowid.cast_signed()),
+                    values: Vec::new(),
+                })
+            } else {
+                self.record(&bytes, at, kind, &mut page.overflow)
+            });
+        }
+        if !is_leaf {
+            page.children.push(be32(&bytes, head + 8)?);
+        }
+        Some(page)
+    }
+
+    fn record(
+        &self,
+        bytes: &[u8],
+        at: usize,
+        kind: PageKind,
+        overflow: &mut Vec<u32>,
+    ) -> Option<Record> {
+        let at = if kind == PageKind::IndexInterior {
+            at + 4
+        } else {
+            at
+        };
+        let (len, at) = varint(bytes, at)?;
+        let (rowid, at) = if kind == PageKind::TableLeaf {
+            let (rowid, at) = varint(bytes, at)?;
+            (Some(rowid.cast_signed()), at)
+        } else {
+            (None, at)
+        };
+        if len > RECORD_MAX {
+            return None;
+        }
+        let len = usize::try_from(len).ok()?;
+        let usable = self.size;
+        let local_max = if kind == PageKind::TableLeaf {
+            usable - 35
+        } else {
+            (usable - 12) * 64 / 255 - 23
+        };
+        let payload = if len <= local_max {
+            bytes.get(at..at.checked_add(len)?)?.to_vec()
+        } else {
+            let least = (usable - 12) * 32 / 255 - 23;
+            let wanted = least + (len - least) % (usable - 4);
+            let local = if wanted <= local_max { wanted } else { least };
+            let mut payload = bytes.get(at..at.checked_add(local)?)?.to_vec();
+            let next = be32(bytes, at + local)?;
+            self.follow_overflow(next, len, &mut payload, overflow)?;
+            payload
+        };
+        let values = values(&payload)?;
+        Some(Record { rowid, values })
+    }
+
+    /// Appends the rest of a record that does not fit its page.
+    fn follow_overflow(
+        &self,
+        mut next: u32,
+        len: usize,
+        payload: &mut Vec<u8>,
+        seen: &mut Vec<u32>,
+    ) -> Option<()> {
+        let mut left = self.count;
+        while payload.len() < len {
+            left = left.checked_sub(1)?;
+            seen.push(next);
+            let page = self.read(next)?;
+            next = be32(&page, 0)?;
+            let take = (len - payload.len()).min(self.size - 4);
+            payload.extend_from_slice(page.get(4..4 + take)?);
+        }
+        Some(())
+    }
+
+    /// Pages that hold nothing. The list may be cut short by damage.
+    pub(crate) fn free(&self) -> BTreeSet<u32> {
+        let mut free = BTreeSet::new();
+        let mut trunk = self.first_free;
+        while trunk != 0 && free.insert(trunk) {
+            let Some(bytes) = self.read(trunk) else { break };
+            let count = be32(&bytes, 4).unwrap_or(0) as usize;
+            for index in 0..count.min(self.size / 4) {
+                free.extend(be32(&bytes, 8 + 4 * index));
+            }
+            trunk = be32(&bytes, 0).unwrap_or(0);
+        }
+        free
+    }
+
+    /// Names and root pages of tables and indices, as far as they can be read.
+    pub(crate) fn roots(&self) -> Vec<(String, u32)> {
+        let mut roots = Vec::new();
+        for step in Walk::new(self, 1) {
+            let Step::Page(_, page) = step else { continue };
+            for record in page.records.into_iter().flatten() {
+                if let (Some(Value::Text(name)), Some(Value::Integer(root))) =
+                    (record.values.get(1), record.values.get(3))
+                    && let Ok(root) = u32::try_from(*root)
+                    && root > 1
+                {
+                    roots.push((name.clone(), root));
+                }
+            }
+        }
+        roots
+    }
+
+    /// A quick look: whether every page of every tree is one. Reads the file once, decodes no record.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.is_cut() {
+            problems.push(format!(
+                "the file has {} bytes, {} were expected",
+                self.len,
+                u64::from(self.expected) * self.size as u64
+            ));
+        }
+        let roots = self.roots();
+        if roots.is_empty() {
+            problems.push("the list of tables cannot be read".to_owned());
+        }
+        let schema = std::iter::once(("sqlite_schema".to_owned(), 1));
+        for (name, root) in schema.chain(roots) {
+            let mut seen = BTreeSet::new();
+            let mut next = vec![root];
+            while let Some(number) = next.pop() {
+                match self.outline(number).filter(|_| seen.insert(number)) {
+                    Some((_, children)) => next.extend(children),
+                    None => problems.push(format!("page {number} of {name} is not readable")),
+                }
+            }
+        }
+        problems
+    }
+}
+
+/// Kind of a page, where its header is, and how many cells it has.
+fn head(bytes: &[u8], number: u32) -> Option<(PageKind, usize, usize)> {
+    let head = if number == 1 { HEADER_LEN } else { 0 };
+    let kind = match bytes.get(head)? {
+        2 => PageKind::IndexInterior,
+        5 => PageKind::TableInterior,
+        10 => PageKind::IndexLeaf,
+        13 => PageKind::TableLeaf,
+        _ => return None,
+    };
+    let cells = be16(bytes, head + 3)?;
+    (cells <= bytes.len() / 4).then_some((kind, head, cells))
+}
+
+/// Columns of a record.
+fn values(payload: &[u8]) -> Option<Vec<Value>> {
+    let (header_len, mut at) = varint(payload, 0)?;
+    let header_len = usize::try_from(header_len).ok()?;
+    let mut body = header_len;
+    let mut values = Vec::new();
+    while at < header_len {
+        let (kind, next) = varint(payload, at)?;
+        at = next;
+        let len = usize::try_from(match kind {
+            0 | 8 | 9 => 0,
+            1..=4 => kind,
+            5 => 6,
+            6 | 7 => 8,
+            10 | 11 => return None,
+            _ => (kind - 12) / 2,
+        })
+        .ok()?;
+        let bytes = payload.get(body..body.checked_add(len)?)?;
+        body += len;
+        values.push(match kind {
+            0 => Value::Null,
+            8 => Value::Integer(0),
+            9 => Value::Integer(1),
+            1..=6 => Value::Integer(integer(bytes)),
+            7 => Value::Real(f64::from_be_bytes(bytes.try_into().ok()?)),
+            _ if kind.is_multiple_of(2) => Value::Blob(bytes.to_vec()),
+            _ => Value::Text(String::from_utf8(bytes.to_vec()).ok()?),
+        });
+    }
+    (at == header_len && body == payload.len()).then_some(values)
+}
+
+/// A number in two's complement, most significant byte first.
+fn integer(bytes: &[u8]) -> i64 {
+    let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
+    let start = if negative { -1_i64 } else { 0 };
+    bytes
+        .iter()
+        .fold(start, |value, byte| (value << 8) | i64::from(*byte))
+}
+
+/// A step of a walk through a tree.
+pub(crate) enum Step {
+    /// A page and its number; interior pages come before their children.
+    Page(u32, Page),
+    /// A page that cannot be read, where the tree says that there is one, and the keys around it.
+    Lost(Option<Key>, Option<Key>),
+}
+
+/// A page to be visited, with the keys around it.
+struct Visit {
+    number: u32,
+    depth: u32,
+    low: Option<Key>,
+    high: Option<Key>,
+}
+
+/// A walk through a tree, in the order of keys.
+pub(crate) struct Walk<'a> {
+    pages: &'a Pages,
+    next: Vec<Visit>,
+    seen: BTreeSet<u32>,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(pages: &'a Pages, root: u32) -> Self {
+        let root = Visit {
+            number: root,
+            depth: 0,
+            low: None,
+            high: None,
+        };
+        Self {
+            pages,
+            next: vec![root],
+            seen: BTreeSet::new(),
+        }
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        let visit = self.next.pop()?;
+        let (low, high) = (visit.low, visit.high);
+        if visit.depth > DEPTH_MAX || !self.seen.insert(visit.number) {
+            return Some(Step::Lost(low, high));
+        }
+        let Some(page) = self.pages.page(visit.number) else {
+            return Some(Step::Lost(low, high));
+        };
+        let key = |cell: usize| page.records.get(cell)?.as_ref()?.key();
+        for (cell, number) in page.children.iter().enumerate().rev() {
+            self.next.push(Visit {
+                number: *number,
+                depth: visit.depth + 1,
+                low: cell.checked_sub(1).and_then(key).or(low),
+                high: key(cell).or(high),
+            });
+        }
+        Some(Step::Page(visit.number, page))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_any_length_and_sign() {
+        assert_eq!(varint(&[0x7f], 0), Some((127, 1)));
+        assert_eq!(varint(&[0x81, 0x00], 0), Some((128, 2)));
+        assert_eq!(varint(&[0xff; 9], 0), Some((u64::MAX, 9)));
+        assert_eq!(varint(&[0x80], 0), None);
+        assert_eq!(integer(&[0xff, 0xfe]), -2);
+        assert_eq!(integer(&[0x7f]), 127);
+    }
+
+    #[test]
+    fn records_are_read_as_sqlite_wrote_them() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("x.db");
+        let connection = rusqlite::Connection::open(&path).expect("a database");
+        connection
+            .execute_batch(
+                "CREATE TABLE t (a INTEGER, b TEXT, c BLOB, PRIMARY KEY (a, b)) WITHOUT ROWID; \
+                 CREATE TABLE u (id INTEGER PRIMARY KEY, x);",
+            )
+            .expect("tables");
+        let long = "x".repeat(20_000);
+        for number in 0..3_000_i64 {
+            let text = if number == 77 {
+                long.clone()
+            } else {
+                number.to_string()
+            };
+            connection
+                .execute(
+                    "INSERT INTO t VALUES (?, ?, NULL)",
+                    (number * number, &text),
+                )
+                .expect("a row");
+            connection
+                .execute("INSERT INTO u VALUES (?, ?)", (number, -number))
+                .expect("a row");
+        }
+        drop(connection);
+        let pages = Pages::open(&path).expect("a file");
+        assert_eq!(pages.problems(), Vec::<String>::new());
+        let mut found = [Vec::new(), Vec::new()];
+        for (name, root) in pages.roots() {
+            for step in Walk::new(&pages, root) {
+                let Step::Page(_, page) = step else {
+                    panic!("nothing is lost")
+                };
+                let rows = page
+                    .records
+                    .into_iter()
+                    .flatten()
+                    .filter(|r| !r.values.is_empty());
+                found[usize::from(name == "u")].extend(rows);
+            }
+        }
+        assert_eq!((found[0].len(), found[1].len()), (3_000, 3_000));
+        assert!(
+            found[0]
+                .iter()
+                .any(|row| row.values[1] == Value::Text(long.clone()))
+        );
+        assert!(
+            found[1]
+                .iter()
+                .all(|row| row.values[1] == Value::Integer(-row.rowid.expect("a row id")))
+        );
+    }
+}

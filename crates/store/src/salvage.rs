@@ -1,0 +1,568 @@
+//! A damaged file becomes a whole one with everything that can be proven, and a report of the rest.
+//!
+//! All pages are read without SQLite: first along the trees, then those that no tree leads to any more,
+//! whose rows tell by their columns where they belong. Rows are checked one by one. Then what refers to
+//! something that is lost is dropped, and what is missing is named.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use hq_core::range::IdArray;
+use rusqlite::types::Value;
+use rusqlite::{Connection, Transaction, params_from_iter};
+
+use crate::pages::{Key, Pages, Record, Step, Walk};
+use crate::{StoreError, encode, group, load, schema};
+
+/// A table as its rows look in the file. Types: `i` number, `t` text, `b` bytes, `*` anything, capitals may
+/// be null, `n` is always null because it is the row id.
+struct TableShape {
+    name: &'static str,
+    has_rowid: bool,
+    types: &'static str,
+}
+
+const SHAPES: &[TableShape] = &[
+    TableShape {
+        name: "meta",
+        has_rowid: false,
+        types: "t*",
+    },
+    TableShape {
+        name: "job_data",
+        has_rowid: true,
+        types: "ntIiTiIi",
+    },
+    TableShape {
+        name: "submit_data",
+        has_rowid: true,
+        types: "iiiibi",
+    },
+    TableShape {
+        name: "task_data",
+        has_rowid: false,
+        types: "iiiiiiiIIITIIIIIi",
+    },
+    TableShape {
+        name: "attempt_data",
+        has_rowid: false,
+        types: "iiiiiIIIITIII",
+    },
+    TableShape {
+        name: "dropped_data",
+        has_rowid: true,
+        types: "iiiiiii",
+    },
+    TableShape {
+        name: "worker_data",
+        has_rowid: true,
+        types: "ntiITtB",
+    },
+    TableShape {
+        name: "allocation_data",
+        has_rowid: false,
+        types: "ititIII",
+    },
+    TableShape {
+        name: "event_log",
+        has_rowid: true,
+        types: "nitIIt",
+    },
+];
+
+/// Results of one job that are gone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LostResults {
+    /// Which job.
+    pub job: u32,
+    /// Tasks without a record, where records are missing.
+    pub tasks: IdArray,
+    /// Whether every one of them had a record; otherwise some may never have started.
+    pub is_exact: bool,
+}
+
+/// What a repair came to. `Display` tells it to people, a line a fact.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RepairReport {
+    /// The damaged file.
+    pub set_aside: PathBuf,
+    /// Rows that were kept, by table.
+    pub kept: BTreeMap<&'static str, u64>,
+    /// Places in tables where rows are missing.
+    pub gaps: u64,
+    /// Jobs of which something was found and their own record not.
+    pub lost_jobs: Vec<u32>,
+    /// Submits that are gone or not valid: job and position. Their tasks are gone, too.
+    pub lost_submits: Vec<(u32, u32)>,
+    /// Results that are gone; these tasks wait again.
+    pub lost_results: Vec<LostResults>,
+    /// Events that are gone, starts and ends of tasks included; `None` if that cannot be told.
+    pub lost_events: Option<u64>,
+}
+
+impl fmt::Display for RepairReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = |table| self.kept.get(table).copied().unwrap_or(0);
+        writeln!(
+            f,
+            "kept: {} jobs, {} task records, {} earlier attempts, {} workers, {} other events",
+            kept("job_data"),
+            kept("task_data"),
+            kept("attempt_data"),
+            kept("worker_data"),
+            kept("event_log")
+        )?;
+        for job in &self.lost_jobs {
+            writeln!(f, "dropped: job {job}, whose own record is lost")?;
+        }
+        for (job, number) in &self.lost_submits {
+            writeln!(f, "dropped: submit {number} of job {job} with its tasks")?;
+        }
+        for lost in &self.lost_results {
+            let (count, words) = (
+                lost.tasks.len(),
+                if lost.is_exact { "" } else { "at most " },
+            );
+            let (job, tasks) = (lost.job, &lost.tasks);
+            writeln!(
+                f,
+                "dropped: {words}{count} results of job {job}: tasks {tasks}; they wait again"
+            )?;
+        }
+        match self.lost_events {
+            Some(0) => writeln!(f, "no event is missing")?,
+            Some(count) => writeln!(
+                f,
+                "dropped: {count} events, starts and ends of tasks included"
+            )?,
+            None => writeln!(f, "how many events are missing cannot be told")?,
+        }
+        write!(f, "the damaged file is now {}", self.set_aside.display())
+    }
+}
+
+/// Repairs a file that no server uses. The damaged one is kept under another name.
+///
+/// # Errors
+///
+/// If there is nothing to read, or nothing can be written beside it.
+pub(crate) fn repair(path: &Path) -> Result<RepairReport, StoreError> {
+    let create = |path: &Path, source| StoreError::Create {
+        path: path.to_path_buf(),
+        source,
+    };
+    let pages = Pages::open(path).map_err(|error| StoreError::Open {
+        path: path.to_path_buf(),
+        reason: error.to_string(),
+    })?;
+    let fresh = beside(path, "repaired");
+    for stale in with_companions(&fresh) {
+        // Left by a repair that was interrupted.
+        let _ = std::fs::remove_file(stale);
+    }
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&fresh)
+        .map_err(|error| create(&fresh, error))?;
+    let mut report = rebuild(&pages, &fresh).map_err(StoreError::sql(&fresh))?;
+    if report.kept.values().all(|count| *count == 0) && !pages.is_ours() {
+        let _ = std::fs::remove_file(&fresh);
+        return Err(StoreError::NotOurs {
+            path: path.to_path_buf(),
+            reason: "no record of a journal is in it".to_owned(),
+        });
+    }
+    drop(pages);
+    report.set_aside = free_name(path);
+    swap(path, &fresh, &report.set_aside).map_err(|error| create(path, error))?;
+    Ok(report)
+}
+
+/// Reads everything into a fresh file.
+fn rebuild(pages: &Pages, fresh: &Path) -> rusqlite::Result<RepairReport> {
+    let mut connection = Connection::open(fresh)?;
+    schema::migrate(&mut connection, 0)?;
+    let transaction = connection.transaction()?;
+    let mut inserts = BTreeMap::new();
+    for shape in SHAPES {
+        inserts.insert(shape.name, insert(&transaction, shape)?);
+    }
+    let mut salvage = Salvage {
+        transaction: &transaction,
+        inserts,
+        reached: pages.free(),
+        gaps: Vec::new(),
+        report: RepairReport::default(),
+    };
+    salvage.take_trees(pages)?;
+    salvage.take_orphans(pages)?;
+    let (gaps, mut report) = (salvage.gaps, salvage.report);
+    report.gaps = gaps.len() as u64;
+    drop_dangling(&transaction, &mut report)?;
+    name_lost_results(&transaction, &gaps, &mut report)?;
+    mend_counters(&transaction, &mut report)?;
+    for shape in SHAPES {
+        let sql = format!("SELECT count(*) FROM {}", shape.name);
+        let count: u32 = transaction.query_row(&sql, [], |row| row.get(0))?;
+        report.kept.insert(shape.name, u64::from(count));
+    }
+    transaction.commit()?;
+    connection.close().map_err(|(_, error)| error)?;
+    Ok(report)
+}
+
+/// A place where rows of a table are missing.
+struct Gap {
+    table: &'static str,
+    low: Option<Key>,
+    high: Option<Key>,
+}
+
+struct Salvage<'a> {
+    transaction: &'a Transaction<'a>,
+    /// Statements by table.
+    inserts: BTreeMap<&'static str, String>,
+    /// Pages that are accounted for.
+    reached: BTreeSet<u32>,
+    gaps: Vec<Gap>,
+    report: RepairReport,
+}
+
+impl Salvage<'_> {
+    fn take_trees(&mut self, pages: &Pages) -> rusqlite::Result<()> {
+        self.reached.insert(1);
+        for (name, root) in pages.roots() {
+            let shape = SHAPES.iter().find(|shape| shape.name == name);
+            for step in Walk::new(pages, root) {
+                match (step, shape) {
+                    (Step::Page(number, page), shape) => {
+                        self.reached.insert(number);
+                        self.reached.extend(&page.overflow);
+                        for record in &page.records {
+                            match (record, shape) {
+                                (Some(record), Some(shape)) => {
+                                    // Interior pages of tables have keys without rows.
+                                    if !record.values.is_empty() && !self.take(shape, record)? {
+                                        self.note_broken(shape, record);
+                                    }
+                                }
+                                (None, Some(shape)) => self.note_gap(shape, None, None),
+                                (_, None) => {}
+                            }
+                        }
+                    }
+                    (Step::Lost(low, high), Some(shape)) => self.note_gap(shape, low, high),
+                    (Step::Lost(..), None) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note_broken(&mut self, shape: &TableShape, record: &Record) {
+        let low = record
+            .key()
+            .map(|(first, second)| (first, second.saturating_sub(1)));
+        let high = record
+            .key()
+            .map(|(first, second)| (first, second.saturating_add(1)));
+        self.note_gap(shape, low, high);
+    }
+
+    fn note_gap(&mut self, shape: &TableShape, low: Option<Key>, high: Option<Key>) {
+        self.gaps.push(Gap {
+            table: shape.name,
+            low,
+            high,
+        });
+    }
+
+    /// Rows in pages that no tree leads to.
+    fn take_orphans(&mut self, pages: &Pages) -> rusqlite::Result<()> {
+        for number in 2..=pages.count() {
+            if self.reached.contains(&number) {
+                continue;
+            }
+            let Some(page) = pages.page(number) else {
+                continue;
+            };
+            for record in page.records.iter().flatten() {
+                for shape in SHAPES {
+                    if self.take(shape, record)? {
+                        break;
+                    }
+                }
+            }
+        }
+        let roots = pages.roots();
+        for shape in SHAPES {
+            if !roots.iter().any(|(name, _)| name == shape.name) {
+                self.note_gap(shape, None, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts a row, if it is one of this table and nothing is there yet; says whether it is one.
+    fn take(&self, shape: &TableShape, record: &Record) -> rusqlite::Result<bool> {
+        let Some(values) = fitting(shape, record) else {
+            return Ok(false);
+        };
+        let sql = self.inserts.get(shape.name).map_or("", String::as_str);
+        let mut statement = self.transaction.prepare_cached(sql)?;
+        statement.execute(params_from_iter(values))?;
+        Ok(true)
+    }
+}
+
+/// `INSERT` of all columns, with the row id as the last one of tables that have one.
+fn insert(db: &Transaction<'_>, shape: &TableShape) -> rusqlite::Result<String> {
+    let sql = "SELECT group_concat(name, ', ' ORDER BY cid) FROM pragma_table_info(?)";
+    let columns: String = db.query_row(sql, [shape.name], |row| row.get(0))?;
+    let (rowid, mark) = if shape.has_rowid && !shape.types.starts_with('n') {
+        (", rowid", ", ?")
+    } else {
+        ("", "")
+    };
+    let marks = vec!["?"; shape.types.len()].join(", ");
+    let name = shape.name;
+    Ok(format!(
+        "INSERT OR IGNORE INTO {name} ({columns}{rowid}) VALUES ({marks}{mark})"
+    ))
+}
+
+/// The values to insert, if the record has the shape and its content makes sense.
+fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
+    if record.rowid.is_some() != shape.has_rowid || record.values.len() != shape.types.len() {
+        return None;
+    }
+    let mut values = Vec::with_capacity(record.values.len() + 1);
+    for (value, kind) in record.values.iter().zip(shape.types.chars()) {
+        let fits = match value {
+            Value::Null => kind.is_ascii_uppercase() || kind == 'n',
+            Value::Integer(_) => matches!(kind, 'i' | 'I' | '*'),
+            Value::Text(text) => matches!(kind, 't' | 'T' | '*') && !text.contains('\0'),
+            Value::Blob(_) => matches!(kind, 'b' | 'B'),
+            Value::Real(_) => false,
+        };
+        if !fits {
+            return None;
+        }
+        values.push(match (kind, record.rowid) {
+            ('n', Some(rowid)) => Value::Integer(rowid),
+            _ => value.clone(),
+        });
+    }
+    let is_valid = match (shape.name, values.as_slice()) {
+        ("submit_data", [.., Value::Blob(spec), Value::Integer(check)]) => {
+            encode::checksum(spec) == *check
+        }
+        ("event_log", [.., Value::Text(data)]) => is_json(data),
+        ("worker_data", [.., Value::Text(config), _]) => is_json(config),
+        ("task_data", [_, _, Value::Integer(state), ..]) => (0..=5).contains(state),
+        _ => true,
+    };
+    if shape.has_rowid && !shape.types.starts_with('n') {
+        values.push(Value::Integer(record.rowid?));
+    }
+    is_valid.then_some(values)
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde_json::Value>(text).is_ok()
+}
+
+/// Drops what belongs to jobs or submits that are lost.
+fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::Result<()> {
+    for table in ["submit_data", "task_data", "attempt_data", "dropped_data"] {
+        let dangling = "job NOT IN (SELECT id FROM job_data)";
+        let sql = format!("SELECT DISTINCT job FROM {table} WHERE {dangling}");
+        let jobs: Vec<u32> = list(db, &sql)?;
+        report.lost_jobs.extend(jobs);
+        db.execute(&format!("DELETE FROM {table} WHERE {dangling}"), [])?;
+    }
+    report.lost_jobs.sort_unstable();
+    report.lost_jobs.dedup();
+    // Submits are numbered; the events tell how many there were.
+    let sql = "SELECT j.id, \
+        (SELECT count(*) FROM event_log e WHERE e.job = j.id AND e.type = 'job-created'), \
+        max((SELECT coalesce(max(number) + 1, 0) FROM submit_data s WHERE s.job = j.id), \
+        EXISTS (SELECT 1 FROM task_data t WHERE t.job = j.id)) FROM job_data j";
+    let jobs: Vec<(u32, u32, u32)> = {
+        let mut statement = db.prepare(sql)?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        rows.collect::<Result<_, _>>()?
+    };
+    for (job, told, found) in jobs {
+        for number in 0..told.max(found) {
+            let sql = "SELECT count(*) FROM submit_data WHERE job = ? AND number = ?";
+            let count: u32 = db.query_row(sql, (job, number), |row| row.get(0))?;
+            if count == 0 {
+                report.lost_submits.push((job, number));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn list(db: &Transaction<'_>, sql: &str) -> rusqlite::Result<Vec<u32>> {
+    let mut statement = db.prepare(sql)?;
+    let rows = statement.query_map([], |row| row.get(0))?;
+    rows.collect()
+}
+
+/// Names the tasks whose records are missing, and lets them wait; drops records of tasks that no submit
+/// made.
+fn name_lost_results(
+    db: &Transaction<'_>,
+    gaps: &[Gap],
+    report: &mut RepairReport,
+) -> rusqlite::Result<()> {
+    let sql = "SELECT id, completed_unix_ns IS NOT NULL FROM job_data WHERE is_forgotten = 0";
+    let jobs: Vec<(u32, bool)> = {
+        let mut statement = db.prepare(sql)?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        rows.collect::<Result<_, _>>()?
+    };
+    let has_lost_drops = gaps.iter().any(|gap| gap.table == "dropped_data");
+    for (job, is_completed) in jobs {
+        let ids = load::submitted_ids(db, job)?;
+        let present: BTreeSet<u32> = {
+            let mut statement = db.prepare_cached("SELECT task FROM task_data WHERE job = ?")?;
+            let rows = statement.query_map([job], |row| row.get(0))?;
+            rows.collect::<Result<_, _>>()?
+        };
+        for stray in present.iter().filter(|task| !ids.contains(task)) {
+            let sql = "DELETE FROM task_data WHERE job = ? AND task = ?";
+            db.prepare_cached(sql)?.execute((job, stray))?;
+        }
+        let gone: Vec<u32> = ids
+            .iter()
+            .filter(|task| !present.contains(task) && in_gap(gaps, job, **task))
+            .copied()
+            .collect();
+        let dropped = dropped_ids(db, job)?;
+        let gone = gone.into_iter().filter(|task| !dropped.contains(task));
+        let tasks = IdArray::from_sorted(gone).unwrap_or_default();
+        if tasks.is_empty() {
+            continue;
+        }
+        db.execute(
+            "UPDATE job_data SET completed_unix_ns = NULL WHERE id = ?",
+            [job],
+        )?;
+        report.lost_results.push(LostResults {
+            job,
+            tasks,
+            is_exact: is_completed && !has_lost_drops,
+        });
+    }
+    Ok(())
+}
+
+fn in_gap(gaps: &[Gap], job: u32, task: u32) -> bool {
+    let key = (i64::from(job), i64::from(task));
+    gaps.iter()
+        .filter(|gap| gap.table == "task_data")
+        .any(|gap| gap.low.is_none_or(|low| low < key) && gap.high.is_none_or(|high| key < high))
+}
+
+/// Tasks that were canceled or aborted; they need no record.
+fn dropped_ids(db: &Transaction<'_>, job: u32) -> rusqlite::Result<BTreeSet<u32>> {
+    let mut ids = BTreeSet::new();
+    let mut statement =
+        db.prepare_cached("SELECT first, count, step FROM dropped_data WHERE job = ?")?;
+    let mut rows = statement.query([job])?;
+    while let Some(row) = rows.next()? {
+        let (first, count, step): (u32, u32, u32) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let all = (0..count).map(|n| first.saturating_add(n.saturating_mul(step)));
+        ids.extend(all);
+    }
+    Ok(ids)
+}
+
+/// Numbers that must not go back, and the count of what is missing.
+fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::Result<()> {
+    let highest = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let last_job = highest(
+        "SELECT max(coalesce((SELECT max(id) FROM job_data), 0), \
+         coalesce((SELECT max(job) FROM event_log), 0))",
+    )?;
+    let last_worker = highest(
+        "SELECT max(coalesce((SELECT max(id) FROM worker_data), 0), \
+         coalesce((SELECT max(worker) FROM task_data), 0))",
+    )?;
+    let last_seq = highest("SELECT coalesce(max(seq), 0) FROM events")?;
+    let events = highest("SELECT count(*) FROM events")?;
+    let stored_seq = load::meta_number(db, "next_seq")?;
+    report.lost_events = (stored_seq > 0).then(|| {
+        let pruned = load::meta_number(db, "pruned_count").unwrap_or(0);
+        u64::try_from(stored_seq - 1 - pruned - events).unwrap_or(0)
+    });
+    for (key, value) in [
+        ("last_job", last_job),
+        ("last_worker", last_worker),
+        ("next_seq", last_seq + 1),
+    ] {
+        let value = value.max(load::meta_number(db, key)?);
+        group::set_number(db, key, value)?;
+    }
+    if load::meta_text(db, "server_uid")?.is_none() {
+        // Each start of a server is an event that names it.
+        db.execute(
+            "INSERT INTO meta SELECT 'server_uid', json_extract(data, '$.server_uid') FROM event_log \
+             WHERE type = 'server-start' AND json_extract(data, '$.server_uid') IS NOT NULL \
+             ORDER BY seq DESC LIMIT 1",
+            [],
+        )?;
+    }
+    // Known losses are not counted again by the next repair.
+    let next_seq = load::meta_number(db, "next_seq")?;
+    group::set_number(db, "pruned_count", next_seq - 1 - events)
+}
+
+/// Puts the fresh file in place of the damaged one; a crash at any point leaves one of them there or both.
+fn swap(path: &Path, fresh: &Path, aside: &Path) -> io::Result<()> {
+    File::open(fresh)?.sync_all()?;
+    for companion in ["-wal", "-shm"] {
+        let from = with_suffix(path, companion);
+        if from.exists() {
+            std::fs::rename(&from, with_suffix(aside, companion))?;
+        }
+    }
+    std::fs::hard_link(path, aside).or_else(|_| std::fs::copy(path, aside).map(|_| ()))?;
+    std::fs::rename(fresh, path)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn beside(path: &Path, word: &str) -> PathBuf {
+    with_suffix(path, &format!(".{word}"))
+}
+
+fn with_companions(path: &Path) -> [PathBuf; 3] {
+    ["", "-wal", "-journal"].map(|suffix| with_suffix(path, suffix))
+}
+
+/// `FILE.damaged-1` or the first number that is free.
+fn free_name(path: &Path) -> PathBuf {
+    (1_u32..)
+        .map(|number| beside(path, &format!("damaged-{number}")))
+        .find(|name| !name.exists())
+        .unwrap_or_else(|| beside(path, "damaged"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! Damaged files against copies of the whole ones: what is left, and what the report says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use hq_core::outcome::{Outcome, Usage};
+use hq_core::server_state::{Change, ChangeKind};
+use hq_core::task::{TaskEnd, TaskState};
+use hq_core::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
+use hq_core::testing::{template, worker_config};
+use hq_core::time::{Now, Time, Timestamp};
+
+use super::*;
+use crate::Store;
+
+const NOW: Now = Now {
+    mono: Time(0),
+    wall: Timestamp(1_795_250_210_000_000_000),
+};
+
+fn change(kind: ChangeKind) -> Change {
+    Change { at: NOW.wall, kind }
+}
+
+/// A store with completed jobs of so many tasks each, closed cleanly.
+fn filled(path: &Path, jobs: &[u32]) {
+    let store = Store::open(path).expect("a fresh file");
+    let mut handle = store
+        .start("TestUid", &[], NOW.wall, |_| {})
+        .expect("a writer");
+    let worker = WorkerId(1);
+    handle.store(vec![change(ChangeKind::WorkerConnected {
+        worker,
+        config: Arc::new(worker_config(4)),
+    })]);
+    for (job, count) in (1_u32..).zip(jobs) {
+        let job = JobId(job);
+        let ids = IdArray::consecutive(1, *count).expect("fits");
+        let mut long = template(&["bash", "-c"]);
+        // Some specs need overflow pages.
+        long.args.push(
+            "x".repeat(9_000 * (job.as_u32() as usize % 2))
+                .into_bytes()
+                .into(),
+        );
+        let spec = SubmitSpec {
+            target: SubmitTarget::NewJob {
+                name: "job".into(),
+                max_fails: None,
+            },
+            submit_dir: Box::from(*b"/w"),
+            stream_dir: None,
+            body: SubmitBody::Array(ArraySpec {
+                ids: ArrayIds::Given(ids.clone()),
+                entries: None,
+                template: Arc::new(long),
+            }),
+        };
+        handle.store(vec![change(ChangeKind::Submitted {
+            job,
+            is_new: true,
+            name: "job".into(),
+            max_fails: None,
+            number: 0,
+            ids: ids.clone(),
+            spec: Arc::new(spec),
+        })]);
+        let mut changes = Vec::new();
+        for id in ids.iter() {
+            let task = TaskKey::new(job, TaskId(id));
+            let instance = InstanceId(0);
+            changes.push(change(ChangeKind::TaskStarted {
+                task,
+                instance,
+                variant: 0,
+                worker,
+            }));
+            let end = TaskEnd {
+                outcome: Outcome::Finished,
+                at: NOW.wall,
+                run: Duration::from_millis(u64::from(id)),
+                usage: Usage::default(),
+            };
+            changes.push(change(ChangeKind::TaskEnded {
+                task,
+                instance,
+                worker,
+                crash_count: 0,
+                end,
+                is_finished: true,
+                is_awaited: false,
+            }));
+        }
+        changes.push(change(ChangeKind::JobCompleted(job)));
+        handle.store(changes);
+    }
+}
+
+/// All results in a file, as (job, task).
+fn results(path: &Path) -> BTreeSet<(u32, u32)> {
+    let connection = Connection::open(path).expect("a database");
+    let mut statement = connection
+        .prepare("SELECT job, task FROM task_data")
+        .expect("the table");
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+    rows.expect("rows")
+        .collect::<Result<_, _>>()
+        .expect("whole rows")
+}
+
+fn events(path: &Path) -> u64 {
+    let connection = Connection::open(path).expect("a database");
+    let count: u32 = connection
+        .query_row("SELECT count(*) FROM events", [], |row| row.get(0))
+        .expect("the view");
+    u64::from(count)
+}
+
+#[test]
+fn a_file_cut_anywhere_starts_and_loses_only_the_tail() {
+    let dir = tempfile::tempdir().expect("directory");
+    let whole = dir.path().join("whole.db");
+    filled(&whole, &[700, 500]);
+    let bytes = std::fs::read(&whole).expect("the file");
+    let all = results(&whole);
+    let pages = Pages::open(&whole).expect("the file");
+    let boundaries = (1..pages.count() as usize).map(|page| page * 4_096);
+    let cuts = boundaries.chain([1, 50, 99, 100, 5_000, bytes.len() - 1]);
+    let mut most = BTreeSet::new();
+    for cut in cuts {
+        let path = dir.path().join(format!("cut-{cut}.db"));
+        std::fs::write(&path, &bytes[..cut]).expect("room");
+        let store = Store::open(&path).unwrap_or_else(|error| panic!("cut at {cut}: {error}"));
+        let loaded = store.load("TestUid", NOW).expect("it can be read");
+        assert_eq!(loaded.dropped_count, 0, "cut at {cut}");
+        drop(store);
+        let left = results(&path);
+        assert!(left.is_subset(&all), "cut at {cut}");
+        // Every row of a page that is still there is kept, if its job is.
+        let in_pages = rows_in_pages(&whole, cut / 4_096);
+        if has_all_jobs(&path) {
+            assert!(left.is_superset(&in_pages), "cut at {cut}");
+        }
+        if left.len() > most.len() {
+            most = left;
+        }
+        std::fs::remove_file(&path).expect("it is there");
+    }
+    let lost = all.len() - most.len();
+    assert!(
+        lost <= 200,
+        "a small cut loses little: {lost} of {}",
+        all.len()
+    );
+}
+
+fn has_all_jobs(path: &Path) -> bool {
+    let connection = Connection::open(path).expect("a database");
+    let sql =
+        "SELECT (SELECT count(*) FROM job_data) = 2 AND (SELECT count(*) FROM submit_data) = 2";
+    connection
+        .query_row(sql, [], |row| row.get(0))
+        .expect("tables")
+}
+
+/// Results in the first pages of a whole file.
+fn rows_in_pages(path: &Path, count: usize) -> BTreeSet<(u32, u32)> {
+    let pages = Pages::open(path).expect("the file");
+    let mut found = BTreeSet::new();
+    let roots = pages.roots();
+    let (_, root) = roots
+        .iter()
+        .find(|(name, _)| name == "task_data")
+        .expect("the table");
+    for step in Walk::new(&pages, *root) {
+        let Step::Page(number, page) = step else {
+            panic!("the file is whole")
+        };
+        if number as usize <= count {
+            let keys = page.records.iter().flatten().filter_map(Record::key);
+            found.extend(keys.map(|(job, task)| {
+                (
+                    u32::try_from(job).expect("small"),
+                    u32::try_from(task).expect("small"),
+                )
+            }));
+        }
+    }
+    found
+}
+
+#[test]
+fn zeroed_blocks_are_repaired_and_the_report_is_exact() {
+    let dir = tempfile::tempdir().expect("directory");
+    let whole = dir.path().join("whole.db");
+    filled(&whole, &[6_000, 3_000, 4_000]);
+    let bytes = std::fs::read(&whole).expect("the file");
+    let before = results(&whole);
+    let blocks = bytes.len() / 8_192;
+    for seed in 0..40_usize {
+        let path = dir.path().join(format!("zeroed-{seed}.db"));
+        let mut damaged = bytes.clone();
+        let count = if seed < 20 { 1 } else { 20 };
+        for n in 0..count {
+            let block = (seed * 7_919 + n * 104_729 + seed * n * 31) % blocks;
+            damaged[block * 8_192..(block + 1) * 8_192].fill(0);
+        }
+        std::fs::write(&path, &damaged).expect("room");
+        let report = repair(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(
+            std::fs::read(&report.set_aside).expect("it is set aside"),
+            damaged
+        );
+        let after = results(&path);
+        let is_gone = |job: u32| {
+            report.lost_jobs.contains(&job) || report.lost_submits.iter().any(|(of, _)| *of == job)
+        };
+        let lost: BTreeSet<(u32, u32)> = before
+            .difference(&after)
+            .filter(|(job, _)| !is_gone(*job))
+            .copied()
+            .collect();
+        let told: BTreeSet<(u32, u32)> = report
+            .lost_results
+            .iter()
+            .flat_map(|lost| lost.tasks.iter().map(|task| (lost.job, task)))
+            .filter(|(job, _)| !is_gone(*job))
+            .collect();
+        let (untold, wrong) = (
+            lost.difference(&told).count(),
+            told.difference(&lost).count(),
+        );
+        let first = lost.symmetric_difference(&told).next();
+        assert_eq!(
+            (untold, wrong),
+            (0, 0),
+            "seed {seed}: {first:?} of {report:.300?}"
+        );
+        if let Some(count) = report.lost_events {
+            assert_eq!(count, events(&whole) - events(&path), "seed {seed}");
+        }
+        let store = Store::open(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let loaded = store.load("TestUid", NOW).expect("it can be read");
+        assert_eq!(loaded.dropped_count, 0, "seed {seed}");
+        for job in loaded.state.jobs().values() {
+            let finished = job.sorted_ids(|state| state == TaskState::Finished).len() as usize;
+            let kept = after
+                .iter()
+                .filter(|(of, _)| *of == job.id.as_u32())
+                .count();
+            assert_eq!(finished, kept, "seed {seed}, job {}", job.id);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_file_is_refused_until_it_is_repaired() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    filled(&path, &[5_000]);
+    let mut bytes = std::fs::read(&path).expect("the file");
+    let middle = bytes.len() / 2 / 4_096 * 4_096;
+    bytes[middle..middle + 8_192].fill(0);
+    std::fs::write(&path, &bytes).expect("room");
+    let refused = Store::open(&path).expect_err("it is damaged").to_string();
+    assert!(refused.contains("journal check --repair"), "{refused}");
+    assert!(!crate::check(&path).expect("a file").is_empty());
+    let report = crate::repair(&path)
+        .expect("room")
+        .expect("there was something to do");
+    assert!(report.to_string().contains("they wait again"), "{report}");
+    assert!(crate::check(&path).expect("a file").is_empty());
+    assert_eq!(crate::repair(&path).expect("room"), None);
+    Store::open(&path).expect("it is whole");
+}
+
+#[test]
+fn flipped_bytes_never_end_the_program() {
+    let dir = tempfile::tempdir().expect("directory");
+    let whole = dir.path().join("whole.db");
+    filled(&whole, &[300, 200]);
+    let bytes = std::fs::read(&whole).expect("the file");
+    for seed in 0..80_usize {
+        let path = dir.path().join(format!("flipped-{seed}.db"));
+        let mut damaged = bytes.clone();
+        for n in 0..=seed % 7 {
+            let at = (seed * 48_271 + n * 69_621 * (seed + 1)) % damaged.len();
+            damaged[at] ^= 1 << (seed % 8);
+        }
+        // Headers are where most can go wrong.
+        damaged[seed % 100] ^= u8::try_from(seed % 3).expect("small");
+        std::fs::write(&path, &damaged).expect("room");
+        // Errors are answers, too.
+        let _ = crate::check(&path);
+        if let Ok(store) = Store::open(&path) {
+            let _ = store.load("TestUid", NOW);
+        }
+        let _ = crate::repair(&path);
+    }
+}

@@ -1,0 +1,190 @@
+//! Journals that were cut or damaged, and disks that are full.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{Env, signal, wait_for};
+
+/// Bytes of a block that a failing disk gives back as zeros.
+const BLOCK_LEN: usize = 8_192;
+
+/// A journal of finished jobs, closed cleanly.
+fn finished(env: &mut Env, tasks: u32) -> PathBuf {
+    env.start_server_with(&["--journal=j.db"]);
+    env.start_worker_with(&["--cpus=4", "--on-server-lost=stop"]);
+    let array = format!("--array=1-{tasks}");
+    let job = env.submit(&[&array, "--stdout=none", "--stderr=none", "--", "true"]);
+    env.wait_job(&job);
+    env.hq(&["server", "stop"]).ok();
+    env.wait_exit("server");
+    env.wait_exit("worker1");
+    env.path("j.db")
+}
+
+#[test]
+fn a_cut_journal_starts_without_its_end() {
+    let mut env = Env::new();
+    let journal = finished(&mut env, 300);
+    let bytes = std::fs::read(&journal).expect("the journal");
+    env.write("cut.db", &bytes[..bytes.len() - 1]);
+    env.start_server_with(&["--journal=cut.db"]);
+    let log = env.read("server.log");
+    assert!(
+        log.contains("Journal contains not fully written data; they will be removed from the log"),
+        "{log}"
+    );
+    assert!(
+        env.path("cut.db.damaged-1").exists(),
+        "what was found is kept"
+    );
+    env.hq(&["journal", "check", "cut.db"]).ok();
+    env.start_worker(2);
+    env.wait_job("1");
+    assert_eq!(env.stats("1")["finished"], 300, "what was lost runs again");
+}
+
+#[test]
+fn a_damaged_journal_is_refused_and_can_be_repaired() {
+    let mut env = Env::new();
+    let journal = finished(&mut env, 1_000);
+    let mut bytes = std::fs::read(&journal).expect("the journal");
+    let middle = bytes.len() / 2 / BLOCK_LEN * BLOCK_LEN;
+    bytes[middle..middle + BLOCK_LEN].fill(0);
+    env.write("j.db", &bytes);
+    env.hq(&["server", "start", "--journal=j.db"])
+        .exits_with(1)
+        .says("hq journal check --repair");
+    env.hq(&["journal", "check", "j.db"])
+        .exits_with(1)
+        .says("page");
+    let report = env
+        .hq(&["journal", "check", "--repair", "j.db"])
+        .says("kept:")
+        .ok();
+    assert!(report.contains("the damaged file is now"), "{report}");
+    assert_eq!(
+        std::fs::read(env.path("j.db.damaged-1")).expect("it is kept"),
+        bytes
+    );
+    env.hq(&["journal", "check", "j.db"]).ok();
+    env.start_server_with(&["--journal=j.db"]);
+    env.hq(&["journal", "check", "--repair", "j.db"])
+        .exits_with(1)
+        .says("used by another server");
+}
+
+/// A small file system in memory; gone with the value.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `None` with a printed reason if this user may not mount.
+    fn mount(path: PathBuf) -> Option<Self> {
+        std::fs::create_dir(&path).expect("directory");
+        let made = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs"])
+            .arg(&path)
+            .output();
+        match made {
+            Ok(output) if output.status.success() => Some(Self(path)),
+            other => {
+                eprintln!("skipped: a small file system cannot be mounted: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Submits until one is refused; what it is told, and the submits that wait for room.
+fn refused_submit(env: &Env) -> (String, Vec<Child>) {
+    // Results pile up in the log until it cannot grow; a submit that meets the full disk waits for room.
+    let spec = "x".repeat(100_000);
+    let mut waiting = Vec::new();
+    let refusal = wait_for("a submit is refused", || {
+        let mut submit = env
+            .command(&["submit", "--output-mode=quiet", "--", "true", &spec])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program can be run");
+        for _ in 0..200 {
+            match submit.try_wait().expect("it can be waited for") {
+                Some(status) if status.success() => return Err("accepted".to_owned()),
+                Some(_) => {
+                    let output = submit.wait_with_output().expect("its output");
+                    return Ok(String::from_utf8_lossy(&output.stderr).into_owned());
+                }
+                None => std::thread::sleep(std::time::Duration::from_millis(10)),
+            }
+        }
+        waiting.push(submit);
+        Err("it waits".to_owned())
+    });
+    (refusal, waiting)
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room() {
+    let mut env = Env::new();
+    let Some(disk) = SmallDisk::mount(env.path("disk")) else {
+        return;
+    };
+    let server = env.start_server_with(&["--journal=disk/j.db"]);
+    env.start_worker_with(&["--cpus=4"]);
+    let script = "until [ -e go ]; do sleep 0.05; done; echo $HQ_TASK_ID >> ends";
+    let job = env.submit(&[
+        "--array=1-4",
+        "--stdout=none",
+        "--stderr=none",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    env.wait_running(&job, 4);
+    // Everything that is left.
+    let filler = disk.0.join("filler");
+    let _ = Command::new("dd")
+        .args(["if=/dev/zero", "bs=4k"])
+        .arg(format!("of={}", filler.display()))
+        .output();
+    env.write("go", "");
+    env.wait_lines("ends", 4);
+    let (refusal, waiting) = refused_submit(&env);
+    assert!(
+        refusal.contains("cannot write its state to disk"),
+        "{refusal}"
+    );
+    env.hq(&["job", "list", "--all"]).ok();
+    std::fs::remove_file(&filler).expect("the filler");
+    for mut submit in waiting {
+        assert!(
+            submit.wait().expect("it ends").success(),
+            "it only had to wait"
+        );
+    }
+    let late = wait_for("submits are taken again", || {
+        let ran = env.hq(&["submit", "--output-mode=quiet", "--", "true"]);
+        if ran.code == Some(0) {
+            Ok(ran.stdout.trim().to_owned())
+        } else {
+            Err(ran.stderr)
+        }
+    });
+    env.wait_job(&job);
+    env.wait_job(&late);
+    assert_eq!(env.stats(&job)["finished"], 4);
+    signal(server, "KILL");
+    env.wait_exit("server");
+    env.start_server_with(&["--journal=disk/j.db"]);
+    assert_eq!(env.stats(&job)["finished"], 4);
+    assert_eq!(env.stats(&late)["finished"], 1);
+    env.hq(&["worker", "stop", "all"]).ok();
+    env.hq(&["server", "stop"]).ok();
+    env.wait_exit("server");
+}
