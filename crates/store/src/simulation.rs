@@ -31,7 +31,7 @@ struct MemoryDisk {
 }
 
 impl MemoryDisk {
-    fn new() -> Box<dyn Disk> {
+    fn create() -> Box<dyn Disk> {
         let mut connection = Connection::open_in_memory().expect("a database in memory");
         connection.set_prepared_statement_cache_capacity(64);
         schema::migrate(&mut connection, 0).expect("the schema is valid");
@@ -72,7 +72,7 @@ fn what_was_told_survives_every_crash_and_running_tasks_go_on() {
     let mut crashes = 0;
     let mut adopted = 0;
     for seed in seeds() {
-        let result = std::panic::catch_unwind(|| World::run_durable(seed, 400, MemoryDisk::new()));
+        let result = std::panic::catch_unwind(|| World::run_durable(seed, 400, MemoryDisk::create()));
         let Ok(summary) = result else {
             panic!(
                 "seed {seed} failed; again with: HQ_SIM_FIRST={seed} HQ_SIM_SEEDS=1 \
@@ -88,7 +88,7 @@ fn what_was_told_survives_every_crash_and_running_tasks_go_on() {
 #[test]
 fn a_seed_gives_one_course_of_events() {
     for seed in [3, 17] {
-        let run = || World::run_durable(seed, 400, MemoryDisk::new());
+        let run = || World::run_durable(seed, 400, MemoryDisk::create());
         assert_eq!(run(), run());
     }
 }
