@@ -72,6 +72,11 @@ const SHAPES: &[TableShape] = &[
         has_rowid: true,
         types: "nitIIt",
     },
+    TableShape {
+        name: "queue_data",
+        has_rowid: true,
+        types: "nB",
+    },
 ];
 
 /// Results of one job that are gone.

@@ -72,7 +72,8 @@ fn what_was_told_survives_every_crash_and_running_tasks_go_on() {
     let mut crashes = 0;
     let mut adopted = 0;
     for seed in seeds() {
-        let result = std::panic::catch_unwind(|| World::run_durable(seed, 400, MemoryDisk::create()));
+        let result =
+            std::panic::catch_unwind(|| World::run_durable(seed, 400, MemoryDisk::create()));
         let Ok(summary) = result else {
             panic!(
                 "seed {seed} failed; again with: HQ_SIM_FIRST={seed} HQ_SIM_SEEDS=1 \
