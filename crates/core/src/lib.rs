@@ -19,6 +19,7 @@ pub mod retry;
 pub mod scheduler;
 pub mod selector;
 pub mod server_state;
+pub mod shell;
 pub mod task;
 pub mod template;
 pub mod time;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem};
+use hq_core::shell::{self, double_quoted as quoted};
 use hq_core::time::nanos;
 use hq_protocol::client::alloc_reply::Reply;
 use hq_protocol::client::alloc_request::Request;
@@ -332,24 +333,9 @@ fn worker_args(args: &QueueArgs) -> Vec<String> {
     words
 }
 
-/// In double quotes; what a shell would expand inside of them is escaped.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for c in text.chars() {
-        if matches!(c, '"' | '$' | '`' | '\\') {
-            quoted.push('\\');
-        }
-        quoted.push(c);
-    }
-    quoted.push('"');
-    quoted
-}
-
 /// Without quotes if a shell would leave it alone.
 fn bare(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=@%".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
+    if shell::is_plain(text) {
         text.to_owned()
     } else {
         quoted(text)

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use hq_core::shell::{self, double_quoted};
 use hq_core::time::nanos;
 use hq_protocol::convert::QueueParams;
 
@@ -191,24 +192,9 @@ pub(super) fn words(duration: Duration) -> String {
     text
 }
 
-/// In double quotes; what a shell would expand inside of them is escaped.
-fn double_quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for c in text.chars() {
-        if matches!(c, '"' | '$' | '`' | '\\') {
-            quoted.push('\\');
-        }
-        quoted.push(c);
-    }
-    quoted.push('"');
-    quoted
-}
-
 /// Bare if a shell would leave it alone.
 fn word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=@%".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
+    if shell::is_plain(text) {
         text.to_owned()
     } else {
         single_quoted(text)
