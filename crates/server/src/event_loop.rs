@@ -440,6 +440,7 @@ impl Core {
             }
         }
         self.gate.store(changes);
+        let is_awaited = rest.iter().any(Effect::is_awaited);
         for effect in rest {
             let wait = effect.wait();
             let message = match effect {
@@ -466,6 +467,9 @@ impl Core {
                 Effect::DropWorker(id) => Outgoing::DropWorker(id),
             };
             self.send(wait, message);
+        }
+        if is_awaited {
+            self.gate.hurry();
         }
     }
 

@@ -35,6 +35,13 @@ impl<T> StoreGate<T> {
         self.gate.pass(wait, message)
     }
 
+    /// Has what messages wait for committed now.
+    pub(crate) fn hurry(&self) {
+        if let Some(store) = self.store.as_ref().filter(|_| self.gate.is_waiting()) {
+            store.hurry();
+        }
+    }
+
     /// A message that may go meanwhile.
     pub(crate) fn next(&mut self) -> Option<T> {
         self.gate.next_ready()

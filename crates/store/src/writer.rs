@@ -57,6 +57,7 @@ pub struct Pruned {
 
 enum Message {
     Changes(u64, Vec<Change>),
+    Hurry,
     Flush(SyncSender<()>),
     Prune(SyncSender<Result<Pruned, String>>),
     Subscribe(SyncSender<(i64, Receiver<EventLine>)>),
@@ -93,6 +94,12 @@ impl StoreHandle {
         // If the writer is gone, its last report said why.
         let _ = self.messages.send(Message::Changes(self.last, changes));
         self.last
+    }
+
+    /// Somebody waits for what was handed over: it is committed now, not with the next group.
+    pub fn hurry(&self) {
+        // If the writer is gone, its last report said why.
+        let _ = self.messages.send(Message::Hurry);
     }
 
     /// For other threads.
@@ -239,6 +246,7 @@ impl Writer {
         let mut upto = 0;
         let mut last_commit = Instant::now();
         let mut is_open = true;
+        let mut is_hurried = false;
         while is_open {
             let mut wait = lease::HEARTBEAT;
             if !pending.is_empty() {
@@ -258,6 +266,7 @@ impl Writer {
                                 upto = number;
                                 pending.extend(changes);
                             }
+                            Message::Hurry => is_hurried = true,
                             Message::Stop => is_open = false,
                             other @ (Message::Flush(_)
                             | Message::Prune(_)
@@ -276,10 +285,12 @@ impl Writer {
                 RETRY_INTERVAL
             };
             let is_due = last_commit.elapsed() >= span;
-            let is_urgent =
-                self.health == Health::Good && pending.iter().any(|change| change.kind.is_urgent());
+            let is_urgent = self.health == Health::Good
+                && !pending.is_empty()
+                && (is_hurried || pending.iter().any(|change| change.kind.is_urgent()));
             if is_due || is_urgent || !asked.is_empty() || !is_open {
                 last_commit = Instant::now();
+                is_hurried = false;
                 if self.commit(&pending) {
                     pending.clear();
                     self.progress(upto, Health::Good);
@@ -310,7 +321,7 @@ impl Writer {
                 self.streams.push(tx);
                 let _ = reply.send((self.next_seq - 1, rx));
             }
-            Message::Flush(_) | Message::Changes(..) | Message::Stop => {}
+            Message::Flush(_) | Message::Changes(..) | Message::Hurry | Message::Stop => {}
         }
     }
 

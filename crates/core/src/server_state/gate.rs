@@ -33,6 +33,19 @@ impl Effect {
             | Self::DropWorker(_) => Wait::Urgent,
         }
     }
+
+    /// Whether somebody waits for just this and can do nothing before it.
+    #[must_use]
+    pub const fn is_awaited(&self) -> bool {
+        match self {
+            Self::Reply(..) => true,
+            Self::WatchUpdate(_, update) => update.done,
+            Self::Persist(_)
+            | Self::Registered { .. }
+            | Self::ToWorker(..)
+            | Self::DropWorker(_) => false,
+        }
+    }
 }
 
 /// Messages that wait for commits. Batches of changes are numbered from 1.
@@ -78,6 +91,12 @@ impl<T> Gate<T> {
         }
         queue.push_back((number, message));
         None
+    }
+
+    /// Whether a commit is due that a message waits for.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.for_urgent.is_empty() || !self.for_all.is_empty()
     }
 
     /// Everything up to this batch is on disk; [`Gate::next_ready`] gives what may go.
