@@ -117,3 +117,30 @@ impl<T> Gate<T> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::id::JobId;
+    use crate::server_state::ChangeKind;
+    use crate::time::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_waits_for_all_and_a_message_to_a_worker_for_what_is_urgent() {
+        let completed = Change {
+            at: Timestamp::default(),
+            kind: ChangeKind::JobCompleted(JobId(1)),
+        };
+        assert!(!completed.kind.is_urgent());
+        let mut gate = Gate::default();
+        gate.note(1, &[completed]);
+        assert_eq!(gate.pass(Wait::Urgent, "to a worker"), Some("to a worker"));
+        assert!(!gate.is_waiting());
+        assert_eq!(gate.pass(Wait::All, "answer"), None);
+        assert!(gate.is_waiting());
+        gate.advance(1);
+        assert_eq!(gate.next_ready(), Some("answer"));
+        assert!(!gate.is_waiting());
+    }
+}
