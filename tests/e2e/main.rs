@@ -3,6 +3,8 @@
 //! A file that is not listed here is not run; `cargo xtask tidy` notices.
 
 mod campaign;
+mod chains;
+mod commands;
 mod control;
 mod damage;
 mod durable;
@@ -14,5 +16,6 @@ mod model;
 mod pbs;
 mod reattach;
 mod scale;
+mod shapes;
 mod slurm;
 mod streaming;

@@ -132,6 +132,11 @@ impl Client {
         self.server_uid.as_deref()
     }
 
+    /// Whether the connection broke, so that every further request fails.
+    pub(crate) const fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     async fn send(&mut self, request: Request) -> CliResult<()> {
         let request = client::Request {
             request: Some(request),
@@ -246,6 +251,18 @@ impl Client {
         Ok(job.id)
     }
 
+    /// Submits several; an id or a refusal each.
+    pub(crate) async fn submit_all(
+        &mut self,
+        submits: Vec<client::Submit>,
+    ) -> CliResult<Vec<client::SubmitResult>> {
+        let request = Request::SubmitAll(client::SubmitAll { submits });
+        let Reply::SubmittedAll(results) = self.ask(request).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(results.results)
+    }
+
     /// Makes an open job.
     pub(crate) async fn open_job(&mut self, open: client::OpenJob) -> CliResult<u32> {
         let Reply::Submitted(job) = self.ask(Request::JobOpen(open)).await? else {
@@ -263,6 +280,17 @@ impl Client {
             return Err(unexpected_reply());
         };
         Ok(results.results)
+    }
+
+    /// Submits jobs again; one result per job.
+    pub(crate) async fn resubmit(
+        &mut self,
+        resubmit: client::Resubmit,
+    ) -> CliResult<Vec<client::ResubmittedJob>> {
+        let Reply::Resubmitted(results) = self.ask(Request::JobResubmit(resubmit)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(results.jobs)
     }
 
     /// Forgets jobs.

@@ -203,6 +203,7 @@ async fn run_job(command: JobCommand, context: &mut Context) -> CliResult<()> {
         JobCommand::Info(args) => job::info(args, context).await,
         JobCommand::Stats(args) => job::stats(args, context).await,
         JobCommand::Cancel(args) => job::cancel(args, context).await,
+        JobCommand::Resubmit(args) => job::resubmit(args, context).await,
         JobCommand::Forget(args) => job::forget(args, context).await,
         JobCommand::Cat(args) => job::cat(args, context).await,
         JobCommand::Submit(args) => submit::submit(*args, context).await,

@@ -45,6 +45,17 @@ pub(crate) struct TaskListView {
     pub(crate) is_verbose: bool,
 }
 
+/// A job that was submitted again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ResubmittedView {
+    /// The old job.
+    pub(crate) job: u32,
+    /// The new one.
+    pub(crate) new_job: u32,
+    /// Tasks of the new one.
+    pub(crate) task_count: u32,
+}
+
 /// Number of jobs in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct JobCounts {
@@ -81,6 +92,9 @@ pub(crate) trait Output {
 
     /// `submit` and `job submit-file`.
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()>;
+
+    /// `job resubmit`: old and new job.
+    fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()>;
 
     /// `job open`.
     fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()>;

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+pub(crate) mod after;
 pub(crate) mod array;
 pub(crate) mod coupling;
 pub(crate) mod duration;

@@ -11,7 +11,7 @@ use crate::id::{JobId, TaskId, WorkerId};
 use crate::range::{IdArray, IdRange};
 use crate::scheduler::ClassId;
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
-use crate::template::{ByteText, Entries, TaskTemplate};
+use crate::template::{After, ByteText, Entries, TaskTemplate};
 use crate::time::Timestamp;
 
 /// Failed tasks that a job remembers by id for its overview.
@@ -137,6 +137,8 @@ pub enum SubmitKind {
     Array {
         /// The template of all tasks.
         template: Arc<SharedTemplate>,
+        /// The template as it was submitted, with all its placeholders.
+        asked: Arc<TaskTemplate>,
         /// Entries by index.
         entries: Option<Entries>,
     },
@@ -160,6 +162,10 @@ pub struct Submit {
     pub submit_dir: ByteText,
     /// Stream directory.
     pub stream_dir: Option<ByteText>,
+    /// Stream directory as it was submitted, with all its placeholders.
+    pub asked_stream_dir: Option<ByteText>,
+    /// What the tasks wait for besides each other.
+    pub after: Vec<After>,
     /// Template, entries, dependencies.
     pub kind: SubmitKind,
     /// Phases and records.
@@ -187,6 +193,26 @@ impl Submit {
             SubmitKind::Array { entries, .. } => entries.as_ref()?.get(index),
             SubmitKind::Graph { .. } => None,
         }
+    }
+
+    fn unfinished_ranges(&self) -> Vec<IdRange> {
+        let mut ids = Vec::new();
+        let mut open: Option<(u32, u32)> = None;
+        for (from, to, phase) in self.tasks.runs(0, self.tasks.len()) {
+            match &mut open {
+                _ if phase.is_terminal() => {}
+                Some((_, end)) if *end == from => *end = to,
+                Some((start, end)) => {
+                    ids.extend(self.ids.slice(*start, *end));
+                    open = Some((from, to));
+                }
+                None => open = Some((from, to)),
+            }
+        }
+        if let Some((start, end)) = open {
+            ids.extend(self.ids.slice(start, end));
+        }
+        ids
     }
 
     /// Dependencies, if the submit has any.
@@ -217,6 +243,16 @@ struct Segment {
 
 impl IdIndex {
     fn find(&self, id: u32) -> Option<TaskSlot> {
+        let segment = self.segment(id)?;
+        let offset = segment.range.position(id)?;
+        Some(TaskSlot {
+            submit: segment.slot.submit,
+            index: segment.slot.index + offset,
+        })
+    }
+
+    /// The segment that holds an id.
+    fn segment(&self, id: u32) -> Option<&Segment> {
         let by_span = self
             .segments
             .range(..=id)
@@ -225,13 +261,28 @@ impl IdIndex {
         by_span
             .into_iter()
             .chain(&self.crossing)
-            .find_map(|segment| {
-                let offset = segment.range.position(id)?;
-                Some(TaskSlot {
-                    submit: segment.slot.submit,
-                    index: segment.slot.index + offset,
-                })
-            })
+            .find(|segment| segment.range.position(id).is_some())
+    }
+
+    /// First of `ids` that does not exist. Cost follows ranges where these are as wide as segments.
+    fn first_missing(&self, ids: &IdArray) -> Option<u32> {
+        for range in ids.ranges() {
+            let mut at = 0;
+            while at < range.count() {
+                let id = range.first() + at * range.step();
+                let Some(Segment { range: found, .. }) = self.segment(id) else {
+                    return Some(id);
+                };
+                let is_dense = range.step().is_multiple_of(found.step());
+                let covered = if is_dense {
+                    (found.last() - id) / range.step()
+                } else {
+                    0
+                };
+                at = at.saturating_add(covered).saturating_add(1);
+            }
+        }
+        None
     }
 
     fn insert(&mut self, submit: u32, ids: &IdArray) {
@@ -397,6 +448,12 @@ impl Job {
         self.index.first_existing(ids).map(TaskId)
     }
 
+    /// First of `ids` that the job does not have.
+    #[must_use]
+    pub fn first_missing(&self, ids: &IdArray) -> Option<TaskId> {
+        self.index.first_missing(ids).map(TaskId)
+    }
+
     /// All ids, sorted and merged into ranges of step 1. O(tasks).
     #[must_use]
     pub fn sorted_ids(&self, wanted: impl Fn(TaskState) -> bool) -> IdArray {
@@ -442,24 +499,14 @@ impl Job {
 
     /// Ids of unfinished tasks, as the ranges in which they were given. Cost follows touched tasks.
     pub(crate) fn unfinished_ids(&self) -> IdArray {
-        let mut ids = Vec::new();
-        for submit in &self.submits {
-            let mut open: Option<(u32, u32)> = None;
-            for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-                match &mut open {
-                    _ if phase.is_terminal() => {}
-                    Some((_, end)) if *end == from => *end = to,
-                    Some((start, end)) => {
-                        ids.extend(submit.ids.slice(*start, *end));
-                        open = Some((from, to));
-                    }
-                    None => open = Some((from, to)),
-                }
-            }
-            if let Some((start, end)) = open {
-                ids.extend(submit.ids.slice(start, end));
-            }
-        }
+        let ids = self.submits.iter().flat_map(Submit::unfinished_ranges);
+        IdArray::new(ids.collect()).unwrap_or_default()
+    }
+
+    /// The same for one submit.
+    pub(crate) fn unfinished_ids_of(&self, number: u32) -> IdArray {
+        let submit = self.submits.get(number as usize);
+        let ids = submit.map(Submit::unfinished_ranges).unwrap_or_default();
         IdArray::new(ids).unwrap_or_default()
     }
 
@@ -487,6 +534,18 @@ impl Job {
             waiting += w;
             running += r;
         }
+        self.counts.waiting -= waiting;
+        self.counts.running -= running;
+        *self.counts.slot(to.state()) += waiting + running;
+        waiting + running
+    }
+
+    /// Ends every unfinished task of a submit as `to`; returns how many there were.
+    pub(crate) fn end_submit(&mut self, number: u32, to: Phase) -> u32 {
+        let Some(submit) = self.submits.get_mut(number as usize) else {
+            return 0;
+        };
+        let (waiting, running) = submit.tasks.end_all(to);
         self.counts.waiting -= waiting;
         self.counts.running -= running;
         *self.counts.slot(to.state()) += waiting + running;

@@ -170,6 +170,16 @@ impl IdArray {
         })
     }
 
+    /// A single id.
+    #[must_use]
+    pub fn single(id: u32) -> Self {
+        Self {
+            ranges: vec![IdRange::single(id)],
+            starts: vec![0],
+            len: 1,
+        }
+    }
+
     /// `first, first + 1, …`: `count` consecutive ids; empty for 0.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 //!
 //! A late, duplicate, unknown or impossible message is a legal input: it is ignored and counted.
 
+mod after;
 mod attach;
 mod change;
 mod control;
@@ -16,6 +17,7 @@ mod gate;
 mod hold;
 mod input;
 mod restore;
+mod resubmit;
 mod schedule;
 mod submit;
 mod watch;
@@ -26,8 +28,8 @@ use std::sync::Arc;
 
 pub use change::{AllocationChange, Change, ChangeKind};
 pub use effect::{
-    Assignment, Effect, Notification, Reply, StopResult, SubmitRefusal, WatchUpdate, WatchedJob,
-    WorkerCommand,
+    Assignment, Effect, Notification, Reply, Resubmitted, StopResult, SubmitRefusal, WatchUpdate,
+    WatchedJob, WorkerCommand,
 };
 pub use gate::{Gate, Wait};
 pub use input::{
@@ -43,6 +45,7 @@ use crate::scheduler::{Class, Classes};
 use crate::selector::Selector;
 use crate::time::{Now, Time};
 use crate::worker::Worker;
+use after::Followers;
 use change::persist;
 use hold::Hold;
 use schedule::Agenda;
@@ -65,6 +68,7 @@ pub struct ServerState {
     classes: Classes,
     ready: ReadyQueue,
     watches: Watches,
+    followers: Followers,
     /// When each connected worker is overdue.
     heartbeats: BTreeSet<(Time, WorkerId)>,
     /// Jobs whose counts changed since the last [`ServerState::settle`].
@@ -81,6 +85,8 @@ pub struct ServerState {
     former_hosts: BTreeMap<WorkerId, Box<str>>,
     /// What may still be on workers of an earlier run of the server.
     hold: Hold,
+    /// What restoring led to and nobody could be given yet.
+    owed: Vec<Effect>,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
 }
@@ -122,6 +128,8 @@ impl ServerState {
 
     /// Ends a batch of inputs: hands out work and tells watching clients what changed.
     pub fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        effects.append(&mut self.owed);
+        self.follow_up(now, effects);
         self.schedule(now, effects);
         let changed = std::mem::take(&mut self.changed);
         self.watches.settle(now.mono, &changed, &self.jobs, effects);
@@ -211,12 +219,19 @@ impl ServerState {
                 Ok(job) => Reply::Submitted(job),
                 Err(refusal) => Reply::Refused(refusal),
             },
+            Command::SubmitAll(specs) => {
+                let submit = |spec| self.submit(now, &Arc::new(spec), effects);
+                Reply::SubmittedAll(specs.into_iter().map(submit).collect())
+            }
             Command::OpenJob { name, max_fails } => self.open_job(now, name, max_fails, effects),
             Command::CloseJobs(jobs) => Reply::Jobs(self.close_jobs(now, &jobs, effects)),
             Command::CancelJobs { jobs, reason } => {
                 Reply::Jobs(self.cancel_jobs(now, &jobs, &reason, effects))
             }
             Command::ForgetJobs { jobs, states } => self.forget_jobs(now, &jobs, &states, effects),
+            Command::Resubmit { jobs, states } => {
+                Reply::Resubmitted(self.resubmit(now, &jobs, &states, effects))
+            }
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(&workers, effects)),
             Command::Watch(spec) => {
                 let jobs = self.select_jobs(&spec.jobs, |job| !job.is_completed());
@@ -296,6 +311,7 @@ impl ServerState {
             if !std::mem::replace(&mut job.completion_noted, true) {
                 persist(effects, now.wall, ChangeKind::JobCompleted(id));
             }
+            self.followers.note(id, None);
             self.drop_templates(id, effects);
         }
     }
@@ -393,8 +409,11 @@ impl ServerState {
             .delayed
             .iter()
             .any(|(_, id, other)| (*id, *other) == (job.id, slot));
-        let is_held = self.is_held(job.id, slot);
-        let should_be_ready = phase == Phase::Waiting && !blocked && !is_delayed && !is_held;
+        let should_be_ready = phase == Phase::Waiting
+            && !blocked
+            && !is_delayed
+            && !self.is_held(job.id, slot)
+            && self.is_free(job.id, slot);
         assert_eq!(
             ready, should_be_ready,
             "task {task} is ready exactly if it waits unblocked"

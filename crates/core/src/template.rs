@@ -207,6 +207,17 @@ pub enum SubmitTarget {
     Attach(JobId),
 }
 
+/// Another job for which the tasks of a submit wait.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct After {
+    /// Which job.
+    pub job: JobId,
+    /// Each task waits for the task with its id only, otherwise for the end of the whole job.
+    pub is_each: bool,
+    /// Any end will do; otherwise what is waited for has to finish, or the tasks are aborted.
+    pub is_any: bool,
+}
+
 /// A validated submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitSpec {
@@ -216,6 +227,8 @@ pub struct SubmitSpec {
     pub submit_dir: ByteText,
     /// Stream directory with placeholders, if output is streamed.
     pub stream_dir: Option<ByteText>,
+    /// What the tasks wait for besides each other.
+    pub after: Vec<After>,
     /// The tasks.
     pub body: SubmitBody,
 }

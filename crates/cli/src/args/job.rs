@@ -25,6 +25,8 @@ pub(crate) enum JobCommand {
     Stats(StatsArgs),
     /// Cancel the unfinished tasks of jobs
     Cancel(CancelArgs),
+    /// Submit the tasks of jobs again, as new jobs; the files they were submitted from are not needed
+    Resubmit(ResubmitArgs),
     /// Let the server forget jobs that have ended
     Forget(ForgetArgs),
     /// Print what tasks wrote to their standard output or standard error
@@ -134,6 +136,20 @@ impl From<EndedState> for client::TaskState {
             EndedState::Canceled => Self::Canceled,
         }
     }
+}
+
+/// Options of `job resubmit`.
+#[derive(Args, Debug)]
+pub(crate) struct ResubmitArgs {
+    /// `last`, `all`, or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+
+    /// Only the tasks that ended in these states [default: all tasks]
+    ///
+    /// Tasks keep their ids. What they depended on counts as done if it has finished.
+    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) filter: Option<Vec<EndedState>>,
 }
 
 /// Options of `job forget`.

@@ -10,6 +10,7 @@ use hq_core::range::IdArray;
 use hq_core::resource::request::ResourceEntry;
 use hq_core::template::{CrashLimit, PinMode};
 
+use crate::parse::after::{AfterArg, parse_after};
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration;
 use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
@@ -189,6 +190,19 @@ pub(crate) struct SubmitArgs {
     /// Add the tasks to this open job [default: make a new job]
     #[arg(long, value_name = "ID")]
     pub(crate) job: Option<u32>,
+
+    /// Start no task before this job has ended; may be repeated
+    ///
+    /// `JOB`, which is an id or `last`, or `JOB:ok`: every task of it has to finish, otherwise the new
+    /// tasks are aborted. With `JOB:any` it may end in any way.
+    #[arg(long, value_name = "JOB[:ok|any]", value_delimiter = ',', value_parser = parse_after)]
+    pub(crate) after: Vec<AfterArg>,
+
+    /// Start each task as soon as the task with its id in this job has finished, or ended in any way
+    ///
+    /// Without --array, --each-line and --from-json there is one task for each task of that job.
+    #[arg(long, value_name = "JOB[:ok|any]", value_parser = parse_after)]
+    pub(crate) after_each: Option<AfterArg>,
 
     /// Block until the job has ended
     #[arg(long, conflicts_with = "progress")]

@@ -12,6 +12,7 @@ use crate::args::global::OutputMode;
 use crate::args::job::{SelectorArgs, WaitArgs};
 use crate::client::{Client, WatchOptions};
 use crate::error::CliResult;
+use crate::output::console::fit_to_terminal;
 use crate::parse::selector::Selector;
 
 /// Cells of the bar.
@@ -80,7 +81,7 @@ pub(super) async fn show_progress(
             }
             if !is_quiet {
                 is_drawn = true;
-                write!(out, "\r\x1b[2K{}", seen.line())?;
+                write!(out, "\r\x1b[2K{}", fit_to_terminal(seen.line()))?;
                 out.flush()?;
             }
             Ok(())

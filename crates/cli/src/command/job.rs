@@ -13,9 +13,11 @@ use crate::output::{JobCounts, JobListView};
 use crate::parse::selector::Selector;
 
 mod cat;
+mod resubmit;
 mod stats;
 
 pub(super) use cat::cat;
+pub(super) use resubmit::resubmit;
 pub(super) use stats::stats;
 
 /// `job list`.

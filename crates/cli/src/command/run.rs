@@ -41,6 +41,7 @@ mod local;
 mod replay;
 mod screen;
 mod summary;
+mod terminal;
 
 use local::LocalMachine;
 use replay::{Replay, ReplayOptions};
@@ -122,6 +123,8 @@ fn prepare(
         command: args.command,
         stdin,
         attach: None,
+        after: Vec::new(),
+        default_ids: None,
     };
     build(request, place)
 }

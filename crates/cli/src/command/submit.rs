@@ -1,5 +1,6 @@
 //! `hq submit` and `hq job submit-file`.
 
+mod after;
 mod batch;
 
 use std::io::{IsTerminal, Read};
@@ -32,7 +33,7 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
     };
     let (wait, progress) = (args.wait, args.progress);
     let on_notify = args.on_notify.take().filter(|_| wait || progress);
-    let prepared = prepare(args, stdin, &client)?;
+    let prepared = prepare(args, stdin, &mut client).await?;
     let callback = on_notify.as_deref().map(Callback::start).transpose()?;
     let job = send(prepared, &mut client, context).await?;
     let jobs = one_job(job)?;
@@ -50,12 +51,13 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
 }
 
 /// Reads directives and files, checks everything that can be checked here.
-fn prepare(
+async fn prepare(
     mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,
-    client: &Client,
+    client: &mut Client,
 ) -> CliResult<PreparedSubmit> {
     refuse_unsupported(&args.tasks)?;
+    let (after, default_ids) = after::resolve(&args, client).await?;
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     let request = SubmitRequest {
@@ -63,6 +65,8 @@ fn prepare(
         command: args.command,
         stdin,
         attach: args.job,
+        after,
+        default_ids,
     };
     let submit_dir = current_dir()?;
     let server_uid = client.server_uid().map(str::to_owned);

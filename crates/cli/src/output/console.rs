@@ -1,6 +1,7 @@
 //! The process's own standard output and error: the only place that writes to them.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::os::fd::AsFd;
 
 use crate::args::global::ColorMode;
 
@@ -20,6 +21,31 @@ pub(crate) fn error_line(text: &str) {
     let mut text = text.to_owned();
     text.push('\n');
     let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Writes to standard error as it is.
+pub(crate) fn error_text(text: &str) -> io::Result<()> {
+    let mut stderr = io::stderr().lock();
+    stderr.write_all(text.as_bytes())?;
+    stderr.flush()
+}
+
+/// Columns and rows of a terminal; `None` if it is none or does not tell.
+pub(crate) fn terminal_size(stream: impl AsFd) -> Option<(u16, u16)> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    (size.ws_col > 0).then_some((size.ws_col, size.ws_row))
+}
+
+/// Cuts a line that is redrawn in place, since one that wraps cannot be removed again. Only where
+/// standard output is a terminal.
+pub(crate) fn fit_to_terminal(mut line: String) -> String {
+    let columns = terminal_size(io::stdout()).map(|(columns, _)| usize::from(columns));
+    if let Some((at, _)) =
+        columns.and_then(|columns| line.char_indices().nth(columns.saturating_sub(1)))
+    {
+        line.truncate(at);
+    }
+    line
 }
 
 /// Whether to use colours.

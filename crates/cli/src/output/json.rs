@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::format::rfc3339;
 use super::{
-    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, TaskInfoSink, TaskListSink,
-    TaskListView,
+    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
+    TaskListSink, TaskListView,
 };
 
 mod alloc;
@@ -70,6 +70,11 @@ impl Output for JsonOutput {
 
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
         write_value(out, &json!({ "id": job }))
+    }
+
+    fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {
+        let row = |row: &ResubmittedView| json!({"id": row.new_job, "resubmitted": row.job, "task_count": row.task_count});
+        write_value(out, &jobs.iter().map(row).collect())
     }
 
     fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()> {

@@ -7,8 +7,8 @@ use hq_protocol::{client, common};
 
 use super::view::{job_state, job_state_name, worker_state, worker_state_name};
 use super::{
-    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, TaskInfoSink, TaskListSink,
-    TaskListView,
+    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
+    TaskListSink, TaskListView,
 };
 
 /// Prints ids and states, and nothing where those are of no use.
@@ -55,6 +55,13 @@ impl Output for QuietOutput {
 
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
         writeln!(out, "{job}")
+    }
+
+    fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {
+        for row in jobs {
+            writeln!(out, "{}", row.new_job)?;
+        }
+        Ok(())
     }
 
     fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()> {

@@ -7,8 +7,8 @@ use hq_protocol::{client, common};
 
 use super::format::id_array;
 use super::{
-    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, TaskInfoSink, TaskListSink,
-    TaskListView,
+    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
+    TaskListSink, TaskListView,
 };
 
 mod alloc;
@@ -95,6 +95,22 @@ impl Output for TableOutput {
 
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
         writeln!(out, "Job submitted successfully, job ID: {job}")
+    }
+
+    fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {
+        for row in jobs {
+            let ResubmittedView {
+                job,
+                new_job,
+                task_count,
+            } = row;
+            let plural = if *task_count == 1 { "" } else { "s" };
+            writeln!(
+                out,
+                "Job {job} resubmitted successfully, job ID: {new_job} ({task_count} task{plural})"
+            )?;
+        }
+        Ok(())
     }
 
     fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()> {

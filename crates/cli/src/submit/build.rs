@@ -4,13 +4,15 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hq_core::id::JobId;
+use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::retry::{RetrySpec, StopSpec};
 use hq_core::template::{
-    ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
+    After, ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
 };
 
@@ -39,6 +41,10 @@ pub(crate) struct SubmitRequest {
     pub(crate) stdin: Option<Vec<u8>>,
     /// Open job to add to.
     pub(crate) attach: Option<u32>,
+    /// Jobs to wait for.
+    pub(crate) after: Vec<After>,
+    /// Ids, if the options name none.
+    pub(crate) default_ids: Option<IdArray>,
 }
 
 /// Checks the options and builds the submit.
@@ -51,11 +57,13 @@ pub(crate) fn build(
         command,
         stdin,
         attach,
+        after,
+        default_ids,
     } = request;
     refuse_unsupported(&options)?;
     let requests = build_requests(&options)?;
     let target = build_target(&options, &command, attach)?;
-    let (ids, entries) = build_ids(&options)?;
+    let (ids, entries) = build_ids(&options, default_ids)?;
     let count = match &ids {
         ArrayIds::Given(ids) => ids.len(),
         ArrayIds::Next(count) => *count,
@@ -76,13 +84,18 @@ pub(crate) fn build(
         priority: options.priority.unwrap_or_default(),
         crash_limit: options.crash_limit.unwrap_or_default(),
         requests,
-        stop: build_stop(&options),
-        retry: build_retry(&options),
+        stop: build_stop(options.stop_signal, options.stop_grace),
+        retry: build_retry(
+            options.retries,
+            options.retry_on.as_ref(),
+            options.retry_delay,
+        ),
     };
     let spec = SubmitSpec {
         target,
         submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
         stream_dir: stream_dir(options.stream.as_deref(), context, &mut warnings),
+        after,
         body: SubmitBody::Array(ArraySpec {
             ids,
             entries,
@@ -100,23 +113,26 @@ pub(crate) fn refuse_unsupported(options: &TaskOptions) -> CliResult<()> {
     Ok(())
 }
 
-fn build_stop(options: &TaskOptions) -> StopSpec {
+/// How tasks are told to end; what is not given is as usual.
+pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSpec {
     let usual = StopSpec::default();
     StopSpec {
-        signal: options.stop_signal.unwrap_or(usual.signal),
-        grace: options.stop_grace.unwrap_or(usual.grace),
+        signal: signal.unwrap_or(usual.signal),
+        grace: grace.unwrap_or(usual.grace),
     }
 }
 
-fn build_retry(options: &TaskOptions) -> RetrySpec {
+/// Whether tasks are tried again; what is not given is as usual.
+pub(crate) fn build_retry(
+    limit: Option<u16>,
+    on: Option<&RetryOn>,
+    delay: Option<Duration>,
+) -> RetrySpec {
     let usual = RetrySpec::default();
     RetrySpec {
-        limit: options.retries.unwrap_or(usual.limit),
-        on: options
-            .retry_on
-            .as_ref()
-            .map_or(usual.on, |RetryOn(causes)| causes.clone()),
-        delay: options.retry_delay.unwrap_or(usual.delay),
+        limit: limit.unwrap_or(usual.limit),
+        on: on.map_or(usual.on, |RetryOn(causes)| causes.clone()),
+        delay: delay.unwrap_or(usual.delay),
     }
 }
 
@@ -180,7 +196,10 @@ fn default_name(command: &[OsString]) -> String {
     name.replace(['\n', '\t'], " ")
 }
 
-fn build_ids(options: &TaskOptions) -> CliResult<(ArrayIds, Option<Entries>)> {
+fn build_ids(
+    options: &TaskOptions,
+    default_ids: Option<IdArray>,
+) -> CliResult<(ArrayIds, Option<Entries>)> {
     let list = if let Some(path) = &options.each_line {
         tracing::info!("Reading file: {}", path.display());
         read_lines(path)?
@@ -191,6 +210,7 @@ fn build_ids(options: &TaskOptions) -> CliResult<(ArrayIds, Option<Entries>)> {
         let ids = options
             .array
             .clone()
+            .or(default_ids)
             .map_or(ArrayIds::Next(1), ArrayIds::Given);
         return Ok((ids, None));
     };
@@ -199,7 +219,7 @@ fn build_ids(options: &TaskOptions) -> CliResult<(ArrayIds, Option<Entries>)> {
 
 fn with_entries(
     list: EntryList,
-    array: Option<&hq_core::range::IdArray>,
+    array: Option<&IdArray>,
 ) -> CliResult<(ArrayIds, Option<Entries>)> {
     let (ids, entries) = match array {
         Some(array) => list.select(array)?,

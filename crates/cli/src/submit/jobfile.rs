@@ -12,13 +12,14 @@ use std::sync::Arc;
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
-use hq_core::retry::{RetrySpec, StopSpec};
 use hq_core::template::{
     ArrayIds, ArraySpec, ByteText, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
 };
 
-use super::build::{DEFAULT_CWD, PathResolver, check_cwd, raw_stdio, stream_dir};
+use super::build::{
+    DEFAULT_CWD, PathResolver, build_retry, build_stop, check_cwd, raw_stdio, stream_dir,
+};
 use super::entries::EntryList;
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, not_supported};
@@ -82,6 +83,7 @@ fn parse(
         target,
         submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
         stream_dir,
+        after: Vec::new(),
         body,
     };
     Ok(PreparedSubmit { spec, warnings })
@@ -210,8 +212,15 @@ fn build_template(
         stdin: table.stdin.map(|text| Arc::from(text.into_bytes())),
         task_dir: table.task_dir,
         pin: table.pin.0,
-        stop: StopSpec::default(),
-        retry: RetrySpec::default(),
+        stop: build_stop(
+            table.stop_signal.map(|s| s.0),
+            table.stop_grace.map(|g| g.0),
+        ),
+        retry: build_retry(
+            Some(table.retries),
+            table.retry_on.as_ref().map(|on| &on.0),
+            table.retry_delay.map(|delay| delay.0),
+        ),
         time_limit: table.time_limit.map(|limit| limit.0),
         priority: table.priority,
         crash_limit: table.crash_limit.0,

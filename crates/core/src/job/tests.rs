@@ -10,6 +10,7 @@ fn array(first: u32, count: u32, step: u32) -> IdArray {
 }
 
 fn submit(ids: IdArray) -> Submit {
+    let asked = Arc::new(template(&["true"]));
     let template = Arc::new(SharedTemplate {
         id: TemplateId(0),
         job: JobId(1),
@@ -17,15 +18,18 @@ fn submit(ids: IdArray) -> Submit {
         submit_dir: Box::from(*b"/w"),
         stream_dir: None,
         class: ClassId(0),
-        task: Arc::new(template(&["true"])),
+        task: Arc::clone(&asked),
     });
     Submit {
         tasks: TaskTable::new(ids.len()),
         ids,
         submit_dir: Box::from(*b"/w"),
         stream_dir: None,
+        asked_stream_dir: None,
+        after: Vec::new(),
         kind: SubmitKind::Array {
             template,
+            asked,
             entries: None,
         },
     }

@@ -74,7 +74,7 @@ impl ServerState {
         self.on_report(now, id, report, effects);
         self.kill_surplus(id, &held, effects);
         self.requeue_missing(now, id, &held, effects);
-        self.stop_waiting_for(id);
+        self.stop_waiting_for(now, id, effects);
         self.agenda.note_room(id);
     }
 

@@ -36,6 +36,7 @@ impl ServerState {
         if completed {
             job.completion_noted = true;
             persist(effects, now.wall, ChangeKind::JobCompleted(id));
+            self.followers.note(id, None);
             self.drop_templates(id, effects);
         }
         JobResult::Ok {
@@ -108,6 +109,7 @@ impl ServerState {
                 );
             }
         }
+        self.followers.note(id, None);
         self.note_job_progress(now, id, effects);
     }
 

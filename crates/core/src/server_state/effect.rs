@@ -38,10 +38,14 @@ pub enum Effect {
 pub enum Reply {
     /// A job was made or extended.
     Submitted(JobId),
+    /// What became of several submits.
+    SubmittedAll(Vec<Result<JobId, SubmitRefusal>>),
     /// The submit was refused; nothing of it remains.
     Refused(SubmitRefusal),
     /// Answer to close and cancel, a row a job.
     Jobs(Vec<JobResult>),
+    /// Answer to resubmit, a row a job.
+    Resubmitted(Vec<Resubmitted>),
     /// Answer to forget.
     Forgotten {
         /// Dropped jobs.
@@ -51,6 +55,26 @@ pub enum Reply {
     },
     /// Answer to worker stop, a row a worker.
     Workers(Vec<(WorkerId, StopResult)>),
+}
+
+/// What became of one job that was to be submitted again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resubmitted {
+    /// A new job was made.
+    Ok {
+        /// The old job.
+        job: JobId,
+        /// The new one.
+        new: JobId,
+        /// Tasks of the new one.
+        task_count: u32,
+    },
+    /// No such job.
+    NotFound(JobId),
+    /// None of its tasks is in the chosen states.
+    Nothing(JobId),
+    /// It cannot be submitted like this.
+    Refused(JobId, SubmitRefusal),
 }
 
 /// What a stop request found.
@@ -88,6 +112,22 @@ pub enum SubmitRefusal {
     /// All job ids are used up.
     #[error("Error: all job ids are used up; start a new server")]
     TooManyJobs,
+    /// The job to wait for waits for this one.
+    #[error("Error: Job {0} waits for this job, so neither would ever run")]
+    AfterCycle(JobId),
+    /// A task has no counterpart to wait for.
+    #[error("Error: Job {1} has no task {0} to wait for; use --after to wait for the whole job")]
+    AfterNoTask(TaskId, JobId),
+    /// Too many tasks wait one by one.
+    #[error(
+        "Error: at most 16777216 tasks can wait task by task; use --after to wait for the whole job"
+    )]
+    TooManyAfter,
+    /// What a chosen task depends on did not finish and is not chosen.
+    #[error(
+        "Task {0} depends on task {1}, which has not finished and is not selected; add its state to --filter"
+    )]
+    DependencyNotChosen(TaskId, TaskId),
     /// Whole nodes are asked for.
     #[error("Error: multi-node tasks are not supported yet")]
     MultiNode,

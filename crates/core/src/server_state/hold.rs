@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ServerState;
+use super::{Effect, ServerState};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::TaskSlot;
 use crate::task::{Phase, TaskRecord};
+use crate::time::Now;
 use crate::worker::Assigned;
 
 /// Work of an earlier run and the workers that may have it.
@@ -34,30 +35,49 @@ impl ServerState {
     }
 
     /// Holds the waiting tasks of a job, or queues them if there is nothing to wait for.
-    pub(super) fn hold_job(&mut self, id: JobId) {
+    pub(super) fn hold_job(&mut self, now: Now, id: JobId, effects: &mut Vec<Effect>) {
         let Some(job) = self.jobs.get(&id).filter(|job| !job.is_idle()) else {
             return;
         };
         let submits = u32::try_from(job.submits.len()).unwrap_or(u32::MAX);
         if self.hold.workers.is_empty() {
-            self.queue_waiting(id, submits);
+            self.start_submits(now, id, submits, effects);
         } else {
+            for number in 0..submits {
+                self.follow(id, number);
+            }
             self.hold.jobs.insert(id, submits);
         }
     }
 
-    pub(super) fn is_held(&self, job: JobId, slot: TaskSlot) -> bool {
+    fn start_submits(&mut self, now: Now, id: JobId, submits: u32, effects: &mut Vec<Effect>) {
+        for number in 0..submits {
+            self.start_submit(now, id, number, effects);
+        }
+    }
+
+    /// Whether nothing of a submit may be handed out or given up yet.
+    pub(super) fn is_submit_held(&self, job: JobId, number: u32) -> bool {
         let submits = self.hold.jobs.get(&job);
-        submits.is_some_and(|submits| slot.submit < *submits)
+        submits.is_some_and(|submits| number < *submits)
+    }
+
+    pub(super) fn is_held(&self, job: JobId, slot: TaskSlot) -> bool {
+        self.is_submit_held(job, slot.submit)
     }
 
     /// A worker came back and said what it has, or is given up. Behind the last one nothing is held.
-    pub(super) fn stop_waiting_for(&mut self, worker: WorkerId) {
+    pub(super) fn stop_waiting_for(
+        &mut self,
+        now: Now,
+        worker: WorkerId,
+        effects: &mut Vec<Effect>,
+    ) {
         if !self.hold.workers.remove(&worker) || !self.hold.workers.is_empty() {
             return;
         }
         for (job, submits) in std::mem::take(&mut self.hold.jobs) {
-            self.queue_waiting(job, submits);
+            self.start_submits(now, job, submits, effects);
         }
         self.agenda.note_ready();
     }

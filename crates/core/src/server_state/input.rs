@@ -52,6 +52,8 @@ pub enum Input {
 pub enum Command {
     /// Adds tasks.
     Submit(Box<SubmitSpec>),
+    /// Several submits in order, each of which is accepted or refused by itself.
+    SubmitAll(Vec<SubmitSpec>),
     /// Opens a job.
     OpenJob {
         /// Its name.
@@ -73,6 +75,13 @@ pub enum Command {
         /// Which.
         jobs: Selector,
         /// Derived states that may be dropped.
+        states: Vec<TaskState>,
+    },
+    /// Submits the tasks of jobs again, each as a new job.
+    Resubmit {
+        /// Which.
+        jobs: Selector,
+        /// States of the tasks to take; empty = all tasks.
         states: Vec<TaskState>,
     },
     /// Asks workers to end; `All` = those that are connected.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ServerState;
 use super::submit::Target;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{Job, SubmitKind, TaskSlot};
+use crate::job::Job;
 use crate::range::IdArray;
 use crate::task::{Attempt, Phase, TaskEnd, TaskState};
 use crate::template::SubmitSpec;
@@ -253,12 +253,16 @@ impl ServerState {
 
     /// Queues what can run. To be called once, behind the last record.
     pub fn finish_restore(&mut self, now: Now) {
-        for id in self.jobs.keys().copied().collect::<Vec<_>>() {
-            if let Some(job) = self.jobs.get_mut(&id) {
-                job.replay_graphs();
-            }
-            self.hold_job(id);
+        // What follows from what was stored is stored as well: the reason may be forgotten by the next
+        // restart.
+        let mut effects = Vec::new();
+        for job in self.jobs.values_mut() {
+            job.replay_graphs();
         }
+        for id in self.jobs.keys().copied().collect::<Vec<_>>() {
+            self.hold_job(now, id, &mut effects);
+        }
+        self.owed = effects;
         let completed: Vec<JobId> = self
             .jobs
             .values()
@@ -272,41 +276,5 @@ impl ServerState {
             }
         }
         self.agenda.note_ready();
-    }
-
-    /// Queues what can run of the first submits of a job.
-    pub(super) fn queue_waiting(&mut self, id: JobId, submits: u32) {
-        let Some(job) = self.jobs.get(&id).filter(|job| !job.is_idle()) else {
-            return;
-        };
-        let mut ready = Vec::new();
-        for (submit, number) in job.submits.iter().zip(0..submits) {
-            for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-                if phase != Phase::Waiting {
-                    continue;
-                }
-                let slot = |index| TaskSlot {
-                    submit: number,
-                    index,
-                };
-                match &submit.kind {
-                    SubmitKind::Array { .. } => {
-                        ready.extend(
-                            Self::queue_key(job, slot(from)).map(|k| (k, number, from, to)),
-                        );
-                    }
-                    SubmitKind::Graph { graph, .. } => {
-                        let free = (from..to).filter(|index| graph.unfinished(*index) == 0);
-                        ready.extend(free.filter_map(|index| {
-                            let key = Self::queue_key(job, slot(index))?;
-                            Some((key, number, index, index + 1))
-                        }));
-                    }
-                }
-            }
-        }
-        for (key, number, from, to) in ready {
-            self.ready.insert(key, id, number, from, to);
-        }
     }
 }

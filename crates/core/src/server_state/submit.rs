@@ -5,12 +5,13 @@ use std::sync::Arc;
 use super::change::persist;
 use super::{ChangeKind, Effect, Reply, ServerState, SubmitRefusal};
 use crate::id::JobId;
-use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TaskSlot, TemplateId, build_graph};
+use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId, build_graph};
 use crate::placeholder::fill_known;
 use crate::range::IdArray;
-use crate::scheduler::queue::QueueKey;
 use crate::task::TaskTable;
-use crate::template::{ArrayIds, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate};
+use crate::template::{
+    ArrayIds, ArraySpec, GraphSpec, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+};
 use crate::time::Now;
 
 /// Where a submit goes, once that is known to be possible.
@@ -29,9 +30,20 @@ impl ServerState {
         max_fails: Option<u32>,
         effects: &mut Vec<Effect>,
     ) -> Reply {
-        let Some(id) = self.next_job_id() else {
-            return Reply::Refused(SubmitRefusal::TooManyJobs);
-        };
+        match self.new_open_job(now, name, max_fails, effects) {
+            Ok(id) => Reply::Submitted(id),
+            Err(refusal) => Reply::Refused(refusal),
+        }
+    }
+
+    pub(super) fn new_open_job(
+        &mut self,
+        now: Now,
+        name: Box<str>,
+        max_fails: Option<u32>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<JobId, SubmitRefusal> {
+        let id = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
         self.last_job = id.0;
         let opened = ChangeKind::JobOpened {
             job: id,
@@ -42,7 +54,7 @@ impl ServerState {
         self.jobs
             .insert(id, Job::new(id, name, max_fails, true, now.wall));
         self.changed.insert(id);
-        Reply::Submitted(id)
+        Ok(id)
     }
 
     pub(super) fn submit(
@@ -53,6 +65,7 @@ impl ServerState {
     ) -> Result<JobId, SubmitRefusal> {
         let target = self.target(&spec.target)?;
         let submit = self.build_submit(&target, spec, None)?;
+        self.check_after(target.job, &submit.after, &submit.ids)?;
         let submitted = ChangeKind::Submitted {
             job: target.job,
             is_new: target.is_new,
@@ -65,7 +78,7 @@ impl ServerState {
             spec: Arc::clone(spec),
         };
         persist(effects, now.wall, submitted);
-        Ok(self.add_submit(now, target, submit))
+        Ok(self.add_submit(now, target, submit, effects))
     }
 
     /// Checks a submit and builds what is kept of it; `ids` = those it got earlier.
@@ -92,58 +105,64 @@ impl ServerState {
                 .map(|path| fill_known(path, target.job, &self.uid).into()),
         };
         let (ids, kind) = match &spec.body {
-            SubmitBody::Array(array) => {
-                let ids = match (ids, &array.ids) {
-                    (Some(ids), _) => ids,
-                    (None, ArrayIds::Given(ids)) => ids.clone(),
-                    (None, ArrayIds::Next(count)) => self.next_ids(target.job, *count)?,
-                };
-                self.check_new(target.job, &ids)?;
-                let filled = fill_paths(&array.template, target.job, &self.uid);
-                let template = self.share_template(&share, Arc::new(filled));
-                (
-                    ids,
-                    SubmitKind::Array {
-                        template,
-                        entries: array.entries.clone(),
-                    },
-                )
-            }
-            SubmitBody::Graph(spec) => {
-                let (ids, positions, graph) = build_graph(spec)?;
-                self.check_new(target.job, &ids)?;
-                let template_of = positions
-                    .iter()
-                    .map(|p| spec.tasks[*p as usize].template)
-                    .collect();
-                let templates = spec
-                    .templates
-                    .iter()
-                    .map(|template| self.share_template(&share, Arc::clone(template)))
-                    .collect();
-                (
-                    ids,
-                    SubmitKind::Graph {
-                        templates,
-                        template_of,
-                        graph: Box::new(graph),
-                    },
-                )
-            }
+            SubmitBody::Array(array) => self.share_array(&share, array, ids)?,
+            SubmitBody::Graph(graph) => self.share_graph(&share, graph)?,
         };
         let tasks = TaskTable::new(ids.len());
-        let Share {
-            submit_dir,
-            stream_dir,
-            ..
-        } = share;
         Ok(Submit {
             ids,
-            submit_dir,
-            stream_dir,
+            submit_dir: share.submit_dir,
+            stream_dir: share.stream_dir,
+            asked_stream_dir: spec.stream_dir.clone(),
+            after: spec.after.clone(),
             kind,
             tasks,
         })
+    }
+
+    fn share_array(
+        &mut self,
+        share: &Share,
+        array: &ArraySpec,
+        ids: Option<IdArray>,
+    ) -> Result<(IdArray, SubmitKind), SubmitRefusal> {
+        let ids = match (ids, &array.ids) {
+            (Some(ids), _) => ids,
+            (None, ArrayIds::Given(ids)) => ids.clone(),
+            (None, ArrayIds::Next(count)) => self.next_ids(share.job, *count)?,
+        };
+        self.check_new(share.job, &ids)?;
+        let filled = fill_paths(&array.template, share.job, &self.uid);
+        let kind = SubmitKind::Array {
+            template: self.share_template(share, Arc::new(filled)),
+            asked: Arc::clone(&array.template),
+            entries: array.entries.clone(),
+        };
+        Ok((ids, kind))
+    }
+
+    fn share_graph(
+        &mut self,
+        share: &Share,
+        spec: &GraphSpec,
+    ) -> Result<(IdArray, SubmitKind), SubmitRefusal> {
+        let (ids, positions, graph) = build_graph(spec)?;
+        self.check_new(share.job, &ids)?;
+        let template_of = positions
+            .iter()
+            .map(|p| spec.tasks[*p as usize].template)
+            .collect();
+        let templates = spec
+            .templates
+            .iter()
+            .map(|template| self.share_template(share, Arc::clone(template)))
+            .collect();
+        let kind = SubmitKind::Graph {
+            templates,
+            template_of,
+            graph: Box::new(graph),
+        };
+        Ok((ids, kind))
     }
 
     fn target(&self, target: &SubmitTarget) -> Result<Target, SubmitRefusal> {
@@ -212,7 +231,13 @@ impl ServerState {
     }
 
     /// Adds a checked submit and queues what can run.
-    fn add_submit(&mut self, now: Now, target: Target, submit: Submit) -> JobId {
+    fn add_submit(
+        &mut self,
+        now: Now,
+        target: Target,
+        submit: Submit,
+        effects: &mut Vec<Effect>,
+    ) -> JobId {
         let id = target.job;
         if target.is_new {
             self.last_job = id.0;
@@ -223,12 +248,8 @@ impl ServerState {
             return id;
         };
         let number = job.add_submit(submit);
-        let ready = ready_ranges(job, number);
-        for (key, from, to) in ready {
-            self.ready.insert(key, id, number, from, to);
-        }
-        self.agenda.note_ready();
         self.changed.insert(id);
+        self.start_submit(now, id, number, effects);
         id
     }
 }
@@ -258,28 +279,5 @@ fn fill_paths(template: &TaskTemplate, job: JobId, uid: &str) -> TaskTemplate {
         stdout: stdio(&template.stdout),
         stderr: stdio(&template.stderr),
         ..template.clone()
-    }
-}
-
-/// Index ranges of a new submit that wait for nothing.
-fn ready_ranges(job: &Job, number: u32) -> Vec<(QueueKey, u32, u32)> {
-    let slot = |index| TaskSlot {
-        submit: number,
-        index,
-    };
-    let Some(submit) = job.submit(slot(0)) else {
-        return Vec::new();
-    };
-    match submit.graph() {
-        None => ServerState::queue_key(job, slot(0))
-            .map(|key| (key, 0, submit.ids.len()))
-            .into_iter()
-            .collect(),
-        Some(graph) => (0..submit.ids.len())
-            .filter(|index| graph.unfinished(*index) == 0)
-            .filter_map(|index| {
-                ServerState::queue_key(job, slot(index)).map(|key| (key, index, index + 1))
-            })
-            .collect(),
     }
 }

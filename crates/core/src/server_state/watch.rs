@@ -182,27 +182,41 @@ impl Watches {
     /// Notes that every unfinished task of a job is about to be ended. O(tasks) only if somebody
     /// wants their names.
     pub(super) fn note_ended_job(&mut self, id: JobId, jobs: &BTreeMap<JobId, Job>) {
+        let count = jobs.get(&id).map_or(0, |job| job.submits.len());
+        for number in 0..u32::try_from(count).unwrap_or(u32::MAX) {
+            self.note_ended_submit(id, number, jobs);
+        }
+    }
+
+    /// The same for one submit.
+    pub(super) fn note_ended_submit(
+        &mut self,
+        id: JobId,
+        number: u32,
+        jobs: &BTreeMap<JobId, Job>,
+    ) {
         let wanted = self.by_job.get(&id).is_some_and(|requests| {
             requests
                 .iter()
                 .any(|r| self.watches.get(r).is_some_and(|w| w.spec.with_outcomes))
         });
-        let Some(job) = jobs.get(&id).filter(|_| wanted) else {
+        let submit = jobs
+            .get(&id)
+            .and_then(|job| job.submits.get(number as usize));
+        let Some(submit) = submit.filter(|_| wanted) else {
             return;
         };
-        for submit in &job.submits {
-            for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-                if phase.is_terminal() {
-                    continue;
-                }
-                for task in submit
-                    .ids
-                    .slice(from, to)
-                    .iter()
-                    .flat_map(crate::range::IdRange::iter)
-                {
-                    self.note_ended(id, TaskId(task));
-                }
+        for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+            if phase.is_terminal() {
+                continue;
+            }
+            for task in submit
+                .ids
+                .slice(from, to)
+                .iter()
+                .flat_map(crate::range::IdRange::iter)
+            {
+                self.note_ended(id, TaskId(task));
             }
         }
     }

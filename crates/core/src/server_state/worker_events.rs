@@ -415,14 +415,17 @@ impl ServerState {
                     crash_count: record.crash_count(),
                     end: end.clone(),
                     is_finished: finished,
-                    is_awaited: !free.is_empty(),
+                    is_awaited: !free.is_empty() || self.followers.want_end(id, job.is_completed()),
                 };
                 persist(effects, end.at, ended);
             }
+            self.followers.note(id, Some(task));
         }
         if finished {
             for free in free {
-                self.make_ready(id, free);
+                if self.is_free(id, free) {
+                    self.make_ready(id, free);
+                }
             }
             return;
         }
@@ -434,6 +437,7 @@ impl ServerState {
                 if let Some(task) = job.task_id(dependent) {
                     self.watches.note_ended(id, task);
                     aborted.push(task.0);
+                    self.followers.note(id, Some(task));
                 }
             }
         }
@@ -505,7 +509,7 @@ impl ServerState {
             }
             touched.insert(task.job);
         }
-        self.stop_waiting_for(id);
+        self.stop_waiting_for(now, id, effects);
         for job in touched {
             self.note_job_progress(now, job, effects);
         }

@@ -6,25 +6,20 @@
 //! must reach a final state; the log of one seed is always the same.
 
 mod durable;
+mod requests;
 mod virtual_worker;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::{template, worker_config};
+use super::worker_config;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome, Usage};
-use crate::range::IdArray;
-use crate::resource::request::{RequestVariants, ResourceRequest};
-use crate::selector::Selector;
 use crate::server_state::{
     Command, Effect, EndedRow, Input, LinkEnd, LinkId, Reattach, Report, RequestId, ServerState,
-    StartedRow, WatchSpec, WorkerCommand, WorkerMessage,
+    StartedRow, WorkerCommand, WorkerMessage,
 };
-use crate::template::{
-    ArrayIds, ArraySpec, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
-};
+use crate::task::TaskState;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 pub use durable::Disk;
@@ -92,7 +87,7 @@ pub struct World {
     next_request: u64,
     watching: BTreeSet<RequestId>,
     /// Final states seen once must stay: by job and submit, at the index of the task.
-    finals: BTreeMap<(JobId, u32), Vec<Option<crate::task::TaskState>>>,
+    finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
     /// Instances that a worker really finished, for the exactly-once check.
     started_instances: BTreeMap<TaskKey, BTreeSet<(WorkerId, InstanceId)>>,
     /// Instances that succeeded, and where.
@@ -308,94 +303,6 @@ impl World {
         }
         self.apply(Input::Request(id, command));
         id
-    }
-
-    fn submit(&mut self, body: SubmitBody, max_fails: Option<u32>) {
-        let spec = SubmitSpec {
-            target: SubmitTarget::NewJob {
-                name: "sim".into(),
-                max_fails,
-            },
-            submit_dir: Box::from(*b"/w"),
-            stream_dir: None,
-            body,
-        };
-        self.request(Command::Submit(Box::new(spec)));
-    }
-
-    fn random_template(&mut self) -> Arc<crate::template::TaskTemplate> {
-        let mut made = template(&["true"]);
-        let cpus = 1 + self.rng.below(3);
-        made.requests = RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid");
-        made.priority = i32::try_from(self.rng.below(3)).expect("small");
-        if self.rng.chance(20) {
-            made.crash_limit = crate::template::CrashLimit::NeverRestart;
-        }
-        made.retry.limit = u16::try_from(self.rng.below(3)).expect("small");
-        Arc::new(made)
-    }
-
-    fn submit_array(&mut self) {
-        let template = self.random_template();
-        let count = 1 + self.rng.below(15);
-        self.summary.tasks += u64::from(count);
-        let ids = ArrayIds::Given(IdArray::consecutive(self.rng.below(5), count).expect("fits"));
-        let max_fails = self.rng.chance(30).then(|| self.rng.below(4));
-        self.submit(
-            SubmitBody::Array(ArraySpec {
-                ids,
-                entries: None,
-                template,
-            }),
-            max_fails,
-        );
-    }
-
-    fn submit_graph(&mut self) {
-        let count = 2 + self.rng.below(12);
-        self.summary.tasks += u64::from(count);
-        let templates = vec![self.random_template(), self.random_template()];
-        let tasks = (0..count)
-            .map(|id| GraphTask {
-                id: TaskId(id),
-                template: self.rng.below(2),
-                deps: (0..id)
-                    .filter(|_| self.rng.chance(25))
-                    .map(TaskId)
-                    .collect(),
-            })
-            .collect();
-        self.submit(SubmitBody::Graph(GraphSpec { templates, tasks }), None);
-    }
-
-    fn cancel_some(&mut self) {
-        let last = self.state.last_job().map_or(1, |job| job.0);
-        let id = 1 + self.rng.below(last + 1);
-        let jobs = Selector::Ids(IdArray::consecutive(id, 1).expect("fits"));
-        self.request(Command::CancelJobs {
-            jobs,
-            reason: "why not".into(),
-        });
-    }
-
-    fn watch_some(&mut self) {
-        let spec = WatchSpec {
-            with_notifications: false,
-            jobs: if self.rng.chance(50) {
-                Selector::All
-            } else {
-                Selector::Last
-            },
-            until_idle: self.rng.chance(50),
-            with_progress: self.rng.chance(50),
-            with_outcomes: self.rng.chance(50),
-            interval: Duration::from_millis(u64::from(self.rng.below(20))),
-        };
-        let id = self.request(Command::Watch(spec));
-        if self.rng.chance(20) {
-            self.watching.remove(&id);
-            self.apply(Input::RequestGone(id));
-        }
     }
 
     fn join(&mut self) {

@@ -11,11 +11,14 @@ use hq_core::task::TaskState;
 use hq_core::template::ByteText;
 use hq_core::time::nanos;
 
-use super::{AllocRequest, ConvertError, Within, at_most, duration, known, required, text};
+use super::{AllocRequest, ConvertError, Within, at_most, duration, each, known, required, text};
 use crate::client;
 
 /// Most states in a filter; there are six.
 const STATES_MAX: usize = 64;
+
+/// Most submits of one request.
+const SUBMITS_MAX: usize = 1 << 12;
 
 /// States in which a job can be forgotten; an empty filter means all of them.
 const FORGETTABLE: [TaskState; 4] = [
@@ -151,6 +154,11 @@ impl TryFrom<client::Request> for ClientRequest {
                 let spec = submit.try_into().within("submit")?;
                 Ok(Self::Command(Command::Submit(Box::new(spec))))
             }
+            Request::SubmitAll(client::SubmitAll { submits }) => {
+                at_most("submit_all", submits.len(), SUBMITS_MAX)?;
+                let specs = each("submit_all", submits)?;
+                Ok(Self::Command(Command::SubmitAll(specs)))
+            }
             Request::JobOpen(client::OpenJob { name, max_fails }) => {
                 let name = text("job_open.name", name)?;
                 Ok(Self::Command(Command::OpenJob { name, max_fails }))
@@ -166,6 +174,13 @@ impl TryFrom<client::Request> for ClientRequest {
             Request::JobForget(forget) => {
                 Ok(Self::Command(forget_command(forget).within("job_forget")?))
             }
+            Request::JobResubmit(client::Resubmit {
+                jobs,
+                states: filter,
+            }) => Ok(Self::Command(Command::Resubmit {
+                jobs: selector(jobs, "jobs").within("job_resubmit")?,
+                states: states(&filter).within("job_resubmit")?,
+            })),
             Request::WorkerStop(workers) => Ok(Self::Command(Command::StopWorkers(
                 workers.try_into().within("worker_stop")?,
             ))),
@@ -224,10 +239,12 @@ impl TryFrom<client::request::Request> for Query {
             | Request::Journal(_)
             | Request::Query(_)
             | Request::Submit(_)
+            | Request::SubmitAll(_)
             | Request::JobOpen(_)
             | Request::JobClose(_)
             | Request::JobCancel(_)
             | Request::JobForget(_)
+            | Request::JobResubmit(_)
             | Request::WorkerStop(_)
             | Request::Watch(_) => Err(ConvertError::invalid("request", "a query", "a command")),
         }
@@ -319,6 +336,9 @@ impl From<&Command> for client::Request {
         use client::request::Request;
         let request = match command {
             Command::Submit(spec) => Request::Submit(spec.as_ref().into()),
+            Command::SubmitAll(specs) => Request::SubmitAll(client::SubmitAll {
+                submits: specs.iter().map(Into::into).collect(),
+            }),
             Command::OpenJob { name, max_fails } => Request::JobOpen(client::OpenJob {
                 name: name.to_string(),
                 max_fails: *max_fails,
@@ -329,6 +349,10 @@ impl From<&Command> for client::Request {
                 reason: reason.to_string(),
             }),
             Command::ForgetJobs { jobs, states } => Request::JobForget(client::Forget {
+                jobs: Some(jobs.into()),
+                states: state_numbers(states),
+            }),
+            Command::Resubmit { jobs, states } => Request::JobResubmit(client::Resubmit {
                 jobs: Some(jobs.into()),
                 states: state_numbers(states),
             }),

@@ -2,7 +2,7 @@
 
 use hq_core::id::{JobId, WorkerId};
 use hq_core::outcome::LostReason;
-use hq_core::server_state::{JobResult, Reply, StopResult};
+use hq_core::server_state::{JobResult, Reply, Resubmitted, StopResult, SubmitRefusal};
 
 use super::{ConvertError, known};
 use crate::client;
@@ -84,6 +84,37 @@ impl TryFrom<client::JobResult> for JobResult {
     }
 }
 
+fn submit_result(result: &Result<JobId, SubmitRefusal>) -> client::SubmitResult {
+    use client::submit_result::Result as Wire;
+    client::SubmitResult {
+        result: Some(match result {
+            Ok(job) => Wire::Job(job.as_u32()),
+            Err(refusal) => Wire::Refused(refusal.to_string()),
+        }),
+    }
+}
+
+impl From<&Resubmitted> for client::ResubmittedJob {
+    fn from(row: &Resubmitted) -> Self {
+        use client::resubmitted_job::Result as Wire;
+        let (job, result, task_count) = match row {
+            Resubmitted::Ok {
+                job,
+                new,
+                task_count,
+            } => (job, Wire::NewJob(new.as_u32()), *task_count),
+            Resubmitted::NotFound(job) => (job, Wire::NotFound(client::Empty {}), 0),
+            Resubmitted::Nothing(job) => (job, Wire::Nothing(client::Empty {}), 0),
+            Resubmitted::Refused(job, refusal) => (job, Wire::Refused(refusal.to_string()), 0),
+        };
+        Self {
+            job: job.as_u32(),
+            result: Some(result),
+            task_count,
+        }
+    }
+}
+
 impl From<&(WorkerId, StopResult)> for client::WorkerStopResult {
     fn from((worker, result): &(WorkerId, StopResult)) -> Self {
         use client::worker_stop_result::Kind;
@@ -127,6 +158,12 @@ impl From<&Reply> for client::Reply {
             Reply::Forgotten { forgotten, ignored } => Wire::Forgotten(client::Forgotten {
                 forgotten: *forgotten,
                 ignored: *ignored,
+            }),
+            Reply::SubmittedAll(results) => Wire::SubmittedAll(client::SubmittedAll {
+                results: results.iter().map(submit_result).collect(),
+            }),
+            Reply::Resubmitted(jobs) => Wire::Resubmitted(client::Resubmitted {
+                jobs: jobs.iter().map(Into::into).collect(),
             }),
             Reply::Workers(results) => Wire::WorkerStop(client::WorkerStopResults {
                 results: results.iter().map(Into::into).collect(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::template::{
-    ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, StdioSpec, SubmitBody, SubmitSpec,
+    After, ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, StdioSpec, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
 };
 
@@ -19,6 +19,9 @@ const GRAPH_TASKS_MAX: usize = 1 << 24;
 
 /// Most dependencies of one graph submit.
 const GRAPH_DEPS_MAX: usize = 1 << 28;
+
+/// Most jobs that one submit waits for.
+const AFTER_MAX: usize = 1 << 12;
 
 /// Most templates of one graph submit.
 const GRAPH_TEMPLATES_MAX: usize = 1 << 22;
@@ -32,6 +35,7 @@ impl TryFrom<client::Submit> for SubmitSpec {
             .stream_dir
             .as_deref()
             .map(|dir| path("stream_dir", dir));
+        at_most("after", message.after.len(), AFTER_MAX)?;
         let body = match required(message.body, "body")? {
             Body::Array(array) => SubmitBody::Array(array.try_into().within("array")?),
             Body::Graph(graph) => SubmitBody::Graph(graph.try_into().within("graph")?),
@@ -40,6 +44,7 @@ impl TryFrom<client::Submit> for SubmitSpec {
             target: required(message.target, "target")?.try_into()?,
             submit_dir: absolute_path("submit_dir", &message.submit_dir)?,
             stream_dir: stream_dir.transpose()?,
+            after: message.after.into_iter().map(Into::into).collect(),
             body,
         };
         check_streams(&spec)?;
@@ -69,10 +74,31 @@ impl From<&SubmitSpec> for client::Submit {
             target: Some((&spec.target).into()),
             submit_dir: spec.submit_dir.to_vec().into(),
             stream_dir: spec.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
+            after: spec.after.iter().map(Into::into).collect(),
             body: Some(match &spec.body {
                 SubmitBody::Array(array) => Body::Array(array.into()),
                 SubmitBody::Graph(graph) => Body::Graph(graph.into()),
             }),
+        }
+    }
+}
+
+impl From<client::After> for After {
+    fn from(message: client::After) -> Self {
+        Self {
+            job: JobId(message.job),
+            is_each: message.each,
+            is_any: message.any,
+        }
+    }
+}
+
+impl From<&After> for client::After {
+    fn from(after: &After) -> Self {
+        Self {
+            job: after.job.as_u32(),
+            each: after.is_each,
+            any: after.is_any,
         }
     }
 }

@@ -162,6 +162,7 @@ impl Page<'_> {
                 .iter()
                 .filter_map(|index| submit.ids.get(*index))
                 .collect();
+            info.after = submit.after.iter().map(Into::into).collect();
         }
         self.reply.tasks.push(info);
     }

@@ -108,11 +108,15 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
         .collect();
     let graph = submit.graph();
     let deps = graph.map_or(0, |graph| graph.deps(slot.index).len());
+    let (awaited, pending) = state.awaited(job, slot);
+    let unfinished = graph.map_or(0, |graph| graph.unfinished(slot.index));
     Reply::Explanation(client::Explanation {
         job: job.id.as_u32(),
         task: task.as_u32(),
-        dep_count: u32::try_from(deps).unwrap_or(u32::MAX),
-        waiting_dep_count: graph.map_or(0, |graph| graph.unfinished(slot.index)),
+        dep_count: u32::try_from(deps)
+            .unwrap_or(u32::MAX)
+            .saturating_add(awaited),
+        waiting_dep_count: unfinished.saturating_add(pending),
         workers,
     })
 }

@@ -51,6 +51,7 @@ fn filled(path: &Path, jobs: &[u32]) {
             },
             submit_dir: Box::from(*b"/w"),
             stream_dir: None,
+            after: Vec::new(),
             body: SubmitBody::Array(ArraySpec {
                 ids: ArrayIds::Given(ids.clone()),
                 entries: None,

@@ -5,14 +5,18 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use hq_protocol::client;
-use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use super::terminal::Terminal;
 use crate::args::global::OutputMode;
 use crate::command::Context;
 use crate::output::console::error_line;
 
 /// How often the bar is redrawn without news, so that the times go on.
 const TICK: Duration = Duration::from_millis(250);
+
+/// Most redraws per second, however fast the news come.
+const REDRAWS_PER_SECOND: u8 = 20;
 
 /// Standard error with a bar at its end, if it is a terminal and people read it.
 #[derive(Clone)]
@@ -40,7 +44,11 @@ impl Screen {
             .with_key("rate", write_rate)
             .with_key("left", write_left)
             .progress_chars("##.");
-        let bar = ProgressBar::new(0).with_style(style);
+        let target = ProgressDrawTarget::term_like_with_hz(
+            Box::new(Terminal::default()),
+            REDRAWS_PER_SECOND,
+        );
+        let bar = ProgressBar::with_draw_target(Some(0), target).with_style(style);
         bar.enable_steady_tick(TICK);
         Self { bar, is_talking }
     }

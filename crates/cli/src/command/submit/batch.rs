@@ -3,9 +3,12 @@
 //! The keys of an object are the options of `hq submit` and `command`; they are read by the same parser, so
 //! that both ways accept and refuse the same.
 
-use std::io::{BufRead, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
+use hq_protocol::client;
 use serde_json::{Map, Value, json};
 
 use super::{prepare, report_warnings};
@@ -16,6 +19,12 @@ use crate::error::{CliError, CliResult, exit};
 
 /// Longest line; what is longer belongs into a file with entries.
 const LINE_MAX: usize = 64 << 20;
+
+/// Lines that are submitted together at most.
+const BATCH_MAX: usize = 256;
+
+/// Bytes that are read at once.
+const BUFFER_LEN: usize = 1 << 16;
 
 /// Options that make no sense for one submission of many.
 const REFUSED: [&str; 4] = ["wait", "progress", "on-notify", "stdin"];
@@ -29,55 +38,172 @@ struct Line {
 }
 
 /// Submits line by line until standard input ends. The exit code tells whether any line was refused.
+///
+/// Lines that have arrived together go to the server together, which stores them together. Whoever
+/// writes a line and waits for its result is answered at once.
 pub(super) async fn run(client: &mut Client, context: &mut Context) -> CliResult<()> {
     let mut parser = Line::command();
-    let mut input = std::io::stdin().lock();
-    let mut has_refused = false;
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let limit = LINE_MAX as u64 + 1;
-        let read = std::io::Read::take(&mut input, limit).read_until(b'\n', &mut line);
-        if read.map_err(|e| CliError::caused("Cannot read standard input", &e))? == 0 {
-            break;
+    let mut input = Input::new()?;
+    let mut batch = Batch::default();
+    while let Some(line) = input.next_line()? {
+        if !line.iter().all(u8::is_ascii_whitespace) {
+            batch.add(&mut parser, line, client, context).await?;
         }
-        if line.len() > LINE_MAX {
-            return Err(CliError::new(format!(
-                "Expected lines of at most {LINE_MAX} bytes, found a longer one; use --each-line for many entries"
-            )));
+        if batch.refusals.len() >= BATCH_MAX || !input.has_line() {
+            batch.send(client, context).await?;
         }
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        let result = match submit_line(&mut parser, &line, client).await {
-            Ok(job) => json!({ "id": job }),
-            Err(error) => {
-                has_refused = true;
-                // A connection that is gone refuses every line; that is told once.
-                let text = error.text().unwrap_or_default();
-                if text.starts_with("The connection to the server was lost")
-                    || text.starts_with("The server closed the connection")
-                {
-                    return Err(error);
-                }
-                json!({ "error": text })
-            }
-        };
-        writeln!(context.out, "{result}")?;
-        // Whoever writes line by line waits for each result.
-        context.flush()?;
     }
-    if has_refused {
+    batch.send(client, context).await?;
+    if batch.has_refused {
         return Err(CliError::Told(exit::FAILURE));
     }
     Ok(())
 }
 
-async fn submit_line(
-    parser: &mut clap::Command,
-    line: &[u8],
+/// Standard input, line by line.
+struct Input {
+    reader: BufReader<File>,
+    line: Vec<u8>,
+}
+
+impl Input {
+    fn new() -> CliResult<Self> {
+        let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+        let stdin = stdin.map_err(|e| cannot_read(&e))?;
+        Ok(Self {
+            reader: BufReader::with_capacity(BUFFER_LEN, File::from(stdin)),
+            line: Vec::new(),
+        })
+    }
+
+    fn next_line(&mut self) -> CliResult<Option<&[u8]>> {
+        self.line.clear();
+        let limit = LINE_MAX as u64 + 1;
+        let mut limited = Read::take(&mut self.reader, limit);
+        let read = limited.read_until(b'\n', &mut self.line);
+        if read.map_err(|e| cannot_read(&e))? == 0 {
+            return Ok(None);
+        }
+        if self.line.len() > LINE_MAX {
+            return Err(CliError::new(format!(
+                "Expected lines of at most {LINE_MAX} bytes, found a longer one; use --each-line for many entries"
+            )));
+        }
+        Ok(Some(&self.line))
+    }
+
+    /// Whether the next line is here already.
+    fn has_line(&self) -> bool {
+        self.reader.buffer().contains(&b'\n')
+    }
+}
+
+fn cannot_read(error: &std::io::Error) -> CliError {
+    CliError::caused("Cannot read standard input", error)
+}
+
+/// Lines that were read and not answered yet.
+#[derive(Default)]
+struct Batch {
+    /// What was wrong with a line, in the order of the lines; `None` = nothing, it is in `submits`.
+    refusals: Vec<Option<String>>,
+    submits: Vec<client::Submit>,
+    has_refused: bool,
+}
+
+impl Batch {
+    async fn add(
+        &mut self,
+        parser: &mut clap::Command,
+        line: &[u8],
+        client: &mut Client,
+        context: &mut Context,
+    ) -> CliResult<()> {
+        let prepared = match parse(parser, line) {
+            Ok(args) => {
+                if !args.after.is_empty() || args.after_each.is_some() {
+                    // `last` is the job of the line before.
+                    self.send(client, context).await?;
+                }
+                prepare(args, None, client).await
+            }
+            Err(error) => Err(error),
+        };
+        self.refusals.push(match prepared {
+            Ok(prepared) => {
+                report_warnings(&prepared);
+                self.submits.push((&prepared.spec).into());
+                None
+            }
+            Err(error) => Some(refusal(error, client)?),
+        });
+        Ok(())
+    }
+
+    /// Submits what is there and answers each line.
+    async fn send(&mut self, client: &mut Client, context: &mut Context) -> CliResult<()> {
+        let submits = std::mem::take(&mut self.submits);
+        let mut results = submit_all(submits, client).await?.into_iter();
+        for refusal in std::mem::take(&mut self.refusals) {
+            let result = match refusal {
+                None => results
+                    .next()
+                    .unwrap_or_else(|| Err("The server gave no answer".to_owned())),
+                Some(text) => Err(text),
+            };
+            let answer = match result {
+                Ok(job) => json!({ "id": job }),
+                Err(text) => {
+                    self.has_refused = true;
+                    json!({ "error": text })
+                }
+            };
+            writeln!(context.out, "{answer}")?;
+        }
+        context.flush()
+    }
+}
+
+/// An id or a refusal for each submit.
+async fn submit_all(
+    submits: Vec<client::Submit>,
     client: &mut Client,
-) -> CliResult<u32> {
+) -> CliResult<Vec<Result<u32, String>>> {
+    if submits.len() > 1 {
+        match client.submit_all(submits.clone()).await {
+            Ok(results) => return Ok(results.into_iter().map(from_message).collect()),
+            // Something is wrong with one of them: only that one must fail.
+            Err(error) => drop(refusal(error, client)?),
+        }
+    }
+    let mut results = Vec::with_capacity(submits.len());
+    for submit in submits {
+        results.push(match client.submit(submit).await {
+            Ok(job) => Ok(job),
+            Err(error) => Err(refusal(error, client)?),
+        });
+    }
+    Ok(results)
+}
+
+fn from_message(result: client::SubmitResult) -> Result<u32, String> {
+    use client::submit_result::Result as Wire;
+    match result.result {
+        Some(Wire::Job(job)) => Ok(job),
+        Some(Wire::Refused(text)) => Err(text),
+        None => Err("The server sent an answer that does not fit the question".to_owned()),
+    }
+}
+
+/// The text of a refusal. A connection that is gone refuses every line, so that is told once instead.
+fn refusal(error: CliError, client: &Client) -> CliResult<String> {
+    if client.is_lost() {
+        return Err(error);
+    }
+    Ok(error.text().unwrap_or_default())
+}
+
+fn parse(parser: &mut clap::Command, line: &[u8]) -> CliResult<SubmitArgs> {
     let value: Value = serde_json::from_slice(line)
         .map_err(|error| CliError::new(format!("Expected a JSON object: {error}")))?;
     let Value::Object(object) = value else {
@@ -90,9 +216,7 @@ async fn submit_line(
         .try_get_matches_from_mut(words)
         .and_then(|matches| Line::from_arg_matches(&matches));
     let line = matches.map_err(|error| CliError::new(error.to_string().trim_end()))?;
-    let prepared = prepare(line.args, None, client)?;
-    report_warnings(&prepared);
-    client.submit((&prepared.spec).into()).await
+    Ok(line.args)
 }
 
 /// The object as words of a command line.

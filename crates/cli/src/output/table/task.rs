@@ -83,7 +83,8 @@ fn makespan(task: &client::TaskInfo, now_unix_ns: i64) -> String {
 }
 
 fn error_text(task: &client::TaskInfo, length_max: usize, is_verbose: bool) -> (Text, bool) {
-    let error = task.error.as_deref().unwrap_or_default();
+    // Files in which tasks explain themselves usually end with a line feed.
+    let error = task.error.as_deref().unwrap_or_default().trim_end();
     let color = task_color(client::TaskState::Failed);
     match cut(error, length_max) {
         Some(short) if !is_verbose => (Text::colored(short, color), true),
@@ -96,6 +97,17 @@ pub(super) struct TaskInfos<'a> {
     out: Out<'a>,
     colors: bool,
     is_verbose: bool,
+}
+
+/// Another job that the task waits for.
+fn after_text(after: client::After) -> String {
+    let what = if after.each {
+        "same task of job"
+    } else {
+        "job"
+    };
+    let how = if after.any { " (any end)" } else { "" };
+    format!("{what} {}{how}", after.job)
 }
 
 impl<'a> TaskInfos<'a> {
@@ -121,7 +133,7 @@ impl<'a> TaskInfos<'a> {
         };
         let paths = task.paths.clone().unwrap_or_default();
         let workers: Vec<&str> = hostnames(&task.workers).collect();
-        let deps: Vec<String> = task.deps.iter().map(u32::to_string).collect();
+        let deps = task.deps.iter().map(u32::to_string);
         let mut grid = Grid::vertical(self.colors);
         grid.field("Task ID", task.id.to_string());
         grid.field("State", state_cell(task));
@@ -140,6 +152,8 @@ impl<'a> TaskInfos<'a> {
         grid.field("Pin", template::pin(definition));
         grid.field("Task dir", if definition.task_dir { "yes" } else { "no" });
         grid.field("Crash limit", template::crash_limit(definition));
+        let after = task.after.iter().map(|after| after_text(*after));
+        let deps: Vec<String> = deps.chain(after).collect();
         grid.field("Dependencies", deps.join(","));
         grid.field("Error", error_text(task, INFO_ERROR_MAX, self.is_verbose).0);
         if self.is_verbose {

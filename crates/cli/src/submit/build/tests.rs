@@ -23,6 +23,8 @@ fn prepare(words: &[&str]) -> CliResult<PreparedSubmit> {
         command: args.command,
         stdin: None,
         attach: args.job,
+        after: Vec::new(),
+        default_ids: None,
     };
     build(request, context)
 }

@@ -16,6 +16,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration_words;
 use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
+use crate::parse::retry::{RetryOn, parse_retry_on, parse_signal};
 use crate::parse::value::{
     StdioArg, crash_limit_from_number, parse_crash_limit, parse_job_name, weight_units,
 };
@@ -48,6 +49,11 @@ pub(super) struct CommonTable {
     pub(super) time_limit: Option<Words>,
     pub(super) priority: i32,
     pub(super) crash_limit: Limit,
+    pub(super) retries: u16,
+    pub(super) retry_on: Option<Causes>,
+    pub(super) retry_delay: Option<Words>,
+    pub(super) stop_signal: Option<Signal>,
+    pub(super) stop_grace: Option<Words>,
     pub(super) request: Vec<RequestTable>,
 }
 
@@ -76,6 +82,12 @@ macro_rules! task_table {
             #[serde(default)]
             crash_limit: Limit,
             #[serde(default)]
+            retries: u16,
+            retry_on: Option<Causes>,
+            retry_delay: Option<Words>,
+            stop_signal: Option<Signal>,
+            stop_grace: Option<Words>,
+            #[serde(default)]
             request: Vec<RequestTable>,
             #[serde(default, rename = "data_layer")]
             _data_layer: bool,
@@ -96,6 +108,11 @@ macro_rules! task_table {
                     time_limit: self.time_limit,
                     priority: self.priority,
                     crash_limit: self.crash_limit,
+                    retries: self.retries,
+                    retry_on: self.retry_on,
+                    retry_delay: self.retry_delay,
+                    stop_signal: self.stop_signal,
+                    stop_grace: self.stop_grace,
                     request: self.request,
                 }
             }
@@ -157,6 +174,16 @@ parsed_text!(
     /// A duration in words.
     Words(Duration),
     parse_duration_words
+);
+parsed_text!(
+    /// What another attempt may follow.
+    Causes(RetryOn),
+    parse_retry_on
+);
+parsed_text!(
+    /// A signal by name or number.
+    Signal(i32),
+    parse_signal
 );
 parsed_text!(
     /// Name of the job.

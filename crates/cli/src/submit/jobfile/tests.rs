@@ -37,6 +37,11 @@ time_limit = "1min 30s"
 priority = -2
 crash_limit = "never-restart"
 data_layer = true
+retries = 2
+retry_on = "3,oom"
+retry_delay = "5s"
+stop_signal = "SIGTERM"
+stop_grace = "1min"
 
   [[task.request]]
   time_request = "10m"
@@ -78,6 +83,10 @@ fn every_key_arrives() {
     );
     assert_eq!(task.crash_limit, CrashLimit::NeverRestart);
     assert_eq!(task.time_limit, Some(std::time::Duration::from_secs(90)));
+    assert_eq!((task.retry.limit, task.retry.delay.as_secs()), (2, 5));
+    let causes: Vec<_> = task.retry.on.iter().map(|on| on.to_string()).collect();
+    assert_eq!(causes, ["3", "oom"]);
+    assert_eq!((task.stop.signal, task.stop.grace.as_secs()), (15, 60));
     assert_eq!(task.stdout, StdioSpec::None);
     assert_eq!(
         task.stderr,

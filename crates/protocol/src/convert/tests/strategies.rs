@@ -16,8 +16,8 @@ use hq_core::selector::Selector;
 use hq_core::server_state::{Assignment, Command, WatchSpec};
 use hq_core::task::TaskState;
 use hq_core::template::{
-    ArrayIds, ArraySpec, ByteText, CrashLimit, Entries, GraphSpec, GraphTask, PinMode, StdioSpec,
-    SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+    After, ArrayIds, ArraySpec, ByteText, CrashLimit, Entries, GraphSpec, GraphTask, PinMode,
+    StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
 use hq_core::worker_state::{EndedRow, InstanceKey, Report, StartedRow};
@@ -210,14 +210,21 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
         graph().prop_map(SubmitBody::Graph)
     ];
     // Always with a stream directory, since templates may stream.
-    (target, absolute_path(), path(), body).prop_map(|(target, submit_dir, stream_dir, body)| {
-        SubmitSpec {
+    let after =
+        (any::<u32>(), any::<bool>(), any::<bool>()).prop_map(|(job, is_each, is_any)| After {
+            job: JobId(job),
+            is_each,
+            is_any,
+        });
+    (target, absolute_path(), path(), vec(after, 0..3), body).prop_map(
+        |(target, submit_dir, stream_dir, after, body)| SubmitSpec {
             target,
             submit_dir,
             stream_dir: Some(stream_dir),
+            after,
             body,
-        }
-    })
+        },
+    )
 }
 
 pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
@@ -312,11 +319,13 @@ pub(super) fn command() -> impl Strategy<Value = Command> {
     });
     prop_oneof![
         submit().prop_map(|spec| Command::Submit(Box::new(spec))),
+        vec(submit(), 0..3).prop_map(Command::SubmitAll),
         (text(), option::of(any::<u32>()))
             .prop_map(|(name, max_fails)| Command::OpenJob { name, max_fails }),
         selector().prop_map(Command::CloseJobs),
         (selector(), text()).prop_map(|(jobs, reason)| Command::CancelJobs { jobs, reason }),
         (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::ForgetJobs { jobs, states }),
+        (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::Resubmit { jobs, states }),
         selector().prop_map(Command::StopWorkers),
         watch.prop_map(Command::Watch),
     ]

@@ -1,0 +1,61 @@
+//! `job resubmit`.
+
+use hq_protocol::client::{self, resubmitted_job::Result as Row};
+
+use crate::args::job::ResubmitArgs;
+use crate::command::Context;
+use crate::error::{CliError, CliResult, exit};
+use crate::output::ResubmittedView;
+use crate::parse::selector::Selector;
+
+/// Submits jobs again. What cannot be submitted is told, and shows in the exit code.
+pub(in crate::command) async fn resubmit(
+    args: ResubmitArgs,
+    context: &mut Context,
+) -> CliResult<()> {
+    let is_all = args.selector == Selector::All;
+    let states = args.filter.unwrap_or_default();
+    let request = client::Resubmit {
+        jobs: Some(args.selector.to_message()),
+        states: states
+            .into_iter()
+            .map(|state| client::TaskState::from(state).into())
+            .collect(),
+    };
+    let results = context.connect().await?.resubmit(request).await?;
+    let mut jobs = Vec::new();
+    let mut has_failed = false;
+    for client::ResubmittedJob {
+        job,
+        result,
+        task_count,
+    } in results
+    {
+        let problem = match result {
+            Some(Row::NewJob(new_job)) => {
+                jobs.push(ResubmittedView {
+                    job,
+                    new_job,
+                    task_count,
+                });
+                continue;
+            }
+            // Of all jobs some will have nothing to do.
+            Some(Row::Nothing(_)) if is_all => continue,
+            Some(Row::Nothing(_)) => "no task is in the selected states".to_owned(),
+            Some(Row::Refused(why)) => why,
+            Some(Row::NotFound(_)) | None => "job not found".to_owned(),
+        };
+        has_failed = true;
+        tracing::error!("Resubmitting job {job} failed; {problem}");
+    }
+    if jobs.is_empty() && !has_failed {
+        tracing::info!("There is nothing to resubmit");
+    }
+    context.output.jobs_resubmitted(&mut context.out, &jobs)?;
+    context.flush()?;
+    if has_failed {
+        return Err(CliError::Told(exit::FAILURE));
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! `--after` and `--after-each`: which jobs they mean, and which tasks follow from them.
+
+use hq_core::id::JobId;
+use hq_core::range::IdArray;
+use hq_core::template::After;
+use hq_protocol::client;
+
+use crate::args::submit::SubmitArgs;
+use crate::client::Client;
+use crate::error::{CliError, CliResult};
+use crate::parse::after::AfterArg;
+use crate::parse::selector::{Selector, SingleSelector};
+
+/// Conditions of a submit, and the ids of its tasks if its options name none.
+pub(super) async fn resolve(
+    args: &SubmitArgs,
+    client: &mut Client,
+) -> CliResult<(Vec<After>, Option<IdArray>)> {
+    let mut after = Vec::new();
+    for arg in &args.after {
+        after.push(condition(*arg, false, client).await?);
+    }
+    let Some(each) = args.after_each else {
+        return Ok((after, None));
+    };
+    let each = condition(each, true, client).await?;
+    after.push(each);
+    let names_tasks = args.tasks.array.is_some()
+        || args.tasks.each_line.is_some()
+        || args.tasks.from_json.is_some();
+    if names_tasks {
+        return Ok((after, None));
+    }
+    let request = client::TaskIds {
+        jobs: Some(Selector::Ids(IdArray::single(each.job.as_u32())).to_message()),
+        states: Vec::new(),
+    };
+    let reply = client.task_ids(request).await.map_err(|error| {
+        // The words of `job task-ids` do not name the job.
+        match error.text() {
+            Some(text) if text.contains("Job Id not found") => not_found(each.job.as_u32()),
+            Some(_) | None => error,
+        }
+    })?;
+    let ids = reply.jobs.into_iter().next().and_then(|job| job.ids);
+    let ids = ids
+        .map(IdArray::try_from)
+        .transpose()
+        .map_err(|error| CliError::caused("Broken task ids", &error))?;
+    Ok((after, ids))
+}
+
+async fn condition(arg: AfterArg, is_each: bool, client: &mut Client) -> CliResult<After> {
+    let job = match arg.job {
+        SingleSelector::Id(id) => id,
+        SingleSelector::Last => {
+            let jobs = client.job_list(Selector::Last.to_message()).await?;
+            let last = jobs.first().map(|job| job.id);
+            last.ok_or_else(|| CliError::new("There is no job to wait for: the last one is gone"))?
+        }
+    };
+    Ok(After {
+        job: JobId(job),
+        is_each,
+        is_any: arg.is_any,
+    })
+}
+
+fn not_found(job: u32) -> CliError {
+    CliError::new(format!("Job {job} not found."))
+}

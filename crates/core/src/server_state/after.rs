@@ -1,0 +1,463 @@
+//! Submits that wait for other jobs: as a whole (`--after`), or task by task (`--after-each`).
+//!
+//! A condition costs nothing per task. Whoever ends something that is waited for leaves a note; the
+//! notes are worked off when the batch settles, so that chains of any length need no recursion.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::change::persist;
+use super::{ChangeKind, Effect, ServerState, SubmitRefusal};
+use crate::id::{JobId, TaskId};
+use crate::job::{Job, JobState, Submit, TaskSlot};
+use crate::range::IdArray;
+use crate::scheduler::queue::QueueKey;
+use crate::task::{Phase, TaskState};
+use crate::template::After;
+use crate::time::Now;
+
+/// Most tasks of a submit that waits task by task: each of them is looked at.
+const EACH_TASKS_MAX: u32 = 1 << 24;
+
+/// Who waits for whom, and what of it has to be looked at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Followers {
+    /// Submits that wait for a job that has not completed, and whether any does so task by task.
+    by_job: BTreeMap<JobId, Followed>,
+    /// Ends that nobody has looked at yet: of a task, or of the rest of a job.
+    notes: Vec<(JobId, Option<TaskId>)>,
+}
+
+/// Who waits for one job.
+#[derive(Clone, Debug, Default)]
+struct Followed {
+    submits: BTreeSet<(JobId, u32)>,
+    by_task: bool,
+}
+
+impl Followers {
+    /// Whether somebody can go on because of the end of a task of this job.
+    pub(super) fn want_end(&self, job: JobId, is_completed: bool) -> bool {
+        let followed = self.by_job.get(&job);
+        followed.is_some_and(|followed| followed.by_task || is_completed)
+    }
+
+    /// Notes an end, if anybody waits for the job.
+    pub(super) fn note(&mut self, job: JobId, task: Option<TaskId>) {
+        if self.by_job.contains_key(&job) {
+            self.notes.push((job, task));
+        }
+    }
+}
+
+/// What a condition means for a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Free,
+    Blocked,
+    /// What it waits for did not finish: by this job's fault it will never run.
+    Doomed(JobId),
+}
+
+/// What is to be done with the waiting tasks of a submit, as index ranges.
+#[derive(Default)]
+struct Review {
+    free: Vec<(QueueKey, u32, u32)>,
+    doomed: Vec<u32>,
+    culprit: Option<JobId>,
+}
+
+impl ServerState {
+    /// Refuses conditions that could never be fulfilled.
+    pub(super) fn check_after(
+        &self,
+        job: JobId,
+        after: &[After],
+        ids: &IdArray,
+    ) -> Result<(), SubmitRefusal> {
+        for condition in after {
+            let awaited = self
+                .jobs
+                .get(&condition.job)
+                .ok_or(SubmitRefusal::JobNotFound(condition.job))?;
+            if self.waits_for(condition.job, job) {
+                return Err(SubmitRefusal::AfterCycle(condition.job));
+            }
+            if !condition.is_each {
+                continue;
+            }
+            if ids.len() > EACH_TASKS_MAX {
+                return Err(SubmitRefusal::TooManyAfter);
+            }
+            if let Some(task) = awaited.first_missing(ids) {
+                return Err(SubmitRefusal::AfterNoTask(task, condition.job));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `job` is `other` or waits for it, directly or not.
+    fn waits_for(&self, job: JobId, other: JobId) -> bool {
+        let mut seen = BTreeSet::from([job]);
+        let mut stack = vec![job];
+        while let Some(next) = stack.pop() {
+            if next == other {
+                return true;
+            }
+            let submits = self
+                .jobs
+                .get(&next)
+                .into_iter()
+                .flat_map(|job| &job.submits);
+            let awaited = submits
+                .flat_map(|submit| &submit.after)
+                .map(|after| after.job);
+            stack.extend(awaited.filter(|job| seen.insert(*job)));
+        }
+        false
+    }
+
+    /// Queues what can run of a submit that was just added or restored, and drops what never will.
+    pub(super) fn start_submit(
+        &mut self,
+        now: Now,
+        id: JobId,
+        number: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.follow(id, number);
+        self.review(now, id, number, true, effects);
+    }
+
+    /// Notes for which jobs a submit waits.
+    pub(super) fn follow(&mut self, id: JobId, number: u32) {
+        let submit = self
+            .jobs
+            .get(&id)
+            .and_then(|job| job.submits.get(number as usize));
+        for condition in submit
+            .map(|submit| submit.after.clone())
+            .unwrap_or_default()
+        {
+            let is_over = self.jobs.get(&condition.job).is_none_or(Job::is_completed);
+            if !is_over {
+                let followers = self.followers.by_job.entry(condition.job).or_default();
+                followers.submits.insert((id, number));
+                followers.by_task |= condition.is_each;
+            }
+        }
+    }
+
+    /// Works off what ended since the last time.
+    pub(super) fn follow_up(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        while !self.followers.notes.is_empty() {
+            for (job, task) in std::mem::take(&mut self.followers.notes) {
+                let followers = self.followers.by_job.get(&job).cloned().unwrap_or_default();
+                for (follower, number) in followers.submits {
+                    match task {
+                        Some(task) => self.review_task(now, follower, number, task, effects),
+                        None => self.review(now, follower, number, false, effects),
+                    }
+                }
+                // The note of its completion comes behind those of its tasks.
+                if task.is_none() && self.jobs.get(&job).is_none_or(Job::is_completed) {
+                    self.followers.by_job.remove(&job);
+                }
+            }
+        }
+    }
+
+    /// Looks at every waiting task of a submit; `is_start` = for the first time.
+    fn review(
+        &mut self,
+        now: Now,
+        id: JobId,
+        number: u32,
+        is_start: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        // It is looked at when it is let go.
+        if self.is_submit_held(id, number) {
+            return;
+        }
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let Some(submit) = job.submits.get(number as usize) else {
+            return;
+        };
+        let whole = self.verdict_of_whole(submit);
+        match whole {
+            Verdict::Blocked => return,
+            Verdict::Doomed(culprit) => {
+                // No task of it was ever handed out.
+                self.drop_submit(now, id, number, culprit, effects);
+                return;
+            }
+            Verdict::Free => {}
+        }
+        let review = self.sort_waiting(job, submit, number, is_start);
+        for (key, from, to) in review.free {
+            self.ready.insert(key, id, number, from, to);
+        }
+        self.agenda.note_ready();
+        if let Some(culprit) = review.culprit {
+            let slots = review.doomed.into_iter();
+            let slots = slots.map(|index| TaskSlot {
+                submit: number,
+                index,
+            });
+            self.drop_slots(now, id, slots.collect(), culprit, effects);
+        }
+    }
+
+    /// Looks at the task of a submit that waits for the task of the same id.
+    fn review_task(
+        &mut self,
+        now: Now,
+        id: JobId,
+        number: u32,
+        task: TaskId,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let slot = job
+            .find(task)
+            .filter(|slot| slot.submit == number && !self.is_held(id, *slot));
+        let Some((slot, submit)) = slot.and_then(|slot| Some((slot, job.submit(slot)?))) else {
+            return;
+        };
+        if !submit.after.iter().any(|after| after.is_each)
+            || self.verdict_of_whole(submit) != Verdict::Free
+        {
+            return;
+        }
+        let review = self.sort_indices(job, submit, number, slot.index..slot.index + 1, false);
+        for (key, from, to) in review.free {
+            self.ready.insert(key, id, number, from, to);
+            self.agenda.note_ready();
+        }
+        if let Some(culprit) = review.culprit {
+            self.drop_slots(now, id, vec![slot], culprit, effects);
+        }
+    }
+
+    /// The conditions that concern all tasks alike.
+    fn verdict_of_whole(&self, submit: &Submit) -> Verdict {
+        let mut verdict = Verdict::Free;
+        for after in submit.after.iter().filter(|after| !after.is_each) {
+            // A job that is gone had completed, and what followed from that was done then.
+            let Some(job) = self.jobs.get(&after.job) else {
+                continue;
+            };
+            if !job.is_completed() {
+                verdict = Verdict::Blocked;
+            } else if !after.is_any && job.state() != JobState::Finished {
+                return Verdict::Doomed(after.job);
+            }
+        }
+        verdict
+    }
+
+    fn verdict_of_task(&self, submit: &Submit, index: u32) -> Verdict {
+        let blocked = submit
+            .graph()
+            .is_some_and(|graph| graph.unfinished(index) > 0);
+        let mut verdict = if blocked {
+            Verdict::Blocked
+        } else {
+            Verdict::Free
+        };
+        let Some(task) = submit.ids.get(index).map(TaskId) else {
+            return Verdict::Blocked;
+        };
+        for after in submit.after.iter().filter(|after| after.is_each) {
+            let phase = self
+                .jobs
+                .get(&after.job)
+                .and_then(|job| job.phase(job.find(task)?));
+            match phase {
+                None | Some(Phase::Finished) => {}
+                Some(Phase::Waiting | Phase::Queued | Phase::Running) => {
+                    verdict = Verdict::Blocked;
+                }
+                Some(Phase::Failed | Phase::Canceled | Phase::Aborted) if after.is_any => {}
+                Some(Phase::Failed | Phase::Canceled | Phase::Aborted) => {
+                    return Verdict::Doomed(after.job);
+                }
+            }
+        }
+        verdict
+    }
+
+    fn sort_waiting(&self, job: &Job, submit: &Submit, number: u32, is_start: bool) -> Review {
+        let mut all = Review::default();
+        let is_alike = submit.graph().is_none() && !submit.after.iter().any(|after| after.is_each);
+        for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+            if phase != Phase::Waiting {
+                continue;
+            }
+            let slot = TaskSlot {
+                submit: number,
+                index: from,
+            };
+            if is_alike {
+                all.free
+                    .extend(Self::queue_key(job, slot).map(|key| (key, from, to)));
+                continue;
+            }
+            let part = self.sort_indices(job, submit, number, from..to, is_start);
+            all.free.extend(part.free);
+            all.doomed.extend(part.doomed);
+            all.culprit = all.culprit.or(part.culprit);
+        }
+        all
+    }
+
+    fn sort_indices(
+        &self,
+        job: &Job,
+        submit: &Submit,
+        number: u32,
+        indices: Range<u32>,
+        is_start: bool,
+    ) -> Review {
+        let mut review = Review::default();
+        for index in indices {
+            let slot = TaskSlot {
+                submit: number,
+                index,
+            };
+            let is_waiting = submit.tasks.phase(index) == Some(Phase::Waiting);
+            // A task that waits for its next attempt was free once, and is let go by its timer.
+            let record = submit.tasks.record(index).filter(|_| !is_start);
+            let was_tried = record.is_some_and(|record| record.retry_count() > 0);
+            if !is_waiting || was_tried {
+                continue;
+            }
+            match self.verdict_of_task(submit, index) {
+                Verdict::Blocked => {}
+                Verdict::Free => {
+                    let key = Self::queue_key(job, slot);
+                    match (review.free.last_mut(), key) {
+                        (Some((last, _, end)), Some(key)) if *last == key && *end == index => {
+                            *end = index + 1;
+                        }
+                        (_, Some(key)) => review.free.push((key, index, index + 1)),
+                        (_, None) => {}
+                    }
+                }
+                Verdict::Doomed(culprit) => {
+                    review.doomed.push(index);
+                    review.culprit = Some(culprit);
+                }
+            }
+        }
+        review
+    }
+
+    /// Gives up a submit of which nothing ever ran.
+    fn drop_submit(
+        &mut self,
+        now: Now,
+        id: JobId,
+        number: u32,
+        culprit: JobId,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.watches.note_ended_submit(id, number, &self.jobs);
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let ids = job.unfinished_ids_of(number);
+        if job.end_submit(number, Phase::Aborted) == 0 {
+            return;
+        }
+        persist_dropped(now, id, ids, effects);
+        self.note_dropped(now, id, culprit, effects);
+    }
+
+    /// Gives up single tasks and what depends on them.
+    fn drop_slots(
+        &mut self,
+        now: Now,
+        id: JobId,
+        slots: Vec<TaskSlot>,
+        culprit: JobId,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let mut dropped = Vec::new();
+        for slot in slots {
+            let mut all = job.descendants(slot);
+            all.push(slot);
+            for slot in all {
+                if job.phase(slot) != Some(Phase::Waiting) {
+                    continue;
+                }
+                job.set_phase(slot, Phase::Aborted);
+                if let Some(task) = job.task_id(slot) {
+                    self.watches.note_ended(id, task);
+                    self.followers.note(id, Some(task));
+                    dropped.push(task.0);
+                }
+            }
+        }
+        dropped.sort_unstable();
+        let ids = IdArray::from_sorted(dropped).unwrap_or_default();
+        persist_dropped(now, id, ids, effects);
+        self.note_dropped(now, id, culprit, effects);
+    }
+
+    fn note_dropped(&mut self, now: Now, id: JobId, culprit: JobId, effects: &mut Vec<Effect>) {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && job.cancel_reason.is_none()
+        {
+            job.cancel_reason =
+                Some(format!("Job {culprit}, which it waits for, did not finish").into());
+        }
+        self.followers.note(id, None);
+        self.note_job_progress(now, id, effects);
+    }
+
+    /// Whether neither other tasks nor other jobs hold a waiting task back.
+    pub(super) fn is_free(&self, id: JobId, slot: TaskSlot) -> bool {
+        let submit = self.jobs.get(&id).and_then(|job| job.submit(slot));
+        submit.is_some_and(|submit| {
+            self.verdict_of_whole(submit) == Verdict::Free
+                && self.verdict_of_task(submit, slot.index) == Verdict::Free
+        })
+    }
+
+    /// Conditions of a task on other jobs, and how many of them are not fulfilled yet.
+    #[must_use]
+    pub fn awaited(&self, job: &Job, slot: TaskSlot) -> (u32, u32) {
+        let Some(submit) = job.submit(slot) else {
+            return (0, 0);
+        };
+        let is_pending = |after: &&After| {
+            self.jobs.get(&after.job).is_some_and(|awaited| {
+                if !after.is_each {
+                    return !awaited.is_completed();
+                }
+                let task = job.task_id(slot).and_then(|task| awaited.find(task));
+                let phase = task.and_then(|slot| awaited.phase(slot));
+                phase.is_some_and(|phase| !phase.is_terminal())
+            })
+        };
+        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        (
+            count(submit.after.len()),
+            count(submit.after.iter().filter(is_pending).count()),
+        )
+    }
+}
+
+fn persist_dropped(now: Now, job: JobId, ids: IdArray, effects: &mut Vec<Effect>) {
+    let to = TaskState::Aborted;
+    persist(effects, now.wall, ChangeKind::TasksDropped { job, ids, to });
+}

@@ -1,0 +1,130 @@
+//! What clients of the simulated world ask for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::template;
+use super::World;
+use crate::id::{JobId, TaskId};
+use crate::range::IdArray;
+use crate::resource::request::{RequestVariants, ResourceRequest};
+use crate::selector::Selector;
+use crate::server_state::{Command, Input, WatchSpec};
+use crate::task::TaskState;
+use crate::template::{
+    After, ArrayIds, ArraySpec, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
+};
+
+impl World {
+    fn submit(&mut self, body: SubmitBody, max_fails: Option<u32>) {
+        let spec = SubmitSpec {
+            target: SubmitTarget::NewJob {
+                name: "sim".into(),
+                max_fails,
+            },
+            submit_dir: Box::from(*b"/w"),
+            stream_dir: None,
+            after: self.random_after(),
+            body,
+        };
+        self.request(Command::Submit(Box::new(spec)));
+    }
+
+    /// Conditions on earlier jobs; those task by task are refused if ids do not fit.
+    fn random_after(&mut self) -> Vec<After> {
+        let mut after = Vec::new();
+        while let Some(last) = self.state.last_job().filter(|_| self.rng.chance(25)) {
+            after.push(After {
+                job: JobId(1 + self.rng.below(last.0)),
+                is_each: self.rng.chance(50),
+                is_any: self.rng.chance(50),
+            });
+        }
+        after
+    }
+
+    fn random_template(&mut self) -> Arc<crate::template::TaskTemplate> {
+        let mut made = template(&["true"]);
+        let cpus = 1 + self.rng.below(3);
+        made.requests = RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid");
+        made.priority = i32::try_from(self.rng.below(3)).expect("small");
+        if self.rng.chance(20) {
+            made.crash_limit = crate::template::CrashLimit::NeverRestart;
+        }
+        made.retry.limit = u16::try_from(self.rng.below(3)).expect("small");
+        Arc::new(made)
+    }
+
+    pub(super) fn submit_array(&mut self) {
+        let template = self.random_template();
+        let count = 1 + self.rng.below(15);
+        self.summary.tasks += u64::from(count);
+        let ids = ArrayIds::Given(IdArray::consecutive(self.rng.below(5), count).expect("fits"));
+        let max_fails = self.rng.chance(30).then(|| self.rng.below(4));
+        self.submit(
+            SubmitBody::Array(ArraySpec {
+                ids,
+                entries: None,
+                template,
+            }),
+            max_fails,
+        );
+    }
+
+    pub(super) fn submit_graph(&mut self) {
+        let count = 2 + self.rng.below(12);
+        self.summary.tasks += u64::from(count);
+        let templates = vec![self.random_template(), self.random_template()];
+        let tasks = (0..count)
+            .map(|id| GraphTask {
+                id: TaskId(id),
+                template: self.rng.below(2),
+                deps: (0..id)
+                    .filter(|_| self.rng.chance(25))
+                    .map(TaskId)
+                    .collect(),
+            })
+            .collect();
+        self.submit(SubmitBody::Graph(GraphSpec { templates, tasks }), None);
+    }
+
+    pub(super) fn cancel_some(&mut self) {
+        let last = self.state.last_job().map_or(1, |job| job.0);
+        let id = 1 + self.rng.below(last + 1);
+        let jobs = Selector::Ids(IdArray::single(id));
+        if self.rng.chance(30) {
+            let failed = vec![TaskState::Failed, TaskState::Canceled, TaskState::Aborted];
+            let states = if self.rng.chance(80) {
+                failed
+            } else {
+                Vec::new()
+            };
+            self.request(Command::Resubmit { jobs, states });
+            return;
+        }
+        self.request(Command::CancelJobs {
+            jobs,
+            reason: "why not".into(),
+        });
+    }
+
+    pub(super) fn watch_some(&mut self) {
+        let spec = WatchSpec {
+            with_notifications: false,
+            jobs: if self.rng.chance(50) {
+                Selector::All
+            } else {
+                Selector::Last
+            },
+            until_idle: self.rng.chance(50),
+            with_progress: self.rng.chance(50),
+            with_outcomes: self.rng.chance(50),
+            interval: Duration::from_millis(u64::from(self.rng.below(20))),
+        };
+        let id = self.request(Command::Watch(spec));
+        if self.rng.chance(20) {
+            self.watching.remove(&id);
+            self.apply(Input::RequestGone(id));
+        }
+    }
+}
