@@ -106,6 +106,16 @@ impl Cluster {
         Ok(start.elapsed())
     }
 
+    /// Process id of the process that runs the tasks: the child of the one that was started.
+    #[must_use]
+    pub fn worker_pid(&self) -> Option<u32> {
+        let front = self.children.last()?.id();
+        let children = format!("/proc/{front}/task/{front}/children");
+        let children = std::fs::read_to_string(children).ok()?;
+        let child = children.split_whitespace().next()?.parse().ok();
+        child.or(Some(front))
+    }
+
     /// Process id of the server.
     #[must_use]
     pub const fn server_pid(&self) -> u32 {
