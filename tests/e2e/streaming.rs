@@ -152,6 +152,71 @@ fn streamed_and_other_tasks_share_a_worker() {
 }
 
 #[test]
+fn a_file_that_was_cut_anywhere_stays_readable() {
+    let env = Env::new();
+    let script = "seq $HQ_TASK_ID 1000 3000; echo end $HQ_TASK_ID";
+    env.hq(&[
+        "run",
+        "--stream=log",
+        "--array=1-50",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ])
+    .ok();
+    let file = std::fs::read_dir(env.path("log"))
+        .expect("directory")
+        .map(|entry| entry.expect("entry").path())
+        .next()
+        .expect("one file");
+    let whole = std::fs::read(&file).expect("readable");
+    let cat = || {
+        env.hq(&[
+            "output-log",
+            "log",
+            "cat",
+            "1",
+            "stdout",
+            "--allow-unfinished",
+        ])
+    };
+    let all = cat().ok();
+    let lines: std::collections::BTreeSet<&str> = all.lines().collect();
+    for tenth in (1..10).rev() {
+        let length = whole.len() * tenth / 10 + tenth;
+        std::fs::write(&file, &whole[..length]).expect("written");
+        let cut = cat().ok();
+        assert!(!cut.is_empty() && cut.len() < all.len(), "{tenth} tenths");
+        // Blocks are whole, and short tasks write a block each.
+        assert!(cut.lines().all(|line| lines.contains(line)), "{cut}");
+        let summary = &env.json(&["output-log", "log", "summary"])["summary"];
+        assert_eq!(summary["stdout_size"], cut.len());
+    }
+    // Damage in the middle costs what is damaged, and is told.
+    let mut damaged = whole.clone();
+    let middle = damaged.len() / 2;
+    damaged[middle..middle + 300].fill(b'x');
+    std::fs::write(&file, &damaged).expect("written");
+    let rest = cat();
+    assert!(rest.stderr.contains("damaged"), "{}", rest.stderr);
+    assert!(rest.ok().ends_with("end 50\n"));
+    std::fs::write(&file, &whole[..100]).expect("written");
+    env.hq(&["output-log", "log", "jobs"])
+        .exits_with(1)
+        .says("Error: No log files found");
+}
+
+#[test]
+fn job_cat_points_at_no_file_of_a_streamed_task() {
+    let env = Env::with_worker(1);
+    env.submit(&["--stream=log", "--wait", "--", "echo", "streamed"]);
+    let ran = env.hq(&["job", "cat", "1", "stdout"]);
+    let ran = ran.says("Task 0 has no `stdout` stream associated with it");
+    assert_eq!(ran.ok(), "");
+}
+
+#[test]
 fn channels_can_be_taken_out_of_the_stream() {
     let env = Env::with_worker(1);
     let script = "echo out; echo err >&2";

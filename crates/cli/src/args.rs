@@ -102,6 +102,11 @@ pub(crate) enum Command {
     Doc(other::DocArgs),
     /// Print a completion script for a shell
     GenerateCompletion(other::CompletionArgs),
+    /// Write a manual page for each command
+    GenerateMan(other::ManArgs),
+    /// Print the reference of the command line as Markdown
+    #[command(hide = true)]
+    GenerateReference,
 }
 
 impl Command {
@@ -127,9 +132,16 @@ impl Command {
             | Self::Submit(_)
             | Self::OutputLog(_)
             | Self::Doc(_)
-            | Self::GenerateCompletion(_) => None,
+            | Self::GenerateCompletion(_)
+            | Self::GenerateMan(_)
+            | Self::GenerateReference => None,
         }
     }
+}
+
+/// The command tree.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// The complete command tree, ready to render help of any part.

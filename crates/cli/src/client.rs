@@ -334,6 +334,17 @@ impl Client {
         Ok(page)
     }
 
+    /// Output of a task.
+    pub(crate) async fn read_output(
+        &mut self,
+        read: client::ReadOutput,
+    ) -> CliResult<client::Output> {
+        let Reply::Output(output) = self.ask(Request::ReadOutput(read)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(output)
+    }
+
     /// Ids of tasks.
     pub(crate) async fn task_ids(
         &mut self,

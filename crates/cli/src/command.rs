@@ -30,6 +30,7 @@ mod doctor;
 mod follow;
 mod job;
 mod journal;
+mod manual;
 mod notify;
 mod output_log;
 mod run;
@@ -119,7 +120,9 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Alloc { .. }
         | Command::Doctor { .. }
         | Command::Doc(_)
-        | Command::GenerateCompletion(_) => Role::Client,
+        | Command::GenerateCompletion(_)
+        | Command::GenerateMan(_)
+        | Command::GenerateReference => Role::Client,
     };
     logging::init(&context.global, role);
     match command {
@@ -149,6 +152,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::OutputLog(args) => output_log::run(&args, context),
         Command::Doc(args) => doc::run(&args, context),
         Command::GenerateCompletion(args) => completion::run(&args, context),
+        Command::GenerateMan(args) => manual::man(&args, context),
+        Command::GenerateReference => manual::reference(context),
         Command::Run(args) => run::run(*args, context),
         // An incomplete command printed its help before.
         Command::Server { command: None }
@@ -206,6 +211,7 @@ async fn run_job(command: JobCommand, context: &mut Context) -> CliResult<()> {
         JobCommand::Resubmit(args) => job::resubmit(args, context).await,
         JobCommand::Forget(args) => job::forget(args, context).await,
         JobCommand::Cat(args) => job::cat(args, context).await,
+        JobCommand::Tail(args) => job::tail(args, context).await,
         JobCommand::Submit(args) => submit::submit(*args, context).await,
         JobCommand::SubmitFile(args) => submit::submit_file(args, context).await,
         JobCommand::Wait(args) => follow::wait(args, context).await,

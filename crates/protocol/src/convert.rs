@@ -10,6 +10,7 @@
 mod alloc;
 mod client;
 mod ids;
+mod output;
 mod reply;
 mod report;
 mod resource;
@@ -30,6 +31,7 @@ pub use alloc::{
 };
 pub use client::{ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
 pub use ids::ID_RANGES_MAX;
+pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};
 pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, reattach};
 
 /// Longest name of a job, node, group or resource, in bytes.

@@ -10,7 +10,7 @@ use hq_store::StoreClient;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::event_loop::{CoreGone, Shared};
-use crate::{journal_link, query};
+use crate::{journal_link, output_link, query};
 
 /// Largest request: a submit with many entries or dependencies.
 const REQUEST_MAX: usize = 1 << 30;
@@ -90,6 +90,7 @@ where
                 Err(CoreGone) => Err(CoreGone),
             }
         }
+        ClientRequest::ReadOutput(query) => output_link::read(query, shared).await.map(reply),
         ClientRequest::Journal { action, after } => {
             let Some(store) = shared.store.clone() else {
                 return Answer::Reply(no_store());

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
+use crate::relay::Relay;
 use crate::{client_link, worker_link};
 
 /// Bytes in flight per direction of an in-process connection.
@@ -67,8 +68,10 @@ impl EmbeddedServer {
             start_unix_ns: Clock::new().now().wall.0,
             ..client::ServerInfo::default()
         };
+        let relay = Relay::new(info.start_unix_ns.unsigned_abs());
         let shared = Shared {
             core,
+            relay: Arc::new(relay),
             info: Arc::new(info),
             idle_timeout: config.idle_timeout,
             store: None,

@@ -22,6 +22,7 @@ use crate::alloc::{AllocHandle, News, WorkerNews};
 use crate::clock::Clock;
 use crate::gate::StoreGate;
 use crate::query;
+use crate::relay::Relay;
 
 /// Events that may wait for the core; senders wait when it is full.
 const EVENT_QUEUE_LEN: usize = 4_096;
@@ -556,6 +557,8 @@ pub(crate) struct Shared {
     pub(crate) store: Option<StoreClient>,
     /// Automatic allocation; `None` in a server without ports.
     pub(crate) alloc: Option<AllocHandle>,
+    /// How to ask workers about output.
+    pub(crate) relay: Arc<Relay>,
     /// Told when a client wants the server to end.
     pub(crate) stop: Arc<Notify>,
 }

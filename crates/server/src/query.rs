@@ -5,6 +5,7 @@
 
 pub(crate) mod dump;
 mod job;
+pub(crate) mod output;
 mod task;
 mod worker;
 

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
+use crate::relay::Relay;
 use crate::{alloc, client_link, listener, state_file, worker_link};
 
 /// How long a possibly running server on the same directory may take to answer.
@@ -176,8 +177,10 @@ impl Server {
         )
         .map_err(StartError::System)?;
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
+        let relay = Relay::new(info.start_unix_ns.unsigned_abs());
         let shared = Shared {
             core,
+            relay: Arc::new(relay),
             info: Arc::new(info),
             idle_timeout: config.idle_timeout,
             store: Some(client),

@@ -5,10 +5,11 @@ use std::time::Duration;
 use hq_core::id::WorkerId;
 use hq_core::server_state::{LinkEnd, LinkId};
 use hq_core::time::nanos;
-use hq_protocol::convert::FromWorker;
+use hq_protocol::convert::{FromWorker, OutputRequest};
 use hq_protocol::worker::{self, to_worker};
 use hq_protocol::{Connection, Limits, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
 
 use crate::event_loop::{Shared, WorkerSeat};
 
@@ -32,9 +33,11 @@ where
         return;
     };
     let (worker, link) = (seat.id, seat.link);
-    let mut sending = tokio::spawn(send_commands(seat, writer));
+    let questions = shared.relay.connect(worker, link);
+    let mut sending = tokio::spawn(send_commands(seat, questions, writer));
     let how = receive(&shared, (worker, link), &mut reader, &mut sending).await;
     sending.abort();
+    shared.relay.disconnect(worker, link);
     // If the core is gone, nobody needs to know.
     let _ = shared.core.worker_gone(worker, link, how).await;
 }
@@ -54,7 +57,7 @@ where
     };
     let (config, reattach) = match FromWorker::try_from(message) {
         Ok(FromWorker::Register(config, reattach)) => (config, reattach),
-        Ok(FromWorker::Message(_)) => {
+        Ok(FromWorker::Message(_) | FromWorker::Output(_)) => {
             refuse(writer, "expected a registration as the first message").await;
             return None;
         }
@@ -132,6 +135,7 @@ async fn receive<R: AsyncRead + Unpin>(
                     return LinkEnd::Broken;
                 }
             }
+            Ok(FromWorker::Output(output)) => shared.relay.answer(worker, output),
             Ok(FromWorker::Register(..)) => {
                 tracing::warn!(%worker, "second registration on one connection ignored");
             }
@@ -154,10 +158,28 @@ fn end_of(error: &ReadError) -> LinkEnd {
     }
 }
 
-async fn send_commands<W: AsyncWrite + Unpin>(seat: WorkerSeat, mut writer: MessageWriter<W>) {
+async fn send_commands<W: AsyncWrite + Unpin>(
+    seat: WorkerSeat,
+    mut questions: mpsc::Receiver<OutputRequest>,
+    mut writer: MessageWriter<W>,
+) {
     let mut commands = seat.commands;
     let mut batch = Vec::new();
-    while commands.recv_many(&mut batch, COMMANDS_PER_FLUSH).await > 0 {
+    loop {
+        // What tasks need comes first.
+        tokio::select! {
+            biased;
+            count = commands.recv_many(&mut batch, COMMANDS_PER_FLUSH) => {
+                if count == 0 {
+                    break;
+                }
+            }
+            Some(question) = questions.recv() => {
+                if writer.feed(&worker::ToWorker::from(&question)).is_err() {
+                    return;
+                }
+            }
+        }
         for command in batch.drain(..) {
             if writer.feed(&worker::ToWorker::from(&command)).is_err() {
                 return;

@@ -43,6 +43,20 @@ pub struct Chunk {
     checksum: u32,
 }
 
+impl Chunk {
+    /// The payload of a block that holds output of this channel.
+    pub(crate) const fn new(file: u32, block: &Block, channel: Channel) -> Self {
+        Self {
+            unix_ns: block.header.unix_ns,
+            channel,
+            length: block.header.length,
+            file,
+            at: block.payload_at,
+            checksum: block.header.payload_checksum,
+        }
+    }
+}
+
 /// Output of one instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stream {
@@ -111,14 +125,7 @@ impl Index {
             BlockKind::Data(channel) => {
                 stream.sizes[channel.index()] += u64::from(header.length);
                 if keep {
-                    stream.chunks.push(Chunk {
-                        unix_ns: header.unix_ns,
-                        channel,
-                        length: header.length,
-                        file,
-                        at: block.payload_at,
-                        checksum: header.payload_checksum,
-                    });
+                    stream.chunks.push(Chunk::new(file, block, channel));
                 }
             }
         }
@@ -285,9 +292,14 @@ impl StreamDir {
     ///
     /// If a file cannot be read.
     pub fn update(&mut self, index: &mut Index, keep: impl Fn(u32) -> bool) -> io::Result<()> {
+        self.each_new(|file, block| index.add(file, block, keep(block.header.key.job)))
+    }
+
+    /// Shows all blocks that were not seen before, with the number of their file.
+    pub(crate) fn each_new(&mut self, mut see: impl FnMut(u32, &Block)) -> io::Result<()> {
         for (number, file) in (0..).zip(&mut self.files) {
             while let Some(block) = file.next_block()? {
-                index.add(number, &block, keep(block.header.key.job));
+                see(number, &block);
             }
         }
         Ok(())

@@ -29,6 +29,7 @@ use crate::config::{WorkDir, WorkerParams};
 use crate::doubtful::Doubtful;
 use crate::launcher::TaskLauncher;
 use crate::notify::{Notification, NotifySocket};
+use crate::output_service::OutputService;
 use crate::server_link::{Link, Redial, RegisterError, introduce};
 
 /// Why a worker has ended.
@@ -144,6 +145,7 @@ where
             state,
             launcher,
             notify,
+            outputs: OutputService::new(),
             link: LinkState::Up(link),
             identity,
             redial,
@@ -183,6 +185,7 @@ enum Woken<S> {
     Certain,
     Heartbeat,
     Notify(Notification),
+    Output(Box<worker::Output>),
     Interrupt(Interrupt),
     ControlClosed,
 }
@@ -269,6 +272,7 @@ struct EventLoop<S> {
     state: WorkerState,
     launcher: TaskLauncher,
     notify: Option<NotifySocket>,
+    outputs: OutputService,
     link: LinkState<S>,
     /// Who we are, and for which server.
     identity: (WorkerId, Box<str>),
@@ -308,6 +312,7 @@ where
             notification = next_notification(&mut self.notify), if has_room => {
                 Woken::Notify(notification)
             }
+            output = self.outputs.next(), if has_room => Woken::Output(Box::new(output)),
             interrupt = receive(control) => match interrupt {
                 Some(interrupt) => Woken::Interrupt(interrupt),
                 None => Woken::ControlClosed,
@@ -339,6 +344,9 @@ where
             Woken::Certain => self.release_doubtful(),
             Woken::Heartbeat => self.send_heartbeat(),
             Woken::Notify(notification) => self.link.feed(&notification.into()),
+            Woken::Output(output) => self.link.feed(&ToServer {
+                message: Some(to_server::Message::Output(*output)),
+            }),
             Woken::Interrupt(interrupt) => {
                 self.apply(Input::Interrupt(interrupt));
                 // Now they are known to be ends with the worker.
@@ -381,6 +389,7 @@ where
         match FromServer::try_from(message) {
             Ok(FromServer::Input(input)) => self.apply(input),
             Ok(FromServer::Ping) => {}
+            Ok(FromServer::ReadOutput(request)) => self.outputs.read(request),
             Ok(FromServer::Registered { .. } | FromServer::Refused(_)) => {
                 tracing::warn!("the server answered a registration that was not asked for");
             }

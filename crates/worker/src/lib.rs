@@ -18,6 +18,7 @@ mod event_loop;
 mod launcher;
 mod notify;
 mod output;
+mod output_service;
 mod running_task;
 mod scratch_dir;
 mod server_link;

@@ -364,7 +364,9 @@ where
             writer,
         }),
         FromServer::Refused(reason) => Err(RegisterError::Refused(reason)),
-        FromServer::Ping | FromServer::Input(_) => Err(RegisterError::Unexpected),
+        FromServer::Ping | FromServer::ReadOutput(_) | FromServer::Input(_) => {
+            Err(RegisterError::Unexpected)
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use hq_protocol::client;
 use super::submit::SubmitArgs;
 use super::task::TaskStateArg;
 use crate::parse::array::parse_id_array;
-use crate::parse::selector::{Selector, parse_last_or_ids, parse_selector};
+use crate::parse::selector::{
+    JobTasks, Selector, parse_job_tasks, parse_last_or_ids, parse_selector,
+};
 use crate::parse::value::{parse_cancel_reason, parse_job_name};
 
 /// Commands about jobs.
@@ -31,6 +33,8 @@ pub(crate) enum JobCommand {
     Forget(ForgetArgs),
     /// Print what tasks wrote to their standard output or standard error
     Cat(CatArgs),
+    /// Print the last lines that tasks wrote, and with --follow those to come
+    Tail(TailArgs),
     /// Submit a job
     Submit(Box<SubmitArgs>),
     /// Submit the tasks that a job file (TOML) describes
@@ -195,6 +199,35 @@ pub(crate) struct CatArgs {
     /// Print a line that names the task before its output
     #[arg(long)]
     pub(crate) print_task_header: bool,
+}
+
+impl std::fmt::Display for StreamArg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        })
+    }
+}
+
+/// Options of `job tail`.
+#[derive(Args, Debug)]
+pub(crate) struct TailArgs {
+    /// `last` or the id of a job; `.` and ids of tasks after it choose some of its tasks: `3`, `3.7`, `last.1-4`
+    #[arg(value_name = "JOB[.TASKS]", value_parser = parse_job_tasks)]
+    pub(crate) target: JobTasks,
+
+    /// Go on with what tasks write, also those that start later, until they have ended
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+
+    /// How many lines of each task to begin with
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
+    pub(crate) lines: u32,
+
+    /// Only this channel [default: both]
+    #[arg(long, value_enum, value_name = "CHANNEL")]
+    pub(crate) channel: Option<StreamArg>,
 }
 
 /// Options of `job submit-file`.

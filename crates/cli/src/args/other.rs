@@ -1,4 +1,6 @@
-//! `hq doc`, `hq doctor` and `hq generate-completion`.
+//! `hq doc`, `hq doctor`, `hq generate-completion` and `hq generate-man`.
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -57,4 +59,12 @@ pub(crate) struct CompletionArgs {
     /// Shell to make the script for
     #[arg(value_enum, value_name = "SHELL")]
     pub(crate) shell: Shell,
+}
+
+/// Options of `generate-man`.
+#[derive(Args, Debug)]
+pub(crate) struct ManArgs {
+    /// Directory for the pages; made if it is missing
+    #[arg(value_name = "DIRECTORY")]
+    pub(crate) directory: PathBuf,
 }

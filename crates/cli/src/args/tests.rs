@@ -249,3 +249,56 @@ fn ssh_options_after_the_host_file_are_kept() {
         other => panic!("{other:?}"),
     }
 }
+
+/// What follows `hq` in the examples of a page, up to a pipe or another sign of the shell, as words.
+fn examples(page: &str) -> Vec<(String, Vec<String>)> {
+    let mut found = Vec::new();
+    let mut prompt = None;
+    for line in page.lines() {
+        if let Some(language) = line.strip_prefix("```") {
+            prompt = match (prompt, language) {
+                (None, "console") => Some("$ "),
+                (None, "bash" | "sh") => Some(""),
+                (None | Some(_), _) => None,
+            };
+            continue;
+        }
+        let Some(line) = prompt.and_then(|prompt| line.strip_prefix(prompt)) else {
+            continue;
+        };
+        if !line.starts_with("hq ") {
+            continue;
+        }
+        let words = shlex::split(line).unwrap_or_else(|| panic!("not a command: {line}"));
+        let signs = ["|", ">", "&", "&&", ";"];
+        let words = words.into_iter().skip(1);
+        let words = words.take_while(|word| !signs.contains(&word.as_str()));
+        found.push((line.to_owned(), words.collect()));
+    }
+    found
+}
+
+#[test]
+fn examples_in_the_documentation_are_accepted() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let pages = std::fs::read_dir(docs).expect("docs");
+    let pages = pages.map(|page| page.expect("entry").path());
+    let mut count = 0;
+    for page in pages.filter(|page| page.extension().is_some_and(|suffix| suffix == "md")) {
+        let text = std::fs::read_to_string(&page).expect("readable");
+        for (line, words) in examples(&text) {
+            // `…` stands for anything, and variables hold ids.
+            let words: Vec<&str> = words
+                .iter()
+                .filter(|word| *word != "…")
+                .map(|word| if word.starts_with('$') { "1" } else { word })
+                .collect();
+            let name = page.display();
+            if let Err(error) = parse(&words) {
+                panic!("{name}: {line}\n{error}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 50, "only {count} examples found");
+}

@@ -15,10 +15,12 @@ use crate::parse::selector::Selector;
 mod cat;
 mod resubmit;
 mod stats;
+mod tail;
 
 pub(super) use cat::cat;
 pub(super) use resubmit::resubmit;
 pub(super) use stats::stats;
+pub(super) use tail::tail;
 
 /// `job list`.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {

@@ -10,6 +10,7 @@ use crate::args::job::StreamArg;
 use crate::args::output_log::{ExportArgs, LogCatArgs, OutputLogArgs, OutputLogCommand, ShowArgs};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
+use crate::output::console::color_of_task;
 
 /// `output-log`.
 pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> {
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
         OutputLogCommand::Cat(cat) => log.cat(cat, context)?,
         OutputLogCommand::Export(export) => log.export(export, context)?,
     }
-    context.done()
+    context.flush()
 }
 
 /// Jobs whose output is looked at.
@@ -183,8 +184,7 @@ impl Log {
             let number = chunk.channel.index();
             let prefix = format!("{job:0job_width$}.{task:0task_width$}:{number}>");
             if context.colors {
-                // The six colours that are neither black nor white.
-                let color = 31 + task % 6;
+                let color = color_of_task(task);
                 write!(context.out, "\x1b[{color}m{prefix}\x1b[0m ")?;
             } else {
                 write!(context.out, "{prefix} ")?;

@@ -48,11 +48,26 @@ pub(crate) fn fit_to_terminal(mut line: String) -> String {
     line
 }
 
+/// Writes bytes to standard error; nobody can be told if that fails.
+pub(crate) fn error_bytes(bytes: &[u8]) {
+    let _ = io::stderr().write_all(bytes);
+}
+
+/// Number of the terminal's colour for a task: one of the six that are neither black nor white.
+pub(crate) const fn color_of_task(task: u32) -> u32 {
+    31 + task % 6
+}
+
 /// Whether to use colours.
 pub(crate) fn use_colors(mode: ColorMode) -> bool {
     match mode {
-        ColorMode::Auto => io::stdout().is_terminal(),
+        ColorMode::Auto => io::stdout().is_terminal() && !is_unwanted(),
         ColorMode::Always => true,
         ColorMode::Never => false,
     }
+}
+
+/// The user has said to all programs that colours are not welcome (<https://no-color.org>).
+fn is_unwanted() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }

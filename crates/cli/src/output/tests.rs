@@ -4,6 +4,7 @@ use super::*;
 
 mod job;
 mod sample;
+mod stream;
 mod task;
 mod worker;
 

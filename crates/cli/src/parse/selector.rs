@@ -26,6 +26,15 @@ pub(crate) enum SingleSelector {
     Id(u32),
 }
 
+/// A job and some of its tasks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct JobTasks {
+    /// Which job.
+    pub(crate) job: SingleSelector,
+    /// Which of its tasks; `None` = all.
+    pub(crate) tasks: Option<IdArray>,
+}
+
 impl Selector {
     /// The selector as the server understands it.
     pub(crate) fn to_message(&self) -> client::Selector {
@@ -84,6 +93,18 @@ pub(crate) fn parse_last_or_id(text: &str) -> Result<SingleSelector, ParseError>
     Ok(SingleSelector::Id(id))
 }
 
+/// Reads `JOB` or `JOB.TASKS`: `last` or one id, and an id array.
+pub(crate) fn parse_job_tasks(text: &str) -> Result<JobTasks, ParseError> {
+    let (job, tasks) = match text.split_once('.') {
+        Some((job, tasks)) => (job, Some(tasks)),
+        None => (text, None),
+    };
+    Ok(JobTasks {
+        job: parse_last_or_id(job)?,
+        tasks: tasks.map(parse_id_array).transpose()?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +118,17 @@ mod tests {
         assert_eq!(parse_last_or_id("7"), Ok(SingleSelector::Id(7)));
         assert_eq!(parse_last_or_id("last"), Ok(SingleSelector::Last));
         assert!(parse_last_or_id("1,2").is_err());
+    }
+
+    #[test]
+    fn tasks_follow_their_job() {
+        let found = parse_job_tasks("last.2-4,7").expect("valid");
+        assert_eq!(found.job, SingleSelector::Last);
+        assert_eq!(found.tasks.map(|ids| ids.len()), Some(4));
+        let found = parse_job_tasks("12").expect("valid");
+        assert_eq!((found.job, found.tasks), (SingleSelector::Id(12), None));
+        for wrong in ["", ".3", "1.", "1.2.3", "all", "1-2"] {
+            assert!(parse_job_tasks(wrong).is_err(), "{wrong}");
+        }
     }
 }

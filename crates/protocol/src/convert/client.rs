@@ -11,6 +11,7 @@ use hq_core::task::TaskState;
 use hq_core::template::ByteText;
 use hq_core::time::nanos;
 
+use super::output::OutputQuery;
 use super::{AllocRequest, ConvertError, Within, at_most, duration, each, known, required, text};
 use crate::client;
 
@@ -46,6 +47,8 @@ pub enum ClientRequest {
     Query(Query),
     /// About automatic allocation.
     Alloc(Box<AllocRequest>),
+    /// Wants to see output of a task.
+    ReadOutput(OutputQuery),
     /// The server is to end.
     ServerStop,
     /// The server is to write what it knows into this file.
@@ -150,6 +153,9 @@ impl TryFrom<client::Request> for ClientRequest {
                 Ok(Self::Journal { action, after })
             }
             Request::Query(query) => Ok(Self::Sql(query)),
+            Request::ReadOutput(query) => {
+                Ok(Self::ReadOutput(query.try_into().within("read_output")?))
+            }
             Request::Submit(submit) => {
                 let spec = submit.try_into().within("submit")?;
                 Ok(Self::Command(Command::Submit(Box::new(spec))))
@@ -236,6 +242,7 @@ impl TryFrom<client::request::Request> for Query {
             Request::ServerStop(_)
             | Request::Alloc(_)
             | Request::DebugDump(_)
+            | Request::ReadOutput(_)
             | Request::Journal(_)
             | Request::Query(_)
             | Request::Submit(_)
@@ -441,6 +448,9 @@ impl From<&ClientRequest> for client::Request {
             }
             ClientRequest::Sql(query) => Self {
                 request: Some(Request::Query(query.clone())),
+            },
+            ClientRequest::ReadOutput(query) => Self {
+                request: Some(Request::ReadOutput(query.into())),
             },
             ClientRequest::Command(command) => command.into(),
             ClientRequest::Query(query) => query.into(),

@@ -12,6 +12,7 @@ use hq_core::template::{Entries, TaskTemplate};
 use hq_core::worker_config::WorkerConfig;
 use hq_core::worker_state::{self, ExitReason, Holding, Input, WorkAssignment, WorkTemplate};
 
+use super::output::{OUTPUT_DATA_MAX, OutputRequest};
 use super::report::{instance_keys, task_list, task_rows};
 use super::{
     ConvertError, Within, absolute_path, at_most, duration, each, known, path, required, same_len,
@@ -32,6 +33,8 @@ pub enum FromWorker {
     Register(Box<WorkerConfig>, Option<Box<Reattach>>),
     /// Anything later.
     Message(WorkerMessage),
+    /// Answers a question about output; nothing for the core.
+    Output(worker::Output),
 }
 
 /// What a server can send to a worker.
@@ -52,6 +55,8 @@ pub enum FromServer {
     Refused(Box<str>),
     /// The server lives.
     Ping,
+    /// Somebody wants to see output of a task.
+    ReadOutput(OutputRequest),
     /// Something for the worker's state.
     Input(Input),
 }
@@ -91,6 +96,10 @@ impl TryFrom<worker::ToServer> for FromWorker {
                     task,
                     message[..].into(),
                 )))
+            }
+            Message::Output(output) => {
+                at_most("output.data", output.data.len(), OUTPUT_DATA_MAX)?;
+                Ok(Self::Output(output))
             }
             Message::Goodbye(worker::Goodbye { reason }) => {
                 let reason: worker::goodbye::Reason = known("goodbye.reason", reason)?;
@@ -234,6 +243,9 @@ impl TryFrom<worker::ToWorker> for FromServer {
             Message::Ping(worker::Ping {}) => Ok(Self::Ping),
             Message::Acknowledge(worker::Acknowledge { seq }) => {
                 Ok(Self::Input(Input::Acknowledged(seq)))
+            }
+            Message::ReadOutput(request) => {
+                Ok(Self::ReadOutput(request.try_into().within("read_output")?))
             }
             Message::Stop(worker::Stop {}) => Ok(Self::Input(Input::Stop)),
             Message::Assign(assign) => Ok(Self::Input(assign.try_into().within("assign")?)),

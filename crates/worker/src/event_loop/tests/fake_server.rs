@@ -327,6 +327,7 @@ impl FakeServer {
         };
         match FromWorker::try_from(message).expect("valid message") {
             FromWorker::Register(..) => panic!("registered already"),
+            FromWorker::Output(_) => panic!("nobody asked for output"),
             FromWorker::Message(WorkerMessage::Heartbeat) => self.heartbeats += 1,
             FromWorker::Message(WorkerMessage::Notify(..)) => {}
             FromWorker::Message(WorkerMessage::Goodbye(reason)) => {

@@ -1,0 +1,277 @@
+//! `hq job tail`: what tasks write, while they write it, read where they run.
+//!
+//! A reader asks for the output of one task over a connection of its own, and is kept waiting by the
+//! server until there is some. With `--follow` the job is watched, so that tasks are read as they start.
+
+mod print;
+mod reader;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use hq_core::range::IdArray;
+use hq_protocol::client::{self, task_page};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::args::global::OutputMode;
+use crate::args::job::{StreamArg, TailArgs};
+use crate::args::task::TaskStateArg;
+use crate::client::{Client, WatchOptions};
+use crate::command::Context;
+use crate::error::{CliError, CliResult};
+use crate::parse::selector::{Selector, SingleSelector, array_to_message};
+use print::{Printer, Shape};
+use reader::{Piece, Reader};
+
+/// Tasks that are read at one time with `--follow`; others wait for their turn, and nothing of them is missed.
+const READERS_MAX: usize = 16;
+
+/// Pieces that wait to be printed; readers wait when the terminal does.
+const PIECES_MAX: usize = 16;
+
+/// `job tail`.
+pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    let Some((job, is_single)) = find_job(&args, &mut client).await? else {
+        return Ok(());
+    };
+    let (pieces_tx, pieces) = mpsc::channel(PIECES_MAX);
+    let shape = match context.mode() {
+        OutputMode::Json => Shape::Json,
+        OutputMode::Cli | OutputMode::Quiet if is_single => Shape::Raw,
+        OutputMode::Cli | OutputMode::Quiet => Shape::Prefixed(context.colors),
+    };
+    let mut tail = Tail {
+        job,
+        printer: Printer::new(job, shape),
+        wanted: args.target.tasks.as_ref().map(|ids| ids.iter().collect()),
+        readers_max: if args.follow { READERS_MAX } else { 1 },
+        args,
+        client,
+        seen: BTreeSet::new(),
+        queue: VecDeque::new(),
+        readers: JoinSet::new(),
+        idle: Vec::new(),
+        pieces_tx,
+    };
+    let watch = tail.begin(context).await?;
+    tail.run(watch, pieces, context).await
+}
+
+/// The job's id, and whether exactly one task can be shown; `None`: there is none, which is told.
+async fn find_job(args: &TailArgs, client: &mut Client) -> CliResult<Option<(u32, bool)>> {
+    let job = args.target.job;
+    let selector = match job {
+        SingleSelector::Last => Selector::Last,
+        SingleSelector::Id(id) => Selector::Ids(one(id)?),
+    };
+    let found = client.job_list(selector.to_message()).await?;
+    match (found.first(), job) {
+        (Some(job), _) => {
+            let count = match &args.target.tasks {
+                Some(ids) => ids.len(),
+                None => job.task_count,
+            };
+            Ok(Some((job.id, count == 1)))
+        }
+        (None, SingleSelector::Last) => {
+            tracing::error!("No jobs were found");
+            Ok(None)
+        }
+        (None, SingleSelector::Id(id)) => {
+            tracing::error!("Job {id} was not found");
+            Ok(None)
+        }
+    }
+}
+
+fn one(id: u32) -> CliResult<IdArray> {
+    crate::parse::array::parse_id_array(&id.to_string())
+        .map_err(|error| CliError::new(error.to_string()))
+}
+
+struct Tail {
+    job: u32,
+    args: TailArgs,
+    client: Client,
+    printer: Printer,
+    /// Named tasks whose end was not seen; `None` = all of the job.
+    wanted: Option<BTreeSet<u32>>,
+    /// Tasks that are or were read.
+    seen: BTreeSet<u32>,
+    /// Tasks that wait for a reader, and whether they are read from their beginning.
+    queue: VecDeque<(u32, bool)>,
+    readers: JoinSet<(u32, CliResult<Client>)>,
+    readers_max: usize,
+    idle: Vec<Client>,
+    pieces_tx: mpsc::Sender<Piece>,
+}
+
+impl Tail {
+    /// Finds what can be read now; with `--follow`, begins to watch before that, so that nothing is missed.
+    async fn begin(&mut self, context: &Context) -> CliResult<Option<Client>> {
+        let watch = if self.args.follow {
+            let mut watch = context.connect().await?;
+            let options = WatchOptions {
+                until_idle: true,
+                with_progress: true,
+                with_outcomes: true,
+                ..WatchOptions::default()
+            };
+            let jobs = Selector::Ids(one(self.job)?).to_message();
+            watch.watch(jobs, options).await?;
+            Some(watch)
+        } else {
+            None
+        };
+        let ended = [
+            TaskStateArg::Running,
+            TaskStateArg::Finished,
+            TaskStateArg::Failed,
+            TaskStateArg::Canceled,
+            TaskStateArg::Aborted,
+        ];
+        self.list(&ended, false).await?;
+        let nothing = self.queue.is_empty() && !self.args.follow;
+        if nothing {
+            tracing::warn!("No selected task of job {} has started", self.job);
+        }
+        Ok(watch)
+    }
+
+    /// Queues the selected tasks in these states. `anew`: they are read from their beginning.
+    async fn list(&mut self, states: &[TaskStateArg], anew: bool) -> CliResult<()> {
+        let mut request = client::TaskPage {
+            job: Some(task_page::Job::Id(self.job)),
+            tasks: self.args.target.tasks.as_ref().map(array_to_message),
+            states: crate::args::task::states_to_message(Some(states)),
+            ..client::TaskPage::default()
+        };
+        loop {
+            let page = self.client.task_page(request.clone()).await?;
+            for task in &page.not_found {
+                if self.seen.insert(*task) {
+                    tracing::warn!("Task {task} of job {} not found", self.job);
+                    self.forget(*task);
+                }
+            }
+            for task in &page.tasks {
+                if task.paths.is_some() {
+                    self.add(task.id, anew);
+                } else {
+                    // It ended without having started.
+                    self.forget(task.id);
+                }
+            }
+            match page.next_cursor {
+                Some(cursor) => request.cursor = cursor,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn add(&mut self, task: u32, anew: bool) {
+        if self.is_wanted(task) && self.seen.insert(task) {
+            self.queue.push_back((task, anew));
+        }
+    }
+
+    fn is_wanted(&self, task: u32) -> bool {
+        self.wanted
+            .as_ref()
+            .is_none_or(|wanted| wanted.contains(&task))
+    }
+
+    fn forget(&mut self, task: u32) {
+        if let Some(wanted) = &mut self.wanted {
+            wanted.remove(&task);
+        }
+    }
+
+    async fn run(
+        mut self,
+        mut watch: Option<Client>,
+        mut pieces: mpsc::Receiver<Piece>,
+        context: &mut Context,
+    ) -> CliResult<()> {
+        loop {
+            self.start_readers(context).await?;
+            let all_seen = self.wanted.as_ref().is_some_and(BTreeSet::is_empty);
+            if self.readers.is_empty() && (watch.is_none() || all_seen) {
+                break;
+            }
+            tokio::select! {
+                // What was read is printed before anything else happens.
+                biased;
+                Some(piece) = pieces.recv() => self.printer.print(&piece, &mut context.out)?,
+                Some(ended) = self.readers.join_next() => {
+                    let (task, result) = ended.map_err(|error| {
+                        CliError::caused("Cannot read the output of a task", &error)
+                    })?;
+                    self.idle.push(result?);
+                    while let Ok(piece) = pieces.try_recv() {
+                        self.printer.print(&piece, &mut context.out)?;
+                    }
+                    self.printer.end(task, &mut context.out)?;
+                    self.forget(task);
+                }
+                update = next(&mut watch) => {
+                    let update = update?;
+                    self.on_update(&update).await?;
+                    if update.done {
+                        watch = None;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_readers(&mut self, context: &Context) -> CliResult<()> {
+        while self.readers.len() < self.readers_max {
+            let Some((task, anew)) = self.queue.pop_front() else {
+                break;
+            };
+            let client = match self.idle.pop() {
+                Some(client) => client,
+                None => context.connect().await?,
+            };
+            let channels = match self.args.channel {
+                None => vec![StreamArg::Stdout, StreamArg::Stderr],
+                Some(channel) => vec![channel],
+            };
+            let reader = Reader {
+                client,
+                job: self.job,
+                task,
+                channels,
+                last_lines: (!anew).then_some(self.args.lines),
+                follow: self.args.follow,
+                pieces: self.pieces_tx.clone(),
+                known: None,
+            };
+            self.readers
+                .spawn(async move { (task, reader.run().await) });
+        }
+        Ok(())
+    }
+
+    async fn on_update(&mut self, update: &client::WatchUpdate) -> CliResult<()> {
+        for ended in update.jobs.iter().flat_map(|job| &job.ended_tasks) {
+            if ended.paths.is_some() {
+                self.add(ended.id, true);
+            } else if !self.seen.contains(&ended.id) {
+                self.forget(ended.id);
+            }
+        }
+        self.list(&[TaskStateArg::Running], true).await
+    }
+}
+
+/// The next change, if the job is watched.
+async fn next(watch: &mut Option<Client>) -> CliResult<client::WatchUpdate> {
+    match watch {
+        Some(watch) => watch.next_update().await,
+        None => std::future::pending().await,
+    }
+}

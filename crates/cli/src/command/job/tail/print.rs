@@ -1,0 +1,187 @@
+//! Prints pieces of output as they come.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde_json::json;
+
+use super::reader::Piece;
+use crate::args::job::StreamArg;
+use crate::output::console;
+
+/// Longest part of a line that is held back until its end comes, in bytes.
+const LINE_MAX: usize = 64 * 1024;
+
+/// How it is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    /// The bytes of one task: standard output and standard error as they are.
+    Raw,
+    /// Lines of many tasks, each with its task and channel in front; with or without colours.
+    Prefixed(bool),
+    /// A JSON object for each line.
+    Json,
+}
+
+/// Prints pieces, line by line unless there is only one task.
+pub(super) struct Printer {
+    job: u32,
+    shape: Shape,
+    /// Beginnings of lines, and the instance that wrote them.
+    open: BTreeMap<(u32, usize), (u32, Vec<u8>)>,
+}
+
+impl Printer {
+    pub(super) const fn new(job: u32, shape: Shape) -> Self {
+        Self {
+            job,
+            shape,
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// Prints what is whole of a piece, and makes it visible.
+    pub(super) fn print(&mut self, piece: &Piece, out: &mut impl Write) -> io::Result<()> {
+        if self.shape == Shape::Raw {
+            if piece.channel == StreamArg::Stderr {
+                console::error_bytes(&piece.bytes);
+            } else {
+                out.write_all(&piece.bytes)?;
+            }
+            return out.flush();
+        }
+        let channel = piece.channel as usize;
+        let key = (piece.task, channel);
+        // Of an instance that is gone no more comes.
+        if let Some((instance, line)) = self.open.remove(&key) {
+            if instance == piece.instance {
+                self.open.insert(key, (instance, line));
+            } else {
+                self.line(key, instance, &line, out)?;
+            }
+        }
+        let (_, mut text) = self.open.remove(&key).unwrap_or_default();
+        text.extend_from_slice(&piece.bytes);
+        let mut rest = &text[..];
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            self.line(key, piece.instance, &rest[..end], out)?;
+            rest = &rest[end + 1..];
+        }
+        if rest.len() > LINE_MAX {
+            self.line(key, piece.instance, rest, out)?;
+        } else if !rest.is_empty() {
+            self.open.insert(key, (piece.instance, rest.to_vec()));
+        }
+        out.flush()
+    }
+
+    /// Prints what is left of a task's last lines.
+    pub(super) fn end(&mut self, task: u32, out: &mut impl Write) -> io::Result<()> {
+        for channel in [StreamArg::Stdout, StreamArg::Stderr] {
+            let key = (task, channel as usize);
+            if let Some((instance, line)) = self.open.remove(&key) {
+                self.line(key, instance, &line, out)?;
+            }
+        }
+        out.flush()
+    }
+
+    fn line(
+        &self,
+        (task, channel): (u32, usize),
+        instance: u32,
+        line: &[u8],
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        match self.shape {
+            Shape::Json => {
+                let name = if channel == 0 { "stdout" } else { "stderr" };
+                let line = String::from_utf8_lossy(line);
+                let line = json!({ "channel": name, "instance": instance, "job": self.job, "line": line, "task": task });
+                writeln!(out, "{line}")
+            }
+            Shape::Raw | Shape::Prefixed(_) => {
+                let prefix = format!("{}.{task}:{channel}>", self.job);
+                if self.shape == Shape::Prefixed(true) {
+                    let color = console::color_of_task(task);
+                    write!(out, "\x1b[{color}m{prefix}\x1b[0m ")?;
+                } else {
+                    write!(out, "{prefix} ")?;
+                }
+                out.write_all(line)?;
+                out.write_all(b"\n")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(task: u32, channel: StreamArg, text: &str) -> Piece {
+        Piece {
+            task,
+            instance: 0,
+            channel,
+            bytes: text.into(),
+        }
+    }
+
+    fn check(shape: Shape, expected: &str) {
+        let mut printer = Printer::new(3, shape);
+        let mut out = Vec::new();
+        let pieces = [
+            piece(1, StreamArg::Stdout, "a\nb"),
+            piece(2, StreamArg::Stdout, "other\n"),
+            piece(1, StreamArg::Stderr, "err\n"),
+            piece(1, StreamArg::Stdout, "c\nopen"),
+            Piece {
+                instance: 1,
+                ..piece(1, StreamArg::Stdout, "again")
+            },
+        ];
+        for piece in &pieces {
+            printer.print(piece, &mut out).expect("memory");
+        }
+        printer.end(2, &mut out).expect("memory");
+        printer.end(1, &mut out).expect("memory");
+        assert_eq!(String::from_utf8(out).expect("text"), expected);
+    }
+
+    #[test]
+    fn lines_of_tasks_do_not_mix() {
+        let expected = "3.1:0> a\n3.2:0> other\n3.1:1> err\n3.1:0> bc\n3.1:0> open\n3.1:0> again\n";
+        check(Shape::Prefixed(false), expected);
+    }
+
+    #[test]
+    fn prefixes_have_the_colour_of_their_task() {
+        let mut printer = Printer::new(3, Shape::Prefixed(true));
+        let mut out = Vec::new();
+        let line = piece(1, StreamArg::Stdout, "a\n");
+        printer.print(&line, &mut out).expect("memory");
+        assert_eq!(out, b"\x1b[32m3.1:0>\x1b[0m a\n");
+    }
+
+    #[test]
+    fn each_line_is_an_object() {
+        let mut printer = Printer::new(3, Shape::Json);
+        let mut out = Vec::new();
+        let line = piece(1, StreamArg::Stderr, "a \"b\"\n");
+        printer.print(&line, &mut out).expect("memory");
+        let expected = "{\"channel\":\"stderr\",\"instance\":0,\"job\":3,\"line\":\"a \\\"b\\\"\",\"task\":1}\n";
+        assert_eq!(String::from_utf8(out).expect("text"), expected);
+    }
+
+    #[test]
+    fn one_task_is_printed_as_it_is() {
+        let mut printer = Printer::new(3, Shape::Raw);
+        let mut out = Vec::new();
+        printer
+            .print(&piece(1, StreamArg::Stdout, "no newline"), &mut out)
+            .expect("memory");
+        printer.end(1, &mut out).expect("memory");
+        assert_eq!(out, b"no newline");
+    }
+}

@@ -1,0 +1,193 @@
+//! Reads the output of one task to its end.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hq_protocol::client::{self, output::Kind};
+use hq_protocol::common::{self, output_source, read_from};
+use hq_stream::{Channel, Key, OutputReader, Source};
+use tokio::sync::mpsc;
+
+use crate::args::job::StreamArg;
+use crate::client::Client;
+use crate::error::CliResult;
+
+/// How long the server keeps a question waiting. A channel that is silent delays the other one, and the
+/// end of the task is noticed, by as much.
+const WAIT: Duration = Duration::from_millis(250);
+
+/// Bytes that are read at once when the worker is gone and the files are read here.
+const LOCAL_LIMIT: u64 = 256 * 1024;
+
+/// Output of one task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    pub(super) task: u32,
+    pub(super) instance: u32,
+    pub(super) channel: StreamArg,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Reads one task.
+pub(super) struct Reader {
+    pub(super) client: Client,
+    pub(super) job: u32,
+    pub(super) task: u32,
+    pub(super) channels: Vec<StreamArg>,
+    /// Where to begin; `None` = at the beginning.
+    pub(super) last_lines: Option<u32>,
+    /// Whether to go on until the task has ended.
+    pub(super) follow: bool,
+    pub(super) pieces: mpsc::Sender<Piece>,
+    /// The instance of which the user knows.
+    pub(super) known: Option<u32>,
+}
+
+/// How far one channel was read.
+struct Position {
+    channel: StreamArg,
+    instance: Option<u32>,
+    from: read_from::From,
+    is_done: bool,
+}
+
+impl Reader {
+    /// Gives the connection back when everything was read.
+    pub(super) async fn run(mut self) -> CliResult<Client> {
+        let from = self
+            .last_lines
+            .map_or(read_from::From::Offset(0), read_from::From::LastLines);
+        let start = |channel: &StreamArg| Position {
+            channel: *channel,
+            instance: None,
+            from,
+            is_done: false,
+        };
+        let mut positions: Vec<Position> = self.channels.iter().map(start).collect();
+        let mut wait = Duration::ZERO;
+        while positions.iter().any(|position| !position.is_done) {
+            let mut has_news = false;
+            for position in positions.iter_mut().filter(|position| !position.is_done) {
+                has_news |= self.step(position, wait).await?;
+            }
+            // Who has just written may have more to say.
+            wait = if has_news || !self.follow {
+                Duration::ZERO
+            } else {
+                WAIT
+            };
+        }
+        Ok(self.client)
+    }
+
+    /// Asks once; answers whether there was something.
+    async fn step(&mut self, position: &mut Position, wait: Duration) -> CliResult<bool> {
+        let request = client::ReadOutput {
+            job: self.job,
+            task: self.task,
+            is_stderr: position.channel == StreamArg::Stderr,
+            instance: position.instance,
+            from: Some(common::ReadFrom {
+                from: Some(position.from),
+            }),
+            wait_ns: u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX),
+        };
+        let mut output = self.client.read_output(request).await?;
+        let kind = output.kind();
+        match kind {
+            Kind::NotFound | Kind::NoOutput => {
+                position.is_done = true;
+                return Ok(false);
+            }
+            Kind::NotStarted => {
+                position.is_done = output.is_complete || !self.follow;
+                return Ok(false);
+            }
+            Kind::Unreachable => read_here(position, &mut output),
+            Kind::Data => {}
+        }
+        let known = self.known.replace(output.instance);
+        if known.is_some_and(|known| known != output.instance) {
+            tracing::warn!(
+                "Task {} of job {} runs again (instance {})",
+                self.task,
+                self.job,
+                output.instance
+            );
+        }
+        position.instance = Some(output.instance);
+        position.from = read_from::From::Offset(output.next);
+        if let Some(error) = &output.error {
+            let (task, channel) = (self.task, position.channel);
+            tracing::warn!("The {channel} of task {task} cannot be read: {error}");
+            position.is_done = true;
+        }
+        let is_empty = output.data.is_empty();
+        // Without --follow the end is wherever there is nothing at the moment.
+        position.is_done |= output.is_complete || (!self.follow && is_empty);
+        if !is_empty {
+            let piece = Piece {
+                task: self.task,
+                instance: output.instance,
+                channel: position.channel,
+                bytes: output.data.to_vec(),
+            };
+            // Nobody prints any more: the command ends.
+            let _ = self.pieces.send(piece).await;
+        }
+        Ok(!is_empty)
+    }
+}
+
+/// The worker is gone, but its files may be on a file system that it shared with us.
+fn read_here(position: &Position, output: &mut client::Output) {
+    let Some(source) = output.source.take().and_then(|source| source.source) else {
+        return;
+    };
+    let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    let (place, source) = match source {
+        output_source::Source::File(file) => (path(&file), Source::File(path(&file))),
+        output_source::Source::Stream(stream) => {
+            let source = Source::Stream {
+                dir: path(&stream.dir),
+                server_uid: stream.server_uid,
+                key: Key {
+                    job: stream.job,
+                    task: stream.task,
+                    instance: stream.instance,
+                },
+                channel: match position.channel {
+                    StreamArg::Stdout => Channel::Stdout,
+                    StreamArg::Stderr => Channel::Stderr,
+                },
+            };
+            (path(&stream.dir), source)
+        }
+    };
+    let is_same = position
+        .instance
+        .is_none_or(|instance| instance == output.instance);
+    let from = match position.from {
+        read_from::From::Offset(offset) if is_same => hq_stream::ReadFrom::Offset(offset),
+        read_from::From::Offset(_) => hq_stream::ReadFrom::Offset(0),
+        read_from::From::LastLines(lines) => hq_stream::ReadFrom::LastLines(lines),
+    };
+    let has_ended = !matches!(
+        output.state(),
+        client::TaskState::Running | client::TaskState::Waiting
+    );
+    match OutputReader::new(source).read(from, LOCAL_LIMIT) {
+        Ok(part) if part.size == 0 && has_ended && !place.exists() => {
+            let place = place.display();
+            output.error = Some(format!("its worker is gone, and {place} is not here"));
+        }
+        Ok(part) => {
+            output.next = part.next;
+            output.is_complete = has_ended && part.next >= part.size;
+            output.data = part.bytes.into();
+        }
+        Err(error) => output.error = Some(error.to_string()),
+    }
+}

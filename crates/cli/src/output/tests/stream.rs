@@ -1,0 +1,87 @@
+//! `output-log summary`, and what colours add.
+
+use super::*;
+
+fn summary() -> hq_stream::Summary {
+    hq_stream::Summary {
+        files: 3,
+        jobs: 2,
+        tasks: 1_000,
+        streams: 1_004,
+        opened: 1,
+        superseded: 4,
+        sizes: [12_345_678, 0],
+        superseded_sizes: [99, 1],
+    }
+}
+
+#[test]
+fn summary_in_every_mode() {
+    let text = print_all(|o, out| o.stream_summary(out, "log", &summary()));
+    insta::assert_snapshot!(text, @r#"
+    +-------------------------------+-----------------+
+    | Path                          | log             |
+    | Files                         | 3               |
+    | Jobs                          | 2               |
+    | Tasks                         | 1000            |
+    | Opened streams                | 1               |
+    | Stdout/stderr size            | 11.77 MiB / 0 B |
+    | Superseded streams            | 4               |
+    | Superseded stdout/stderr size | 99 B / 1 B      |
+    +-------------------------------+-----------------+
+    ---
+    {
+      "filename": "log",
+      "summary": {
+        "n_files": 3,
+        "n_jobs": 2,
+        "n_opened": 1,
+        "n_streams": 1004,
+        "n_superseded": 4,
+        "n_tasks": 1000,
+        "stderr_size": 0,
+        "stdout_size": 12345678,
+        "superseded_stderr_size": 1,
+        "superseded_stdout_size": 99
+      }
+    }
+    ---
+    "#);
+}
+
+/// Escape sequences taken out again.
+fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find('\x1b') {
+        plain.push_str(&rest[..start]);
+        let end = rest[start..].find('m').expect("the end of a sequence");
+        rest = &rest[start + end + 1..];
+    }
+    plain + rest
+}
+
+#[test]
+fn colours_change_nothing_but_colours() {
+    let info = sample::server();
+    let jobs = [sample::summary(1, "work", false, sample::stats(0, 2, 1))];
+    let jobs: Vec<_> = jobs.iter().collect();
+    let render = |o: &dyn Output, out: Out<'_>| {
+        o.server_info(out, &info, None)?;
+        let view = JobListView {
+            jobs: &jobs,
+            total: 1,
+            with_reason: false,
+            is_all: true,
+        };
+        o.job_list(out, view)
+    };
+    for mode in MODES {
+        let mut bytes = Vec::new();
+        render(&*for_mode(mode, true), &mut bytes).expect("memory does not fail");
+        let colored = String::from_utf8(bytes).expect("utf-8");
+        assert_eq!(plain(&colored), print(mode, render));
+        let has_colors = colored.contains('\x1b');
+        assert_eq!(has_colors, mode == OutputMode::Cli, "{colored}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Both planes: questions about what tasks have written.
+
+use std::time::Duration;
+
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
+use hq_core::template::ByteText;
+use hq_core::time::nanos;
+
+use super::{ConvertError, Within, duration, path, required, text};
+use crate::{client, common, worker};
+
+/// Most bytes of output in one answer.
+pub const OUTPUT_DATA_MAX: usize = 256 << 10;
+
+/// Longest time for which an answer may be kept waiting; whoever wants more asks again.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Where an instance of a task writes one of its channels.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OutputSource {
+    /// Into a file of its own.
+    File(ByteText),
+    /// Into a stream directory.
+    Stream {
+        /// The directory.
+        dir: ByteText,
+        /// Uid of the server.
+        server_uid: Box<str>,
+        /// The task.
+        task: TaskKey,
+        /// Which attempt to run it.
+        instance: InstanceId,
+        /// Standard error, not standard output.
+        is_stderr: bool,
+    },
+}
+
+/// Where reading begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadFrom {
+    /// So many bytes behind the beginning.
+    Offset(u64),
+    /// So many lines before the end.
+    LastLines(u32),
+}
+
+/// A question of a server to a worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutputRequest {
+    /// Repeated in the answer.
+    pub id: u64,
+    /// What to read.
+    pub source: OutputSource,
+    /// From where.
+    pub from: ReadFrom,
+    /// How long to wait while there is nothing.
+    pub wait: Duration,
+}
+
+/// A question of a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutputQuery {
+    /// The task.
+    pub task: TaskKey,
+    /// Standard error, not standard output.
+    pub is_stderr: bool,
+    /// Of which instance `from` speaks; `None` = of whichever is the last.
+    pub instance: Option<InstanceId>,
+    /// From where.
+    pub from: ReadFrom,
+    /// How long to wait while there is nothing and more may come.
+    pub wait: Duration,
+}
+
+impl TryFrom<common::OutputSource> for OutputSource {
+    type Error = ConvertError;
+
+    fn try_from(message: common::OutputSource) -> Result<Self, ConvertError> {
+        use common::output_source::Source;
+        Ok(match required(message.source, "source")? {
+            Source::File(file) => Self::File(path("file", &file)?),
+            Source::Stream(stream) => Self::Stream {
+                dir: path("stream.dir", &stream.dir)?,
+                server_uid: text("stream.server_uid", stream.server_uid)?,
+                task: TaskKey::new(JobId(stream.job), TaskId(stream.task)),
+                instance: InstanceId(stream.instance),
+                is_stderr: stream.is_stderr,
+            },
+        })
+    }
+}
+
+impl From<&OutputSource> for common::OutputSource {
+    fn from(source: &OutputSource) -> Self {
+        use common::output_source::Source;
+        let source = match source {
+            OutputSource::File(path) => Source::File(path.to_vec().into()),
+            OutputSource::Stream {
+                dir,
+                server_uid,
+                task,
+                instance,
+                is_stderr,
+            } => Source::Stream(common::StreamSource {
+                dir: dir.to_vec().into(),
+                server_uid: server_uid.to_string(),
+                job: task.job.as_u32(),
+                task: task.task.as_u32(),
+                instance: instance.as_u32(),
+                is_stderr: *is_stderr,
+            }),
+        };
+        Self {
+            source: Some(source),
+        }
+    }
+}
+
+impl TryFrom<common::ReadFrom> for ReadFrom {
+    type Error = ConvertError;
+
+    fn try_from(message: common::ReadFrom) -> Result<Self, ConvertError> {
+        use common::read_from::From;
+        Ok(match required(message.from, "from")? {
+            From::Offset(offset) => Self::Offset(offset),
+            From::LastLines(lines) => Self::LastLines(lines),
+        })
+    }
+}
+
+impl From<ReadFrom> for common::ReadFrom {
+    fn from(from: ReadFrom) -> Self {
+        use common::read_from::From;
+        Self {
+            from: Some(match from {
+                ReadFrom::Offset(offset) => From::Offset(offset),
+                ReadFrom::LastLines(lines) => From::LastLines(lines),
+            }),
+        }
+    }
+}
+
+impl TryFrom<worker::ReadOutput> for OutputRequest {
+    type Error = ConvertError;
+
+    fn try_from(message: worker::ReadOutput) -> Result<Self, ConvertError> {
+        Ok(Self {
+            id: message.id,
+            source: required(message.source, "source")?
+                .try_into()
+                .within("source")?,
+            from: required(message.from, "from")?.try_into().within("from")?,
+            wait: duration(message.wait_ns).min(WAIT_MAX),
+        })
+    }
+}
+
+impl From<&OutputRequest> for worker::ToWorker {
+    fn from(request: &OutputRequest) -> Self {
+        let read = worker::ReadOutput {
+            id: request.id,
+            source: Some((&request.source).into()),
+            from: Some(request.from.into()),
+            wait_ns: nanos(request.wait),
+        };
+        Self {
+            message: Some(worker::to_worker::Message::ReadOutput(read)),
+        }
+    }
+}
+
+impl TryFrom<client::ReadOutput> for OutputQuery {
+    type Error = ConvertError;
+
+    fn try_from(message: client::ReadOutput) -> Result<Self, ConvertError> {
+        Ok(Self {
+            task: TaskKey::new(JobId(message.job), TaskId(message.task)),
+            is_stderr: message.is_stderr,
+            instance: message.instance.map(InstanceId),
+            from: required(message.from, "from")?.try_into().within("from")?,
+            wait: duration(message.wait_ns).min(WAIT_MAX),
+        })
+    }
+}
+
+impl From<&OutputQuery> for client::ReadOutput {
+    fn from(query: &OutputQuery) -> Self {
+        Self {
+            job: query.task.job.as_u32(),
+            task: query.task.task.as_u32(),
+            is_stderr: query.is_stderr,
+            instance: query.instance.map(InstanceId::as_u32),
+            from: Some(query.from.into()),
+            wait_ns: nanos(query.wait),
+        }
+    }
+}

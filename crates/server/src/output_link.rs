@@ -1,0 +1,96 @@
+//! Answers clients that want to see what a task writes, while it writes it.
+
+use std::time::Duration;
+
+use hq_core::task::TaskState;
+use hq_protocol::client::{self, output::Kind, reply};
+use hq_protocol::convert::{OutputQuery, OutputRequest, ReadFrom};
+
+use crate::event_loop::{CoreGone, Shared};
+use crate::query::output::{Whereabouts, whereabouts};
+
+/// Reads output where the task ran. Waits as long as the client wants if there is nothing yet.
+pub(crate) async fn read(query: OutputQuery, shared: &Shared) -> Result<reply::Reply, CoreGone> {
+    let asked = query.clone();
+    let found = shared
+        .core
+        .query(move |view| whereabouts(view.state, &asked))
+        .await?;
+    let (state, instance, worker, source) = match found {
+        Whereabouts::Unknown => return Ok(empty(Kind::NotFound, TaskState::Waiting)),
+        Whereabouts::NotStarted(state) => {
+            if !has_ended(state) {
+                tokio::time::sleep(query.wait).await;
+            }
+            return Ok(empty(Kind::NotStarted, state));
+        }
+        Whereabouts::Known {
+            state,
+            source: None,
+            ..
+        } => return Ok(empty(Kind::NoOutput, state)),
+        Whereabouts::Known {
+            state,
+            instance,
+            worker,
+            source: Some(source),
+        } => (state, instance, worker, source),
+    };
+    let is_other = query.instance.is_some_and(|asked| asked != instance);
+    let request = OutputRequest {
+        id: 0,
+        source: source.clone(),
+        from: if is_other {
+            ReadFrom::Offset(0)
+        } else {
+            query.from
+        },
+        // After its end there is nothing to wait for.
+        wait: if state == TaskState::Running {
+            query.wait
+        } else {
+            Duration::ZERO
+        },
+    };
+    let mut output = client::Output {
+        state: client::TaskState::from(state).into(),
+        instance: instance.as_u32(),
+        ..client::Output::default()
+    };
+    match shared.relay.ask(worker, request).await {
+        Some(answer) => {
+            output.offset = answer.offset;
+            output.next = answer.next;
+            output.is_complete = has_ended(state) && answer.next >= answer.size;
+            output.data = answer.data;
+            output.error = answer.error;
+        }
+        None => {
+            output.set_kind(Kind::Unreachable);
+            output.source = Some((&source).into());
+        }
+    }
+    // Between two attempts there is nothing to read; whoever asks again at once would only keep us busy.
+    let is_between = state == TaskState::Waiting && output.data.is_empty();
+    let is_lost = state == TaskState::Running && output.kind() == Kind::Unreachable;
+    if is_between || is_lost {
+        tokio::time::sleep(query.wait).await;
+    }
+    Ok(reply::Reply::Output(output))
+}
+
+fn empty(kind: Kind, state: TaskState) -> reply::Reply {
+    reply::Reply::Output(client::Output {
+        kind: kind.into(),
+        state: client::TaskState::from(state).into(),
+        is_complete: has_ended(state),
+        ..client::Output::default()
+    })
+}
+
+const fn has_ended(state: TaskState) -> bool {
+    match state {
+        TaskState::Waiting | TaskState::Running => false,
+        TaskState::Finished | TaskState::Failed | TaskState::Canceled | TaskState::Aborted => true,
+    }
+}

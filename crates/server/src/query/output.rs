@@ -1,0 +1,77 @@
+//! Where the output of a task is, and whether there will be more.
+
+use hq_core::id::{InstanceId, WorkerId};
+use hq_core::placeholder::{PathPattern, PathPatterns, PathValues, join};
+use hq_core::server_state::ServerState;
+use hq_core::task::TaskState;
+use hq_core::template::StdioSpec;
+use hq_protocol::convert::{OutputQuery, OutputSource};
+
+/// What the state knows of the output of a task.
+#[derive(Debug)]
+pub(crate) enum Whereabouts {
+    /// No such job or task.
+    Unknown,
+    /// It was never started.
+    NotStarted(TaskState),
+    /// It was started.
+    Known {
+        state: TaskState,
+        instance: InstanceId,
+        worker: WorkerId,
+        /// `None` = thrown away.
+        source: Option<OutputSource>,
+    },
+}
+
+/// Looks a task up.
+pub(crate) fn whereabouts(state: &ServerState, query: &OutputQuery) -> Whereabouts {
+    find(state, query).unwrap_or(Whereabouts::Unknown)
+}
+
+fn find(state: &ServerState, query: &OutputQuery) -> Option<Whereabouts> {
+    let job = state.jobs().get(&query.task.job)?;
+    let slot = job.find(query.task.task)?;
+    let submit = job.submit(slot)?;
+    let task_state = submit.tasks.phase(slot.index)?.state();
+    let record = submit.tasks.record(slot.index);
+    let Some(record) = record.filter(|record| record.was_started()) else {
+        return Some(Whereabouts::NotStarted(task_state));
+    };
+    let template = submit.template(slot.index)?;
+    let values = PathValues {
+        job: job.id,
+        task: query.task.task,
+        instance: record.instance(),
+        submit_dir: &submit.submit_dir,
+        server_uid: state.uid(),
+        cwd: &[],
+    };
+    let paths = PathPatterns::new(&template.task).render(&values);
+    let stdio = if query.is_stderr {
+        paths.stderr
+    } else {
+        paths.stdout
+    };
+    let source = match stdio {
+        StdioSpec::None => None,
+        StdioSpec::File { path, .. } => Some(OutputSource::File(path)),
+        StdioSpec::Stream => submit.stream_dir.as_ref().map(|pattern| {
+            let mut dir = Vec::new();
+            PathPattern::parse(pattern).render(&values, &mut dir);
+            OutputSource::Stream {
+                dir: join(&submit.submit_dir, &dir).into(),
+                server_uid: state.uid().into(),
+                task: query.task,
+                instance: record.instance(),
+                is_stderr: query.is_stderr,
+            }
+        }),
+    };
+    Some(Whereabouts::Known {
+        state: task_state,
+        instance: record.instance(),
+        worker: record.worker(),
+        source,
+    })
+}

@@ -1,0 +1,183 @@
+//! Questions to workers about the output of their tasks.
+//!
+//! They pass the core by: it is asked only where a task ran. A worker that is gone, or does not answer in time, is
+//! no error; its output may be readable elsewhere.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hq_core::id::WorkerId;
+use hq_core::server_state::LinkId;
+use hq_protocol::convert::OutputRequest;
+use hq_protocol::worker;
+use tokio::sync::{mpsc, oneshot};
+
+/// Questions that may wait for a worker's connection; whoever asks more waits.
+const QUEUE_LEN: usize = 16;
+
+/// How much longer than it was told to a worker may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who waits for an answer, and how to ask.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    next_id: u64,
+    links: BTreeMap<WorkerId, (LinkId, mpsc::Sender<OutputRequest>)>,
+    waiting: BTreeMap<u64, (WorkerId, oneshot::Sender<worker::Output>)>,
+}
+
+impl Relay {
+    /// `start` differs from that of any earlier server, so that a late answer to one of its questions is not taken
+    /// for another: a time in nanoseconds.
+    pub(crate) fn new(start: u64) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                next_id: start,
+                links: BTreeMap::new(),
+                waiting: BTreeMap::new(),
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // The tables are whole between any two statements.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker can be asked. The questions end when it has a newer connection.
+    pub(crate) fn connect(&self, worker: WorkerId, link: LinkId) -> mpsc::Receiver<OutputRequest> {
+        let (tx, rx) = mpsc::channel(QUEUE_LEN);
+        self.lock().links.insert(worker, (link, tx));
+        rx
+    }
+
+    /// This connection is over: who waits for its answers hears so.
+    pub(crate) fn disconnect(&self, worker: WorkerId, link: LinkId) {
+        let mut inner = self.lock();
+        if inner
+            .links
+            .get(&worker)
+            .is_some_and(|(current, _)| *current == link)
+        {
+            inner.links.remove(&worker);
+            inner.waiting.retain(|_, (asked, _)| *asked != worker);
+        }
+    }
+
+    /// Asks a worker. `None`: it is not there, or does not answer.
+    pub(crate) async fn ask(
+        &self,
+        worker: WorkerId,
+        mut request: OutputRequest,
+    ) -> Option<worker::Output> {
+        let (answer, link) = {
+            let mut inner = self.lock();
+            let link = inner.links.get(&worker)?.1.clone();
+            request.id = inner.next_id;
+            inner.next_id = inner.next_id.wrapping_add(1);
+            let (tx, rx) = oneshot::channel();
+            inner.waiting.insert(request.id, (worker, tx));
+            (rx, link)
+        };
+        let _waiting = Waiting(self, request.id);
+        let limit = request.wait + ANSWER_TIMEOUT;
+        let exchange = async {
+            link.send(request).await.ok()?;
+            answer.await.ok()
+        };
+        tokio::time::timeout(limit, exchange).await.ok()?
+    }
+
+    /// Hands an answer to whoever waits for it, if somebody still does.
+    pub(crate) fn answer(&self, worker: WorkerId, output: worker::Output) {
+        let mut inner = self.lock();
+        if inner
+            .waiting
+            .get(&output.id)
+            .is_some_and(|(asked, _)| *asked == worker)
+            && let Some((_, waiting)) = inner.waiting.remove(&output.id)
+        {
+            let _ = waiting.send(output);
+        }
+    }
+}
+
+/// Forgets a question when nobody waits for its answer any more.
+struct Waiting<'a>(&'a Relay, u64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().waiting.remove(&self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hq_protocol::convert::{OutputSource, ReadFrom};
+
+    use super::*;
+
+    const WORKER: WorkerId = WorkerId(3);
+
+    fn request() -> OutputRequest {
+        OutputRequest {
+            id: 0,
+            source: OutputSource::File(b"/out"[..].into()),
+            from: ReadFrom::Offset(0),
+            wait: Duration::ZERO,
+        }
+    }
+
+    fn output(id: u64) -> worker::Output {
+        worker::Output {
+            id,
+            size: 7,
+            ..worker::Output::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_find_those_who_asked() {
+        let relay = Relay::new(100);
+        let mut questions = relay.connect(WORKER, LinkId(1));
+        let serve = async {
+            let first = questions.recv().await.expect("a question");
+            let second = questions.recv().await.expect("a question");
+            assert_ne!(first.id, second.id);
+            relay.answer(WorkerId(9), output(first.id));
+            relay.answer(WORKER, output(second.id));
+            relay.answer(WORKER, output(first.id));
+            relay.answer(WORKER, output(7));
+        };
+        let (first, second, ()) = tokio::join!(
+            relay.ask(WORKER, request()),
+            relay.ask(WORKER, request()),
+            serve
+        );
+        assert_eq!(first.map(|output| output.size), Some(7));
+        assert_eq!(second.map(|output| output.size), Some(7));
+        assert!(relay.lock().waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_goes_answers_with_nothing() {
+        let relay = Relay::new(0);
+        assert_eq!(relay.ask(WORKER, request()).await, None, "unknown");
+        let mut questions = relay.connect(WORKER, LinkId(1));
+        let serve = async {
+            questions.recv().await.expect("a question");
+            relay.disconnect(WORKER, LinkId(5));
+            assert!(!relay.lock().waiting.is_empty(), "not this connection");
+            relay.disconnect(WORKER, LinkId(1));
+        };
+        let (answer, ()) = tokio::join!(relay.ask(WORKER, request()), serve);
+        assert_eq!(answer, None);
+        assert!(relay.lock().waiting.is_empty());
+    }
+}

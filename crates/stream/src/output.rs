@@ -1,0 +1,270 @@
+//! What one instance of a task has written on one channel, wherever that is, as one row of bytes.
+//!
+//! Made for looking at output while it is written: nothing is kept between two looks but where the
+//! pieces are, and whatever is not there yet is simply not there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::format::{BlockKind, Channel, Key};
+use crate::index::{Chunk, OpenError, StreamDir};
+
+/// Where the output of an instance is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// In a file of its own.
+    File(PathBuf),
+    /// In a stream directory.
+    Stream {
+        /// The directory.
+        dir: PathBuf,
+        /// Uid of the server.
+        server_uid: String,
+        /// Which instance.
+        key: Key,
+        /// Which channel.
+        channel: Channel,
+    },
+}
+
+/// Where to begin to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// So many bytes behind the beginning.
+    Offset(u64),
+    /// So many lines before the end.
+    LastLines(u32),
+}
+
+/// A part of the output.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Part {
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// Its bytes; damaged ones are left out.
+    pub bytes: Vec<u8>,
+    /// Where the next part begins.
+    pub next: u64,
+    /// How much there is in all.
+    pub size: u64,
+}
+
+/// How far back the beginning of the last lines is looked for, in bytes: lines may be endless.
+const LAST_LINES_MAX: u64 = 1 << 20;
+
+/// Bytes read at once while looking for it.
+const STEP: u64 = 64 * 1024;
+
+/// Reads the output of one instance on one channel.
+#[derive(Debug)]
+pub struct OutputReader {
+    source: Source,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Nothing was found yet.
+    Nowhere,
+    File(File),
+    Stream {
+        dir: StreamDir,
+        /// The instance's pieces, each with the offset behind it.
+        chunks: Vec<(u64, Chunk)>,
+        /// Its file is known, so no other has to be looked for.
+        is_found: bool,
+    },
+}
+
+impl OutputReader {
+    /// Does not touch the disk yet.
+    #[must_use]
+    pub const fn new(source: Source) -> Self {
+        Self {
+            source,
+            place: Place::Nowhere,
+        }
+    }
+
+    /// Reads at most `limit` bytes, as far as they are there. If the file has become shorter than the
+    /// offset, it was begun anew, and so is reading.
+    ///
+    /// # Errors
+    ///
+    /// As the operating system says. What is not there yet is no error.
+    pub fn read(&mut self, from: From, limit: u64) -> io::Result<Part> {
+        let size = self.update()?;
+        let offset = match from {
+            From::Offset(offset) if offset <= size => offset,
+            From::Offset(_) => 0,
+            From::LastLines(lines) => self.last_lines(lines, size)?,
+        };
+        let mut bytes = Vec::new();
+        let next = self.read_at(offset, limit.min(size - offset), &mut bytes)?;
+        Ok(Part {
+            offset,
+            bytes,
+            next,
+            size,
+        })
+    }
+
+    /// Looks for what was written since; answers with the size.
+    fn update(&mut self) -> io::Result<u64> {
+        let place = &mut self.place;
+        match &self.source {
+            Source::File(path) => update_file(path, place),
+            Source::Stream {
+                dir,
+                server_uid,
+                key,
+                channel,
+            } => {
+                if matches!(place, Place::Nowhere) {
+                    *place = open_stream(dir, server_uid)?;
+                }
+                update_stream(*key, *channel, place)
+            }
+        }
+    }
+
+    /// Appends bytes to `out`; answers with the offset behind them.
+    fn read_at(&self, offset: u64, length: u64, out: &mut Vec<u8>) -> io::Result<u64> {
+        match &self.place {
+            Place::Nowhere => Ok(offset),
+            Place::File(file) => {
+                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                out.resize(length, 0);
+                let mut filled = 0;
+                while filled < length {
+                    let at = offset + filled as u64;
+                    match file.read_at(&mut out[filled..], at) {
+                        Ok(0) => break,
+                        Ok(count) => filled += count,
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                out.truncate(filled);
+                Ok(offset + filled as u64)
+            }
+            Place::Stream { dir, chunks, .. } => {
+                let end = offset + length;
+                let mut at = offset;
+                let first = chunks.partition_point(|(chunk_end, _)| *chunk_end <= offset);
+                let mut payload = Vec::new();
+                for (chunk_end, chunk) in &chunks[first..] {
+                    if at >= end {
+                        break;
+                    }
+                    let chunk_at = chunk_end - u64::from(chunk.length);
+                    let upto = end.min(*chunk_end);
+                    payload.clear();
+                    if dir.read(chunk, &mut payload)? {
+                        let inside = |position: u64| {
+                            usize::try_from(position - chunk_at).unwrap_or(usize::MAX)
+                        };
+                        out.extend_from_slice(&payload[inside(at)..inside(upto)]);
+                    }
+                    at = upto;
+                }
+                Ok(at)
+            }
+        }
+    }
+
+    /// Where the last lines begin.
+    fn last_lines(&self, lines: u32, size: u64) -> io::Result<u64> {
+        let floor = size.saturating_sub(LAST_LINES_MAX);
+        let mut start = size;
+        let mut missing = u64::from(lines);
+        let mut bytes = Vec::new();
+        if lines == 0 {
+            return Ok(size);
+        }
+        while start > floor {
+            let from = start.saturating_sub(STEP).max(floor);
+            bytes.clear();
+            self.read_at(from, start - from, &mut bytes)?;
+            for (index, byte) in bytes.iter().enumerate().rev() {
+                let after = from + index as u64 + 1;
+                // The newline at the very end ends the last line; it begins none.
+                if *byte == b'\n' && after != size {
+                    missing -= 1;
+                    if missing == 0 {
+                        return Ok(after);
+                    }
+                }
+            }
+            start = from;
+        }
+        Ok(floor)
+    }
+}
+
+fn update_file(path: &Path, place: &mut Place) -> io::Result<u64> {
+    // Opened each time: an earlier file may have been replaced.
+    match File::open(path) {
+        Ok(file) => {
+            let size = file.metadata()?.len();
+            *place = Place::File(file);
+            Ok(size)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            *place = Place::Nowhere;
+            Ok(0)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn open_stream(dir: &Path, server_uid: &str) -> io::Result<Place> {
+    match StreamDir::open(dir, Some(server_uid)) {
+        Ok(dir) => Ok(Place::Stream {
+            dir,
+            chunks: Vec::new(),
+            is_found: false,
+        }),
+        Err(OpenError::Io { source, .. }) => Err(source),
+        Err(OpenError::NoFiles | OpenError::SeveralServers(_)) => Ok(Place::Nowhere),
+    }
+}
+
+fn update_stream(key: Key, channel: Channel, place: &mut Place) -> io::Result<u64> {
+    let Place::Stream {
+        dir,
+        chunks,
+        is_found,
+    } = place
+    else {
+        return Ok(0);
+    };
+    if !*is_found {
+        match dir.refresh() {
+            Ok(()) | Err(OpenError::NoFiles | OpenError::SeveralServers(_)) => {}
+            Err(OpenError::Io { source, .. }) => return Err(source),
+        }
+    }
+    let mut size = chunks.last().map_or(0, |(end, _)| *end);
+    dir.each_new(|file, block| {
+        if block.header.key != key {
+            return;
+        }
+        match block.header.kind {
+            BlockKind::Start => *is_found = true,
+            // It may start elsewhere.
+            BlockKind::Abandoned => *is_found = false,
+            BlockKind::Data(found) if found == channel => {
+                size += u64::from(block.header.length);
+                chunks.push((size, Chunk::new(file, block, found)));
+            }
+            BlockKind::Data(_) | BlockKind::End => {}
+        }
+    })?;
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests;
