@@ -63,6 +63,42 @@ fn a_killed_server_comes_back_with_jobs_results_and_ids() {
 }
 
 #[test]
+fn a_multi_node_task_keeps_its_nodes_through_a_restart() {
+    let mut env = Env::new();
+    let journal = ["--journal=j.db"];
+    let server = env.start_server_with(&journal);
+    for _ in 0..2 {
+        env.start_worker(1);
+    }
+    let script = "echo $HQ_INSTANCE_ID >> starts; until test -e go; do sleep 0.05; done";
+    let gang = env.submit(&["--nodes=2", "--", "sh", "-c", script]);
+    env.wait_lines("starts", 1);
+    let small = env.submit(&["--", "sh", "-c", "test -e go"]);
+    kill_server(&mut env, server);
+    env.start_server_with(&journal);
+    wait_for("the task that goes on", || {
+        let stats = env.stats(&gang);
+        (stats["running"] == 1)
+            .then_some(())
+            .ok_or_else(|| stats.to_string())
+    });
+    let workers = serde_json::json!([1, 2]);
+    assert_eq!(env.tasks(&gang)[0]["workers"], workers);
+    env.write("go", "");
+    env.wait_job(&gang);
+    env.wait_job(&small);
+    assert_eq!(env.stats(&gang)["finished"], 1);
+    assert_eq!(env.stats(&small)["finished"], 1, "it waited for a node");
+    assert_eq!(env.read("starts"), "0\n", "it was not started again");
+    env.hq(&["journal", "flush"]).ok();
+    let events = env.hq(&["journal", "export", "j.db"]).ok();
+    let started = events.lines().find(|line| line.contains("task-started"));
+    let started: serde_json::Value =
+        serde_json::from_str(started.expect("an event")).expect("JSON");
+    assert_eq!(started["event"]["workers"], workers);
+}
+
+#[test]
 fn the_last_server_of_a_directory_is_resumed() {
     let mut env = Env::new();
     env.hq(&["server", "start", "--resume"])

@@ -258,3 +258,55 @@ fn stdin_and_time_limits_and_priorities_work() {
     env.hq(&["job", "wait", "all"]).ok();
     assert_eq!(env.read("order"), "3\n1\n0\n-2\n");
 }
+
+#[test]
+fn multi_node_task_gets_whole_workers_of_one_group() {
+    let mut env = Env::new();
+    env.start_server();
+    for (host, group) in [("a1.x", "a"), ("b1.x", "b"), ("a2.x", "a"), ("a3.x", "a")] {
+        env.start_worker_with(&[
+            "--cpus=2",
+            &format!("--hostname={host}"),
+            &format!("--group={group}"),
+        ]);
+    }
+    let script = "echo $HQ_NUM_NODES; cat $HQ_NODE_FILE $HQ_HOST_FILE; echo \"[$HQ_CPUS]\"; touch up; \
+                  until [ -e go ]; do sleep 0.01; done";
+    let job = env.submit(&["--nodes=3", "--stdout=out", "--", "bash", "-c", script]);
+    let hosts = "3\na1\na2\na3\na1.x\na2.x\na3.x\n[]\n";
+    assert_eq!(env.wait_lines("out", 8), hosts);
+    let info = env.json(&["worker", "info", "1,3"]);
+    assert_eq!(
+        info[0]["runtime_info"],
+        serde_json::json!({ "MultiNodeTask": { "main_node": true } })
+    );
+    assert_eq!(
+        info[1]["runtime_info"],
+        serde_json::json!({ "MultiNodeTask": { "main_node": false } })
+    );
+    assert_eq!(env.tasks(&job)[0]["workers"], serde_json::json!([1, 3, 4]));
+    // Nothing else runs there meanwhile; the other group is free.
+    let small = env.submit(&["--array=1-4", "--", "true"]);
+    env.wait_job(&small);
+    for task in env.tasks(&small) {
+        assert_eq!(task["worker"], 2);
+    }
+    env.write("go", "");
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 1);
+}
+
+#[test]
+fn multi_node_task_is_not_starved_by_small_ones() {
+    let mut env = Env::with_worker(1);
+    env.start_worker(1);
+    let small = env.submit(&["--array=1-400", "--", "sleep", "0.05"]);
+    let gang = env.submit(&["--nodes=2", "--", "true"]);
+    env.wait_job(&gang);
+    let left = env.stats(&small)["waiting"].as_u64().expect("a count");
+    assert!(
+        left > 100,
+        "the small tasks were not waited for: {left} left"
+    );
+    env.hq(&["job", "cancel", &small]).ok();
+}

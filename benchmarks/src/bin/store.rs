@@ -123,6 +123,7 @@ fn fill(path: &Path, tasks: u32) -> Result<()> {
                 instance,
                 variant: 0,
                 worker,
+                nodes: Box::default(),
             }));
             let usage = Usage {
                 max_rss_kib: 3_500 + u64::from(id % 100),

@@ -42,8 +42,3 @@ pub(crate) struct PreparedSubmit {
     /// Complete sentences.
     pub(crate) warnings: Vec<String>,
 }
-
-/// The refusal of an option whose function is not there yet.
-pub(crate) fn not_supported(what: &str) -> crate::error::CliError {
-    crate::error::CliError::new(format!("{what} is not supported yet"))
-}

@@ -560,6 +560,14 @@ impl Job {
             .touch(slot.index)
     }
 
+    /// Records the workers of a multi-node task, the root first.
+    pub(crate) fn set_nodes(&mut self, slot: TaskSlot, nodes: &[WorkerId]) {
+        if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
+            submit.tasks.set_nodes(slot.index, nodes);
+            self.workers.extend(nodes);
+        }
+    }
+
     /// Records how the last instance ended.
     pub(crate) fn record_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
         if let Some(submit) = self.submits.get_mut(slot.submit as usize) {

@@ -6,3 +6,4 @@ pub mod amount;
 pub mod descriptor;
 pub mod pool;
 pub mod request;
+pub mod shadow;

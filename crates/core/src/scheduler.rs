@@ -1,17 +1,22 @@
 //! Which waiting tasks go to which worker: decided on counts of request classes, not task by task.
 //!
 //! [`queue`] holds what is ready, [`solve`] decides one round, [`explain`] answers why a task does
-//! not run, [`demand`] how many more workers would help. Tasks with an equal [`RequestVariants`] form a *class*.
+//! not run, [`demand`] how many more workers would help. Tasks with an equal [`RequestVariants`] form
+//! a *class*. Inside a round `lane` is one worker, `pack` finds the best mix for it, `gang` finds nodes
+//! for multi-node tasks. See `docs/scheduling.md`.
 
 pub mod demand;
 pub mod explain;
+mod gang;
+pub(crate) mod lane;
+mod pack;
 pub mod queue;
 pub mod solve;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::resource::descriptor::ResourceDescriptor;
+use crate::resource::descriptor::{ResourceDescriptor, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants};
 
 /// An interned [`RequestVariants`].
@@ -36,10 +41,21 @@ pub struct Demand {
 pub struct VariantDemand {
     /// What it takes from one worker.
     pub demands: Vec<Demand>,
-    /// Whole nodes; such variants are not placed by this scheduler yet.
+    /// Whole nodes; 0 = part of one node.
     pub n_nodes: u32,
     /// Least remaining lifetime in nanoseconds.
     pub min_time_ns: u64,
+    /// Value of the request in a mix, in units of 1/10 000.
+    pub weight: u32,
+}
+
+/// What a worker offers of one resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offer {
+    /// Units in all.
+    pub units: u64,
+    /// Whether it consists of items: a fraction must then come from a single one.
+    pub has_items: bool,
 }
 
 /// A class: the request as users wrote it and in interned form.
@@ -88,6 +104,7 @@ impl Classes {
                     .collect(),
                 n_nodes: variant.n_nodes,
                 min_time_ns: crate::time::nanos(variant.min_time),
+                weight: variant.weight,
             })
             .collect();
         let id = ClassId(u32::try_from(self.classes.len()).unwrap_or(u32::MAX));
@@ -116,22 +133,39 @@ impl Classes {
         id
     }
 
+    /// The number of a resource name that was seen before.
+    #[must_use]
+    pub fn find_resource(&self, name: &str) -> Option<ResourceId> {
+        self.resources.get(name).copied()
+    }
+
     /// Name of a resource.
     #[must_use]
     pub fn resource_name(&self, id: ResourceId) -> &str {
         self.names.get(id.0 as usize).map_or("", AsRef::as_ref)
     }
 
-    /// Units that a worker offers, by resource number.
-    pub fn totals(&mut self, descriptor: &ResourceDescriptor) -> Vec<u64> {
-        let mut totals = Vec::new();
+    /// What a worker offers, by resource number.
+    pub fn offers(&mut self, descriptor: &ResourceDescriptor) -> Vec<Offer> {
+        let mut offers = Vec::new();
         for item in &descriptor.items {
             let slot = self.resource(&item.name).0 as usize;
-            if totals.len() <= slot {
-                totals.resize(slot + 1, 0);
+            if offers.len() <= slot {
+                offers.resize(slot + 1, Offer::default());
             }
-            totals[slot] = item.kind.total().0;
+            offers[slot] = Offer {
+                units: item.kind.total().0,
+                has_items: !matches!(item.kind, ResourceKind::Sum(_)),
+            };
         }
-        totals
+        offers
+    }
+}
+
+impl Class {
+    /// Whether some variant takes whole nodes.
+    #[must_use]
+    pub fn is_multi_node(&self) -> bool {
+        self.variants.iter().any(|variant| variant.n_nodes > 0)
     }
 }

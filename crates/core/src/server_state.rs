@@ -36,7 +36,7 @@ pub use input::{
     Command, EndedRow, Input, JobResult, LinkEnd, LinkId, Reattach, Report, RequestId, StartedRow,
     WatchSpec, WorkerMessage,
 };
-pub use restore::{JobRecord, RestoreError, StoredTask, StoredWorker};
+pub use restore::{JobRecord, RestoreError, StoredNodes, StoredTask, StoredWorker};
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
@@ -69,6 +69,8 @@ pub struct ServerState {
     ready: ReadyQueue,
     watches: Watches,
     followers: Followers,
+    /// Nodes of each multi-node task that is handed out, the root first.
+    gangs: BTreeMap<TaskKey, Vec<WorkerId>>,
     /// When each connected worker is overdue.
     heartbeats: BTreeSet<(Time, WorkerId)>,
     /// Jobs whose counts changed since the last [`ServerState::settle`].
@@ -142,7 +144,7 @@ impl ServerState {
         [
             heartbeat,
             self.watches.next_deadline(),
-            self.agenda.rebalance_at(),
+            self.agenda.due_at(),
             self.delayed.first().map(|(time, ..)| *time),
         ]
         .into_iter()
@@ -361,8 +363,30 @@ impl ServerState {
                 assert!(worker.assigned().is_empty(), "lost workers hold no task");
             }
         }
+        self.check_gangs();
         for job in self.jobs.values() {
             self.check_job(job);
+        }
+    }
+
+    /// Each node of a multi-node task knows it, and has nothing else.
+    #[cfg(any(test, feature = "testing"))]
+    fn check_gangs(&self) {
+        for (task, members) in &self.gangs {
+            let root = members.first().and_then(|id| self.workers.get(id));
+            let root = root.expect("a multi-node task has a root");
+            assert!(root.assigned().contains_key(task), "the root has {task}");
+            assert_eq!(root.assigned().len(), 1, "the root has nothing else");
+            let secondaries = members.iter().skip(1).filter_map(|id| self.workers.get(id));
+            for worker in secondaries.filter(|worker| worker.is_connected()) {
+                assert!(worker.assigned().is_empty(), "node {} is free", worker.id);
+                assert_eq!(worker.gang.map(|node| node.task), Some(*task));
+                assert_eq!(worker.config.group, root.config.group);
+            }
+        }
+        for worker in self.workers.values() {
+            let task = worker.gang.map(|node| node.task);
+            assert!(task.is_none_or(|task| self.gangs.contains_key(&task)));
         }
     }
 

@@ -225,6 +225,11 @@ impl TaskRecord {
         }
     }
 
+    /// The instance that a multi-node task was last given nodes for.
+    pub(crate) fn resume(&mut self, instance: InstanceId) {
+        self.instance = instance.0;
+    }
+
     fn finish(&mut self, end: &TaskEnd) {
         let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         self.started = end.at.minus(end.run);
@@ -292,6 +297,8 @@ pub struct TaskTable {
     messages: BTreeMap<u32, Box<str>>,
     /// Earlier attempts of tasks that were started more than once.
     attempts: BTreeMap<u32, Vec<Attempt>>,
+    /// Workers of multi-node tasks that were handed out, the root first.
+    nodes: BTreeMap<u32, Box<[WorkerId]>>,
 }
 
 impl TaskTable {
@@ -304,6 +311,7 @@ impl TaskTable {
             tail: Phase::Waiting,
             messages: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            nodes: BTreeMap::new(),
         }
     }
 
@@ -449,6 +457,16 @@ impl TaskTable {
             code if code < 0 => Outcome::Signal(-code),
             code => Outcome::ExitCode(code),
         })
+    }
+
+    /// Workers of the last instance of a multi-node task, the root first; empty for others.
+    #[must_use]
+    pub fn nodes(&self, index: u32) -> &[WorkerId] {
+        self.nodes.get(&index).map_or(&[], AsRef::as_ref)
+    }
+
+    pub(crate) fn set_nodes(&mut self, index: u32, nodes: &[WorkerId]) {
+        self.nodes.insert(index, nodes.into());
     }
 
     /// Runs of equal phase among `from..to`, ascending: `(from, to, phase)`. Cost follows the number

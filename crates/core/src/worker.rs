@@ -2,17 +2,19 @@
 //!
 //! Tasks handed to a worker are *placed* (their resources are counted as taken) or in its *backlog*
 //! (sent ahead so that the worker never idles for a round trip). The worker decides itself which task
-//! it starts next; promotion from backlog to placed follows the order in which it will.
+//! it starts next; promotion from backlog to placed follows the order in which it will. A worker may
+//! also be kept for a multi-node task, or be a node of one; then it gets nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::id::{InstanceId, TaskKey, WorkerId};
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
 use crate::outcome::LostReason;
+use crate::scheduler::lane::{Lane, fitting};
 use crate::scheduler::queue::QueueKey;
-use crate::scheduler::{Class, Classes, Demand, VariantDemand};
+use crate::scheduler::{Class, ClassId, Classes, Demand, Offer, VariantDemand};
 use crate::server_state::LinkEnd;
 use crate::time::{Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
@@ -24,8 +26,9 @@ const BACKLOG_SPAN: Duration = Duration::from_millis(100);
 const BACKLOG_MAX: u32 = 4_096;
 /// Window over which the completion rate is measured.
 const RATE_WINDOW: Duration = Duration::from_millis(20);
-/// Backlog entries looked at in one promotion; equal requests share their fate.
-const PROMOTE_SCAN_MAX: usize = 16;
+/// A task that was counted as placed and has not started after this time finds less than was counted,
+/// such as fractions of several items or groups that are partly taken.
+const STUCK_AFTER: Duration = Duration::from_millis(500);
 
 /// A worker that lives has connected again after this, even on a busy machine.
 const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
@@ -51,6 +54,39 @@ pub struct Assigned {
     pub started: bool,
     /// Whether the worker was asked to give it back.
     pub retracting: bool,
+    /// When it was handed out.
+    pub at: Time,
+}
+
+impl Assigned {
+    /// A task that a worker of an earlier run of the server has, or may have.
+    pub(crate) const fn restored(
+        slot: TaskSlot,
+        key: QueueKey,
+        variant: u32,
+        instance: InstanceId,
+    ) -> Self {
+        Self {
+            slot,
+            key,
+            variant,
+            instance,
+            placed: false,
+            started: false,
+            retracting: false,
+            // Long ago; the clock of that time is not ours.
+            at: Time(0),
+        }
+    }
+}
+
+/// Part of a worker in a multi-node task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GangNode {
+    /// The task.
+    pub task: TaskKey,
+    /// Whether the command runs here.
+    pub is_root: bool,
 }
 
 /// Completion rate of a worker in tasks per second.
@@ -106,28 +142,35 @@ pub struct Worker {
     pub heartbeat_deadline: Time,
     /// Templates it knows.
     pub templates: BTreeSet<TemplateId>,
-    totals: Vec<u64>,
+    /// Set while it is a node of a multi-node task.
+    pub gang: Option<GangNode>,
+    /// Kept for multi-node tasks of this queue: gets only more urgent work.
+    pub reserved: Option<QueueKey>,
+    offers: Vec<Offer>,
     free: Vec<i64>,
     assigned: BTreeMap<TaskKey, Assigned>,
     backlog: BTreeSet<(QueueKey, TaskKey)>,
+    /// Tasks of the backlog by queue and variant.
+    waiting: BTreeMap<(QueueKey, u32), u32>,
+    /// Placed tasks by class and variant.
+    placed: BTreeMap<(ClassId, u32), u32>,
+    /// Variants that did not start although they were counted as fitting; until something ends.
+    stuck: BTreeSet<(ClassId, u32)>,
     running: u32,
     rate: Rate,
 }
 
 impl Worker {
-    /// A worker that has just registered. `totals` are its units by resource number.
+    /// A worker that has just registered. `offers` are by resource number.
     #[must_use]
     pub fn new(
         id: WorkerId,
         config: Arc<WorkerConfig>,
-        totals: Vec<u64>,
+        offers: Vec<Offer>,
         now: Time,
         wall: Timestamp,
     ) -> Self {
-        let free = totals
-            .iter()
-            .map(|units| i64::try_from(*units).unwrap_or(i64::MAX))
-            .collect();
+        let free = everything(&offers);
         Self {
             id,
             started: wall,
@@ -139,10 +182,15 @@ impl Worker {
             deadline: config.time_limit.map(|limit| now + limit),
             heartbeat_deadline: now + config.heartbeat * 2,
             templates: BTreeSet::new(),
-            totals,
+            gang: None,
+            reserved: None,
+            offers,
             free,
             assigned: BTreeMap::new(),
             backlog: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            placed: BTreeMap::new(),
+            stuck: BTreeSet::new(),
             running: 0,
             rate: Rate {
                 per_second: 0.0,
@@ -153,10 +201,10 @@ impl Worker {
         }
     }
 
-    /// Connected and not asked to end.
+    /// Connected, not asked to end, and not a node of a multi-node task.
     #[must_use]
     pub const fn accepts_work(&self) -> bool {
-        self.ended.is_none() && self.stopping.is_none() && !self.away
+        self.ended.is_none() && self.stopping.is_none() && !self.away && self.gang.is_none()
     }
 
     /// Not lost: connected, perhaps about to end, or expected back.
@@ -183,13 +231,46 @@ impl Worker {
         self.backlog.len()
     }
 
+    /// What it offers, by resource number.
+    #[must_use]
+    pub fn offers(&self) -> &[Offer] {
+        &self.offers
+    }
+
+    /// Units that are not counted as taken, by resource number.
+    #[must_use]
+    pub fn free(&self) -> &[i64] {
+        &self.free
+    }
+
+    /// What waits on it, most urgent first.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
+        self.waiting.keys().copied()
+    }
+
+    /// Placed tasks: class, variant, how many.
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (ClassId, u32, u32)> + '_ {
+        self.placed
+            .iter()
+            .map(|((class, variant), count)| (*class, *variant, *count))
+    }
+
+    /// Whether tasks of a variant were counted as fitting and did not start.
+    #[must_use]
+    pub fn is_stuck(&self, class: ClassId, variant: u32) -> bool {
+        !self.stuck.is_empty() && self.stuck.contains(&(class, variant))
+    }
+
+    pub(crate) fn is_any_stuck(&self) -> bool {
+        !self.stuck.is_empty()
+    }
+
     /// Units of a resource that it offers.
     #[must_use]
     pub fn total(&self, demand: &Demand) -> u64 {
-        self.totals
+        self.offers
             .get(demand.resource.0 as usize)
-            .copied()
-            .unwrap_or(0)
+            .map_or(0, |offer| offer.units)
     }
 
     /// Lifetime it has left; `None` = unlimited.
@@ -210,40 +291,22 @@ impl Worker {
     /// Tasks of a variant that an empty worker could run at once.
     #[must_use]
     pub fn capacity(&self, variant: &VariantDemand) -> u32 {
-        self.fitting(variant, |slot| {
-            i64::try_from(self.totals.get(slot).copied().unwrap_or(0)).unwrap_or(i64::MAX)
+        fitting(variant, &self.offers, |slot| {
+            let units = self.offers.get(slot).map_or(0, |offer| offer.units);
+            i64::try_from(units).unwrap_or(i64::MAX)
         })
     }
 
     /// Tasks of a variant that it could start now.
     #[must_use]
     pub fn room(&self, variant: &VariantDemand) -> u32 {
-        self.fitting(variant, |slot| self.free.get(slot).copied().unwrap_or(0))
+        fitting(variant, &self.offers, |slot| {
+            self.free.get(slot).copied().unwrap_or(0)
+        })
     }
 
-    fn fitting(&self, variant: &VariantDemand, available: impl Fn(usize) -> i64) -> u32 {
-        if variant.n_nodes > 0 {
-            return 0;
-        }
-        // A request without resources is limited only by common sense.
-        let mut fit = i64::from(BACKLOG_MAX);
-        for demand in &variant.demands {
-            let slot = demand.resource.0 as usize;
-            let have = available(slot);
-            fit = fit.min(match demand.units {
-                Some(units) => have / i64::try_from(units.max(1)).unwrap_or(i64::MAX),
-                None => {
-                    let total = self.totals.get(slot).copied().unwrap_or(0);
-                    i64::from(total > 0 && u64::try_from(have).is_ok_and(|have| have == total))
-                }
-            });
-        }
-        u32::try_from(fit.max(0)).unwrap_or(u32::MAX)
-    }
-
-    /// How many more tasks may be sent ahead for this queue; `capacity` as from [`Worker::capacity`].
-    #[must_use]
-    pub fn backlog_room(&self, key: QueueKey, capacity: u32, now: Time) -> u32 {
+    /// How many tasks should wait on it; `capacity` as from [`Worker::capacity`].
+    pub(crate) fn backlog_target(&self, capacity: u32, now: Time) -> u32 {
         let by_rate =
             (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
         #[expect(
@@ -251,18 +314,21 @@ impl Worker {
             clippy::cast_sign_loss,
             reason = "0..=BACKLOG_MAX"
         )]
-        let target = (by_rate as u32).max(capacity.max(1)).min(BACKLOG_MAX);
-        let urgent = self.backlog.range(
-            ..=(
-                QueueKey::new(key.priority.0, crate::scheduler::ClassId(u32::MAX)),
-                TaskKey::new(crate::id::JobId(u32::MAX), crate::id::TaskId(u32::MAX)),
-            ),
-        );
-        let urgent = urgent.count();
-        // What is less urgent must not start before this: send enough to go in front of all of it.
-        let less_urgent = self.backlog.len().saturating_sub(urgent);
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        target.saturating_sub(count(urgent)).max(count(less_urgent))
+        let target = by_rate as u32;
+        target.max(capacity.max(1)).min(BACKLOG_MAX)
+    }
+
+    /// Tasks of its backlog that are at least as urgent as a queue, and those that are less.
+    pub(crate) fn backlog_split(&self, key: QueueKey) -> (u32, u32) {
+        let mut split = (0, 0);
+        for ((other, _), count) in &self.waiting {
+            if other.priority <= key.priority {
+                split.0 += count;
+            } else {
+                split.1 += count;
+            }
+        }
+        split
     }
 
     /// Tasks it will still have queued after `span` at its present rate: worth taking back.
@@ -335,9 +401,13 @@ impl Worker {
 
     pub(crate) fn assign(&mut self, task: TaskKey, assigned: Assigned, class: &Class) {
         if assigned.placed {
-            self.take(class, assigned.variant, 1);
+            self.take(class, assigned.key.class, assigned.variant, 1);
         } else {
             self.backlog.insert((assigned.key, task));
+            *self
+                .waiting
+                .entry((assigned.key, assigned.variant))
+                .or_default() += 1;
         }
         self.assigned.insert(task, assigned);
     }
@@ -361,9 +431,9 @@ impl Worker {
         assigned.started = true;
         let copy = *assigned;
         if !was_placed {
-            self.backlog.remove(&(copy.key, task));
+            self.leave_backlog(task, &copy);
             if let Some(class) = classes.get(copy.key.class) {
-                self.take(class, copy.variant, 1);
+                self.take(class, copy.key.class, copy.variant, 1);
             }
         }
         self.running += 1;
@@ -384,10 +454,13 @@ impl Worker {
         self.assigned.remove(&task);
         if assigned.placed {
             if let Some(class) = classes.get(assigned.key.class) {
-                self.take(class, assigned.variant, -1);
+                self.take(class, assigned.key.class, assigned.variant, -1);
             }
         } else {
-            self.backlog.remove(&(assigned.key, task));
+            self.leave_backlog(task, &assigned);
+        }
+        if assigned.started || self.running == 0 {
+            self.stuck.clear();
         }
         self.running = self.running.saturating_sub(u32::from(assigned.started));
         Some(assigned)
@@ -397,58 +470,133 @@ impl Worker {
         self.rate.count(now, ended);
     }
 
-    /// Counts backlog entries as placed while they fit, in the order in which the worker starts them.
-    pub(crate) fn promote(&mut self, classes: &Classes) {
-        let mut blocked: Vec<(QueueKey, u32)> = Vec::new();
-        loop {
-            let next = self
-                .backlog
-                .iter()
-                .take(PROMOTE_SCAN_MAX)
-                .find_map(|(key, task)| {
-                    let assigned = self.assigned.get(task)?;
-                    if blocked.contains(&(*key, assigned.variant)) {
-                        return None;
-                    }
-                    Some((*key, *task, assigned.variant))
-                });
-            let Some((key, task, variant)) = next else {
-                break;
-            };
-            let found = classes.get(key.class);
-            let fits = found
-                .as_ref()
-                .and_then(|c| c.variants.get(variant as usize));
-            match (&found, fits) {
-                (Some(class), Some(demand)) if self.room(demand) > 0 => {
-                    self.backlog.remove(&(key, task));
-                    self.take(class, variant, 1);
-                    if let Some(assigned) = self.assigned.get_mut(&task) {
-                        assigned.placed = true;
-                    }
-                }
-                _ => blocked.push((key, variant)),
+    fn leave_backlog(&mut self, task: TaskKey, assigned: &Assigned) {
+        self.backlog.remove(&(assigned.key, task));
+        let of = (assigned.key, assigned.variant);
+        if let Some(count) = self.waiting.get_mut(&of) {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting.remove(&of);
             }
         }
+    }
+
+    /// Counts backlog entries as placed while they fit, in the order in which the worker starts them.
+    pub(crate) fn promote(&mut self, classes: &Classes) {
+        if self.backlog.is_empty() {
+            return;
+        }
+        let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
+        let mut lane = Lane::without_backlog(self);
+        for ((key, number), count) in &self.waiting {
+            lane.enter(*key, classes);
+            let demand = classes
+                .get(key.class)
+                .and_then(|class| class.variants.get(*number as usize));
+            let Some(demand) = demand else { continue };
+            let fits = lane.room(demand).min(*count);
+            if fits > 0 {
+                lane.place(key.class, *number, demand, fits);
+                promoted.push((*key, *number, fits));
+            }
+            if fits < *count {
+                lane.block(*key, *number);
+            }
+        }
+        for (key, number, count) in promoted {
+            self.promote_some(key, number, count, classes);
+        }
+    }
+
+    fn promote_some(&mut self, key: QueueKey, number: u32, count: u32, classes: &Classes) {
+        const FIRST: TaskKey = TaskKey::new(JobId(0), TaskId(0));
+        const LAST: TaskKey = TaskKey::new(JobId(u32::MAX), TaskId(u32::MAX));
+        let first: Vec<TaskKey> = self
+            .backlog
+            .range((key, FIRST)..=(key, LAST))
+            .map(|(_, task)| *task)
+            .filter(|task| self.assigned.get(task).is_some_and(|a| a.variant == number))
+            .take(count as usize)
+            .collect();
+        let Some(class) = classes.get(key.class) else {
+            return;
+        };
+        for task in first {
+            let Some(assigned) = self.assigned.get_mut(&task) else {
+                continue;
+            };
+            assigned.placed = true;
+            let copy = *assigned;
+            self.leave_backlog(task, &copy);
+            self.take(class, key.class, number, 1);
+        }
+    }
+
+    /// Tasks that were counted as placed long ago and have not started, although others run; their
+    /// variants count as stuck from now on.
+    pub(crate) fn note_stuck(&mut self, now: Time) -> Vec<(TaskKey, InstanceId)> {
+        let placed: u32 = self.placed.values().sum();
+        if placed <= self.running || self.running == 0 || self.gang.is_some() || self.away {
+            return Vec::new();
+        }
+        let stuck: Vec<(TaskKey, Assigned)> = self
+            .assigned
+            .iter()
+            .filter(|(_, a)| a.placed && !a.started && !a.retracting)
+            .filter(|(_, a)| now.since(a.at) >= STUCK_AFTER)
+            .map(|(task, assigned)| (*task, *assigned))
+            .collect();
+        for (task, assigned) in &stuck {
+            self.stuck.insert((assigned.key.class, assigned.variant));
+            self.mark_retracting(*task);
+        }
+        stuck
+            .into_iter()
+            .map(|(task, assigned)| (task, assigned.instance))
+            .collect()
+    }
+
+    /// Tasks that have not started and are no more urgent than a queue.
+    pub(crate) fn unstarted_behind(&self, key: QueueKey) -> Vec<(TaskKey, InstanceId)> {
+        self.assigned
+            .iter()
+            .filter(|(_, a)| !a.started && !a.retracting && a.key.priority >= key.priority)
+            .map(|(task, assigned)| (*task, assigned.instance))
+            .collect()
+    }
+
+    /// Whether it is counted to have placed tasks that have not started.
+    pub(crate) fn may_be_stuck(&self) -> bool {
+        self.running > 0 && self.placed.values().sum::<u32>() > self.running
     }
 
     /// Hands over everything it had, e.g. because it is gone.
     pub(crate) fn clear(&mut self) -> BTreeMap<TaskKey, Assigned> {
         self.backlog.clear();
+        self.waiting.clear();
+        self.placed.clear();
+        self.stuck.clear();
+        self.reserved = None;
+        self.gang = None;
         self.running = 0;
-        self.free = self
-            .totals
-            .iter()
-            .map(|u| i64::try_from(*u).unwrap_or(i64::MAX))
-            .collect();
+        self.free = everything(&self.offers);
         std::mem::take(&mut self.assigned)
     }
 
     /// Counts the resources of a variant as taken (`sign` 1) or free (-1).
-    fn take(&mut self, class: &Class, variant: u32, sign: i64) {
-        let Some(variant) = class.variants.get(variant as usize) else {
+    fn take(&mut self, class: &Class, id: ClassId, number: u32, sign: i64) {
+        let Some(variant) = class.variants.get(number as usize) else {
             return;
         };
+        let placed = self.placed.entry((id, number)).or_default();
+        if sign > 0 {
+            *placed += 1;
+        } else {
+            *placed = placed.saturating_sub(1);
+            if *placed == 0 {
+                self.placed.remove(&(id, number));
+            }
+        }
         for demand in &variant.demands {
             let units = demand.units.unwrap_or_else(|| self.total(demand));
             if let Some(free) = self.free.get_mut(demand.resource.0 as usize) {
@@ -469,12 +617,13 @@ impl Worker {
             let class = classes
                 .get(assigned.key.class)
                 .expect("class of an assigned task exists");
-            copy.take(class, assigned.variant, -1);
+            copy.take(class, assigned.key.class, assigned.variant, -1);
         }
-        for (free, total) in copy.free.iter().zip(&self.totals) {
+        assert!(copy.placed.is_empty(), "placed tasks of {}", self.id);
+        for (free, offer) in copy.free.iter().zip(&self.offers) {
             assert_eq!(
                 u64::try_from(*free),
-                Ok(*total),
+                Ok(offer.units),
                 "free + taken = total on {}",
                 self.id
             );
@@ -490,5 +639,21 @@ impl Worker {
             "backlog of {}",
             self.id
         );
+        let mut waiting = BTreeMap::new();
+        for assigned in self.assigned.values().filter(|assigned| !assigned.placed) {
+            *waiting.entry((assigned.key, assigned.variant)).or_insert(0) += 1;
+        }
+        assert_eq!(
+            waiting, self.waiting,
+            "counts of the backlog of {}",
+            self.id
+        );
     }
+}
+
+fn everything(offers: &[Offer]) -> Vec<i64> {
+    offers
+        .iter()
+        .map(|offer| i64::try_from(offer.units).unwrap_or(i64::MAX))
+        .collect()
 }

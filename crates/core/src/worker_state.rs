@@ -108,6 +108,8 @@ pub struct WorkerState {
     on_server_lost: OnServerLost,
     idle_timeout: Option<Duration>,
     idle_since: Option<Time>,
+    /// A node of a multi-node task that runs elsewhere.
+    is_held: bool,
     /// When the worker's own time limit ends it.
     life_end: Option<Time>,
     time_request_check: Duration,
@@ -131,6 +133,7 @@ impl WorkerState {
             on_server_lost: config.on_server_lost,
             idle_timeout: config.idle_timeout.or(idle_timeout_default),
             idle_since: Some(born.mono),
+            is_held: false,
             life_end: config.time_limit.map(|limit| born.mono + limit),
             time_request_check: check,
             next_time_request_check: born.mono + check,
@@ -158,6 +161,7 @@ impl WorkerState {
             }
             Input::Retract(keys) => self.on_retract(keys),
             Input::Kill(keys) => self.on_kill(now, keys, effects),
+            Input::Hold(is_held) => self.is_held = is_held,
             Input::Stop => self.begin_stopping(now, ExitReason::Stopped, effects),
             Input::Launcher(events) => {
                 for event in events {
@@ -272,6 +276,7 @@ impl WorkerState {
             instance,
             variant,
             entries,
+            nodes,
         } = assignment;
         if self.mode != Mode::Active {
             // A worker that ends hands its tasks back by ending.
@@ -321,6 +326,7 @@ impl WorkerState {
             variant,
             ids,
             entries,
+            nodes,
         };
         let added = self.backlog.push(Class { request, min_time }, entry, &skip);
         self.ignored.assigned += u64::from(count - added);

@@ -114,6 +114,7 @@ impl<'a> Group<'a> {
                 instance,
                 variant,
                 worker,
+                nodes,
             } => {
                 let seq = self.next_seq();
                 if let Some(events) = &mut self.events {
@@ -126,7 +127,7 @@ impl<'a> Group<'a> {
                         instance: Some(instance.as_u32()),
                         worker: Some(worker.as_u32()),
                         variant: Some(*variant),
-                        data: None,
+                        data: (!nodes.is_empty()).then(|| workers_json(nodes)),
                     });
                 }
                 let start = Start {
@@ -150,6 +151,7 @@ impl<'a> Group<'a> {
                 worker,
                 is_awaited: _,
             } => self.write_end(*task, (*instance, *worker, *crash_count), end, *is_finished),
+            ChangeKind::NodesAssigned { .. } => self.assign_nodes(change),
             ChangeKind::TaskRequeued { .. } => {
                 self.write_starts()?;
                 self.requeue(change)
@@ -169,6 +171,26 @@ impl<'a> Group<'a> {
             | ChangeKind::JobCompleted(_)
             | ChangeKind::JobsForgotten(_) => self.apply_job(change),
         }
+    }
+
+    fn assign_nodes(&self, change: &Change) -> rusqlite::Result<()> {
+        let ChangeKind::NodesAssigned {
+            task,
+            instance,
+            variant,
+            nodes,
+        } = &change.kind
+        else {
+            return Ok(());
+        };
+        let (job, id) = (task.job.as_u32(), task.task.as_u32());
+        for (node, position) in nodes.iter().zip(0_u32..) {
+            self.run(
+                "INSERT OR REPLACE INTO node_data VALUES (?, ?, ?, ?, ?, ?)",
+                params![job, id, instance.as_u32(), position, node.as_u32(), variant],
+            )?;
+        }
+        Ok(())
     }
 
     fn apply_worker(&mut self, change: &Change) -> rusqlite::Result<()> {
@@ -255,6 +277,7 @@ impl<'a> Group<'a> {
                 Ok(())
             }
             ChangeKind::TaskStarted { .. }
+            | ChangeKind::NodesAssigned { .. }
             | ChangeKind::TaskEnded { .. }
             | ChangeKind::TaskRequeued { .. }
             | ChangeKind::TasksDropped { .. }
@@ -493,9 +516,10 @@ impl<'a> Group<'a> {
             self.end_attempt(*task, attempt)?;
         }
         self.run(
-            "UPDATE task_data SET state = 0, instance = ?, crash_count = ?, retry_count = ?, \
-             start_seq = NULL WHERE job = ? AND task = ?",
-            params![instance.as_u32(), crash_count, retry_count, job, id],
+            "INSERT INTO task_data (job, task, state, instance, crash_count, retry_count, worker, \
+             variant) VALUES (?1, ?2, 0, ?3, ?4, ?5, 0, 0) ON CONFLICT DO UPDATE SET state = 0, \
+             instance = ?3, crash_count = ?4, retry_count = ?5, start_seq = NULL",
+            params![job, id, instance.as_u32(), crash_count, retry_count],
         )?;
         Ok(())
     }
@@ -544,6 +568,13 @@ impl<'a> Group<'a> {
                  AND state < 2 AND (task - ?) % ? = 0",
                 params![state, job.as_u32(), first, range.last(), first, step],
             )?;
+            // What was given nodes and never started is not found again by them.
+            self.run(
+                "DELETE FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3 \
+                 AND (task - ?2) % ?4 = 0 AND NOT EXISTS (SELECT 1 FROM task_data t \
+                 WHERE t.job = ?1 AND t.task = node_data.task)",
+                params![job.as_u32(), first, range.last(), step],
+            )?;
             ranges.push(json!([first, count, step]));
         }
         let kind = if to == TaskState::Canceled {
@@ -559,6 +590,11 @@ impl<'a> Group<'a> {
             &json!({"job": job.as_u32(), "ranges": ranges}),
         )
     }
+}
+
+fn workers_json(nodes: &[WorkerId]) -> String {
+    let workers: Vec<u32> = nodes.iter().map(|node| node.as_u32()).collect();
+    json!({"workers": workers}).to_string()
 }
 
 fn millis(span: Duration) -> u32 {

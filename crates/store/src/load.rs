@@ -1,13 +1,13 @@
 //! Rows back to a [`ServerState`]. A record that does not fit is dropped and counted, never a panic.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::id::{InstanceId, JobId, QueueId, TaskId, WorkerId};
 use hq_core::outcome::Usage;
 use hq_core::range::{IdArray, IdRange};
-use hq_core::server_state::{JobRecord, ServerState, StoredTask, StoredWorker};
+use hq_core::server_state::{JobRecord, ServerState, StoredNodes, StoredTask, StoredWorker};
 use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
 use hq_core::time::{Now, Timestamp};
@@ -186,14 +186,46 @@ fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
                FROM task_data t \
                JOIN job_data j ON j.id = t.job WHERE j.is_forgotten = 0";
     let mut statement = connection.prepare(sql)?;
+    let mut nodes = load_nodes(connection)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let job = JobId(row.get(0)?);
-        if loaded.state.restore_task(job, &stored_task(row)?).is_err() {
+        let mut stored = stored_task(row)?;
+        stored.nodes = nodes.remove(&(job, stored.task));
+        if loaded.state.restore_task(job, &stored).is_err() {
+            loaded.dropped_count += 1;
+        }
+    }
+    for ((job, task), nodes) in nodes {
+        let stored = StoredTask::with_nodes(task, nodes);
+        if loaded.state.restore_task(job, &stored).is_err() {
             loaded.dropped_count += 1;
         }
     }
     Ok(())
+}
+
+/// The nodes of multi-node tasks, of the latest instance that had some.
+fn load_nodes(connection: &Connection) -> rusqlite::Result<BTreeMap<(JobId, TaskId), StoredNodes>> {
+    let sql = "SELECT n.job, task, instance, worker, variant FROM node_data n \
+               JOIN job_data j ON j.id = n.job WHERE j.is_forgotten = 0 \
+               ORDER BY n.job, task, instance, position";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut all: BTreeMap<(JobId, TaskId), StoredNodes> = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let task = (JobId(row.get(0)?), TaskId(row.get(1)?));
+        let (instance, variant) = (InstanceId(row.get(2)?), row.get(4)?);
+        let found = all.remove(&task).filter(|found| found.instance == instance);
+        let mut nodes = found.unwrap_or(StoredNodes {
+            instance,
+            variant,
+            workers: Vec::new(),
+        });
+        nodes.workers.push(WorkerId(row.get(3)?));
+        all.insert(task, nodes);
+    }
+    Ok(all)
 }
 
 fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
@@ -214,6 +246,7 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
         retry_count: row.get(13)?,
         started: started.map(Timestamp),
         end,
+        nodes: None,
     })
 }
 

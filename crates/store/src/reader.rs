@@ -142,7 +142,10 @@ impl EventRow {
                 event.insert("job".into(), json!(self.job));
                 event.insert("task".into(), json!(self.task));
                 event.insert("instance".into(), json!(self.instance));
-                event.insert("worker".into(), json!(self.worker));
+                match data.remove("workers") {
+                    Some(workers) => event.insert("workers".into(), workers),
+                    None => event.insert("worker".into(), json!(self.worker)),
+                };
                 if let Some(variant) = self.variant.filter(|variant| *variant != 0) {
                     event.insert("variant".into(), json!(variant));
                 }

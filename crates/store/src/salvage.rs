@@ -73,6 +73,11 @@ const SHAPES: &[TableShape] = &[
         types: "nitIIt",
     },
     TableShape {
+        name: "node_data",
+        has_rowid: false,
+        types: "iiiiii",
+    },
+    TableShape {
         name: "queue_data",
         has_rowid: true,
         types: "nB",
@@ -385,7 +390,13 @@ fn is_json(text: &str) -> bool {
 
 /// Drops what belongs to jobs or submits that are lost.
 fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::Result<()> {
-    for table in ["submit_data", "task_data", "attempt_data", "dropped_data"] {
+    for table in [
+        "submit_data",
+        "task_data",
+        "attempt_data",
+        "node_data",
+        "dropped_data",
+    ] {
         let dangling = "job NOT IN (SELECT id FROM job_data)";
         let sql = format!("SELECT DISTINCT job FROM {table} WHERE {dangling}");
         let jobs: Vec<u32> = list(db, &sql)?;

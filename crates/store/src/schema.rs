@@ -9,6 +9,7 @@ pub(crate) const APPLICATION_ID: i32 = 0x6871_7374;
 const STEPS: &[&str] = &[
     include_str!("schema/0001.sql"),
     include_str!("schema/0002.sql"),
+    include_str!("schema/0003.sql"),
 ];
 
 /// Present version of the schema.

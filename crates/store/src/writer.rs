@@ -409,6 +409,7 @@ impl Writer {
             "submit_data",
             "task_data",
             "attempt_data",
+            "node_data",
             "dropped_data",
             "event_log",
         ] {

@@ -25,7 +25,7 @@ use hq_core::template::{PinMode, StdioSpec};
 use hq_core::time::Time;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{
-    CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnPlan, Stdio,
+    CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnPlan, Stdio, TaskEnv,
     Termination, Token,
 };
 use tokio::sync::{Notify, mpsc};
@@ -372,18 +372,8 @@ impl TaskLauncher {
             PinMode::Taskset => Some(affinity(&compiled.cpu_names(task, pools))?),
             PinMode::None | PinMode::OpenMp => None,
         };
-        if spec.task_dir {
-            let name = format!(
-                "{}-{}",
-                task.key.to_string().replace('/', "-"),
-                task.token.0
-            );
-            let directory = output::create_task_dir(&self.task_dirs, &name)?;
-            task_env.set("HQ_TASK_DIR", &directory).map_err(text)?;
-            let error_file = directory.join(output::ERROR_FILE);
-            task_env
-                .set("HQ_ERROR_FILENAME", error_file)
-                .map_err(text)?;
+        if spec.task_dir || !task.nodes.is_empty() {
+            let directory = self.make_task_dir(task, &mut task_env)?;
             cleanup.task_dir = Some(directory);
         }
         let stdin = spec.stdin.clone().map_or(Stdio::Null, Stdio::Bytes);
@@ -407,6 +397,38 @@ impl TaskLauncher {
                 cleanup,
             },
         ))
+    }
+
+    /// The directory of a task, with the variables that name what is in it.
+    fn make_task_dir(
+        &self,
+        task: &LaunchTask,
+        task_env: &mut TaskEnv,
+    ) -> Result<PathBuf, Box<str>> {
+        let key = task.key.to_string().replace('/', "-");
+        let directory =
+            output::create_task_dir(&self.task_dirs, &format!("{key}-{}", task.token.0))?;
+        let mut fill = || {
+            let text = |error: hq_spawn::PlanError| format!("Cannot {error}").into_boxed_str();
+            let mut set = |name: &str, value: PathBuf| task_env.set(name, value).map_err(text);
+            set("HQ_TASK_DIR", directory.clone())?;
+            set("HQ_ERROR_FILENAME", directory.join(output::ERROR_FILE))?;
+            if task.nodes.is_empty() {
+                return Ok(());
+            }
+            output::write_node_files(&directory, &task.nodes)?;
+            set("HQ_NODE_FILE", directory.join(output::NODE_FILE))?;
+            set("HQ_HOST_FILE", directory.join(output::HOST_FILE))?;
+            task_env
+                .set_display("HQ_NUM_NODES", task.nodes.len())
+                .map_err(text)
+        };
+        let filled = fill();
+        if filled.is_err() {
+            // Best effort: the task fails for the reason that is told.
+            let _ = std::fs::remove_dir_all(&directory);
+        }
+        filled.map(|()| directory)
     }
 
     fn compiled(

@@ -15,6 +15,10 @@ const MESSAGE_MAX: usize = 2048;
 /// Name of the file in the task directory into which a task writes its error message.
 pub(crate) const ERROR_FILE: &str = "hq-error";
 
+/// Names of the files in the task directory that list the nodes of a multi-node task.
+pub(crate) const NODE_FILE: &str = "hq-nodefile";
+pub(crate) const HOST_FILE: &str = "hq-hostfile";
+
 /// What is to be done when an instance has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Cleanup {
@@ -78,6 +82,30 @@ pub(crate) fn keep_earlier(instance: InstanceId, files: [&Stdio; 2]) {
     }
 }
 
+/// Writes the node file (short names) and the host file (full names) of a multi-node task.
+pub(crate) fn write_node_files(directory: &Path, nodes: &[Box<str>]) -> Result<(), Box<str>> {
+    let lines = |name: &dyn Fn(&str) -> String| {
+        let lines: Vec<String> = nodes.iter().map(|node| name(node) + "\n").collect();
+        lines.concat()
+    };
+    let write = |file: &str, content: String| {
+        let path = directory.join(file);
+        fs::write(&path, content)
+            .map_err(|error| format!("Cannot write {}: {error}", path.display()).into_boxed_str())
+    };
+    write(NODE_FILE, lines(&short_name))?;
+    write(HOST_FILE, lines(&str::to_owned))
+}
+
+/// Up to the first dot; addresses stay whole.
+fn short_name(host: &str) -> String {
+    let is_address = host.parse::<std::net::IpAddr>().is_ok();
+    match host.split_once('.') {
+        Some((short, _)) if !is_address => short.to_owned(),
+        Some(_) | None => host.to_owned(),
+    }
+}
+
 fn read_message(path: &Path) -> Option<Box<str>> {
     let mut bytes = Vec::new();
     let limit = MESSAGE_MAX as u64 + 1;
@@ -135,6 +163,16 @@ mod tests {
         let long = message(&[b'x'; 3000]).expect("text");
         let expected = format!("{}\n[The message was truncated]", "x".repeat(MESSAGE_MAX));
         assert_eq!(*long, *expected);
+    }
+
+    #[test]
+    fn node_files_have_short_and_full_names() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let nodes: Vec<Box<str>> = vec!["n1.x.org".into(), "10.0.0.7".into(), "n3".into()];
+        write_node_files(dir.path(), &nodes).expect("writable");
+        let read = |name| fs::read_to_string(dir.path().join(name)).expect("written");
+        assert_eq!(read(NODE_FILE), "n1\n10.0.0.7\nn3\n");
+        assert_eq!(read(HOST_FILE), "n1.x.org\n10.0.0.7\nn3\n");
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::args::run::RunArgs;
 use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult, exit};
 use crate::parse::selector::Selector;
-use crate::submit::build::{SubmitRequest, build, refuse_unsupported};
+use crate::submit::build::{SubmitRequest, build};
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
 use crate::version::VERSION;
 
@@ -60,7 +60,6 @@ const REQUESTS_MAX: usize = 8;
 
 /// Runs a job to its end.
 pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
-    refuse_unsupported(&args.tasks)?;
     // The child cannot read from a terminal, so this comes first.
     let stdin = if args.stdin {
         Some(read_stdin()?)

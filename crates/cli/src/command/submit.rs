@@ -16,12 +16,11 @@ use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::parse::selector::Selector;
-use crate::submit::build::{SubmitRequest, build, refuse_unsupported};
+use crate::submit::build::{SubmitRequest, build};
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
 
 /// Submits a command.
 pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliResult<()> {
-    refuse_unsupported(&args.tasks)?;
     let mut client = context.connect().await?;
     if args.command.len() == 1 && args.command[0] == "-" {
         return batch::run(&mut client, context).await;
@@ -56,7 +55,6 @@ async fn prepare(
     stdin: Option<Vec<u8>>,
     client: &mut Client,
 ) -> CliResult<PreparedSubmit> {
-    refuse_unsupported(&args.tasks)?;
     let (after, default_ids) = after::resolve(&args, client).await?;
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);

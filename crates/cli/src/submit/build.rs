@@ -18,7 +18,7 @@ use hq_core::template::{
 
 use super::entries::{EntryList, read_json, read_lines};
 use super::placeholder::{self, PathRole};
-use super::{PreparedSubmit, SubmitContext, default_output, not_supported};
+use super::{PreparedSubmit, SubmitContext, default_output};
 use crate::args::submit::TaskOptions;
 use crate::error::{CliError, CliResult};
 use crate::parse::retry::RetryOn;
@@ -60,7 +60,6 @@ pub(crate) fn build(
         after,
         default_ids,
     } = request;
-    refuse_unsupported(&options)?;
     let requests = build_requests(&options)?;
     let target = build_target(&options, &command, attach)?;
     let (ids, entries) = build_ids(&options, default_ids)?;
@@ -105,14 +104,6 @@ pub(crate) fn build(
     Ok(PreparedSubmit { spec, warnings })
 }
 
-/// Refuses options that parse but do nothing yet; nobody should believe they work.
-pub(crate) fn refuse_unsupported(options: &TaskOptions) -> CliResult<()> {
-    if options.nodes.is_some_and(|count| count > 0) {
-        return Err(not_supported("--nodes"));
-    }
-    Ok(())
-}
-
 /// How tasks are told to end; what is not given is as usual.
 pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSpec {
     let usual = StopSpec::default();
@@ -144,14 +135,17 @@ fn build_requests(options: &TaskOptions) -> CliResult<RequestVariants> {
             "--cpus and --resource cpus=... cannot be combined",
         ));
     }
-    if let Some(cpus) = options.cpus {
+    let n_nodes = options.nodes.unwrap_or(0);
+    if n_nodes > 0 {
+        // Whole nodes: nothing of them can be asked for in addition.
+    } else if let Some(cpus) = options.cpus {
         entries.push(cpus.for_resource("cpus"));
     } else if !names_cpus {
         entries.extend(ResourceRequest::cpus(1).entries);
     }
     let request = ResourceRequest {
         entries,
-        n_nodes: 0,
+        n_nodes,
         min_time: options.time_request.unwrap_or_default(),
         weight: options
             .weight

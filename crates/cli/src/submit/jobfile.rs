@@ -22,7 +22,7 @@ use super::build::{
 };
 use super::entries::EntryList;
 use super::placeholder::{self, PathRole};
-use super::{PreparedSubmit, SubmitContext, not_supported};
+use super::{PreparedSubmit, SubmitContext};
 use crate::error::{CliError, CliResult};
 
 mod diagnostic;
@@ -232,9 +232,6 @@ fn build_requests(tables: Vec<schema::RequestTable>) -> CliResult<RequestVariant
     if tables.is_empty() {
         return Ok(RequestVariants::default());
     }
-    if tables.iter().any(|table| table.n_nodes > 0) {
-        return Err(not_supported("`n_nodes` in a job file"));
-    }
     let variants = tables
         .into_iter()
         .map(|table| ResourceRequest {
@@ -243,7 +240,7 @@ fn build_requests(tables: Vec<schema::RequestTable>) -> CliResult<RequestVariant
                 .into_iter()
                 .map(|(name, amount)| amount.0.for_resource(&name.0))
                 .collect(),
-            n_nodes: 0,
+            n_nodes: table.n_nodes,
             min_time: table.time_request.map(|time| time.0).unwrap_or_default(),
             weight: table.weight.0,
         })

@@ -11,6 +11,7 @@ mod choose;
 use super::amount::{Amount, UNITS_PER_WHOLE};
 use super::descriptor::{ResourceDescriptor, ResourceKind};
 use super::request::{Policy, ResourceRequest};
+use super::shadow::slack;
 
 /// Units of one complete index, in the width used per index.
 const FULL: u32 = 10_000;
@@ -203,17 +204,27 @@ impl PoolSet {
         })
     }
 
-    /// Notes what a request that does not fit needs, so that later requests leave it alone.
+    /// Notes what a request that does not fit needs, so that later requests leave it alone. `held` are
+    /// the grants of running instances.
     ///
-    /// Where the request could be served it reserves its amount; where it could not, everything free:
-    /// whatever others took there would delay it further.
-    pub fn reserve(&self, request: &PoolRequest, reserved: &mut Reservation) {
+    /// Where the request could be served it reserves its amount. Where it could not, it reserves
+    /// everything free but what it will not miss, whichever of the running instances end first.
+    pub fn reserve<'a>(
+        &self,
+        request: &PoolRequest,
+        reserved: &mut Reservation,
+        held: impl Iterator<Item = &'a Grant> + Clone,
+    ) {
         for entry in &request.entries {
             let pool = &self.pools[entry.pool as usize];
-            let units = if pool.can_serve(entry) {
+            let spare = pool.free_units.saturating_sub(reserved.of(entry.pool));
+            let units = if spare >= entry.units && pool.can_serve(entry) {
                 entry.units
             } else {
-                pool.free_units
+                let missing = entry.units.saturating_sub(spare);
+                let held = held.clone().flat_map(|grant| &grant.entries);
+                let held = held.filter(|held| held.pool == entry.pool);
+                spare.saturating_sub(slack(missing, held.map(|held| (held.amount.0, 1))))
             };
             reserved.add(entry.pool as usize, units);
         }

@@ -1,14 +1,27 @@
 //! One scheduling round: how many tasks of each class go to each worker.
 //!
-//! First fit by priority on counts. Classes are visited in order of priority; each first takes what
-//! workers could start now (low worker ids first, so that the last workers drain), then what may be
-//! sent ahead, spread evenly. Complexity O(classes × workers), independent of the number of tasks.
+//! Levels of equal priority are visited from the highest. In each, multi-node tasks take empty workers
+//! first; then each worker, low ids first, gets the best mix of what fits (`pack`); what is left is sent
+//! ahead, spread evenly, so that nobody idles for a round trip. Tasks that wait on a worker keep from
+//! less urgent ones what these would delay (`lane`). Pure: nothing changes until the caller applies the
+//! answer. Cost O(levels + classes × workers with room), independent of the number of tasks.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use super::gang::GangStart;
+use super::gang::{GangPlanner, Known};
+use super::lane::Lane;
+use super::pack::{Candidate, best_mix};
 use super::queue::QueueKey;
-use super::{Classes, VariantDemand};
+use super::{Class, Classes};
 use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
+
+/// Mixes that all searches of one round may try; what is left afterwards is placed greedily.
+const NODES_PER_ROUND: u32 = 20_000;
+/// Mixes remembered for like workers.
+const MEMO_MAX: usize = 4;
 
 /// Tasks of one class for one worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,139 +38,386 @@ pub struct Placement {
     pub placed: bool,
 }
 
-/// Decides for one queue of `ready` tasks among `workers`, which come in order of their ids. Must be
-/// applied before the next queue is asked for.
-#[must_use]
-pub fn solve_queue<'a>(
-    key: QueueKey,
-    ready: u64,
-    classes: &Classes,
-    workers: impl Iterator<Item = &'a Worker>,
-    now: Time,
-) -> Vec<Placement> {
-    let Some(class) = classes.get(key.class) else {
-        return Vec::new();
-    };
-    let mut left = ready;
-    let mut placements = Vec::new();
-    let mut place = |worker: WorkerId, variant: u32, count: u64, placed: bool| {
-        if count > 0 {
-            placements.push(Placement {
-                key,
-                worker,
-                variant,
-                count,
-                placed,
-            });
-        }
-    };
-    let mut full = Vec::new();
-    for worker in workers.filter(|worker| worker.accepts_work()) {
-        if left == 0 {
-            break;
-        }
-        // Only one variant per worker and round: the counts of others would be stale.
-        let fitting = variants_for(&class.variants, worker, now).find_map(|(number, variant)| {
-            match worker.room(variant) {
-                0 => None,
-                room => Some((number, u64::from(room))),
-            }
-        });
-        if let Some((variant, room)) = fitting {
-            let count = room.min(left);
-            place(worker.id, variant, count, true);
-            left -= count;
-        }
-        let preferred = variants_for(&class.variants, worker, now)
-            .map(|(number, variant)| (number, worker.capacity(variant)))
-            .find(|(_, capacity)| *capacity > 0);
-        if let Some((variant, capacity)) = preferred {
-            let room = worker.backlog_room(key, capacity, now);
-            if room > 0 {
-                full.push((worker.id, variant, u64::from(room)));
-            }
-        }
-    }
-    let mut remaining = full.len() as u64;
-    for (worker, variant, room) in full {
-        let fair = left.div_ceil(remaining.max(1));
-        let count = room.min(fair);
-        place(worker, variant, count, false);
-        left -= count;
-        remaining -= 1;
-    }
-    placements
+/// What a round looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Ready tasks, in order of priority.
+    pub queues: &'a [(QueueKey, u64)],
+    /// Their classes.
+    pub classes: &'a Classes,
+    /// Every worker there is.
+    pub workers: &'a BTreeMap<WorkerId, Worker>,
+    /// Those that may have room.
+    pub rooms: &'a BTreeSet<WorkerId>,
+    /// Look for nodes for multi-node tasks, and decide anew which workers are kept for them.
+    pub with_gangs: bool,
+    /// Most tasks to hand out.
+    pub tasks_max: u64,
+    /// Now.
+    pub now: Time,
 }
 
-fn variants_for<'a>(
-    variants: &'a [VariantDemand],
+/// What a round decides.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Answer {
+    /// In the order in which tasks are to be taken from their queues.
+    pub placements: Vec<Placement>,
+    /// Multi-node tasks that start.
+    pub gangs: Vec<GangStart>,
+    /// Workers kept for multi-node tasks from now on; only with [`Question::with_gangs`].
+    pub kept: BTreeMap<WorkerId, QueueKey>,
+    /// The limit of tasks was reached: there is more to do.
+    pub is_cut: bool,
+}
+
+/// Decides one round.
+#[must_use]
+pub fn solve(question: &Question<'_>) -> Answer {
+    let mut round = Round::new(question);
+    let mut lanes: Vec<Lane<'_>> = Vec::new();
+    let mut demanding: Vec<Lane<'_>> = Vec::new();
+    for id in question.rooms {
+        let Some(worker) = question.workers.get(id).filter(|w| w.accepts_work()) else {
+            continue;
+        };
+        let mut lane = Lane::new(worker);
+        if question.with_gangs {
+            lane.reserved = None;
+        }
+        if worker.config.min_utilization > 0.0 {
+            demanding.push(lane);
+        } else {
+            lanes.push(lane);
+        }
+    }
+    let mut gangs = question
+        .with_gangs
+        .then(|| GangPlanner::new(question.workers));
+    for level in levels(question.queues) {
+        if let Some(planner) = &mut gangs {
+            round.plan_gangs(level.clone(), planner, &lanes);
+            lanes.retain(|lane| {
+                !planner
+                    .starts
+                    .iter()
+                    .any(|s| s.workers.contains(&lane.worker.id))
+            });
+            demanding.retain(|lane| {
+                !planner
+                    .starts
+                    .iter()
+                    .any(|s| s.workers.contains(&lane.worker.id))
+            });
+            for lane in lanes.iter_mut().chain(&mut demanding) {
+                lane.reserved = planner.kept.get(&lane.worker.id).copied();
+            }
+        }
+        for lane in &mut lanes {
+            round.fill(level.clone(), lane);
+        }
+        round.send_ahead(level, &mut lanes);
+        if round.is_used_up() {
+            break;
+        }
+    }
+    for lane in &mut demanding {
+        round.fill_demanding(lane);
+    }
+    let (gang_starts, kept) = gangs.map_or_else(Default::default, |g| (g.starts, g.kept));
+    Answer {
+        is_cut: round.is_used_up(),
+        placements: round.placements,
+        gangs: gang_starts,
+        kept,
+    }
+}
+
+/// Positions of queues of equal priority.
+fn levels(queues: &[(QueueKey, u64)]) -> Vec<std::ops::Range<usize>> {
+    let mut levels = Vec::new();
+    let mut start = 0;
+    for chunk in queues.chunk_by(|(a, _), (b, _)| a.priority == b.priority) {
+        levels.push(start..start + chunk.len());
+        start += chunk.len();
+    }
+    levels
+}
+
+/// A mix that was found for a worker, for the next one like it.
+struct Memo<'a> {
+    available: Vec<i64>,
     worker: &'a Worker,
-    now: Time,
-) -> impl Iterator<Item = (u32, &'a VariantDemand)> + 'a {
-    variants
-        .iter()
-        .zip(0..)
-        .filter(move |(variant, _)| worker.has_time(variant, now))
-        .map(|(variant, number)| (number, variant))
+    mix: Vec<(usize, u32, u32)>,
+}
+
+struct Round<'a> {
+    question: Question<'a>,
+    classes: Vec<Option<&'a Class>>,
+    left: Vec<u64>,
+    tasks_left: u64,
+    nodes: u32,
+    placements: Vec<Placement>,
+    memo: Vec<Memo<'a>>,
+    memo_level: usize,
+}
+
+impl<'a> Round<'a> {
+    fn new(question: &Question<'a>) -> Self {
+        let classes = question
+            .queues
+            .iter()
+            .map(|(key, _)| question.classes.get(key.class).map(AsRef::as_ref));
+        Self {
+            question: *question,
+            classes: classes.collect(),
+            left: question.queues.iter().map(|(_, ready)| *ready).collect(),
+            tasks_left: question.tasks_max,
+            nodes: NODES_PER_ROUND,
+            placements: Vec::new(),
+            memo: Vec::new(),
+            memo_level: usize::MAX,
+        }
+    }
+
+    const fn is_used_up(&self) -> bool {
+        self.tasks_left == 0
+    }
+
+    fn plan_gangs(
+        &mut self,
+        level: std::ops::Range<usize>,
+        planner: &mut GangPlanner,
+        lanes: &[Lane<'_>],
+    ) {
+        let is_gang = |class: &Option<&Class>| class.is_some_and(Class::is_multi_node);
+        // Beside equally urgent small tasks one multi-node task at a time empties workers, else all.
+        let has_small = level
+            .clone()
+            .any(|queue| !is_gang(&self.classes[queue]) && self.left[queue] > 0);
+        let keep_max = if has_small { 1 } else { u32::MAX };
+        for queue in level {
+            let Some(class) = self.classes[queue].filter(|class| class.is_multi_node()) else {
+                continue;
+            };
+            let key = self.question.queues[queue].0;
+            for (variant, number) in class.variants.iter().zip(0..) {
+                if variant.n_nodes > 0 && self.left[queue] > 0 {
+                    self.left[queue] -= planner.plan(
+                        key,
+                        (number, variant),
+                        self.left[queue].min(self.tasks_left),
+                        keep_max,
+                        Known {
+                            workers: self.question.workers,
+                            lanes,
+                            now: self.question.now,
+                        },
+                    );
+                }
+            }
+        }
+    }
+
+    /// Gives a worker what can start there now.
+    fn fill(&mut self, level: std::ops::Range<usize>, lane: &mut Lane<'a>) {
+        let Some((first, _)) = self.question.queues.get(level.start) else {
+            return;
+        };
+        if self.is_used_up() || !lane.admits(*first) {
+            return;
+        }
+        lane.enter(*first, self.question.classes);
+        if self.memo_level != level.start {
+            self.memo_level = level.start;
+            self.memo.clear();
+        }
+        let is_plain = lane.worker.deadline.is_none() && !lane.worker.is_any_stuck();
+        let available = lane.available_all();
+        if is_plain && self.repeat_mix(&available, lane) {
+            return;
+        }
+        let before = self.placements.len();
+        self.fill_by_rank(level, lane);
+        if is_plain && self.memo.len() < MEMO_MAX {
+            let mix = self.placements[before..].iter().filter_map(|placement| {
+                let queue = self
+                    .question
+                    .queues
+                    .iter()
+                    .position(|(key, _)| *key == placement.key)?;
+                Some((
+                    queue,
+                    placement.variant,
+                    u32::try_from(placement.count).ok()?,
+                ))
+            });
+            self.memo.push(Memo {
+                available,
+                worker: lane.worker,
+                mix: mix.collect(),
+            });
+        }
+    }
+
+    /// Does for a worker what was done for one like it.
+    fn repeat_mix(&mut self, available: &[i64], lane: &mut Lane<'a>) -> bool {
+        let found = self.memo.iter().find(|memo| {
+            memo.available == available && memo.worker.offers() == lane.worker.offers()
+        });
+        let Some(mix) = found.map(|memo| memo.mix.clone()) else {
+            return false;
+        };
+        let total: u64 = mix.iter().map(|(_, _, count)| u64::from(*count)).sum();
+        let enough = mix.iter().all(|(queue, _, count)| {
+            let same: u64 = mix
+                .iter()
+                .filter(|(other, ..)| other == queue)
+                .map(|(_, _, count)| u64::from(*count))
+                .sum();
+            u64::from(*count) <= same && same <= self.left[*queue]
+        });
+        if !enough || total > self.tasks_left {
+            return false;
+        }
+        for (queue, number, count) in mix {
+            self.place(queue, number, count, lane);
+        }
+        true
+    }
+
+    /// First variants first: the others fill what these leave.
+    fn fill_by_rank(&mut self, level: std::ops::Range<usize>, lane: &mut Lane<'a>) {
+        let mut rank = 0;
+        loop {
+            let mut deeper = false;
+            let mut candidates: Vec<Candidate<'a>> = Vec::new();
+            for queue in level.clone() {
+                let (key, _) = self.question.queues[queue];
+                let Some(class) = self.classes[queue].filter(|_| self.left[queue] > 0) else {
+                    continue;
+                };
+                let mut usable = class
+                    .variants
+                    .iter()
+                    .zip(0_u32..)
+                    .filter(|(variant, _)| lane.worker.capacity(variant) > 0)
+                    .skip(rank);
+                let Some((variant, number)) = usable.next() else {
+                    continue;
+                };
+                deeper |= usable.next().is_some();
+                if lane.serves(key.class, number, variant, self.question.now)
+                    && lane.room(variant) > 0
+                {
+                    candidates.push(Candidate::new(queue, number, variant, lane));
+                }
+            }
+            if !candidates.is_empty() {
+                let counts = best_mix(lane, &mut candidates, &self.left, &mut self.nodes);
+                for (candidate, count) in candidates.iter().zip(counts) {
+                    self.place(candidate.queue, candidate.number, count, lane);
+                }
+            }
+            if !deeper {
+                return;
+            }
+            rank += 1;
+        }
+    }
+
+    fn place(&mut self, queue: usize, number: u32, count: u32, lane: &mut Lane<'a>) {
+        let count = u64::from(count).min(self.tasks_left).min(self.left[queue]);
+        let demand = self.classes[queue].and_then(|class| class.variants.get(number as usize));
+        let (Some(demand), true) = (demand, count > 0) else {
+            return;
+        };
+        let key = self.question.queues[queue].0;
+        self.left[queue] -= count;
+        self.tasks_left -= count;
+        let counted = u32::try_from(count).unwrap_or(u32::MAX);
+        lane.place(key.class, number, demand, counted);
+        self.placements.push(Placement {
+            key,
+            worker: lane.worker.id,
+            variant: number,
+            count,
+            placed: true,
+        });
+    }
+
+    /// Sends ahead what could not start, spread evenly.
+    fn send_ahead(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) {
+        for queue in level {
+            let (key, _) = self.question.queues[queue];
+            let Some(class) = self.classes[queue].filter(|_| self.left[queue] > 0) else {
+                continue;
+            };
+            let mut rooms: Vec<(usize, u32, u32)> = Vec::new();
+            for (at, lane) in lanes.iter().enumerate() {
+                if lane.reserved.is_some() {
+                    continue;
+                }
+                let preferred = class
+                    .variants
+                    .iter()
+                    .zip(0..)
+                    .find_map(|(variant, number)| {
+                        let capacity = lane.worker.capacity(variant);
+                        let serves = capacity > 0
+                            && lane.serves(key.class, number, variant, self.question.now);
+                        serves.then_some((number, capacity))
+                    });
+                if let Some((number, capacity)) = preferred {
+                    let room = lane.backlog_room(key, capacity, self.question.now);
+                    if room > 0 {
+                        rooms.push((at, number, room));
+                    }
+                }
+            }
+            let mut remaining = rooms.len() as u64;
+            for (at, number, room) in rooms {
+                let fair = self.left[queue].div_ceil(remaining.max(1));
+                let count = u64::from(room).min(fair).min(self.tasks_left);
+                remaining -= 1;
+                if count == 0 {
+                    continue;
+                }
+                self.left[queue] -= count;
+                self.tasks_left -= count;
+                lanes[at].send_ahead(key, number, u32::try_from(count).unwrap_or(u32::MAX));
+                self.placements.push(Placement {
+                    key,
+                    worker: lanes[at].worker.id,
+                    variant: number,
+                    count,
+                    placed: false,
+                });
+            }
+        }
+    }
+
+    /// Gives work to a worker that wants enough of it or none.
+    fn fill_demanding(&mut self, lane: &mut Lane<'a>) {
+        let Some(cpus) = self.question.classes.find_resource("cpus") else {
+            return;
+        };
+        let (left, tasks_left, placed) =
+            (self.left.clone(), self.tasks_left, self.placements.len());
+        for level in levels(self.question.queues) {
+            self.fill(level, lane);
+        }
+        let share = lane.busy_share(cpus.0 as usize);
+        if share < f64::from(lane.worker.config.min_utilization) {
+            self.left = left;
+            self.tasks_left = tasks_left;
+            self.placements.truncate(placed);
+            return;
+        }
+        for level in levels(self.question.queues) {
+            self.send_ahead(level, std::slice::from_mut(lane));
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::resource::request::{RequestVariants, ResourceRequest};
-    use crate::testing::worker_config;
-    use crate::time::Timestamp;
-
-    fn cluster(classes: &mut Classes, cpus: &[u32]) -> BTreeMap<WorkerId, Worker> {
-        (1..)
-            .zip(cpus)
-            .map(|(id, cpus)| {
-                let config = worker_config(*cpus);
-                let totals = classes.totals(&config.resources);
-                let id = WorkerId(id);
-                (
-                    id,
-                    Worker::new(id, Arc::new(config), totals, Time(0), Timestamp(0)),
-                )
-            })
-            .collect()
-    }
-
-    fn solve(cpus: &[u32], request: u32, ready: u64) -> Vec<(u32, u64, bool)> {
-        let mut classes = Classes::default();
-        let request = RequestVariants::new(vec![ResourceRequest::cpus(request)]).expect("valid");
-        let class = classes.intern(&request);
-        let workers = cluster(&mut classes, cpus);
-        solve_queue(
-            QueueKey::new(0, class),
-            ready,
-            &classes,
-            workers.values(),
-            Time(0),
-        )
-        .into_iter()
-        .map(|p| (p.worker.0, p.count, p.placed))
-        .collect()
-    }
-
-    #[test]
-    fn fills_low_ids_first_and_sends_the_rest_ahead_evenly() {
-        assert_eq!(solve(&[2, 2], 1, 1), [(1, 1, true)]);
-        assert_eq!(solve(&[2, 2], 1, 3), [(1, 2, true), (2, 1, true)]);
-        assert_eq!(
-            solve(&[2, 2], 1, 6),
-            [(1, 2, true), (2, 2, true), (1, 1, false), (2, 1, false)]
-        );
-        let many = solve(&[2, 2], 1, 1_000_000);
-        assert_eq!(many.iter().map(|(_, count, _)| count).sum::<u64>(), 8);
-    }
-
-    #[test]
-    fn skips_workers_that_are_too_small() {
-        assert_eq!(solve(&[2, 4], 3, 2), [(2, 1, true), (2, 1, false)]);
-        assert_eq!(solve(&[2, 2], 3, 2), []);
-    }
-}
+mod tests;

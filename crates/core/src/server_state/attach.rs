@@ -53,11 +53,15 @@ impl ServerState {
         worker.come_back(now.mono);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
         let is_stopping = worker.stopping.is_some();
+        let is_held = worker.gang.is_some_and(|node| !node.is_root);
         effects.push(Effect::Registered {
             link,
             worker: id,
             reattached: true,
         });
+        if is_held {
+            effects.push(Effect::ToWorker(id, WorkerCommand::Hold(true)));
+        }
         if is_stopping {
             effects.push(Effect::ToWorker(id, WorkerCommand::Stop));
         }
@@ -76,6 +80,7 @@ impl ServerState {
         self.requeue_missing(now, id, &held, effects);
         self.stop_waiting_for(now, id, effects);
         self.agenda.note_room(id);
+        self.agenda.note_plans_changed();
     }
 
     /// Tells a worker to end what it has and should not have.
@@ -125,6 +130,7 @@ impl ServerState {
                 .get_mut(&id)
                 .and_then(|worker| worker.remove(task, instance, &self.classes));
             let Some(assigned) = removed else { continue };
+            let had_nodes = self.release_gang(task, effects);
             match self.holds(id, task.job, &assigned) {
                 Some(Phase::Running) => {
                     // It ran and left no trace: the next attempt must not be taken for this one.
@@ -135,7 +141,9 @@ impl ServerState {
                     self.note_requeued(now, task.job, assigned.slot, effects);
                     self.requeue(task.job, assigned.slot);
                 }
-                Some(_) => self.requeue(task.job, assigned.slot),
+                Some(_) => {
+                    self.requeue_unstarted(now, task.job, assigned.slot, had_nodes, effects);
+                }
                 None => {}
             }
             touched.insert(task.job);

@@ -87,8 +87,21 @@ pub enum ChangeKind {
         instance: InstanceId,
         /// Variant of its resource request.
         variant: u32,
-        /// Where.
+        /// Where; of a multi-node task the root.
         worker: WorkerId,
+        /// All workers of a multi-node task, the root first; empty for others.
+        nodes: Box<[WorkerId]>,
+    },
+    /// A multi-node task is about to be handed out: from now on its workers are kept for it.
+    NodesAssigned {
+        /// Which task.
+        task: TaskKey,
+        /// Which instance.
+        instance: InstanceId,
+        /// Variant of its resource request.
+        variant: u32,
+        /// Its workers, the root first.
+        nodes: Box<[WorkerId]>,
     },
     /// A task finished or failed.
     TaskEnded {
@@ -107,7 +120,7 @@ pub enum ChangeKind {
         /// Whether other tasks can run on its account.
         is_awaited: bool,
     },
-    /// A started instance was given up; the task waits again.
+    /// An instance that had started, or that had nodes, was given up; the task waits again.
     TaskRequeued {
         /// Which task.
         task: TaskKey,
@@ -170,6 +183,7 @@ impl ChangeKind {
             | Self::JobClosed(_)
             | Self::JobCanceled { .. }
             | Self::JobsForgotten(_)
+            | Self::NodesAssigned { .. }
             | Self::TaskRequeued { .. }
             | Self::TasksDropped { .. }
             | Self::Allocation(_) => true,

@@ -96,6 +96,7 @@ impl ServerState {
     pub(super) fn end_job(&mut self, now: Now, id: JobId, to: Phase, effects: &mut Vec<Effect>) {
         self.watches.note_ended_job(id, &self.jobs);
         self.ready.remove_job(id);
+        self.agenda.note_plans_changed();
         self.kill_assigned(id, effects);
         if let Some(job) = self.jobs.get_mut(&id) {
             let ids = job.unfinished_ids();
@@ -178,6 +179,7 @@ impl ServerState {
             }
             Some(worker) => {
                 worker.stopping = Some(LostReason::Stopped);
+                self.agenda.note_plans_changed();
                 effects.push(Effect::ToWorker(id, WorkerCommand::Stop));
                 StopResult::Stopped
             }

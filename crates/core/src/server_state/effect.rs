@@ -128,9 +128,6 @@ pub enum SubmitRefusal {
         "Task {0} depends on task {1}, which has not finished and is not selected; add its state to --filter"
     )]
     DependencyNotChosen(TaskId, TaskId),
-    /// Whole nodes are asked for.
-    #[error("Error: multi-node tasks are not supported yet")]
-    MultiNode,
 }
 
 impl From<GraphError> for SubmitRefusal {
@@ -191,6 +188,8 @@ pub enum WorkerCommand {
     Retract(Vec<(TaskKey, InstanceId)>),
     /// End these, started or not.
     Kill(Vec<(TaskKey, InstanceId)>),
+    /// Whether the worker is a node of a multi-node task that runs elsewhere: it must not idle out.
+    Hold(bool),
     /// End.
     Stop,
     /// What reports up to this number said is recorded.
@@ -212,4 +211,6 @@ pub struct Assignment {
     pub variant: u32,
     /// An entry each, if the submit has entries.
     pub entries: Option<Entries>,
+    /// Host names of a multi-node task, the root first; empty for others.
+    pub nodes: Vec<Box<str>>,
 }

@@ -115,18 +115,11 @@ impl ServerState {
         let (Some(class), Some(worker)) = (class, self.workers.get_mut(&id)) else {
             return;
         };
-        if class.variants.get(variant as usize).is_none() {
+        // Nodes of a multi-node task are stored before it is handed out: one that waits has none.
+        if class.is_multi_node() || class.variants.get(variant as usize).is_none() {
             return;
         }
-        let assigned = Assigned {
-            slot,
-            key,
-            variant,
-            instance,
-            placed: false,
-            started: false,
-            retracting: false,
-        };
+        let assigned = Assigned::restored(slot, key, variant, instance);
         worker.assign(task, assigned, &class);
         if let Some(record) = job.touch(slot) {
             record.assign(id);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::ServerState;
 use super::submit::Target;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::Job;
+use crate::job::{Job, TaskSlot};
 use crate::range::IdArray;
 use crate::task::{Attempt, Phase, TaskEnd, TaskState};
 use crate::template::SubmitSpec;
 use crate::time::{Now, Timestamp};
-use crate::worker::{Assigned, Worker};
+use crate::worker::{Assigned, GangNode, Worker};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
 /// A stored job.
@@ -65,6 +65,46 @@ pub struct StoredTask {
     pub started: Option<Timestamp>,
     /// End, of finished and failed tasks.
     pub end: Option<TaskEnd>,
+    /// Nodes of the latest instance that had some.
+    pub nodes: Option<StoredNodes>,
+}
+
+/// The nodes that an instance of a multi-node task was given, before it was sent to its root.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredNodes {
+    /// Which instance.
+    pub instance: InstanceId,
+    /// Variant of its resource request.
+    pub variant: u32,
+    /// Its workers, the root first.
+    pub workers: Vec<WorkerId>,
+}
+
+impl StoredTask {
+    /// A task of which nothing is known but that it was given nodes.
+    #[must_use]
+    pub fn with_nodes(task: TaskId, nodes: StoredNodes) -> Self {
+        Self {
+            task,
+            state: TaskState::Waiting,
+            instance: nodes.instance,
+            worker: nodes.workers.first().copied().unwrap_or(WorkerId(0)),
+            variant: nodes.variant,
+            crash_count: 0,
+            retry_count: 0,
+            started: None,
+            end: None,
+            nodes: Some(nodes),
+        }
+    }
+
+    /// Nodes that may have the task now.
+    fn current_nodes(&self) -> Option<&StoredNodes> {
+        let is_unfinished = matches!(self.state, TaskState::Waiting | TaskState::Running);
+        self.nodes
+            .as_ref()
+            .filter(|nodes| is_unfinished && nodes.instance >= self.instance)
+    }
 }
 
 /// A record that does not fit the others. `Display` names it.
@@ -100,10 +140,10 @@ impl ServerState {
             return false;
         }
         let (id, age) = (stored.id, now.wall.since(stored.started));
-        let totals = self.classes.totals(&stored.config.resources);
+        let offers = self.classes.offers(&stored.config.resources);
         let config = Arc::new(stored.config);
         let limit = config.time_limit;
-        let mut worker = Worker::new(id, config, totals, now.mono, stored.started);
+        let mut worker = Worker::new(id, config, offers, now.mono, stored.started);
         worker.deadline = limit.map(|limit| now.mono + limit.saturating_sub(age));
         worker.await_return(now.mono);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
@@ -160,13 +200,19 @@ impl ServerState {
         let slot = job
             .find(stored.task)
             .ok_or(RestoreError::NoTask(id, stored.task))?;
+        let is_gang = Self::queue_key(job, slot)
+            .and_then(|key| self.classes.get(key.class))
+            .is_some_and(|class| class.is_multi_node());
+        if let Some(nodes) = stored.nodes.as_ref().filter(|_| is_gang) {
+            job.set_nodes(slot, &nodes.workers);
+        }
         let worker = self
             .workers
             .get_mut(&stored.worker)
-            .filter(|_| stored.state == TaskState::Running);
+            .filter(|_| stored.state == TaskState::Running && !is_gang);
         let goes_on = worker.is_some();
         if let Some(record) = job.touch(slot) {
-            record.restore(stored, goes_on);
+            record.restore(stored, goes_on || is_gang);
         }
         if stored.started.is_some() {
             job.workers.insert(stored.worker);
@@ -187,21 +233,74 @@ impl ServerState {
             && let Some(key) = Self::queue_key(job, slot)
             && let Some(class) = self.classes.get(key.class)
         {
-            let assigned = Assigned {
-                slot,
-                key,
-                variant: stored.variant,
-                instance: stored.instance,
-                placed: false,
-                started: false,
-                retracting: false,
-            };
+            let assigned = Assigned::restored(slot, key, stored.variant, stored.instance);
             let task = TaskKey::new(id, stored.task);
             worker.assign(task, assigned, class);
             worker.start(task, stored.instance, &self.classes);
             job.set_phase(slot, Phase::Running);
         }
+        if is_gang && !phase.is_terminal() {
+            self.restore_gang(id, slot, stored);
+        }
         Ok(())
+    }
+
+    /// A multi-node task goes on if its root is expected back, with those of its other nodes that are;
+    /// otherwise it waits, with an instance that nobody can have.
+    fn restore_gang(&mut self, id: JobId, slot: TaskSlot, stored: &StoredTask) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let nodes = stored.current_nodes();
+        let instance = nodes.map_or(stored.instance, |nodes| nodes.instance);
+        let key = Self::queue_key(job, slot);
+        let class = key.and_then(|key| self.classes.get(key.class)).cloned();
+        let members: Vec<WorkerId> = nodes
+            .into_iter()
+            .flat_map(|nodes| &nodes.workers)
+            .filter(|id| self.workers.get(id).is_some_and(|w| w.gang.is_none()))
+            .copied()
+            .collect();
+        let root = nodes.and_then(|nodes| nodes.workers.first());
+        let root = root.filter(|root| members.first() == Some(root)).copied();
+        let was_started = stored.state == TaskState::Running && stored.instance == instance;
+        let Some(record) = job.touch(slot) else {
+            return;
+        };
+        record.resume(instance);
+        let worker = root.and_then(|root| self.workers.get_mut(&root));
+        let (Some(nodes), Some(key), Some(class), Some(worker)) = (nodes, key, class, worker)
+        else {
+            if nodes.is_some() || was_started {
+                record.supersede();
+            }
+            return;
+        };
+        record.assign(worker.id);
+        let task = TaskKey::new(id, stored.task);
+        let assigned = Assigned::restored(slot, key, nodes.variant, instance);
+        worker.assign(
+            task,
+            Assigned {
+                placed: true,
+                ..assigned
+            },
+            &class,
+        );
+        let phase = if was_started {
+            worker.start(task, instance, &self.classes);
+            Phase::Running
+        } else {
+            Phase::Queued
+        };
+        job.set_phase(slot, phase);
+        for member in &members {
+            if let Some(worker) = self.workers.get_mut(member) {
+                let is_root = Some(*member) == root;
+                worker.gang = Some(GangNode { task, is_root });
+            }
+        }
+        self.gangs.insert(task, members);
     }
 
     /// Adds an earlier attempt of a task; in order of the instances.

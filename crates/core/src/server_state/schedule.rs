@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::change::{ChangeKind, persist};
 use super::{Assignment, Effect, ServerState, WorkerCommand};
 use crate::id::{InstanceId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, SharedTemplate, TaskSlot, TemplateId};
 use crate::range::IdArray;
 use crate::scheduler::queue::{QueueKey, TakenRange};
-use crate::scheduler::solve::{Placement, solve_queue};
-use crate::task::Phase;
+use crate::scheduler::solve::{GangStart, Placement, Question, solve};
+use crate::task::{Phase, TaskRecord};
 use crate::template::Entries;
 use crate::time::{Now, Time};
-use crate::worker::Assigned;
+use crate::worker::{Assigned, GangNode};
 
 /// Work that a worker will start within this time is left with it even if others are idle: asking it
 /// back would take as long.
@@ -21,6 +22,9 @@ const RETRACT_HORIZON: Duration = Duration::from_millis(30);
 
 /// Least time between two looks for tasks to take back; well below what anybody notices.
 const REBALANCE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Most tasks that one round hands out; what is left follows in the next, so that nobody waits long.
+const ROUND_TASKS_MAX: u64 = 4_096;
 
 /// What one worker gets in one round.
 #[derive(Default)]
@@ -50,6 +54,10 @@ pub(super) struct Agenda {
     /// When to look again for tasks that idle workers could take over.
     rebalance_at: Option<Time>,
     last_rebalance: Time,
+    /// Workers that are kept for multi-node tasks.
+    kept: BTreeSet<WorkerId>,
+    /// The last round was cut: go on at this time, that is, at once.
+    again_at: Option<Time>,
 }
 
 impl Agenda {
@@ -61,65 +69,206 @@ impl Agenda {
         self.room.insert(worker);
     }
 
-    pub(super) const fn rebalance_at(&self) -> Option<Time> {
-        self.rebalance_at
+    /// When the next round is due without any other input.
+    pub(super) fn due_at(&self) -> Option<Time> {
+        [self.rebalance_at, self.again_at]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Something happened to a worker or a queue that may be part of a plan for multi-node tasks.
+    pub(super) fn note_plans_changed(&mut self) {
+        if !self.kept.is_empty() {
+            self.ready = true;
+        }
     }
 }
 
 impl ServerState {
     pub(super) fn schedule(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let everyone = std::mem::take(&mut self.agenda.ready);
+        self.agenda.again_at = None;
         if everyone {
             self.agenda.room.extend(self.workers.keys());
         }
+        let has_gangs = self.has_ready_gangs();
+        if !has_gangs && !self.agenda.kept.is_empty() {
+            self.keep_workers(&BTreeMap::new(), effects);
+        }
         if !self.ready.is_empty() && !self.agenda.room.is_empty() {
-            self.place_ready(now, effects);
+            let with_gangs = has_gangs && (everyone || self.may_start_gangs());
+            self.place_ready(now, with_gangs, effects);
         }
         self.rebalance_in_time(now, effects);
     }
 
-    fn place_ready(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        let mut parcels: BTreeMap<WorkerId, Parcel> = BTreeMap::new();
+    fn has_ready_gangs(&self) -> bool {
+        let mut queues = self.ready.counts();
+        queues.any(|(key, _)| {
+            self.classes
+                .get(key.class)
+                .is_some_and(|c| c.is_multi_node())
+        })
+    }
+
+    /// Whether a worker of the next round is empty or kept.
+    fn may_start_gangs(&self) -> bool {
+        let mut workers = self
+            .agenda
+            .room
+            .iter()
+            .filter_map(|id| self.workers.get(id));
+        workers.any(|worker| worker.assigned().is_empty() || worker.reserved.is_some())
+    }
+
+    fn place_ready(&mut self, now: Now, with_gangs: bool, effects: &mut Vec<Effect>) {
+        if with_gangs {
+            self.agenda.room.extend(&self.agenda.kept);
+        }
         let queues: Vec<(QueueKey, u64)> = self.ready.counts().collect();
-        for (key, ready) in queues {
-            let workers = self
-                .agenda
-                .room
-                .iter()
-                .filter_map(|id| self.workers.get(id));
-            let placements = solve_queue(key, ready, &self.classes, workers, now.mono);
-            for placement in placements {
-                for range in self.ready.take(key, placement.count) {
-                    let parcel = parcels.entry(placement.worker).or_default();
-                    self.hand_out(&placement, range, parcel);
-                }
+        let answer = solve(&Question {
+            queues: &queues,
+            classes: &self.classes,
+            workers: &self.workers,
+            rooms: &self.agenda.room,
+            with_gangs,
+            tasks_max: ROUND_TASKS_MAX,
+            now: now.mono,
+        });
+        if with_gangs {
+            self.keep_workers(&answer.kept, effects);
+        }
+        for gang in &answer.gangs {
+            self.start_gang(now, gang, effects);
+        }
+        let mut parcels: BTreeMap<WorkerId, Parcel> = BTreeMap::new();
+        for placement in &answer.placements {
+            for range in self.ready.take(placement.key, placement.count) {
+                let parcel = parcels.entry(placement.worker).or_default();
+                self.hand_out(now, placement, range, parcel);
             }
         }
-        for (
-            worker,
-            Parcel {
-                templates,
-                assignments,
-            },
-        ) in parcels
-        {
-            let command = WorkerCommand::Assign {
-                templates,
-                assignments,
-            };
-            effects.push(Effect::ToWorker(worker, command));
+        for (worker, parcel) in parcels {
+            effects.push(Effect::ToWorker(worker, parcel.into_command()));
         }
-        if !self.ready.is_empty() {
+        if answer.is_cut {
+            self.agenda.again_at = Some(now.mono);
+        } else if !self.ready.is_empty() {
             // All of them were tried against all that is left.
             self.agenda.room.clear();
         }
+    }
+
+    /// Keeps these workers, and no others, for multi-node tasks; asks them for what has not started.
+    fn keep_workers(&mut self, kept: &BTreeMap<WorkerId, QueueKey>, effects: &mut Vec<Effect>) {
+        let before = std::mem::replace(&mut self.agenda.kept, kept.keys().copied().collect());
+        for id in before.iter().filter(|id| !kept.contains_key(id)) {
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.reserved = None;
+            }
+            self.agenda.room.insert(*id);
+        }
+        for (id, key) in kept {
+            let Some(worker) = self.workers.get_mut(id) else {
+                continue;
+            };
+            if worker.reserved.replace(*key) == Some(*key) {
+                continue;
+            }
+            let back = worker.unstarted_behind(*key);
+            for (task, _) in &back {
+                worker.mark_retracting(*task);
+            }
+            if !back.is_empty() {
+                effects.push(Effect::ToWorker(*id, WorkerCommand::Retract(back)));
+            }
+        }
+    }
+
+    /// Starts a multi-node task: the command on the root, the other nodes only wait for its end.
+    fn start_gang(&mut self, now: Now, gang: &GangStart, effects: &mut Vec<Effect>) {
+        let Some(root) = gang.workers.first().copied() else {
+            return;
+        };
+        let nodes: Vec<Box<str>> = gang
+            .workers
+            .iter()
+            .filter_map(|id| Some(self.workers.get(id)?.config.hostname.clone()))
+            .collect();
+        for range in self.ready.take(gang.key, 1) {
+            let placement = Placement {
+                key: gang.key,
+                worker: root,
+                variant: gang.variant,
+                count: 1,
+                placed: true,
+            };
+            let slot = TaskSlot {
+                submit: range.submit,
+                index: range.from,
+            };
+            let mut parcel = Parcel::default();
+            self.hand_out(now, &placement, range, &mut parcel);
+            for assignment in &mut parcel.assignments {
+                assignment.nodes.clone_from(&nodes);
+            }
+            let Some(job) = self.jobs.get_mut(&range.job) else {
+                continue;
+            };
+            job.set_nodes(slot, &gang.workers);
+            let Some(id) = job.task_id(slot) else {
+                continue;
+            };
+            let task = TaskKey::new(range.job, id);
+            let instance = job.record(slot).map_or(InstanceId(0), TaskRecord::instance);
+            let assigned = ChangeKind::NodesAssigned {
+                task,
+                instance,
+                variant: gang.variant,
+                nodes: gang.workers.clone().into(),
+            };
+            persist(effects, now.wall, assigned);
+            for member in &gang.workers {
+                if let Some(worker) = self.workers.get_mut(member) {
+                    worker.reserved = None;
+                    let is_root = *member == root;
+                    worker.gang = Some(GangNode { task, is_root });
+                }
+                if *member != root {
+                    effects.push(Effect::ToWorker(*member, WorkerCommand::Hold(true)));
+                }
+            }
+            self.gangs.insert(task, gang.workers.clone());
+            effects.push(Effect::ToWorker(root, parcel.into_command()));
+        }
+    }
+
+    /// Gives the nodes of a multi-node task back; says whether it had some.
+    pub(super) fn release_gang(&mut self, task: TaskKey, effects: &mut Vec<Effect>) -> bool {
+        let Some(members) = self.gangs.remove(&task) else {
+            return false;
+        };
+        for id in members {
+            let Some(worker) = self.workers.get_mut(&id) else {
+                continue;
+            };
+            let Some(node) = worker.gang.take_if(|node| node.task == task) else {
+                continue;
+            };
+            self.agenda.room.insert(id);
+            if !node.is_root && worker.is_connected() {
+                effects.push(Effect::ToWorker(id, WorkerCommand::Hold(false)));
+            }
+        }
+        true
     }
 
     /// Runs [`ServerState::rebalance`] when nothing is ready, but not more often than needed.
     fn rebalance_in_time(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let due = self.agenda.last_rebalance + REBALANCE_INTERVAL;
         self.agenda.rebalance_at = None;
-        if !self.ready.is_empty() || self.agenda.room.is_empty() {
+        if self.agenda.room.is_empty() && !self.has_stuck() {
             return;
         }
         if due > now.mono {
@@ -132,7 +281,22 @@ impl ServerState {
         }
     }
 
-    fn hand_out(&mut self, placement: &Placement, range: TakenRange, parcel: &mut Parcel) {
+    /// Whether a worker may hold what it cannot start.
+    fn has_stuck(&self) -> bool {
+        self.workers.len() > 1
+            && self
+                .workers
+                .values()
+                .any(crate::worker::Worker::may_be_stuck)
+    }
+
+    fn hand_out(
+        &mut self,
+        now: Now,
+        placement: &Placement,
+        range: TakenRange,
+        parcel: &mut Parcel,
+    ) {
         let Some(class) = self.class(placement.key) else {
             return;
         };
@@ -165,6 +329,7 @@ impl ServerState {
                 placed: placement.placed,
                 started: false,
                 retracting: false,
+                at: now.mono,
             };
             worker.assign(TaskKey::new(range.job, task), assigned, &class);
             match runs.last_mut() {
@@ -196,13 +361,26 @@ impl ServerState {
     /// Asks workers to give back tasks that others could start at once. Says whether there is any
     /// backlog at all, that is, whether it is worth looking again.
     fn rebalance(&mut self, now: Now, effects: &mut Vec<Effect>) -> bool {
-        let usable = || self.workers.values().filter(|worker| worker.accepts_work());
+        let stuck: Vec<(WorkerId, Vec<(TaskKey, InstanceId)>)> = if self.workers.len() > 1 {
+            let workers = self.workers.values_mut();
+            let stuck = workers.map(|worker| (worker.id, worker.note_stuck(now.mono)));
+            stuck.filter(|(_, tasks)| !tasks.is_empty()).collect()
+        } else {
+            Vec::new()
+        };
+        for (id, tasks) in stuck {
+            effects.push(Effect::ToWorker(id, WorkerCommand::Retract(tasks)));
+        }
+        let usable = || {
+            let workers = self.workers.values();
+            workers.filter(|worker| worker.accepts_work() && worker.reserved.is_none())
+        };
         let donors: Vec<(WorkerId, usize)> = usable()
             .filter(|worker| worker.backlog_len() > 0)
             .map(|worker| (worker.id, worker.surplus(now.mono, RETRACT_HORIZON)))
             .collect();
         if donors.is_empty() {
-            return false;
+            return self.has_stuck();
         }
         // Room is counted once for all donors, so that two are not asked to fill the same slot.
         let mut takers: Vec<(WorkerId, u32)> = usable()
@@ -261,6 +439,15 @@ impl ServerState {
     }
 }
 
+impl Parcel {
+    fn into_command(self) -> WorkerCommand {
+        WorkerCommand::Assign {
+            templates: self.templates,
+            assignments: self.assignments,
+        }
+    }
+}
+
 fn name_task(job: &Job, slot: TaskSlot) -> Option<(TaskId, Arc<SharedTemplate>)> {
     let submit = job.submit(slot)?;
     let task = submit.ids.get(slot.index).map(TaskId)?;
@@ -288,5 +475,6 @@ fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Assignment {
         instance: run.instance,
         variant,
         entries,
+        nodes: Vec::new(),
     }
 }

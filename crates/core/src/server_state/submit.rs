@@ -88,13 +88,6 @@ impl ServerState {
         spec: &SubmitSpec,
         ids: Option<IdArray>,
     ) -> Result<Submit, SubmitRefusal> {
-        let is_multi_node = match &spec.body {
-            SubmitBody::Array(array) => array.template.requests.is_multi_node(),
-            SubmitBody::Graph(graph) => graph.templates.iter().any(|t| t.requests.is_multi_node()),
-        };
-        if is_multi_node {
-            return Err(SubmitRefusal::MultiNode);
-        }
         let share = Share {
             job: target.job,
             job_name: target.name.clone(),

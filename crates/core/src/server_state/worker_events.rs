@@ -36,14 +36,14 @@ impl ServerState {
             return;
         };
         self.last_worker = id.0;
-        let totals = self.classes.totals(&config.resources);
+        let offers = self.classes.offers(&config.resources);
         let config = Arc::new(config);
         let connected = ChangeKind::WorkerConnected {
             worker: id,
             config: Arc::clone(&config),
         };
         persist(effects, now.wall, connected);
-        let worker = Worker::new(id, config, totals, now.mono, now.wall);
+        let worker = Worker::new(id, config, offers, now.mono, now.wall);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
         self.workers.insert(id, worker);
         self.agenda.note_room(id);
@@ -106,6 +106,7 @@ impl ServerState {
             self.heartbeats.remove(&(worker.heartbeat_deadline, id));
             worker.leave(now.mono, how);
             self.heartbeats.insert((worker.heartbeat_deadline, id));
+            self.agenda.note_plans_changed();
             return;
         }
         let reason = worker.stopping.unwrap_or(LostReason::ConnectionLost);
@@ -157,7 +158,7 @@ impl ServerState {
             self.on_ended(now, id, row, effects);
         }
         for (task, instance) in report.retracted {
-            self.on_retracted(id, task, instance);
+            self.on_retracted(now, id, (task, instance), effects);
         }
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.count_ended(now.mono, ended);
@@ -207,7 +208,13 @@ impl ServerState {
         at: crate::time::Timestamp,
         effects: &mut Vec<Effect>,
     ) {
+        let submit = self
+            .jobs
+            .get(&task.job)
+            .and_then(|job| job.submit(assigned.slot));
+        let nodes = submit.map_or(&[][..], |submit| submit.tasks.nodes(assigned.slot.index));
         let started = ChangeKind::TaskStarted {
+            nodes: nodes.into(),
             task,
             instance: assigned.instance,
             variant: assigned.variant,
@@ -248,6 +255,7 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return;
         };
+        self.release_gang(row.task, effects);
         let Some(phase) = current else { return };
         let at = now.wall.minus(row.age);
         if phase == Phase::Queued {
@@ -357,7 +365,13 @@ impl ServerState {
         }
     }
 
-    fn on_retracted(&mut self, id: WorkerId, task: TaskKey, instance: InstanceId) {
+    fn on_retracted(
+        &mut self,
+        now: Now,
+        id: WorkerId,
+        (task, instance): (TaskKey, InstanceId),
+        effects: &mut Vec<Effect>,
+    ) {
         let assigned = self
             .workers
             .get_mut(&id)
@@ -366,9 +380,29 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return;
         };
+        let had_nodes = self.release_gang(task, effects);
         if self.holds(id, task.job, &assigned).is_some() {
-            self.requeue(task.job, assigned.slot);
+            self.requeue_unstarted(now, task.job, assigned.slot, had_nodes, effects);
         }
+    }
+
+    /// Queues what was handed out and has not started. The nodes of a multi-node task are stored, so
+    /// that is taken back with a new instance.
+    pub(super) fn requeue_unstarted(
+        &mut self,
+        now: Now,
+        id: JobId,
+        slot: TaskSlot,
+        had_nodes: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        if had_nodes {
+            if let Some(record) = self.jobs.get_mut(&id).and_then(|job| job.touch(slot)) {
+                record.supersede();
+            }
+            self.note_requeued(now, id, slot, effects);
+        }
+        self.requeue(id, slot);
     }
 
     pub(super) fn requeue(&mut self, job: JobId, slot: TaskSlot) {
@@ -483,8 +517,10 @@ impl ServerState {
             ChangeKind::WorkerLost { worker: id, reason },
         );
         effects.push(Effect::DropWorker(id));
+        self.agenda.note_plans_changed();
         let mut touched = BTreeSet::new();
         for (task, assigned) in tasks {
+            let had_nodes = self.release_gang(task, effects);
             let record = self
                 .jobs
                 .get(&task.job)
@@ -493,7 +529,9 @@ impl ServerState {
                 .filter(|r| r.worker() == id && r.instance() == assigned.instance)
                 .map(TaskRecord::phase);
             match phase {
-                Some(Phase::Queued) => self.requeue(task.job, assigned.slot),
+                Some(Phase::Queued) => {
+                    self.requeue_unstarted(now, task.job, assigned.slot, had_nodes, effects);
+                }
                 Some(Phase::Running) => {
                     let slot = assigned.slot;
                     self.on_running_task_lost(now, task.job, slot, (reason, is_crash), effects);

@@ -46,6 +46,7 @@ pub(super) struct NewEntry {
     pub(super) variant: u32,
     pub(super) ids: IdArray,
     pub(super) entries: Option<Entries>,
+    pub(super) nodes: Arc<[Box<str>]>,
 }
 
 #[derive(Clone, Debug)]
@@ -62,6 +63,7 @@ pub(super) struct Popped {
     pub(super) key: InstanceKey,
     pub(super) variant: u32,
     pub(super) entries: Option<(Entries, u32)>,
+    pub(super) nodes: Arc<[Box<str>]>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -333,6 +335,7 @@ impl Entry {
             key: self.key_at(position)?,
             variant: self.what.variant,
             entries: self.what.entries.clone().map(|entries| (entries, position)),
+            nodes: Arc::clone(&self.what.nodes),
         })
     }
 

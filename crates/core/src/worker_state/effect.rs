@@ -45,6 +45,8 @@ pub struct LaunchTask {
     pub grant: Arc<Grant>,
     /// Entries of its assignment and its position among them.
     pub entries: Option<(Entries, u32)>,
+    /// Host names of a multi-node task, the root first; empty for others.
+    pub nodes: Arc<[Box<str>]>,
 }
 
 impl LaunchTask {

@@ -17,6 +17,7 @@ impl WorkerState {
         if self.mode != Mode::Active {
             return;
         }
+        self.is_held = false;
         // What has not started is the server's again; a returning one assigns it anew.
         self.backlog.drain();
         let known = std::mem::take(&mut self.templates);
@@ -62,6 +63,8 @@ impl WorkerState {
                 self.end_task(token, EndCause::Void, effects);
             }
         }
+        // The server says so again if it still holds.
+        self.is_held = false;
         if self.mode == Mode::Detached {
             self.mode = Mode::Active;
         }

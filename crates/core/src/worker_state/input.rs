@@ -71,6 +71,8 @@ pub struct WorkAssignment {
     pub variant: u32,
     /// An entry each, if the submit has entries.
     pub entries: Option<Entries>,
+    /// Host names of a multi-node task, the root first; empty for others.
+    pub nodes: Arc<[Box<str>]>,
 }
 
 /// One thing that happened.
@@ -89,6 +91,8 @@ pub enum Input {
     Retract(Vec<InstanceKey>),
     /// The server wants these to end.
     Kill(Vec<InstanceKey>),
+    /// Whether the worker is a node of a multi-node task that runs elsewhere: it does not idle out.
+    Hold(bool),
     /// The server wants the worker to end.
     Stop,
     /// News of launched processes.

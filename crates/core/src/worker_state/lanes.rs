@@ -3,8 +3,9 @@
 //! Between the end of a short task and the start of the next one the worker would be asked what to do, which takes
 //! two wake-ups of sleeping threads. Instead, tasks are handed over ahead, a few milliseconds' worth: so little that
 //! nobody who waits for the resources notices, and that a task told to a worker is not missed elsewhere. A task
-//! that takes unexpectedly long gives those behind it back.
+//! that takes unexpectedly long gives those behind it back, and so does one that something more urgent waits for.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +76,7 @@ impl WorkerState {
             lane,
             template: task.template.id,
             variant: task.variant,
+            priority: Reverse(task.template.task.priority),
             expected,
             time_limit: task.template.task.time_limit,
             phase: Phase::Starting,
@@ -87,6 +89,7 @@ impl WorkerState {
             variant: task.variant,
             grant,
             entries: task.entries,
+            nodes: task.nodes,
         })
     }
 
@@ -100,7 +103,22 @@ impl WorkerState {
         if self.withdrawal_due().is_none_or(|due| due > now) {
             return;
         }
-        let tokens = self.running.withdraw_held_up(now, PATIENCE);
+        let tokens = self.running.withdraw(|lane| lane.since + PATIENCE <= now);
+        if !tokens.is_empty() {
+            effects.push(Effect::Withdraw(tokens));
+        }
+    }
+
+    /// Asks back what is less urgent than a task that waits.
+    pub(super) fn withdraw_less_urgent(
+        &mut self,
+        priority: Reverse<i32>,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.running.nothing_ahead() {
+            return;
+        }
+        let tokens = self.running.withdraw(|lane| lane.least > priority);
         if !tokens.is_empty() {
             effects.push(Effect::Withdraw(tokens));
         }

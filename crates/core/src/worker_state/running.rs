@@ -8,6 +8,7 @@
 //!     └──── Failed ──────────────────────────▶ gone, reported with the error
 //! ```
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(super) struct Lane {
     pub(super) expected: Duration,
     /// When the last one ended, or the first was launched.
     pub(super) since: Time,
+    /// Priority of the least urgent of them.
+    pub(super) least: Reverse<i32>,
     /// Those behind the first were asked back; nothing is added any more.
     pub(super) withdrawn: bool,
 }
@@ -42,6 +45,7 @@ pub(super) struct RunningTask {
     pub(super) template: TemplateId,
     /// Variant of the resource request.
     pub(super) variant: u32,
+    pub(super) priority: Reverse<i32>,
     /// How long it will take, as far as can be told.
     pub(super) expected: Duration,
     pub(super) time_limit: Option<Duration>,
@@ -111,6 +115,7 @@ impl RunningTasks {
             tasks: 0,
             expected: Duration::ZERO,
             since: now,
+            least: Reverse(i32::MAX),
             withdrawn: false,
         };
         self.lanes.insert(name, lane);
@@ -123,6 +128,7 @@ impl RunningTasks {
         self.next_token += 1;
         if let Some(lane) = self.lanes.get_mut(&task.lane) {
             lane.tasks += 1;
+            lane.least = lane.least.max(task.priority);
             lane.expected = lane.expected.saturating_add(task.expected);
         }
         self.by_key.insert(task.key, token);
@@ -134,7 +140,7 @@ impl RunningTasks {
         self.lanes.get(&name)
     }
 
-    pub(super) fn lanes(&self) -> impl Iterator<Item = (LaunchToken, &Lane)> {
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (LaunchToken, &Lane)> + Clone {
         self.lanes.iter().map(|(name, lane)| (*name, lane))
     }
 
@@ -163,11 +169,11 @@ impl RunningTasks {
             .min()
     }
 
-    /// The instances behind the first one in lanes that have been held up; each is told once.
-    pub(super) fn withdraw_held_up(&mut self, now: Time, patience: Duration) -> Vec<LaunchToken> {
+    /// The instances behind the first one in lanes that `is_due` names; each is told once.
+    pub(super) fn withdraw(&mut self, is_due: impl Fn(&Lane) -> bool) -> Vec<LaunchToken> {
         let mut held = BTreeSet::new();
         for (name, lane) in &mut self.lanes {
-            if lane.tasks > 1 && !lane.withdrawn && lane.since + patience <= now {
+            if lane.tasks > 1 && !lane.withdrawn && is_due(lane) {
                 lane.withdrawn = true;
                 held.insert(*name);
             }

@@ -2,7 +2,8 @@
 //!
 //! One round looks at the first task of each class in start order. A task that does not fit blocks its
 //! class and keeps others from what it needs: tasks of lower priority at once, tasks of the same
-//! priority after [`PATIENCE`]. So small tasks fill what a large one cannot use, but cannot starve it.
+//! priority after [`PATIENCE`]. So small tasks fill what a large one cannot use, but cannot starve it;
+//! of what it cannot use yet they may take as much as it will not miss (`resource::shadow`).
 //! A round costs O((classes + started tasks) log classes).
 
 use std::cmp::Reverse;
@@ -136,7 +137,7 @@ impl WorkerState {
     }
 
     fn note_idle(&mut self, now: Time) {
-        if !self.running.is_empty() || !self.backlog.is_empty() {
+        if !self.running.is_empty() || !self.backlog.is_empty() || self.is_held {
             self.idle_since = None;
         } else if self.idle_since.is_none() {
             self.idle_since = Some(now);
@@ -166,14 +167,22 @@ impl WorkerState {
                 }
                 continue;
             }
-            any_blocked = true;
+            if !std::mem::replace(&mut any_blocked, true) {
+                self.withdraw_less_urgent(key.priority, effects);
+            }
+            if heads.is_empty() {
+                // Nobody comes later from whom something could be kept.
+                self.backlog.note_blocked(&class, now);
+                break;
+            }
             let patient = self.backlog.note_blocked(&class, now) < PATIENCE;
             let kept_from = if patient {
                 &mut round.level
             } else {
                 &mut round.reserved
             };
-            self.pools.reserve(&class.request, kept_from);
+            let held = self.running.lanes().map(|(_, lane)| lane.grant.as_ref());
+            self.pools.reserve(&class.request, kept_from, held);
         }
         if !launches.is_empty() {
             effects.push(Effect::Launch(launches));

@@ -109,6 +109,7 @@ pub(super) fn assign(work: WorkTemplate, ids: IdArray) -> Input {
             instance,
             variant: 0,
             entries: None,
+            nodes: Arc::default(),
         }],
         drop_templates: Vec::new(),
     }
@@ -391,6 +392,7 @@ fn duplicates_and_nonsense_are_ignored_and_counted() {
         instance: InstanceId(0),
         variant: 0,
         entries: None,
+        nodes: Arc::default(),
     };
     let bad_variant = WorkAssignment {
         template: TemplateId(1),
@@ -457,6 +459,7 @@ fn million_ids_cost_one_entry_and_entries_follow_their_ids() {
             instance: InstanceId(4),
             variant: 0,
             entries: Entries::new(*b"onetwo", [3, 3]),
+            nodes: Arc::default(),
         }],
         drop_templates: vec![TemplateId(1)],
     });

@@ -26,6 +26,9 @@ const ASSIGN_MAX: usize = 1 << 20;
 /// Longest message of a task for those who wait, in bytes.
 pub const NOTIFICATION_MAX: usize = 1024;
 
+/// Most nodes of one task.
+const NODES_MAX: usize = 1 << 16;
+
 /// What a worker can send.
 #[derive(Clone, Debug)]
 pub enum FromWorker {
@@ -248,6 +251,7 @@ impl TryFrom<worker::ToWorker> for FromServer {
                 Ok(Self::ReadOutput(request.try_into().within("read_output")?))
             }
             Message::Stop(worker::Stop {}) => Ok(Self::Input(Input::Stop)),
+            Message::Hold(worker::Hold { held }) => Ok(Self::Input(Input::Hold(held))),
             Message::Assign(assign) => Ok(Self::Input(assign.try_into().within("assign")?)),
             Message::Retract(list) => Ok(Self::Input(Input::Retract(
                 instance_keys(list).within("retract")?,
@@ -280,6 +284,7 @@ impl From<&WorkerCommand> for worker::ToWorker {
             }),
             WorkerCommand::Retract(tasks) => Message::Retract(task_list(tasks.iter().copied())),
             WorkerCommand::Kill(tasks) => Message::Kill(task_list(tasks.iter().copied())),
+            WorkerCommand::Hold(held) => Message::Hold(worker::Hold { held: *held }),
             WorkerCommand::Stop => Message::Stop(worker::Stop {}),
             WorkerCommand::Ping => Message::Ping(worker::Ping {}),
             WorkerCommand::Acknowledge(seq) => {
@@ -358,12 +363,16 @@ impl TryFrom<worker::Assignment> for WorkAssignment {
         if let Some(entries) = &entries {
             same_len("entries", entries.len(), ids.len() as usize)?;
         }
+        at_most("nodes", message.nodes.len(), NODES_MAX)?;
+        let nodes = message.nodes.into_iter().map(|node| text("nodes", node));
+        let nodes: Vec<Box<str>> = nodes.collect::<Result<_, _>>()?;
         Ok(Self {
             template: TemplateId(message.template),
             ids,
             instance: InstanceId(message.instance),
             variant: message.variant,
             entries,
+            nodes: nodes.into(),
         })
     }
 }
@@ -376,6 +385,7 @@ impl From<&Assignment> for worker::Assignment {
             instance: assignment.instance.as_u32(),
             variant: assignment.variant,
             entries: assignment.entries.as_ref().map(Into::into),
+            nodes: assignment.nodes.iter().map(ToString::to_string).collect(),
         }
     }
 }

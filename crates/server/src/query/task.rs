@@ -8,7 +8,7 @@ use hq_core::job::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
 use hq_core::outcome::Usage;
 use hq_core::placeholder::{PathPatterns, PathValues};
 use hq_core::server_state::ServerState;
-use hq_core::task::TaskState;
+use hq_core::task::{TaskRecord, TaskState};
 use hq_protocol::client;
 use hq_protocol::convert::TaskPageQuery;
 
@@ -205,7 +205,8 @@ fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) ->
     if shows_run {
         info.started_unix_ns = record.started().map(|time| time.0);
         info.finished_unix_ns = record.finished().map(|time| time.0);
-        info.workers = vec![worker_ref(state, record.worker())];
+        info.multi_node = !submit.tasks.nodes(slot.index).is_empty();
+        info.workers = workers_of(state, submit, slot, record);
     }
     if matches!(task_state, TaskState::Finished | TaskState::Failed) {
         info.usage = Some(usage_message(&record.usage()));
@@ -243,6 +244,19 @@ fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::Tas
         .collect()
 }
 
+/// Workers of the last instance, the root of a multi-node task first.
+fn workers_of(
+    state: &ServerState,
+    submit: &Submit,
+    slot: TaskSlot,
+    record: &TaskRecord,
+) -> Vec<client::WorkerRef> {
+    match submit.tasks.nodes(slot.index) {
+        [] => vec![worker_ref(state, record.worker())],
+        nodes => nodes.iter().map(|id| worker_ref(state, *id)).collect(),
+    }
+}
+
 /// Final paths of a task that was started at least once.
 fn paths(
     state: &ServerState,
@@ -277,7 +291,7 @@ pub(super) fn failed(state: &ServerState, job: &Job, task: TaskId) -> Option<cli
     let record = submit.tasks.record(slot.index)?;
     Some(client::FailedTask {
         id: task.as_u32(),
-        workers: vec![worker_ref(state, record.worker())],
+        workers: workers_of(state, submit, slot, record),
         error: submit.tasks.outcome(slot.index)?.error_text(),
     })
 }

@@ -36,8 +36,8 @@ fn worker_info(worker: &Worker, with_runtime: bool) -> client::WorkerInfo {
     let runtime = (with_runtime && worker.is_connected()).then(|| client::RuntimeInfo {
         assigned_tasks: u32::try_from(worker.assigned().len()).unwrap_or(u32::MAX),
         running_tasks: worker.running(),
-        is_reserved: false,
-        multi_node_main: None,
+        is_reserved: worker.reserved.is_some(),
+        multi_node_main: worker.gang.map(|node| node.is_root),
     });
     client::WorkerInfo {
         id: worker.id.as_u32(),

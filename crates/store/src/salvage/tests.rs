@@ -69,13 +69,13 @@ fn filled(path: &Path, jobs: &[u32]) {
         })]);
         let mut changes = Vec::new();
         for id in ids.iter() {
-            let task = TaskKey::new(job, TaskId(id));
-            let instance = InstanceId(0);
+            let (task, instance) = (TaskKey::new(job, TaskId(id)), InstanceId(0));
             changes.push(change(ChangeKind::TaskStarted {
                 task,
                 instance,
                 variant: 0,
                 worker,
+                nodes: Box::default(),
             }));
             let end = TaskEnd {
                 outcome: Outcome::Finished,

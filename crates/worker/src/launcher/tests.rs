@@ -49,7 +49,7 @@ fn env_vars(pairs: &[(&str, &str)]) -> Vec<(ByteText, ByteText)> {
 }
 
 /// A value of the environment a task would get; `None` if it would not be set.
-struct TaskEnvironment(Option<(EnvBlock, hq_spawn::TaskEnv)>);
+struct TaskEnvironment(Option<(EnvBlock, TaskEnv)>);
 
 impl TaskEnvironment {
     /// The task's variables for variant `variant` of `requests`.
@@ -87,6 +87,7 @@ impl TaskEnvironment {
             variant,
             grant: Arc::new(grant),
             entries: Entries::new(*b"a\xffb", [3]).map(|entries| (entries, 0)),
+            nodes: Arc::default(),
         };
         Self(compiled.environment(&launch, &pools).expect("valid"))
     }

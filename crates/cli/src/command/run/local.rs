@@ -62,6 +62,12 @@ impl LocalMachine {
     }
 
     fn missing(&self, request: &ResourceRequest) -> Option<String> {
+        if request.n_nodes > 1 {
+            let wanted = request.n_nodes;
+            return Some(format!(
+                "A task needs {wanted} nodes, but `hq run` has only this machine; use a server with workers"
+            ));
+        }
         request.entries.iter().find_map(|entry| {
             let name = &entry.resource;
             let pool = self.resources.items.iter().find(|item| item.name == *name);

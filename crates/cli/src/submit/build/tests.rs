@@ -161,7 +161,6 @@ fn resources_are_merged_and_checked() {
             &["--cwd=%{CWD}/x", "x"],
             "Working directory path cannot contain the working directory placeholder `%{CWD}`.",
         ),
-        (&["--nodes=2", "x"], "--nodes is not supported yet"),
         (
             &["--each-line=/nonexistent/f", "x"],
             "Cannot read /nonexistent/f: No such file or directory (os error 2)",

@@ -211,7 +211,7 @@ fn reservation_keeps_free_amounts_for_the_blocked() {
     );
     let mut reserved = Reservation::default();
     assert!(!set.fits(&big, &reserved) && set.fits(&small, &reserved));
-    set.reserve(&big, &mut reserved);
+    set.reserve(&big, &mut reserved, std::iter::empty());
     assert!(!set.fits(&small, &reserved));
     reserved.clear();
     assert!(set.fits(&small, &reserved));

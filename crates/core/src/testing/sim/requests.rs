@@ -47,6 +47,14 @@ impl World {
         let mut made = template(&["true"]);
         let cpus = 1 + self.rng.below(3);
         made.requests = RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid");
+        if self.rng.chance(12) {
+            made.requests = RequestVariants::new(vec![ResourceRequest {
+                entries: Vec::new(),
+                n_nodes: 1 + self.rng.below(2),
+                ..ResourceRequest::cpus(1)
+            }])
+            .expect("valid");
+        }
         made.priority = i32::try_from(self.rng.below(3)).expect("small");
         if self.rng.chance(20) {
             made.crash_limit = crate::template::CrashLimit::NeverRestart;

@@ -60,6 +60,24 @@ fn a_more_urgent_task_that_waits_for_room_stops_it() {
 }
 
 #[test]
+fn a_more_urgent_task_that_waits_for_room_takes_back_what_is_ahead() {
+    let mut bench = Bench::new(1);
+    let (head, effects) = learnt(&mut bench, SHORT);
+    let behind = tokens(&effects)[1..].to_vec();
+    let effects = bench.apply(assign(work(2, cpus(1, 0)), ids_of(&[2_000])));
+    assert!(withdrawn(&effects).is_empty(), "as urgent as those");
+    let effects = bench.apply(assign(work(3, cpus(1, 9)), ids_of(&[3_000])));
+    assert_eq!(withdrawn(&effects), behind);
+    let cancelled = behind.iter().map(|token| LaunchEvent::Failed {
+        token: *token,
+        failure: LaunchFailure::Cancelled,
+    });
+    assert!(ids(&bench.apply(Input::Launcher(cancelled.collect()))).is_empty());
+    let event = exited_after(SHORT, head, OK, bench.now);
+    assert_eq!(ids(&bench.apply(Input::Launcher(vec![event])))[0], 3_000);
+}
+
+#[test]
 fn a_task_that_takes_unexpectedly_long_gives_the_others_back() {
     let mut bench = Bench::new(1);
     let (head, effects) = learnt(&mut bench, SHORT);

@@ -469,13 +469,22 @@ pub(super) fn assignment() -> impl Strategy<Value = Assignment> {
     id_array()
         .prop_flat_map(|ids| {
             let count = ids.len() as usize;
-            (Just(ids), any::<[u32; 3]>(), option::of(entries(count)))
+            let nodes = vec(text(), 0..3);
+            (
+                Just(ids),
+                any::<[u32; 3]>(),
+                option::of(entries(count)),
+                nodes,
+            )
         })
-        .prop_map(|(ids, [template, instance, variant], entries)| Assignment {
-            template: TemplateId(template),
-            ids,
-            instance: InstanceId(instance),
-            variant,
-            entries,
-        })
+        .prop_map(
+            |(ids, [template, instance, variant], entries, nodes)| Assignment {
+                template: TemplateId(template),
+                ids,
+                instance: InstanceId(instance),
+                variant,
+                entries,
+                nodes,
+            },
+        )
 }

@@ -189,6 +189,7 @@ impl FakeServer {
             instance: InstanceId(0),
             variant: 0,
             entries,
+            nodes: Vec::new(),
         };
         self.command(&WorkerCommand::Assign {
             templates: vec![Arc::new(template)],
@@ -204,6 +205,7 @@ impl FakeServer {
             instance: InstanceId(0),
             variant: 0,
             entries: None,
+            nodes: Vec::new(),
         };
         let assignments = vec![assignment];
         self.command(&WorkerCommand::Assign {

@@ -51,6 +51,7 @@ impl Bench {
                 variant: 0,
                 grant: Arc::new(Grant::default()),
                 entries: None,
+                nodes: Arc::from([]),
             };
             let begun = self.streaming.begin(&task, [true, false], "uid", plan);
             plan = begun.expect("descriptors are left");

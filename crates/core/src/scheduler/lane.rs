@@ -1,0 +1,282 @@
+//! One worker inside one round: what is free, what blocked tasks keep from less urgent ones.
+
+use super::queue::QueueKey;
+use super::{ClassId, Classes, Demand, Offer, VariantDemand};
+use crate::resource::amount::UNITS_PER_WHOLE;
+use crate::resource::shadow::slack;
+use crate::time::Time;
+use crate::worker::Worker;
+
+/// Tasks of a request without resources that fit one worker; only common sense limits them.
+const UNLIMITED_FIT: u64 = 4_096;
+/// Blocked requests of a worker whose needs are worked out; behind more of them nothing is left over.
+const BLOCKED_MAX: usize = 8;
+
+/// A worker as one round sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Lane<'a> {
+    pub(crate) worker: &'a Worker,
+    free: Vec<i64>,
+    /// Kept from what is less urgent than the level in hand.
+    kept: Vec<i64>,
+    /// Tasks that wait on the worker, most urgent first; those before `absorbed` are in `kept`.
+    blocked: Vec<(QueueKey, u32)>,
+    absorbed: usize,
+    /// Placed and sent ahead in this round.
+    placed: Vec<(ClassId, u32, u32)>,
+    sent: Vec<(QueueKey, u32)>,
+    /// Only more urgent work than this: the worker is being emptied for a multi-node task.
+    pub(crate) reserved: Option<QueueKey>,
+}
+
+/// How many tasks of a variant fit into what is available.
+pub(crate) fn fitting(
+    variant: &VariantDemand,
+    offers: &[Offer],
+    available: impl Fn(usize) -> i64,
+) -> u32 {
+    if variant.n_nodes > 0 {
+        return 0;
+    }
+    let mut fit = UNLIMITED_FIT;
+    for demand in &variant.demands {
+        let slot = demand.resource.0 as usize;
+        let offer = offers.get(slot).copied().unwrap_or_default();
+        let have = u64::try_from(available(slot)).unwrap_or(0);
+        fit = fit.min(match demand.units {
+            Some(units) => times(have, units.max(1), offer.has_items),
+            None => u64::from(offer.units > 0 && have == offer.units),
+        });
+        if fit == 0 {
+            break;
+        }
+    }
+    u32::try_from(fit).unwrap_or(u32::MAX)
+}
+
+/// How often an amount can be taken. A fraction of an item comes from one item.
+fn times(have: u64, units: u64, has_items: bool) -> u64 {
+    let by_units = have / units;
+    let fraction = units % UNITS_PER_WHOLE;
+    if !has_items || fraction == 0 {
+        return by_units;
+    }
+    let per_item = UNITS_PER_WHOLE / fraction;
+    let parts = have / UNITS_PER_WHOLE * per_item + have % UNITS_PER_WHOLE / fraction;
+    by_units.min(parts / (units / UNITS_PER_WHOLE * per_item + 1))
+}
+
+impl<'a> Lane<'a> {
+    pub(crate) fn new(worker: &'a Worker) -> Self {
+        Self {
+            worker,
+            free: worker.free().to_vec(),
+            kept: Vec::new(),
+            blocked: worker.waiting().collect(),
+            absorbed: 0,
+            placed: Vec::new(),
+            sent: Vec::new(),
+            reserved: worker.reserved,
+        }
+    }
+
+    /// As if nothing waited on the worker yet.
+    pub(crate) fn without_backlog(worker: &'a Worker) -> Self {
+        Self {
+            blocked: Vec::new(),
+            ..Self::new(worker)
+        }
+    }
+
+    /// Units free and not kept, by resource number.
+    pub(crate) fn available(&self, slot: usize) -> i64 {
+        let kept = self.kept.get(slot).copied().unwrap_or(0);
+        self.free.get(slot).copied().unwrap_or(0) - kept
+    }
+
+    pub(crate) fn available_all(&self) -> Vec<i64> {
+        (0..self.free.len())
+            .map(|slot| self.available(slot))
+            .collect()
+    }
+
+    /// Whether tasks of this queue may go here at all.
+    pub(crate) fn admits(&self, key: QueueKey) -> bool {
+        self.reserved
+            .is_none_or(|reserved| key.priority < reserved.priority)
+    }
+
+    /// Whether tasks of a variant may go here, apart from free resources.
+    pub(crate) fn serves(
+        &self,
+        class: ClassId,
+        number: u32,
+        demand: &VariantDemand,
+        now: Time,
+    ) -> bool {
+        self.worker.has_time(demand, now) && !self.worker.is_stuck(class, number)
+    }
+
+    /// Tasks of a variant that could start now.
+    pub(crate) fn room(&self, demand: &VariantDemand) -> u32 {
+        fitting(demand, self.worker.offers(), |slot| self.available(slot))
+    }
+
+    /// From now on only queues of this priority or less are looked at.
+    pub(crate) fn enter(&mut self, key: QueueKey, classes: &Classes) {
+        while let Some((blocked, variant)) = self.blocked.get(self.absorbed).copied() {
+            if blocked.priority >= key.priority {
+                break;
+            }
+            self.absorbed += 1;
+            if self.absorbed > BLOCKED_MAX {
+                self.kept = self.free.clone();
+                continue;
+            }
+            let demand = classes
+                .get(blocked.class)
+                .and_then(|class| class.variants.get(variant as usize));
+            if let Some(demand) = demand {
+                self.keep(demand, classes);
+            }
+        }
+    }
+
+    /// Keeps what a blocked variant needs, and of what it cannot use yet all that it will miss.
+    fn keep(&mut self, demand: &VariantDemand, classes: &Classes) {
+        let keeps: Vec<(usize, i64)> = demand
+            .demands
+            .iter()
+            .map(|demand| (demand.resource.0 as usize, self.keeps(demand, classes)))
+            .collect();
+        for (slot, units) in keeps {
+            if self.kept.len() <= slot {
+                self.kept.resize(slot + 1, 0);
+            }
+            self.kept[slot] += units;
+        }
+    }
+
+    fn keeps(&self, demand: &Demand, classes: &Classes) -> i64 {
+        let available = self.available(demand.resource.0 as usize).max(0);
+        let need = demand.units.unwrap_or_else(|| self.worker.total(demand));
+        let need = i64::try_from(need).unwrap_or(i64::MAX);
+        if available >= need {
+            return need;
+        }
+        let missing = u64::try_from(need - available).unwrap_or(0);
+        let held = self.worker.placed().chain(self.placed.iter().copied());
+        let held = held.filter_map(|(class, variant, count)| {
+            let variant = classes.get(class)?.variants.get(variant as usize)?;
+            let held = variant
+                .demands
+                .iter()
+                .find(|d| d.resource == demand.resource)?;
+            Some((held.units.unwrap_or_else(|| self.worker.total(held)), count))
+        });
+        let slack = i64::try_from(slack(missing, held)).unwrap_or(i64::MAX);
+        available - slack.min(available)
+    }
+
+    /// Notes tasks that start here now.
+    pub(crate) fn place(
+        &mut self,
+        class: ClassId,
+        number: u32,
+        demand: &VariantDemand,
+        count: u32,
+    ) {
+        let costs: Vec<(usize, i64)> = self.costs(demand).collect();
+        for (slot, units) in costs {
+            if let Some(free) = self.free.get_mut(slot) {
+                *free -= units * i64::from(count);
+            }
+        }
+        self.placed.push((class, number, count));
+    }
+
+    /// Units that one task of a variant takes, by resource number.
+    pub(crate) fn costs<'b>(
+        &'b self,
+        demand: &'b VariantDemand,
+    ) -> impl Iterator<Item = (usize, i64)> + 'b {
+        demand.demands.iter().map(|demand| {
+            let units = demand.units.unwrap_or_else(|| self.worker.total(demand));
+            (
+                demand.resource.0 as usize,
+                i64::try_from(units).unwrap_or(i64::MAX),
+            )
+        })
+    }
+
+    /// Notes tasks that wait here.
+    pub(crate) fn send_ahead(&mut self, key: QueueKey, number: u32, count: u32) {
+        self.sent.push((key, count));
+        self.block(key, number);
+    }
+
+    /// Notes that tasks of this variant wait here.
+    pub(crate) fn block(&mut self, key: QueueKey, number: u32) {
+        if !self.blocked.contains(&(key, number)) {
+            let at = self.blocked.partition_point(|other| *other < (key, number));
+            // What is absorbed is more urgent than anything that is still decided on.
+            self.blocked.insert(at.max(self.absorbed), (key, number));
+        }
+    }
+
+    /// How many more tasks may be sent ahead for this queue.
+    pub(crate) fn backlog_room(&self, key: QueueKey, capacity: u32, now: Time) -> u32 {
+        let (mut urgent, mut less_urgent) = self.worker.backlog_split(key);
+        for (other, count) in &self.sent {
+            if other.priority <= key.priority {
+                urgent += count;
+            } else {
+                less_urgent += count;
+            }
+        }
+        // What is less urgent must not start before this: send enough to go in front of all of it.
+        let target = self.worker.backlog_target(capacity, now);
+        target.saturating_sub(urgent).max(less_urgent)
+    }
+
+    /// Whether nothing was given to the worker, in this round or before.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.placed.is_empty() && self.sent.is_empty()
+    }
+
+    /// Share of a resource that is taken, 0.0 to 1.0.
+    pub(crate) fn busy_share(&self, slot: usize) -> f64 {
+        let total = self
+            .worker
+            .offers()
+            .get(slot)
+            .map_or(0, |offer| offer.units);
+        if total == 0 {
+            return 0.0;
+        }
+        let free = self.free.get(slot).copied().unwrap_or(0).max(0);
+        #[expect(clippy::cast_precision_loss, reason = "a ratio; 52 bits are plenty")]
+        let share = 1.0 - free as f64 / total as f64;
+        share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_come_from_single_items() {
+        for (have, units, has_items, fit) in [
+            (20_000, 6_000, true, 2),
+            (20_000, 6_000, false, 3),
+            (14_000, 6_000, true, 1),
+            (20_000, 5_000, true, 4),
+            (40_000, 15_000, true, 2),
+            (50_000, 16_000, true, 2),
+            (30_000, 10_000, true, 3),
+        ] {
+            assert_eq!(times(have, units, has_items), fit, "{units} of {have}");
+        }
+    }
+}

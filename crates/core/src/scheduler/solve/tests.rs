@@ -1,0 +1,292 @@
+//! Rounds on small clusters, by hand and against the best that is possible.
+
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::resource::request::{RequestVariants, ResourceEntry, ResourceRequest};
+use crate::scheduler::lane::Lane;
+use crate::testing::worker_config;
+use crate::time::Timestamp;
+use crate::worker_config::WorkerConfig;
+
+/// A cluster and what waits for it.
+#[derive(Default)]
+struct Bench {
+    classes: Classes,
+    workers: BTreeMap<WorkerId, Worker>,
+    queues: BTreeMap<QueueKey, u64>,
+}
+
+impl Bench {
+    fn with(cpus: &[u32]) -> Self {
+        let mut bench = Self::default();
+        for cpus in cpus {
+            bench.join(worker_config(*cpus));
+        }
+        bench
+    }
+
+    fn join(&mut self, config: WorkerConfig) -> WorkerId {
+        let id = WorkerId(u32::try_from(self.workers.len()).expect("few") + 1);
+        let offers = self.classes.offers(&config.resources);
+        let worker = Worker::new(id, Arc::new(config), offers, Time(0), Timestamp(0));
+        self.workers.insert(id, worker);
+        id
+    }
+
+    fn queue(&mut self, priority: i32, variants: Vec<ResourceRequest>, ready: u64) -> QueueKey {
+        let request = RequestVariants::new(variants).expect("valid");
+        let key = QueueKey::new(priority, self.classes.intern(&request));
+        *self.queues.entry(key).or_default() += ready;
+        key
+    }
+
+    fn solve(&self) -> Answer {
+        let queues: Vec<(QueueKey, u64)> = self.queues.iter().map(|(k, n)| (*k, *n)).collect();
+        let rooms = self.workers.keys().copied().collect();
+        solve(&Question {
+            queues: &queues,
+            classes: &self.classes,
+            workers: &self.workers,
+            rooms: &rooms,
+            with_gangs: true,
+            tasks_max: u64::MAX,
+            now: Time(0),
+        })
+    }
+
+    /// Worker, tasks, whether they start at once.
+    fn rows(&self) -> Vec<(u32, u64, bool)> {
+        let placements = self.solve().placements;
+        placements
+            .iter()
+            .map(|p| (p.worker.0, p.count, p.placed))
+            .collect()
+    }
+
+    fn placed(&self, key: QueueKey) -> u64 {
+        let placements = self.solve().placements;
+        let of_key = placements.iter().filter(|p| p.placed && p.key == key);
+        of_key.map(|p| p.count).sum()
+    }
+}
+
+fn cpus(count: u32) -> Vec<ResourceRequest> {
+    vec![ResourceRequest::cpus(count)]
+}
+
+fn nodes(count: u32) -> Vec<ResourceRequest> {
+    vec![ResourceRequest {
+        entries: Vec::new(),
+        n_nodes: count,
+        ..ResourceRequest::cpus(1)
+    }]
+}
+
+fn solve_one(workers: &[u32], request: u32, ready: u64) -> Vec<(u32, u64, bool)> {
+    let mut bench = Bench::with(workers);
+    bench.queue(0, cpus(request), ready);
+    bench.rows()
+}
+
+#[test]
+fn fills_low_ids_first_and_sends_the_rest_ahead_evenly() {
+    assert_eq!(solve_one(&[2, 2], 1, 1), [(1, 1, true)]);
+    assert_eq!(solve_one(&[2, 2], 1, 3), [(1, 2, true), (2, 1, true)]);
+    assert_eq!(
+        solve_one(&[2, 2], 1, 6),
+        [(1, 2, true), (2, 2, true), (1, 1, false), (2, 1, false)]
+    );
+    let many = solve_one(&[2, 2], 1, 1_000_000);
+    assert_eq!(many.iter().map(|(_, count, _)| count).sum::<u64>(), 8);
+}
+
+#[test]
+fn skips_workers_that_are_too_small() {
+    assert_eq!(solve_one(&[2, 4], 3, 2), [(2, 1, true), (2, 1, false)]);
+    assert_eq!(solve_one(&[2, 2], 3, 2), []);
+}
+
+#[test]
+fn the_mix_uses_what_there_is() {
+    let mut bench = Bench::with(&[8]);
+    let five = bench.queue(0, cpus(5), 9);
+    let four = bench.queue(0, cpus(4), 9);
+    assert_eq!((bench.placed(five), bench.placed(four)), (0, 2));
+}
+
+#[test]
+fn weight_prefers_a_request() {
+    let mut bench = Bench::with(&[4]);
+    let light = bench.queue(0, cpus(2), 9);
+    let mut heavy = ResourceRequest::cpus(3);
+    heavy.weight = 20_000;
+    let heavy = bench.queue(0, vec![heavy], 9);
+    assert_eq!((bench.placed(light), bench.placed(heavy)), (0, 1));
+}
+
+#[test]
+fn less_urgent_tasks_fill_only_what_does_not_delay() {
+    // 6 cpus: one task of 4 runs, the next one waits; the other two may be filled.
+    let mut bench = Bench::with(&[6]);
+    bench.queue(5, cpus(4), 2);
+    let small = bench.queue(0, cpus(1), 9);
+    assert_eq!(bench.placed(small), 2);
+    // 8 cpus with two tasks of 3: the end of one frees 5, the waiting task of 5 needs all of it.
+    let mut bench = Bench::with(&[8]);
+    bench.queue(6, cpus(3), 2);
+    bench.queue(5, cpus(5), 1);
+    let small = bench.queue(0, cpus(1), 9);
+    assert_eq!(bench.placed(small), 0);
+}
+
+#[test]
+fn second_variants_take_what_the_first_leave() {
+    let mut config = worker_config(4);
+    config
+        .resources
+        .items
+        .push(crate::resource::descriptor::ResourceItem {
+            name: "gpus".into(),
+            kind: crate::resource::descriptor::ResourceKind::List(vec!["0".into()]),
+        });
+    let mut bench = Bench::default();
+    bench.join(config);
+    let gpu = ResourceRequest {
+        entries: vec![ResourceEntry {
+            resource: "gpus".into(),
+            ..ResourceRequest::cpus(1).entries.remove(0)
+        }],
+        ..ResourceRequest::cpus(1)
+    };
+    bench.queue(0, vec![gpu, ResourceRequest::cpus(2)], 9);
+    let placements = bench.solve().placements;
+    let placed: Vec<(u32, u64)> = placements
+        .iter()
+        .filter(|p| p.placed)
+        .map(|p| (p.variant, p.count))
+        .collect();
+    assert_eq!(placed, [(0, 1), (1, 2)]);
+}
+
+#[test]
+fn a_demanding_worker_gets_enough_or_nothing() {
+    let mut config = worker_config(4);
+    config.min_utilization = 0.75;
+    let mut bench = Bench::default();
+    bench.join(config);
+    let key = bench.queue(0, cpus(1), 2);
+    assert_eq!(bench.rows(), []);
+    bench.queues.insert(key, 3);
+    assert_eq!(bench.rows(), [(1, 3, true)]);
+}
+
+#[test]
+fn nodes_come_from_one_group_and_are_kept_until_they_are_empty() {
+    let mut bench = Bench::default();
+    for group in ["a", "b", "b", "a", "b"] {
+        let mut config = worker_config(4);
+        config.group = group.into();
+        bench.join(config);
+    }
+    let gang = bench.queue(0, nodes(3), 2);
+    let answer = bench.solve();
+    let ids: Vec<Vec<u32>> = answer
+        .gangs
+        .iter()
+        .map(|start| start.workers.iter().map(|id| id.0).collect())
+        .collect();
+    assert_eq!(ids, [[2, 3, 5]]);
+    // More urgent small tasks go first; the nodes are kept from less urgent ones.
+    bench.queues.insert(gang, 1);
+    bench.queue(1, cpus(4), 3);
+    let low = bench.queue(-1, cpus(1), 100);
+    let answer = bench.solve();
+    assert_eq!(answer.gangs, []);
+    assert_eq!(answer.kept.len(), 3);
+    let low_on_kept = answer
+        .placements
+        .iter()
+        .filter(|p| p.key == low && answer.kept.contains_key(&p.worker));
+    assert_eq!(low_on_kept.count(), 0);
+}
+
+/// The largest share of `total` that tasks of these sizes can fill.
+fn best_fill(total: u32, sizes: &[(u32, u64)]) -> u32 {
+    let mut reachable = vec![false; total as usize + 1];
+    reachable[0] = true;
+    for (size, count) in sizes {
+        for _ in 0..*count {
+            for sum in (*size..=total).rev() {
+                reachable[sum as usize] |= reachable[(sum - size) as usize];
+            }
+        }
+    }
+    (0..=total)
+        .rev()
+        .find(|sum| reachable[*sum as usize])
+        .unwrap_or(0)
+}
+
+proptest! {
+    #[test]
+    fn one_worker_is_filled_as_well_as_possible(
+        total in 1_u32..24,
+        sizes in vec((1_u32..9, 0_u64..5), 1..4),
+    ) {
+        let mut bench = Bench::with(&[total]);
+        for (size, ready) in &sizes {
+            bench.queue(0, cpus(*size), *ready);
+        }
+        bench.queues.retain(|_, ready| *ready > 0);
+        let used: u64 = bench
+            .solve()
+            .placements
+            .iter()
+            .filter(|p| p.placed)
+            .map(|p| p.count * bench.classes.get(p.key.class).expect("known").variants[0].demands[0].units.expect("amount"))
+            .sum();
+        prop_assert_eq!(used, u64::from(best_fill(total, &sizes)) * 10_000);
+    }
+
+    /// No over-commit, no idle worker while something fits, priorities in order.
+    #[test]
+    fn rounds_keep_their_promises(
+        workers in vec(1_u32..9, 1..6),
+        asked in vec((0_i32..3, 1_u32..9, 1_u64..9), 1..6),
+    ) {
+        let mut bench = Bench::with(&workers);
+        for (priority, size, ready) in &asked {
+            bench.queue(*priority, cpus(*size), *ready);
+        }
+        let answer = bench.solve();
+        let mut left = bench.queues.clone();
+        let mut lanes: BTreeMap<WorkerId, Lane<'_>> =
+            bench.workers.values().map(|w| (w.id, Lane::new(w))).collect();
+        for placement in &answer.placements {
+            let count = left.get_mut(&placement.key).expect("asked for");
+            prop_assert!(*count >= placement.count, "no task twice");
+            *count -= placement.count;
+            if placement.placed {
+                let variant = &bench.classes.get(placement.key.class).expect("known").variants[0];
+                let lane = lanes.get_mut(&placement.worker).expect("known");
+                let count = u32::try_from(placement.count).expect("few");
+                prop_assert!(lane.room(variant) >= count, "no over-commit");
+                lane.place(placement.key.class, 0, variant, count);
+            }
+        }
+        for pair in answer.placements.windows(2) {
+            prop_assert!(pair[0].key.priority <= pair[1].key.priority, "urgent ones first");
+        }
+        let top = bench.queues.keys().next().expect("at least one").priority;
+        for (key, _) in bench.queues.iter().filter(|(key, _)| key.priority == top) {
+            let variant = &bench.classes.get(key.class).expect("known").variants[0];
+            let waiting: u64 = left[key];
+            let fits = lanes.values().any(|lane| lane.room(variant) > 0);
+            prop_assert!(waiting == 0 || !fits, "something fits and was not placed");
+        }
+    }
+}
