@@ -120,7 +120,9 @@ impl Tail {
             };
             let jobs = Selector::Ids(one(self.job)?).to_message();
             watch.watch(jobs, options).await?;
-            Some(watch)
+            // It takes effect with its first update: what ends from then on is told, the rest is listed below.
+            let first = watch.next_update().await?;
+            Some((watch, first))
         } else {
             None
         };
@@ -136,7 +138,11 @@ impl Tail {
         if nothing {
             tracing::warn!("No selected task of job {} has started", self.job);
         }
-        Ok(watch)
+        let Some((watch, first)) = watch else {
+            return Ok(None);
+        };
+        self.on_update(&first).await?;
+        Ok((!first.done).then_some(watch))
     }
 
     /// Queues the selected tasks in these states. `anew`: they are read from their beginning.
