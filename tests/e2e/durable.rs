@@ -114,6 +114,29 @@ fn the_last_server_of_a_directory_is_resumed() {
 }
 
 #[test]
+fn a_new_server_says_how_to_go_on_with_what_the_last_one_left() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    let job = env.submit(&["--name=left", "--", "true"]);
+    kill_server(&mut env, server);
+    let server = env.start_server();
+    let log = env.read("server.log");
+    let told = log
+        .lines()
+        .find(|line| line.contains("left 1 unfinished job,"));
+    let told = told.unwrap_or_else(|| panic!("it does not say what is left aside: {log}"));
+    let command = told.split('`').nth(3).expect("a command in back quotes");
+    assert_eq!(env.json(&["job", "list", "--all"]), serde_json::json!([]));
+    kill_server(&mut env, server);
+    let args = command.strip_prefix("hq server start ").expect("a start");
+    let args: Vec<_> = args.split(' ').map(|word| word.trim_matches('"')).collect();
+    env.start_server_with(&args);
+    assert_eq!(env.json(&["job", "info", &job])[0]["info"]["name"], "left");
+    env.start_worker(1);
+    env.wait_job(&job);
+}
+
+#[test]
 fn acknowledged_submits_survive_a_kill_in_the_middle_of_a_stream_of_them() {
     let mut env = Env::new();
     let journal = env.path("j.db");

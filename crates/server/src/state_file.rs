@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use hq_core::id::QueueId;
 use hq_core::server_state::ServerState;
-use hq_protocol::access::ServerDir;
+use hq_core::shell::double_quoted;
+use hq_protocol::access::{ACCESS_FILE_NAME, ServerDir};
+use hq_store::reader;
 use hq_store::{Health, Progress, Store, StoreError, StoreHandle};
 use tokio::sync::watch;
 
@@ -14,12 +16,15 @@ use crate::server::{ServerConfig, StartError};
 /// Name of the file in the directory of an instance.
 pub(crate) const FILE_NAME: &str = "state.db";
 
-/// The instance to go on with, if that was asked for.
+/// The instance to go on with, if that was asked for. Otherwise tells what is left aside.
 pub(crate) fn find_resumed(
     dir: &ServerDir,
     config: &ServerConfig,
 ) -> Result<Option<PathBuf>, StartError> {
     if !config.resume {
+        if config.journal.is_none() {
+            tell_of_unfinished(dir);
+        }
         return Ok(None);
     }
     let found = dir
@@ -30,6 +35,30 @@ pub(crate) fn find_resumed(
         None => Err(StartError::NothingToResume {
             dir: dir.root().to_path_buf(),
         }),
+    }
+}
+
+/// Says what a new instance leaves aside: nobody who restarts a server after a crash wants that unawares.
+fn tell_of_unfinished(dir: &ServerDir) {
+    let Ok(Some(last)) = dir.last_instance() else {
+        return;
+    };
+    let file = last.join(FILE_NAME);
+    match reader::unfinished_jobs(&file) {
+        Ok(0) => {}
+        Ok(count) => {
+            let quoted = |path: &Path| double_quoted(&path.to_string_lossy());
+            tracing::warn!(
+                "The last server of this directory left {count} unfinished {}, which `hq server start --resume` would \
+                 have gone on with. To do so now, stop this server and run `hq server start --journal {} \
+                 --access-file {}`",
+                if count == 1 { "job" } else { "jobs" },
+                quoted(&file),
+                quoted(&last.join(ACCESS_FILE_NAME)),
+            );
+        }
+        // There is none, or it is for `journal check`.
+        Err(error) => tracing::debug!(%error, "the state of the last server cannot be read"),
     }
 }
 

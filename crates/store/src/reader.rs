@@ -37,6 +37,22 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
+/// Number of jobs that are not completed.
+///
+/// # Errors
+///
+/// If the file is not a store of ours or cannot be read.
+pub fn unfinished_jobs(path: &Path) -> Result<u64, StoreError> {
+    let sql = "SELECT count(*) FROM jobs WHERE completed_unix_ns IS NULL";
+    open_for_reading(path)?
+        .query_row(sql, [], |row| row.get(0))
+        .map(i64::unsigned_abs)
+        .map_err(|error| StoreError::Open {
+            path: path.to_path_buf(),
+            reason: error.to_string(),
+        })
+}
+
 /// One event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventLine {
