@@ -424,20 +424,22 @@ impl ServerState {
         use crate::task::Phase;
         let task = TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
         let key = Self::queue_key(job, slot).expect("every task has a template");
-        let blocked = job
-            .submit(slot)
-            .and_then(crate::job::Submit::graph)
-            .is_some_and(|graph| graph.unfinished(slot.index) > 0);
+        let is_blocked = || {
+            job.submit(slot)
+                .and_then(crate::job::Submit::graph)
+                .is_some_and(|graph| graph.unfinished(slot.index) > 0)
+        };
         let ready = self.ready.contains(key, job.id, slot.submit, slot.index);
-        let is_delayed = self
-            .delayed
-            .iter()
-            .any(|(_, id, other)| (*id, *other) == (job.id, slot));
+        let is_delayed = || {
+            let mut delayed = self.delayed.iter();
+            delayed.any(|(_, id, other)| (*id, *other) == (job.id, slot))
+        };
+        // In this order: most tasks are over, and all are looked at after every input.
         let should_be_ready = phase == Phase::Waiting
-            && !blocked
-            && !is_delayed
+            && !is_blocked()
             && !self.is_held(job.id, slot)
-            && self.is_free(job.id, slot);
+            && self.is_free(job.id, slot)
+            && !is_delayed();
         assert_eq!(
             ready, should_be_ready,
             "task {task} is ready exactly if it waits unblocked"

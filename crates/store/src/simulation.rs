@@ -3,6 +3,7 @@
 //! The disk is a real database of this crate, in memory; a crash drops what was not committed.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hq_core::server_state::{Change, ServerState};
 use hq_core::testing::sim::{Disk, World};
@@ -55,6 +56,14 @@ impl Disk for MemoryDisk {
         self.next_seq = seq;
     }
 
+    fn fail(&mut self, changes: &[Change]) {
+        let mut seq = self.next_seq;
+        let mut connection = self.connection.borrow_mut();
+        let transaction = connection.transaction().expect("nobody else writes");
+        group::write(&transaction, &mut seq, changes, None).expect("every change can be written");
+        transaction.rollback().expect("it was begun");
+    }
+
     fn restore(&mut self, now: Now) -> ServerState {
         let connection = self.connection.borrow();
         let loaded = load::load(&connection, "SimUid", now).expect("what was written can be read");
@@ -69,21 +78,35 @@ impl Disk for MemoryDisk {
 
 #[test]
 fn what_was_told_survives_every_crash_and_running_tasks_go_on() {
-    let mut crashes = 0;
-    let mut adopted = 0;
-    for seed in seeds() {
-        let result =
-            std::panic::catch_unwind(|| World::run_durable(seed, 400, MemoryDisk::create()));
-        let Ok(summary) = result else {
-            panic!(
-                "seed {seed} failed; again with: HQ_SIM_FIRST={seed} HQ_SIM_SEEDS=1 \
-                 cargo test -p hq-store simulation"
-            );
-        };
-        crashes += summary.crashes;
-        adopted += summary.went_on;
-    }
-    println!("{:?}: {crashes} crashes, {adopted} tasks went on", seeds());
+    let seeds = seeds();
+    let next = AtomicU64::new(seeds.start);
+    let (crashes, adopted) = (AtomicU64::new(0), AtomicU64::new(0));
+    let run = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let result =
+                std::panic::catch_unwind(|| World::run_durable(seed, 400, MemoryDisk::create()));
+            let Ok(summary) = result else {
+                panic!(
+                    "seed {seed} failed; again with: HQ_SIM_FIRST={seed} HQ_SIM_SEEDS=1 \
+                     cargo test -p hq-store simulation"
+                );
+            };
+            crashes.fetch_add(summary.crashes, Ordering::Relaxed);
+            adopted.fetch_add(summary.went_on, Ordering::Relaxed);
+        }
+    };
+    // A seed uses one core.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(run);
+        }
+    });
+    println!("{seeds:?}: {crashes:?} crashes, {adopted:?} tasks went on");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod durable;
 mod finals;
 mod requests;
+mod rng;
 mod virtual_worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,36 +26,8 @@ use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 pub use durable::Disk;
 use durable::Durability;
+pub use rng::Rng;
 use virtual_worker::{VirtualTask, VirtualWorker};
-
-/// Small deterministic generator (splitmix64, Steele, Lea, Flood 2014).
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// Starts from a seed.
-    #[must_use]
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`, which must not be 0.
-    pub fn below(&mut self, bound: u32) -> u32 {
-        u32::try_from(self.next() % u64::from(bound)).unwrap_or(0)
-    }
-
-    fn chance(&mut self, percent: u32) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// What a run came to; equal for equal seeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -153,6 +126,8 @@ impl World {
             16 => self.say_goodbye(),
             17..19 => self.watch_some(),
             19 => self.send_nonsense(),
+            98 => self.turn_clock(),
+            99 => self.stand_still(),
             20..22 => self.come_back(),
             22..54 => self.work_somewhere(),
             55..80 => self.deliver_to_server(),
@@ -429,6 +404,24 @@ impl World {
         self.apply(Input::WorkerGone(worker, LinkEnd::Broken));
     }
 
+    /// Somebody sets the wall clock, which nothing may depend on.
+    fn turn_clock(&mut self) {
+        let by = Duration::from_secs(u64::from(self.rng.below(100_000)));
+        self.now.wall = if self.rng.chance(50) {
+            self.now.wall.plus(by)
+        } else {
+            self.now.wall.minus(by)
+        };
+    }
+
+    /// Sometimes the server gets no processor time for a while.
+    fn stand_still(&mut self) {
+        if self.rng.chance(20) {
+            let millis = u64::from(self.rng.below(20_000));
+            self.advance(Duration::from_millis(millis));
+        }
+    }
+
     /// A worker starts or ends something.
     fn work_somewhere(&mut self) {
         if let Some(id) = self.pick() {
@@ -598,7 +591,8 @@ impl World {
             self.joining.insert(link, (8, false, None));
             self.apply(Input::WorkerConnected(link, config(8, false)));
         }
-        for round in 0..40_000 {
+        let mut next_heartbeat = self.now.mono;
+        for _ in 0..40_000 {
             if self
                 .state
                 .jobs()
@@ -610,12 +604,17 @@ impl World {
                 assert!(self.watching.is_empty(), "every watch ends with its jobs");
                 return;
             }
+            let inputs = self.summary.inputs;
+            let is_heartbeat_due = self.now.mono >= next_heartbeat;
+            if is_heartbeat_due {
+                next_heartbeat = self.now.mono + Duration::from_secs(1);
+            }
             for id in self.workers.keys().copied().collect::<Vec<_>>() {
                 if self.workers[&id].away {
                     self.reattach(id);
                     continue;
                 }
-                if round % 1_000 == 0 {
+                if is_heartbeat_due {
                     self.apply(Input::WorkerMessage(id, WorkerMessage::Heartbeat));
                 }
                 while self.obey(id) {}
@@ -626,7 +625,13 @@ impl World {
                     self.apply(Input::WorkerMessage(id, message));
                 }
             }
-            self.advance(Duration::from_millis(1));
+            let is_idle = inputs == self.summary.inputs
+                && self.is_quiet()
+                && self.workers.values().all(|w| w.tasks.is_empty());
+            let deadline = self.state.next_deadline().filter(|_| is_idle);
+            let pause = deadline.map_or(Duration::ZERO, |at| at.since(self.now.mono));
+            // Nothing happens until then, but workers say that they live.
+            self.advance(pause.clamp(Duration::from_millis(1), Duration::from_millis(500)));
         }
         let left: u32 = self
             .state

@@ -16,6 +16,8 @@ use crate::time::Now;
 pub trait Disk: Debug {
     /// Stores changes, all or nothing.
     fn commit(&mut self, changes: &[Change]);
+    /// Begins to store changes and cannot go on, e.g. for want of room: nothing of them is stored.
+    fn fail(&mut self, changes: &[Change]);
     /// The state of a server that starts now.
     fn restore(&mut self, now: Now) -> ServerState;
 }
@@ -138,6 +140,7 @@ impl World {
                 }
             }
             61 => self.crash(),
+            62..67 => self.fail_to_commit(),
             _ => {}
         }
     }
@@ -162,6 +165,15 @@ impl World {
                 return;
             }
             self.carry_out(effect);
+        }
+    }
+
+    /// A write that fails: everything waits, and is tried again later.
+    fn fail_to_commit(&mut self) {
+        if let Some(durable) = &mut self.durable {
+            let pending = durable.pending.iter();
+            let changes: Vec<Change> = pending.flat_map(|(_, batch)| batch.clone()).collect();
+            durable.disk.fail(&changes);
         }
     }
 

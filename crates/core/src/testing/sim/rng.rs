@@ -1,0 +1,31 @@
+//! The source of all chance in a simulation.
+
+/// Small deterministic generator (splitmix64, Steele, Lea, Flood 2014).
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// Starts from a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which must not be 0.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        u32::try_from(self.next() % u64::from(bound)).unwrap_or(0)
+    }
+
+    /// Whether something with so many percent of probability happens.
+    pub(super) fn chance(&mut self, percent: u32) -> bool {
+        self.below(100) < percent
+    }
+}
