@@ -110,6 +110,8 @@ pub struct WorkerState {
     idle_since: Option<Time>,
     /// A node of a multi-node task that runs elsewhere.
     is_held: bool,
+    /// When the server was lost; `None` while there is one.
+    detached_since: Option<Time>,
     /// When the worker's own time limit ends it.
     life_end: Option<Time>,
     time_request_check: Duration,
@@ -134,6 +136,7 @@ impl WorkerState {
             idle_timeout: config.idle_timeout.or(idle_timeout_default),
             idle_since: Some(born.mono),
             is_held: false,
+            detached_since: None,
             life_end: config.time_limit.map(|limit| born.mono + limit),
             time_request_check: check,
             next_time_request_check: born.mono + check,
@@ -170,6 +173,7 @@ impl WorkerState {
             }
             Input::Timer => {}
             Input::ServerLost => self.on_server_lost(now, effects),
+            Input::ServerGone => self.on_server_gone(),
             Input::ServerBack { reattached } => self.on_server_back(reattached, effects),
             Input::Acknowledged(seq) => self.outbox.acknowledge(seq),
             Input::Interrupt(interrupt) => self.on_interrupt(now, interrupt, effects),
@@ -187,6 +191,7 @@ impl WorkerState {
                 report,
                 self.running.next_deadline(),
                 idle,
+                self.abandon_deadline(),
                 self.life_end,
                 self.check_due(),
                 self.withdrawal_due(),
@@ -195,12 +200,15 @@ impl WorkerState {
                 report,
                 self.running.next_deadline(),
                 None,
+                None,
                 self.life_end,
                 None,
                 self.withdrawal_due(),
             ],
-            Mode::Stopping { deadline, .. } => [report, Some(deadline), None, None, None, None],
-            Mode::Exited => [None; 6],
+            Mode::Stopping { deadline, .. } => {
+                [report, Some(deadline), None, None, None, None, None]
+            }
+            Mode::Exited => [None; 7],
         };
         deadlines.into_iter().flatten().min()
     }

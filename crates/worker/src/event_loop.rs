@@ -30,7 +30,7 @@ use crate::doubtful::Doubtful;
 use crate::launcher::TaskLauncher;
 use crate::notify::{Notification, NotifySocket};
 use crate::output_service::OutputService;
-use crate::server_link::{Link, Redial, RegisterError, introduce};
+use crate::server_link::{ConnectError, Link, Redial, RegisterError, introduce};
 
 /// Why a worker has ended.
 pub type WorkerEnd = ExitReason;
@@ -51,6 +51,10 @@ const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 /// by chance, so that a thousand workers do not come at the same moment.
 const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
 const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How long the directory of the server must be gone until it counts: longer than somebody needs to move
+/// it, or a file system to come back.
+const GONE_MIN: Duration = Duration::from_secs(60);
 
 /// Heartbeats without any word from the server after which the connection is given up; only by a worker
 /// that will make another one.
@@ -180,6 +184,8 @@ enum Woken<S> {
     ServerLost(Box<str>),
     Dialed(Box<Connection<S>>),
     Introduced(Box<Result<Link<S>, RegisterError>>),
+    /// The server cannot come back.
+    ServerGone,
     Timer,
     /// Doubtful ends have waited long enough.
     Certain,
@@ -194,8 +200,8 @@ enum Woken<S> {
 #[expect(clippy::large_enum_variant, reason = "there is exactly one of it")]
 enum LinkState<S> {
     Up(Link<S>),
-    /// Attempts to reach the server.
-    Redialing(Attempt<(Redial<S>, Connection<S>)>),
+    /// Attempts to reach the server; `None` if it is gone for good.
+    Redialing(Attempt<Option<(Redial<S>, Connection<S>)>>),
     /// Waits for the answer to the registration.
     Introducing(Attempt<Result<Link<S>, RegisterError>>),
     Down,
@@ -236,10 +242,11 @@ where
                 }
             }
             Self::Redialing(attempt) => match (&mut attempt.0).await {
-                Ok((dial, connection)) => {
+                Ok(Some((dial, connection))) => {
                     *redial = Some(dial);
                     Woken::Dialed(Box::new(connection))
                 }
+                Ok(None) => Woken::ServerGone,
                 Err(_) => Woken::ServerLost("the attempts to reach it were aborted".into()),
             },
             Self::Introducing(attempt) => match (&mut attempt.0).await {
@@ -340,6 +347,13 @@ where
                     self.dial();
                 }
             },
+            Woken::ServerGone => {
+                tracing::warn!(
+                    "The directory of the server is gone; the worker ends when its tasks have ended"
+                );
+                self.link = LinkState::Down;
+                self.apply(Input::ServerGone);
+            }
             Woken::Timer => self.apply(Input::Timer),
             Woken::Certain => self.release_doubtful(),
             Woken::Heartbeat => self.send_heartbeat(),
@@ -540,14 +554,23 @@ async fn say_goodbye<S: AsyncRead + AsyncWrite + Unpin>(mut link: Link<S>) {
     }
 }
 
-/// Tries until there is a connection again. Ends only with its task.
-async fn reach_again<S>(mut redial: Redial<S>, mut pause: Duration) -> (Redial<S>, Connection<S>) {
+/// Tries until there is a connection again, or the server has been gone for [`GONE_MIN`].
+async fn reach_again<S>(
+    mut redial: Redial<S>,
+    mut pause: Duration,
+) -> Option<(Redial<S>, Connection<S>)> {
+    let mut gone_since: Option<Instant> = None;
     loop {
         tokio::time::sleep(shortened(pause)).await;
         match redial().await {
-            Ok(connection) => return (redial, connection),
+            Ok(connection) => return Some((redial, connection)),
             Err(error) => {
                 tracing::debug!("the server cannot be reached yet: {}", describe(&error));
+                if !matches!(error, ConnectError::Gone) {
+                    gone_since = None;
+                } else if gone_since.get_or_insert_with(Instant::now).elapsed() >= GONE_MIN {
+                    return None;
+                }
             }
         }
         pause = (pause * 2).min(REDIAL_PAUSE_MAX);

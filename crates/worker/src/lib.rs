@@ -27,4 +27,6 @@ pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};
 pub use event_loop::{RegisteredWorker, WorkerEnd};
 pub use hq_core::worker_state::Interrupt;
 pub use scratch_dir::ScratchDir;
-pub use server_link::{ConnectError, Connector, Redial, RegisterError, Retry, register};
+pub use server_link::{
+    ConnectError, Connector, Redial, RegisterError, Retry, Whereabouts, register,
+};

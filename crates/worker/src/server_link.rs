@@ -103,6 +103,20 @@ pub enum ConnectError {
         #[source]
         source: HandshakeError,
     },
+    /// Nobody is at the last place, and what told where the server is no longer exists.
+    #[error("find the server: its directory is gone")]
+    Gone,
+}
+
+/// Where a lost server is now.
+#[derive(Clone, Debug)]
+pub enum Whereabouts {
+    /// There.
+    At(Connector),
+    /// Nothing is known; the last place may still be right.
+    Unknown,
+    /// What told where it is no longer exists, so that it cannot come back elsewhere.
+    Gone,
 }
 
 /// A registration that failed.
@@ -142,7 +156,7 @@ impl RegisterError {
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
-            Self::Connect(ConnectError::Tcp { .. })
+            Self::Connect(ConnectError::Tcp { .. } | ConnectError::Gone)
             | Self::Send(_)
             | Self::Receive(ReadError::Io(_) | ReadError::Truncated)
             | Self::Closed
@@ -235,14 +249,22 @@ impl Connector {
     #[must_use]
     pub fn redial(
         &self,
-        mut find: impl FnMut() -> Option<Self> + Send + 'static,
+        mut find: impl FnMut() -> Whereabouts + Send + 'static,
     ) -> Redial<TcpStream> {
         let mut last = self.clone();
         Box::new(move || {
-            last = find().unwrap_or_else(|| last.clone());
+            let mut is_gone = false;
+            match find() {
+                Whereabouts::At(place) => last = place,
+                Whereabouts::Unknown => {}
+                Whereabouts::Gone => is_gone = true,
+            }
             last.connect_retry.attempts = 1;
             let once = last.clone();
-            Box::pin(async move { once.connect().await })
+            Box::pin(async move {
+                let connected = once.connect().await;
+                connected.map_err(|error| if is_gone { ConnectError::Gone } else { error })
+            })
         })
     }
 

@@ -25,7 +25,17 @@ impl WorkerState {
         match self.on_server_lost {
             OnServerLost::Stop => self.begin_stopping(now, ExitReason::ServerLost, effects),
             OnServerLost::FinishRunning => self.mode = Mode::Draining(ExitReason::ServerLost),
-            OnServerLost::Reconnect => self.mode = Mode::Detached,
+            OnServerLost::Reconnect => {
+                self.mode = Mode::Detached;
+                self.detached_since = Some(now);
+            }
+        }
+    }
+
+    /// There is no place any more at which the server could come back: what runs may end, no more.
+    pub(super) fn on_server_gone(&mut self) {
+        if self.mode == Mode::Detached {
+            self.mode = Mode::Draining(ExitReason::ServerLost);
         }
     }
 
@@ -67,6 +77,7 @@ impl WorkerState {
         self.is_held = false;
         if self.mode == Mode::Detached {
             self.mode = Mode::Active;
+            self.detached_since = None;
         }
     }
 

@@ -101,6 +101,8 @@ pub enum Input {
     Timer,
     /// The connection to the server is gone.
     ServerLost,
+    /// The lost server cannot come back: what told where it is no longer exists.
+    ServerGone,
     /// The worker is registered again.
     ServerBack {
         /// The server knows it as the worker that it was; otherwise all that it has is void.

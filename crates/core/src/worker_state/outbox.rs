@@ -90,6 +90,11 @@ impl Outbox {
         self.started.is_empty() && self.ended.is_empty() && self.retracted.is_empty()
     }
 
+    /// Whether the server knows of every end.
+    pub(super) fn is_settled(&self) -> bool {
+        self.ended.is_empty() && self.unacknowledged.is_empty()
+    }
+
     /// When the news must go out; `None` = there is none. `starved`: the worker has nothing to start.
     pub(super) fn due(&self, starved: bool) -> Option<Time> {
         if self.is_empty() {

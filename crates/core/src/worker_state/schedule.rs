@@ -22,6 +22,10 @@ use crate::time::Time;
 /// tasks flow, short enough that a large task does not notice.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a worker that has nothing to do and nothing to tell waits for a lost server. A reboot or a
+/// repair of the server's machine takes less.
+const SERVERLESS_MAX: Duration = Duration::from_secs(3_600);
+
 /// What blocked tasks keep from later ones in a round.
 #[derive(Debug, Default)]
 struct Round {
@@ -55,6 +59,12 @@ impl WorkerState {
         if self.idle_deadline().is_some_and(|deadline| deadline <= now) {
             self.begin_stopping(now, ExitReason::IdleTimeout, effects);
         }
+        if self
+            .abandon_deadline()
+            .is_some_and(|deadline| deadline <= now)
+        {
+            self.begin_stopping(now, ExitReason::ServerLost, effects);
+        }
         let exit = self.exit_reason(now);
         if exit.is_some() || self.report_due().is_some_and(|due| due <= now) {
             let report = self.outbox.take(now);
@@ -73,6 +83,14 @@ impl WorkerState {
             Mode::Active | Mode::Detached => Some(self.idle_since? + self.idle_timeout?),
             Mode::Draining(_) | Mode::Stopping { .. } | Mode::Exited => None,
         }
+    }
+
+    /// When a worker without a server has waited long enough: it runs nothing, and has nothing to tell.
+    pub(super) fn abandon_deadline(&self) -> Option<Time> {
+        if self.mode != Mode::Detached || !self.outbox.is_settled() {
+            return None;
+        }
+        Some(self.idle_since?.max(self.detached_since?) + SERVERLESS_MAX)
     }
 
     /// When waiting news must go out; never while there is nobody to tell.

@@ -9,7 +9,9 @@ use hq_protocol::access::ServerDir;
 use hq_protocol::client;
 use hq_spawn::keeper::{self, KeeperContext};
 use hq_worker::hardware::{CPUS, DetectSet, Detector, GPUS_AMD, GPUS_NVIDIA, MEMORY};
-use hq_worker::{Connector, DataProvider, Interrupt, WorkDir, WorkerEnd, WorkerParams};
+use hq_worker::{
+    Connector, DataProvider, Interrupt, Whereabouts, WorkDir, WorkerEnd, WorkerParams,
+};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -156,7 +158,16 @@ async fn work(
 }
 
 /// Where the server is now: a restarted one has another port and another directory.
-fn find_again(dir: &ServerDir) -> Option<Connector> {
+fn find_again(dir: &ServerDir) -> Whereabouts {
+    match load_again(dir) {
+        Some(connector) => Whereabouts::At(connector),
+        // Only if it is certain: a file system may be away for a while.
+        None if matches!(dir.root().try_exists(), Ok(false)) => Whereabouts::Gone,
+        None => Whereabouts::Unknown,
+    }
+}
+
+fn load_again(dir: &ServerDir) -> Option<Connector> {
     let in_use = dir.load_access(VERSION);
     // Workers of a batch job are started with the directory of one server process, `<server-dir>/001`.
     let parent = std::path::absolute(dir.root()).ok();

@@ -199,3 +199,38 @@ fn a_worker_that_is_not_acknowledged_starts_nothing_more() {
     let effects = bench.apply(Input::Acknowledged(last.expect("a report")));
     assert_eq!(launches(&effects).len(), 1);
 }
+
+#[test]
+fn a_worker_without_a_server_gives_up_only_when_it_has_nothing_to_do_and_nothing_to_tell() {
+    let hour = Duration::from_secs(3_600);
+    let mut bench = reconnecting(2);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 2));
+    bench.exited(launched[0], OK);
+    bench.apply(Input::ServerLost);
+    assert!(bench.wait(hour * 9).is_empty(), "a task runs");
+    bench.exited(launched[1], OK);
+    assert!(bench.wait(hour * 9).is_empty(), "results are not delivered");
+    let now = bench.now;
+    let report = bench.state.holding(now).report;
+    bench.apply(Input::ServerBack { reattached: true });
+    bench.apply(Input::Acknowledged(report.seq));
+    bench.apply(Input::ServerLost);
+    assert!(bench.wait(hour / 2).is_empty());
+    bench.apply(Input::ServerBack { reattached: true });
+    assert!(bench.wait(hour * 9).is_empty(), "there is a server");
+    bench.apply(Input::ServerLost);
+    assert_eq!(bench.state.next_deadline(), Some(bench.now + hour));
+    assert_eq!(exit(&bench.wait(hour)), Some(ExitReason::ServerLost));
+}
+
+#[test]
+fn when_the_server_is_gone_for_good_running_tasks_may_end() {
+    let mut bench = reconnecting(1);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 1))[0];
+    bench.apply(Input::ServerGone);
+    assert!(bench.apply(Input::Timer).is_empty(), "there is a server");
+    bench.apply(Input::ServerLost);
+    assert!(bench.apply(Input::ServerGone).is_empty());
+    let ended = bench.exited(token, OK);
+    assert_eq!(exit(&ended), Some(ExitReason::ServerLost));
+}

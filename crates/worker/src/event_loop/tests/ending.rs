@@ -144,3 +144,27 @@ async fn malformed_message_costs_the_connection_only() {
     server.send_nonsense().await;
     assert_eq!(server.worker_end().await, WorkerEnd::ServerLost);
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_a_directory_that_stays_away_ends_the_search_for_a_server() {
+    use super::super::{GONE_MIN, REDIAL_PAUSE_MIN, reach_again};
+    use crate::server_link::{ConnectError, Redial};
+    let begun = tokio::time::Instant::now();
+    // Away, there again for a moment, and away for good.
+    let redial: Redial<tokio::net::TcpStream> = Box::new(move || {
+        let at = begun.elapsed();
+        let is_there = (GONE_MIN / 2..GONE_MIN).contains(&at);
+        let error = if is_there {
+            ConnectError::Tcp {
+                host: "node".into(),
+                port: 1,
+                source: std::io::ErrorKind::ConnectionRefused.into(),
+            }
+        } else {
+            ConnectError::Gone
+        };
+        Box::pin(async move { Err(error) })
+    });
+    assert!(reach_again(redial, REDIAL_PAUSE_MIN).await.is_none());
+    assert!(begun.elapsed() >= GONE_MIN * 2, "{:?}", begun.elapsed());
+}
