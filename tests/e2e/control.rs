@@ -1,5 +1,7 @@
 //! Waiting, cancelling, listing, stopping.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use serde_json::json;
 
 use crate::harness::{Env, processes_with, signal, wait_for};
@@ -254,4 +256,72 @@ fn doctor_says_what_is_blocked() {
         .exits_with(1);
     let all: serde_json::Value = serde_json::from_str(&all.stdout).expect("JSON");
     assert_eq!(all[0]["ok"], true);
+}
+
+/// A server that is nobody's child; killed with the value.
+struct Detached(u32);
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        signal(self.0, "KILL");
+    }
+}
+
+#[test]
+fn a_server_in_the_background_outlives_its_terminal() {
+    let mut env = Env::new();
+    env.hq(&["server", "start", "--background"]).ok();
+    let pid = env.json(&["server", "info"])["pid"].as_u64();
+    let server = Detached(u32::try_from(pid.expect("a pid")).expect("a pid"));
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.0)).expect("it lives");
+    let session = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(3));
+    assert_eq!(
+        session,
+        Some(server.0.to_string().as_str()),
+        "a session of its own"
+    );
+    let log = std::fs::metadata(env.path("server/server.log")).expect("its messages");
+    assert_eq!(log.permissions().mode() & 0o777, 0o600);
+    signal(server.0, "HUP");
+    env.start_worker(1);
+    let job = env.submit(&["--wait", "--", "true"]);
+    assert_eq!(env.stats(&job)["finished"], 1);
+    env.hq(&["server", "start", "--background"])
+        .exits_with(1)
+        .says("The server did not start")
+        .says("is already online");
+    env.hq(&["worker", "stop", "all"]).ok();
+    env.hq(&["server", "stop"]).ok();
+    wait_for("the server has ended", || {
+        if std::path::Path::new(&format!("/proc/{}", server.0)).exists() {
+            Err("it lives".to_owned())
+        } else {
+            Ok(())
+        }
+    });
+    std::mem::forget(server);
+}
+
+#[test]
+fn a_server_without_a_journal_works_and_leaves_nothing() {
+    let mut env = Env::new();
+    env.start_server_with(&["--no-journal"]);
+    env.start_worker(1);
+    let job = env.submit(&["--wait", "--", "true"]);
+    assert_eq!(env.stats(&job)["finished"], 1);
+    env.hq(&["journal", "flush"]).ok();
+    env.hq(&["journal", "prune"]).ok();
+    env.hq(&["journal", "replay"])
+        .exits_with(1)
+        .says("in memory only");
+    env.hq(&["worker", "stop", "all"]).ok();
+    env.hq(&["server", "stop"]).ok();
+    env.wait_exit("server");
+    assert!(!env.path("server/001/state.db").exists());
+    env.hq(&["server", "start", "--resume"])
+        .exits_with(1)
+        .says("Nothing to resume");
 }

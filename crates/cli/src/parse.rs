@@ -13,6 +13,7 @@ pub(crate) mod request;
 pub(crate) mod resource;
 pub(crate) mod retry;
 pub(crate) mod selector;
+pub(crate) mod size;
 pub(crate) mod value;
 
 /// A text that does not follow its grammar.

@@ -12,6 +12,8 @@ pub mod convert;
 pub mod frame;
 pub mod handshake;
 pub mod key;
+#[cfg(test)]
+mod mutated;
 
 // The schema is generated; its documentation is in proto/.
 mod generated {

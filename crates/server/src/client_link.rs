@@ -92,18 +92,7 @@ where
         }
         ClientRequest::ReadOutput(query) => output_link::read(query, shared).await.map(reply),
         ClientRequest::Journal { action, after } => {
-            let Some(store) = shared.store.clone() else {
-                return Answer::Reply(no_store());
-            };
-            return match action {
-                JournalAction::Replay | JournalAction::Stream => {
-                    let is_live = action == JournalAction::Stream;
-                    journal(store, after, is_live, reader, writer).await
-                }
-                JournalAction::Flush | JournalAction::Prune => {
-                    Answer::Reply(reply(journal_link::act(store, action).await))
-                }
-            };
+            return about_journal(action, after, shared, reader, writer).await;
         }
         ClientRequest::Sql(query) => {
             let Some(store) = shared.store.clone() else {
@@ -195,6 +184,35 @@ where
     // If the core is gone there is nothing to take back.
     let _ = shared.core.unwatch(id).await;
     Answer::Hangup
+}
+
+async fn about_journal<R, W>(
+    action: JournalAction,
+    after: i64,
+    shared: &Shared,
+    reader: &mut MessageReader<R>,
+    writer: &mut MessageWriter<W>,
+) -> Answer
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let is_live = action == JournalAction::Stream;
+    match (action, shared.store.clone()) {
+        (JournalAction::Replay | JournalAction::Stream, Some(store)) => {
+            journal(store, after, is_live, reader, writer).await
+        }
+        (JournalAction::Replay | JournalAction::Stream, None) => Answer::Reply(no_store()),
+        (JournalAction::Flush | JournalAction::Prune, Some(store)) => {
+            Answer::Reply(reply(journal_link::act(store, action).await))
+        }
+        // There is nothing that could get lost or be dropped.
+        (JournalAction::Flush | JournalAction::Prune, None) => Answer::Reply(done()),
+    }
+}
+
+fn done() -> client::Reply {
+    reply(reply::Reply::Done(client::Empty {}))
 }
 
 fn no_store() -> client::Reply {

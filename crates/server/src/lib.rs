@@ -22,4 +22,4 @@ mod state_file;
 mod worker_link;
 
 pub use embedded::{EmbeddedConfig, EmbeddedServer};
-pub use server::{RunError, Server, ServerConfig, StartError};
+pub use server::{Journal, RunError, Server, ServerConfig, StartError};

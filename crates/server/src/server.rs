@@ -17,10 +17,22 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
 use crate::relay::Relay;
+use crate::state_file::Opened;
 use crate::{alloc, client_link, listener, state_file, worker_link};
 
 /// How long a possibly running server on the same directory may take to answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where a server keeps its state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Journal {
+    /// In a file in the directory of the instance.
+    InServerDir,
+    /// In this file.
+    File(PathBuf),
+    /// Nowhere: all is lost with the server.
+    None,
+}
 
 /// Configuration of a [`Server`].
 #[derive(Clone, Debug)]
@@ -43,8 +55,11 @@ pub struct ServerConfig {
     pub client_auth: bool,
     /// Authenticate and encrypt the worker plane.
     pub worker_auth: bool,
-    /// File that keeps the state; `None` = one in the directory of the instance.
-    pub journal: Option<PathBuf>,
+    /// Where the state is kept.
+    pub journal: Journal,
+    /// Bytes that this file may have before the oldest completed jobs are dropped from it; `None` = any
+    /// number.
+    pub journal_size_max: Option<u64>,
     /// Continue the last instance of the directory: its state, uid, keys and, if they are free, ports.
     pub resume: bool,
     /// Version of this program.
@@ -148,9 +163,7 @@ impl Server {
             Some(instance) => instance,
             None => dir.create_instance()?,
         };
-        let store = state_file::open(&config, &instance)?;
-        let uid = uid(given.as_ref(), store.server_uid()?)?;
-        let opened = state_file::load(store, uid.as_str())?;
+        let (uid, opened) = restore(&config, &instance, given.as_ref())?;
         let access = AccessFile::full(
             &config.version,
             uid,
@@ -167,15 +180,11 @@ impl Server {
         dir.publish(&instance)?;
         let info = server_info(&config, &access);
         let failed = Arc::new(Notify::new());
-        let client = opened.store.client();
+        let client = opened.store.as_ref().map(|(store, _)| store.client());
         let (news, heard) = alloc::news();
-        let (core, thread) = event_loop::start(
-            opened.state,
-            Some((opened.store, opened.progress)),
-            Arc::clone(&failed),
-            Some(news),
-        )
-        .map_err(StartError::System)?;
+        let (core, thread) =
+            event_loop::start(opened.state, opened.store, Arc::clone(&failed), Some(news))
+                .map_err(StartError::System)?;
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
         let relay = Relay::new(info.start_unix_ns.unsigned_abs());
         let shared = Shared {
@@ -183,7 +192,7 @@ impl Server {
             relay: Arc::new(relay),
             info: Arc::new(info),
             idle_timeout: config.idle_timeout,
-            store: Some(client),
+            store: client,
             alloc: Some(alloc),
             stop: Arc::new(Notify::new()),
         };
@@ -266,6 +275,22 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// Who the server is, and what it knew when it ended.
+fn restore(
+    config: &ServerConfig,
+    instance: &Path,
+    given: Option<&AccessFile>,
+) -> Result<(ServerUid, Opened), StartError> {
+    let Some(store) = state_file::open(config, instance)? else {
+        let uid = uid(given, None)?;
+        let opened = Opened::unstored(uid.as_str());
+        return Ok((uid, opened));
+    };
+    let uid = uid(given, store.server_uid()?)?;
+    let opened = state_file::load(store, uid.as_str())?;
+    Ok((uid, opened))
 }
 
 /// Many connections need many descriptors; the hard limit is ours to use.
@@ -398,9 +423,9 @@ fn server_info(config: &ServerConfig, access: &AccessFile) -> client::ServerInfo
         version: config.version.clone(),
         pid: std::process::id(),
         start_unix_ns: Clock::new().now().wall.0,
-        journal_path: config
-            .journal
-            .as_ref()
-            .map(|path| path.display().to_string()),
+        journal_path: match &config.journal {
+            Journal::File(path) => Some(path.display().to_string()),
+            Journal::InServerDir | Journal::None => None,
+        },
     }
 }

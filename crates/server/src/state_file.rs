@@ -11,7 +11,7 @@ use hq_store::{Health, Progress, Store, StoreError, StoreHandle};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::server::{ServerConfig, StartError};
+use crate::server::{Journal, ServerConfig, StartError};
 
 /// Name of the file in the directory of an instance.
 pub(crate) const FILE_NAME: &str = "state.db";
@@ -22,7 +22,7 @@ pub(crate) fn find_resumed(
     config: &ServerConfig,
 ) -> Result<Option<PathBuf>, StartError> {
     if !config.resume {
-        if config.journal.is_none() {
+        if !matches!(config.journal, Journal::File(_)) {
             tell_of_unfinished(dir);
         }
         return Ok(None);
@@ -62,11 +62,14 @@ fn tell_of_unfinished(dir: &ServerDir) {
     }
 }
 
-pub(crate) fn open(config: &ServerConfig, instance: &Path) -> Result<Store, StoreError> {
-    match &config.journal {
-        Some(path) => Store::open(path),
-        None => Store::open(&instance.join(FILE_NAME)),
-    }
+/// `None` if nothing is to be kept.
+pub(crate) fn open(config: &ServerConfig, instance: &Path) -> Result<Option<Store>, StoreError> {
+    let store = match &config.journal {
+        Journal::None => return Ok(None),
+        Journal::File(path) => Store::open(path),
+        Journal::InServerDir => Store::open(&instance.join(FILE_NAME)),
+    };
+    Ok(Some(store?.with_size_max(config.journal_size_max)))
 }
 
 /// What was stored, and the store to go on with.
@@ -74,8 +77,19 @@ pub(crate) struct Opened {
     pub(crate) state: ServerState,
     /// Queues of automatic allocation, `None` = removed.
     pub(crate) queues: Vec<(QueueId, Option<Vec<u8>>)>,
-    pub(crate) store: StoreHandle,
-    pub(crate) progress: watch::Receiver<Progress>,
+    /// The writer and how far it is.
+    pub(crate) store: Option<(StoreHandle, watch::Receiver<Progress>)>,
+}
+
+impl Opened {
+    /// The state of a server that keeps nothing.
+    pub(crate) fn unstored(uid: &str) -> Self {
+        Self {
+            state: ServerState::new(uid),
+            queues: Vec::new(),
+            store: None,
+        }
+    }
 }
 
 /// Restores the state and starts the writer.
@@ -111,7 +125,6 @@ pub(crate) fn load(store: Store, uid: &str) -> Result<Opened, StoreError> {
     Ok(Opened {
         state: loaded.state,
         queues: loaded.queues,
-        store: handle,
-        progress: rx,
+        store: Some((handle, rx)),
     })
 }

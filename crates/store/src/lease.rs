@@ -135,3 +135,97 @@ fn now_ms() -> i64 {
         .and_then(|since| i64::try_from(since.as_millis()).ok())
         .unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+    use crate::testing::{change, filled, started};
+    use hq_core::id::JobId;
+    use hq_core::server_state::ChangeKind;
+
+    /// As if a server on another host had the file.
+    fn give_away(path: &Path) -> Connection {
+        let elsewhere = Connection::open(path).expect("a database");
+        let sql = "UPDATE lease SET boot = 'elsewhere', host = 'node7', is_held = 1";
+        elsewhere.execute(sql, []).expect("a lease");
+        elsewhere
+    }
+
+    #[test]
+    fn a_server_on_another_host_that_lives_keeps_its_file() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("j.db");
+        filled(&path, &[1]);
+        let elsewhere = give_away(&path);
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        let beats = std::thread::spawn(move || {
+            let pause = Duration::from_millis(20);
+            while is_over.recv_timeout(pause) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                // Somebody else may be writing.
+                let _ = elsewhere.execute("UPDATE lease SET heartbeat = heartbeat + 1", []);
+            }
+        });
+        let refused = Store::open(&path).expect_err("it is in use").to_string();
+        assert!(refused.contains("on node7"), "{refused}");
+        drop(over);
+        beats.join().expect("it ends");
+    }
+
+    #[test]
+    fn a_server_that_was_taken_for_dead_writes_no_more() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("j.db");
+        let (tx, rx) = std::sync::mpsc::channel();
+        let store = Store::open(&path).expect("a fresh file");
+        let mut handle = store
+            .start("TestUid", &[], crate::testing::NOW.wall, move |progress| {
+                // Nobody listens at the end.
+                let _ = tx.send(progress);
+            })
+            .expect("a writer");
+        let other = Connection::open(&path).expect("a database");
+        other
+            .execute("UPDATE lease SET fence = fence + 1", [])
+            .expect("a lease");
+        handle.store(vec![change(ChangeKind::JobsForgotten(vec![JobId(1)]))]);
+        let last = rx.iter().last().expect("a report");
+        assert!(
+            matches!(&last.health, crate::Health::Broken(text) if text.contains("taken over")),
+            "{last:?}"
+        );
+        let number: i64 = other
+            .query_row("SELECT fence FROM lease", [], |row| row.get(0))
+            .expect("a lease");
+        assert_eq!(number, 2);
+    }
+
+    #[test]
+    fn a_reader_that_is_too_slow_is_cut_off_and_costs_no_more_memory() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("j.db");
+        let mut handle = started(Store::open(&path).expect("a fresh file"));
+        let (_, slow) = handle.client().subscribe().expect("a writer");
+        let (_, quick) = handle.client().subscribe().expect("a writer");
+        let reader = std::thread::spawn(move || quick.iter().count());
+        let open = |job| ChangeKind::JobOpened {
+            job: JobId(job),
+            name: "job".into(),
+            max_fails: None,
+        };
+        let count = 70_000;
+        for first in (0..count).step_by(1_000) {
+            handle.store(
+                (first..first + 1_000)
+                    .map(|job| change(open(job)))
+                    .collect(),
+            );
+            assert!(handle.client().flush(), "nobody waits for the slow one");
+        }
+        drop(handle);
+        let heard = reader.join().expect("it ends");
+        assert!(heard >= count as usize, "{heard}");
+        let kept = slow.iter().count();
+        assert!(kept < count as usize, "it ended early: {kept}");
+    }
+}

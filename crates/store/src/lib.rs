@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compact;
 mod encode;
 mod group;
 mod lease;
@@ -19,6 +20,8 @@ mod salvage;
 mod schema;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod testing;
 mod writer;
 
 pub use load::Loaded;

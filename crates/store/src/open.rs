@@ -103,6 +103,7 @@ pub struct Store {
     path: PathBuf,
     connection: Connection,
     fence: i64,
+    size_max: Option<u64>,
 }
 
 impl Store {
@@ -121,6 +122,9 @@ impl Store {
         let sql = StoreError::sql(path);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags).map_err(&sql)?;
+        if from == 0 {
+            schema::prepare(&connection).map_err(&sql)?;
+        }
         let is_shared = is_network(path);
         if is_shared {
             // Before WAL: then no shared memory is used at all, and a second opener is refused.
@@ -138,7 +142,8 @@ impl Store {
         connection
             .pragma_update(None, "journal_mode", "WAL")
             .map_err(busy)?;
-        for (name, value) in [("synchronous", "FULL"), ("secure_delete", "FAST")] {
+        // What was dropped must not come back when a damaged file is repaired.
+        for (name, value) in [("synchronous", "FULL"), ("secure_delete", "ON")] {
             connection.pragma_update(None, name, value).map_err(&sql)?;
         }
         connection.set_prepared_statement_cache_capacity(64);
@@ -148,7 +153,16 @@ impl Store {
             path: path.to_path_buf(),
             connection,
             fence,
+            size_max: None,
         })
+    }
+
+    /// Sets how many bytes the file may have before the oldest completed jobs are dropped from it; `None` =
+    /// any number. What is not completed is always kept.
+    #[must_use]
+    pub const fn with_size_max(mut self, size_max: Option<u64>) -> Self {
+        self.size_max = size_max;
+        self
     }
 
     /// The file.
@@ -191,7 +205,7 @@ impl Store {
         writer::start(
             self.path,
             self.connection,
-            self.fence,
+            (self.fence, self.size_max),
             (uid, gone_workers),
             at,
             Box::new(report),

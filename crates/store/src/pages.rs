@@ -20,6 +20,10 @@ const HEADER_LEN: usize = 100;
 pub(crate) const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// Deepest tree that is walked; a b-tree of this depth would not fit any disk.
 const DEPTH_MAX: u32 = 32;
+/// Bytes that a map of pages has for each of them.
+const MAP_ENTRY_LEN: usize = 5;
+/// The page with this byte is never used, because it is for locks.
+const UNUSED_AT: u64 = 1 << 30;
 /// Largest record that is read, in bytes.
 const RECORD_MAX: u64 = 1 << 30;
 
@@ -78,6 +82,10 @@ pub(crate) struct Pages {
     /// Pages that there should be, by the header.
     expected: u32,
     first_free: u32,
+    /// Pages that hold nothing, by the header.
+    free_count: u32,
+    /// Whether some pages say of the others what they are, which is needed to move them.
+    has_map: bool,
     /// Bytes of the file.
     len: u64,
     is_ours: bool,
@@ -133,6 +141,8 @@ impl Pages {
             count,
             expected: be32(&header, 28).unwrap_or(0),
             first_free: be32(&header, 32).unwrap_or(0),
+            free_count: be32(&header, 36).unwrap_or(0),
+            has_map: be32(&header, 52).is_some_and(|root| root != 0),
             len,
             is_ours,
         })
@@ -294,6 +304,29 @@ impl Pages {
         free
     }
 
+    /// Pages of the map that do not know every page behind them.
+    fn map_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !self.has_map {
+            return problems;
+        }
+        let (entries, count) = (self.size / MAP_ENTRY_LEN, self.count.min(self.expected));
+        let unused = u32::try_from(UNUSED_AT / self.size as u64 + 1).unwrap_or(0);
+        for first in (2..=count).step_by(entries + 1) {
+            let map = if first == unused { first + 1 } else { first };
+            let last = map.saturating_add(u32::try_from(entries).unwrap_or(0));
+            let bytes = self.read(map).unwrap_or_default();
+            let is_known = |number: u32| {
+                let at = (number - map - 1) as usize * MAP_ENTRY_LEN;
+                number == unused || bytes.get(at).is_some_and(|kind| (1..=5).contains(kind))
+            };
+            if !(map + 1..=last.min(count)).all(is_known) {
+                problems.push(format!("page {map} of the map of pages is not readable"));
+            }
+        }
+        problems
+    }
+
     /// Names and root pages of tables and indices, as far as they can be read.
     pub(crate) fn roots(&self) -> Vec<(String, u32)> {
         let mut roots = Vec::new();
@@ -326,6 +359,10 @@ impl Pages {
         if roots.is_empty() {
             problems.push("the list of tables cannot be read".to_owned());
         }
+        if self.free().len() as u64 != u64::from(self.free_count) {
+            problems.push("the list of free pages is not readable".to_owned());
+        }
+        problems.extend(self.map_problems());
         let schema = std::iter::once(("sqlite_schema".to_owned(), 1));
         for (name, root) in schema.chain(roots) {
             let mut seen = BTreeSet::new();

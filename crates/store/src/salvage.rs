@@ -197,6 +197,7 @@ pub(crate) fn repair(path: &Path) -> Result<RepairReport, StoreError> {
 /// Reads everything into a fresh file.
 fn rebuild(pages: &Pages, fresh: &Path) -> rusqlite::Result<RepairReport> {
     let mut connection = Connection::open(fresh)?;
+    schema::prepare(&connection)?;
     schema::migrate(&mut connection, 0)?;
     let transaction = connection.transaction()?;
     let mut inserts = BTreeMap::new();

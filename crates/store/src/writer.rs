@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hq_core::id::WorkerId;
-use hq_core::server_state::Change;
+use hq_core::server_state::{Change, ChangeKind};
 use hq_core::time::Timestamp;
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use serde_json::json;
 
+use crate::compact::Compactor;
 use crate::group::{self, Group, set_number};
 use crate::reader::{EventLine, EventRow};
 use crate::{StoreError, lease, load};
@@ -22,6 +23,8 @@ use crate::{StoreError, lease, load};
 const GROUP_SPAN: Duration = Duration::from_millis(20);
 /// Pause between two attempts to write to a full disk.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// Pause between two steps of compaction.
+const COMPACT_PAUSE: Duration = Duration::from_millis(20);
 /// Pages in the write-ahead log at which it is moved into the database: 16 MiB.
 const CHECKPOINT_PAGES: i32 = 4_096;
 /// Lines that may wait for a reader of the live journal; beyond that it is cut off.
@@ -167,12 +170,13 @@ struct Writer {
     committed: u64,
     health: Health,
     streams: Vec<SyncSender<EventLine>>,
+    compactor: Compactor,
 }
 
 pub(crate) fn start(
     path: PathBuf,
     connection: Connection,
-    fence: i64,
+    (fence, size_max): (i64, Option<u64>),
     (uid, gone_workers): (&str, &[WorkerId]),
     at: Timestamp,
     report: Box<dyn Fn(Progress) + Send>,
@@ -193,6 +197,7 @@ pub(crate) fn start(
         committed: 0,
         health: Health::Good,
         streams: Vec::new(),
+        compactor: Compactor::new(size_max),
     };
     writer
         .note_server_start(uid, gone_workers, at)
@@ -257,6 +262,9 @@ impl Writer {
                 };
                 wait = span.saturating_sub(last_commit.elapsed());
             }
+            if self.compactor.is_busy() {
+                wait = wait.min(COMPACT_PAUSE);
+            }
             let mut asked = Vec::new();
             match messages.recv_timeout(wait) {
                 Ok(first) => {
@@ -298,6 +306,9 @@ impl Writer {
             }
             for message in asked {
                 self.answer(message, pending.is_empty());
+            }
+            if self.health == Health::Good {
+                self.compact();
             }
             if matches!(self.health, Health::Broken(_)) {
                 return;
@@ -343,21 +354,20 @@ impl Writer {
             Ok((seq, true)) => {
                 self.next_seq = seq;
                 self.publish(events);
+                let is_forgotten =
+                    |change: &Change| matches!(change.kind, ChangeKind::JobsForgotten(_));
+                if changes.iter().any(is_forgotten) {
+                    self.compactor.want_sweep();
+                }
                 true
             }
             Ok((_, false)) => {
-                let text = "another server has taken over the journal".to_owned();
-                tracing::error!("{text}");
-                self.progress(self.committed, Health::Broken(text));
+                self.taken_over();
                 false
             }
             Err(error) => {
-                let is_full = matches!(
-                    error.sqlite_error_code(),
-                    Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
-                ) || is_write_refused(&error);
                 let text = format!("{}: {error}", self.path.display());
-                if is_full {
+                if is_passing(&error) {
                     if self.health == Health::Good {
                         tracing::error!("cannot write the journal, will try again: {text}");
                     }
@@ -367,6 +377,36 @@ impl Writer {
                     self.progress(self.committed, Health::Broken(text));
                 }
                 false
+            }
+        }
+    }
+
+    fn taken_over(&mut self) {
+        let text = "another server has taken over the journal".to_owned();
+        tracing::error!("{text}");
+        self.progress(self.committed, Health::Broken(text));
+    }
+
+    /// One step of compaction, if there is something to do.
+    fn compact(&mut self) {
+        let stepped = self
+            .compactor
+            .look(&mut self.connection, &self.path)
+            .and_then(|()| {
+                if self.compactor.is_busy() {
+                    self.compactor.step(&mut self.connection, self.fence)
+                } else {
+                    Ok(Some(false))
+                }
+            });
+        match stepped {
+            Ok(Some(true)) => self.checkpoint(),
+            Ok(Some(false)) => {}
+            Ok(None) => self.taken_over(),
+            Err(error) => {
+                // What matters is stored; if the file is not good any more, the next commit says so.
+                tracing::warn!(%error, "the journal could not be made smaller");
+                self.compactor.pause();
             }
         }
     }
@@ -476,6 +516,14 @@ fn wall() -> Timestamp {
         .ok()
         .and_then(|since| i64::try_from(since.as_nanos()).ok());
     Timestamp(nanos.unwrap_or(0))
+}
+
+/// Whether the same may work later: there is no room, or somebody else has the file locked.
+fn is_passing(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    ) || is_write_refused(error)
 }
 
 /// A write that failed without harm: no room, no quota. A failed sync is not one of them.

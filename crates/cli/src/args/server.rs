@@ -6,11 +6,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::parse::duration::parse_duration;
+use crate::parse::size::{SizeMax, parse_size_max};
 
 /// Commands about the server.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ServerCommand {
-    /// Start a server here and keep it in the foreground
+    /// Start a server here, in the foreground unless told otherwise
     Start(StartArgs),
     /// Stop the running server
     Stop,
@@ -51,9 +52,34 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) journal: Option<PathBuf>,
 
+    /// Return as soon as the server answers; it goes on after logout, with messages in `server.log`
+    /// in the server directory
+    #[arg(long)]
+    pub(crate) background: bool,
+
+    /// The process behind `--background`.
+    #[arg(long, hide = true, conflicts_with = "background")]
+    pub(crate) detached: bool,
+
+    /// Keep no state on disk: when the server ends, its jobs and results are gone
+    #[arg(long, conflicts_with_all = ["journal", "resume"])]
+    pub(crate) no_journal: bool,
+
     /// Continue the last server of the server directory: its jobs, keys and, if they are free, ports
     #[arg(long, conflicts_with = "journal")]
     pub(crate) resume: bool,
+
+    /// Largest size of the state on disk, e.g. 500M; `none` = any
+    ///
+    /// Shortly before it is reached there is a warning. When it is reached, the oldest completed jobs are
+    /// dropped from the file; what is not completed is always kept.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = parse_size_max,
+        default_value = "4G"
+    )]
+    pub(crate) journal_max_size: SizeMax,
 
     /// Longest time until everything is forced to disk [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]

@@ -1,11 +1,13 @@
 //! `hq server …`.
 
+mod background;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hq_protocol::SecretKey;
 use hq_protocol::access::{Access, AccessFile, ServerUid};
-use hq_server::{RunError, Server, ServerConfig, StartError};
+use hq_server::{Journal, RunError, Server, ServerConfig, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
@@ -20,13 +22,20 @@ const WAIT_STEP: Duration = Duration::from_millis(250);
 
 /// `server start`: runs until it is stopped.
 pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
+    if args.detached {
+        background::detach();
+    }
     tracing::info!("hq {VERSION}");
     warn_about_open_planes(&args);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|e| CliError::caused("Cannot start", &e))?;
-    let result = runtime.block_on(serve(args, context));
+    let result = if args.background {
+        runtime.block_on(background::start(context))
+    } else {
+        runtime.block_on(serve(args, context))
+    };
     runtime.shutdown_background();
     result
 }
@@ -43,7 +52,12 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         idle_timeout: args.idle_timeout,
         client_auth: !args.disable_client_authentication_and_encryption,
         worker_auth: !args.disable_worker_authentication_and_encryption,
-        journal: args.journal,
+        journal: match args.journal {
+            Some(path) => Journal::File(path),
+            None if args.no_journal => Journal::None,
+            None => Journal::InServerDir,
+        },
+        journal_size_max: args.journal_max_size.0,
         resume: args.resume,
         version: VERSION.to_owned(),
     };

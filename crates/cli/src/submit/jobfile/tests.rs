@@ -241,3 +241,49 @@ fn wrong_values_are_drawn() {
       |               ^ Crash limit cannot be 0. Use `never-restart` or `unlimited` instead.
     ");
 }
+
+/// Flips, cuts, repeats or moves something, by chance.
+fn mutated(content: &str, seed: u64) -> String {
+    let mut bytes = content.as_bytes().to_vec();
+    let mut chance = seed;
+    let mut below = |bound: usize| {
+        chance = chance
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(chance >> 33).expect("31 bits") % bound.max(1)
+    };
+    for _ in 0..=below(3) {
+        let (at, other) = (below(bytes.len()), below(bytes.len()));
+        match below(5) {
+            0 => bytes[at] = b"\"'[]{}=,.-\n #1x%"[below(16)],
+            1 => bytes.truncate(at.max(1)),
+            2 => drop(bytes.drain(at.min(other)..at.max(other))),
+            3 => bytes.swap(at, other),
+            _ => {
+                let copy = bytes[at.min(other)..at.max(other)].to_vec();
+                bytes.splice(at..at, copy);
+            }
+        }
+        if bytes.is_empty() {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn changed_job_files_become_submits_or_are_refused_with_a_reason() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/job_file");
+    for entry in std::fs::read_dir(dir).expect("the corpus") {
+        let whole = std::fs::read_to_string(entry.expect("an entry").path()).expect("a text");
+        for seed in 0..2_000 {
+            let content = mutated(&whole, seed);
+            if let Err(error) = load_text(&content) {
+                assert!(
+                    error.text().is_some_and(|text| !text.is_empty()),
+                    "{content}"
+                );
+            }
+        }
+    }
+}

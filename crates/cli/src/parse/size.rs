@@ -1,0 +1,69 @@
+//! Sizes of files: `500M`, `4G`, or `none` for no limit.
+
+/// Smallest limit of a journal: less would be reached by a handful of jobs.
+const LEAST: u64 = 1 << 20;
+
+/// A largest size; `None` = no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SizeMax(pub(crate) Option<u64>);
+
+/// Reads a whole number of KiB, MiB, GiB or TiB (`K`, `M`, `G`, `T`), or `none`.
+pub(crate) fn parse_size_max(text: &str) -> Result<SizeMax, String> {
+    if text == "none" {
+        return Ok(SizeMax(None));
+    }
+    let expected = || format!("expected a number with K, M, G or T, or `none`, found `{text}`");
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text.get(digits.len()..).unwrap_or("") {
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        "T" | "TiB" => 40,
+        _ => return Err(expected()),
+    };
+    let number: u64 = digits.parse().map_err(|_| expected())?;
+    let bytes = number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("`{text}` is too large"))?;
+    if bytes < LEAST {
+        return Err(format!("expected at least 1M, found `{text}`"));
+    }
+    Ok(SizeMax(Some(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_units_and_none() {
+        for (text, bytes) in [
+            ("1M", Some(1 << 20)),
+            ("2048K", Some(2 << 20)),
+            ("4GiB", Some(4 << 30)),
+            ("1T", Some(1 << 40)),
+            ("none", None),
+        ] {
+            assert_eq!(parse_size_max(text), Ok(SizeMax(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_everything_else() {
+        for text in [
+            "",
+            "1",
+            "M",
+            "1X",
+            "-1M",
+            "1.5G",
+            "1K",
+            "0M",
+            "99999999T",
+            "1 M",
+            "None",
+        ] {
+            assert!(parse_size_max(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Stores for tests: jobs whose tasks have finished, and what a file holds.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use hq_core::outcome::{Outcome, Usage};
+use hq_core::range::IdArray;
+use hq_core::server_state::{Change, ChangeKind};
+use hq_core::task::TaskEnd;
+use hq_core::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
+use hq_core::testing::{template, worker_config};
+use hq_core::time::{Now, Time, Timestamp};
+use rusqlite::Connection;
+
+use crate::{Store, StoreHandle};
+
+const WORKER: WorkerId = WorkerId(1);
+
+pub(crate) const NOW: Now = Now {
+    mono: Time(0),
+    wall: Timestamp(1_795_250_210_000_000_000),
+};
+
+pub(crate) fn change(kind: ChangeKind) -> Change {
+    Change { at: NOW.wall, kind }
+}
+
+/// A store with completed jobs of so many tasks each, closed cleanly.
+pub(crate) fn filled(path: &Path, jobs: &[u32]) {
+    let mut handle = started(Store::open(path).expect("a fresh file"));
+    for (job, count) in (1_u32..).zip(jobs) {
+        add_job(&mut handle, JobId(job), *count, true);
+    }
+}
+
+/// The writer of a store, with one worker.
+pub(crate) fn started(store: Store) -> StoreHandle {
+    let mut handle = store
+        .start("TestUid", &[], NOW.wall, |_| {})
+        .expect("a writer");
+    handle.store(vec![change(ChangeKind::WorkerConnected {
+        worker: WORKER,
+        config: Arc::new(worker_config(4)),
+    })]);
+    handle
+}
+
+/// A job of which all tasks finished.
+pub(crate) fn add_job(handle: &mut StoreHandle, job: JobId, count: u32, is_completed: bool) {
+    let ids = IdArray::consecutive(1, count).expect("fits");
+    handle.store(vec![change(submitted(job, &ids))]);
+    let mut changes = Vec::new();
+    for id in ids.iter() {
+        let task = TaskKey::new(job, TaskId(id));
+        let instance = InstanceId(0);
+        changes.push(change(ChangeKind::TaskStarted {
+            task,
+            instance,
+            variant: 0,
+            nodes: Box::default(),
+            worker: WORKER,
+        }));
+        let end = TaskEnd {
+            outcome: Outcome::Finished,
+            at: NOW.wall,
+            run: Duration::from_millis(u64::from(id)),
+            usage: Usage::default(),
+        };
+        changes.push(change(ChangeKind::TaskEnded {
+            task,
+            instance,
+            worker: WORKER,
+            crash_count: 0,
+            end,
+            is_finished: true,
+            is_awaited: false,
+        }));
+    }
+    if is_completed {
+        changes.push(change(ChangeKind::JobCompleted(job)));
+    }
+    handle.store(changes);
+}
+
+fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
+    let mut long = template(&["bash", "-c"]);
+    // Some specs need overflow pages.
+    long.args.push(
+        "x".repeat(9_000 * (job.as_u32() as usize % 2))
+            .into_bytes()
+            .into(),
+    );
+    let spec = SubmitSpec {
+        target: SubmitTarget::NewJob {
+            name: "job".into(),
+            max_fails: None,
+        },
+        submit_dir: Box::from(*b"/w"),
+        stream_dir: None,
+        after: Vec::new(),
+        body: SubmitBody::Array(ArraySpec {
+            ids: ArrayIds::Given(ids.clone()),
+            entries: None,
+            template: Arc::new(long),
+        }),
+    };
+    ChangeKind::Submitted {
+        job,
+        is_new: true,
+        name: "job".into(),
+        max_fails: None,
+        number: 0,
+        ids: ids.clone(),
+        spec: Arc::new(spec),
+    }
+}
+
+/// All results in a file, as (job, task).
+pub(crate) fn results(path: &Path) -> BTreeSet<(u32, u32)> {
+    let connection = Connection::open(path).expect("a database");
+    let mut statement = connection
+        .prepare("SELECT job, task FROM task_data")
+        .expect("the table");
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+    rows.expect("rows")
+        .collect::<Result<_, _>>()
+        .expect("whole rows")
+}
+
+pub(crate) fn events(path: &Path) -> u64 {
+    let connection = Connection::open(path).expect("a database");
+    let count: u32 = connection
+        .query_row("SELECT count(*) FROM events", [], |row| row.get(0))
+        .expect("the view");
+    u64::from(count)
+}
