@@ -1,29 +1,8 @@
-//! The `hq` binary: start-up, and the end with the right exit code.
-//!
-//! Everything else is in modules: [`args`] says what can be written, [`command`] does it, [`output`]
-//! prints it. See `docs/architecture.md`.
+//! The `hq` binary. Everything is in the library of this package.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-
-use clap::Parser;
-
-mod args;
-mod batch_system;
-mod client;
-mod command;
-mod error;
-mod logging;
-mod output;
-mod parse;
-mod submit;
-mod version;
-
-use args::Cli;
-use args::global::OutputMode;
-use command::Context;
-use error::{CliError, CliResult, exit};
 
 // Tasks are made on one thread and dropped on another, where the system's allocator is slow. This one
 // builds with nothing but a C compiler.
@@ -31,81 +10,5 @@ use error::{CliError, CliResult, exit};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    abort_on_panic();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return usage(&error),
-    };
-    let mut context = Context::new(cli.global.clone());
-    let mut result = run(cli, &mut context);
-    if result.is_ok() {
-        result = context.flush();
-    }
-    match result {
-        Ok(()) => ExitCode::from(exit::OK),
-        Err(error) => fail(&error, &mut context),
-    }
-}
-
-fn run(cli: Cli, context: &mut Context) -> CliResult<()> {
-    if cli.version {
-        use std::io::Write as _;
-        return Ok(context
-            .out
-            .write_all(version::text(cli.verbose).as_bytes())?);
-    }
-    let Some(command) = cli.command else {
-        return Err(incomplete(None));
-    };
-    match command.incomplete_group() {
-        Some(group) => Err(incomplete(Some(group))),
-        None => command::run(command, context),
-    }
-}
-
-/// Help of the part whose subcommand is missing.
-fn incomplete(group: Option<&str>) -> CliError {
-    let mut root = args::built_command();
-    let help = match group.and_then(|name| root.find_subcommand_mut(name)) {
-        Some(command) => command.render_help(),
-        None => root.render_help(),
-    };
-    output::console::error_line(help.to_string().trim_end());
-    CliError::Told(exit::USAGE)
-}
-
-/// Help and problems of the command line, which are texts in every output mode.
-fn usage(error: &clap::Error) -> ExitCode {
-    // Nobody can be told if that fails.
-    let _ = error.print();
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE))
-}
-
-fn fail(error: &CliError, context: &mut Context) -> ExitCode {
-    if let Some(text) = error.text() {
-        if context.mode() == OutputMode::Json {
-            let value = serde_json::json!({ "error": text });
-            // What a command printed before it failed stays; if that fails, too, nobody is reading.
-            let _ = output::json::write_value(&mut context.out, &value);
-        }
-        let _ = context.flush();
-        if context.mode() != OutputMode::Json {
-            output::console::error_line(&text);
-        }
-        if let (OutputMode::Cli, Some(drawing)) = (context.mode(), error.drawing()) {
-            output::console::error_line(drawing);
-        }
-    }
-    ExitCode::from(error.exit_code())
-}
-
-/// A bug ends the process at once, with a request to report it.
-fn abort_on_panic() {
-    std::panic::set_hook(Box::new(|info| {
-        output::console::error_line(&format!(
-            "hq {} has crashed: {info}\nThis is a bug. Please report it together with the lines above and the command.",
-            version::VERSION
-        ));
-        std::process::abort();
-    }));
+    hq_cli::main()
 }

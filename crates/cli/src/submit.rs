@@ -42,3 +42,13 @@ pub(crate) struct PreparedSubmit {
     /// Complete sentences.
     pub(crate) warnings: Vec<String>,
 }
+
+/// Builds the submit of a job file and forgets it.
+pub(crate) fn check_job_file(content: &str) -> crate::error::CliResult<()> {
+    let context = SubmitContext {
+        submit_dir: Path::new("/w"),
+        server_uid: None,
+        output_dir: None,
+    };
+    jobfile::parse(Path::new("job.toml"), content, None, context).map(|_| ())
+}

@@ -42,7 +42,8 @@ pub(crate) fn load(
     parse(path, &content, attach, context)
 }
 
-fn parse(
+/// Builds the submit of a job file with this content; `path` is for messages.
+pub(super) fn parse(
     path: &Path,
     content: &str,
     attach: Option<u32>,

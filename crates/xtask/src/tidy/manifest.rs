@@ -36,6 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["hq-core", "hq-spawn", "hq-store", "hq-stream"],
     ),
     ("xtask", &[]),
+    ("hq-fuzz", &["hq-cli", "hq-core", "hq-protocol", "hq-store"]),
 ];
 
 /// External crates and the only ones of ours that may use them.
@@ -85,11 +86,13 @@ pub(super) fn check(path: &str, text: &str) -> anyhow::Result<Vec<Problem>> {
         );
         return Ok(problems);
     };
-    if manifest
+    // A workspace of its own can inherit nothing.
+    let is_apart = manifest.contains_key("workspace");
+    let shares_lints = manifest
         .get("lints")
         .and_then(|lints| lints.get("workspace"))
-        != Some(&Value::Boolean(true))
-    {
+        == Some(&Value::Boolean(true));
+    if !is_apart && !shares_lints {
         add(
             "name",
             format!("`{package}` does not share the lints; add `[lints] workspace = true`"),
@@ -97,7 +100,7 @@ pub(super) fn check(path: &str, text: &str) -> anyhow::Result<Vec<Problem>> {
     }
     for (section, name, value) in dependencies(&manifest) {
         let inherits = value.get("workspace") == Some(&Value::Boolean(true));
-        if !inherits {
+        if !is_apart && !inherits {
             let advice = "write `workspace = true` and put its version into the root table";
             add(
                 name,
@@ -224,6 +227,17 @@ mod tests {
     #[test]
     fn refuses_versions_outside_the_root_table() {
         assert_eq!(member("hq-cli", "[dependencies]\nserde = \"1\"\n").len(), 1);
+    }
+
+    #[test]
+    fn a_workspace_of_its_own_has_its_own_versions_but_the_same_arrows() {
+        let manifest = |uses: &str| {
+            messages(&format!(
+                "[package]\nname = \"hq-fuzz\"\n[workspace]\n[dependencies]\n{uses}\n"
+            ))
+        };
+        assert_eq!(manifest("bytes = \"1\""), Vec::<String>::new());
+        assert_eq!(manifest("hq-spawn = { path = \"x\" }").len(), 1);
     }
 
     #[test]
