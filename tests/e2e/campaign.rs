@@ -7,6 +7,8 @@
 //!     campaign::the_server -- --nocapture
 //! HQ_FAULT_TASKS=2000 HQ_FAULT_KILLS=50 cargo test --release -p hq-cli --test e2e \
 //!     campaign::the_worker -- --nocapture
+//! HQ_FAULT_TASKS=2000 HQ_FAULT_SECONDS=30 cargo test --release -p hq-cli --test e2e \
+//!     campaign::the_disk -- --nocapture
 //! HQ_FAULT_TASKS=5000 HQ_FAULT_SECONDS=60 cargo test --release -p hq-cli --test e2e \
 //!     campaign::strangers -- --nocapture
 //! ```
@@ -16,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::damage::{SmallDisk, refused_submit};
 use crate::harness::{Env, processes_with, signal, wait_for};
 
 /// Longest that a process may outlive its worker.
@@ -62,6 +65,26 @@ fn counts(text: &str) -> BTreeMap<&str, u32> {
     counts
 }
 
+/// Waits for a job that may take longer than any one command of a test, as long as it gets on.
+fn wait_long(env: &Env, job: &str) {
+    loop {
+        let before = env.stats(job);
+        if before["waiting"] == 0 && before["running"] == 0 {
+            return;
+        }
+        wait_for("the job gets on", || {
+            let now = env.stats(job);
+            if now == before {
+                Err(now.to_string())
+            } else {
+                Ok(())
+            }
+        });
+        // Looking costs time that the tasks could use.
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 #[test]
 fn the_server_is_killed_and_no_task_notices() {
     let tasks = setting("HQ_FAULT_TASKS", 120);
@@ -72,7 +95,6 @@ fn the_server_is_killed_and_no_task_notices() {
     for _ in 0..2 {
         env.start_worker_with(&["--cpus=4"]);
     }
-    // As long as it takes to kill so often, roughly.
     let script = "echo $HQ_TASK_ID $HQ_INSTANCE_ID >> log; sleep 0.$((RANDOM % 4))$((RANDOM % 10))";
     let array = format!("--array=1-{tasks}");
     let job = env.submit(&[
@@ -85,8 +107,10 @@ fn the_server_is_killed_and_no_task_notices() {
         script,
     ]);
     let mut acknowledged = Vec::new();
+    // All through the run: eight tasks at a time take a fifth of a second each.
+    let pause_max = (tasks * 50 / kills.max(1)).max(1_000);
     for kill in 1..=kills {
-        moments.pass(1_000);
+        moments.pass(pause_max);
         let small = env.hq(&[
             "submit",
             "--output-mode=quiet",
@@ -103,7 +127,7 @@ fn the_server_is_killed_and_no_task_notices() {
             println!("{kill} kills, {}", env.stats(&job));
         }
     }
-    env.wait_job(&job);
+    wait_long(&env, &job);
     assert_eq!(env.stats(&job)["finished"].as_u64(), Some(tasks));
     for small in &acknowledged {
         env.wait_job(small);
@@ -185,7 +209,7 @@ fn the_worker_is_killed_and_every_task_succeeds() {
         );
     }
     env.start_worker_with(&["--cpus=4"]);
-    env.wait_job(&job);
+    wait_long(&env, &job);
     assert_eq!(env.stats(&job)["finished"].as_u64(), Some(tasks));
     assert!(
         !env.path("overlaps").exists(),
@@ -193,6 +217,70 @@ fn the_worker_is_killed_and_every_task_succeeds() {
         env.read("overlaps")
     );
     println!("{tasks} tasks, {kills} killed workers: every task succeeded, none twice at a time");
+}
+
+#[test]
+fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
+    let tasks = setting("HQ_FAULT_TASKS", 100);
+    let outage = Duration::from_secs(setting("HQ_FAULT_SECONDS", 1));
+    let mut env = Env::new();
+    let Some(disk) = SmallDisk::mount(env.path("disk")) else {
+        return;
+    };
+    let server = env.start_server_with(&["--journal=disk/j.db"]);
+    env.start_worker_with(&["--cpus=4"]);
+    let array = format!("--array=1-{tasks}");
+    let script = "echo $HQ_TASK_ID $HQ_INSTANCE_ID >> log; sleep 0.05";
+    let job = env.submit(&[
+        &array,
+        "--stdout=none",
+        "--stderr=none",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    env.wait_lines("log", 10);
+    let filler = disk.fill();
+    let full = Instant::now();
+    let (refusal, waiting) = refused_submit(&env);
+    let reason = "cannot write its state to disk";
+    assert!(refusal.contains(reason), "{refusal}");
+    let mut refused = 1;
+    while full.elapsed() < outage {
+        env.hq(&["submit", "--", "true"]).exits_with(1).says(reason);
+        refused += 1;
+        env.hq(&["job", "list", "--all"]).ok();
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    let during = env.read("log").lines().count();
+    std::fs::remove_file(&filler).expect("the filler");
+    let waited = waiting.len();
+    for mut submit in waiting {
+        assert!(
+            submit.wait().expect("it ends").success(),
+            "it only had to wait"
+        );
+    }
+    wait_long(&env, &job);
+    let late = env.submit(&["--wait", "--", "true"]);
+    let log = env.read("log");
+    let expected: Vec<String> = (1..=tasks).map(|id| format!("{id} 0")).collect();
+    let expected: BTreeMap<&str, u32> = expected.iter().map(|line| (line.as_str(), 1)).collect();
+    assert_eq!(counts(&log), expected, "each task ran once");
+    signal(server, "KILL");
+    env.wait_exit("server");
+    env.start_server_with(&["--journal=disk/j.db"]);
+    assert_eq!(env.stats(&job)["finished"].as_u64(), Some(tasks));
+    assert_eq!(env.stats(&late)["finished"], 1);
+    println!(
+        "full for {:?}: {refused} submits refused, {waited} waited; {during} of {tasks} tasks had \
+         started when there was room again; nothing lost",
+        outage.max(Duration::from_secs(1))
+    );
+    env.hq(&["worker", "stop", "all"]).ok();
+    env.hq(&["server", "stop"]).ok();
+    env.wait_exit("server");
 }
 
 /// Resident memory of a process in KiB.
@@ -209,6 +297,8 @@ fn strangers_who_connect_and_send_garbage_change_nothing() {
     let seconds = setting("HQ_FAULT_SECONDS", 2);
     let mut moments = Moments::new("strangers");
     let mut env = Env::new();
+    // Whatever is logged, it must not be what strangers send.
+    env.set("RUST_LOG", "debug");
     let server = env.start_server();
     env.start_worker_with(&["--cpus=4"]);
     let array = format!("--array=1-{tasks}");

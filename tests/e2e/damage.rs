@@ -74,11 +74,11 @@ fn a_damaged_journal_is_refused_and_can_be_repaired() {
 }
 
 /// A small file system in memory; gone with the value.
-struct SmallDisk(PathBuf);
+pub(crate) struct SmallDisk(pub(crate) PathBuf);
 
 impl SmallDisk {
     /// `None` with a printed reason if this user may not mount.
-    fn mount(path: PathBuf) -> Option<Self> {
+    pub(crate) fn mount(path: PathBuf) -> Option<Self> {
         std::fs::create_dir(&path).expect("directory");
         let made = Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs"])
@@ -94,6 +94,19 @@ impl SmallDisk {
     }
 }
 
+impl SmallDisk {
+    /// Takes all room that is left; returns the file to remove.
+    pub(crate) fn fill(&self) -> PathBuf {
+        let filler = self.0.join("filler");
+        // It ends with an error: there is no more room.
+        let _ = Command::new("dd")
+            .args(["if=/dev/zero", "bs=4k"])
+            .arg(format!("of={}", filler.display()))
+            .output();
+        filler
+    }
+}
+
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
@@ -101,7 +114,7 @@ impl Drop for SmallDisk {
 }
 
 /// Submits until one is refused; what it is told, and the submits that wait for room.
-fn refused_submit(env: &Env) -> (String, Vec<Child>) {
+pub(crate) fn refused_submit(env: &Env) -> (String, Vec<Child>) {
     // Results pile up in the log until it cannot grow; a submit that meets the full disk waits for room.
     let spec = "x".repeat(100_000);
     let mut waiting = Vec::new();
@@ -147,12 +160,7 @@ fn a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room() {
         script,
     ]);
     env.wait_running(&job, 4);
-    // Everything that is left.
-    let filler = disk.0.join("filler");
-    let _ = Command::new("dd")
-        .args(["if=/dev/zero", "bs=4k"])
-        .arg(format!("of={}", filler.display()))
-        .output();
+    let filler = disk.fill();
     env.write("go", "");
     env.wait_lines("ends", 4);
     let (refusal, waiting) = refused_submit(&env);

@@ -116,9 +116,15 @@ impl Env {
 
     /// A command of the program in this environment.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hq"));
+        self.command_behind(&[], args)
+    }
+
+    /// The same behind a program that runs it, such as `prlimit --nofile=64`.
+    fn command_behind(&self, prefix: &[&str], args: &[&str]) -> Command {
+        let words = [prefix, &[env!("CARGO_BIN_EXE_hq")], args].concat();
+        let mut command = Command::new(words[0]);
         command
-            .args(args)
+            .args(&words[1..])
             .env("HQ_SERVER_DIR", self.server_dir())
             .env_remove("RUST_LOG")
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
@@ -146,10 +152,15 @@ impl Env {
 
     /// Starts a process that lives until it is ended or the test is over; its output goes to a file.
     pub(crate) fn spawn(&mut self, name: &str, args: &[&str]) -> u32 {
+        self.spawn_behind(&[], name, args)
+    }
+
+    /// The same behind a program that becomes it, such as `prlimit --nofile=64`.
+    pub(crate) fn spawn_behind(&mut self, prefix: &[&str], name: &str, args: &[&str]) -> u32 {
         let log = std::fs::File::create(self.path(&format!("{name}.log"))).expect("log file");
         let out = log.try_clone().expect("duplicate a descriptor");
         let child = self
-            .command(args)
+            .command_behind(prefix, args)
             .stdout(out)
             .stderr(log)
             .spawn()
@@ -164,7 +175,11 @@ impl Env {
     }
 
     pub(crate) fn start_server_with(&mut self, args: &[&str]) -> u32 {
-        let pid = self.spawn("server", &[&["server", "start"], args].concat());
+        self.start_server_behind(&[], args)
+    }
+
+    pub(crate) fn start_server_behind(&mut self, prefix: &[&str], args: &[&str]) -> u32 {
+        let pid = self.spawn_behind(prefix, "server", &[&["server", "start"], args].concat());
         wait_for("the server answers", || {
             let ran = self.hq(&["server", "info"]);
             (ran.code == Some(0)).then_some(()).ok_or(ran.stderr)
@@ -178,9 +193,14 @@ impl Env {
     }
 
     pub(crate) fn start_worker_with(&mut self, args: &[&str]) -> u32 {
+        self.start_worker_behind(&[], args)
+    }
+
+    pub(crate) fn start_worker_behind(&mut self, prefix: &[&str], args: &[&str]) -> u32 {
         let before = self.workers().len();
         let name = format!("worker{}", before + 1);
-        let pid = self.spawn(
+        let pid = self.spawn_behind(
+            prefix,
             &name,
             &[&["worker", "start", "--detect-resources=cpus"], args].concat(),
         );

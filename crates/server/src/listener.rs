@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hq_protocol::{Connection, Plane, SecretKey};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -18,6 +18,8 @@ const UNAUTHENTICATED_MAX: usize = 64;
 const BACKLOG_LEN: i32 = 1_024;
 /// Pause after a failed accept, e.g. when no descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Least time between two messages about that.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 /// A silent connection is probed after this time, and given up when data stays unacknowledged as long.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
@@ -78,6 +80,7 @@ pub(crate) async fn run<F>(
     let (key, serve) = (Arc::new(key), Arc::new(serve));
     let (waiting, mut links) = (Waiting::default(), JoinSet::new());
     let (ready_tx, mut ready) = tokio::sync::mpsc::channel(UNAUTHENTICATED_MAX);
+    let mut complained: Option<Instant> = None;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -98,7 +101,11 @@ pub(crate) async fn run<F>(
                     waiting.add(handle);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection; trying again");
+                    let is_news = complained.is_none_or(|at| at.elapsed() >= COMPLAINT_INTERVAL);
+                    if is_news {
+                        complained = Some(Instant::now());
+                        tracing::warn!(%error, "cannot accept a connection; trying again");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
