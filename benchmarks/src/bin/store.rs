@@ -1,12 +1,15 @@
-//! Question: how many bytes does a finished task cost in the store, and how long does a server take from
-//! its start to its first answer with many of them?
+//! Questions: how many bytes does a finished task cost in the store, how long does a server take from
+//! its start to its first answer with many of them, and what does keeping the state cost?
 //!
 //! The store is filled through its writer, as a server fills it, with ten jobs. Then the real binary
-//! starts with it.
+//! starts with it. For the last question two servers with a worker each take turns with the same array of
+//! `/bin/true`: one as usual, one that keeps nothing (`--no-journal`).
 //!
 //! ```text
-//! cargo run --release -p hq-benchmarks --bin store -- [--hq PATH] [--tasks N] [--rounds N]
+//! cargo run --release -p hq-benchmarks --bin store -- [--hq PATH] [--tasks N] [--rounds N] [--count N]
 //! ```
+//!
+//! `--tasks 0` and `--count 0` leave a question out.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use hq_benchmarks::cluster::resident_kib;
+use hq_benchmarks::cluster::{Cluster, resident_kib};
 use hq_benchmarks::stats::Rounds;
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{Outcome, Usage};
@@ -41,16 +44,29 @@ struct Options {
     hq: PathBuf,
     tasks: u32,
     rounds: u32,
+    /// Tasks of one round of the last question.
+    count: u32,
+}
+
+fn main() -> Result<()> {
+    let options = parse(std::env::args().skip(1))?;
+    let dir = std::env::temp_dir().join(format!("hq-store-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    if options.tasks > 0 {
+        size_and_restart(&options, &dir)?;
+    }
+    if options.count > 0 {
+        cost(&options, &dir)?;
+    }
+    std::fs::remove_dir_all(&dir)?;
+    Ok(())
 }
 
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
 )]
-fn main() -> Result<()> {
-    let options = parse(std::env::args().skip(1))?;
-    let dir = std::env::temp_dir().join(format!("hq-store-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
+fn size_and_restart(options: &Options, dir: &Path) -> Result<()> {
     let journal = dir.join("j.db");
     let start = Instant::now();
     fill(&journal, options.tasks)?;
@@ -73,7 +89,59 @@ fn main() -> Result<()> {
     println!(
         "start to first answer: {median:.2?} ({min:.2?} - {max:.2?}); {resident} KiB resident"
     );
-    std::fs::remove_dir_all(&dir)?;
+    Ok(())
+}
+
+/// Throughput with a store, as a ratio to that without one in the same round.
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn cost(options: &Options, dir: &Path) -> Result<()> {
+    let start = |name: &str, args: &[&str]| {
+        let home = dir.join(name);
+        std::fs::create_dir_all(&home)?;
+        Cluster::start(&options.hq, &home, 2, args)
+    };
+    let clusters = [start("stored", &[])?, start("unstored", &["--no-journal"])?];
+    let array = format!("--array=1-{}", options.count);
+    let submit = [
+        "submit",
+        &array,
+        "--stdout=none",
+        "--stderr=none",
+        "--wait",
+        "--",
+        "/bin/true",
+    ];
+    let mut took = [Rounds::default(), Rounds::default()];
+    for round in 0..=options.rounds {
+        // They take turns in being first.
+        for turn in 0..2 {
+            let which = (round as usize + turn) % 2;
+            let time = clusters[which].time(&submit)?;
+            // Round 0 warms caches.
+            if round > 0 {
+                took[which].push(time);
+            }
+        }
+    }
+    let [stored, unstored] = &took;
+    for (label, rounds) in [("with a store", stored), ("without", unstored)] {
+        let (min, median, max) = rounds.spread().context("no rounds")?;
+        let rate = |took: Duration| f64::from(options.count) / took.as_secs_f64();
+        println!(
+            "{} tasks {label}: {:.0} /s ({:.0} - {:.0})",
+            options.count,
+            rate(median),
+            rate(max),
+            rate(min)
+        );
+    }
+    println!(
+        "ratio: {:.2}",
+        stored.ratio_to(unstored).unwrap_or_default()
+    );
     Ok(())
 }
 
@@ -82,6 +150,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
         hq: std::env::current_exe()?.with_file_name("hq"),
         tasks: 1_000_000,
         rounds: 5,
+        count: 10_000,
     };
     while let Some(name) = args.next() {
         let value = args
@@ -90,6 +159,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
         match name.as_str() {
             "--hq" => options.hq = std::fs::canonicalize(value)?,
             "--tasks" => options.tasks = value.parse()?,
+            "--count" => options.count = value.parse()?,
             "--rounds" => options.rounds = value.parse()?,
             _ => bail!("unknown option {name}"),
         }

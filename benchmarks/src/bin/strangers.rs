@@ -1,0 +1,229 @@
+//! Question: what do a thousand connections that never say who they are cost a server that has work?
+//!
+//! Half of them send garbage, half say nothing; one that the server closes is opened again a second later,
+//! on both ports. Meanwhile a job runs again and again, in turns with the same job without strangers. Also
+//! told: memory of the server before, at most, and after, and whether its log has bytes that it received.
+//!
+//! ```text
+//! cargo run --release -p hq-benchmarks --bin strangers -- [--hq PATH] [--count N] [--connections N]
+//!     [--seconds N]
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use hq_benchmarks::cluster::{Cluster, resident_kib};
+use hq_benchmarks::stats::Rounds;
+
+/// What strangers send; nothing else has these bytes.
+const GARBAGE: &str = "garbage-that-no-log-may-contain";
+/// Threads that hold the strangers' connections.
+const THREADS: usize = 4;
+/// Pause of a stranger that was turned away.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two looks at all connections of a thread.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Time after the strangers have gone until memory is looked at.
+const SETTLE: Duration = Duration::from_secs(8);
+
+struct Options {
+    hq: PathBuf,
+    count: u32,
+    connections: usize,
+    time: Duration,
+}
+
+fn main() -> Result<()> {
+    let options = parse(std::env::args().skip(1))?;
+    let dir = std::env::temp_dir().join(format!("hq-strangers-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let result = run(&options, &dir);
+    std::fs::remove_dir_all(&dir)?;
+    result
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut options = Options {
+        hq: std::env::current_exe()?.with_file_name("hq"),
+        count: 5_000,
+        connections: 1_000,
+        time: Duration::from_secs(60),
+    };
+    while let Some(name) = args.next() {
+        let value = args
+            .next()
+            .with_context(|| format!("{name} needs a value"))?;
+        match name.as_str() {
+            "--hq" => options.hq = std::fs::canonicalize(value)?,
+            "--count" => options.count = value.parse()?,
+            "--connections" => options.connections = value.parse()?,
+            "--seconds" => options.time = Duration::from_secs(value.parse()?),
+            _ => bail!("unknown option {name}"),
+        }
+    }
+    Ok(options)
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn run(options: &Options, dir: &Path) -> Result<()> {
+    let cluster = Cluster::start(&options.hq, dir, 2, &[])?;
+    let ports = ports(&cluster)?;
+    let array = format!("--array=1-{}", options.count);
+    let submit = [
+        "submit",
+        &array,
+        "--stdout=none",
+        "--stderr=none",
+        "--wait",
+        "--",
+        "/bin/true",
+    ];
+    cluster.time(&submit)?;
+    let before = resident_kib(cluster.server_pid())?;
+    let (mut alone, mut among) = (Rounds::default(), Rounds::default());
+    let (mut peak, mut opened, mut under_siege) = (before, 0, Duration::ZERO);
+    while under_siege < options.time {
+        alone.push(cluster.time(&submit)?);
+        let start = Instant::now();
+        let strangers = Strangers::start(ports, options.connections);
+        // Until all have come once.
+        while strangers.opened() < options.connections as u64 {
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        among.push(cluster.time(&submit)?);
+        peak = peak.max(resident_kib(cluster.server_pid())?);
+        opened += strangers.end();
+        under_siege += start.elapsed();
+    }
+    std::thread::sleep(SETTLE);
+    let after = resident_kib(cluster.server_pid())?;
+    let log = std::fs::read_to_string(dir.join("server.log"))?;
+    let rate = |rounds: &Rounds| -> Result<f64> {
+        let (_, median, _) = rounds.spread().context("no rounds")?;
+        Ok(f64::from(options.count) / median.as_secs_f64())
+    };
+    println!(
+        "{} tasks: {:.0} /s alone, {:.0} /s among {} strangers ({opened} connections in {under_siege:.0?})",
+        options.count,
+        rate(&alone)?,
+        rate(&among)?,
+        options.connections
+    );
+    println!("ratio: {:.2}", among.ratio_to(&alone).unwrap_or_default());
+    println!("server: {before} KiB before, {peak} KiB among them, {after} KiB after");
+    println!("received bytes in its log: {}", log.contains(GARBAGE));
+    Ok(())
+}
+
+/// Client and worker port.
+fn ports(cluster: &Cluster) -> Result<[u16; 2]> {
+    let output = cluster
+        .command(&["server", "info", "--output-mode=json"])
+        .output()?;
+    let info: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let port = |name: &str| -> Result<u16> {
+        let number = info[name].as_u64().context("no port")?;
+        Ok(u16::try_from(number)?)
+    };
+    Ok([port("client_port")?, port("worker_port")?])
+}
+
+/// Connections that are held and opened again until told to end.
+struct Strangers {
+    is_over: Arc<AtomicBool>,
+    opened: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Strangers {
+    fn start(ports: [u16; 2], count: usize) -> Self {
+        let (is_over, opened) = (Arc::default(), Arc::default());
+        let threads = (0..THREADS)
+            .map(|_| {
+                let (is_over, opened) = (Arc::clone(&is_over), Arc::clone(&opened));
+                std::thread::spawn(move || besiege(ports, count / THREADS, &is_over, &opened))
+            })
+            .collect();
+        Self {
+            is_over,
+            opened,
+            threads,
+        }
+    }
+
+    /// Connections so far.
+    fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Closes all and returns how many there were.
+    fn end(self) -> u64 {
+        self.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            // It does not panic.
+            let _ = thread.join();
+        }
+        self.opened.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection, or when there may be one again.
+enum Stranger {
+    Here(TcpStream),
+    Away(Instant),
+}
+
+fn besiege(ports: [u16; 2], count: usize, is_over: &AtomicBool, opened: &AtomicU64) {
+    let mut strangers: Vec<Stranger> = (0..count).map(|_| Stranger::Away(Instant::now())).collect();
+    while !is_over.load(Ordering::Relaxed) {
+        for (index, stranger) in strangers.iter_mut().enumerate() {
+            let is_silent = index % 4 < 2;
+            match stranger {
+                Stranger::Here(stream) => {
+                    if is_closed(stream) {
+                        *stranger = Stranger::Away(Instant::now() + REOPEN_PAUSE);
+                    }
+                }
+                Stranger::Away(until) if *until <= Instant::now() => {
+                    if let Ok(stream) = open(ports[index % 2], is_silent) {
+                        opened.fetch_add(1, Ordering::Relaxed);
+                        *stranger = Stranger::Here(stream);
+                    } else {
+                        *stranger = Stranger::Away(Instant::now() + REOPEN_PAUSE);
+                    }
+                }
+                Stranger::Away(_) => {}
+            }
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+fn open(port: u16, is_silent: bool) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    if !is_silent {
+        // The server may have hung up already.
+        let _ = stream.write_all(GARBAGE.repeat(8).as_bytes());
+    }
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut bytes = [0; 256];
+    match stream.read(&mut bytes) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}
