@@ -588,3 +588,87 @@ fn a_slurm_that_lies_gets_no_allocation_too_many() {
     names.dedup();
     assert_eq!(names.len(), count, "each allocation was submitted once");
 }
+
+const HELLO: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    int rank, size, sum, one = 1;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    const char *node = getenv("SLURMD_NODENAME");
+    printf("rank %d of %d on %s, %d together\n", rank, size, node ? node : "?", sum);
+    MPI_Finalize();
+    return 0;
+}
+"#;
+
+/// The recipe of `docs/slurm.md`.
+const MPI_TASK: &str = r#"
+export SLURM_JOBID=$SLURM_JOB_ID SLURM_TASKS_PER_NODE="1(x$HQ_NUM_NODES)"
+export SLURM_NODELIST=$(squeue --noheader --job="$SLURM_JOB_ID" --format=%N)
+exec mpirun -np "$HQ_NUM_NODES" --map-by node ./hello
+"#;
+
+#[test]
+fn a_gang_says_hello_by_mpi_from_both_nodes() {
+    let Some(slurm) = Slurm::start() else { return };
+    let mut env = slurm.env();
+    let source = env.write("hello.c", HELLO);
+    let compiler = Command::new("mpicc")
+        .arg(&source)
+        .arg("-o")
+        .arg(env.path("hello"))
+        .output();
+    let Ok(compiled) = compiler else {
+        eprintln!("skipped: `mpicc` is not installed (Debian: openmpi-bin, libopenmpi-dev)");
+        return;
+    };
+    assert!(
+        compiled.status.success(),
+        "{}",
+        String::from_utf8_lossy(&compiled.stderr)
+    );
+    env.start_server();
+    env.hq(&[
+        "alloc",
+        "add",
+        "slurm",
+        "-t",
+        "5m",
+        "-m2",
+        "--idle-timeout=3s",
+    ])
+    .ok();
+    let job = env.submit(&[
+        "--nodes=2",
+        // This test may be that of root; harmless for others.
+        "--env=OMPI_ALLOW_RUN_AS_ROOT=1",
+        "--env=OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "--stdout=out",
+        "--stderr=err",
+        "--",
+        "bash",
+        "-c",
+        MPI_TASK,
+    ]);
+    env.wait_job(&job);
+    let errors = std::fs::read_to_string(env.path("err")).unwrap_or_default();
+    assert_eq!(env.stats(&job)["finished"], 1, "{errors}");
+    let text = env.read("out");
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    let nodes: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line.split(' ').nth(5))
+        .collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].starts_with("rank 0 of 2 on n") && lines[1].starts_with("rank 1 of 2 on n"));
+    assert!(
+        nodes[0] != nodes[1] && text.contains("2 together"),
+        "{text}"
+    );
+}
