@@ -4,5 +4,6 @@
 
 pub mod baseline;
 pub mod cluster;
+pub mod scheduler_suite;
 pub mod spawn_suite;
 pub mod stats;

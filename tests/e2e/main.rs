@@ -18,6 +18,7 @@ mod network;
 mod output_modes;
 mod pbs;
 mod reattach;
+mod resources;
 mod scale;
 mod shapes;
 mod slurm;

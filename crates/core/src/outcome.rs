@@ -52,8 +52,9 @@ pub enum Outcome {
     Signal(i32),
     /// The time limit of the task ran out.
     TimeLimit,
-    /// Ended by the kernel, which was out of memory.
-    OutOfMemory,
+    /// Ended for want of memory: by the kernel, or by the worker, which then says how much it used of
+    /// what it asked for.
+    OutOfMemory(Option<Box<str>>),
     /// Could not start, or failed with a message of its own; the text is shown as it is.
     Message(Box<str>),
     /// Killed because the server asked for it (cancel, abort, worker stop).
@@ -72,7 +73,10 @@ impl Outcome {
                 SignalName(*signal)
             ),
             Self::TimeLimit => "Time limit reached".to_string(),
-            Self::OutOfMemory => "Program terminated with exit code -1. Received signal 9 (SIGKILL).\n\
+            Self::OutOfMemory(Some(words)) => format!(
+                "Out of memory: {words}. Ask for more with `--resource mem=…`, in MiB."
+            ),
+            Self::OutOfMemory(None) => "Program terminated with exit code -1. Received signal 9 (SIGKILL).\n\
                                   Out of memory: the kernel ended it to get memory back. Ask for more \
                                   with `--resource mem=…`, or run fewer tasks at a time."
                 .to_string(),

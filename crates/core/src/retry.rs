@@ -96,7 +96,7 @@ impl RetrySpec {
             (RetryCause::ExitCodes(1, u8::MAX), Outcome::Message(_)) => ran,
             (RetryCause::AnySignal, Outcome::Signal(_))
             | (RetryCause::TimeLimit, Outcome::TimeLimit)
-            | (RetryCause::OutOfMemory, Outcome::OutOfMemory) => true,
+            | (RetryCause::OutOfMemory, Outcome::OutOfMemory(_)) => true,
             (RetryCause::Signal(number), Outcome::Signal(signal)) => i32::from(*number) == *signal,
             (RetryCause::Start, Outcome::Message(_)) => !ran,
             _ => false,
@@ -146,7 +146,7 @@ mod tests {
         assert!(!allows(RetryCause::ExitCodes(3, 5), &Outcome::ExitCode(6)));
         assert!(allows(RetryCause::Signal(9), &Outcome::Signal(9)));
         assert!(!allows(RetryCause::Signal(9), &Outcome::Signal(15)));
-        assert!(!allows(RetryCause::AnySignal, &Outcome::OutOfMemory));
+        assert!(!allows(RetryCause::AnySignal, &Outcome::OutOfMemory(None)));
         let words = Outcome::Message("own words".into());
         assert!(allows(RetryCause::ExitCodes(1, 255), &words));
         assert!(!allows(RetryCause::ExitCodes(1, 3), &words));

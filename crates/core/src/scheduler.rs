@@ -50,7 +50,7 @@ pub struct VariantDemand {
 }
 
 /// What a worker offers of one resource.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Offer {
     /// Units in all.
     pub units: u64,

@@ -243,7 +243,7 @@ impl TaskRecord {
             Outcome::ExitCode(code) => (*code).max(0),
             Outcome::Signal(signal) => -signal.abs(),
             Outcome::TimeLimit => OUTCOME_TIME_LIMIT,
-            Outcome::OutOfMemory => OUTCOME_OUT_OF_MEMORY,
+            Outcome::OutOfMemory(_) => OUTCOME_OUT_OF_MEMORY,
             Outcome::Killed => OUTCOME_KILLED,
             Outcome::Message(_) => OUTCOME_MESSAGE,
         };
@@ -416,8 +416,10 @@ impl TaskTable {
 
     /// Records the end of an instance without changing the phase.
     pub(crate) fn record_end(&mut self, index: u32, end: &TaskEnd) {
-        if let Outcome::Message(text) = &end.outcome {
+        if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &end.outcome {
             self.messages.insert(index, text.clone());
+        } else {
+            self.messages.remove(&index);
         }
         if let Some(record) = self.touch(index) {
             record.finish(end);
@@ -449,7 +451,7 @@ impl TaskTable {
         Some(match record.outcome {
             0 if record.phase == Phase::Finished => Outcome::Finished,
             OUTCOME_TIME_LIMIT => Outcome::TimeLimit,
-            OUTCOME_OUT_OF_MEMORY => Outcome::OutOfMemory,
+            OUTCOME_OUT_OF_MEMORY => Outcome::OutOfMemory(self.messages.get(&index).cloned()),
             OUTCOME_KILLED => Outcome::Killed,
             OUTCOME_MESSAGE => {
                 Outcome::Message(self.messages.get(&index).cloned().unwrap_or_default())

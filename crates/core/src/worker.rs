@@ -23,7 +23,7 @@ use crate::worker_config::{OnServerLost, WorkerConfig};
 /// short enough that a new worker or an urgent task does not wait behind it.
 const BACKLOG_SPAN: Duration = Duration::from_millis(100);
 /// Upper bound of work sent ahead, so that one worker never holds much of a job hostage.
-const BACKLOG_MAX: u32 = 4_096;
+pub(crate) const BACKLOG_MAX: u32 = 4_096;
 /// Window over which the completion rate is measured.
 const RATE_WINDOW: Duration = Duration::from_millis(20);
 /// A task that was counted as placed and has not started after this time finds less than was counted,
@@ -305,8 +305,8 @@ impl Worker {
         })
     }
 
-    /// How many tasks should wait on it; `capacity` as from [`Worker::capacity`].
-    pub(crate) fn backlog_target(&self, capacity: u32, now: Time) -> u32 {
+    /// How many tasks should wait on it at its present rate, at most [`BACKLOG_MAX`].
+    pub(crate) fn backlog_by_rate(&self, now: Time) -> u32 {
         let by_rate =
             (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
         #[expect(
@@ -315,7 +315,7 @@ impl Worker {
             reason = "0..=BACKLOG_MAX"
         )]
         let target = by_rate as u32;
-        target.max(capacity.max(1)).min(BACKLOG_MAX)
+        target
     }
 
     /// Tasks of its backlog that are at least as urgent as a queue, and those that are less.

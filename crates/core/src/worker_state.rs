@@ -479,10 +479,11 @@ impl WorkerState {
 fn outcome_of(status: ExitStatus, message: Option<Box<str>>) -> Outcome {
     match (status, message) {
         (ExitStatus::Code(0), _) => Outcome::Finished,
+        (ExitStatus::ExceededMemory, words) => Outcome::OutOfMemory(words),
         (_, Some(message)) => Outcome::Message(message),
+        (ExitStatus::OutOfMemory, None) => Outcome::OutOfMemory(None),
         (ExitStatus::Code(code), None) => Outcome::ExitCode(code),
         (ExitStatus::Signal(signal), None) => Outcome::Signal(signal),
-        (ExitStatus::OutOfMemory, None) => Outcome::OutOfMemory,
     }
 }
 

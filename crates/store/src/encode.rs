@@ -50,7 +50,7 @@ pub(crate) fn outcome_code(outcome: &Outcome) -> (i64, Option<&str>) {
         Outcome::TimeLimit => (OUTCOME_TIME_LIMIT, None),
         Outcome::Message(text) => (OUTCOME_MESSAGE, Some(text)),
         Outcome::Killed => (OUTCOME_KILLED, None),
-        Outcome::OutOfMemory => (OUTCOME_OUT_OF_MEMORY, None),
+        Outcome::OutOfMemory(words) => (OUTCOME_OUT_OF_MEMORY, words.as_deref()),
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn outcome_of(code: i64, message: Option<String>) -> Outcome {
         OUTCOME_TIME_LIMIT => Outcome::TimeLimit,
         OUTCOME_MESSAGE => Outcome::Message(message.unwrap_or_default().into()),
         OUTCOME_KILLED => Outcome::Killed,
-        OUTCOME_OUT_OF_MEMORY => Outcome::OutOfMemory,
+        OUTCOME_OUT_OF_MEMORY => Outcome::OutOfMemory(message.map(Into::into)),
         1.. => Outcome::ExitCode(small),
         _ => Outcome::Signal(small.saturating_neg()),
     }

@@ -26,6 +26,8 @@ pub struct WorkerParams {
     pub keeper: Option<KeeperContext>,
     /// Threads that create processes; `None` = by the number of cpus.
     pub spawn_threads: Option<usize>,
+    /// End tasks that use more memory than they asked for.
+    pub enforce_memory: bool,
 }
 
 /// A directory that could not be made.

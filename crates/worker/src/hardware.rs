@@ -127,6 +127,11 @@ impl Detector {
                 cpus::limit(&mut groups, share, "batch system");
             }
         }
+        let count: usize = groups.iter().map(Vec::len).sum();
+        match groups.len() {
+            1 => tracing::info!("Detected {count} cpus"),
+            nodes => tracing::info!("Detected {count} cpus of {nodes} NUMA nodes"),
+        }
         let names = |group: &Vec<u32>| {
             group
                 .iter()
@@ -139,32 +144,51 @@ impl Detector {
         }
     }
 
-    /// Memory in MiB: what Slurm gave us, else what the machine and the control group allow.
+    /// Memory in MiB: the least of what the machine has and what control group and batch system allow.
     #[must_use]
     pub fn memory(&self) -> Option<ResourceKind> {
-        let slurm = self
-            .text_variable("SLURM_MEM_PER_NODE")
-            .and_then(|text| text.parse().ok());
-        let bytes = match slurm {
-            Some(mib) => u64::saturating_mul(mib, MIB),
-            None => self.usable_memory_bytes()?,
-        };
+        let machine = self.machine_memory();
+        let limits = [
+            (machine, "machine"),
+            (cgroup::memory_limit(self), "control group"),
+            (self.slurm_memory(), "batch system"),
+        ];
+        let known = limits
+            .into_iter()
+            .filter_map(|(bytes, who)| Some((bytes?, who)));
+        // The first of equals: a limit that takes nothing away is not worth a word.
+        let (bytes, who) = known.min_by_key(|(bytes, _)| *bytes)?;
         #[expect(clippy::cast_precision_loss, reason = "shown with two decimals")]
         let gib = bytes as f64 / (1u64 << 30) as f64;
         tracing::info!("Detected {bytes}B of memory ({gib:.2} GiB)");
+        if let Some(all) = machine.filter(|all| *all > bytes) {
+            tracing::info!("The {who} limits this process to {bytes} of {all} bytes of memory");
+        }
         let units = u128::from(bytes) * u128::from(UNITS_PER_WHOLE) / u128::from(MIB);
         let amount = Amount(u64::try_from(units).unwrap_or(u64::MAX));
         (amount > Amount::ZERO).then_some(ResourceKind::Sum(amount))
     }
 
-    fn usable_memory_bytes(&self) -> Option<u64> {
+    /// What Slurm gave us of this node; it says 0 for all of it.
+    fn slurm_memory(&self) -> Option<u64> {
+        let number = |name: &str| {
+            let text = self.text_variable(name)?;
+            text.parse::<u64>().ok().filter(|number| *number > 0)
+        };
+        let mib = number("SLURM_MEM_PER_NODE").or_else(|| {
+            let per_cpu = number("SLURM_MEM_PER_CPU")?;
+            Some(per_cpu.saturating_mul(number("SLURM_CPUS_ON_NODE")?))
+        });
+        mib.map(|mib| mib.saturating_mul(MIB))
+    }
+
+    fn machine_memory(&self) -> Option<u64> {
         let info = self.read("proc/meminfo")?;
         let line = info
             .lines()
             .find_map(|line| line.strip_prefix("MemTotal:"))?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-        let total = kib.saturating_mul(1024);
-        Some(cgroup::memory_limit(self).map_or(total, |limit| limit.min(total)))
+        Some(kib.saturating_mul(1024))
     }
 
     /// NVIDIA GPUs: those the environment names, else those the driver lists.

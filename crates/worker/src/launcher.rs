@@ -4,6 +4,7 @@
 //! does not know the server.
 
 mod failure;
+mod memory;
 mod oom;
 mod streaming;
 mod template;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use hq_core::id::WorkerId;
 use hq_core::job::TemplateId;
 use hq_core::outcome::Usage;
+use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::pool::PoolSet;
 use hq_core::retry::StopSpec;
 use hq_core::template::{PinMode, StdioSpec};
@@ -30,9 +32,12 @@ use hq_spawn::{
 };
 use tokio::sync::{Notify, mpsc};
 
+use crate::hardware::MEMORY;
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup};
 use crate::running_task::{RunningTask, RunningTasks};
+pub(crate) use memory::Excess;
+use memory::MemoryWatch;
 use oom::OomWatch;
 use streaming::Streaming;
 use template::{CompiledTemplate, Surroundings};
@@ -51,6 +56,10 @@ pub(crate) struct TaskLauncher {
     templates: BTreeMap<TemplateId, Arc<CompiledTemplate>>,
     running: RunningTasks,
     oom: OomWatch,
+    /// Set if tasks are held to the memory that they asked for.
+    memory: Option<MemoryWatch>,
+    excess_tx: mpsc::UnboundedSender<Excess>,
+    excess_rx: mpsc::UnboundedReceiver<Excess>,
     /// How tasks reach the worker; `None` = they cannot.
     notify: Option<NotifyAccess>,
     /// Events of the engine, as buffer.
@@ -87,6 +96,7 @@ impl TaskLauncher {
         config.raise_descriptor_limit = true;
         // Unbounded channel: at most one message a running task.
         let (cleaned_tx, cleaned_rx) = mpsc::unbounded_channel();
+        let (excess_tx, excess_rx) = mpsc::unbounded_channel();
         Ok(Self {
             engine: Launcher::start(config)?,
             streaming: Streaming::new(host, Arc::clone(&wake)),
@@ -101,12 +111,21 @@ impl TaskLauncher {
             templates: BTreeMap::new(),
             running: RunningTasks::default(),
             oom: OomWatch::of_this_machine(),
+            memory: None,
+            excess_tx,
+            excess_rx,
             notify: None,
             drained: Vec::new(),
             failed: Vec::new(),
             cleaned_tx,
             cleaned_rx,
         })
+    }
+
+    /// Ends the tasks of now on when they use more memory than they asked for.
+    pub(crate) fn enforce_memory(&mut self) -> std::io::Result<()> {
+        self.memory = Some(MemoryWatch::start(self.excess_tx.clone())?);
+        Ok(())
     }
 
     /// What no other worker has.
@@ -183,7 +202,44 @@ impl TaskLauncher {
             () = self.wake.notified() => Vec::new(),
             // The sender lives as long as `self`, so the channel cannot end.
             cleaned = self.cleaned_rx.recv() => cleaned.unwrap_or_default(),
+            excess = self.excess_rx.recv() => {
+                if let Some(excess) = excess {
+                    self.end_for_memory(excess);
+                }
+                Vec::new()
+            }
         }
+    }
+
+    fn end_for_memory(&mut self, excess: Excess) {
+        let Some(task) = self.running.get_mut(excess.token) else {
+            return;
+        };
+        task.excess = Some(excess);
+        let how = Termination {
+            signal: SIGKILL,
+            grace: Duration::ZERO,
+        };
+        self.engine.terminate(Token(excess.token.0), how);
+    }
+
+    /// Looks after the memory of a task that has started.
+    fn watch_memory(&self, token: LaunchToken, pid: u32) {
+        let Some(watch) = &self.memory else { return };
+        memory::expose(pid);
+        let limit = self.running.get(token).and_then(|task| task.memory_limit);
+        if let Some(limit) = limit {
+            watch.add(token, pid, limit);
+        }
+    }
+
+    /// Looks no longer after the memory of a task; says whether it was ended for that.
+    fn stop_watching(&self, token: LaunchToken) -> Option<Excess> {
+        let task = self.running.get(token)?;
+        if let (Some(watch), Some(_)) = (&self.memory, task.memory_limit) {
+            watch.remove(token);
+        }
+        task.excess
     }
 
     /// Collects what has happened. `is_ending` says whether an instance was told to end.
@@ -270,8 +326,9 @@ impl TaskLauncher {
     /// The event for the core, and whether it is the end of a process that exited with 0.
     fn translate(&mut self, event: Event) -> (LaunchEvent, bool) {
         match event {
-            Event::Started { token, at, .. } => {
+            Event::Started { token, at, pid } => {
                 let token = LaunchToken(token.0);
+                self.watch_memory(token, pid);
                 let at = Time(at.0);
                 (LaunchEvent::Started { token, at }, false)
             }
@@ -299,9 +356,13 @@ impl TaskLauncher {
                         "a task left processes behind; they were killed"
                     );
                 }
+                let excess = self.stop_watching(token);
                 let event = LaunchEvent::Exited {
                     token,
                     status: match status {
+                        hq_spawn::ExitStatus::Signal { .. } if excess.is_some() => {
+                            ExitStatus::ExceededMemory
+                        }
                         hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
                         hq_spawn::ExitStatus::Signal { signal, .. }
                             if signal == SIGKILL && self.oom.has_struck() =>
@@ -317,7 +378,7 @@ impl TaskLauncher {
                         user: Duration::from_micros(usage.user_us),
                         system: Duration::from_micros(usage.system_us),
                     },
-                    message: None,
+                    message: excess.map(Excess::words),
                 };
                 (event, status.success())
             }
@@ -395,6 +456,8 @@ impl TaskLauncher {
                 template: Arc::clone(&task.template),
                 cwd,
                 cleanup,
+                memory_limit: self.memory.as_ref().and_then(|_| memory_of(task, pools)),
+                excess: None,
             },
         ))
     }
@@ -461,6 +524,14 @@ fn nonce() -> String {
         std::process::id(),
         crate::clock::now().wall.0
     )
+}
+
+/// Memory in KiB that a task asked for, if it did.
+fn memory_of(task: &LaunchTask, pools: &PoolSet) -> Option<u64> {
+    let pool = pools.position(MEMORY)?;
+    let entry = task.grant.entries.iter().find(|entry| entry.pool == pool)?;
+    // Units are ten-thousandths of a MiB.
+    Some(entry.amount.0.saturating_mul(1024) / UNITS_PER_WHOLE)
 }
 
 fn token_of(event: &LaunchEvent) -> LaunchToken {

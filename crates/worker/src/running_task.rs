@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hq_core::worker_state::{LaunchToken, WorkTemplate};
 
+use crate::launcher::Excess;
 use crate::output::Cleanup;
 
 /// One launched instance.
@@ -15,6 +16,10 @@ pub(crate) struct RunningTask {
     pub(crate) cwd: PathBuf,
     /// `None` = nothing to do, which is the usual case.
     pub(crate) cleanup: Option<Cleanup>,
+    /// Memory it may use, in KiB; `None` = not watched.
+    pub(crate) memory_limit: Option<u64>,
+    /// It was killed for using more.
+    pub(crate) excess: Option<Excess>,
 }
 
 /// All launched instances whose last launcher event has not been seen.
@@ -28,6 +33,10 @@ impl RunningTasks {
 
     pub(crate) fn get(&self, token: LaunchToken) -> Option<&RunningTask> {
         self.0.get(&token)
+    }
+
+    pub(crate) fn get_mut(&mut self, token: LaunchToken) -> Option<&mut RunningTask> {
+        self.0.get_mut(&token)
     }
 
     pub(crate) fn remove(&mut self, token: LaunchToken) -> Option<RunningTask> {

@@ -125,6 +125,9 @@ pub enum RegisterError {
     /// Tasks could not be started on this machine.
     #[error("start the spawn engine")]
     Launcher(#[source] LauncherError),
+    /// The memory of tasks cannot be watched.
+    #[error("start the thread that watches the memory of tasks")]
+    MemoryWatch(#[source] io::Error),
     /// There is no connection.
     #[error(transparent)]
     Connect(ConnectError),
@@ -163,6 +166,7 @@ impl RegisterError {
             | Self::Timeout => true,
             Self::Connect(ConnectError::Handshake { source, .. }) => source.is_retryable(),
             Self::Launcher(_)
+            | Self::MemoryWatch(_)
             | Self::Receive(ReadError::Frame(_) | ReadError::Decode(_))
             | Self::Malformed(_)
             | Self::Unexpected
@@ -315,13 +319,19 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
 
 pub(crate) fn start_launcher(params: &WorkerParams) -> Result<TaskLauncher, RegisterError> {
     let task_dirs = params.work_dir.tasks().to_path_buf();
-    TaskLauncher::start(
+    let launcher = TaskLauncher::start(
         params.spawn_threads,
         params.hq_path.clone(),
         task_dirs,
         &params.config.hostname,
-    )
-    .map_err(RegisterError::Launcher)
+    );
+    let mut launcher = launcher.map_err(RegisterError::Launcher)?;
+    if params.enforce_memory {
+        launcher
+            .enforce_memory()
+            .map_err(RegisterError::MemoryWatch)?;
+    }
+    Ok(launcher)
 }
 
 /// Registers over a connection that exists already.

@@ -70,6 +70,10 @@ pub(crate) struct StartArgs {
     #[arg(long)]
     pub(crate) no_hyper_threading: bool,
 
+    /// End tasks that use more memory than the `mem` they asked for
+    #[arg(long)]
+    pub(crate) enforce_memory: bool,
+
     /// Stop after being idle this long [default: as the server says]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) idle_timeout: Option<Duration>,

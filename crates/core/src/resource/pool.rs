@@ -1,15 +1,18 @@
 //! Which concrete indices of a worker's resources are free, and which ones a task gets.
 //!
 //! Only the worker uses this; the server counts amounts. A pool is either a quantity (`sum`) or a set
-//! of named indices in groups. It does not know tasks, priorities or coupling.
+//! of named indices in groups. It does not know tasks or priorities.
 //!
 //! Invariants: an index is granted whole to one task or in fractions that add up to at most one; what
 //! is free plus what is granted is the whole pool. See `docs/architecture.md`.
 
 mod choose;
+mod coupling;
+
+use std::sync::Arc;
 
 use super::amount::{Amount, UNITS_PER_WHOLE};
-use super::descriptor::{ResourceDescriptor, ResourceKind};
+use super::descriptor::{CouplingWeight, ResourceDescriptor, ResourceKind};
 use super::request::{Policy, ResourceRequest};
 use super::shadow::slack;
 
@@ -21,6 +24,15 @@ const _: () = assert!(FULL as u64 == UNITS_PER_WHOLE);
 #[derive(Clone, Debug)]
 pub struct PoolSet {
     pools: Vec<Pool>,
+    coupling: Option<Arc<Coupling>>,
+}
+
+/// Groups that belong together.
+#[derive(Debug)]
+struct Coupling {
+    pairs: Vec<CouplingWeight>,
+    /// The pools when nothing is granted.
+    empty: Vec<Pool>,
 }
 
 #[derive(Clone, Debug)]
@@ -65,6 +77,8 @@ struct Group {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct PoolRequest {
     entries: Vec<PoolEntry>,
+    /// Least weight of the coupled groups it takes; `None` = coupling does not matter for it.
+    coupling_min: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -156,9 +170,14 @@ impl PoolSet {
                 kind,
             }
         });
-        Self {
-            pools: pools.collect(),
-        }
+        let pools: Vec<Pool> = pools.collect();
+        let coupling = (!descriptor.coupling.is_empty()).then(|| {
+            Arc::new(Coupling {
+                pairs: descriptor.coupling.clone(),
+                empty: pools.clone(),
+            })
+        });
+        Self { pools, coupling }
     }
 
     /// Translates a request; `None` if this worker could not serve it even when empty.
@@ -191,17 +210,40 @@ impl PoolSet {
                 groups_max,
             });
         }
-        Some(PoolRequest { entries })
+        let coupling_min = match &self.coupling {
+            Some(coupling) if coupling::is_coupled(&coupling.pairs, &entries) => {
+                let best = coupling::choose(&coupling.empty, &coupling.pairs, &entries)?;
+                Some(best.forced_weight())
+            }
+            Some(_) | None => None,
+        };
+        Some(PoolRequest {
+            entries,
+            coupling_min,
+        })
+    }
+
+    /// Groups for a request for which coupling matters; `None` if it cannot be served as it wants.
+    fn choose_coupled(&self, request: &PoolRequest) -> Option<coupling::Choice> {
+        let (Some(coupling), Some(least)) = (&self.coupling, request.coupling_min) else {
+            return Some(coupling::Choice::default());
+        };
+        coupling::choose(&self.pools, &coupling.pairs, &request.entries)
+            .filter(|choice| choice.forced_weight() >= least)
     }
 
     /// Whether the request can be served now and leaves what is reserved.
     #[must_use]
     pub fn fits(&self, request: &PoolRequest, reserved: &Reservation) -> bool {
-        request.entries.iter().all(|entry| {
+        let each_fits = request.entries.iter().all(|entry| {
             let pool = &self.pools[entry.pool as usize];
             let spare = pool.free_units.saturating_sub(reserved.of(entry.pool));
             spare >= entry.units && pool.can_serve(entry)
-        })
+        });
+        // Without a least weight coupling is only a wish.
+        each_fits
+            && (request.coupling_min.is_none_or(|least| least == 0)
+                || self.choose_coupled(request).is_some())
     }
 
     /// Notes what a request that does not fit needs, so that later requests leave it alone. `held` are
@@ -238,8 +280,10 @@ impl PoolSet {
         let mut grant = Grant {
             entries: Vec::with_capacity(request.entries.len()),
         };
+        let mut groups = self.choose_coupled(request)?.groups.into_iter();
         for entry in &request.entries {
-            match self.pools[entry.pool as usize].take(entry) {
+            let groups = groups.next().flatten();
+            match self.pools[entry.pool as usize].take(entry, groups) {
                 Some(indices) => {
                     let amount = Amount(entry.units);
                     grant.entries.push(GrantEntry {
@@ -359,10 +403,10 @@ impl Pool {
         }
     }
 
-    fn take(&mut self, entry: &PoolEntry) -> Option<Vec<GrantedIndex>> {
+    fn take(&mut self, entry: &PoolEntry, groups: Option<Vec<usize>>) -> Option<Vec<GrantedIndex>> {
         let indices = match &mut self.kind {
             PoolKind::Sum => Vec::new(),
-            PoolKind::Indexed(indexed) => indexed.take(entry)?,
+            PoolKind::Indexed(indexed) => indexed.take(entry, groups)?,
         };
         self.free_units = self.free_units.checked_sub(entry.units)?;
         Some(indices)

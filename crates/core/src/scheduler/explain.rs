@@ -1,9 +1,13 @@
 //! Why a task does or does not run: what each variant asks of each worker, from the same numbers
 //! that the scheduler uses.
 
+use std::fmt;
 use std::time::Duration;
 
-use super::{Class, Classes};
+use super::lane::Lane;
+use super::queue::QueueKey;
+use super::{Class, Classes, VariantDemand};
+use crate::id::TaskKey;
 use crate::resource::amount::Amount;
 use crate::time::Time;
 use crate::worker::Worker;
@@ -85,4 +89,157 @@ pub fn explain(
             conditions
         })
         .collect()
+}
+
+/// What keeps a ready task from starting on a worker at this moment. `Display` says it to users.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Hindrance {
+    /// The worker is about to end.
+    Ending,
+    /// The worker has no connection and is expected back.
+    Away,
+    /// The worker is a node of this multi-node task.
+    Node(TaskKey),
+    /// The worker is being emptied for a multi-node task that is at least as urgent.
+    Kept,
+    /// Not enough of a resource.
+    Lacking {
+        /// Name.
+        name: Box<str>,
+        /// Asked for; for `all` the whole pool.
+        request: Amount,
+        /// Not given to tasks.
+        free: Amount,
+        /// Of what is free, the part that more urgent tasks wait for.
+        kept: Amount,
+    },
+    /// Enough is free in sum, but not in one item or in the groups that the task insists on.
+    Scattered,
+    /// Not enough workers of the group are empty.
+    Nodes {
+        /// Asked for.
+        n_nodes: u32,
+        /// Empty ones.
+        empty: u32,
+    },
+    /// The worker wants at least this percentage of its cpus busy.
+    Utilization(u8),
+}
+
+impl fmt::Display for Hindrance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ending => f.write_str("the worker is about to end"),
+            Self::Away => f.write_str("the worker has lost its connection"),
+            Self::Node(task) => write!(f, "the worker is a node of multi-node task {task}"),
+            Self::Kept => f.write_str("the worker is being emptied for a multi-node task"),
+            Self::Lacking {
+                name,
+                request,
+                free,
+                kept,
+            } if *kept == Amount::ZERO => {
+                let missing = Amount(request.0.saturating_sub(free.0));
+                write!(f, "{name}: {missing} missing, {free} of {request} free")
+            }
+            Self::Lacking {
+                name,
+                request,
+                free,
+                kept,
+            } => {
+                let missing = Amount(request.0.saturating_sub(free.0.saturating_sub(kept.0)));
+                write!(
+                    f,
+                    "{name}: {missing} missing, {free} free for {request}, but {kept} kept for more \
+                     urgent tasks"
+                )
+            }
+            Self::Scattered => f.write_str("enough is free, but not together"),
+            Self::Nodes { n_nodes, empty } => {
+                write!(
+                    f,
+                    "nodes: {} missing, {empty} of {n_nodes} empty",
+                    n_nodes - empty
+                )
+            }
+            Self::Utilization(percent) => {
+                write!(f, "too little work to keep {percent} % of the cpus busy")
+            }
+        }
+    }
+}
+
+/// What keeps a task of this queue from starting with one variant on one worker. Nothing = it starts in
+/// the next round unless others that are as urgent do. `empty_nodes` of the worker's group could be
+/// given to a multi-node task.
+#[must_use]
+pub fn hindrances(
+    key: QueueKey,
+    (number, demand): (u32, &VariantDemand),
+    classes: &Classes,
+    worker: &Worker,
+    empty_nodes: u32,
+) -> Vec<Hindrance> {
+    let mut lane = Lane::new(worker);
+    let whole = if worker.ended.is_some() || worker.stopping.is_some() {
+        Some(Hindrance::Ending)
+    } else if worker.away {
+        Some(Hindrance::Away)
+    } else if let Some(node) = worker.gang {
+        Some(Hindrance::Node(node.task))
+    } else if demand.n_nodes == 0 && !lane.admits(key) {
+        Some(Hindrance::Kept)
+    } else {
+        None
+    };
+    if let Some(whole) = whole {
+        return vec![whole];
+    }
+    if demand.n_nodes > 0 {
+        let is_short = empty_nodes < demand.n_nodes;
+        let nodes = is_short.then_some(Hindrance::Nodes {
+            n_nodes: demand.n_nodes,
+            empty: empty_nodes,
+        });
+        return nodes.into_iter().collect();
+    }
+    lane.enter(key, classes);
+    let lacking: Vec<Hindrance> = lacking(&lane, demand, classes);
+    if !lacking.is_empty() {
+        return lacking;
+    }
+    if lane.room(demand) == 0 || worker.is_stuck(key.class, number) {
+        return vec![Hindrance::Scattered];
+    }
+    let share = worker.config.min_utilization;
+    if share > 0.0 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "0 to 100"
+        )]
+        let percent = (share * 100.0).clamp(0.0, 100.0).ceil() as u8;
+        return vec![Hindrance::Utilization(percent)];
+    }
+    Vec::new()
+}
+
+fn lacking(lane: &Lane<'_>, demand: &VariantDemand, classes: &Classes) -> Vec<Hindrance> {
+    let mut found = Vec::new();
+    for (asked, (slot, need)) in demand.demands.iter().zip(lane.costs(demand)) {
+        let available = lane.available(slot);
+        if available >= need {
+            continue;
+        }
+        let amount = |units: i64| Amount(u64::try_from(units).unwrap_or(0));
+        let free = lane.worker.free().get(slot).copied().unwrap_or(0);
+        found.push(Hindrance::Lacking {
+            name: classes.resource_name(asked.resource).into(),
+            request: amount(need),
+            free: amount(free),
+            kept: amount(free.max(0) - available),
+        });
+    }
+    found
 }

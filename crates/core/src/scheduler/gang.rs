@@ -29,38 +29,70 @@ pub struct GangStart {
 /// Finds nodes within one round.
 #[derive(Debug, Default)]
 pub(super) struct GangPlanner {
-    /// Workers that are neither kept nor given away, by group.
-    groups: BTreeMap<Box<str>, Vec<WorkerId>>,
+    /// Workers that are neither kept nor given away, by group, the soonest empty first.
+    groups: BTreeMap<Box<str>, Vec<Node>>,
     kept_tasks: u32,
     pub(super) starts: Vec<GangStart>,
     pub(super) kept: BTreeMap<WorkerId, QueueKey>,
+}
+
+/// A worker as a possible node; the least comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Node {
+    is_busy: bool,
+    assigned: usize,
+    id: WorkerId,
 }
 
 /// What is known of the workers within one round.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a> {
     pub(super) workers: &'a BTreeMap<WorkerId, Worker>,
-    pub(super) lanes: &'a [Lane<'a>],
     pub(super) now: Time,
 }
 
-/// One worker as a possible node; the least comes first.
-type Rank = (bool, bool, usize, WorkerId);
-
 impl GangPlanner {
     pub(super) fn new(workers: &BTreeMap<WorkerId, Worker>) -> Self {
-        let mut groups: BTreeMap<Box<str>, Vec<WorkerId>> = BTreeMap::new();
+        let mut groups: BTreeMap<Box<str>, Vec<Node>> = BTreeMap::new();
         for worker in workers.values().filter(|worker| worker.accepts_work()) {
+            let assigned = worker.assigned().len();
+            let node = Node {
+                is_busy: assigned > 0,
+                assigned,
+                id: worker.id,
+            };
             match groups.get_mut(&worker.config.group) {
-                Some(group) => group.push(worker.id),
+                Some(group) => group.push(node),
                 None => {
-                    groups.insert(worker.config.group.clone(), vec![worker.id]);
+                    groups.insert(worker.config.group.clone(), vec![node]);
                 }
             }
+        }
+        for group in groups.values_mut() {
+            group.sort_unstable();
         }
         Self {
             groups,
             ..Self::default()
+        }
+    }
+
+    /// Notes which workers were given something in this round; `lanes` by ascending id.
+    pub(super) fn note_given(&mut self, lanes: &[Lane<'_>]) {
+        let is_given = |id: WorkerId| {
+            let at = lanes.binary_search_by_key(&id, |lane| lane.worker.id).ok();
+            at.and_then(|at| lanes.get(at))
+                .is_some_and(|lane| !lane.is_untouched())
+        };
+        for group in self.groups.values_mut() {
+            let mut has_changed = false;
+            for node in group.iter_mut().filter(|node| !node.is_busy) {
+                node.is_busy = is_given(node.id);
+                has_changed |= node.is_busy;
+            }
+            if has_changed {
+                group.sort_unstable();
+            }
         }
     }
 
@@ -84,7 +116,7 @@ impl GangPlanner {
             }
             let taken: BTreeSet<WorkerId> = chosen.iter().copied().collect();
             if let Some(members) = self.groups.get_mut(&group) {
-                members.retain(|id| !taken.contains(id));
+                members.retain(|node| !taken.contains(&node.id));
             }
             if all_empty {
                 started += 1;
@@ -110,26 +142,37 @@ impl GangPlanner {
         known: Known<'_>,
     ) -> Option<(Box<str>, Vec<WorkerId>, bool)> {
         let count = demand.n_nodes as usize;
+        let worker = |node: &Node| known.workers.get(&node.id);
         let mut best: Option<(usize, Box<str>, Vec<WorkerId>)> = None;
-        for (group, members) in &self.groups {
-            if members.len() < count {
+        for (group, nodes) in &self.groups {
+            if nodes.len() < count {
                 continue;
             }
-            let mut ranks: Vec<Rank> = members
-                .iter()
-                .filter_map(|id| known.workers.get(id))
-                .filter(|worker| worker.has_time(demand, known.now))
-                .map(|worker| rank(worker, key, known.lanes))
-                .collect();
-            if ranks.len() < count {
+            let usable = nodes.iter().filter(|node| {
+                demand.min_time_ns == 0
+                    || worker(node).is_some_and(|worker| worker.has_time(demand, known.now))
+            });
+            // Empty ones, then those that were kept for this queue before, then the others.
+            let mut chosen: Vec<WorkerId> = Vec::with_capacity(count);
+            let (mut kept, mut others) = (Vec::new(), Vec::new());
+            for node in usable {
+                if chosen.len() == count {
+                    break;
+                }
+                let was_kept = || worker(node).is_some_and(|w| w.reserved == Some(key));
+                match node.is_busy {
+                    false => chosen.push(node.id),
+                    true if was_kept() => kept.push(node.id),
+                    true => others.push(node.id),
+                }
+            }
+            let busy = count - chosen.len();
+            chosen.extend(kept.into_iter().chain(others).take(busy));
+            if chosen.len() < count {
                 continue;
             }
-            ranks.sort_unstable();
-            ranks.truncate(count);
-            let busy = ranks.iter().filter(|(is_busy, ..)| *is_busy).count();
             if best.as_ref().is_none_or(|(least, ..)| busy < *least) {
-                let ids = ranks.into_iter().map(|(.., id)| id).collect();
-                best = Some((busy, group.clone(), ids));
+                best = Some((busy, group.clone(), chosen));
             }
             if busy == 0 {
                 break;
@@ -137,15 +180,4 @@ impl GangPlanner {
         }
         best.map(|(busy, group, ids)| (group, ids, busy == 0))
     }
-}
-
-fn rank(worker: &Worker, key: QueueKey, lanes: &[Lane<'_>]) -> Rank {
-    let untouched = lanes
-        .binary_search_by_key(&worker.id, |lane| lane.worker.id)
-        .ok()
-        .and_then(|at| lanes.get(at))
-        .is_none_or(Lane::is_untouched);
-    let is_busy = !worker.assigned().is_empty() || !untouched;
-    let kept_before = worker.reserved == Some(key);
-    (is_busy, !kept_before, worker.assigned().len(), worker.id)
 }

@@ -1,11 +1,13 @@
 //! One worker inside one round: what is free, what blocked tasks keep from less urgent ones.
 
+use std::cmp::Reverse;
+
 use super::queue::QueueKey;
 use super::{ClassId, Classes, Demand, Offer, VariantDemand};
 use crate::resource::amount::UNITS_PER_WHOLE;
 use crate::resource::shadow::slack;
 use crate::time::Time;
-use crate::worker::Worker;
+use crate::worker::{BACKLOG_MAX, Worker};
 
 /// Tasks of a request without resources that fit one worker; only common sense limits them.
 const UNLIMITED_FIT: u64 = 4_096;
@@ -27,6 +29,12 @@ pub(crate) struct Lane<'a> {
     sent: Vec<(QueueKey, u32)>,
     /// Only more urgent work than this: the worker is being emptied for a multi-node task.
     pub(crate) reserved: Option<QueueKey>,
+    /// Which of the kinds of workers of a round it is.
+    pub(crate) kind: usize,
+    /// Tasks that should wait on it at its present rate; known once it was asked for.
+    rate_target: Option<u32>,
+    /// Tasks that wait on it for a level or above, and below it.
+    split: Option<(Reverse<i32>, u32, u32)>,
 }
 
 /// How many tasks of a variant fit into what is available.
@@ -77,6 +85,9 @@ impl<'a> Lane<'a> {
             placed: Vec::new(),
             sent: Vec::new(),
             reserved: worker.reserved,
+            kind: 0,
+            rate_target: None,
+            split: None,
         }
     }
 
@@ -212,6 +223,13 @@ impl<'a> Lane<'a> {
     /// Notes tasks that wait here.
     pub(crate) fn send_ahead(&mut self, key: QueueKey, number: u32, count: u32) {
         self.sent.push((key, count));
+        if let Some((priority, urgent, less_urgent)) = &mut self.split {
+            if key.priority <= *priority {
+                *urgent += count;
+            } else {
+                *less_urgent += count;
+            }
+        }
         self.block(key, number);
     }
 
@@ -225,7 +243,23 @@ impl<'a> Lane<'a> {
     }
 
     /// How many more tasks may be sent ahead for this queue.
-    pub(crate) fn backlog_room(&self, key: QueueKey, capacity: u32, now: Time) -> u32 {
+    pub(crate) fn backlog_room(&mut self, key: QueueKey, capacity: u32, now: Time) -> u32 {
+        let (urgent, less_urgent) = self.backlog_split(key);
+        let by_rate = *self
+            .rate_target
+            .get_or_insert_with(|| self.worker.backlog_by_rate(now));
+        // What is less urgent must not start before this: send enough to go in front of all of it.
+        let target = by_rate.max(capacity.max(1)).min(BACKLOG_MAX);
+        target.saturating_sub(urgent).max(less_urgent)
+    }
+
+    /// Tasks that wait on it and are at least as urgent as a queue, and those that are less.
+    fn backlog_split(&mut self, key: QueueKey) -> (u32, u32) {
+        if let Some((priority, urgent, less_urgent)) = self.split
+            && priority == key.priority
+        {
+            return (urgent, less_urgent);
+        }
         let (mut urgent, mut less_urgent) = self.worker.backlog_split(key);
         for (other, count) in &self.sent {
             if other.priority <= key.priority {
@@ -234,9 +268,8 @@ impl<'a> Lane<'a> {
                 less_urgent += count;
             }
         }
-        // What is less urgent must not start before this: send enough to go in front of all of it.
-        let target = self.worker.backlog_target(capacity, now);
-        target.saturating_sub(urgent).max(less_urgent)
+        self.split = Some((key.priority, urgent, less_urgent));
+        (urgent, less_urgent)
     }
 
     /// Whether nothing was given to the worker, in this round or before.

@@ -13,7 +13,7 @@ use super::gang::{GangPlanner, Known};
 use super::lane::Lane;
 use super::pack::{Candidate, best_mix};
 use super::queue::QueueKey;
-use super::{Class, Classes};
+use super::{Class, Classes, Offer};
 use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
@@ -81,6 +81,7 @@ pub fn solve(question: &Question<'_>) -> Answer {
             continue;
         };
         let mut lane = Lane::new(worker);
+        lane.kind = round.kind_of(worker);
         if question.with_gangs {
             lane.reserved = None;
         }
@@ -94,8 +95,12 @@ pub fn solve(question: &Question<'_>) -> Answer {
         .with_gangs
         .then(|| GangPlanner::new(question.workers));
     for level in levels(question.queues) {
-        if let Some(planner) = &mut gangs {
-            round.plan_gangs(level.clone(), planner, &lanes);
+        if let Some(planner) = &mut gangs
+            && round.has_gangs(level.clone())
+        {
+            planner.note_given(&lanes);
+            planner.note_given(&demanding);
+            round.plan_gangs(level.clone(), planner);
             lanes.retain(|lane| {
                 !planner
                     .starts
@@ -152,6 +157,10 @@ struct Memo<'a> {
 
 struct Round<'a> {
     question: Question<'a>,
+    /// Numbers of the kinds of workers.
+    kinds: BTreeMap<&'a [Offer], usize>,
+    /// By kind, queue and variant: tasks that an empty worker could run at once.
+    capacities: Vec<Vec<Box<[u32]>>>,
     classes: Vec<Option<&'a Class>>,
     left: Vec<u64>,
     tasks_left: u64,
@@ -169,6 +178,8 @@ impl<'a> Round<'a> {
             .map(|(key, _)| question.classes.get(key.class).map(AsRef::as_ref));
         Self {
             question: *question,
+            kinds: BTreeMap::new(),
+            capacities: Vec::new(),
             classes: classes.collect(),
             left: question.queues.iter().map(|(_, ready)| *ready).collect(),
             tasks_left: question.tasks_max,
@@ -179,16 +190,39 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// Workers that offer the same are of one kind.
+    fn kind_of(&mut self, worker: &'a Worker) -> usize {
+        if let Some(kind) = self.kinds.get(worker.offers()) {
+            return *kind;
+        }
+        let kind = self.capacities.len();
+        let of_class = |class: &Option<&Class>| {
+            let variants = class.iter().flat_map(|class| &class.variants);
+            variants.map(|variant| worker.capacity(variant)).collect()
+        };
+        self.capacities
+            .push(self.classes.iter().map(of_class).collect());
+        self.kinds.insert(worker.offers(), kind);
+        kind
+    }
+
+    /// Tasks of a variant that the worker could run at once if it were empty.
+    fn capacity(&self, lane: &Lane<'_>, queue: usize, number: u32) -> u32 {
+        let of_queue = self.capacities.get(lane.kind).and_then(|of| of.get(queue));
+        let found = of_queue.and_then(|of| of.get(number as usize));
+        found.copied().unwrap_or(0)
+    }
+
     const fn is_used_up(&self) -> bool {
         self.tasks_left == 0
     }
 
-    fn plan_gangs(
-        &mut self,
-        level: std::ops::Range<usize>,
-        planner: &mut GangPlanner,
-        lanes: &[Lane<'_>],
-    ) {
+    fn has_gangs(&self, level: std::ops::Range<usize>) -> bool {
+        let mut classes = level.filter_map(|queue| self.classes[queue]);
+        classes.any(Class::is_multi_node)
+    }
+
+    fn plan_gangs(&mut self, level: std::ops::Range<usize>, planner: &mut GangPlanner) {
         let is_gang = |class: &Option<&Class>| class.is_some_and(Class::is_multi_node);
         // Beside equally urgent small tasks one multi-node task at a time empties workers, else all.
         let has_small = level
@@ -209,7 +243,6 @@ impl<'a> Round<'a> {
                         keep_max,
                         Known {
                             workers: self.question.workers,
-                            lanes,
                             now: self.question.now,
                         },
                     );
@@ -300,7 +333,7 @@ impl<'a> Round<'a> {
                     .variants
                     .iter()
                     .zip(0_u32..)
-                    .filter(|(variant, _)| lane.worker.capacity(variant) > 0)
+                    .filter(|(_, number)| self.capacity(lane, queue, *number) > 0)
                     .skip(rank);
                 let Some((variant, number)) = usable.next() else {
                     continue;
@@ -353,20 +386,17 @@ impl<'a> Round<'a> {
                 continue;
             };
             let mut rooms: Vec<(usize, u32, u32)> = Vec::new();
-            for (at, lane) in lanes.iter().enumerate() {
+            for (at, lane) in lanes.iter_mut().enumerate() {
                 if lane.reserved.is_some() {
                     continue;
                 }
-                let preferred = class
-                    .variants
-                    .iter()
-                    .zip(0..)
-                    .find_map(|(variant, number)| {
-                        let capacity = lane.worker.capacity(variant);
-                        let serves = capacity > 0
-                            && lane.serves(key.class, number, variant, self.question.now);
-                        serves.then_some((number, capacity))
-                    });
+                let mut variants = class.variants.iter().zip(0..);
+                let preferred = variants.find_map(|(variant, number)| {
+                    let capacity = self.capacity(lane, queue, number);
+                    let serves =
+                        capacity > 0 && lane.serves(key.class, number, variant, self.question.now);
+                    serves.then_some((number, capacity))
+                });
                 if let Some((number, capacity)) = preferred {
                     let room = lane.backlog_room(key, capacity, self.question.now);
                     if room > 0 {

@@ -9,12 +9,13 @@ use super::{Assignment, Effect, ServerState, WorkerCommand};
 use crate::id::{InstanceId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, SharedTemplate, TaskSlot, TemplateId};
 use crate::range::IdArray;
+use crate::scheduler::ClassId;
 use crate::scheduler::queue::{QueueKey, TakenRange};
 use crate::scheduler::solve::{GangStart, Placement, Question, solve};
 use crate::task::{Phase, TaskRecord};
 use crate::template::Entries;
 use crate::time::{Now, Time};
-use crate::worker::{Assigned, GangNode};
+use crate::worker::{Assigned, GangNode, Worker};
 
 /// Work that a worker will start within this time is left with it even if others are idle: asking it
 /// back would take as long.
@@ -23,8 +24,11 @@ const RETRACT_HORIZON: Duration = Duration::from_millis(30);
 /// Least time between two looks for tasks to take back; well below what anybody notices.
 const REBALANCE_INTERVAL: Duration = Duration::from_millis(10);
 
+/// How often to look for tasks that cannot start where they were sent, as long as there may be some.
+const STUCK_CHECK: Duration = Duration::from_millis(250);
+
 /// Most tasks that one round hands out; what is left follows in the next, so that nobody waits long.
-const ROUND_TASKS_MAX: u64 = 4_096;
+const ROUND_TASKS_MAX: u64 = 2_048;
 
 /// What one worker gets in one round.
 #[derive(Default)]
@@ -54,6 +58,8 @@ pub(super) struct Agenda {
     /// When to look again for tasks that idle workers could take over.
     rebalance_at: Option<Time>,
     last_rebalance: Time,
+    /// When to look for tasks that cannot start where they were sent.
+    stuck_check_at: Option<Time>,
     /// Workers that are kept for multi-node tasks.
     kept: BTreeSet<WorkerId>,
     /// The last round was cut: go on at this time, that is, at once.
@@ -71,7 +77,7 @@ impl Agenda {
 
     /// When the next round is due without any other input.
     pub(super) fn due_at(&self) -> Option<Time> {
-        [self.rebalance_at, self.again_at]
+        [self.rebalance_at, self.again_at, self.stuck_check_at]
             .into_iter()
             .flatten()
             .min()
@@ -148,6 +154,10 @@ impl ServerState {
                 let parcel = parcels.entry(placement.worker).or_default();
                 self.hand_out(now, placement, range, parcel);
             }
+        }
+        if !parcels.is_empty() {
+            let check = now.mono + STUCK_CHECK;
+            self.agenda.stuck_check_at.get_or_insert(check);
         }
         for (worker, parcel) in parcels {
             effects.push(Effect::ToWorker(worker, parcel.into_command()));
@@ -268,7 +278,8 @@ impl ServerState {
     fn rebalance_in_time(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let due = self.agenda.last_rebalance + REBALANCE_INTERVAL;
         self.agenda.rebalance_at = None;
-        if self.agenda.room.is_empty() && !self.has_stuck() {
+        self.retract_stuck_in_time(now, effects);
+        if self.agenda.room.is_empty() {
             return;
         }
         if due > now.mono {
@@ -281,13 +292,22 @@ impl ServerState {
         }
     }
 
-    /// Whether a worker may hold what it cannot start.
-    fn has_stuck(&self) -> bool {
-        self.workers.len() > 1
-            && self
-                .workers
-                .values()
-                .any(crate::worker::Worker::may_be_stuck)
+    /// Asks workers, some time after something was handed out, for what they cannot start.
+    fn retract_stuck_in_time(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        if self.agenda.stuck_check_at.is_none_or(|at| at > now.mono) {
+            return;
+        }
+        let may_be_stuck = self.workers.values().any(Worker::may_be_stuck);
+        self.agenda.stuck_check_at = may_be_stuck.then(|| now.mono + STUCK_CHECK);
+        if self.workers.len() < 2 {
+            return;
+        }
+        for worker in self.workers.values_mut() {
+            let tasks = worker.note_stuck(now.mono);
+            if !tasks.is_empty() {
+                effects.push(Effect::ToWorker(worker.id, WorkerCommand::Retract(tasks)));
+            }
+        }
     }
 
     fn hand_out(
@@ -361,16 +381,6 @@ impl ServerState {
     /// Asks workers to give back tasks that others could start at once. Says whether there is any
     /// backlog at all, that is, whether it is worth looking again.
     fn rebalance(&mut self, now: Now, effects: &mut Vec<Effect>) -> bool {
-        let stuck: Vec<(WorkerId, Vec<(TaskKey, InstanceId)>)> = if self.workers.len() > 1 {
-            let workers = self.workers.values_mut();
-            let stuck = workers.map(|worker| (worker.id, worker.note_stuck(now.mono)));
-            stuck.filter(|(_, tasks)| !tasks.is_empty()).collect()
-        } else {
-            Vec::new()
-        };
-        for (id, tasks) in stuck {
-            effects.push(Effect::ToWorker(id, WorkerCommand::Retract(tasks)));
-        }
         let usable = || {
             let workers = self.workers.values();
             workers.filter(|worker| worker.accepts_work() && worker.reserved.is_none())
@@ -380,15 +390,17 @@ impl ServerState {
             .map(|worker| (worker.id, worker.surplus(now.mono, RETRACT_HORIZON)))
             .collect();
         if donors.is_empty() {
-            return self.has_stuck();
+            return false;
         }
         // Room is counted once for all donors, so that two are not asked to fill the same slot.
         let mut takers: Vec<(WorkerId, u32)> = usable()
             .filter(|worker| worker.backlog_len() == 0)
             .map(|w| (w.id, 0))
             .collect();
+        // Takers before these positions are full for a class; promises are never taken back.
+        let mut next: BTreeMap<ClassId, usize> = BTreeMap::new();
         for (donor, surplus) in donors {
-            let back = self.worth_retracting(now, donor, surplus, &mut takers);
+            let back = self.worth_retracting(now, donor, surplus, (&mut takers, &mut next));
             if back.is_empty() {
                 continue;
             }
@@ -407,14 +419,12 @@ impl ServerState {
         now: Now,
         donor: WorkerId,
         surplus: usize,
-        takers: &mut [(WorkerId, u32)],
+        (takers, next): (&mut [(WorkerId, u32)], &mut BTreeMap<ClassId, usize>),
     ) -> Vec<(TaskKey, InstanceId)> {
         let Some(worker) = self.workers.get(&donor) else {
             return Vec::new();
         };
         let mut back = Vec::new();
-        // Takers before this one are full for the class that was asked for last.
-        let mut next = 0;
         for (task, assigned) in worker.backlog_last().take(surplus) {
             let Some(class) = self.classes.get(assigned.key.class) else {
                 break;
@@ -426,13 +436,13 @@ impl ServerState {
                     })
                 })
             };
-            let Some(found) = takers.iter().skip(next).position(fits) else {
+            let next = next.entry(assigned.key.class).or_default();
+            let found = takers.iter().skip(*next).position(fits);
+            *next = found.map_or(takers.len(), |found| *next + found);
+            let Some((_, promised)) = takers.get_mut(*next) else {
                 break;
             };
-            next += found;
-            if let Some((_, promised)) = takers.get_mut(next) {
-                *promised += 1;
-            }
+            *promised += 1;
             back.push((task, assigned.instance));
         }
         back

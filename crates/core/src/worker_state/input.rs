@@ -154,7 +154,7 @@ pub enum LaunchEvent {
         run: Duration,
         /// What it used.
         usage: Usage,
-        /// The task's own words about its failure; ignored if it succeeded.
+        /// The task's own words about its failure, or the worker's; ignored if it succeeded.
         message: Option<Box<str>>,
     },
 }
@@ -179,4 +179,6 @@ pub enum ExitStatus {
     Signal(i32),
     /// Killed by the kernel, which was out of memory.
     OutOfMemory,
+    /// Killed by the worker for using more memory than it asked for; the message says how much.
+    ExceededMemory,
 }

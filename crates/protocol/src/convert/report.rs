@@ -214,7 +214,7 @@ fn outcome(code: i32, message: impl FnOnce() -> Option<Box<str>>) -> Result<Outc
         1.. => Ok(Outcome::ExitCode(code)),
         SIGNAL_LAST..=-1 => Ok(Outcome::Signal(-code)),
         OUTCOME_TIME_LIMIT => Ok(Outcome::TimeLimit),
-        OUTCOME_OUT_OF_MEMORY => Ok(Outcome::OutOfMemory),
+        OUTCOME_OUT_OF_MEMORY => Ok(Outcome::OutOfMemory(message())),
         OUTCOME_KILLED => Ok(Outcome::Killed),
         OUTCOME_MESSAGE => match message() {
             Some(message) => Ok(Outcome::Message(message)),
@@ -235,7 +235,7 @@ fn outcome_code(outcome: &Outcome) -> i32 {
         Outcome::ExitCode(code) => (*code).max(1),
         Outcome::Signal(signal) => signal.saturating_neg().clamp(SIGNAL_LAST, -1),
         Outcome::TimeLimit => OUTCOME_TIME_LIMIT,
-        Outcome::OutOfMemory => OUTCOME_OUT_OF_MEMORY,
+        Outcome::OutOfMemory(_) => OUTCOME_OUT_OF_MEMORY,
         Outcome::Killed => OUTCOME_KILLED,
         Outcome::Message(_) => OUTCOME_MESSAGE,
     }
@@ -251,7 +251,7 @@ impl From<&worker_state::Report> for worker::Report {
             push_started(&mut message.started, row);
         }
         for row in &report.ended {
-            if let Outcome::Message(text) = &row.outcome {
+            if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &row.outcome {
                 message.failures.push(worker::Failure {
                     job: row.key.task.job.as_u32(),
                     task: row.key.task.task.as_u32(),

@@ -1,10 +1,12 @@
 //! Workers, and why a task does not run on them.
 
 use hq_core::id::{TaskId, WorkerId};
-use hq_core::scheduler::explain::{Condition, explain as explain_class};
+use hq_core::scheduler::Class;
+use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
+use hq_core::scheduler::queue::QueueKey;
 use hq_core::selector::Selector;
 use hq_core::server_state::ServerState;
-use hq_core::task::TaskState;
+use hq_core::task::{Phase, TaskState};
 use hq_core::time::nanos;
 use hq_core::worker::Worker;
 use hq_protocol::client::{self, reply::Reply};
@@ -65,10 +67,7 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
     let Some((slot, submit)) = found else {
         return error("Error: Task not found");
     };
-    let task_state = submit
-        .tasks
-        .phase(slot.index)
-        .map(hq_core::task::Phase::state);
+    let task_state = submit.tasks.phase(slot.index).map(Phase::state);
     if !matches!(task_state, Some(TaskState::Waiting | TaskState::Running)) {
         return error("Error: Explain command works only for tasks in WAITING or RUNNING state");
     }
@@ -78,47 +77,76 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
     let Some(class) = class else {
         return error("Error: Task not found");
     };
-    let group_size = |group: &str| {
-        let members = state
-            .workers()
-            .values()
-            .filter(|other| other.is_connected());
-        let count = members
-            .filter(|other| &*other.config.group == group)
-            .count();
-        u32::try_from(count).unwrap_or(u32::MAX)
-    };
-    let workers = state
-        .workers()
-        .values()
-        .filter(|worker| worker.is_connected())
-        .map(|worker| {
-            let size = group_size(&worker.config.group);
-            let variants = explain_class(class, state.classes(), worker, size, view.now.mono)
-                .iter()
-                .map(|conditions| client::VariantExplanation {
-                    items: conditions.iter().map(item).collect(),
-                })
-                .collect();
-            client::WorkerExplanation {
-                worker: worker.id.as_u32(),
-                variants,
-            }
-        })
-        .collect();
     let graph = submit.graph();
     let deps = graph.map_or(0, |graph| graph.deps(slot.index).len());
     let (awaited, pending) = state.awaited(job, slot);
     let unfinished = graph.map_or(0, |graph| graph.unfinished(slot.index));
+    let waiting_dep_count = unfinished.saturating_add(pending);
+    let phase = submit.tasks.phase(slot.index);
+    let ready_key = submit
+        .template(slot.index)
+        .filter(|_| phase == Some(Phase::Waiting) && waiting_dep_count == 0)
+        .map(|template| QueueKey::new(template.task.priority, template.class));
+    let record = submit.tasks.record(slot.index);
+    let sent_to = record
+        .filter(|_| phase == Some(Phase::Queued))
+        .map(|record| record.worker().as_u32());
+    let workers = state.workers().values();
+    let workers = workers
+        .filter(|worker| worker.is_connected())
+        .map(|worker| explain_worker(view, class, worker, ready_key))
+        .collect();
     Reply::Explanation(client::Explanation {
         job: job.id.as_u32(),
         task: task.as_u32(),
         dep_count: u32::try_from(deps)
             .unwrap_or(u32::MAX)
             .saturating_add(awaited),
-        waiting_dep_count: unfinished.saturating_add(pending),
+        waiting_dep_count,
         workers,
+        sent_to,
+        is_ready: ready_key.is_some(),
     })
+}
+
+/// What each variant asks of one worker, and what is in the way now of a task that is ready.
+fn explain_worker(
+    view: &View<'_>,
+    class: &Class,
+    worker: &Worker,
+    ready_key: Option<QueueKey>,
+) -> client::WorkerExplanation {
+    let state = view.state;
+    let group = &*worker.config.group;
+    let members = state.workers().values();
+    let members = members.filter(|other| other.is_connected() && &*other.config.group == group);
+    let size = u32::try_from(members.count()).unwrap_or(u32::MAX);
+    let explained = explain_class(class, state.classes(), worker, size, view.now.mono);
+    let variants = explained.iter().zip(class.variants.iter().zip(0..));
+    let variants = variants.map(|(conditions, (demand, number))| {
+        let fits = conditions.iter().all(Condition::holds);
+        let found = ready_key.filter(|_| fits).map(|key| {
+            let empty = empty_nodes(state, group);
+            hindrances(key, (number, demand), state.classes(), worker, empty)
+        });
+        client::VariantExplanation {
+            items: conditions.iter().map(item).collect(),
+            hindrances: found.iter().flatten().map(ToString::to_string).collect(),
+        }
+    });
+    client::WorkerExplanation {
+        worker: worker.id.as_u32(),
+        variants: variants.collect(),
+    }
+}
+
+/// Workers of a group that a multi-node task could have now.
+fn empty_nodes(state: &ServerState, group: &str) -> u32 {
+    let workers = state.workers().values();
+    let empty = workers
+        .filter(|worker| worker.accepts_work() && &*worker.config.group == group)
+        .filter(|worker| worker.assigned().is_empty());
+    u32::try_from(empty.count()).unwrap_or(u32::MAX)
 }
 
 fn item(condition: &Condition) -> client::ExplainItem {

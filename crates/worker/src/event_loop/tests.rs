@@ -27,7 +27,7 @@ fn message(outcome: &Outcome) -> &str {
         | Outcome::ExitCode(_)
         | Outcome::Signal(_)
         | Outcome::TimeLimit
-        | Outcome::OutOfMemory
+        | Outcome::OutOfMemory(_)
         | Outcome::Killed => panic!("expected a message, found {outcome:?}"),
     }
 }

@@ -195,6 +195,29 @@ fn memory_is_counted_in_mib_and_slurm_decides() {
 }
 
 #[test]
+fn the_smallest_limit_of_memory_counts() {
+    let mib = |machine: Machine| machine.detector().memory().map(|kind| kind.total());
+    let of = |value: u32| Some(Amount::whole(value));
+    let machine = || {
+        Machine::new(&[
+            ("proc/meminfo", "MemTotal: 2097152 kB\n"),
+            ("proc/self/cgroup", "0::/\n"),
+            ("sys/fs/cgroup/memory.max", "1073741824\n"),
+        ])
+    };
+    assert_eq!(mib(machine()), of(1024));
+    assert_eq!(mib(machine().with("SLURM_MEM_PER_NODE", "512")), of(512));
+    assert_eq!(mib(machine().with("SLURM_MEM_PER_NODE", "4096")), of(1024));
+    assert_eq!(
+        mib(machine().with("SLURM_MEM_PER_NODE", "0")),
+        of(1024),
+        "all of the node"
+    );
+    let per_cpu = machine().with("SLURM_MEM_PER_CPU", "100");
+    assert_eq!(mib(per_cpu.with("SLURM_CPUS_ON_NODE", "3")), of(300));
+}
+
+#[test]
 fn gpus_come_from_the_environment_before_the_driver() {
     let driver = &[
         ("proc/driver/nvidia/gpus/0000:01:00.0/information", ""),

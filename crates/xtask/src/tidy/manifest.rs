@@ -33,7 +33,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     (
         "hq-benchmarks",
-        &["hq-core", "hq-spawn", "hq-store", "hq-stream"],
+        &[
+            "hq-core",
+            "hq-protocol",
+            "hq-spawn",
+            "hq-store",
+            "hq-stream",
+        ],
     ),
     ("xtask", &[]),
     ("hq-fuzz", &["hq-cli", "hq-core", "hq-protocol", "hq-store"]),

@@ -118,6 +118,7 @@ impl LocalMachine {
             work_dir,
             keeper: Some(keeper),
             spawn_threads: None,
+            enforce_memory: false,
         })
     }
 }

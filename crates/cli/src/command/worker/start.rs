@@ -136,6 +136,7 @@ async fn work(
         work_dir,
         keeper: Some(keeper),
         spawn_threads: None,
+        enforce_memory: args.enforce_memory,
     };
     // Before the server knows us: a signal must not find us without a handler.
     let interrupts = interrupts(params.config.allocation.clone())?;

@@ -1,5 +1,6 @@
 //! Why a task is running or not.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -60,7 +61,48 @@ pub(super) fn write(
     for worker in &explanation.workers {
         add_worker(&mut grid, worker);
     }
-    grid.write(out)
+    grid.write(out)?;
+    write_now(out, explanation)
+}
+
+/// What keeps a task that could run from running at this moment.
+fn write_now(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
+    if let Some(worker) = explanation.sent_to {
+        return writeln!(
+            out,
+            "The task was sent to worker {worker}, which starts it as soon as it has room."
+        );
+    }
+    if !explanation.is_ready {
+        return Ok(());
+    }
+    let mut lines: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for worker in &explanation.workers {
+        let several = worker.variants.len() > 1;
+        for (number, variant) in worker.variants.iter().enumerate() {
+            if !variant_fits(variant) {
+                continue;
+            }
+            let variant_name = if several {
+                format!("variant {number}: ")
+            } else {
+                String::new()
+            };
+            let why = match variant.hindrances.as_slice() {
+                [] => "free, it starts next".to_owned(),
+                hindrances => hindrances.join("; "),
+            };
+            let line = format!("{variant_name}{why}");
+            lines.entry(line).or_default().push(worker.worker);
+        }
+    }
+    let mut lines: Vec<(Vec<u32>, String)> =
+        lines.into_iter().map(|(line, ids)| (ids, line)).collect();
+    lines.sort();
+    for (ids, line) in lines {
+        writeln!(out, "Now on worker {}: {line}", joined_ids(ids))?;
+    }
+    Ok(())
 }
 
 fn add_worker(grid: &mut Grid, worker: &client::WorkerExplanation) {

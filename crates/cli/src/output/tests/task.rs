@@ -248,9 +248,11 @@ fn explanation_as_text_and_json() {
             resource("cpus", 80_000, 40_000),
             resource("gpus", 20_000, 0),
         ],
+        hindrances: Vec::new(),
     };
     let fitting = client::VariantExplanation {
         items: vec![resource("cpus", 1, 40_000)],
+        hindrances: Vec::new(),
     };
     let worker = |worker, variants| client::WorkerExplanation { worker, variants };
     let explanation = client::Explanation {
@@ -263,6 +265,8 @@ fn explanation_as_text_and_json() {
             worker(2, vec![blocked, fitting.clone()]),
             worker(3, vec![fitting]),
         ],
+        is_ready: false,
+        sent_to: None,
     };
     insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.explanation(out, &explanation)), @"
     Task 3@0 is not ready to run, because 2/3 dependencies are not finished.
@@ -328,4 +332,54 @@ fn explanation_as_text_and_json() {
       }
     }
     "#);
+}
+
+#[test]
+fn explain_says_what_is_missing_now() {
+    let resource = |units| client::ExplainItem {
+        item: Some(client::explain_item::Item::Resource(
+            client::ResourceAmount {
+                resource: "cpus".into(),
+                request_units: units,
+                worker_units: 40_000,
+            },
+        )),
+    };
+    let variant = |units, hindrances: &[&str]| client::VariantExplanation {
+        items: vec![resource(units)],
+        hindrances: hindrances.iter().map(ToString::to_string).collect(),
+    };
+    let busy = "cpus: 2 missing, 1 of 3 free";
+    let worker = |worker, variants| client::WorkerExplanation { worker, variants };
+    let explanation = client::Explanation {
+        job: 3,
+        task: 0,
+        workers: vec![
+            worker(1, vec![variant(30_000, &[busy])]),
+            worker(2, vec![variant(50_000, &[])]),
+            worker(3, vec![variant(30_000, &[busy])]),
+            worker(4, vec![variant(30_000, &[])]),
+        ],
+        is_ready: true,
+        ..client::Explanation::default()
+    };
+    let text = print(OutputMode::Cli, |o, out| o.explanation(out, &explanation));
+    let now: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("Now"))
+        .collect();
+    let expected = [
+        "Now on worker 1,3: cpus: 2 missing, 1 of 3 free",
+        "Now on worker 4: free, it starts next",
+    ];
+    assert_eq!(now, expected);
+    let sent = client::Explanation {
+        is_ready: false,
+        sent_to: Some(4),
+        ..explanation
+    };
+    let text = print(OutputMode::Cli, |o, out| o.explanation(out, &sent));
+    assert!(
+        text.ends_with("The task was sent to worker 4, which starts it as soon as it has room.\n")
+    );
 }

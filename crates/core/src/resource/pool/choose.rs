@@ -10,7 +10,7 @@ use crate::resource::request::Policy;
 
 /// What is asked of an indexed pool.
 #[derive(Clone, Copy)]
-struct Need {
+pub(super) struct Need {
     /// Complete indices.
     whole: u32,
     /// Units of one further index; 0 = none.
@@ -29,7 +29,7 @@ struct Choice {
 type Spread = fn(&mut [(usize, u32)], &[u32], u32) -> Option<()>;
 
 impl Need {
-    fn new(units: u64) -> Self {
+    pub(super) fn new(units: u64) -> Self {
         let amount = Amount(units);
         Self {
             whole: u32::try_from(amount.whole_part()).unwrap_or(u32::MAX),
@@ -63,11 +63,18 @@ impl IndexedPool {
     }
 
     /// Takes what the entry asks for; `None`, with nothing taken, if it cannot be served.
-    pub(super) fn take(&mut self, entry: &PoolEntry) -> Option<Vec<GrantedIndex>> {
+    /// `groups` are those that compact and tight policies take, if that is decided already.
+    pub(super) fn take(
+        &mut self,
+        entry: &PoolEntry,
+        groups: Option<Vec<usize>>,
+    ) -> Option<Vec<GrantedIndex>> {
         let need = Need::new(entry.units);
         let choice = match entry.policy {
-            Policy::Compact | Policy::ForceCompact => self.choose_few(need, spread_evenly)?,
-            Policy::Tight | Policy::ForceTight => self.choose_few(need, fill_in_order)?,
+            Policy::Compact | Policy::ForceCompact => {
+                self.choose_few(need, groups, spread_evenly)?
+            }
+            Policy::Tight | Policy::ForceTight => self.choose_few(need, groups, fill_in_order)?,
             Policy::Scatter | Policy::All => self.choose_many(need)?,
         };
         let mut granted = Vec::with_capacity(need.whole_only() as usize);
@@ -152,8 +159,8 @@ impl IndexedPool {
         order
     }
 
-    /// As few groups as possible; `spread` divides the indices among them.
-    fn choose_few(&self, need: Need, spread: Spread) -> Option<Choice> {
+    /// The groups that are taken by default when few are wanted, and the partly used index.
+    pub(super) fn fewest_chosen(&self, need: Need) -> Option<(Vec<usize>, Option<u32>)> {
         let (count, partial) = self.fewest_groups(need)?;
         let wanted = if partial.is_some() {
             need.whole
@@ -168,6 +175,44 @@ impl IndexedPool {
             .filter(|group| Some(*group) != home);
         chosen.extend(others.take(count as usize - chosen.len()));
         self.swap_last_for_closest_fit(&mut chosen, home, wanted);
+        Some((chosen, partial))
+    }
+
+    /// Whether just these groups serve the need.
+    pub(super) fn serves(&self, groups: &[usize], need: Need) -> bool {
+        let whole: u64 = groups
+            .iter()
+            .map(|group| u64::from(self.groups[*group].whole))
+            .sum();
+        whole >= u64::from(need.whole_only())
+            || whole >= u64::from(need.whole) && self.partial_of(groups, need).is_some()
+    }
+
+    /// The partly used index of these groups that fits the fraction most closely.
+    fn partial_of(&self, groups: &[usize], need: Need) -> Option<u32> {
+        if need.fraction == 0 {
+            return None;
+        }
+        let partials = groups
+            .iter()
+            .filter_map(|group| self.best_partial(&self.groups[*group], need));
+        partials.min_by_key(|index| (self.free[*index as usize], *index))
+    }
+
+    /// As few groups as possible; `spread` divides the indices among them.
+    fn choose_few(&self, need: Need, groups: Option<Vec<usize>>, spread: Spread) -> Option<Choice> {
+        let (mut chosen, partial) = match groups {
+            Some(groups) => {
+                let partial = self.partial_of(&groups, need);
+                (groups, partial)
+            }
+            None => self.fewest_chosen(need)?,
+        };
+        let wanted = if partial.is_some() {
+            need.whole
+        } else {
+            need.whole_only()
+        };
         chosen.sort_by_key(|group| (std::cmp::Reverse(self.groups[*group].whole), *group));
         let rooms: Vec<u32> = chosen
             .iter()

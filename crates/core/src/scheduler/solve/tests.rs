@@ -6,10 +6,14 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::id::{InstanceId, JobId, TaskId, TaskKey};
+use crate::job::TaskSlot;
 use crate::resource::request::{RequestVariants, ResourceEntry, ResourceRequest};
+use crate::scheduler::explain::hindrances;
 use crate::scheduler::lane::Lane;
 use crate::testing::worker_config;
 use crate::time::Timestamp;
+use crate::worker::Assigned;
 use crate::worker_config::WorkerConfig;
 
 /// A cluster and what waits for it.
@@ -288,5 +292,90 @@ proptest! {
             let fits = lanes.values().any(|lane| lane.room(variant) > 0);
             prop_assert!(waiting == 0 || !fits, "something fits and was not placed");
         }
+    }
+}
+
+/// Gives the workers what a round decided for them.
+fn carry_out(bench: &mut Bench) {
+    let mut next = 0;
+    for placement in bench.solve().placements {
+        let class = Arc::clone(bench.classes.get(placement.key.class).expect("interned"));
+        let worker = bench.workers.get_mut(&placement.worker).expect("is there");
+        for _ in 0..placement.count {
+            next += 1;
+            let assigned = Assigned {
+                slot: TaskSlot {
+                    submit: 0,
+                    index: next,
+                },
+                key: placement.key,
+                variant: placement.variant,
+                instance: InstanceId(0),
+                placed: placement.placed,
+                started: false,
+                retracting: false,
+                at: Time(0),
+            };
+            worker.assign(TaskKey::new(JobId(1), TaskId(next)), assigned, &class);
+        }
+    }
+    bench.queues.clear();
+}
+
+#[test]
+fn hindrances_are_told_in_numbers() {
+    let mut bench = Bench::with(&[6]);
+    bench.queue(5, cpus(4), 2);
+    carry_out(&mut bench);
+    let told = |bench: &Bench, key: QueueKey| {
+        let class = bench.classes.get(key.class).expect("interned");
+        let variant = (0, &class.variants[0]);
+        let found = hindrances(
+            key,
+            variant,
+            &bench.classes,
+            &bench.workers[&WorkerId(1)],
+            0,
+        );
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let three = bench.queue(9, cpus(3), 1);
+    assert_eq!(told(&bench, three), ["cpus: 1 missing, 2 of 3 free"]);
+    let two = bench.queue(0, cpus(2), 1);
+    assert!(
+        told(&bench, two).is_empty(),
+        "what the waiting task will not miss"
+    );
+    let gang = bench.queue(9, nodes(3), 1);
+    assert_eq!(told(&bench, gang), ["nodes: 3 missing, 0 of 3 empty"]);
+    let mut bench = Bench::with(&[8]);
+    bench.queue(6, cpus(3), 2);
+    bench.queue(5, cpus(5), 1);
+    carry_out(&mut bench);
+    let one = bench.queue(0, cpus(1), 1);
+    let kept = "cpus: 1 missing, 2 free for 1, but 2 kept for more urgent tasks";
+    assert_eq!(told(&bench, one), [kept]);
+}
+
+proptest! {
+    /// A task is placed exactly if there is a worker where nothing is said to be in its way.
+    #[test]
+    fn hindrances_agree_with_the_next_round(
+        sizes in vec(1u32..7, 1..5),
+        earlier in vec((1u32..5, -1i32..2, 1u64..9), 0..4),
+        asked in 1u32..7,
+        priority in -1i32..2,
+    ) {
+        let mut bench = Bench::with(&sizes);
+        for (count, priority, ready) in earlier {
+            bench.queue(priority, cpus(count), ready);
+        }
+        carry_out(&mut bench);
+        let key = bench.queue(priority, cpus(asked), 1);
+        let class = bench.classes.get(key.class).expect("interned");
+        let free = bench.workers.values().any(|worker| {
+            hindrances(key, (0, &class.variants[0]), &bench.classes, worker, 0).is_empty()
+        });
+        prop_assert_eq!(bench.placed(key) == 1, free);
     }
 }

@@ -378,7 +378,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
         Just(Outcome::Finished),
         Just(Outcome::TimeLimit),
-        Just(Outcome::OutOfMemory),
+        option::of(text()).prop_map(Outcome::OutOfMemory),
         Just(Outcome::Killed),
         (1..=255_i32).prop_map(Outcome::ExitCode),
         (1..=64_i32).prop_map(Outcome::Signal),

@@ -69,6 +69,7 @@ impl FakeServer {
             work_dir,
             keeper: None,
             spawn_threads: None,
+            enforce_memory: false,
         };
         let (control, control_rx) = mpsc::channel(4);
         let dialing = Waiting::default();

@@ -1,0 +1,140 @@
+//! Question: how good are the scheduler's decisions, and how long does one take?
+//!
+//! Runs published graph shapes and mixes on virtual clusters and compares each makespan with a lower
+//! bound, small cases with the optimum, and measures every decision of the server's state machine.
+//! With a directory as argument it writes plots there. `--short` leaves out the largest clusters,
+//! `--scale` does only the largest case.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hq_benchmarks::scheduler_suite::quality::{Quality, measure, small_cases};
+use hq_benchmarks::scheduler_suite::scale::{self, Scale};
+use hq_benchmarks::scheduler_suite::shapes::{
+    Load, heterogeneous, map_reduce, merge, montage, plain_array, stencil, with_gangs,
+};
+use hq_benchmarks::spawn_suite::plot;
+use hq_benchmarks::spawn_suite::report::Series;
+
+/// Makes a load for so many workers.
+type Shape = fn(u32) -> Load;
+
+const SHAPES: [Shape; 7] = [
+    |workers| plain_array(workers * 16),
+    |workers| map_reduce(workers * 16),
+    |workers| merge(workers * 16),
+    |workers| stencil(workers * 16),
+    |workers| montage(workers * 16),
+    heterogeneous,
+    with_gangs,
+];
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn main() -> anyhow::Result<()> {
+    let mut clusters = vec![1, 4, 16, 64, 256];
+    let mut plots: Option<PathBuf> = None;
+    let mut only_scale = false;
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--short" => clusters.truncate(3),
+            "--scale" => only_scale = true,
+            directory => plots = Some(directory.into()),
+        }
+    }
+    if !only_scale {
+        shapes(&clusters, plots)?;
+        let mut ratios = small_cases(300);
+        ratios.sort_by(f64::total_cmp);
+        #[expect(clippy::cast_precision_loss, reason = "few")]
+        let (mean, best) = (
+            ratios.iter().sum::<f64>() / ratios.len() as f64,
+            ratios.iter().filter(|ratio| **ratio < 1.001).count() as f64 / ratios.len() as f64,
+        );
+        println!(
+            "\nsmall cases: makespan {mean:.3} of the optimum on average, {:.3} at worst; optimal in {:.1} %",
+            ratios.last().copied().unwrap_or_default(),
+            best * 100.0
+        );
+    }
+    let largest = scale::measure(Scale {
+        workers: 1_000,
+        tasks: 1_000_000,
+        classes: 50,
+        churn: 10,
+        span: Duration::from_secs(20),
+    });
+    let [p50, p99, p999, max] = largest.times;
+    println!(
+        "\n1 000 workers, 1 000 000 ready tasks in 50 classes, 10 workers a second come and go, 20 s:\n\
+         {} decisions: p50 {p50:.1?}, p99 {p99:.1?}, p99.9 {p999:.1?}, max {max:.1?}; submit {:.1?}; \
+         heartbeat {:.1?}\n{} tasks started, {} of them multi-node; cpus busy {:.1} %; real time {:.1?}",
+        largest.decisions,
+        largest.submit,
+        largest.heartbeat,
+        largest.started,
+        largest.gangs,
+        largest.busy * 100.0,
+        largest.took
+    );
+    Ok(())
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn shapes(clusters: &[u32], plots: Option<PathBuf>) -> anyhow::Result<()> {
+    println!(
+        "| shape | workers | tasks | makespan | bound / makespan | cpus used | p50 | p99 | max |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+    let mut efficiency: Vec<Series> = Vec::new();
+    let mut slowest: Vec<Series> = Vec::new();
+    for shape in SHAPES {
+        let series = |label: &str| Series {
+            label: label.to_owned(),
+            medians: Vec::new(),
+        };
+        let name = shape(1).name;
+        let (mut ratio, mut time) = (series(name), series(name));
+        for workers in clusters {
+            let quality = measure(shape(*workers), *workers);
+            row(name, *workers, &quality);
+            let x = f64::from(*workers);
+            ratio.medians.push((x, quality.efficiency()));
+            time.medians
+                .push((x, quality.decisions[2].as_secs_f64() * 1e6));
+        }
+        efficiency.push(ratio);
+        slowest.push(time);
+    }
+    if let Some(directory) = plots {
+        std::fs::create_dir_all(&directory)?;
+        let title = "How close the makespan is to its lower bound";
+        let svg = plot::svg(title, "workers", "bound / makespan", &efficiency);
+        std::fs::write(directory.join("efficiency.svg"), svg)?;
+        let svg = plot::svg("Longest decision", "workers", "microseconds", &slowest);
+        std::fs::write(directory.join("decisions.svg"), svg)?;
+    }
+    Ok(())
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn row(name: &str, workers: u32, quality: &Quality) {
+    let [p50, p99, max] = quality.decisions;
+    println!(
+        "| {name} | {workers} | {} | {:.1?} | {:.3} | {:.3} | {p50:.1?} | {p99:.1?} | {max:.1?} |",
+        quality.tasks,
+        quality.makespan,
+        quality.efficiency(),
+        quality.cpu_use
+    );
+}

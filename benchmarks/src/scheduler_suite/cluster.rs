@@ -1,0 +1,556 @@
+//! A server and workers in virtual time. Messages go through the wire format and take [`LINK`] each way.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
+use hq_core::outcome::{LostReason, Usage};
+use hq_core::resource::amount::UNITS_PER_WHOLE;
+use hq_core::server_state::{
+    Command, Effect, Input, LinkId, Reply, RequestId, ServerState, WorkerMessage,
+};
+use hq_core::template::{SubmitBody, SubmitSpec, SubmitTarget};
+use hq_core::time::{Now, Time, Timestamp};
+use hq_core::worker_config::WorkerConfig;
+use hq_core::worker_state::{
+    Effect as WorkerEffect, ExitStatus, Input as WorkerInput, LaunchEvent, LaunchFailure,
+    LaunchTask, LaunchToken, WorkerState,
+};
+use hq_protocol::convert::{FromServer, FromWorker};
+use hq_protocol::worker::{ToServer, ToWorker};
+
+/// Time of a message between server and worker.
+const LINK: Duration = Duration::from_micros(100);
+/// Inputs that the server takes before it decides, as its loop does.
+const BATCH_MAX: usize = 256;
+
+/// How long each task of a job runs.
+pub type Runs = Arc<dyn Fn(TaskId) -> Duration + Send + Sync>;
+
+/// What happens at some time.
+enum Event {
+    ServerTimer,
+    WorkerTimer(WorkerId),
+    ToServer(WorkerId, WorkerMessage),
+    ToWorker(WorkerId, WorkerInput),
+    End(WorkerId, LaunchToken),
+}
+
+/// A process that runs, or waits for its turn in a lane.
+struct Process {
+    lane: LaunchToken,
+    run: Duration,
+    cpus: f64,
+}
+
+struct Node {
+    state: WorkerState,
+    cpus_pool: Option<u32>,
+    processes: BTreeMap<LaunchToken, Process>,
+    lanes: BTreeMap<LaunchToken, VecDeque<LaunchToken>>,
+    timer: Option<Time>,
+}
+
+impl Node {
+    fn cpus(&self) -> f64 {
+        let all = self.cpus_pool.map(|pool| self.state.pools().total(pool));
+        whole(all.unwrap_or_default().0)
+    }
+
+    /// Cpus of the lanes that have something to run.
+    fn granted(&self) -> f64 {
+        let heads = self.lanes.values().filter_map(VecDeque::front);
+        let held = heads.filter_map(|token| self.processes.get(token));
+        held.map(|process| process.cpus).sum()
+    }
+}
+
+fn whole(units: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "small")]
+    let whole = units as f64 / UNITS_PER_WHOLE as f64;
+    whole
+}
+
+/// A start of a task.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// When.
+    pub at: Time,
+    /// Which task.
+    pub task: TaskKey,
+    /// Where; of a multi-node task the root.
+    pub worker: WorkerId,
+}
+
+/// The cluster.
+pub struct Cluster {
+    /// The server.
+    pub server: ServerState,
+    /// Virtual time.
+    pub now: Time,
+    /// How long each decision of the server took.
+    pub decisions: Vec<Duration>,
+    /// Every start, in order.
+    pub starts: Vec<Start>,
+    /// Cpu seconds that were used by single-node tasks that ended.
+    pub cpu_seconds: f64,
+    /// Cpus of all workers, now and at the beginning the same.
+    cpus: f64,
+    /// Cpus that tasks have now.
+    granted: f64,
+    granted_seconds: f64,
+    nodes: BTreeMap<WorkerId, Node>,
+    joining: BTreeMap<LinkId, WorkerConfig>,
+    events: BinaryHeap<Reverse<(Time, u64)>>,
+    waiting: BTreeMap<u64, Event>,
+    next_event: u64,
+    next_link: u64,
+    server_timer: Option<Time>,
+    runs: BTreeMap<JobId, Runs>,
+    jobs: u32,
+    submitted: Vec<Input>,
+    check: bool,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            server: ServerState::new("bench"),
+            now: Time(0),
+            decisions: Vec::new(),
+            starts: Vec::new(),
+            cpu_seconds: 0.0,
+            cpus: 0.0,
+            granted: 0.0,
+            granted_seconds: 0.0,
+            nodes: BTreeMap::new(),
+            joining: BTreeMap::new(),
+            events: BinaryHeap::new(),
+            waiting: BTreeMap::new(),
+            next_event: 0,
+            next_link: 0,
+            server_timer: None,
+            runs: BTreeMap::new(),
+            jobs: 0,
+            submitted: Vec::new(),
+            check: false,
+        }
+    }
+}
+
+impl Cluster {
+    /// A cluster that checks every invariant after everything that happens.
+    #[must_use]
+    pub fn checked() -> Self {
+        Self {
+            check: true,
+            ..Self::default()
+        }
+    }
+
+    /// A worker joins.
+    pub fn join(&mut self, mut config: WorkerConfig) {
+        // Nobody sends any unless asked to.
+        config.heartbeat = Duration::from_secs(1_000_000);
+        self.next_link += 1;
+        let link = LinkId(self.next_link);
+        self.joining.insert(link, config.clone());
+        self.decide(vec![Input::WorkerConnected(link, config)]);
+    }
+
+    /// The worker with the lowest id vanishes with all it runs.
+    pub fn lose_one(&mut self) {
+        if let Some((id, node)) = self.nodes.pop_first() {
+            self.cpus -= node.cpus();
+            self.granted -= node.granted();
+            self.decide(vec![Input::WorkerMessage(
+                id,
+                WorkerMessage::Goodbye(LostReason::ConnectionLost),
+            )]);
+        }
+    }
+
+    /// A heartbeat of every worker, one decision each.
+    pub fn heartbeat(&mut self) {
+        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.decide(vec![Input::WorkerMessage(id, WorkerMessage::Heartbeat)]);
+        }
+    }
+
+    /// Submits a job whose tasks run for as long as `runs` says.
+    pub fn submit(&mut self, body: SubmitBody, runs: Runs) {
+        self.submit_later(body, runs);
+        let inputs = std::mem::take(&mut self.submitted);
+        self.decide(inputs);
+    }
+
+    /// As [`Cluster::submit`], but the server takes it with its next inputs.
+    pub fn submit_later(&mut self, body: SubmitBody, runs: Runs) {
+        let spec = SubmitSpec {
+            target: SubmitTarget::NewJob {
+                name: "bench".into(),
+                max_fails: None,
+            },
+            submit_dir: Box::from(*b"/"),
+            stream_dir: None,
+            after: Vec::new(),
+            body,
+        };
+        self.jobs += 1;
+        self.runs.insert(JobId(self.jobs), runs);
+        self.submitted.push(Input::Request(
+            RequestId(1),
+            Command::Submit(Box::new(spec)),
+        ));
+    }
+
+    /// Whether every job has ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.server.jobs().values().all(|job| job.is_completed())
+    }
+
+    /// Runs until everything has ended; the time that took.
+    pub fn finish(&mut self) -> Duration {
+        let start = self.now;
+        let submitted = std::mem::take(&mut self.submitted);
+        if !submitted.is_empty() {
+            self.decide(submitted);
+        }
+        while !self.is_done() && self.step(Time(u64::MAX)) {}
+        self.now.since(start)
+    }
+
+    /// Runs until a time.
+    pub fn run_until(&mut self, end: Time) {
+        while self.step(end) {}
+        self.account(end);
+        self.now = self.now.max(end);
+    }
+
+    /// Digests what happens next; `false` if that is later than `end`.
+    fn step(&mut self, end: Time) -> bool {
+        let Some((time, event)) = self.next_until(end) else {
+            return false;
+        };
+        self.account(time);
+        self.now = self.now.max(time);
+        match event {
+            Event::ServerTimer => {
+                self.server_timer = None;
+                self.decide(vec![Input::Timer]);
+            }
+            Event::ToServer(id, message) => {
+                let mut inputs = vec![Input::WorkerMessage(id, message)];
+                while inputs.len() < BATCH_MAX {
+                    let now = self.now;
+                    match self.next_until(now) {
+                        Some((_, Event::ToServer(id, message))) => {
+                            inputs.push(Input::WorkerMessage(id, message));
+                        }
+                        Some((at, other)) => {
+                            self.put(at, other);
+                            break;
+                        }
+                        None => break,
+                    }
+                }
+                self.decide(inputs);
+            }
+            Event::ToWorker(id, input) => self.at_node(id, input),
+            Event::WorkerTimer(id) => {
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.timer = None;
+                }
+                self.at_node(id, WorkerInput::Timer);
+            }
+            Event::End(id, token) => self.end(id, token),
+        }
+        true
+    }
+
+    fn next_until(&mut self, end: Time) -> Option<(Time, Event)> {
+        let Reverse((time, number)) = *self.events.peek()?;
+        if time > end {
+            return None;
+        }
+        self.events.pop();
+        Some((time, self.waiting.remove(&number)?))
+    }
+
+    fn put(&mut self, at: Time, event: Event) {
+        self.next_event += 1;
+        self.events.push(Reverse((at, self.next_event)));
+        self.waiting.insert(self.next_event, event);
+    }
+
+    /// The server takes some inputs and decides; this is what is timed.
+    ///
+    /// # Panics
+    ///
+    /// If it refuses one.
+    fn decide(&mut self, inputs: Vec<Input>) {
+        let now = both(self.now);
+        let mut effects = Vec::new();
+        let start = Instant::now();
+        for input in inputs {
+            self.server.apply(now, input, &mut effects);
+        }
+        self.server.settle(now, &mut effects);
+        self.decisions.push(start.elapsed());
+        if self.check {
+            self.server.check_invariants();
+        }
+        for effect in effects {
+            self.obey(effect);
+        }
+        if let Some(due) = self.server.next_deadline()
+            && self.server_timer.is_none_or(|set| due < set)
+        {
+            self.server_timer = Some(due);
+            self.put(due.max(self.now), Event::ServerTimer);
+        }
+    }
+
+    fn obey(&mut self, effect: Effect) {
+        match effect {
+            Effect::Registered { link, worker, .. } => {
+                if let Some(config) = self.joining.remove(&link) {
+                    let state = WorkerState::new(both(self.now), &config, None);
+                    let node = Node {
+                        cpus_pool: state.pools().position("cpus"),
+                        state,
+                        processes: BTreeMap::new(),
+                        lanes: BTreeMap::new(),
+                        timer: None,
+                    };
+                    self.cpus += node.cpus();
+                    self.nodes.insert(worker, node);
+                }
+            }
+            Effect::ToWorker(id, command) => {
+                let wire = ToWorker::from(&command);
+                if let Ok(FromServer::Input(input)) = FromServer::try_from(wire) {
+                    self.put(self.now + LINK, Event::ToWorker(id, input));
+                }
+            }
+            Effect::Reply(_, Reply::Refused(refusal)) => panic!("refused: {refusal:?}"),
+            Effect::Reply(..)
+            | Effect::WatchUpdate(..)
+            | Effect::Persist(_)
+            | Effect::DropWorker(_) => {}
+        }
+    }
+
+    fn at_node(&mut self, id: WorkerId, input: WorkerInput) {
+        let now = self.now;
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let Some(node) = self.nodes.get_mut(&id) else {
+                return;
+            };
+            let mut effects = Vec::new();
+            node.state.apply(both(now), input, &mut effects);
+            for effect in effects {
+                match effect {
+                    WorkerEffect::Launch(tasks) => {
+                        let started = self.launch(id, tasks);
+                        inputs.push_back(WorkerInput::Launcher(started));
+                    }
+                    WorkerEffect::Withdraw(tokens) => {
+                        let failed = self.withdraw(id, &tokens);
+                        inputs.push_back(WorkerInput::Launcher(failed));
+                    }
+                    WorkerEffect::Terminate(token) => {
+                        self.put(now, Event::End(id, token));
+                    }
+                    WorkerEffect::Report(report) => {
+                        let wire = ToServer::from(&report);
+                        if let Ok(FromWorker::Message(message)) = FromWorker::try_from(wire) {
+                            self.put(now + LINK, Event::ToServer(id, message));
+                        }
+                    }
+                    WorkerEffect::DropTemplate(_) | WorkerEffect::Exit(_) => {}
+                }
+            }
+        }
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
+        if self.check {
+            node.state.check_invariants();
+        }
+        if let Some(due) = node.state.next_deadline()
+            && node.timer.is_none_or(|set| due < set)
+        {
+            node.timer = Some(due);
+            self.put(due.max(now), Event::WorkerTimer(id));
+        }
+    }
+
+    fn launch(&mut self, id: WorkerId, tasks: Vec<LaunchTask>) -> Vec<LaunchEvent> {
+        let mut started = Vec::new();
+        for task in tasks {
+            let run = self
+                .runs
+                .get(&task.key.task.job)
+                .map_or(Duration::ZERO, |run| run(task.task_id()));
+            let Some(node) = self.nodes.get_mut(&id) else {
+                break;
+            };
+            let cpus = task
+                .grant
+                .entries
+                .iter()
+                .find(|entry| Some(entry.pool) == node.cpus_pool);
+            let cpus = cpus.map_or(0.0, |entry| whole(entry.amount.0));
+            let process = Process {
+                lane: task.lane,
+                run,
+                cpus,
+            };
+            node.processes.insert(task.token, process);
+            let queue = node.lanes.entry(task.lane).or_default();
+            queue.push_back(task.token);
+            let is_first = queue.len() == 1;
+            self.starts.push(Start {
+                at: self.now,
+                task: task.key.task,
+                worker: id,
+            });
+            if is_first {
+                self.granted += cpus;
+                started.push(LaunchEvent::Started {
+                    token: task.token,
+                    at: self.now,
+                });
+                self.put(self.now + run, Event::End(id, task.token));
+            }
+        }
+        started
+    }
+
+    fn withdraw(&mut self, id: WorkerId, tokens: &[LaunchToken]) -> Vec<LaunchEvent> {
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return Vec::new();
+        };
+        let mut failed = Vec::new();
+        for token in tokens {
+            let Some(process) = node.processes.get(token) else {
+                continue;
+            };
+            let Some(queue) = node.lanes.get_mut(&process.lane) else {
+                continue;
+            };
+            if queue.front() == Some(token) {
+                continue;
+            }
+            queue.retain(|other| other != token);
+            node.processes.remove(token);
+            failed.push(LaunchEvent::Failed {
+                token: *token,
+                failure: LaunchFailure::Cancelled,
+            });
+        }
+        failed
+    }
+
+    fn end(&mut self, id: WorkerId, token: LaunchToken) {
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
+        let Some(process) = node.processes.remove(&token) else {
+            return;
+        };
+        self.cpu_seconds += process.cpus * process.run.as_secs_f64();
+        let mut events = vec![LaunchEvent::Exited {
+            token,
+            status: ExitStatus::Code(0),
+            ended: now,
+            run: process.run,
+            usage: Usage::default(),
+            message: None,
+        }];
+        let queue = node.lanes.entry(process.lane).or_default();
+        let was_first = queue.front() == Some(&token);
+        queue.retain(|other| *other != token);
+        if !was_first {
+            self.at_node(id, WorkerInput::Launcher(events));
+            return;
+        }
+        let next = queue.front().copied();
+        match next.and_then(|next| Some((next, node.processes.get(&next)?.run))) {
+            Some((next, run)) => {
+                events.push(LaunchEvent::Started {
+                    token: next,
+                    at: now,
+                });
+                self.put(now + run, Event::End(id, next));
+            }
+            None => {
+                node.lanes.remove(&process.lane);
+                self.granted -= process.cpus;
+            }
+        }
+        self.at_node(id, WorkerInput::Launcher(events));
+    }
+
+    /// Share of all cpu time so far that was given to tasks that run on one node, 0.0 to 1.0.
+    #[must_use]
+    pub fn busy_share(&self) -> f64 {
+        let span = self.now.since(Time(0)).as_secs_f64();
+        self.granted_seconds / (self.cpus * span).max(f64::MIN_POSITIVE)
+    }
+
+    /// Counts what is granted now for the time until `at`.
+    fn account(&mut self, at: Time) {
+        let span = at.since(self.now).as_secs_f64();
+        self.granted_seconds += self.granted * span;
+    }
+}
+
+fn both(mono: Time) -> Now {
+    Now {
+        mono,
+        wall: Timestamp(i64::try_from(mono.0).unwrap_or(i64::MAX)),
+    }
+}
+
+/// Value below which this share of the sorted durations lies.
+#[must_use]
+pub fn percentile(sorted: &[Duration], share: f64) -> Duration {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a position in a slice"
+    )]
+    let at = (share * sorted.len() as f64) as usize;
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(at.min(last)).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler_suite::shapes::array;
+    use hq_core::testing::worker_config;
+
+    #[test]
+    fn time_passes_as_tasks_say() {
+        let mut cluster = Cluster::default();
+        cluster.join(worker_config(2));
+        let run = Duration::from_secs(3);
+        cluster.submit(array(5, &[("cpus", "1")], 0), Arc::new(move |_| run));
+        let took = cluster.finish();
+        assert!(
+            took >= run * 3 && took < run * 3 + Duration::from_millis(300),
+            "{took:?}"
+        );
+        assert!((cluster.cpu_seconds - 15.0).abs() < 0.01);
+        assert_eq!(cluster.starts.len(), 5);
+    }
+}

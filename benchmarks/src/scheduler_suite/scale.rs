@@ -1,0 +1,145 @@
+//! The largest case: many workers, many ready tasks, many kinds of requests, workers that come and go.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hq_core::resource::request::ResourceRequest;
+use hq_core::time::Time;
+
+use super::cluster::{Cluster, percentile};
+use super::quality::worker;
+use super::shapes::{array_of, nodes, request, scatter, work};
+
+/// How large.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Workers of 64 cpus and 8 GPUs, in groups of about a hundred.
+    pub workers: u32,
+    /// Ready tasks at the beginning.
+    pub tasks: u32,
+    /// Different requests; every fifth has variants, every fifth fractions, every tenth whole nodes.
+    pub classes: u32,
+    /// Workers that are lost a second; as many join.
+    pub churn: u32,
+    /// Virtual time that is run.
+    pub span: Duration,
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// Decisions of the server.
+    pub decisions: usize,
+    /// Decision time: median, 99 %, 99.9 %, longest.
+    pub times: [Duration; 4],
+    /// Longest decision that a submit was part of.
+    pub submit: Duration,
+    /// Longest answer to a heartbeat.
+    pub heartbeat: Duration,
+    /// Share of all cpu time that was given to tasks while there was work, 0.0 to 1.0.
+    pub busy: f64,
+    /// Tasks that started.
+    pub started: usize,
+    /// Multi-node tasks that started.
+    pub gangs: u32,
+    /// Real time of the whole run.
+    pub took: Duration,
+}
+
+/// Runs the case.
+#[must_use]
+pub fn measure(scale: Scale) -> Outcome {
+    let begin = Instant::now();
+    let mut cluster = Cluster::default();
+    let mut joined = 0;
+    for _ in 0..scale.workers {
+        join(&mut cluster, &mut joined, scale);
+    }
+    let before = cluster.decisions.len();
+    for class in 0..scale.classes {
+        let mean = Duration::from_secs_f64(2.0 + 18.0 * scatter(u64::from(class)));
+        let salt = u64::from(class) << 32;
+        let runs = Arc::new(move |task: hq_core::id::TaskId| {
+            mean.mul_f64(0.5 + scatter(salt + u64::from(task.as_u32())))
+        });
+        let is_gang = class % 10 == 9;
+        let count = if is_gang {
+            200
+        } else {
+            scale.tasks / scale.classes * 10 / 9
+        };
+        let template = work(requests(class), i32::try_from(class % 5).unwrap_or(0));
+        cluster.submit(array_of(count, template), runs);
+    }
+    let submit = longest(&cluster.decisions[before..]);
+    let mut heartbeat = Duration::ZERO;
+    let steps = scale.churn.max(1);
+    let whole = u32::try_from(scale.span.as_secs()).unwrap_or(1) * steps;
+    for step in 1..=whole {
+        let at = Time(0) + Duration::from_secs(1) * step / steps;
+        cluster.run_until(at);
+        if scale.churn > 0 {
+            cluster.lose_one();
+            join(&mut cluster, &mut joined, scale);
+        }
+        if step % steps == 0 {
+            let from = cluster.decisions.len();
+            cluster.heartbeat();
+            heartbeat = heartbeat.max(longest(&cluster.decisions[from..]));
+        }
+    }
+    let mut sorted = cluster.decisions.clone();
+    sorted.sort_unstable();
+    let gangs = cluster
+        .server
+        .jobs()
+        .values()
+        .filter(|job| (job.id.as_u32() - 1) % 10 == 9);
+    let gangs = gangs.map(|job| {
+        let counts = job.counts();
+        counts.running + counts.finished
+    });
+    Outcome {
+        decisions: sorted.len(),
+        times: [0.5, 0.99, 0.999, 1.0].map(|share| percentile(&sorted, share)),
+        submit,
+        heartbeat,
+        busy: cluster.busy_share(),
+        started: cluster.starts.len(),
+        gangs: gangs.sum(),
+        took: begin.elapsed(),
+    }
+}
+
+fn longest(decisions: &[Duration]) -> Duration {
+    decisions.iter().max().copied().unwrap_or_default()
+}
+
+fn join(cluster: &mut Cluster, joined: &mut u32, scale: Scale) {
+    let mut config = worker(64, 8, 256_000);
+    let groups = scale.workers.div_ceil(100).max(1);
+    config.group = format!("rack{}", *joined % groups).into();
+    *joined += 1;
+    cluster.join(config);
+}
+
+/// Requests of a class: sizes vary, kinds alternate.
+fn requests(class: u32) -> Vec<ResourceRequest> {
+    let cpus = (1 + class % 13).to_string();
+    let mem = (500 * (1 + class % 7)).to_string();
+    let few = (1 + class % 3).to_string();
+    match class % 10 {
+        9 => vec![nodes(2 + class % 7)],
+        3 | 8 => vec![
+            request(&[("gpus", "1"), ("cpus", &few)]),
+            request(&[("cpus", &cpus)]),
+        ],
+        2 | 7 => vec![request(&[
+            ("gpus", ["0.25", "0.5"][(class / 10 % 2) as usize]),
+            ("cpus", &few),
+        ])],
+        4 => vec![request(&[("cpus", "0.5"), ("mem", &mem)])],
+        1 | 6 => vec![request(&[("cpus", &cpus), ("mem", &mem)])],
+        _ => vec![request(&[("cpus", &cpus)])],
+    }
+}

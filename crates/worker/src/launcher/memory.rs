@@ -1,0 +1,350 @@
+//! Holds tasks to the memory that they asked for, by watching their process trees.
+//!
+//! A thread looks at the resident memory of all watched trees a few times a second. That counts pages
+//! that processes share more than once, so a tree is only found guilty by its proportional share, which
+//! the kernel computes on request. Processes that leave both the tree and the session of their task are
+//! not seen. A tree that grows fast can exceed its limit by what it touches between two looks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use hq_core::worker_state::LaunchToken;
+use tokio::sync::mpsc;
+
+/// Pause between two looks: short enough that a task touches little in between, long enough that some
+/// hundred processes cost about a percent of a cpu.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Added to the readiness of tasks to be chosen when the machine runs out of memory: -1000 to 1000.
+const TASK_SCORE: &str = "500";
+/// The same of the worker, where it has the right to lower it.
+const WORKER_SCORE: &str = "-500";
+const KIB: u64 = 1024;
+
+/// A tree that used more than it may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Excess {
+    pub(crate) token: LaunchToken,
+    /// What it used, in KiB.
+    pub(crate) used: u64,
+    /// What it asked for, in KiB.
+    pub(crate) limit: u64,
+}
+
+impl Excess {
+    /// What users are told.
+    pub(crate) fn words(self) -> Box<str> {
+        let [used, limit] = [self.used, self.limit].map(mib);
+        format!("used {used} of {limit} MiB").into()
+    }
+}
+
+/// MiB with one decimal, or none if it is zero.
+fn mib(kib: u64) -> String {
+    let tenths = kib * 10 / KIB;
+    match tenths % 10 {
+        0 => (tenths / 10).to_string(),
+        tenth => format!("{}.{tenth}", tenths / 10),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    pid: u32,
+    limit: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    watched: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tasks: BTreeMap<LaunchToken, Watched>,
+    is_over: bool,
+}
+
+/// Watches trees until dropped.
+#[derive(Debug)]
+pub(super) struct MemoryWatch {
+    shared: Arc<Shared>,
+}
+
+impl MemoryWatch {
+    /// Starts the thread. What it finds goes to `found`, each tree once.
+    pub(super) fn start(found: mpsc::UnboundedSender<Excess>) -> std::io::Result<Self> {
+        protect_worker();
+        let shared = Arc::new(Shared::default());
+        let watcher = Watcher {
+            shared: Arc::clone(&shared),
+            proc: "/proc".into(),
+            page_kib: (rustix::param::page_size() as u64 / KIB).max(1),
+            found,
+        };
+        thread::Builder::new()
+            .name("hq-memory".into())
+            .spawn(move || watcher.run())?;
+        Ok(Self { shared })
+    }
+
+    /// Watches a tree from now on; `limit` in KiB.
+    pub(super) fn add(&self, token: LaunchToken, pid: u32, limit: u64) {
+        self.shared
+            .lock()
+            .tasks
+            .insert(token, Watched { pid, limit });
+        self.shared.changed.notify_one();
+    }
+
+    /// The tree has ended.
+    pub(super) fn remove(&self, token: LaunchToken) {
+        self.shared.lock().tasks.remove(&token);
+    }
+}
+
+impl Drop for MemoryWatch {
+    fn drop(&mut self) {
+        self.shared.lock().is_over = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here is left half done by a panic.
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the kernel choose a task, if it must end something; does nothing if it may not.
+pub(super) fn expose(pid: u32) {
+    let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), TASK_SCORE);
+}
+
+fn protect_worker() {
+    if fs::write("/proc/self/oom_score_adj", WORKER_SCORE).is_err() {
+        tracing::debug!(
+            "only tasks are marked for the kernel to end first; the worker stays as it is"
+        );
+    }
+}
+
+/// What is known of a process from one look.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    session: u32,
+    rss: u64,
+}
+
+struct Watcher {
+    shared: Arc<Shared>,
+    proc: PathBuf,
+    page_kib: u64,
+    found: mpsc::UnboundedSender<Excess>,
+}
+
+impl Watcher {
+    fn run(&self) {
+        loop {
+            let tasks = {
+                let mut state = self.shared.lock();
+                while state.tasks.is_empty() && !state.is_over {
+                    let waited = self.shared.changed.wait(state);
+                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+                if state.is_over {
+                    return;
+                }
+                state.tasks.clone()
+            };
+            for excess in self.look(&tasks) {
+                self.shared.lock().tasks.remove(&excess.token);
+                if self.found.send(excess).is_err() {
+                    return;
+                }
+            }
+            thread::sleep(PERIOD);
+        }
+    }
+
+    /// The trees that use too much.
+    fn look(&self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<Excess> {
+        let processes = self.processes();
+        let mut found = Vec::new();
+        for (token, task) in tasks {
+            let tree = tree(&processes, task.pid);
+            let rss: u64 = tree.iter().map(|process| process.rss).sum();
+            if rss <= task.limit {
+                continue;
+            }
+            let shares = tree
+                .iter()
+                .map(|process| self.share(process.pid).unwrap_or(process.rss));
+            let used = shares.sum();
+            if used > task.limit {
+                found.push(Excess {
+                    token: *token,
+                    used,
+                    limit: task.limit,
+                });
+            }
+        }
+        found
+    }
+
+    fn processes(&self) -> Vec<Process> {
+        let Ok(entries) = fs::read_dir(&self.proc) else {
+            return Vec::new();
+        };
+        entries
+            .filter_map(|entry| {
+                let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+                let stat = fs::read_to_string(self.file(pid, "stat")).ok()?;
+                self.parse(pid, &stat)
+            })
+            .collect()
+    }
+
+    /// See `proc_pid_stat(5)`. The name in brackets may hold anything.
+    fn parse(&self, pid: u32, stat: &str) -> Option<Process> {
+        let (_, rest) = stat.rsplit_once(')')?;
+        let mut fields = rest.split_ascii_whitespace();
+        let parent = fields.nth(1)?.parse().ok()?;
+        let session = fields.nth(1)?.parse().ok()?;
+        let pages: u64 = fields.nth(17)?.parse().ok()?;
+        Some(Process {
+            pid,
+            parent,
+            session,
+            rss: pages.saturating_mul(self.page_kib),
+        })
+    }
+
+    /// Memory in KiB, pages shared with others in part, and what was swapped out.
+    fn share(&self, pid: u32) -> Option<u64> {
+        let text = fs::read_to_string(self.file(pid, "smaps_rollup")).ok()?;
+        let number = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim()
+                .trim_end_matches("kB")
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
+        Some(number("Pss:")? + number("SwapPss:").unwrap_or(0))
+    }
+
+    fn file(&self, pid: u32, name: &str) -> PathBuf {
+        self.proc.join(pid.to_string()).join(name)
+    }
+}
+
+/// Descendants of a process and members of its session.
+fn tree(processes: &[Process], root: u32) -> Vec<Process> {
+    let mut members: BTreeSet<u32> = processes
+        .iter()
+        .filter(|process| process.pid == root || process.session == root)
+        .map(|process| process.pid)
+        .collect();
+    loop {
+        let before = members.len();
+        let found: Vec<u32> = processes
+            .iter()
+            .filter(|process| members.contains(&process.parent))
+            .map(|process| process.pid)
+            .collect();
+        members.extend(found);
+        if members.len() == before {
+            break;
+        }
+    }
+    let inside = processes
+        .iter()
+        .filter(|process| members.contains(&process.pid));
+    inside.copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine of processes `(pid, parent, session, pages, share)`.
+    fn machine(processes: &[(u32, u32, u32, u64, u64)]) -> (tempfile::TempDir, Watcher) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for (pid, parent, session, pages, share) in processes {
+            let own = dir.path().join(pid.to_string());
+            fs::create_dir(&own).expect("writable");
+            let zeros = "0 ".repeat(17);
+            let stat = format!("{pid} (a) b) S {parent} {session} {session} {zeros}{pages} 0\n");
+            fs::write(own.join("stat"), stat).expect("writable");
+            let rollup =
+                format!("00-ff ---p [rollup]\nRss: 9 kB\nPss:  {share} kB\nSwapPss: 1 kB\n");
+            fs::write(own.join("smaps_rollup"), rollup).expect("writable");
+        }
+        fs::create_dir(dir.path().join("sys")).expect("writable");
+        let (found, _) = mpsc::unbounded_channel();
+        let watcher = Watcher {
+            shared: Arc::new(Shared::default()),
+            proc: dir.path().into(),
+            page_kib: 4,
+            found,
+        };
+        (dir, watcher)
+    }
+
+    fn watched(limit: u64) -> BTreeMap<LaunchToken, Watched> {
+        BTreeMap::from([(LaunchToken(1), Watched { pid: 10, limit })])
+    }
+
+    #[test]
+    fn a_tree_counts_with_its_session_and_its_share() {
+        // 11 is a child, 12 its child in another session, 13 an orphan of the session; 20 is not ours.
+        let all = [
+            (10, 1, 10, 100, 90),
+            (11, 10, 10, 100, 90),
+            (12, 11, 12, 100, 90),
+            (13, 1, 10, 100, 90),
+            (20, 1, 20, 9_000, 9_000),
+        ];
+        let (_dir, watcher) = machine(&all);
+        assert!(watcher.look(&watched(1_600)).is_empty(), "resident memory");
+        assert!(watcher.look(&watched(364)).is_empty(), "shared pages");
+        let found = watcher.look(&watched(363));
+        let (used, limit) = (364, 363);
+        assert_eq!(
+            found,
+            [Excess {
+                token: LaunchToken(1),
+                used,
+                limit
+            }]
+        );
+    }
+
+    #[test]
+    fn processes_that_vanish_are_no_trouble() {
+        let (dir, watcher) = machine(&[(10, 1, 10, 100, 0)]);
+        fs::remove_file(dir.path().join("10/smaps_rollup")).expect("is there");
+        assert_eq!(watcher.look(&watched(300)).len(), 1, "by resident memory");
+        fs::remove_file(dir.path().join("10/stat")).expect("is there");
+        assert!(watcher.look(&watched(0)).is_empty());
+    }
+
+    #[test]
+    fn words_have_both_numbers() {
+        let excess = |used, limit| Excess {
+            token: LaunchToken(0),
+            used,
+            limit,
+        };
+        assert_eq!(&*excess(409_700, 204_800).words(), "used 400 of 200 MiB");
+        assert_eq!(&*excess(1_500, 1_024).words(), "used 1.4 of 1 MiB");
+    }
+}

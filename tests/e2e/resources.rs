@@ -1,0 +1,118 @@
+//! What workers offer and what tasks may use of it.
+
+use std::process::Command;
+
+use crate::harness::Env;
+
+/// Touches about 400 MB: `tail` keeps what may be the last line.
+const TOUCH_400_MB: &str = "head -c 400000000 /dev/zero | tail | wc -c; sleep 60";
+
+#[test]
+fn a_task_that_uses_more_memory_than_it_asked_for_ends_as_oom() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=4", "--resource=mem=sum(4000)", "--enforce-memory"]);
+    let others = env.submit(&["--array=1-2", "--resource=mem=100", "--", "sleep", "2"]);
+    let greedy = env.submit(&["--resource=mem=200", "--", "bash", "-c", TOUCH_400_MB]);
+    let modest = env.submit(&[
+        "--resource=mem=1000",
+        "--",
+        "bash",
+        "-c",
+        "head -c 400000000 /dev/zero | tail | wc -c",
+    ]);
+    env.wait_job(&greedy);
+    let error = env.tasks(&greedy)[0]["error"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    assert!(error.starts_with("Out of memory: used "), "{error}");
+    assert!(error.contains(" of 200 MiB"), "{error}");
+    for job in [&others, &modest] {
+        env.wait_job(job);
+        assert_eq!(env.stats(job)["failed"], 0);
+    }
+    assert_eq!(env.workers(), ["RUNNING"], "the worker goes on");
+}
+
+#[test]
+fn oom_is_a_cause_for_another_attempt() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=1", "--resource=mem=sum(1000)", "--enforce-memory"]);
+    let script = format!("if [ $HQ_INSTANCE_ID = 0 ]; then {TOUCH_400_MB}; fi");
+    let job = env.submit(&[
+        "--resource=mem=100",
+        "--retries=1",
+        "--retry-on=oom",
+        "--",
+        "bash",
+        "-c",
+        &script,
+    ]);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 1);
+}
+
+#[test]
+fn coupled_groups_are_given_together() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&[
+        "--cpus=2x2",
+        "--resource=gpus=[[a],[b]]",
+        "--coupling=cpus[0]:gpus[1],cpus[1]:gpus[0]",
+    ]);
+    let script = "echo $HQ_RESOURCE_VALUES_cpus $HQ_RESOURCE_VALUES_gpus >> pairs; \
+                  until [ $(wc -l < pairs) = 2 ]; do sleep 0.01; done";
+    let job = env.submit(&[
+        "--array=1-2",
+        "--resource=cpus=2 compact!",
+        "--resource=gpus=1 compact",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    env.wait_job(&job);
+    let pairs = env.read("pairs");
+    let mut lines: Vec<&str> = pairs.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0,1 b", "2,3 a"]);
+}
+
+#[test]
+fn hwdetect_tells_what_the_affinity_mask_leaves() {
+    let env = Env::new();
+    let online = std::thread::available_parallelism().map_or(1, usize::from);
+    let all = env.json(&["worker", "hwdetect"]);
+    assert_eq!(cpus_of(&all), online);
+    let output = Command::new("taskset")
+        .args(["-c", "0", env!("CARGO_BIN_EXE_hq")])
+        .args(["worker", "hwdetect", "--output-mode=json"])
+        .output()
+        .expect("taskset can be run");
+    let one = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(cpus_of(&one), 1);
+}
+
+fn cpus_of(hardware: &serde_json::Value) -> usize {
+    let items = hardware["resources"].as_array().expect("a list");
+    let cpus = items
+        .iter()
+        .find(|item| item["name"] == "cpus")
+        .expect("cpus");
+    let list = |key: &str| cpus[key].as_array();
+    match (list("groups"), list("values"), cpus["start"].as_u64()) {
+        (Some(groups), ..) => groups
+            .iter()
+            .map(|group| group.as_array().map_or(0, Vec::len))
+            .sum(),
+        (None, Some(values), _) => values.len(),
+        (None, None, Some(start)) => {
+            let end = cpus["end"].as_u64().expect("an end");
+            usize::try_from(end - start + 1).expect("few")
+        }
+        (None, None, None) => panic!("{cpus}"),
+    }
+}
