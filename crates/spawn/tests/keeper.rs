@@ -4,6 +4,7 @@
 //! the keeper and launches tasks. It has its own `main` because that has to happen before there is a second thread.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::print_stdout, reason = "a test runner reports")]
+#![expect(unsafe_code, reason = "a signal disposition")]
 
 use std::collections::HashSet;
 use std::fs;
@@ -36,6 +37,9 @@ fn main() -> ExitCode {
         }
         return keeper::run(move |context| play(&role, &context)).unwrap();
     }
+    // Under `nohup` it is ignored, programs inherit that, and a shell cannot trap what was ignored before it.
+    // SAFETY: no handler is installed, and there is no second thread yet.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
     let tests: [(&str, fn()); 9] = [
         (
             "children_die_with_a_launcher_without_keeper",
