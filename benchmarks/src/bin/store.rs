@@ -52,13 +52,18 @@ fn main() -> Result<()> {
     let options = parse(std::env::args().skip(1))?;
     let dir = std::env::temp_dir().join(format!("hq-store-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
+    let result = run(&options, &dir);
+    std::fs::remove_dir_all(&dir)?;
+    result
+}
+
+fn run(options: &Options, dir: &Path) -> Result<()> {
     if options.tasks > 0 {
-        size_and_restart(&options, &dir)?;
+        size_and_restart(options, dir)?;
     }
     if options.count > 0 {
-        cost(&options, &dir)?;
+        cost(options, dir)?;
     }
-    std::fs::remove_dir_all(&dir)?;
     Ok(())
 }
 
