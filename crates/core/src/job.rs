@@ -10,6 +10,7 @@ use crate::graph::{Cycle, Graph};
 use crate::id::{JobId, TaskId, WorkerId};
 use crate::range::{IdArray, IdRange};
 use crate::scheduler::ClassId;
+use crate::server_state::Counted;
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, TaskTemplate};
 use crate::time::Timestamp;
@@ -339,6 +340,8 @@ pub struct Job {
     pub workers: BTreeSet<WorkerId>,
     /// Whether its completion was recorded.
     pub(crate) completion_noted: bool,
+    /// What of it is in the server's sums.
+    pub(crate) counted: Counted,
     counts: TaskCounts,
     failed_lowest: BTreeSet<TaskId>,
     index: IdIndex,
@@ -365,6 +368,7 @@ impl Job {
             submits: Vec::new(),
             workers: BTreeSet::new(),
             completion_noted: false,
+            counted: None,
             counts: TaskCounts::default(),
             failed_lowest: BTreeSet::new(),
             index: IdIndex::default(),

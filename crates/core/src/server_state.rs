@@ -20,6 +20,7 @@ mod restore;
 mod resubmit;
 mod schedule;
 mod submit;
+mod totals;
 mod watch;
 mod worker_events;
 
@@ -37,6 +38,8 @@ pub use input::{
     WatchSpec, WorkerMessage,
 };
 pub use restore::{JobRecord, RestoreError, StoredNodes, StoredTask, StoredWorker};
+pub(crate) use totals::Counted;
+pub use totals::{JobTotals, TaskTotals, Totals};
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
@@ -81,6 +84,7 @@ pub struct ServerState {
     /// What the next scheduling round has to look at.
     agenda: Agenda,
     ignored: Ignored,
+    totals: Totals,
     /// Failed tasks that wait for their next attempt, by the time at which they may run.
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
     /// Host names of workers of earlier runs of this server.
@@ -134,6 +138,7 @@ impl ServerState {
         self.follow_up(now, effects);
         self.schedule(now, effects);
         let changed = std::mem::take(&mut self.changed);
+        self.count_changed(&changed);
         self.watches.settle(now.mono, &changed, &self.jobs, effects);
     }
 
@@ -367,6 +372,7 @@ impl ServerState {
         for job in self.jobs.values() {
             self.check_job(job);
         }
+        self.check_totals();
     }
 
     /// Each node of a multi-node task knows it, and has nothing else.

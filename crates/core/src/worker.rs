@@ -14,7 +14,7 @@ use crate::job::{TaskSlot, TemplateId};
 use crate::outcome::LostReason;
 use crate::scheduler::lane::{Lane, fitting};
 use crate::scheduler::queue::QueueKey;
-use crate::scheduler::{Class, ClassId, Classes, Demand, Offer, VariantDemand};
+use crate::scheduler::{Class, ClassId, Classes, Demand, Offer, ResourceId, VariantDemand};
 use crate::server_state::LinkEnd;
 use crate::time::{Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
@@ -277,6 +277,20 @@ impl Worker {
     #[must_use]
     pub fn remaining(&self, now: Time) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.since(now))
+    }
+
+    /// Each resource that it offers: how many units, and how many of them are free. A node of a
+    /// multi-node task has nothing free.
+    pub fn units(&self) -> impl Iterator<Item = (ResourceId, u64, i64)> + '_ {
+        let is_free = self.gang.is_none();
+        let pairs = self.offers.iter().zip(&self.free);
+        (0..).zip(pairs).map(move |(number, (offer, free))| {
+            (
+                ResourceId(number),
+                offer.units,
+                if is_free { *free } else { 0 },
+            )
+        })
     }
 
     /// Whether the remaining lifetime covers the time request.

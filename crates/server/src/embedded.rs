@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
 use crate::relay::Relay;
+use crate::stats::Stats;
 use crate::{client_link, worker_link};
 
 /// Bytes in flight per direction of an in-process connection.
@@ -55,11 +56,13 @@ impl EmbeddedServer {
     /// If the system gives no thread or no random numbers.
     pub fn start(config: EmbeddedConfig) -> io::Result<Self> {
         let uid = ServerUid::generate().map_err(io::Error::other)?;
+        let stats = Stats::new();
         let (core, thread) = event_loop::start(
             ServerState::new(uid.as_str()),
             None,
             Arc::new(Notify::new()),
             None,
+            stats.clone(),
         )?;
         let info = client::ServerInfo {
             server_uid: uid.as_str().to_owned(),
@@ -76,6 +79,7 @@ impl EmbeddedServer {
             idle_timeout: config.idle_timeout,
             store: None,
             alloc: None,
+            stats,
             stop: Arc::new(Notify::new()),
         };
         Ok(Self {

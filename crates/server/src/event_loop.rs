@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
@@ -23,6 +24,7 @@ use crate::clock::Clock;
 use crate::gate::StoreGate;
 use crate::query;
 use crate::relay::Relay;
+use crate::stats::Stats;
 
 /// Events that may wait for the core; senders wait when it is full.
 const EVENT_QUEUE_LEN: usize = 4_096;
@@ -90,6 +92,11 @@ pub(crate) struct CoreHandle {
 }
 
 impl CoreHandle {
+    /// Events that wait at this moment.
+    pub(crate) fn waiting(&self) -> u64 {
+        (self.events.max_capacity() - self.events.capacity()) as u64
+    }
+
     async fn send(&self, event: Event) -> Result<(), CoreGone> {
         self.events.send(event).await.map_err(|_| CoreGone)
     }
@@ -189,6 +196,7 @@ pub(crate) fn start(
     store: Option<(StoreHandle, watch::Receiver<Progress>)>,
     failed: Arc<Notify>,
     news: Option<News>,
+    stats: Stats,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
     let (tx, rx) = mpsc::channel(EVENT_QUEUE_LEN);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -196,7 +204,7 @@ pub(crate) fn start(
         .build()?;
     let core = Core {
         state,
-        gate: StoreGate::new(store),
+        gate: StoreGate::new(store, stats.commits.clone()),
         failed,
         clock: Clock::new(),
         next_id: 0,
@@ -205,6 +213,7 @@ pub(crate) fn start(
         links: BTreeMap::new(),
         workers: BTreeMap::new(),
         news,
+        stats,
     };
     let thread = std::thread::Builder::new()
         .name("core".into())
@@ -243,6 +252,7 @@ struct Core {
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     /// Where automatic allocation hears of tasks and workers.
     news: Option<News>,
+    stats: Stats,
 }
 
 impl Core {
@@ -274,6 +284,7 @@ impl Core {
                 }
                 () = timer => {}
             }
+            let start = Instant::now();
             for event in batch.drain(..) {
                 self.on_event(event, &mut effects);
             }
@@ -285,9 +296,17 @@ impl Core {
             {
                 self.state.apply(now, Input::Timer, &mut effects);
             }
-            self.state.settle(now, &mut effects);
+            self.settle(now, &mut effects);
             self.carry_out(&mut effects);
+            self.stats.batches.observe(start.elapsed());
         }
+    }
+
+    /// Ends a batch of inputs: schedules and tells watching clients.
+    fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let start = Instant::now();
+        self.state.settle(now, effects);
+        self.stats.rounds.observe(start.elapsed());
     }
 
     fn on_event(&mut self, event: Event, effects: &mut Vec<Effect>) {
@@ -322,7 +341,7 @@ impl Core {
             }
             Event::Query(look) => {
                 // What came before in this batch must be visible, effects included.
-                self.state.settle(now, effects);
+                self.settle(now, effects);
                 self.carry_out(effects);
                 let tell = look(&View {
                     state: &self.state,
@@ -502,7 +521,11 @@ impl Core {
                     return;
                 };
                 let done = message.done;
-                if updates.try_send(*message).is_err() || done {
+                let is_slow = updates.try_send(*message).is_err();
+                self.stats
+                    .cut_off
+                    .inc_by(u64::from(is_slow && !updates.is_closed()));
+                if is_slow || done {
                     self.watches.remove(&id);
                 }
             }
@@ -559,6 +582,8 @@ pub(crate) struct Shared {
     pub(crate) alloc: Option<AllocHandle>,
     /// How to ask workers about output.
     pub(crate) relay: Arc<Relay>,
+    /// What the server measures of itself.
+    pub(crate) stats: Stats,
     /// Told when a client wants the server to end.
     pub(crate) stop: Arc<Notify>,
 }

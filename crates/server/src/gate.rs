@@ -1,23 +1,39 @@
 //! The store as the core's thread sees it, with what waits for it.
 
+use std::collections::VecDeque;
+use std::time::Instant;
+
 use hq_core::server_state::{Change, Gate, Wait};
 use hq_store::{Health, Progress, StoreHandle};
 use tokio::sync::watch;
+
+use crate::stats::Durations;
+
+/// Batches whose way to the disk is timed at once; more are waiting only while the disk is full.
+const TIMED_MAX: usize = 4_096;
 
 /// Holds messages until what they tell of is on disk; without a store nothing waits.
 pub(crate) struct StoreGate<T> {
     store: Option<StoreHandle>,
     progress: Option<watch::Receiver<Progress>>,
     gate: Gate<T>,
+    /// When batches were handed over, by their numbers.
+    timed: VecDeque<(u64, Instant)>,
+    commits: Durations,
 }
 
 impl<T> StoreGate<T> {
-    pub(crate) fn new(store: Option<(StoreHandle, watch::Receiver<Progress>)>) -> Self {
+    pub(crate) fn new(
+        store: Option<(StoreHandle, watch::Receiver<Progress>)>,
+        commits: Durations,
+    ) -> Self {
         let (store, progress) = store.unzip();
         Self {
             store,
             progress,
             gate: Gate::default(),
+            timed: VecDeque::new(),
+            commits,
         }
     }
 
@@ -26,7 +42,11 @@ impl<T> StoreGate<T> {
         let Some(store) = self.store.as_mut().filter(|_| !changes.is_empty()) else {
             return;
         };
-        self.gate.note(store.next_number(), &changes);
+        let number = store.next_number();
+        self.gate.note(number, &changes);
+        if self.timed.len() < TIMED_MAX {
+            self.timed.push_back((number, Instant::now()));
+        }
         store.store(changes);
     }
 
@@ -59,7 +79,11 @@ impl<T> StoreGate<T> {
                     // The writer ended; its last report stays.
                     std::future::pending::<()>().await;
                 }
-                self.gate.advance(progress.borrow_and_update().committed);
+                let committed = progress.borrow_and_update().committed;
+                self.gate.advance(committed);
+                while let Some((_, start)) = self.timed.pop_front_if(|(n, _)| *n <= committed) {
+                    self.commits.observe(start.elapsed());
+                }
             }
             None => std::future::pending().await,
         }

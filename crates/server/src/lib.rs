@@ -12,13 +12,16 @@ mod clock;
 mod embedded;
 mod event_loop;
 mod gate;
+mod http;
 mod journal_link;
 mod listener;
+mod metrics;
 mod output_link;
 mod query;
 mod relay;
 mod server;
 mod state_file;
+mod stats;
 mod worker_link;
 
 pub use embedded::{EmbeddedConfig, EmbeddedServer};

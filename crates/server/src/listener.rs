@@ -12,6 +12,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::stats::PlaneStats;
+
 /// Peers that may be in the handshake at once; beyond that the oldest is dropped.
 const UNAUTHENTICATED_MAX: usize = 64;
 /// Connections the kernel may hold for us.
@@ -73,6 +75,7 @@ pub(crate) async fn run<F>(
     listener: TcpListener,
     plane: Plane,
     key: Option<SecretKey>,
+    stats: PlaneStats,
     serve: impl Fn(Connection<TcpStream>) -> F + Send + Sync + 'static,
 ) where
     F: Future<Output = ()> + Send + 'static,
@@ -86,6 +89,7 @@ pub(crate) async fn run<F>(
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     let (key, ready) = (Arc::clone(&key), ready_tx.clone());
+                    let refused = stats.refused.clone();
                     let handle = links.spawn(async move {
                         // A connection whose options cannot be set is closed already.
                         if tune(&stream).is_err() {
@@ -95,7 +99,10 @@ pub(crate) async fn run<F>(
                             Ok(connection) => {
                                 let _ = ready.send(connection).await;
                             }
-                            Err(error) => tracing::debug!(%peer, %plane, %error, "peer refused"),
+                            Err(error) => {
+                                refused.inc();
+                                tracing::debug!(%peer, %plane, %error, "peer refused");
+                            }
                         }
                     });
                     waiting.add(handle);
@@ -110,7 +117,11 @@ pub(crate) async fn run<F>(
                 }
             },
             Some(connection) = ready.recv() => {
-                links.spawn(serve(connection));
+                let (served, open) = (serve(connection), stats.open());
+                links.spawn(async move {
+                    served.await;
+                    drop(open);
+                });
             }
             Some(_) = links.join_next() => {}
         }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,10 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
+use crate::http::HttpServer;
 use crate::relay::Relay;
 use crate::state_file::Opened;
+use crate::stats::Stats;
 use crate::{alloc, client_link, listener, state_file, worker_link};
 
 /// How long a possibly running server on the same directory may take to answer.
@@ -62,6 +65,8 @@ pub struct ServerConfig {
     pub journal_size_max: Option<u64>,
     /// Continue the last instance of the directory: its state, uid, keys and, if they are free, ports.
     pub resume: bool,
+    /// Where metrics are served over HTTP; `None` = nowhere.
+    pub http: Option<SocketAddr>,
     /// Version of this program.
     pub version: String,
 }
@@ -87,6 +92,15 @@ pub enum StartError {
         plane: Plane,
         /// Asked-for port.
         port: Option<u16>,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The HTTP listener, or its token.
+    #[error("Cannot serve HTTP at {address}")]
+    Http {
+        /// Asked-for address.
+        address: SocketAddr,
         /// Why.
         #[source]
         source: io::Error,
@@ -123,6 +137,7 @@ pub struct Server {
     access: AccessFile,
     client_listener: TcpListener,
     worker_listener: TcpListener,
+    http: Option<HttpServer>,
     shared: Shared,
     core: std::thread::JoinHandle<()>,
     failed: Arc<Notify>,
@@ -163,6 +178,7 @@ impl Server {
             Some(instance) => instance,
             None => dir.create_instance()?,
         };
+        let http = open_http(&config, &instance).await?;
         let (uid, opened) = restore(&config, &instance, given.as_ref())?;
         let access = AccessFile::full(
             &config.version,
@@ -170,21 +186,21 @@ impl Server {
             plane_access(Plane::Client, &config, given.as_ref(), &client_listener)?,
             plane_access(Plane::Worker, &config, given.as_ref(), &worker_listener)?,
         );
-        let path = instance.join(ACCESS_FILE_NAME);
-        if config.resume {
-            // The file of the earlier run, with the same keys.
-            let _ = std::fs::remove_file(&path);
-        }
-        access.create(&path)?;
-        tracing::info!("Storing access file as '{}'", path.display());
+        store_access(&access, &instance, config.resume)?;
         dir.publish(&instance)?;
         let info = server_info(&config, &access);
         let failed = Arc::new(Notify::new());
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let (news, heard) = alloc::news();
-        let (core, thread) =
-            event_loop::start(opened.state, opened.store, Arc::clone(&failed), Some(news))
-                .map_err(StartError::System)?;
+        let stats = Stats::new();
+        let (core, thread) = event_loop::start(
+            opened.state,
+            opened.store,
+            Arc::clone(&failed),
+            Some(news),
+            stats.clone(),
+        )
+        .map_err(StartError::System)?;
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
         let relay = Relay::new(info.start_unix_ns.unsigned_abs());
         let shared = Shared {
@@ -194,6 +210,7 @@ impl Server {
             idle_timeout: config.idle_timeout,
             store: client,
             alloc: Some(alloc),
+            stats,
             stop: Arc::new(Notify::new()),
         };
         Ok(Self {
@@ -202,6 +219,7 @@ impl Server {
             access,
             client_listener,
             worker_listener,
+            http,
             shared,
             core: thread,
             failed,
@@ -233,6 +251,7 @@ impl Server {
             access,
             client_listener,
             worker_listener,
+            http,
             shared,
             core,
             failed,
@@ -243,16 +262,23 @@ impl Server {
             access.worker.as_ref().and_then(|access| access.key.clone()),
         );
         let (for_clients, for_workers) = (shared.clone(), shared.clone());
-        let clients = listener::run(client_listener, Plane::Client, keys.0, move |connection| {
+        let stats = |plane| shared.stats.plane(plane).clone();
+        let (seen, plane) = (stats(Plane::Client), Plane::Client);
+        let clients = listener::run(client_listener, plane, keys.0, seen, move |connection| {
             client_link::serve(connection, for_clients.clone())
         });
-        let workers = listener::run(worker_listener, Plane::Worker, keys.1, move |connection| {
+        let (seen, plane) = (stats(Plane::Worker), Plane::Worker);
+        let workers = listener::run(worker_listener, plane, keys.1, seen, move |connection| {
             worker_link::serve(connection, for_workers.clone())
         });
         // On tasks of their own, so that neither plane waits for the other.
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
         planes.spawn(workers);
+        if let Some(http) = http {
+            http.announce(&shared.info.client_host);
+            planes.spawn(http.run(shared.clone()));
+        }
         tokio::select! {
             () = shared.stop.notified() => tracing::debug!("stop requested by a client"),
             () = failed.notified() => is_broken = true,
@@ -291,6 +317,30 @@ fn restore(
     let uid = uid(given, store.server_uid()?)?;
     let opened = state_file::load(store, uid.as_str())?;
     Ok((uid, opened))
+}
+
+/// Writes the access file; with `replace` in the place of that of the earlier run, which has the same keys.
+fn store_access(access: &AccessFile, instance: &Path, replace: bool) -> Result<(), StartError> {
+    let path = instance.join(ACCESS_FILE_NAME);
+    if replace {
+        let _ = std::fs::remove_file(&path);
+    }
+    access.create(&path)?;
+    tracing::info!("Storing access file as '{}'", path.display());
+    Ok(())
+}
+
+async fn open_http(
+    config: &ServerConfig,
+    instance: &Path,
+) -> Result<Option<HttpServer>, StartError> {
+    let Some(address) = config.http else {
+        return Ok(None);
+    };
+    let opened = HttpServer::open(address, instance).await;
+    opened
+        .map(Some)
+        .map_err(|source| StartError::Http { address, source })
 }
 
 /// Many connections need many descriptors; the hard limit is ours to use.

@@ -1,5 +1,6 @@
 //! `hq server …`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use clap::{Args, Subcommand};
 
 use crate::parse::duration::parse_duration;
 use crate::parse::size::{SizeMax, parse_size_max};
+use crate::parse::value::parse_http_address;
 
 /// Commands about the server.
 #[derive(Subcommand, Debug)]
@@ -92,6 +94,20 @@ pub(crate) struct StartArgs {
     /// Accepted for compatibility; a scheduling round takes a few milliseconds at most [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) scheduler_time_limit: Option<Duration>,
+
+    /// Serve metrics for Prometheus over HTTP [default address: 127.0.0.1 and any free port]
+    ///
+    /// ADDR is PORT, HOST:PORT or [IPV6]:PORT; a PORT alone is of this machine only. Every request needs the token in
+    /// the file `http-token` of the running server's directory. The server prints both when it starts.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        value_parser = parse_http_address,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0"
+    )]
+    pub(crate) http: Option<SocketAddr>,
 
     /// Let anybody who reaches the client port control the server, without encryption
     #[arg(long)]

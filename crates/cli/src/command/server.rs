@@ -59,6 +59,7 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         },
         journal_size_max: args.journal_max_size.0,
         resume: args.resume,
+        http: args.http,
         version: VERSION.to_owned(),
     };
     let shutdown = stop_signal()?;
@@ -68,6 +69,7 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         | StartError::NothingToResume { .. }
         | StartError::Store(_)
         | StartError::Listen { .. }
+        | StartError::Http { .. }
         | StartError::System(_) => match std::error::Error::source(&error) {
             Some(source) => CliError::caused(error.to_string(), source),
             None => CliError::new(error.to_string()),

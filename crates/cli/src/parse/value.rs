@@ -1,6 +1,7 @@
 //! The remaining option values: environment pairs, standard streams, crash limits, names, weights.
 
 use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use hq_core::resource::amount::UNITS_PER_WHOLE;
@@ -27,6 +28,18 @@ pub(crate) enum StdioArg {
         /// Delete it if the task finishes.
         remove_if_finished: bool,
     },
+}
+
+/// Reads `PORT`, `localhost:PORT` or an address with a port.
+pub(crate) fn parse_http_address(text: &str) -> Result<SocketAddr, String> {
+    let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+    let port = text.strip_prefix("localhost:").unwrap_or(text);
+    if let Ok(port) = port.parse() {
+        return Ok(local(port));
+    }
+    text.parse().map_err(|_| {
+        "expected PORT, or the address of an interface with a port such as 0.0.0.0:8080".to_owned()
+    })
 }
 
 /// Reads `KEY=VALUE` or `KEY`.

@@ -137,7 +137,10 @@ impl ServerState {
                 .get(&id)
                 .is_some_and(|j| j.is_completed() && wanted(j.state()));
             if drop {
-                self.jobs.remove(&id);
+                if let Some(mut job) = self.jobs.remove(&id) {
+                    self.totals.count(&mut job);
+                    self.totals.forget(&mut job);
+                }
                 self.changed.insert(id);
                 dropped.push(id);
                 forgotten += 1;

@@ -374,6 +374,7 @@ impl ServerState {
                 job.idle_since = job.idle_since.min(now.wall);
             }
         }
+        self.count_restored();
         self.agenda.note_ready();
     }
 }

@@ -221,6 +221,7 @@ impl ServerState {
             worker: id,
         };
         persist(effects, at, started);
+        self.totals.started += 1;
         if let Some(job) = self.jobs.get_mut(&task.job) {
             job.workers.insert(id);
             if let Some(record) = job.touch(assigned.slot) {
@@ -293,7 +294,7 @@ impl ServerState {
 
     /// Stores that a started instance was given up and which one is next.
     pub(super) fn note_requeued(
-        &self,
+        &mut self,
         now: Now,
         id: JobId,
         slot: TaskSlot,
@@ -302,6 +303,7 @@ impl ServerState {
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
+        self.totals.superseded += 1;
         let attempt = job
             .submit(slot)
             .and_then(|submit| submit.tasks.attempts(slot.index).last());

@@ -54,6 +54,8 @@ const PLACES: &[(&str, &[&str])] = &[
     ("protox", &["hq-protocol"]),
     ("snow", &["hq-protocol"]),
     ("libc", &["hq-spawn"]),
+    ("axum", &["hq-server"]),
+    ("prometheus-client", &["hq-server"]),
     ("clap", &["hq-cli"]),
     ("clap_complete", &["hq-cli"]),
     ("clap_mangen", &["hq-cli"]),

@@ -1,0 +1,182 @@
+//! Sums over all jobs, kept as jobs change: reading them costs nothing, however many there are.
+//!
+//! Each job remembers what of it is in the sums, so that a change is counted once. States are those that
+//! `job list` shows; the counters only grow and begin with the server.
+
+use std::collections::BTreeSet;
+
+use super::ServerState;
+use crate::id::JobId;
+use crate::job::{Job, JobState, TaskCounts};
+
+/// Number of tasks per state, of any number of jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TaskTotals {
+    /// Not running yet.
+    pub waiting: u64,
+    /// Running.
+    pub running: u64,
+    /// Exit code 0.
+    pub finished: u64,
+    /// Failed.
+    pub failed: u64,
+    /// Canceled by the user.
+    pub canceled: u64,
+    /// Given up by the server.
+    pub aborted: u64,
+}
+
+impl TaskTotals {
+    fn add(&mut self, counts: &TaskCounts) {
+        self.waiting += u64::from(counts.waiting);
+        self.running += u64::from(counts.running);
+        self.finished += u64::from(counts.finished);
+        self.failed += u64::from(counts.failed);
+        self.canceled += u64::from(counts.canceled);
+        self.aborted += u64::from(counts.aborted);
+    }
+
+    fn take(&mut self, counts: &TaskCounts) {
+        let less = |sum: &mut u64, count: u32| *sum = sum.saturating_sub(u64::from(count));
+        less(&mut self.waiting, counts.waiting);
+        less(&mut self.running, counts.running);
+        less(&mut self.finished, counts.finished);
+        less(&mut self.failed, counts.failed);
+        less(&mut self.canceled, counts.canceled);
+        less(&mut self.aborted, counts.aborted);
+    }
+}
+
+/// Number of jobs per state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct JobTotals {
+    /// Some task waits, none runs.
+    pub waiting: u64,
+    /// Some task runs.
+    pub running: u64,
+    /// All ended well.
+    pub finished: u64,
+    /// Some task failed.
+    pub failed: u64,
+    /// Some task was canceled.
+    pub canceled: u64,
+    /// Some task was given up.
+    pub aborted: u64,
+    /// Open and without unfinished tasks.
+    pub opened: u64,
+}
+
+impl JobTotals {
+    const fn slot(&mut self, state: JobState) -> &mut u64 {
+        match state {
+            JobState::Waiting => &mut self.waiting,
+            JobState::Running => &mut self.running,
+            JobState::Finished => &mut self.finished,
+            JobState::Failed => &mut self.failed,
+            JobState::Canceled => &mut self.canceled,
+            JobState::Aborted => &mut self.aborted,
+            JobState::Opened => &mut self.opened,
+        }
+    }
+}
+
+/// Sums over everything the server knows, as of the last [`ServerState::settle`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Tasks of all jobs that are not forgotten.
+    pub tasks: TaskTotals,
+    /// Jobs that are not forgotten.
+    pub jobs: JobTotals,
+    /// Tasks that ended since the server started; `waiting` and `running` stay 0.
+    pub ended: TaskTotals,
+    /// Instances of tasks that were started since the server started.
+    pub started: u64,
+    /// Instances that failed or were lost, and that another one follows.
+    pub superseded: u64,
+}
+
+/// What of a job is in the sums.
+pub(crate) type Counted = Option<(TaskCounts, JobState)>;
+
+impl Totals {
+    /// Brings what is known of a job up to date. Tasks that it has ended since are counted as ended.
+    pub(super) fn count(&mut self, job: &mut Job) {
+        let before = job
+            .counted
+            .map_or(TaskCounts::default(), |(counts, _)| counts);
+        self.replace(job);
+        let now = job.counts();
+        let more = |now: u32, before: u32| u64::from(now.saturating_sub(before));
+        self.ended.finished += more(now.finished, before.finished);
+        self.ended.failed += more(now.failed, before.failed);
+        self.ended.canceled += more(now.canceled, before.canceled);
+        self.ended.aborted += more(now.aborted, before.aborted);
+    }
+
+    /// The same for a job of an earlier run of the server, of which nothing has ended in this one.
+    fn replace(&mut self, job: &mut Job) {
+        self.forget(job);
+        let (counts, state) = (*job.counts(), job.state());
+        self.tasks.add(&counts);
+        *self.jobs.slot(state) += 1;
+        job.counted = Some((counts, state));
+    }
+
+    /// Takes a job out of the sums.
+    pub(super) fn forget(&mut self, job: &mut Job) {
+        if let Some((counts, state)) = job.counted.take() {
+            self.tasks.take(&counts);
+            let jobs = self.jobs.slot(state);
+            *jobs = jobs.saturating_sub(1);
+        }
+    }
+}
+
+impl ServerState {
+    /// Sums over all jobs, as of the last [`ServerState::settle`].
+    #[must_use]
+    pub const fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Counts jobs that have changed.
+    pub(super) fn count_changed(&mut self, changed: &BTreeSet<JobId>) {
+        for id in changed {
+            if let Some(job) = self.jobs.get_mut(id) {
+                self.totals.count(job);
+            }
+        }
+    }
+
+    /// Counts all jobs of an earlier run of the server.
+    pub(super) fn count_restored(&mut self) {
+        for job in self.jobs.values_mut() {
+            self.totals.replace(job);
+        }
+    }
+
+    /// Panics unless the sums are those of the jobs that have not changed since.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check_totals(&self) {
+        let mut fresh = Totals::default();
+        for job in self.jobs.values() {
+            if let Some((counts, state)) = job.counted {
+                fresh.tasks.add(&counts);
+                *fresh.jobs.slot(state) += 1;
+            }
+            if !self.changed.contains(&job.id) {
+                assert_eq!(
+                    job.counted,
+                    Some((*job.counts(), job.state())),
+                    "the sums know of job {}",
+                    job.id
+                );
+            }
+        }
+        assert_eq!(
+            (fresh.tasks, fresh.jobs),
+            (self.totals.tasks, self.totals.jobs),
+            "the sums are those of the jobs"
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! The HTTP listener: metrics for Prometheus. Nothing is served without the token.
+//!
+//! It reads the state through [`CoreHandle::query`](crate::event_loop::CoreHandle::query) and the store on threads of their own,
+//! so that no request can hold up the core.
+
+mod auth;
+mod figures;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+
+use crate::event_loop::Shared;
+use crate::metrics;
+pub(crate) use auth::Token;
+
+/// Name of the file with the token, in the directory of the instance.
+const TOKEN_FILE_NAME: &str = "http-token";
+
+/// An open listener and what is needed to answer.
+pub(crate) struct HttpServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    token: Token,
+    token_path: PathBuf,
+}
+
+impl HttpServer {
+    /// Opens the listener and makes the token, or takes that of an earlier run of the instance.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be bound or the token cannot be written.
+    pub(crate) async fn open(address: SocketAddr, instance: &Path) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        let token_path = instance.join(TOKEN_FILE_NAME);
+        let token = Token::load_or_create(&token_path)?;
+        Ok(Self {
+            listener,
+            address,
+            token,
+            token_path,
+        })
+    }
+
+    /// Tells people where it is and how they get there.
+    pub(crate) fn announce(&self, host: &str) {
+        let address = self.address;
+        tracing::info!(
+            "Metrics at http://{address}/metrics, with the token in '{}'",
+            self.token_path.display()
+        );
+        if address.ip().is_loopback() {
+            let port = address.port();
+            tracing::info!("From another machine: ssh -N -L {port}:{address} {host}");
+        } else {
+            tracing::warn!(
+                "The HTTP address {address} is not of this machine only: what is read there, the \
+                 token included, crosses the network unencrypted"
+            );
+        }
+    }
+
+    /// Serves until dropped.
+    pub(crate) async fn run(self, shared: Shared) {
+        let app = Arc::new(App {
+            shared,
+            token: self.token,
+        });
+        if let Err(error) = axum::serve(self.listener, router(app)).await {
+            tracing::error!(%error, "the HTTP listener ended");
+        }
+    }
+}
+
+/// What every request works with.
+pub(crate) struct App {
+    shared: Shared,
+    token: Token,
+}
+
+fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/metrics", get(show_metrics))
+        .fallback(async || (StatusCode::NOT_FOUND, "there is nothing here\n"))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
+        .with_state(app)
+}
+
+/// Lets a request pass that shows the token, and forbids browsers what they need not do.
+async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let stats = &app.shared.stats;
+    let mut response = if app.token.is_shown(request.headers()) {
+        stats.http_requests.inc();
+        next.run(request).await
+    } else {
+        stats.http_refused.inc();
+        auth::refusal()
+    };
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers
+        .entry(header::CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static("default-src 'none'"));
+    response
+}
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+async fn show_metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    let Ok(figures) = app.shared.core.query(metrics::read).await else {
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the server is shutting down\n",
+        )
+            .into_response();
+    };
+    let around = figures::around(&app.shared).await;
+    let text = metrics::render(&figures, &around, &app.shared.stats);
+    let accepted = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok());
+    let wants_open = accepted.is_some_and(|value| value.contains("application/openmetrics-text"));
+    if wants_open {
+        ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response()
+    } else {
+        (
+            [(header::CONTENT_TYPE, CLASSIC)],
+            metrics::as_classic(&text),
+        )
+            .into_response()
+    }
+}

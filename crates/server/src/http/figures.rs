@@ -1,0 +1,87 @@
+//! Figures from outside the state: allocations, the store's file, this process.
+
+use std::path::Path;
+
+use hq_core::id::QueueId;
+use hq_protocol::client::{alloc_allocation::State, alloc_reply, reply::Reply};
+use hq_protocol::convert::AllocRequest;
+
+use crate::event_loop::Shared;
+use crate::metrics::Surroundings;
+
+/// Queues that are asked for their allocations; people have a handful.
+const QUEUES_MAX: usize = 64;
+
+/// Reads them; nothing of it waits for a batch system.
+pub(super) async fn around(shared: &Shared) -> Surroundings {
+    let mut around = Surroundings {
+        events_waiting: shared.core.waiting(),
+        resident_bytes: resident_bytes().unwrap_or(0),
+        start_unix_s: shared.info.start_unix_ns / 1_000_000_000,
+        version: shared.info.version.clone(),
+        ..Surroundings::default()
+    };
+    if let Some(store) = &shared.store {
+        around.store_bytes = file_bytes(store.path());
+    }
+    for state in ["queued", "running", "finished", "failed"] {
+        around.allocations.insert(state, 0);
+    }
+    for state in ["active", "paused"] {
+        around.queues.insert(state, 0);
+    }
+    add_allocations(shared, &mut around).await;
+    around
+}
+
+async fn add_allocations(shared: &Shared, around: &mut Surroundings) {
+    let Some(alloc) = &shared.alloc else { return };
+    let Some(alloc_reply::Reply::Queues(queues)) =
+        inner(alloc.ask(Box::new(AllocRequest::List)).await)
+    else {
+        return;
+    };
+    for queue in &queues.queues {
+        let state = if queue.is_paused { "paused" } else { "active" };
+        *around.queues.entry(state).or_default() += 1;
+    }
+    for queue in queues.queues.iter().take(QUEUES_MAX) {
+        let request = AllocRequest::Info(QueueId(queue.id));
+        let Some(alloc_reply::Reply::Allocations(found)) =
+            inner(alloc.ask(Box::new(request)).await)
+        else {
+            continue;
+        };
+        for allocation in &found.allocations {
+            let state = match allocation.state() {
+                State::Queued => "queued",
+                State::Running => "running",
+                State::Finished => "finished",
+                State::Failed => "failed",
+            };
+            *around.allocations.entry(state).or_default() += 1;
+        }
+    }
+}
+
+fn inner(reply: Reply) -> Option<alloc_reply::Reply> {
+    let Reply::Alloc(reply) = reply else {
+        return None;
+    };
+    reply.reply
+}
+
+/// The store with its log of changes.
+fn file_bytes(path: &Path) -> u64 {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
+    size(path).saturating_add(size(Path::new(&log)))
+}
+
+/// Memory of this process, as Linux tells it.
+fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
+    pages.checked_mul(u64::try_from(rustix::param::page_size()).ok()?)
+}

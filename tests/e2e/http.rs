@@ -1,0 +1,213 @@
+//! The HTTP listener: metrics, and who may read them.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use crate::exposition;
+use crate::harness::{Env, wait_for};
+
+/// Answer to a request.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+/// A server with an HTTP listener.
+pub(crate) struct Site {
+    pub(crate) address: String,
+    pub(crate) token: String,
+}
+
+impl Site {
+    /// Of the running server of this environment.
+    pub(crate) fn of(env: &Env) -> Self {
+        let address = wait_for("the server says where it serves HTTP", || {
+            let log = env.read("server.log");
+            let found = log
+                .split_once("http://")
+                .and_then(|(_, rest)| rest.split_once('/'));
+            found.map(|(address, _)| address.to_owned()).ok_or(log)
+        });
+        let token = std::fs::read_to_string(token_path(env)).expect("the token");
+        Self { address, token }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.send(&format!(
+            "GET {path} HTTP/1.1\r\nAuthorization: Bearer {}\r\n",
+            self.token
+        ))
+    }
+
+    /// Sends the first lines of a request without a body.
+    pub(crate) fn send(&self, lines: &str) -> Answer {
+        let mut stream = TcpStream::connect(&self.address).expect("the listener answers");
+        let request = format!("{lines}Host: {}\r\nConnection: close\r\n\r\n", self.address);
+        stream
+            .write_all(request.as_bytes())
+            .expect("send a request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|word| word.parse().ok())
+            .expect("a status");
+        Answer {
+            status,
+            head: head.to_ascii_lowercase(),
+            body: body.to_owned(),
+        }
+    }
+
+    /// Value of one sample.
+    #[track_caller]
+    fn metric(&self, name: &str) -> f64 {
+        let answer = self.get("/metrics");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let line = answer
+            .body
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = line.and_then(|value| value.parse().ok());
+        value.unwrap_or_else(|| panic!("no {name} in:\n{}", answer.body))
+    }
+}
+
+fn token_path(env: &Env) -> PathBuf {
+    let entries = std::fs::read_dir(env.server_dir()).expect("server directory");
+    let paths = entries
+        .flatten()
+        .map(|entry| entry.path().join("http-token"));
+    paths
+        .into_iter()
+        .find(|path| path.exists())
+        .expect("a file with the token")
+}
+
+const STATES: [&str; 6] = [
+    "waiting", "running", "finished", "failed", "canceled", "aborted",
+];
+
+/// Requires that the metrics count the tasks that `job list` shows.
+#[track_caller]
+fn assert_agreement(env: &Env, site: &Site) {
+    let jobs = env.json(&["job", "list", "--all"]);
+    let jobs = jobs.as_array().expect("jobs");
+    for state in STATES {
+        let listed: u64 = jobs
+            .iter()
+            .map(|job| job["task_stats"][state].as_u64().unwrap_or(0))
+            .sum();
+        let shown = site.metric(&format!("hq_tasks{{state=\"{state}\"}}"));
+        assert_eq!(shown, listed as f64, "{state} tasks");
+    }
+}
+
+#[test]
+fn the_metrics_agree_with_the_list_of_jobs() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    assert_eq!(site.metric("hq_workers{state=\"connected\"}"), 0.0);
+    env.start_worker(4);
+    env.submit(&["--array=1-40", "--wait", "--", "true"]);
+    let script = "exit $((HQ_TASK_ID % 2))";
+    let half = env.submit(&["--array=1-10", "--", "bash", "-c", script]);
+    let waiting = env.submit(&["--array=1-1000000", "--cpus=99", "--", "true"]);
+    let dropped = env.submit(&["--array=1-7", "--cpus=99", "--", "true"]);
+    env.hq(&["job", "cancel", &dropped]).ok();
+    env.wait_job(&half);
+    assert_agreement(&env, &site);
+    assert_eq!(
+        site.metric("hq_tasks{state=\"waiting\"}"),
+        1_000_000.0,
+        "those of job {waiting}"
+    );
+    assert_eq!(
+        site.metric("hq_tasks_ended_total{state=\"finished\"}"),
+        45.0
+    );
+    assert_eq!(site.metric("hq_tasks_ended_total{state=\"failed\"}"), 5.0);
+    assert_eq!(site.metric("hq_tasks_ended_total{state=\"canceled\"}"), 7.0);
+    assert_eq!(site.metric("hq_instances_started_total"), 50.0);
+    assert_eq!(site.metric("hq_resource_offered{resource=\"cpus\"}"), 4.0);
+    assert_eq!(site.metric("hq_resource_used{resource=\"cpus\"}"), 0.0);
+    assert_eq!(site.metric("hq_jobs{state=\"canceled\"}"), 1.0);
+    assert!(site.metric("hq_store_commit_seconds_count") >= 4.0);
+    let samples = exposition::parse(&site.get("/metrics").body);
+    assert_eq!(samples["hq_resource_offered{resource=\"cpus\"}"], 4.0);
+    env.hq(&["job", "forget", "--filter=failed", &half]).ok();
+    assert_agreement(&env, &site);
+    assert_eq!(site.metric("hq_tasks{state=\"failed\"}"), 0.0);
+    assert_eq!(site.metric("hq_tasks_ended_total{state=\"failed\"}"), 5.0);
+}
+
+#[test]
+fn a_restarted_server_counts_what_it_restored() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let before = Site::of(&env);
+    env.submit(&["--array=1-500", "--", "true"]);
+    assert_agreement(&env, &before);
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    env.start_server_with(&["--http", "--resume"]);
+    let after = Site::of(&env);
+    assert_eq!(after.token, before.token);
+    assert_agreement(&env, &after);
+    assert_eq!(after.metric("hq_tasks{state=\"waiting\"}"), 500.0);
+    assert_eq!(
+        after.metric("hq_tasks_ended_total{state=\"finished\"}"),
+        0.0
+    );
+}
+
+#[test]
+fn nothing_is_served_without_the_token() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http=0"]);
+    let site = Site::of(&env);
+    for (path, header) in [
+        ("/metrics", String::new()),
+        ("/metrics", "Authorization: Bearer 0000\r\n".to_owned()),
+        ("/", format!("Authorization: Basic {}\r\n", site.token)),
+        (&format!("/metrics?token={}", site.token)[..], String::new()),
+        ("/api/v1/jobs", String::new()),
+    ] {
+        let answer = site.send(&format!("GET {path} HTTP/1.1\r\n{header}"));
+        assert_eq!(answer.status, 401, "{path}");
+        assert!(!answer.body.contains("hq_tasks"), "{}", answer.body);
+        assert!(
+            answer
+                .head
+                .contains("content-security-policy: default-src 'none'")
+        );
+    }
+    assert_eq!(site.get("/nowhere").status, 404);
+    assert_eq!(site.metric("hq_http_requests_refused_total"), 5.0);
+    // Prometheus asks for the newer format and gets it.
+    let open = site.send(&format!(
+        "GET /metrics HTTP/1.1\r\nAuthorization: Bearer {}\r\nAccept: application/openmetrics-text;version=1.0.0\r\n",
+        site.token
+    ));
+    assert!(
+        open.head
+            .contains("content-type: application/openmetrics-text")
+    );
+    assert!(open.body.ends_with("# EOF\n"), "{}", open.body);
+}
+
+#[test]
+fn an_address_that_cannot_be_used_is_refused() {
+    let env = Env::new();
+    env.hq(&["server", "start", "--http=nonsense"])
+        .exits_with(2)
+        .says("expected PORT, or the address of an interface");
+    env.hq(&["server", "start", "--http=192.0.2.1:9"])
+        .exits_with(1)
+        .says("Cannot serve HTTP at 192.0.2.1:9");
+}
