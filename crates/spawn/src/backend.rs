@@ -101,7 +101,7 @@ impl Failure {
     }
 }
 
-/// Creates the process that `child` describes. All signals of the calling thread are blocked.
+/// Creates the process that `child` describes. The calling thread has the signal mask of a spawner.
 pub(crate) fn create(
     backend: Backend,
     features: &Features,

@@ -29,6 +29,7 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::ptr;
 
 use crate::error::Stage;
+use crate::placement::Home;
 use crate::plan::Leads;
 use crate::signal::{KernelSigset, SIGSET_BYTES};
 
@@ -108,6 +109,8 @@ pub(crate) struct ChildPlan<'a> {
     /// The launcher's process id.
     pub(crate) parent: libc::pid_t,
     pub(crate) affinity: &'a [usize],
+    /// The thread that was held to its CPU for the clone, and the child with it.
+    pub(crate) home: Option<Home<'a>>,
     pub(crate) umask: Option<u32>,
     pub(crate) rlimits: &'a [(c_uint, KernelRlimit)],
     pub(crate) nice: Option<c_int>,
@@ -187,6 +190,7 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
         Descriptors::Sweep => close_range(Stage::Sweep, 3, libc::CLOSE_RANGE_CLOEXEC)?,
         Descriptors::UnshareFrom(_) | Descriptors::Trust => {}
     }
+    leave_home(plan)?;
     unblock_signals()?;
     // SAFETY: program, argv and envp are valid C strings and null-terminated arrays of such.
     unsafe {
@@ -277,16 +281,7 @@ fn set_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
         close(fd);
     }
     if !plan.affinity.is_empty() {
-        // SAFETY: the mask is valid for reads of its size in bytes.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_sched_setaffinity,
-                0,
-                size_of_val(plan.affinity),
-                plan.affinity.as_ptr(),
-            )
-        };
-        check_long(Stage::Affinity, result)?;
+        check_long(Stage::Affinity, set_affinity(0, plan.affinity))?;
     }
     if let Some(nice) = plan.nice {
         // SAFETY: setpriority takes plain numbers.
@@ -308,6 +303,34 @@ fn set_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
         check_long(Stage::Rlimit, result)?;
     }
     Ok(())
+}
+
+/// Lets the child and the thread that created it run where they may; see `placement.rs`.
+fn leave_home(plan: &ChildPlan<'_>) -> Result<(), Failure> {
+    let Some(home) = &plan.home else {
+        return Ok(());
+    };
+    // If it is refused the thread does it itself when it wakes up.
+    home.released.set(set_affinity(home.thread, home.mask) == 0);
+    if plan.affinity.is_empty() && set_affinity(0, home.mask) != 0 {
+        /// For when none of the former CPUs is allowed any more.
+        static EVERYWHERE: [usize; 1024] = [usize::MAX; 1024];
+        check_long(Stage::Affinity, set_affinity(0, &EVERYWHERE))?;
+    }
+    Ok(())
+}
+
+/// `thread` 0 is the child itself.
+fn set_affinity(thread: libc::pid_t, mask: &[usize]) -> c_long {
+    // SAFETY: the mask is valid for reads of its size in bytes.
+    unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            thread,
+            size_of_val(mask),
+            mask.as_ptr(),
+        )
+    }
 }
 
 fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), Failure> {

@@ -91,6 +91,7 @@ mod lanes;
 mod launcher;
 mod live;
 mod orphans;
+mod placement;
 mod plan;
 mod pool;
 mod prepare;

@@ -1,7 +1,7 @@
 //! The queue of requests and the threads that work on it: which request is next, and what is tried again when.
 //!
 //! The threads live as long as their launcher, because the kernel sends a child's parent-death signal when the
-//! *thread* that created it ends. They keep all signals blocked. A failure that is the machine's (no process, no
+//! *thread* that created it ends. They keep signals blocked. A failure that is the machine's (no process, no
 //! memory, no descriptor) pauses the pool and lowers the number of threads at work; each success raises it again.
 
 use std::collections::VecDeque;
@@ -21,7 +21,6 @@ use crate::prepare::Common;
 use crate::probe::Features;
 use crate::reaper::Watch;
 use crate::resolve::Resolver;
-use crate::signal;
 use crate::spawner::Spawner;
 use crate::stack::ChildStack;
 use crate::sys;
@@ -308,15 +307,11 @@ impl Pool {
     fn borrow_thread(self: &Arc<Self>) {
         if let Threads::Borrowed(run) = &self.source {
             let pool = Arc::clone(self);
-            run(Box::new(move || {
-                // The thread goes back to its owner with the mask it had.
-                let _blocked = signal::Blocked::all();
-                match ChildStack::new() {
-                    Ok(stack) => Spawner::new(&pool, stack).run(),
-                    Err(error) => {
-                        tracing::error!(%error, "no memory for a child stack");
-                        pool.lock().borrowed -= 1;
-                    }
+            run(Box::new(move || match ChildStack::new() {
+                Ok(stack) => Spawner::new(&pool, stack).run(),
+                Err(error) => {
+                    tracing::error!(%error, "no memory for a child stack");
+                    pool.lock().borrowed -= 1;
                 }
             }));
         }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::child::{ChildPlan, ChildReport, Descriptors, KernelRlimit, StdioStep};
 use crate::error::{SpawnError, Stage};
+use crate::placement::Home;
 use crate::plan::{SpawnPlan, Stdio};
 use crate::signal;
 use crate::sys;
@@ -74,13 +75,14 @@ impl Scratch {
     /// Prepares `plan` and hands it to `spawn`.
     ///
     /// `found` is the program's path, or `None` to execute the plan's program as given. With `share_descriptors`
-    /// the child may start on the parent's descriptor table.
+    /// the child may start on the parent's descriptor table. `home`: what the child has to release.
     pub(crate) fn with_child_plan<T>(
         &mut self,
         plan: &SpawnPlan,
         found: Option<&Arc<CStr>>,
         common: &Common,
         share_descriptors: bool,
+        home: Option<Home<'_>>,
         spawn: impl FnOnce(&mut ChildPlan<'_>) -> Result<T, SpawnError>,
     ) -> Result<T, SpawnError> {
         let ignored_signals = self.ignored.signals();
@@ -128,6 +130,7 @@ impl Scratch {
                 .unwrap_or(0),
             parent: common.parent,
             affinity: plan.affinity.as_ref().map_or(&[], |set| set.words()),
+            home,
             umask: plan.umask,
             rlimits: &self.rlimits,
             nice: plan.nice,

@@ -1,7 +1,10 @@
 //! Signal masks and dispositions of the parent.
 //!
-//! Spawner threads keep every signal blocked for their whole life: a handler must not run in a child that shares
-//! the parent's memory, and with the mask set once no spawn pays for it.
+//! Spawner threads keep signals blocked for their whole life: a handler must not run in a child that shares the
+//! parent's memory, and with the mask set once no spawn pays for it. SIGCHLD is the exception while nobody handles it.
+//! The kernel addresses it to the thread that created the child, and drops it there and then if its action is the
+//! default and that thread does not block it; a blocked one is queued, and wakes up some other thread of the process,
+//! which finds that there is nothing to do.
 #![expect(unsafe_code, reason = "system calls")]
 
 use std::io;
@@ -57,22 +60,26 @@ impl Ignored {
 }
 
 fn ignored() -> KernelSigset {
-    (1..=64).fold(0, |found, signal| {
-        // In the kernel's layout, of which the handler is the first word.
-        let mut action = [0_usize; 8];
-        // SAFETY: a null new action only queries; `action` is larger than any layout and valid for writes.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigaction,
-                signal,
-                ptr::null::<usize>(),
-                action.as_mut_ptr(),
-                SIGSET_BYTES,
-            )
-        };
-        let is_ignored = result == 0 && action[0] == libc::SIG_IGN;
-        found | if is_ignored { only(signal) } else { 0 }
+    (1..=64).fold(0, |found, signal| match action(signal) {
+        Some([libc::SIG_IGN, ..]) => found | only(signal),
+        _ => found,
     })
+}
+
+/// What this process does on a signal, in the kernel's layout, of which the handler is the first word.
+fn action(signal: libc::c_int) -> Option<[usize; 8]> {
+    let mut action = [0; 8];
+    // SAFETY: a null new action only queries; `action` is larger than any layout and valid for writes.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            ptr::null::<usize>(),
+            action.as_mut_ptr(),
+            SIGSET_BYTES,
+        )
+    };
+    (result == 0).then_some(action)
 }
 
 /// Replaces the calling thread's signal mask and returns the old one.
@@ -98,10 +105,22 @@ pub(crate) fn block_all() {
     set_mask(ALL_SIGNALS);
 }
 
-/// All signals blocked in the calling thread until this value is dropped.
+/// What a thread that creates processes blocks.
+fn spawner_mask() -> KernelSigset {
+    match action(libc::SIGCHLD) {
+        Some([libc::SIG_DFL, ..]) => ALL_SIGNALS & !only(libc::SIGCHLD),
+        _ => ALL_SIGNALS,
+    }
+}
+
+/// The signal mask of a thread that creates processes, until this value is dropped.
 pub(crate) struct Blocked(KernelSigset);
 
 impl Blocked {
+    pub(crate) fn for_spawner() -> Self {
+        Self(set_mask(spawner_mask()))
+    }
+
     pub(crate) fn all() -> Self {
         Self(set_mask(ALL_SIGNALS))
     }

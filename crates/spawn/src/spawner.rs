@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::{self, Created};
+use crate::backend::{self, Backend, Created};
 use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs};
 use crate::keeper;
 use crate::live::{InFlight, Key, Running};
+use crate::placement::Placement;
 use crate::plan::{Leads, SpawnPlan};
 use crate::pool::{self, Job, Minder, Next, Outcome, Pool};
 use crate::prepare::{self, Scratch};
@@ -34,6 +35,7 @@ pub(crate) struct Spawner<'a> {
     pool: &'a Arc<Pool>,
     stack: ChildStack,
     scratch: Scratch,
+    placement: Placement,
     /// Children without pidfd, which only this thread can wait for.
     own: HashMap<libc::pid_t, Key>,
     poll: Duration,
@@ -61,6 +63,7 @@ impl<'a> Spawner<'a> {
             pool,
             stack,
             scratch: Scratch::new(),
+            placement: Placement::new(),
             own: HashMap::new(),
             poll: POLL_MIN,
             in_flight: Arc::default(),
@@ -73,7 +76,8 @@ impl<'a> Spawner<'a> {
 
     /// The thread's life, until the pool has nothing for it any more.
     pub(crate) fn run(mut self) {
-        signal::block_all();
+        // A borrowed thread goes back to its owner with the mask it had.
+        let _mask = signal::Blocked::for_spawner();
         let mut outcome = Outcome::None;
         loop {
             let patience = (!self.own.is_empty()).then_some(self.poll);
@@ -264,16 +268,27 @@ impl<'a> Spawner<'a> {
         };
         let share = pool.backend.shares_descriptors();
         let (in_flight, failed) = (&self.in_flight, &mut self.failed);
-        self.scratch
-            .with_child_plan(plan, found, &pool.common, share, |child| {
-                backend::create(pool.backend, &pool.features, child, stack, in_flight).map_err(
-                    |failure| {
+        // Only a child that shares this memory can tell that it has released this thread.
+        let home = (pool.backend == Backend::ClonePidfd)
+            .then(|| self.placement.hold())
+            .flatten();
+        let mut held = home.is_some();
+        let result =
+            self.scratch
+                .with_child_plan(plan, found, &pool.common, share, home, |child| {
+                    let created =
+                        backend::create(pool.backend, &pool.features, child, stack, in_flight);
+                    held &= !child.home.as_ref().is_some_and(|home| home.released.get());
+                    created.map_err(|failure| {
                         failed.extend(failure.pidfd);
                         let path = prepare::path_of(failure.stage, plan, found);
                         SpawnError::new(failure.stage, failure.errno, path)
-                    },
-                )
-            })
+                    })
+                });
+        if held {
+            self.placement.release();
+        }
+        result
     }
 
     /// Reaps ended children that have no pidfd.

@@ -32,6 +32,60 @@ pub(crate) struct Waited {
     pub(crate) usage: ResourceUsage,
 }
 
+/// The calling thread's id.
+pub(crate) fn gettid() -> libc::pid_t {
+    // SAFETY: gettid has no preconditions.
+    unsafe { libc::gettid() }
+}
+
+/// Number of CPUs of the machine that are switched on.
+pub(crate) fn cpus_online() -> usize {
+    // SAFETY: sysconf takes a plain number.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(count).unwrap_or(1)
+}
+
+/// The CPU that the calling thread runs on, or ran on a moment ago.
+pub(crate) fn current_cpu() -> Option<usize> {
+    // SAFETY: sched_getcpu has no preconditions.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// The CPUs the calling thread may run on. EINVAL: the machine may have more of them than `mask` has bits.
+pub(crate) fn affinity(mask: &mut [usize]) -> io::Result<()> {
+    mask.fill(0);
+    // SAFETY: the mask is valid for writes of its size in bytes.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            0,
+            size_of_val(mask),
+            mask.as_mut_ptr(),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The CPUs that a thread may run on, of this process; 0 is the calling one.
+pub(crate) fn set_affinity(thread: libc::pid_t, mask: &[usize]) -> io::Result<()> {
+    // SAFETY: the mask is valid for reads of its size in bytes.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            thread,
+            size_of_val(mask),
+            mask.as_ptr(),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// The error number of the calling thread's last failed call.
 pub(crate) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)

@@ -4,7 +4,7 @@
 //! the keeper and launches tasks. It has its own `main` because that has to happen before there is a second thread.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::print_stdout, reason = "a test runner reports")]
-#![expect(unsafe_code, reason = "a signal disposition")]
+#![expect(unsafe_code, reason = "dispositions of signals")]
 
 use std::collections::HashSet;
 use std::fs;
@@ -29,6 +29,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What the user is promised.
 const NO_SURVIVOR: Duration = Duration::from_secs(2);
 
+fn reset_signals() {
+    // Under `nohup`, or behind a shell's `&`, some are ignored. Programs inherit that, and a shell cannot trap what was
+    // ignored before it began.
+    for signal in [
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGTSTP,
+        libc::SIGUSR1,
+    ] {
+        // SAFETY: no handler is installed, and there is no second thread yet.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(ROLE) {
         let role = role.into_string().unwrap();
@@ -37,9 +53,7 @@ fn main() -> ExitCode {
         }
         return keeper::run(move |context| play(&role, &context)).unwrap();
     }
-    // Under `nohup` it is ignored, programs inherit that, and a shell cannot trap what was ignored before it.
-    // SAFETY: no handler is installed, and there is no second thread yet.
-    unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+    reset_signals();
     let tests: [(&str, fn()); 9] = [
         (
             "children_die_with_a_launcher_without_keeper",

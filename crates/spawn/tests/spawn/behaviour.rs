@@ -50,6 +50,7 @@ table! {
     parent_death_signal,
     signals_are_reset,
     limits_and_priorities,
+    all_cpus_of_the_launcher,
     program_from_path,
     usage_and_times,
     missing_directories_are_created_on_demand,
@@ -261,6 +262,20 @@ fn limits_and_priorities(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[..4], ["100", "200", "7", "321"]);
     assert_eq!(lines[4], format!("Cpus_allowed_list:\t{cpu}"));
+}
+
+fn all_cpus_of_the_launcher(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    let line = own
+        .lines()
+        .find(|line| line.starts_with("Cpus_allowed:"))
+        .unwrap();
+    for _ in 0..10 {
+        // One that fails halfway leaves its thread as it was, for the next one.
+        rig.fail(with(sh("").cwd("/no/such/directory")));
+        let text = output(rig, with(command(&["cat", "/proc/self/status"])));
+        assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+    }
 }
 
 fn allowed_cpus() -> Vec<u32> {

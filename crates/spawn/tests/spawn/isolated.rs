@@ -307,3 +307,34 @@ fn a_raised_descriptor_limit_is_not_passed_on() {
         assert_eq!(rig.launcher.pending(), 200);
     });
 }
+
+#[test]
+fn no_thread_stays_on_the_cpu_it_spawned_from() {
+    let name = "isolated::no_thread_stays_on_the_cpu_it_spawned_from";
+    alone(name, &["/usr/bin/env"], || {
+        let allowed = |thread: &str| {
+            let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap();
+            let line = status
+                .lines()
+                .find(|line| line.starts_with("Cpus_allowed_list:"));
+            line.unwrap().to_owned()
+        };
+        let before = allowed("self");
+        let mut rig = Rig::new(Backend::ClonePidfd);
+        let tokens: Vec<_> = (0..200)
+            .map(|index| {
+                rig.spawn(match index % 4 {
+                    0 => command(&["/no/such/program"]),
+                    1 => sh("").cwd("/no/such/directory"),
+                    2 => sh("").affinity([9000].into_iter().collect()),
+                    _ => command(&["/bin/true"]),
+                })
+            })
+            .collect();
+        rig.ends(&tokens);
+        for entry in fs::read_dir("/proc/self/task").unwrap() {
+            let thread = entry.unwrap().file_name().into_string().unwrap();
+            assert_eq!(allowed(&format!("self/task/{thread}")), before);
+        }
+    });
+}

@@ -1,0 +1,151 @@
+//! Where a new process starts: on the CPU of the thread that creates it.
+//!
+//! The kernel looks for the idlest CPU when a process is created and once more when it executes its program. The first
+//! time it is misled: the creating thread still counts as running, though the very next thing it does is sleep until
+//! the child executes. So the child is put behind whatever runs on another CPU, with cold caches, while its parent's
+//! CPU goes idle; and the second look may move it back. A thread that is held to its CPU for the moment of the clone
+//! hands that CPU on to its child. The child inherits the hold and releases both right before it executes, so that the
+//! second look is free to choose, and the parent may wake up anywhere.
+//!
+//! Both get the mask back that the thread had. One that may run on every CPU gets a mask of all ones, which also covers
+//! CPUs that are given to its control group later.
+
+use std::cell::Cell;
+
+use crate::sys;
+
+/// What has to be undone after a clone on the thread's own CPU.
+#[derive(Debug)]
+pub(crate) struct Home<'a> {
+    /// The thread that is held.
+    pub(crate) thread: libc::pid_t,
+    /// Where it and its child may run, as the kernel takes it.
+    pub(crate) mask: &'a [usize],
+    /// Set by the child once it has released the thread.
+    pub(crate) released: Cell<bool>,
+}
+
+/// Holds one thread to its CPU and releases it.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    thread: libc::pid_t,
+    online: usize,
+    mask: Vec<usize>,
+    one: Vec<usize>,
+    /// Whether it works here: not once it was refused.
+    usable: bool,
+}
+
+/// CPUs of the first mask; a machine with more answers that it is too short.
+const CPUS: usize = 1024;
+const CPUS_MAX: usize = 1 << 16;
+const WORD_BITS: usize = usize::BITS as usize;
+
+impl Placement {
+    /// For the calling thread.
+    pub(crate) fn new() -> Self {
+        let mut placement = Self {
+            thread: sys::gettid(),
+            online: sys::cpus_online(),
+            mask: Vec::new(),
+            one: Vec::new(),
+            usable: true,
+        };
+        let mut cpus = CPUS;
+        while cpus <= CPUS_MAX {
+            placement.mask.resize(cpus / WORD_BITS, 0);
+            placement.one.resize(cpus / WORD_BITS, 0);
+            match sys::affinity(&mut placement.mask) {
+                Ok(()) => return placement,
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => cpus *= 2,
+                Err(_) => break,
+            }
+        }
+        placement.usable = false;
+        placement
+    }
+
+    /// Holds the calling thread, the one this was made for, to the CPU it runs on. `None` if that is of no use or
+    /// not possible; it is not held then.
+    pub(crate) fn hold(&mut self) -> Option<Home<'_>> {
+        if !self.usable || sys::affinity(&mut self.mask).is_err() {
+            return None;
+        }
+        let cpus: usize = self
+            .mask
+            .iter()
+            .map(|word| word.count_ones() as usize)
+            .sum();
+        if cpus < 2 {
+            return None;
+        }
+        if cpus >= self.online {
+            self.mask.fill(usize::MAX);
+        }
+        let cpu = sys::current_cpu()?;
+        self.one.fill(0);
+        *self.one.get_mut(cpu / WORD_BITS)? = 1 << (cpu % WORD_BITS);
+        if let Err(error) = sys::set_affinity(0, &self.one) {
+            // Not an allowed CPU any more: the thread was moved in between. Anything else will not get better.
+            if error.raw_os_error() != Some(libc::EINVAL) {
+                tracing::debug!(%error, "processes cannot be started on the CPU of their creator");
+                self.usable = false;
+            }
+            return None;
+        }
+        Some(Home {
+            thread: self.thread,
+            mask: &self.mask,
+            released: Cell::new(false),
+        })
+    }
+
+    /// Lets the calling thread run where it might before, after a child that did not get to it.
+    pub(crate) fn release(&mut self) {
+        if sys::set_affinity(0, &self.mask).is_err() {
+            // None of these CPUs is allowed any more.
+            self.mask.fill(usize::MAX);
+            if let Err(error) = sys::set_affinity(0, &self.mask) {
+                tracing::error!(%error, "a spawner thread is held to one CPU");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed() -> Vec<usize> {
+        let mut mask = vec![0; CPUS_MAX / WORD_BITS];
+        sys::affinity(&mut mask).expect("this thread's mask");
+        mask
+    }
+
+    #[test]
+    fn a_thread_is_held_to_one_cpu_and_released() {
+        let before = allowed();
+        let mut placement = Placement::new();
+        let Some(home) = placement.hold() else {
+            println!("skipped: this machine lets the thread run on one CPU only");
+            return;
+        };
+        assert_eq!(home.thread, sys::gettid());
+        let held = allowed();
+        assert_eq!(held.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
+        placement.release();
+        assert_eq!(allowed(), before);
+    }
+
+    #[test]
+    fn a_thread_with_one_cpu_is_left_alone() {
+        let mut placement = Placement::new();
+        placement.one[0] = 0;
+        let cpu = sys::current_cpu().expect("a CPU");
+        let mut one = vec![0; CPUS_MAX / WORD_BITS];
+        one[cpu / WORD_BITS] = 1 << (cpu % WORD_BITS);
+        sys::set_affinity(0, &one).expect("the CPU this runs on, or ran on a moment ago");
+        assert!(placement.hold().is_none());
+        assert_eq!(allowed(), one);
+    }
+}
