@@ -21,7 +21,7 @@ use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::logging::{self, Role};
 use crate::output::console::{self, Console};
-use crate::output::{self, Output};
+use crate::output::{self, Look, Output};
 
 mod alloc;
 mod completion;
@@ -54,7 +54,11 @@ impl Context {
     /// Output as the global options say.
     pub(crate) fn new(global: GlobalArgs) -> Self {
         let colors = console::use_colors(global.colors);
-        let output = output::for_mode(global.output_mode, colors);
+        let look = Look {
+            colors,
+            columns: console::terminal_size(std::io::stdout()).map(|(columns, _)| columns),
+        };
+        let output = output::for_mode(global.output_mode, look);
         Self {
             global,
             output,

@@ -19,6 +19,7 @@ pub(crate) mod table;
 pub(crate) mod view;
 
 pub(crate) use stats::{Distribution, JobStatsView};
+pub(crate) use table::Look;
 
 /// Where output goes.
 pub(crate) type Out<'a> = &'a mut dyn Write;
@@ -178,9 +179,9 @@ pub(crate) trait TaskInfoSink {
 }
 
 /// The implementation for a mode.
-pub(crate) fn for_mode(mode: OutputMode, colors: bool) -> Box<dyn Output> {
+pub(crate) fn for_mode(mode: OutputMode, look: Look) -> Box<dyn Output> {
     match mode {
-        OutputMode::Cli => Box::new(table::TableOutput::new(colors)),
+        OutputMode::Cli => Box::new(table::TableOutput::new(look)),
         OutputMode::Json => Box::new(json::JsonOutput),
         OutputMode::Quiet => Box::new(quiet::QuietOutput),
     }

@@ -98,5 +98,14 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
         task: args.task,
     };
     let explanation = context.connect().await?.explain(request).await?;
-    Ok(context.output.explanation(&mut context.out, &explanation)?)
+    context.output.explanation(&mut context.out, &explanation)?;
+    context.flush()?;
+    if explanation.waiting_dep_count > 0 {
+        let (job, task) = (explanation.job, explanation.task);
+        tracing::info!("`hq task info {job} {task}` tells what it depends on");
+    }
+    if explanation.workers.is_empty() {
+        tracing::info!("No worker is connected; `hq worker start` starts one");
+    }
+    Ok(())
 }

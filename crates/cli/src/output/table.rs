@@ -21,15 +21,17 @@ mod task;
 mod template;
 mod worker;
 
+pub(crate) use grid::Look;
+
 /// Prints tables.
 pub(crate) struct TableOutput {
-    colors: bool,
+    look: Look,
 }
 
 impl TableOutput {
     /// With or without escape sequences.
-    pub(crate) const fn new(colors: bool) -> Self {
-        Self { colors }
+    pub(crate) const fn new(look: Look) -> Self {
+        Self { look }
     }
 }
 
@@ -40,7 +42,7 @@ pub(crate) fn write_plain(
     rows: Vec<Vec<String>>,
 ) -> io::Result<()> {
     let names: Vec<&str> = header.iter().map(String::as_str).collect();
-    let mut grid = grid::Grid::horizontal(false, &names, 0);
+    let mut grid = grid::Grid::horizontal(Look::default(), &names, 0);
     for row in rows {
         grid.row(row.into_iter().map(grid::Text::from));
     }
@@ -68,11 +70,11 @@ impl Output for TableOutput {
         info: &client::ServerInfo,
         server_dir: Option<&Path>,
     ) -> io::Result<()> {
-        server::write_info(out, self.colors, info, server_dir)
+        server::write_info(out, self.look, info, server_dir)
     }
 
     fn worker_list(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
-        worker::write_list(out, self.colors, workers)
+        worker::write_list(out, self.look, workers)
     }
 
     fn worker_infos(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
@@ -80,13 +82,13 @@ impl Output for TableOutput {
             if i > 0 {
                 writeln!(out)?;
             }
-            worker::write_info(out, self.colors, worker)?;
+            worker::write_info(out, self.look, worker)?;
         }
         Ok(())
     }
 
     fn worker_started(&self, out: Out<'_>, worker: &client::WorkerInfo) -> io::Result<()> {
-        worker::write_info(out, self.colors, worker)
+        worker::write_info(out, self.look, worker)
     }
 
     fn hardware(&self, out: Out<'_>, resources: &common::ResourceDescriptor) -> io::Result<()> {
@@ -118,15 +120,15 @@ impl Output for TableOutput {
     }
 
     fn job_list(&self, out: Out<'_>, view: JobListView<'_>) -> io::Result<()> {
-        job::write_list(out, self.colors, view)
+        job::write_list(out, self.look, view)
     }
 
     fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()> {
-        job::write_summary(out, self.colors, counts)
+        job::write_summary(out, self.look, counts)
     }
 
     fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()> {
-        job::write_stats(out, self.colors, view)
+        job::write_stats(out, self.look, view)
     }
 
     fn wants_tasks_of_jobs(&self) -> bool {
@@ -134,15 +136,15 @@ impl Output for TableOutput {
     }
 
     fn job_infos<'a>(&'a self, out: Out<'a>) -> Box<dyn JobInfoSink + 'a> {
-        Box::new(job::JobInfos::new(out, self.colors))
+        Box::new(job::JobInfos::new(out, self.look))
     }
 
     fn task_list<'a>(&'a self, out: Out<'a>, view: TaskListView) -> Box<dyn TaskListSink + 'a> {
-        Box::new(task::TaskLists::new(out, self.colors, view))
+        Box::new(task::TaskLists::new(out, self.look, view))
     }
 
     fn task_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn TaskInfoSink + 'a> {
-        Box::new(task::TaskInfos::new(out, self.colors, is_verbose))
+        Box::new(task::TaskInfos::new(out, self.look, is_verbose))
     }
 
     fn task_ids(&self, out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
@@ -150,7 +152,7 @@ impl Output for TableOutput {
     }
 
     fn explanation(&self, out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
-        explain::write(out, self.colors, explanation)
+        explain::write(out, self.look, explanation)
     }
 
     fn stream_summary(
@@ -159,7 +161,7 @@ impl Output for TableOutput {
         path: &str,
         summary: &hq_stream::Summary,
     ) -> io::Result<()> {
-        stream::write_summary(out, self.colors, path, summary)
+        stream::write_summary(out, self.look, path, summary)
     }
 
     fn alloc_list(
@@ -168,11 +170,11 @@ impl Output for TableOutput {
         queues: &[client::AllocQueue],
         is_verbose: bool,
     ) -> io::Result<()> {
-        alloc::write_list(out, self.colors, queues, is_verbose)
+        alloc::write_list(out, self.look, queues, is_verbose)
     }
 
     fn alloc_info(&self, out: Out<'_>, allocations: &[client::AllocAllocation]) -> io::Result<()> {
-        alloc::write_info(out, self.colors, allocations)
+        alloc::write_info(out, self.look, allocations)
     }
 
     fn done(&self, _out: Out<'_>) -> io::Result<()> {

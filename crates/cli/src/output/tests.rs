@@ -11,8 +11,13 @@ mod worker;
 const MODES: [OutputMode; 3] = [OutputMode::Cli, OutputMode::Json, OutputMode::Quiet];
 
 /// What one mode prints, without colours.
+const COLORED: Look = Look {
+    colors: true,
+    columns: None,
+};
+
 fn print(mode: OutputMode, render: impl FnOnce(&dyn Output, Out<'_>) -> io::Result<()>) -> String {
-    let output = for_mode(mode, false);
+    let output = for_mode(mode, Look::default());
     let mut bytes = Vec::new();
     render(&*output, &mut bytes).expect("memory does not fail");
     let text = String::from_utf8(bytes).expect("utf-8");
@@ -81,7 +86,7 @@ fn colours_are_used_only_on_demand() {
         is_all: true,
     };
     let mut bytes = Vec::new();
-    for_mode(OutputMode::Cli, true)
+    for_mode(OutputMode::Cli, COLORED)
         .job_list(&mut bytes, view)
         .expect("memory");
     let text = String::from_utf8(bytes).expect("utf-8");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use comfy_table::Color;
 use hq_protocol::client::{self, alloc_allocation::State};
 
-use super::grid::{Grid, Text};
+use super::grid::{Grid, Look, Text};
 use super::worker::resource_lines;
 use crate::output::Out;
 use crate::output::format::{local_seconds, words};
@@ -29,7 +29,7 @@ const QUEUE_COLUMNS: [&str; 10] = [
 /// `alloc list`.
 pub(super) fn write_list(
     out: Out<'_>,
-    colors: bool,
+    look: Look,
     queues: &[client::AllocQueue],
     is_verbose: bool,
 ) -> io::Result<()> {
@@ -37,7 +37,7 @@ pub(super) fn write_list(
     if is_verbose {
         columns.push("Reason");
     }
-    let mut grid = Grid::horizontal(colors, &columns, 0);
+    let mut grid = Grid::horizontal(look, &columns, 0);
     for queue in queues {
         let spec = queue.spec.clone().unwrap_or_default();
         let state = if queue.is_paused {
@@ -72,7 +72,7 @@ pub(super) fn write_list(
 /// `alloc info`.
 pub(super) fn write_info(
     out: Out<'_>,
-    colors: bool,
+    look: Look,
     allocations: &[client::AllocAllocation],
 ) -> io::Result<()> {
     let header = [
@@ -84,7 +84,7 @@ pub(super) fn write_info(
         "Start time",
         "Finish time",
     ];
-    let mut grid = Grid::horizontal(colors, &header, 0);
+    let mut grid = Grid::horizontal(look, &header, 0);
     for allocation in allocations {
         let state = match allocation.state() {
             State::Queued => Text::colored("QUEUED", Color::Yellow),

@@ -6,17 +6,13 @@ use std::time::Duration;
 
 use hq_protocol::client;
 
-use super::grid::{Grid, Text};
+use super::grid::{Grid, Look, Text};
 use crate::output::Out;
 use crate::output::format::{amount, joined_ids, words};
 use crate::output::view::variant_fits;
 
 /// `task explain`.
-pub(super) fn write(
-    out: Out<'_>,
-    colors: bool,
-    explanation: &client::Explanation,
-) -> io::Result<()> {
+pub(super) fn write(out: Out<'_>, look: Look, explanation: &client::Explanation) -> io::Result<()> {
     let task = format!("Task {}@{}", explanation.job, explanation.task);
     let (count, waiting) = (explanation.dep_count, explanation.waiting_dep_count);
     match (count, waiting) {
@@ -57,7 +53,7 @@ pub(super) fn write(
         "Provides",
         "Request",
     ];
-    let mut grid = Grid::horizontal(colors, &header, 0);
+    let mut grid = Grid::horizontal(look, &header, 0);
     for worker in &explanation.workers {
         add_worker(&mut grid, worker);
     }

@@ -72,17 +72,35 @@ fn printable(text: &str) -> String {
     shown
 }
 
+/// What the place where tables are shown is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Look {
+    /// It understands escape sequences.
+    pub(crate) colors: bool,
+    /// How wide it is, if that matters.
+    pub(crate) columns: Option<u16>,
+}
+
 /// A table that is filled row by row.
 pub(super) struct Grid {
     table: Table,
 }
 
 impl Grid {
-    fn new(colors: bool) -> Self {
+    fn new(look: Look) -> Self {
         let mut table = Table::new();
         table.load_style(STYLE);
-        table.set_content_arrangement(ContentArrangement::Disabled);
-        if colors {
+        match look.columns {
+            // Only a table that is wider is changed: the longest texts go on in further lines.
+            Some(columns) => {
+                table.set_content_arrangement(ContentArrangement::Dynamic);
+                table.set_width(columns);
+            }
+            None => {
+                table.set_content_arrangement(ContentArrangement::Disabled);
+            }
+        }
+        if look.colors {
             table.enforce_styling();
         } else {
             table.force_no_tty();
@@ -91,8 +109,8 @@ impl Grid {
     }
 
     /// With a header; the first `right` columns are aligned to the right.
-    pub(super) fn horizontal(colors: bool, header: &[&str], right: usize) -> Self {
-        let mut grid = Self::new(colors);
+    pub(super) fn horizontal(look: Look, header: &[&str], right: usize) -> Self {
+        let mut grid = Self::new(look);
         let bold = header
             .iter()
             .map(|name| Cell::new(name).add_attribute(Attribute::Bold));
@@ -104,8 +122,8 @@ impl Grid {
     }
 
     /// Rows of label and value.
-    pub(super) fn vertical(colors: bool) -> Self {
-        Self::new(colors)
+    pub(super) fn vertical(look: Look) -> Self {
+        Self::new(look)
     }
 
     /// Aligns a column to the right.
@@ -197,4 +215,38 @@ pub(super) fn worker_state_text(worker: &client::WorkerInfo) -> Text {
         State::Stopped => Color::Magenta,
     };
     Text::colored(worker_state_name(state), color)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(columns: Option<u16>) -> Vec<String> {
+        let look = Look {
+            colors: false,
+            columns,
+        };
+        let mut grid = Grid::horizontal(look, &["Task ID", "Error"], 1);
+        let error = "Cannot execute \"nothere\": No such file or directory\nIs it in PATH?";
+        grid.row(["17".into(), error.into()]);
+        grid.render().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn tables_are_as_wide_as_the_terminal_at_most() {
+        let wide = rows(None);
+        assert_eq!(rows(Some(200)), wide, "what fits is not changed");
+        let narrow = rows(Some(40));
+        assert!(
+            narrow.iter().all(|row| row.chars().count() <= 40),
+            "{narrow:#?}"
+        );
+        let words = |rows: &[String]| {
+            let text = rows.join(" ").replace(['|', '+', '-'], " ");
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(words(&narrow), words(&wide), "nothing is left out");
+    }
 }

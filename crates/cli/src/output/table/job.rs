@@ -4,7 +4,7 @@ use std::io;
 
 use hq_protocol::client;
 
-use super::grid::{Grid, Text, job_state, task_color, task_state};
+use super::grid::{Grid, Look, Text, job_state, task_color, task_state};
 use super::template;
 use crate::args::job::JobState;
 use crate::output::format::{elapsed, id_array, lossy, short_name, short_words, utc_seconds};
@@ -15,12 +15,12 @@ use crate::output::{JobCounts, JobInfoSink, JobListView, JobStatsView, Out};
 const BAR_WIDTH: usize = 40;
 
 /// `job list`.
-pub(super) fn write_list(out: Out<'_>, colors: bool, view: JobListView<'_>) -> io::Result<()> {
+pub(super) fn write_list(out: Out<'_>, look: Look, view: JobListView<'_>) -> io::Result<()> {
     let mut header = vec!["ID", "Name", "State", "Tasks"];
     if view.with_reason {
         header.push("Cancel Reason");
     }
-    let mut grid = Grid::horizontal(colors, &header, 1);
+    let mut grid = Grid::horizontal(look, &header, 1);
     for job in view.jobs {
         let mark = if job.is_open { "*" } else { "" };
         let mut cells = vec![
@@ -54,9 +54,9 @@ pub(super) fn write_list(out: Out<'_>, colors: bool, view: JobListView<'_>) -> i
 }
 
 /// `job stats`: a row per quantity.
-pub(super) fn write_stats(out: Out<'_>, colors: bool, view: &JobStatsView) -> io::Result<()> {
+pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::Result<()> {
     let header = [&["Metric", "Tasks"][..], &JobStatsView::columns()].concat();
-    let mut grid = Grid::horizontal(colors, &header, 0);
+    let mut grid = Grid::horizontal(look, &header, 0);
     for (name, distribution) in &view.rows {
         let mut cells: Vec<Text> = vec![(*name).into(), distribution.count.to_string().into()];
         let values = JobStatsView::cells(name, distribution);
@@ -67,8 +67,8 @@ pub(super) fn write_stats(out: Out<'_>, colors: bool, view: &JobStatsView) -> io
 }
 
 /// `job summary`.
-pub(super) fn write_summary(out: Out<'_>, colors: bool, counts: JobCounts) -> io::Result<()> {
-    let mut grid = Grid::horizontal(colors, &["Status", "Count"], 0);
+pub(super) fn write_summary(out: Out<'_>, look: Look, counts: JobCounts) -> io::Result<()> {
+    let mut grid = Grid::horizontal(look, &["Status", "Count"], 0);
     grid.align_right(1);
     let states = [
         JobState::Running,
@@ -87,19 +87,19 @@ pub(super) fn write_summary(out: Out<'_>, colors: bool, counts: JobCounts) -> io
 /// `job info`.
 pub(super) struct JobInfos<'a> {
     out: Out<'a>,
-    colors: bool,
+    look: Look,
 }
 
 impl<'a> JobInfos<'a> {
-    pub(super) fn new(out: Out<'a>, colors: bool) -> Self {
-        Self { out, colors }
+    pub(super) fn new(out: Out<'a>, look: Look) -> Self {
+        Self { out, look }
     }
 }
 
 impl JobInfoSink for JobInfos<'_> {
     fn job(&mut self, job: &client::JobDetail) -> io::Result<()> {
         let summary = job.summary.clone().unwrap_or_default();
-        let mut grid = Grid::vertical(self.colors);
+        let mut grid = Grid::vertical(self.look);
         grid.field("ID", summary.id.to_string());
         grid.field("Name", summary.name.as_str());
         let bar = add_state(&mut grid, &summary);
@@ -120,11 +120,11 @@ impl JobInfoSink for JobInfos<'_> {
         let end = view::finished_at(job).unwrap_or(job.now_unix_ns);
         grid.field("Makespan", short_words(elapsed(job.submitted_unix_ns, end)));
         let mut text = grid.render();
-        if let (Some(bar), true) = (bar, self.colors) {
+        if let (Some(bar), true) = (bar, self.look.colors) {
             text = text.replacen(&bar.plain(), &bar.colored(), 1);
         }
         self.out.write_all(text.as_bytes())?;
-        write_failed(self.out, self.colors, job, &summary)
+        write_failed(self.out, self.look, job, &summary)
     }
 
     fn tasks(&mut self, _page: &client::TaskPageReply) -> io::Result<()> {
@@ -271,7 +271,7 @@ fn add_definition(grid: &mut Grid, submit: &client::SubmitInfo, job: u32) {
 
 fn write_failed(
     out: Out<'_>,
-    colors: bool,
+    look: Look,
     job: &client::JobDetail,
     summary: &client::JobSummary,
 ) -> io::Result<()> {
@@ -279,7 +279,7 @@ fn write_failed(
     if count == 0 {
         return Ok(());
     }
-    let mut grid = Grid::horizontal(colors, &["Task ID", "Worker", "Error"], 0);
+    let mut grid = Grid::horizontal(look, &["Task ID", "Worker", "Error"], 0);
     for task in &job.failed {
         let workers: Vec<&str> = hostnames(&task.workers).collect();
         grid.row([

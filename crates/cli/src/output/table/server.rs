@@ -5,18 +5,18 @@ use std::path::Path;
 
 use hq_protocol::client;
 
-use super::grid::Grid;
+use super::grid::{Grid, Look};
 use crate::output::Out;
 use crate::output::format::utc_seconds;
 
 /// `server info`, and `server start` with its directory.
 pub(super) fn write_info(
     out: Out<'_>,
-    colors: bool,
+    look: Look,
     info: &client::ServerInfo,
     server_dir: Option<&Path>,
 ) -> io::Result<()> {
-    let mut grid = Grid::vertical(colors);
+    let mut grid = Grid::vertical(look);
     if let Some(dir) = server_dir {
         grid.field("Server directory", dir.display().to_string());
     }

@@ -4,20 +4,20 @@ use std::io;
 
 use hq_stream::Summary;
 
-use super::grid::Grid;
+use super::grid::{Grid, Look};
 use crate::output::Out;
 use crate::output::format::file_size;
 
 /// `output-log summary`.
 pub(super) fn write_summary(
     out: Out<'_>,
-    colors: bool,
+    look: Look,
     path: &str,
     summary: &Summary,
 ) -> io::Result<()> {
     let sizes =
         |[stdout, stderr]: [u64; 2]| format!("{} / {}", file_size(stdout), file_size(stderr));
-    let mut grid = Grid::vertical(colors);
+    let mut grid = Grid::vertical(look);
     grid.field("Path", path);
     grid.field("Files", summary.files.to_string());
     grid.field("Jobs", summary.jobs.to_string());

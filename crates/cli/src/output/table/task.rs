@@ -4,7 +4,7 @@ use std::io;
 
 use hq_protocol::{client, common};
 
-use super::grid::{Grid, Text, task_color};
+use super::grid::{Grid, Look, Text, task_color};
 use super::job::state_cell;
 use super::template;
 use crate::output::format::{cut, elapsed, file_size, local_seconds, lossy, short_words};
@@ -26,12 +26,12 @@ pub(super) struct TaskLists<'a> {
 }
 
 impl<'a> TaskLists<'a> {
-    pub(super) fn new(out: Out<'a>, colors: bool, view: TaskListView) -> Self {
+    pub(super) fn new(out: Out<'a>, look: Look, view: TaskListView) -> Self {
         let header = ["Job ID", "Task ID", "State", "Worker", "Makespan", "Error"];
         let grid = if view.is_single_job {
-            Grid::horizontal(colors, &header[1..], 1)
+            Grid::horizontal(look, &header[1..], 1)
         } else {
-            Grid::horizontal(colors, &header, 2)
+            Grid::horizontal(look, &header, 2)
         };
         Self {
             out,
@@ -95,7 +95,7 @@ fn error_text(task: &client::TaskInfo, length_max: usize, is_verbose: bool) -> (
 /// `task info`.
 pub(super) struct TaskInfos<'a> {
     out: Out<'a>,
-    colors: bool,
+    look: Look,
     is_verbose: bool,
 }
 
@@ -111,10 +111,10 @@ fn after_text(after: client::After) -> String {
 }
 
 impl<'a> TaskInfos<'a> {
-    pub(super) fn new(out: Out<'a>, colors: bool, is_verbose: bool) -> Self {
+    pub(super) fn new(out: Out<'a>, look: Look, is_verbose: bool) -> Self {
         Self {
             out,
-            colors,
+            look,
             is_verbose,
         }
     }
@@ -134,7 +134,7 @@ impl<'a> TaskInfos<'a> {
         let paths = task.paths.clone().unwrap_or_default();
         let workers: Vec<&str> = hostnames(&task.workers).collect();
         let deps = task.deps.iter().map(u32::to_string);
-        let mut grid = Grid::vertical(self.colors);
+        let mut grid = Grid::vertical(self.look);
         grid.field("Task ID", task.id.to_string());
         grid.field("State", state_cell(task));
         grid.field("Command", template::command(definition));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hq_protocol::{client, common};
 
-use super::grid::{Grid, Text, worker_state_text};
+use super::grid::{Grid, Look, Text, worker_state_text};
 use crate::output::Out;
 use crate::output::format::{amount, memory, rfc3339, words};
 use crate::output::view;
@@ -14,7 +14,7 @@ use crate::output::view;
 /// `worker list`.
 pub(super) fn write_list(
     out: Out<'_>,
-    colors: bool,
+    look: Look,
     workers: &[client::WorkerInfo],
 ) -> io::Result<()> {
     let header = [
@@ -25,7 +25,7 @@ pub(super) fn write_list(
         "Manager",
         "Manager Job ID",
     ];
-    let mut grid = Grid::horizontal(colors, &header, 1);
+    let mut grid = Grid::horizontal(look, &header, 1);
     for worker in workers {
         let config = worker.config.clone().unwrap_or_default();
         let (manager, manager_job) = manager(&config);
@@ -43,11 +43,7 @@ pub(super) fn write_list(
 }
 
 /// `worker info`.
-pub(super) fn write_info(
-    out: Out<'_>,
-    colors: bool,
-    worker: &client::WorkerInfo,
-) -> io::Result<()> {
+pub(super) fn write_info(out: Out<'_>, look: Look, worker: &client::WorkerInfo) -> io::Result<()> {
     let config = worker.config.clone().unwrap_or_default();
     let (manager, manager_job) = manager(&config);
     let optional = |ns: Option<u64>| ns.map_or_else(|| "None".to_owned(), ns_words);
@@ -64,7 +60,7 @@ pub(super) fn write_info(
             rfc3339(last.started_unix_ns)
         )
     });
-    let mut grid = Grid::vertical(colors);
+    let mut grid = Grid::vertical(look);
     grid.field("Worker", worker.id.to_string());
     grid.field("State", worker_state_text(worker));
     grid.field("Hostname", config.hostname);

@@ -78,7 +78,7 @@ fn colours_change_nothing_but_colours() {
     };
     for mode in MODES {
         let mut bytes = Vec::new();
-        render(&*for_mode(mode, true), &mut bytes).expect("memory does not fail");
+        render(&*for_mode(mode, COLORED), &mut bytes).expect("memory does not fail");
         let colored = String::from_utf8(bytes).expect("utf-8");
         assert_eq!(plain(&colored), print(mode, render));
         let has_colors = colored.contains('\x1b');

@@ -38,6 +38,11 @@ fn draw(file: &str, content: &str, span: Range<usize>, message: &str) -> String 
         .next()
         .unwrap_or_default()
         .trim_end_matches(':');
+    // All keys there are stand in the sentence; once is enough.
+    let label = match label.split_once(", expected one of ") {
+        Some((found, _)) => found,
+        None => label,
+    };
     let report = &[Level::ERROR
         .primary_title("this job file cannot be used")
         .element(

@@ -240,6 +240,14 @@ fn wrong_values_are_drawn() {
     3 | crash_limit = 0
       |               ^ Crash limit cannot be 0. Use `never-restart` or `unlimited` instead.
     ");
+    let error = load_text("[[task]]\ncommand = [\"x\"]\ndep = [1]\n").expect_err("bad");
+    insta::assert_snapshot!(error.drawing().unwrap_or_default(), @"
+    error: this job file cannot be used
+     --> job.toml:3:1
+      |
+    3 | dep = [1]
+      | ^^^ unknown field `dep`
+    ");
 }
 
 /// Flips, cuts, repeats or moves something, by chance.
