@@ -357,6 +357,34 @@ fn json_of_server_and_workers() {
 }
 
 #[test]
+fn json_of_hardware_overviews() {
+    let mut env = Env::new();
+    env.start_server_with(&["--journal=j"]);
+    env.start_worker_with(&["--cpus=1", "--overview-interval=100ms"]);
+    let line = crate::harness::wait_for("an overview", || {
+        let lines = env.hq(&["journal", "replay"]).ok();
+        let overview = lines.lines().find(|line| line.contains("worker-overview"));
+        overview.map(str::to_owned).ok_or(lines)
+    });
+    let line: Value = serde_json::from_str(&line).expect("JSON");
+    let network = json!({"rx_bytes": 0, "rx_packets": 0, "rx_errors": 0,
+        "tx_bytes": 0, "tx_packets": 0, "tx_errors": 0});
+    let state = json!({ "timestamp": 1_795_250_210, "cpu_usage": {"cpu_per_core_percent_usage": [93.75, 98.0]},
+        "memory_usage": {"free": 24_454_983_680_u64, "total": 25_276_502_016_u64}, "network_usage": network,
+        "nvidia_gpus": null, "amd_gpus": null });
+    let event = json!({"type": "worker-overview", "id": 1, "hw-state": {"state": state}});
+    same_shape(
+        &json!({"event": event, "time": "2026-11-21T08:15:50.314Z"}),
+        &line,
+    );
+    let memory = &line["event"]["hw-state"]["state"]["memory_usage"];
+    assert!(
+        memory["free"].as_u64() <= memory["total"].as_u64(),
+        "{line}"
+    );
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "examples are long")]
 fn json_of_the_journal() {
     let mut env = Env::new();

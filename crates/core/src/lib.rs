@@ -9,6 +9,7 @@
 
 pub mod autoalloc;
 pub mod graph;
+pub mod hardware;
 pub mod id;
 pub mod job;
 pub mod outcome;

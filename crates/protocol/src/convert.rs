@@ -9,6 +9,7 @@
 
 mod alloc;
 mod client;
+mod hardware;
 mod ids;
 mod output;
 mod reply;

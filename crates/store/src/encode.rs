@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use hq_core::hardware::{GpuUsage, HardwareUsage};
 use hq_core::id::JobId;
 use hq_core::outcome::{LostReason, Outcome};
 use hq_core::range::IdArray;
-use hq_core::resource::descriptor::{ResourceDescriptor, ResourceKind};
+use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
 use hq_core::task::TaskState;
 use hq_core::template::{CrashLimit, SubmitBody, SubmitSpec, TaskTemplate};
@@ -147,13 +148,52 @@ pub(crate) fn worker_json(config: &WorkerConfig) -> Value {
         "min_utilization": config.min_utilization,
         "on_server_lost": on_server_lost,
         "overview_configuration": config.overview_interval.map(|interval| {
-            json!({"gpu_families": [], "send_interval": duration(interval)})
+            json!({"gpu_families": gpu_families(config), "send_interval": duration(interval)})
         }),
         "resources": resources_json(&config.resources),
         "retract_check_interval": duration(config.retract_check_interval),
         "time_limit": config.time_limit.map(duration),
         "work_dir": config.work_dir,
     })
+}
+
+pub(crate) fn usage_json(usage: &HardwareUsage) -> Value {
+    let cpus: Vec<f64> = usage.cpus.iter().map(|cpu| cpu.percent()).collect();
+    let gpus = |gpus: &Option<Vec<GpuUsage>>| {
+        let gpu = |gpu: &GpuUsage| {
+            json!({"id": gpu.id, "processor_usage": gpu.processor.percent(),
+                   "mem_usage": gpu.memory.percent()})
+        };
+        let gpus = gpus.as_ref()?.iter().map(gpu).collect::<Vec<_>>();
+        Some(json!({"gpus": gpus}))
+    };
+    let network = &usage.network;
+    json!({"state": {
+        "timestamp": usage.unix_seconds,
+        "cpu_usage": {"cpu_per_core_percent_usage": cpus},
+        "memory_usage": {"free": usage.memory_free, "total": usage.memory_total},
+        "network_usage": {
+            "rx_bytes": network.rx_bytes,
+            "rx_packets": network.rx_packets,
+            "rx_errors": network.rx_errors,
+            "tx_bytes": network.tx_bytes,
+            "tx_packets": network.tx_packets,
+            "tx_errors": network.tx_errors,
+        },
+        "nvidia_gpus": gpus(&usage.nvidia),
+        "amd_gpus": gpus(&usage.amd),
+    }})
+}
+
+/// GPUs of which an overview tells.
+fn gpu_families(config: &WorkerConfig) -> Vec<&'static str> {
+    let items = config.resources.items.iter();
+    let family = |item: &ResourceItem| match &*item.name {
+        "gpus/nvidia" => Some("Nvidia"),
+        "gpus/amd" => Some("Amd"),
+        _ => None,
+    };
+    items.filter_map(family).collect()
 }
 
 fn resources_json(resources: &ResourceDescriptor) -> Value {

@@ -160,9 +160,9 @@ impl<'a> Group<'a> {
                 self.write_starts()?;
                 self.drop_tasks(at, *job, ids, *to)
             }
-            ChangeKind::WorkerConnected { .. } | ChangeKind::WorkerLost { .. } => {
-                self.apply_worker(change)
-            }
+            ChangeKind::WorkerConnected { .. }
+            | ChangeKind::WorkerLost { .. }
+            | ChangeKind::WorkerOverview { .. } => self.apply_worker(change),
             ChangeKind::Allocation(change) => self.apply_allocation(at, change),
             ChangeKind::JobOpened { .. }
             | ChangeKind::Submitted { .. }
@@ -220,6 +220,10 @@ impl<'a> Group<'a> {
             )?;
             let data = json!({"id": worker.as_u32(), "reason": reason});
             self.event(at, "worker-lost", None, Some(*worker), &data)?;
+        }
+        if let ChangeKind::WorkerOverview { worker, usage } = &change.kind {
+            let data = json!({"id": worker.as_u32(), "hw-state": encode::usage_json(usage)});
+            self.event(at, "worker-overview", None, Some(*worker), &data)?;
         }
         Ok(())
     }
@@ -283,6 +287,7 @@ impl<'a> Group<'a> {
             | ChangeKind::TasksDropped { .. }
             | ChangeKind::WorkerConnected { .. }
             | ChangeKind::WorkerLost { .. }
+            | ChangeKind::WorkerOverview { .. }
             | ChangeKind::Allocation(_) => Ok(()),
         }
     }

@@ -457,7 +457,7 @@ impl Writer {
         }
         let lost = "SELECT id FROM worker_data WHERE ended_unix_ns IS NOT NULL";
         transaction.execute(
-            &format!("DELETE FROM event_log WHERE worker IN ({lost})"),
+            &format!("DELETE FROM event_log WHERE worker IN ({lost}) OR type = 'worker-overview'"),
             [],
         )?;
         transaction.execute(

@@ -11,6 +11,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::hardware::HardwareUsage;
 use hq_core::id::WorkerId;
 use hq_core::time::Time;
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
@@ -30,6 +31,7 @@ use crate::doubtful::Doubtful;
 use crate::launcher::TaskLauncher;
 use crate::notify::{Notification, NotifySocket};
 use crate::output_service::OutputService;
+use crate::overview::Overviews;
 use crate::server_link::{ConnectError, Link, Redial, RegisterError, introduce};
 
 /// Why a worker has ended.
@@ -150,6 +152,7 @@ where
             launcher,
             notify,
             outputs: OutputService::new(),
+            overviews: Overviews::start(&config),
             link: LinkState::Up(link),
             identity,
             redial,
@@ -192,6 +195,7 @@ enum Woken<S> {
     Heartbeat,
     Notify(Notification),
     Output(Box<worker::Output>),
+    Overview(Box<HardwareUsage>),
     Interrupt(Interrupt),
     ControlClosed,
 }
@@ -280,6 +284,7 @@ struct EventLoop<S> {
     launcher: TaskLauncher,
     notify: Option<NotifySocket>,
     outputs: OutputService,
+    overviews: Overviews,
     link: LinkState<S>,
     /// Who we are, and for which server.
     identity: (WorkerId, Box<str>),
@@ -320,6 +325,7 @@ where
                 Woken::Notify(notification)
             }
             output = self.outputs.next(), if has_room => Woken::Output(Box::new(output)),
+            usage = self.overviews.next(), if has_room => Woken::Overview(Box::new(usage)),
             interrupt = receive(control) => match interrupt {
                 Some(interrupt) => Woken::Interrupt(interrupt),
                 None => Woken::ControlClosed,
@@ -361,6 +367,7 @@ where
             Woken::Output(output) => self.link.feed(&ToServer {
                 message: Some(to_server::Message::Output(*output)),
             }),
+            Woken::Overview(usage) => self.link.feed(&(&*usage).into()),
             Woken::Interrupt(interrupt) => {
                 self.apply(Input::Interrupt(interrupt));
                 // Now they are known to be ends with the worker.

@@ -19,6 +19,7 @@ mod launcher;
 mod notify;
 mod output;
 mod output_service;
+mod overview;
 mod running_task;
 mod scratch_dir;
 mod server_link;

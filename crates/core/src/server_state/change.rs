@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::autoalloc::AllocationEvent;
+use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
 use crate::range::IdArray;
@@ -39,6 +40,13 @@ pub enum ChangeKind {
         worker: WorkerId,
         /// Why.
         reason: LostReason,
+    },
+    /// A worker told what its machine is busy with.
+    WorkerOverview {
+        /// Which.
+        worker: WorkerId,
+        /// What it saw.
+        usage: Box<HardwareUsage>,
     },
     /// An open job without tasks was made.
     JobOpened {
@@ -188,7 +196,7 @@ impl ChangeKind {
             | Self::TasksDropped { .. }
             | Self::Allocation(_) => true,
             Self::TaskEnded { is_awaited, .. } => *is_awaited,
-            Self::JobCompleted(_) | Self::TaskStarted { .. } => false,
+            Self::JobCompleted(_) | Self::TaskStarted { .. } | Self::WorkerOverview { .. } => false,
         }
     }
 }

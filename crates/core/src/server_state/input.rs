@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::selector::Selector;
@@ -116,6 +117,8 @@ pub enum WorkerMessage {
     Report(Report),
     /// One of its tasks has something to say to those who wait.
     Notify(TaskKey, std::sync::Arc<[u8]>),
+    /// What its machine is busy with.
+    Overview(Box<HardwareUsage>),
     /// It is about to end; its connection closes next.
     Goodbye(LostReason),
 }

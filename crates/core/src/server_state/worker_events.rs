@@ -84,6 +84,10 @@ impl ServerState {
                     message,
                 });
             }
+            WorkerMessage::Overview(usage) => {
+                let overview = ChangeKind::WorkerOverview { worker: id, usage };
+                persist(effects, now.wall, overview);
+            }
             WorkerMessage::Goodbye(reason) => self.lose_worker(now, id, reason, effects),
         }
     }

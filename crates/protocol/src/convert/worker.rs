@@ -100,6 +100,10 @@ impl TryFrom<worker::ToServer> for FromWorker {
                     message[..].into(),
                 )))
             }
+            Message::Overview(overview) => {
+                let usage = overview.try_into().within("overview")?;
+                Ok(Self::Message(WorkerMessage::Overview(Box::new(usage))))
+            }
             Message::Output(output) => {
                 at_most("output.data", output.data.len(), OUTPUT_DATA_MAX)?;
                 Ok(Self::Output(output))

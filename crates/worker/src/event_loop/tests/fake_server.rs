@@ -332,7 +332,7 @@ impl FakeServer {
             FromWorker::Register(..) => panic!("registered already"),
             FromWorker::Output(_) => panic!("nobody asked for output"),
             FromWorker::Message(WorkerMessage::Heartbeat) => self.heartbeats += 1,
-            FromWorker::Message(WorkerMessage::Notify(..)) => {}
+            FromWorker::Message(WorkerMessage::Notify(..) | WorkerMessage::Overview(_)) => {}
             FromWorker::Message(WorkerMessage::Goodbye(reason)) => {
                 self.goodbye = Some(reason);
                 // As a real server: the connection ends with the goodbye.
