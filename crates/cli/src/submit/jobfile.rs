@@ -27,9 +27,10 @@ use crate::error::{CliError, CliResult};
 
 mod diagnostic;
 mod graph;
+mod parts;
 mod schema;
 
-use schema::{ArrayTable, CommonTable, FileTable, TaskTable};
+use schema::{ArrayTable, CommonTable, TaskTable};
 
 /// Reads a job file and builds its submit.
 pub(crate) fn load(
@@ -49,8 +50,8 @@ pub(super) fn parse(
     attach: Option<u32>,
     context: SubmitContext<'_>,
 ) -> CliResult<PreparedSubmit> {
-    let file: FileTable =
-        toml::from_str(content).map_err(|error| diagnostic::from_toml(path, content, &error))?;
+    let file =
+        parts::read(content).map_err(|misread| diagnostic::misread(path, content, misread))?;
     let target = match attach {
         Some(job) => SubmitTarget::Attach(JobId(job)),
         None => SubmitTarget::NewJob {

@@ -6,6 +6,7 @@ use std::path::Path;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
+use super::parts::Misread;
 use crate::error::CliError;
 
 /// A file that breaks a rule which has no place of its own.
@@ -14,9 +15,9 @@ pub(super) fn plain(message: &str) -> CliError {
 }
 
 /// A file that is no TOML, or not what a job file looks like.
-pub(super) fn from_toml(path: &Path, content: &str, error: &toml::de::Error) -> CliError {
-    let message = error.message().trim_end();
-    let Some(span) = error.span().map(|span| clamp(content, span)) else {
+pub(super) fn misread(path: &Path, content: &str, error: Misread) -> CliError {
+    let message = error.message.trim_end();
+    let Some(span) = error.span.map(|span| clamp(content, span)) else {
         return plain(message);
     };
     let (line, column) = position(content, span.start);
