@@ -4,6 +4,7 @@
 
 mod campaign;
 mod chains;
+mod cluster_shapes;
 mod commands;
 mod control;
 mod damage;
@@ -17,6 +18,7 @@ mod limits;
 mod local;
 mod model;
 mod network;
+mod options;
 mod output_modes;
 mod pbs;
 mod reattach;

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::harness::{Env, wait_for};
 
 /// A server whose PBS is the stand-in; `None` without Python, after saying so.
-fn env_with_pbs() -> Option<Env> {
+pub(crate) fn env_with_pbs() -> Option<Env> {
     let python = Command::new("python3").arg("--version").output();
     if !python.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: the stand-in for PBS needs `python3`");
@@ -140,6 +140,10 @@ fn refusals_are_told_with_their_reason() {
         .says("Error: Could not submit allocation: qsub execution failed")
         .says("Exit code: 170")
         .says("qsub: Unknown queue")
+        .says(&format!(
+            "You can find the submitted script at {}/",
+            env.server_dir().display()
+        ))
         .exits_with(1);
     env.hq(&["alloc", "dry-run", "pbs", "-t", "1h"]).ok();
     env.write("pbs/lies", "qdel fail\n");

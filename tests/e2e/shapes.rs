@@ -52,7 +52,7 @@ fn differences(path: &str, example: &Value, real: &Value, found: &mut Vec<String
 }
 
 #[track_caller]
-fn same_shape(example: &Value, real: &Value) {
+pub(crate) fn same_shape(example: &Value, real: &Value) {
     let mut found = Vec::new();
     differences("", example, real, &mut found);
     assert!(found.is_empty(), "{found:#?}\nin {real:#}");
@@ -61,7 +61,7 @@ fn same_shape(example: &Value, real: &Value) {
 impl Env {
     /// Runs a command in JSON mode, with both streams as one, as careless scripts do.
     #[track_caller]
-    fn prints(&self, args: &[&str], example: &Value) -> Value {
+    pub(crate) fn prints(&self, args: &[&str], example: &Value) -> Value {
         let ran = self.hq(&[&["--output-mode=json"], args].concat());
         assert_eq!(ran.stderr, "", "{args:?} writes nothing but JSON");
         let text = ran.ok();

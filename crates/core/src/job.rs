@@ -342,6 +342,8 @@ pub struct Job {
     pub(crate) completion_noted: bool,
     /// What of it is in the server's sums.
     pub(crate) counted: Counted,
+    /// That its last task ended was told; until there are new ones.
+    pub(crate) idle_noted: bool,
     counts: TaskCounts,
     failed_lowest: BTreeSet<TaskId>,
     index: IdIndex,
@@ -369,6 +371,7 @@ impl Job {
             workers: BTreeSet::new(),
             completion_noted: false,
             counted: None,
+            idle_noted: false,
             counts: TaskCounts::default(),
             failed_lowest: BTreeSet::new(),
             index: IdIndex::default(),
@@ -477,6 +480,7 @@ impl Job {
         let number = u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
         self.index.insert(number, &submit.ids);
         self.counts.waiting = self.counts.waiting.saturating_add(submit.ids.len());
+        self.idle_noted &= submit.ids.is_empty();
         self.submits.push(submit);
         number
     }

@@ -313,6 +313,9 @@ impl ServerState {
         };
         if job.is_idle() {
             job.idle_since = now.wall;
+            if !std::mem::replace(&mut job.idle_noted, true) {
+                persist(effects, now.wall, ChangeKind::JobIdle(id));
+            }
         }
         if job.is_completed() {
             if !std::mem::replace(&mut job.completion_noted, true) {

@@ -106,6 +106,19 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
+    /// Tells those who read live of something that is not stored; it has the number of the event before.
+    fn tell(&mut self, at: Timestamp, data: &Value) {
+        let seq = *self.seq - 1;
+        if let Some(events) = &mut self.events {
+            events.push(EventRow {
+                seq,
+                at,
+                data: Some(data.to_string()),
+                ..EventRow::default()
+            });
+        }
+    }
+
     fn apply(&mut self, change: &Change) -> rusqlite::Result<()> {
         let at = change.at;
         match &change.kind {
@@ -115,33 +128,7 @@ impl<'a> Group<'a> {
                 variant,
                 worker,
                 nodes,
-            } => {
-                let seq = self.next_seq();
-                if let Some(events) = &mut self.events {
-                    events.push(EventRow {
-                        seq,
-                        at,
-                        kind: "task-started".to_owned(),
-                        job: Some(task.job.as_u32()),
-                        task: Some(task.task.as_u32()),
-                        instance: Some(instance.as_u32()),
-                        worker: Some(worker.as_u32()),
-                        variant: Some(*variant),
-                        data: (!nodes.is_empty()).then(|| workers_json(nodes)),
-                    });
-                }
-                let start = Start {
-                    at,
-                    instance: *instance,
-                    variant: *variant,
-                    worker: *worker,
-                    seq,
-                };
-                if let Some(earlier) = self.starts.insert(*task, start) {
-                    self.write_start(*task, &earlier)?;
-                }
-                Ok(())
-            }
+            } => self.start(at, *task, (*instance, *variant, *worker), nodes),
             ChangeKind::TaskEnded {
                 task,
                 crash_count,
@@ -164,12 +151,60 @@ impl<'a> Group<'a> {
             | ChangeKind::WorkerLost { .. }
             | ChangeKind::WorkerOverview { .. } => self.apply_worker(change),
             ChangeKind::Allocation(change) => self.apply_allocation(at, change),
+            ChangeKind::JobIdle(job) => {
+                self.tell(at, &json!({"job_id": job.as_u32()}));
+                Ok(())
+            }
+            ChangeKind::TaskNotified {
+                task,
+                worker,
+                message,
+            } => {
+                self.tell(at, &notification_json(*task, *worker, message));
+                Ok(())
+            }
             ChangeKind::JobOpened { .. }
             | ChangeKind::Submitted { .. }
             | ChangeKind::JobClosed(_)
             | ChangeKind::JobCanceled { .. }
             | ChangeKind::JobCompleted(_)
             | ChangeKind::JobsForgotten(_) => self.apply_job(change),
+        }
+    }
+
+    /// Notes a start: written with its end, if that follows soon.
+    fn start(
+        &mut self,
+        at: Timestamp,
+        task: TaskKey,
+        start: (InstanceId, u32, WorkerId),
+        nodes: &[WorkerId],
+    ) -> rusqlite::Result<()> {
+        let (instance, variant, worker) = start;
+        let seq = self.next_seq();
+        if let Some(events) = &mut self.events {
+            events.push(EventRow {
+                seq,
+                at,
+                kind: "task-started".to_owned(),
+                job: Some(task.job.as_u32()),
+                task: Some(task.task.as_u32()),
+                instance: Some(instance.as_u32()),
+                worker: Some(worker.as_u32()),
+                variant: Some(variant),
+                data: (!nodes.is_empty()).then(|| workers_json(nodes)),
+            });
+        }
+        let start = Start {
+            at,
+            instance,
+            variant,
+            worker,
+            seq,
+        };
+        match self.starts.insert(task, start) {
+            Some(earlier) => self.write_start(task, &earlier),
+            None => Ok(()),
         }
     }
 
@@ -288,6 +323,8 @@ impl<'a> Group<'a> {
             | ChangeKind::WorkerConnected { .. }
             | ChangeKind::WorkerLost { .. }
             | ChangeKind::WorkerOverview { .. }
+            | ChangeKind::JobIdle(_)
+            | ChangeKind::TaskNotified { .. }
             | ChangeKind::Allocation(_) => Ok(()),
         }
     }
@@ -595,6 +632,14 @@ impl<'a> Group<'a> {
             &json!({"job": job.as_u32(), "ranges": ranges}),
         )
     }
+}
+
+fn notification_json(task: TaskKey, worker: WorkerId, message: &[u8]) -> Value {
+    json!({
+        "task_id": {"job_id": task.job.as_u32(), "job_task_id": task.task.as_u32()},
+        "worker_id": worker.as_u32(),
+        "message": message,
+    })
 }
 
 fn workers_json(nodes: &[WorkerId]) -> String {

@@ -122,6 +122,7 @@ pub fn lines_since(
 pub(crate) struct EventRow {
     pub(crate) seq: i64,
     pub(crate) at: Timestamp,
+    /// Empty: only told to those who read live.
     pub(crate) kind: String,
     pub(crate) job: Option<u32>,
     pub(crate) task: Option<u32>,
@@ -181,7 +182,9 @@ impl EventRow {
             }
             _ => event.append(&mut data),
         }
-        event.insert("type".into(), Value::String(self.kind));
+        if !self.kind.is_empty() {
+            event.insert("type".into(), Value::String(self.kind));
+        }
         EventLine {
             seq: self.seq,
             line: json!({"event": event, "time": time_text(self.at)}).to_string(),

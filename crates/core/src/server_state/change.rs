@@ -85,6 +85,8 @@ pub enum ChangeKind {
     },
     /// A closed job has no unfinished task any more.
     JobCompleted(JobId),
+    /// No task of a job is waiting or running any more; told to those who listen, not stored.
+    JobIdle(JobId),
     /// Jobs were forgotten.
     JobsForgotten(Vec<JobId>),
     /// An instance started.
@@ -150,6 +152,15 @@ pub enum ChangeKind {
         /// `Canceled` or `Aborted`.
         to: TaskState,
     },
+    /// A task sent a message; told to those who listen, not stored.
+    TaskNotified {
+        /// Which task.
+        task: TaskKey,
+        /// Where it runs.
+        worker: WorkerId,
+        /// Its words, any bytes.
+        message: Arc<[u8]>,
+    },
     /// Something about automatic allocation, which keeps its own state.
     Allocation(AllocationChange),
 }
@@ -196,7 +207,11 @@ impl ChangeKind {
             | Self::TasksDropped { .. }
             | Self::Allocation(_) => true,
             Self::TaskEnded { is_awaited, .. } => *is_awaited,
-            Self::JobCompleted(_) | Self::TaskStarted { .. } | Self::WorkerOverview { .. } => false,
+            Self::JobCompleted(_)
+            | Self::JobIdle(_)
+            | Self::TaskStarted { .. }
+            | Self::TaskNotified { .. }
+            | Self::WorkerOverview { .. } => false,
         }
     }
 }

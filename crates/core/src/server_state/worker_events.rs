@@ -78,6 +78,14 @@ impl ServerState {
             }
             WorkerMessage::Report(report) => self.on_report(now, id, report, effects),
             WorkerMessage::Notify(task, message) => {
+                if self.jobs.contains_key(&task.job) {
+                    let told = ChangeKind::TaskNotified {
+                        task,
+                        worker: id,
+                        message: Arc::clone(&message),
+                    };
+                    persist(effects, now.wall, told);
+                }
                 self.watches.note_notification(&Notification {
                     task,
                     worker: id,

@@ -74,8 +74,11 @@ impl Errand {
     pub(super) async fn try_out(&self, params: &QueueParams) -> Result<(), String> {
         let cannot =
             |error: std::io::Error| format!("Could not prepare a test submission: {error}");
-        let temporary = tokio::task::spawn_blocking(|| {
-            tempfile::Builder::new().prefix("hq-dry-run-").tempdir()
+        let instance = self.server_dir.clone();
+        let temporary = tokio::task::spawn_blocking(move || {
+            tempfile::Builder::new()
+                .prefix("dry-run-")
+                .tempdir_in(instance)
         });
         let temporary = temporary.await.map_err(std::io::Error::other);
         let temporary = temporary.and_then(|made| made).map_err(cannot)?;
