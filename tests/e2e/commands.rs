@@ -586,3 +586,20 @@ fn absurd_input_is_handled_or_refused_at_once() {
             .ok_or(format!("{printed:?}"))
     });
 }
+
+#[test]
+fn words_that_are_no_text_are_refused_by_name() {
+    let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"\xff/\xfe");
+    let refused = Command::new(env!("CARGO_BIN_EXE_hq"))
+        .args(["submit", "--cwd"])
+        .arg(odd)
+        .arg("--name")
+        .arg(odd)
+        .args(["--", "true"])
+        .output()
+        .expect("hq runs");
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&refused.stderr);
+    let wanted = "error: invalid value '\\xff/\\xfe' for '--name': expected valid UTF-8";
+    assert!(told.starts_with(wanted), "{told}");
+}

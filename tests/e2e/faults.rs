@@ -197,7 +197,11 @@ fn bad_arguments_are_refused_with_their_reason() {
     for (args, text) in [
         (
             &["submit", "--array=3-1", "--", "true"][..],
-            "Invalid range",
+            "invalid value '3-1' for '--array <IDS>'",
+        ),
+        (
+            &["submit", "--array=0-4294967295", "--", "true"],
+            "Invalid range: it has more than 4294967295 ids",
         ),
         (&["submit", "--array=1,1-3", "--", "true"], "Ranges overlap"),
         (&["submit", "--array=x", "--", "true"], "Unexpected token"),

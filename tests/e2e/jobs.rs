@@ -157,10 +157,36 @@ fn job_file_mistakes_are_shown_with_their_place() {
         "{}",
         ran.stderr
     );
-    env.write("cycle.toml", "[[task]]\nid=1\ndeps=[2]\ncommand=[\"true\"]\n[[task]]\nid=2\ndeps=[1]\ncommand=[\"true\"]\n");
-    env.hq(&["job", "submit-file", "cycle.toml"])
+    let task = |id: u32, deps: &str| format!("[[task]]\nid={id}\ndeps=[{deps}]\ncommand=[\"x\"]\n");
+    let graph = "is part of dependency cycle or has an invalid dependencies\n";
+    for (tasks, told) in [
+        (
+            [task(1, "2"), task(2, "1")],
+            format!("Error: Task 1 {graph}job.toml, line 3, column 7: tasks wait for each other: 1 for 2 for 1"),
+        ),
+        (
+            [task(1, ""), task(2, "1, 99999")],
+            format!("Error: Task 2 {graph}job.toml, line 7, column 10: there is no task 99999 in this file"),
+        ),
+        (
+            [task(5, ""), task(5, "")],
+            "Error: Task 5 is defined multiple times\njob.toml, line 6, column 4: an earlier task has the id 5".to_owned(),
+        ),
+    ] {
+        // A large file is read in parts, with the same places.
+        for others in [0, 30_000] {
+            let others = (10..10 + others).map(|id| task(id, ""));
+            let content: Vec<String> = tasks.iter().cloned().chain(others).collect();
+            env.write("job.toml", content.concat());
+            env.hq(&["job", "submit-file", "job.toml"])
+                .exits_with(1)
+                .says(&told);
+        }
+    }
+    env.write("job.toml", b"[[task]]\ncommand = [\"\xff\"]\n");
+    env.hq(&["job", "submit-file", "job.toml"])
         .exits_with(1)
-        .says("is part of dependency cycle or has an invalid dependencies");
+        .says("Cannot read job.toml: expected UTF-8, found the byte 0xff in line 2, column 13");
     assert_eq!(
         env.json(&["job", "list", "--all"]),
         json!([]),

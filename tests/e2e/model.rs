@@ -277,7 +277,15 @@ fn statistics_tell_what_tasks_took() {
         "{csv}"
     );
     let table = env.hq(&["job", "stats", &job]).ok();
-    assert!(table.contains("| max_rss        | 4     |"), "{table}");
+    let row = |line: &str| -> Vec<String> {
+        let cells = line.split('|').map(|cell| cell.trim().to_owned());
+        cells.filter(|cell| !cell.is_empty()).collect()
+    };
+    let rows: Vec<Vec<String>> = table.lines().map(row).collect();
+    let names = ["run_time", "waiting_time", "max_rss", "cpu_efficiency"];
+    assert_eq!(rows[1], names, "{table}");
+    assert_eq!(rows[3], ["tasks", "4", "4", "4", "4"], "{table}");
+    assert_eq!(rows[11][0], "mean", "{table}");
     env.hq(&["job", "stats", "99"])
         .says("Job 99 not found")
         .ok();

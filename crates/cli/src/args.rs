@@ -6,6 +6,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub(crate) mod alloc;
+pub(crate) mod bytes;
 pub(crate) mod global;
 pub(crate) mod job;
 pub(crate) mod journal;

@@ -31,7 +31,7 @@ pub fn main() -> ExitCode {
     abort_on_panic();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&args::bytes::explained(error, std::env::args_os())),
     };
     let mut context = Context::new(cli.global.clone());
     let mut result = run(cli, &mut context);

@@ -96,24 +96,25 @@ pub struct TaskTemplate {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entries {
     data: Arc<[u8]>,
-    /// End offset of each entry in `data`.
-    ends: Arc<[u64]>,
+    /// End offset of each entry in `data`, of which there are less than 4 GiB.
+    ends: Arc<[u32]>,
 }
 
 impl Entries {
     /// Entries with the given lengths, back to back in `data`.
     ///
-    /// Returns `None` if the lengths do not add up to `data`.
+    /// Returns `None` if the lengths do not add up to `data`, or to 4 GiB.
     #[must_use]
     pub fn new(data: impl Into<Arc<[u8]>>, lengths: impl IntoIterator<Item = u64>) -> Option<Self> {
         let data = data.into();
-        let mut end = 0u64;
-        let mut ends = Vec::new();
+        let lengths = lengths.into_iter();
+        let mut end = 0u32;
+        let mut ends = Vec::with_capacity(lengths.size_hint().0);
         for length in lengths {
-            end = end.checked_add(length)?;
+            end = end.checked_add(u32::try_from(length).ok()?)?;
             ends.push(end);
         }
-        (end == data.len() as u64).then(|| Self {
+        (end as usize == data.len()).then(|| Self {
             data,
             ends: ends.into(),
         })
@@ -135,10 +136,10 @@ impl Entries {
     #[must_use]
     pub fn get(&self, index: u32) -> Option<&[u8]> {
         let index = index as usize;
-        let end = usize::try_from(*self.ends.get(index)?).ok()?;
+        let end = *self.ends.get(index)? as usize;
         let start = match index {
             0 => 0,
-            _ => usize::try_from(self.ends[index - 1]).ok()?,
+            _ => self.ends[index - 1] as usize,
         };
         self.data.get(start..end)
     }

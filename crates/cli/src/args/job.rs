@@ -154,6 +154,21 @@ pub(crate) struct ResubmitArgs {
     /// Tasks keep their ids. What they depended on counts as done if it has finished.
     #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) filter: Option<Vec<EndedState>>,
+
+    #[command(flatten)]
+    pub(crate) follow: FollowArgs,
+}
+
+/// Whether a command stays until its jobs have ended.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct FollowArgs {
+    /// Block until the new jobs have ended
+    #[arg(long, conflicts_with = "progress")]
+    pub(crate) wait: bool,
+
+    /// Block until the new jobs have ended, and show their progress
+    #[arg(long)]
+    pub(crate) progress: bool,
 }
 
 /// Options of `job forget`.
@@ -240,6 +255,9 @@ pub(crate) struct SubmitFileArgs {
     /// Add the tasks to this open job [default: make a new job]
     #[arg(long, value_name = "ID")]
     pub(crate) job: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) follow: FollowArgs,
 }
 
 /// Options of `job wait`.

@@ -9,7 +9,7 @@ use hq_protocol::client;
 use super::Context;
 use super::notify::Callback;
 use crate::args::global::OutputMode;
-use crate::args::job::{SelectorArgs, WaitArgs};
+use crate::args::job::{FollowArgs, SelectorArgs, WaitArgs};
 use crate::client::{Client, WatchOptions};
 use crate::error::CliResult;
 use crate::output::console::fit_to_terminal;
@@ -32,8 +32,25 @@ pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliRe
     context.done()
 }
 
+/// Stays until new jobs have ended, if that is asked for.
+pub(super) async fn stay(
+    client: &mut Client,
+    jobs: Selector,
+    how: FollowArgs,
+    context: &mut Context,
+    callback: Option<&Callback>,
+) -> CliResult<()> {
+    if how.wait {
+        wait_for(client, jobs, false, callback).await
+    } else if how.progress {
+        show_progress(client, jobs, context, callback).await
+    } else {
+        Ok(())
+    }
+}
+
 /// Blocks until the jobs have ended.
-pub(super) async fn wait_for(
+async fn wait_for(
     client: &mut Client,
     jobs: Selector,
     until_idle: bool,
@@ -55,7 +72,7 @@ pub(super) async fn wait_for(
 }
 
 /// Blocks until the jobs have ended, and draws a bar meanwhile.
-pub(super) async fn show_progress(
+async fn show_progress(
     client: &mut Client,
     jobs: Selector,
     context: &mut Context,

@@ -10,7 +10,7 @@ use hq_core::range::IdArray;
 
 use super::notify::Callback;
 use super::{Context, follow};
-use crate::args::job::SubmitFileArgs;
+use crate::args::job::{FollowArgs, SubmitFileArgs};
 use crate::args::submit::SubmitArgs;
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
@@ -30,19 +30,17 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
     } else {
         None
     };
-    let (wait, progress) = (args.wait, args.progress);
-    let on_notify = args.on_notify.take().filter(|_| wait || progress);
+    let how = FollowArgs {
+        wait: args.wait,
+        progress: args.progress,
+    };
+    let is_followed = how.wait || how.progress;
+    let on_notify = args.on_notify.take().filter(|_| is_followed);
     let prepared = prepare(args, stdin, &mut client).await?;
     let callback = on_notify.as_deref().map(Callback::start).transpose()?;
     let job = send(prepared, &mut client, context).await?;
     let jobs = one_job(job)?;
-    let ended = if wait {
-        follow::wait_for(&mut client, jobs, false, callback.as_ref()).await
-    } else if progress {
-        follow::show_progress(&mut client, jobs, context, callback.as_ref()).await
-    } else {
-        Ok(())
-    };
+    let ended = follow::stay(&mut client, jobs, how, context, callback.as_ref()).await;
     if let Some(callback) = callback {
         callback.finish();
     }
@@ -87,7 +85,8 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
         output_dir: None,
     };
     let prepared = jobfile::load(&args.path, args.job, place)?;
-    send(prepared, &mut client, context).await.map(drop)
+    let job = send(prepared, &mut client, context).await?;
+    follow::stay(&mut client, one_job(job)?, args.follow, context, None).await
 }
 
 fn report_warnings(prepared: &PreparedSubmit) {

@@ -38,19 +38,24 @@ fn parse_range(cursor: &mut Cursor<'_>) -> Result<IdRange, ParseError> {
     } else {
         None
     };
-    let invalid = |cursor: &Cursor<'_>| cursor.note_at(start, "Invalid range");
+    let invalid =
+        |cursor: &Cursor<'_>, why: &str| cursor.note_at(start, format!("Invalid range: {why}"));
     let Some(span) = last.checked_sub(first) else {
-        return Err(invalid(cursor));
+        return Err(invalid(cursor, "it ends before it begins"));
     };
     let step = match step {
         None => 1,
         Some(step) if step > 0 && step <= span => step,
-        Some(_) => return Err(invalid(cursor)),
+        Some(_) => {
+            let why = format!("expected a step from 1 to {}", span.max(1));
+            return Err(invalid(cursor, &why));
+        }
     };
+    let too_many = "it has more than 4294967295 ids";
     let Some(count) = (span / step).checked_add(1) else {
-        return Err(invalid(cursor));
+        return Err(invalid(cursor, too_many));
     };
-    let range = IdRange::new(first, count, step).map_err(|_| invalid(cursor))?;
+    let range = IdRange::new(first, count, step).map_err(|_| invalid(cursor, too_many))?;
     Ok(range.with_end(last))
 }
 
@@ -84,10 +89,13 @@ mod tests {
     #[test]
     fn refuses_with_the_documented_notes() {
         for (text, note) in [
-            ("3-1", "--- Invalid range"),
-            ("1-3:0", "--- Invalid range"),
-            ("1-3:3", "--- Invalid range"),
-            ("0-4294967295", "--- Invalid range"),
+            ("3-1", "--- Invalid range: it ends before it begins"),
+            ("1-3:0", "--- Invalid range: expected a step from 1 to 2"),
+            ("1-3:3", "--- Invalid range: expected a step from 1 to 2"),
+            (
+                "0-4294967295",
+                "--- Invalid range: it has more than 4294967295 ids",
+            ),
             ("1,1", "--- Ranges overlap"),
             ("1-5,3", "--- Ranges overlap"),
             ("1x", "--- Unexpected token `x`"),

@@ -11,13 +11,15 @@ use crate::error::{CliError, CliResult};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct EntryList {
     data: Vec<u8>,
-    lengths: Vec<u64>,
+    lengths: Vec<u32>,
 }
 
 impl EntryList {
     fn push(&mut self, entry: &[u8]) {
         self.data.extend_from_slice(entry);
-        self.lengths.push(entry.len() as u64);
+        // What does not fit here is refused in the end, because the lengths do not add up.
+        let length = u32::try_from(entry.len()).unwrap_or(u32::MAX);
+        self.lengths.push(length);
     }
 
     /// Number of entries.
@@ -48,8 +50,8 @@ impl EntryList {
 
     /// The entries as they travel.
     pub(crate) fn finish(self) -> CliResult<Entries> {
-        Entries::new(self.data, self.lengths)
-            .ok_or_else(|| CliError::new("The entries of the tasks are too large"))
+        Entries::new(self.data, self.lengths.into_iter().map(u64::from))
+            .ok_or_else(|| CliError::new("The entries of the tasks have more than 4 GiB"))
     }
 
     /// Keeps the entries whose index is in `wanted` and names their tasks by that index; indices

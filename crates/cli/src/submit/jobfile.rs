@@ -28,6 +28,7 @@ use crate::error::{CliError, CliResult};
 mod diagnostic;
 mod graph;
 mod parts;
+mod place;
 mod schema;
 
 use schema::{ArrayTable, CommonTable, TaskTable};
@@ -38,9 +39,13 @@ pub(crate) fn load(
     attach: Option<u32>,
     context: SubmitContext<'_>,
 ) -> CliResult<PreparedSubmit> {
-    let content = std::fs::read_to_string(path)
-        .map_err(|error| CliError::new(format!("Cannot read {}: {error}", path.display())))?;
-    parse(path, &content, attach, context)
+    let unreadable = |why: &dyn std::fmt::Display| {
+        CliError::new(format!("Cannot read {}: {why}", path.display()))
+    };
+    let bytes = std::fs::read(path).map_err(|error| unreadable(&error))?;
+    let content = std::str::from_utf8(&bytes)
+        .map_err(|error| unreadable(&diagnostic::no_text(&bytes, error.valid_up_to())))?;
+    parse(path, content, attach, context)
 }
 
 /// Builds the submit of a job file with this content; `path` is for messages.
@@ -77,7 +82,13 @@ pub(super) fn parse(
             SubmitBody::Array(build_array(array, is_streamed, context, &mut warnings)?)
         }
         (None, false) => {
-            SubmitBody::Graph(build_graph(file.task, is_streamed, context, &mut warnings)?)
+            let count = file.task.len();
+            let (templates, tasks) = build_tasks(file.task, is_streamed, context, &mut warnings)?;
+            let tasks = graph::order(tasks).map_err(|mistake| {
+                let span = place::of(content, count, &mistake);
+                diagnostic::mistake(path, content, &mistake, span)
+            })?;
+            SubmitBody::Graph(GraphSpec { templates, tasks })
         }
     };
     warnings.dedup();
@@ -130,12 +141,13 @@ fn array_ids(
     }
 }
 
-fn build_graph(
+/// Distinct templates, and tasks in the order of the file.
+fn build_tasks(
     tables: Vec<TaskTable>,
     is_streamed: bool,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
-) -> CliResult<GraphSpec> {
+) -> CliResult<(Vec<Arc<TaskTemplate>>, Vec<GraphTask>)> {
     let ids = graph::assign_ids(tables.iter().map(|table| table.id))?;
     let mut templates: Vec<Arc<TaskTemplate>> = Vec::new();
     let mut known: HashMap<Arc<TaskTemplate>, u32> = HashMap::new();
@@ -160,10 +172,7 @@ fn build_graph(
             deps,
         });
     }
-    Ok(GraphSpec {
-        templates,
-        tasks: graph::order(tasks)?,
-    })
+    Ok((templates, tasks))
 }
 
 fn build_template(

@@ -69,7 +69,11 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
     };
     let task_state = submit.tasks.phase(slot.index).map(Phase::state);
     if !matches!(task_state, Some(TaskState::Waiting | TaskState::Running)) {
-        return error("Error: Explain command works only for tasks in WAITING or RUNNING state");
+        let text = "Explain command works only for tasks in WAITING or RUNNING state";
+        return error(&format!(
+            "Error: {text}\n`hq task info {} {task}` tells how this one has ended",
+            job.id
+        ));
     }
     let class = submit
         .template(slot.index)

@@ -1,9 +1,10 @@
 //! `job resubmit`.
 
+use hq_core::range::{IdArray, IdRange};
 use hq_protocol::client::{self, resubmitted_job::Result as Row};
 
 use crate::args::job::ResubmitArgs;
-use crate::command::Context;
+use crate::command::{Context, follow};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::ResubmittedView;
 use crate::parse::selector::Selector;
@@ -22,7 +23,8 @@ pub(in crate::command) async fn resubmit(
             .map(|state| client::TaskState::from(state).into())
             .collect(),
     };
-    let results = context.connect().await?.resubmit(request).await?;
+    let mut client = context.connect().await?;
+    let results = client.resubmit(request).await?;
     let mut jobs = Vec::new();
     let mut has_failed = false;
     for client::ResubmittedJob {
@@ -54,6 +56,13 @@ pub(in crate::command) async fn resubmit(
     }
     context.output.jobs_resubmitted(&mut context.out, &jobs)?;
     context.flush()?;
+    let new_jobs = jobs.iter().map(|job| IdRange::single(job.new_job));
+    if let Ok(new_jobs) = IdArray::new(new_jobs.collect())
+        && !jobs.is_empty()
+    {
+        let new_jobs = Selector::Ids(new_jobs);
+        follow::stay(&mut client, new_jobs, args.follow, context, None).await?;
+    }
     if has_failed {
         return Err(CliError::Told(exit::FAILURE));
     }

@@ -55,13 +55,23 @@ pub(super) fn write_list(out: Out<'_>, look: Look, view: JobListView<'_>) -> io:
 
 /// `job stats`: a row per quantity.
 pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::Result<()> {
-    let header = [&["Metric", "Tasks"][..], &JobStatsView::columns()].concat();
+    // A column per quantity, because there are more numbers of each than fit beside each other.
+    let names = view.rows.iter().map(|(name, _)| *name);
+    let header: Vec<&str> = std::iter::once("").chain(names).collect();
     let mut grid = Grid::horizontal(look, &header, 0);
-    for (name, distribution) in &view.rows {
-        let mut cells: Vec<Text> = vec![(*name).into(), distribution.count.to_string().into()];
-        let values = JobStatsView::cells(name, distribution);
-        cells.extend(values.into_iter().map(Text::from));
-        grid.row(cells);
+    let mut row = |label: &str, cells: Vec<String>| {
+        let cells = cells.into_iter().map(Text::from);
+        grid.row(std::iter::once(Text::from(label)).chain(cells));
+    };
+    let counts = view.rows.iter().map(|(_, values)| values.count.to_string());
+    row("tasks", counts.collect());
+    let columns = view.rows.iter();
+    let columns: Vec<_> = columns
+        .map(|(name, values)| JobStatsView::cells(name, values))
+        .collect();
+    for (index, label) in JobStatsView::columns().into_iter().enumerate() {
+        let cells = columns.iter().map(|cells| cells[index].clone());
+        row(label, cells.collect());
     }
     grid.write(out)
 }
@@ -295,7 +305,16 @@ fn write_failed(
     } else {
         String::new()
     };
-    writeln!(out, "{count} tasks failed.{suffix}")
+    writeln!(out, "{count} tasks failed.{suffix}")?;
+    if look.columns.is_some() {
+        // Only for people: scripts compare the lines.
+        let id = summary.id;
+        writeln!(
+            out,
+            "`hq job cat {id} stderr --task-status failed` prints what they wrote."
+        )?;
+    }
+    Ok(())
 }
 
 /// State of a task for rows of other tables.

@@ -6,6 +6,7 @@ use std::path::Path;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
+use super::graph::Mistake;
 use super::parts::Misread;
 use crate::error::CliError;
 
@@ -30,6 +31,33 @@ pub(super) fn misread(path: &Path, content: &str, error: Misread) -> CliError {
         "{message}\n{file}, line {line}, column {column}{key}"
     ))
     .with_drawing(draw(&file, content, span, message))
+}
+
+/// Tasks that cannot be ordered; `span` = what is wrong about them, where it could be found.
+pub(super) fn mistake(
+    path: &Path,
+    content: &str,
+    mistake: &Mistake,
+    span: Option<Range<usize>>,
+) -> CliError {
+    let (message, reason) = (mistake.message(), mistake.reason());
+    let Some(span) = span.map(|span| clamp(content, span)) else {
+        return CliError::refused(&format!("{message}: {reason}"));
+    };
+    let (line, column) = position(content, span.start);
+    let file = path.display().to_string();
+    CliError::refused(&format!(
+        "{message}\n{file}, line {line}, column {column}: {reason}"
+    ))
+    .with_drawing(draw(&file, content, span, &reason))
+}
+
+/// Says what a file that is no text has at a position, the first that is none.
+pub(super) fn no_text(bytes: &[u8], at: usize) -> String {
+    let (before, rest) = bytes.split_at(at.min(bytes.len()));
+    let (line, column) = position(&String::from_utf8_lossy(before), before.len());
+    let found = rest.first().copied().unwrap_or_default();
+    format!("expected UTF-8, found the byte 0x{found:02x} in line {line}, column {column}")
 }
 
 fn draw(file: &str, content: &str, span: Range<usize>, message: &str) -> String {

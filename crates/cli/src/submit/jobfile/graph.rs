@@ -7,6 +7,70 @@ use hq_core::template::GraphTask;
 
 use crate::error::{CliError, CliResult};
 
+/// Why tasks cannot be ordered. Positions are those in the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Mistake {
+    /// The id of the task at this position is that of an earlier one.
+    Twice {
+        /// Position of the later one.
+        task: usize,
+        /// Its id.
+        id: TaskId,
+    },
+    /// A dependency that is not there.
+    Unknown {
+        /// Position of the task that names it.
+        task: usize,
+        /// Its id.
+        id: TaskId,
+        /// What it names.
+        dep: TaskId,
+    },
+    /// Tasks that wait for each other.
+    Cycle {
+        /// Position of the first of them.
+        task: usize,
+        /// Ids on the cycle, each before the one it waits for.
+        ids: Vec<TaskId>,
+    },
+}
+
+/// Tasks of a cycle that are named.
+const CYCLE_SHOWN_MAX: usize = 8;
+
+impl Mistake {
+    /// The sentence that scripts look for.
+    pub(super) fn message(&self) -> String {
+        match self {
+            Self::Twice { id, .. } => format!("Task {id} is defined multiple times"),
+            Self::Unknown { id, .. } => invalid_dependency(*id),
+            Self::Cycle { ids, .. } => {
+                invalid_dependency(ids.first().copied().unwrap_or(TaskId(0)))
+            }
+        }
+    }
+
+    /// What exactly is wrong.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Twice { id, .. } => format!("an earlier task has the id {id}, too"),
+            Self::Unknown { dep, .. } => format!("there is no task {dep} in this file"),
+            Self::Cycle { ids, .. } if ids.len() == 1 => "it waits for itself".to_owned(),
+            Self::Cycle { ids, .. } => {
+                let shown = ids.iter().take(CYCLE_SHOWN_MAX).map(ToString::to_string);
+                let more = (ids.len() > CYCLE_SHOWN_MAX).then(|| "…".to_owned());
+                let again = ids.first().map(ToString::to_string);
+                let all: Vec<String> = shown.chain(more).chain(again).collect();
+                format!("tasks wait for each other: {}", all.join(" for "))
+            }
+        }
+    }
+}
+
+fn invalid_dependency(id: TaskId) -> String {
+    format!("Task {id} is part of dependency cycle or has an invalid dependencies")
+}
+
 /// Gives ids to the tasks without one: after the highest explicit id, from 1 if there is none.
 pub(super) fn assign_ids(
     explicit: impl Iterator<Item = Option<u32>> + Clone,
@@ -30,14 +94,14 @@ pub(super) fn assign_ids(
 /// Sorts the tasks so that every dependency comes first; among free tasks the file's order stays.
 ///
 /// O(tasks + dependencies).
-pub(super) fn order(tasks: Vec<GraphTask>) -> CliResult<Vec<GraphTask>> {
+pub(super) fn order(tasks: Vec<GraphTask>) -> Result<Vec<GraphTask>, Mistake> {
     let mut index: HashMap<TaskId, usize> = HashMap::with_capacity(tasks.len());
     for (i, task) in tasks.iter().enumerate() {
         if index.insert(task.id, i).is_some() {
-            let id = task.id;
-            return Err(CliError::refused(&format!(
-                "Task {id} is defined multiple times"
-            )));
+            return Err(Mistake::Twice {
+                task: i,
+                id: task.id,
+            });
         }
     }
     let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); tasks.len()];
@@ -46,7 +110,13 @@ pub(super) fn order(tasks: Vec<GraphTask>) -> CliResult<Vec<GraphTask>> {
         for dep in &task.deps {
             match index.get(dep) {
                 Some(dep) => dependents[*dep].push(i),
-                None => return Err(invalid_dependency(task.id)),
+                None => {
+                    return Err(Mistake::Unknown {
+                        task: i,
+                        id: task.id,
+                        dep: *dep,
+                    });
+                }
             }
         }
         missing.push(task.deps.len());
@@ -63,38 +133,42 @@ pub(super) fn order(tasks: Vec<GraphTask>) -> CliResult<Vec<GraphTask>> {
         }
     }
     if ready.len() < tasks.len() {
-        return Err(invalid_dependency(cycle_member(&tasks, &index, &missing)));
+        let cycle = find_cycle(&tasks, &index, &missing);
+        return Err(Mistake::Cycle {
+            task: cycle.first().copied().unwrap_or(0),
+            ids: cycle.iter().map(|i| tasks[*i].id).collect(),
+        });
     }
     let mut slots: Vec<Option<GraphTask>> = tasks.into_iter().map(Some).collect();
     Ok(ready.into_iter().filter_map(|i| slots[i].take()).collect())
 }
 
-fn invalid_dependency(id: TaskId) -> CliError {
-    CliError::refused(&format!(
-        "Task {id} is part of dependency cycle or has an invalid dependencies"
-    ))
-}
-
-/// A task on a cycle: whoever follows unfinished dependencies must meet a task again.
-fn cycle_member(tasks: &[GraphTask], index: &HashMap<TaskId, usize>, missing: &[usize]) -> TaskId {
-    let mut seen = vec![false; tasks.len()];
+/// A cycle: whoever follows unfinished dependencies must meet a task again.
+fn find_cycle(
+    tasks: &[GraphTask],
+    index: &HashMap<TaskId, usize>,
+    missing: &[usize],
+) -> Vec<usize> {
+    let mut met = vec![None; tasks.len()];
+    let mut path = Vec::new();
     let mut current = missing.iter().position(|count| *count > 0).unwrap_or(0);
-    while !seen[current] {
-        seen[current] = true;
+    while met[current].is_none() {
+        met[current] = Some(path.len());
+        path.push(current);
         let next = tasks[current].deps.iter().filter_map(|dep| index.get(dep));
         match next.copied().find(|dep| missing[*dep] > 0) {
             Some(dep) => current = dep,
             None => break,
         }
     }
-    tasks[current].id
+    path.split_off(met[current].unwrap_or(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn graph(tasks: &[(u32, &[u32])]) -> CliResult<Vec<u32>> {
+    fn graph(tasks: &[(u32, &[u32])]) -> Result<Vec<u32>, Mistake> {
         let tasks = tasks
             .iter()
             .map(|(id, deps)| GraphTask {
@@ -117,20 +191,22 @@ mod tests {
 
     #[test]
     fn broken_graphs_are_refused() {
-        let text = |tasks: &[(u32, &[u32])]| graph(tasks).expect_err("broken").text();
-        let invalid = |id: u32| {
-            Some(format!(
-                "Error: Task {id} is part of dependency cycle or has an invalid dependencies"
-            ))
+        let told = |tasks: &[(u32, &[u32])]| {
+            let mistake = graph(tasks).expect_err("broken");
+            (mistake.message(), mistake.reason())
         };
-        assert_eq!(
-            text(&[(1, &[]), (1, &[])]).as_deref(),
-            Some("Error: Task 1 is defined multiple times")
-        );
-        assert_eq!(text(&[(1, &[1])]), invalid(1));
-        assert_eq!(text(&[(1, &[9])]), invalid(1));
+        let invalid = |id: u32, reason: &str| {
+            let text = "is part of dependency cycle or has an invalid dependencies";
+            (format!("Task {id} {text}"), reason.to_owned())
+        };
+        let (message, _) = told(&[(1, &[]), (1, &[])]);
+        assert_eq!(message, "Task 1 is defined multiple times");
+        assert_eq!(told(&[(1, &[1])]), invalid(1, "it waits for itself"));
+        let unknown = invalid(1, "there is no task 9 in this file");
+        assert_eq!(told(&[(1, &[9])]), unknown);
         // Task 1 only waits for the cycle of 2 and 3.
-        assert_eq!(text(&[(1, &[2]), (2, &[3]), (3, &[2])]), invalid(2));
+        let cycle = invalid(2, "tasks wait for each other: 2 for 3 for 2");
+        assert_eq!(told(&[(1, &[2]), (2, &[3]), (3, &[2])]), cycle);
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn may_span_parts(content: &str) -> bool {
 }
 
 /// Where lines begin with the header of a task.
-fn header_positions(content: &str) -> Vec<usize> {
+pub(super) fn header_positions(content: &str) -> Vec<usize> {
     let found = content.match_indices(HEADER).map(|(at, _)| at);
     let begins_line = |at: &usize| *at == 0 || content.as_bytes()[*at - 1] == b'\n';
     found.filter(begins_line).collect()
