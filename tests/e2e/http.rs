@@ -1,6 +1,6 @@
-//! The HTTP listener: metrics, and who may read them.
+//! The HTTP listener: metrics, the interface of dashboards, and who may use them.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
@@ -12,6 +12,13 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
+}
+
+impl Answer {
+    /// The body as JSON.
+    pub(crate) fn value(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{}: {e}", self.body))
+    }
 }
 
 /// A server with an HTTP listener.
@@ -39,6 +46,45 @@ impl Site {
             "GET {path} HTTP/1.1\r\nAuthorization: Bearer {}\r\n",
             self.token
         ))
+    }
+
+    /// What is there, as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self, path: &str) -> serde_json::Value {
+        let answer = self.get(path);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.value()
+    }
+
+    pub(crate) fn post(&self, path: &str) -> Answer {
+        self.send(&format!(
+            "POST {path} HTTP/1.1\r\nAuthorization: Bearer {}\r\nContent-Length: 0\r\n",
+            self.token
+        ))
+    }
+
+    /// Reads a stream until a line contains `last`.
+    fn lines(&self, path: &str, last: &str) -> Vec<String> {
+        let mut stream = TcpStream::connect(&self.address).expect("the listener answers");
+        let timeout = std::time::Duration::from_secs(60);
+        stream.set_read_timeout(Some(timeout)).expect("a limit");
+        let (token, address) = (&self.token, &self.address);
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n"
+        );
+        stream
+            .write_all(request.as_bytes())
+            .expect("send a request");
+        let mut lines = Vec::new();
+        for line in std::io::BufReader::new(stream).lines() {
+            let line = line.expect("the stream goes on");
+            let is_last = line.contains(last);
+            lines.push(line);
+            if is_last {
+                return lines;
+            }
+        }
+        panic!("the stream ended: {lines:?}");
     }
 
     /// Sends the first lines of a request without a body.
@@ -210,4 +256,151 @@ fn an_address_that_cannot_be_used_is_refused() {
     env.hq(&["server", "start", "--http=192.0.2.1:9"])
         .exits_with(1)
         .says("Cannot serve HTTP at 192.0.2.1:9");
+}
+
+#[test]
+fn the_interface_follows_a_run_to_its_end() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    env.start_worker(2);
+    let site = Site::of(&env);
+    let script = "echo out; echo why >&2; exit $((HQ_TASK_ID == 3 ? 9 : 0))";
+    let name = "--name=<script>alert(1)</script>";
+    let job = env.submit(&["--array=1-5", name, "--", "bash", "-c", script]);
+    env.wait_job(&job);
+    let jobs = site.json("/api/v1/jobs");
+    assert_eq!(jobs["jobs"][0]["name"], "<script>alert(1)</script>");
+    assert_eq!(jobs["jobs"][0]["tasks"]["finished"], 4);
+    assert_eq!(jobs["next_before"], serde_json::Value::Null);
+    let failed = site.json(&format!("/api/v1/jobs/{job}/tasks?state=failed"));
+    let task = &failed["tasks"][0];
+    assert_eq!((&task["id"], &task["state"]), (&3.into(), &"failed".into()));
+    assert!(
+        task["error"]
+            .as_str()
+            .is_some_and(|error| error.contains('9')),
+        "{task}"
+    );
+    let output = site.json(&format!("/api/v1/jobs/{job}/tasks/3/output?stream=stderr"));
+    assert_eq!(output["text"], "why\n");
+    let page = site.json(&format!("/api/v1/jobs/{job}/tasks?limit=2"));
+    let next = format!(
+        "/api/v1/jobs/{job}/tasks?limit=2&cursor={}",
+        page["next_cursor"]
+    );
+    assert_eq!(site.json(&next)["tasks"][0]["id"], 3);
+    assert_eq!(site.json("/api/v1/summary")["tasks"]["failed"], 1);
+    assert_eq!(
+        site.json("/api/v1/workers")["workers"][0]["state"],
+        "connected"
+    );
+    assert_eq!(site.json("/api/v1/queues")["queues"], serde_json::json!([]));
+    let now = jobs["jobs"][0]["id"]
+        .as_u64()
+        .map(|_| site.json("/api/v1/summary"));
+    let now = now
+        .and_then(|summary| summary["now_ms"].as_i64())
+        .expect("a time");
+    let history = format!(
+        "/api/v1/history?from_ms={}&to_ms={}&steps=7",
+        now - 600_000,
+        now + 1_000
+    );
+    let sum = |name: &str| -> i64 {
+        let series = site.json(&history)[name].clone();
+        series
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(serde_json::Value::as_i64)
+            .sum()
+    };
+    assert_eq!((sum("started"), sum("finished"), sum("failed")), (5, 4, 1));
+    let again = site.post(&format!("/api/v1/jobs/{job}/resubmit"));
+    assert_eq!(
+        (again.status, again.value()["task_count"].as_u64()),
+        (200, Some(1))
+    );
+    env.wait_job(&again.value()["job"].to_string());
+    let waiting = env.submit(&["--array=1-9", "--cpus=99", "--", "true"]);
+    assert_eq!(
+        site.post(&format!("/api/v1/jobs/{waiting}/cancel")).value()["canceled"],
+        9
+    );
+    assert_eq!(site.post("/api/v1/workers/1/stop").value()["stopped"], true);
+}
+
+#[test]
+fn events_go_on_behind_a_cursor() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    let first = env.submit(&["--name=before", "--", "true"]);
+    env.hq(&["job", "cancel", &first]).ok();
+    let kinds = |after: i64, last: &str| {
+        let (mut seen, mut seq) = (Vec::new(), after);
+        let lines = site.lines(
+            &format!("/api/v1/events?after={after}"),
+            &format!("\"{last}\""),
+        );
+        for line in lines {
+            if let Some(id) = line.strip_prefix("id: ") {
+                seq = id.parse().expect("a number");
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                let event: serde_json::Value = serde_json::from_str(data).expect("an event");
+                seen.push(event["event"]["type"].as_str().expect("a type").to_owned());
+            }
+        }
+        (seen, seq)
+    };
+    let (seen, seq) = kinds(0, "job-completed");
+    assert_eq!(seen.first().map(String::as_str), Some("server-start"));
+    assert!(seen.contains(&"job-created".to_owned()), "{seen:?}");
+    env.hq(&["job", "open"]).ok();
+    let (seen, _) = kinds(seq, "job-open");
+    assert_eq!(seen, ["job-open"]);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_with_a_sentence() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    for (path, status, words) in [
+        (
+            "/api/v1/jobs/x",
+            400,
+            "expected a number as the id of a job",
+        ),
+        ("/api/v1/jobs/7", 404, "there is no job 7"),
+        ("/api/v1/jobs/7/tasks", 404, "there is no job 7"),
+        ("/api/v1/jobs/7/tasks?state=odd", 400, "found `odd`"),
+        ("/api/v1/jobs?limit=-1", 400, "limit"),
+        (
+            "/api/v1/history?from_ms=5&to_ms=4",
+            400,
+            "expected from_ms below to_ms",
+        ),
+        (
+            "/api/v1/history?from_ms=0&to_ms=9223372036854775807",
+            400,
+            "expected from_ms",
+        ),
+        ("/api/v1/nothing", 404, "no such resource"),
+        ("/api/v1/jobs/1/cancel", 405, "this method"),
+    ] {
+        let answer = site.get(path);
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        let error = answer.value()["error"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        assert!(error.contains(words), "{path}: {error}");
+    }
+    assert_eq!(site.post("/api/v1/jobs/7/cancel").status, 404);
+    assert!(
+        site.get("/api/v1/openapi.yaml")
+            .body
+            .starts_with("openapi: 3.1.0")
+    );
 }

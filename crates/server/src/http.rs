@@ -1,8 +1,9 @@
-//! The HTTP listener: metrics for Prometheus. Nothing is served without the token.
+//! The HTTP listener: metrics for Prometheus and `/api/v1`. Nothing is served without the token.
 //!
 //! It reads the state through [`CoreHandle::query`](crate::event_loop::CoreHandle::query) and the store on threads of their own,
 //! so that no request can hold up the core.
 
+mod api;
 mod auth;
 mod figures;
 
@@ -18,6 +19,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::event_loop::Shared;
 use crate::metrics;
@@ -25,6 +27,9 @@ pub(crate) use auth::Token;
 
 /// Name of the file with the token, in the directory of the instance.
 const TOKEN_FILE_NAME: &str = "http-token";
+
+/// Readers of the events at once; each takes a thread of the store.
+const EVENT_READERS_MAX: usize = 32;
 
 /// An open listener and what is needed to answer.
 pub(crate) struct HttpServer {
@@ -76,6 +81,7 @@ impl HttpServer {
         let app = Arc::new(App {
             shared,
             token: self.token,
+            event_seats: Arc::new(Semaphore::new(EVENT_READERS_MAX)),
         });
         if let Err(error) = axum::serve(self.listener, router(app)).await {
             tracing::error!(%error, "the HTTP listener ended");
@@ -87,11 +93,14 @@ impl HttpServer {
 pub(crate) struct App {
     shared: Shared,
     token: Token,
+    /// For those that follow the events.
+    event_seats: Arc<Semaphore>,
 }
 
 fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/metrics", get(show_metrics))
+        .nest("/api/v1", api::router())
         .fallback(async || (StatusCode::NOT_FOUND, "there is nothing here\n"))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
         .with_state(app)

@@ -81,6 +81,26 @@ pub(crate) fn watch_update(
     }
 }
 
+/// Jobs with ids below `before`, the newest first, and whether there are more.
+pub(crate) fn newest_jobs(
+    view: &View<'_>,
+    before: Option<JobId>,
+    limit: usize,
+) -> (Vec<client::JobSummary>, bool) {
+    let all = view.state.jobs();
+    let mut jobs = match before {
+        Some(before) => all.range(..before),
+        None => all.range(..),
+    };
+    let page = jobs
+        .by_ref()
+        .rev()
+        .take(limit)
+        .map(|(_, job)| job::summary(job));
+    let page: Vec<_> = page.collect();
+    (page, jobs.next().is_some())
+}
+
 fn error(message: &str) -> Reply {
     Reply::Error(client::Error {
         message: message.to_owned(),

@@ -22,7 +22,7 @@ pub(super) fn workers(
 ) -> client::Workers {
     let mut found = client::Workers::default();
     let mut add = |id: WorkerId| match state.workers().get(&id) {
-        Some(worker) => found.workers.push(worker_info(worker, with_runtime)),
+        Some(worker) => found.workers.push(worker_info(state, worker, with_runtime)),
         None => found.not_found.push(id.as_u32()),
     };
     match selector {
@@ -33,13 +33,14 @@ pub(super) fn workers(
     found
 }
 
-fn worker_info(worker: &Worker, with_runtime: bool) -> client::WorkerInfo {
+fn worker_info(state: &ServerState, worker: &Worker, with_runtime: bool) -> client::WorkerInfo {
     let reason = worker.ended.map(|(_, reason)| reason);
     let runtime = (with_runtime && worker.is_connected()).then(|| client::RuntimeInfo {
         assigned_tasks: u32::try_from(worker.assigned().len()).unwrap_or(u32::MAX),
         running_tasks: worker.running(),
         is_reserved: worker.reserved.is_some(),
         multi_node_main: worker.gang.map(|node| node.is_root),
+        resources: resource_use(state, worker),
     });
     client::WorkerInfo {
         id: worker.id.as_u32(),
@@ -54,6 +55,15 @@ fn worker_info(worker: &Worker, with_runtime: bool) -> client::WorkerInfo {
         }),
         runtime,
     }
+}
+
+fn resource_use(state: &ServerState, worker: &Worker) -> Vec<client::ResourceUse> {
+    let offered = worker.units().filter(|(_, total, _)| *total > 0);
+    let rows = offered.map(|(resource, total, free)| client::ResourceUse {
+        resource: state.classes().resource_name(resource).to_owned(),
+        used_units: total.saturating_sub(u64::try_from(free).unwrap_or(0)),
+    });
+    rows.collect()
 }
 
 pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {

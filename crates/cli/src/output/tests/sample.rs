@@ -242,6 +242,7 @@ pub(super) fn worker() -> client::WorkerInfo {
             running_tasks: 2,
             is_reserved: false,
             multi_node_main: None,
+            resources: Vec::new(),
         }),
     }
 }

@@ -194,6 +194,7 @@ fn runtime_info_names_multi_node_work() {
             running_tasks: 0,
             is_reserved: true,
             multi_node_main: main,
+            resources: Vec::new(),
         });
         let shown = print(OutputMode::Cli, |o, out| {
             o.worker_infos(out, &[worker.clone()])

@@ -1,0 +1,108 @@
+//! `/api/v1`: what dashboards read, and the few things that they may do. `docs/openapi.yaml` describes it.
+//!
+//! Lists come in pages, so that no request costs the core more than a page does. Errors are
+//! `{"error": "…"}` with a sentence for people.
+
+mod actions;
+mod events;
+mod json;
+mod read;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+
+use super::App;
+
+/// Description of the interface, for programs.
+const OPEN_API: &str = include_str!("../../../../docs/openapi.yaml");
+
+/// Why a request is not answered.
+#[derive(Debug)]
+pub(super) struct ApiError(StatusCode, String);
+
+impl ApiError {
+    fn bad(text: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, text.into())
+    }
+
+    fn not_found(text: impl Into<String>) -> Self {
+        Self(StatusCode::NOT_FOUND, text.into())
+    }
+
+    fn busy(text: &str) -> Self {
+        Self(StatusCode::SERVICE_UNAVAILABLE, text.to_owned())
+    }
+
+    fn gone() -> Self {
+        Self(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the server is shutting down".to_owned(),
+        )
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.0, axum::Json(json!({"error": self.1}))).into_response()
+    }
+}
+
+impl From<crate::event_loop::CoreGone> for ApiError {
+    fn from(_: crate::event_loop::CoreGone) -> Self {
+        Self::gone()
+    }
+}
+
+/// Answer of a handler.
+type Answer = Result<axum::Json<Value>, ApiError>;
+
+/// All of it, below `/api/v1`.
+pub(super) fn router() -> Router<Arc<App>> {
+    Router::new()
+        .route("/openapi.yaml", get(open_api))
+        .route("/server", get(read::server))
+        .route("/summary", get(read::summary))
+        .route("/jobs", get(read::jobs))
+        .route("/jobs/{job}", get(read::job))
+        .route("/jobs/{job}/tasks", get(read::tasks))
+        .route("/jobs/{job}/tasks/{task}/output", get(read::output))
+        .route("/jobs/{job}/cancel", post(actions::cancel))
+        .route("/jobs/{job}/resubmit", post(actions::resubmit))
+        .route("/workers", get(read::workers))
+        .route("/workers/{worker}/stop", post(actions::stop_worker))
+        .route("/queues", get(read::queues))
+        .route("/queues/{queue}/pause", post(actions::pause_queue))
+        .route("/queues/{queue}/resume", post(actions::resume_queue))
+        .route("/history", get(read::history))
+        .route("/events", get(events::stream))
+        .fallback(async || {
+            ApiError::not_found("there is no such resource; see /api/v1/openapi.yaml")
+        })
+        .method_not_allowed_fallback(async || {
+            ApiError(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this method is not possible here".to_owned(),
+            )
+        })
+}
+
+async fn open_api() -> impl IntoResponse {
+    ([("content-type", "application/yaml")], OPEN_API)
+}
+
+/// A number in the path.
+pub(super) fn id(text: &str, what: &str) -> Result<u32, ApiError> {
+    text.parse().map_err(|_| {
+        ApiError::bad(format!(
+            "expected a number as the id of a {what}, found `{text}`"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! What a dashboard may do. Each answers when it is on disk.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use hq_core::id::QueueId;
+use hq_core::range::IdArray;
+use hq_core::selector::Selector;
+use hq_core::server_state::{Command, JobResult, Reply as Outcome, Resubmitted, StopResult};
+use hq_core::task::TaskState;
+use hq_protocol::convert::AllocRequest;
+use serde_json::json;
+
+use super::read::{accepted, unexpected};
+use super::{Answer, ApiError, id};
+use crate::http::App;
+
+async fn carry_out(app: &App, command: Command) -> Result<Outcome, ApiError> {
+    app.shared
+        .core
+        .command(command)
+        .await?
+        .map_err(ApiError::bad)
+}
+
+fn only(text: &str, what: &str) -> Result<Selector, ApiError> {
+    Ok(Selector::Ids(IdArray::single(id(text, what)?)))
+}
+
+pub(in crate::http) async fn cancel(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Answer {
+    let command = Command::CancelJobs {
+        jobs: only(&job, "job")?,
+        reason: "".into(),
+    };
+    let Outcome::Jobs(results) = carry_out(&app, command).await? else {
+        return Err(unexpected());
+    };
+    match results.first() {
+        Some(JobResult::Ok { canceled, .. }) => Ok(Json(json!({"canceled": canceled}))),
+        Some(JobResult::Already(_)) => Ok(Json(json!({"canceled": 0}))),
+        Some(JobResult::NotFound(_)) | None => {
+            Err(ApiError::not_found(format!("there is no job {job}")))
+        }
+    }
+}
+
+/// Submits the failed tasks again, as a new job.
+pub(in crate::http) async fn resubmit(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Answer {
+    let command = Command::Resubmit {
+        jobs: only(&job, "job")?,
+        states: vec![TaskState::Failed],
+    };
+    let Outcome::Resubmitted(results) = carry_out(&app, command).await? else {
+        return Err(unexpected());
+    };
+    match results.first() {
+        Some(Resubmitted::Ok {
+            new, task_count, ..
+        }) => Ok(Json(json!({"job": new.as_u32(), "task_count": task_count}))),
+        Some(Resubmitted::Nothing(_)) => {
+            Err(ApiError::bad(format!("no task of job {job} has failed")))
+        }
+        Some(Resubmitted::Refused(_, why)) => Err(ApiError::bad(why.to_string())),
+        Some(Resubmitted::NotFound(_)) | None => {
+            Err(ApiError::not_found(format!("there is no job {job}")))
+        }
+    }
+}
+
+pub(in crate::http) async fn stop_worker(
+    State(app): State<Arc<App>>,
+    Path(worker): Path<String>,
+) -> Answer {
+    let command = Command::StopWorkers(only(&worker, "worker")?);
+    let Outcome::Workers(results) = carry_out(&app, command).await? else {
+        return Err(unexpected());
+    };
+    match results.first() {
+        Some((_, StopResult::Stopped)) => Ok(Json(json!({"stopped": true}))),
+        Some((_, StopResult::AlreadyStopped)) => Ok(Json(json!({"stopped": false}))),
+        Some((_, StopResult::NotFound)) | None => {
+            Err(ApiError::not_found(format!("there is no worker {worker}")))
+        }
+    }
+}
+
+pub(in crate::http) async fn pause_queue(
+    State(app): State<Arc<App>>,
+    Path(queue): Path<String>,
+) -> Answer {
+    let queue = QueueId(id(&queue, "queue")?);
+    change_queue(&app, AllocRequest::Pause(queue)).await
+}
+
+pub(in crate::http) async fn resume_queue(
+    State(app): State<Arc<App>>,
+    Path(queue): Path<String>,
+) -> Answer {
+    let queue = QueueId(id(&queue, "queue")?);
+    change_queue(&app, AllocRequest::Resume(queue)).await
+}
+
+async fn change_queue(app: &App, request: AllocRequest) -> Answer {
+    let Some(alloc) = &app.shared.alloc else {
+        return Err(ApiError::not_found(
+            "this server has no automatic allocation",
+        ));
+    };
+    accepted(alloc.ask(Box::new(request)).await)?;
+    Ok(Json(json!({"done": true})))
+}

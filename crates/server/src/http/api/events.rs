@@ -1,0 +1,122 @@
+//! Events as they happen, with a cursor: a reader that comes back goes on where it was.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::stream::{self, Stream, StreamExt as _};
+use hq_protocol::client::JournalLines;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::Receiver;
+
+use super::ApiError;
+use crate::http::App;
+use crate::journal_link;
+
+/// Longer lines are cut down to what says that something happened: canceling a job names each of its tasks.
+const LINE_LEN_MAX: usize = 64 * 1024;
+
+type Lines = Receiver<Result<JournalLines, String>>;
+
+#[derive(Deserialize)]
+pub(in crate::http) struct EventsQuery {
+    /// Events behind this number; without it those from now on.
+    after: Option<u64>,
+}
+
+/// The number of an event is its `id`, so that a browser that reconnects sends it as `Last-Event-ID`.
+pub(in crate::http) async fn stream(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    asked: Result<Query<EventsQuery>, QueryRejection>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let asked = asked.map_err(|rejection| ApiError::bad(rejection.body_text()))?;
+    let last = headers
+        .get("last-event-id")
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.parse::<u64>().ok());
+    let Some(store) = app.shared.store.clone() else {
+        return Err(ApiError::not_found(
+            "this server keeps its state in memory only",
+        ));
+    };
+    let Ok(seat) = Arc::clone(&app.event_seats).try_acquire_owned() else {
+        return Err(ApiError::busy("too many others follow the events"));
+    };
+    let after = last
+        .or(asked.after)
+        .and_then(|after| i64::try_from(after).ok());
+    let lines = journal_link::read(store, after.unwrap_or(i64::MAX), true);
+    let batches = stream::unfold((lines, seat), next_batch);
+    let events = batches.flat_map(stream::iter);
+    Ok(Sse::new(events).keep_alive(KeepAlive::default()))
+}
+
+/// Ends when the journal cannot be read or this reader is too slow: it comes back with its cursor.
+async fn next_batch(
+    (mut lines, seat): (Lines, OwnedSemaphorePermit),
+) -> Option<(
+    Vec<Result<Event, Infallible>>,
+    (Lines, OwnedSemaphorePermit),
+)> {
+    let batch = lines.recv().await?.ok()?;
+    Some((events(batch), (lines, seat)))
+}
+
+fn events(batch: JournalLines) -> Vec<Result<Event, Infallible>> {
+    let pairs = batch.lines.into_iter().zip(batch.seqs);
+    pairs
+        .map(|(line, seq)| Ok(Event::default().id(seq.to_string()).data(short(line))))
+        .collect()
+}
+
+/// Of an event only what it is.
+#[derive(Deserialize)]
+struct Gist {
+    event: EventGist,
+    time: String,
+}
+
+#[derive(Deserialize)]
+struct EventGist {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    job: Option<Value>,
+}
+
+fn short(line: String) -> String {
+    if line.len() <= LINE_LEN_MAX {
+        return line;
+    }
+    match serde_json::from_str::<Gist>(&line) {
+        Ok(Gist { event, time }) => {
+            let event = json!({"type": event.kind, "job": event.job, "is_cut": true});
+            json!({"event": event, "time": time}).to_string()
+        }
+        Err(_) => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endless_event_is_cut_down_to_what_it_is() {
+        let tasks: Vec<Value> = (0..10_000)
+            .map(|task| json!({"job_id": 3, "job_task_id": task}))
+            .collect();
+        let event = json!({"tasks": tasks, "type": "task-canceled"});
+        let line = json!({"event": event, "time": "2026-11-21T08:15:50.314Z"}).to_string();
+        assert_eq!(
+            short(line),
+            r#"{"event":{"is_cut":true,"job":null,"type":"task-canceled"},"time":"2026-11-21T08:15:50.314Z"}"#
+        );
+        assert_eq!(short("{}".to_owned()), "{}");
+    }
+}

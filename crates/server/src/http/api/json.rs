@@ -1,0 +1,202 @@
+//! Messages of the client protocol as JSON. Names and units are interface, see `docs/openapi.yaml`.
+
+use hq_protocol::client;
+use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
+use serde_json::{Value, json};
+
+/// Units of one whole amount.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "amounts are far below 2^53 units"
+)]
+fn amount(units: u64) -> f64 {
+    units as f64 / hq_core::resource::amount::UNITS_PER_WHOLE as f64
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Milliseconds since 1970: what fits into a number of JavaScript.
+pub(super) const fn ms(unix_ns: i64) -> i64 {
+    unix_ns.div_euclid(1_000_000)
+}
+
+pub(super) fn job(job: &client::JobSummary) -> Value {
+    let stats = job.stats.unwrap_or_default();
+    json!({
+        "id": job.id,
+        "name": job.name,
+        "is_open": job.is_open,
+        "task_count": job.task_count,
+        "tasks": {
+            "waiting": stats.waiting,
+            "running": stats.running,
+            "finished": stats.finished,
+            "failed": stats.failed,
+            "canceled": stats.canceled,
+            "aborted": stats.aborted,
+        },
+        "cancel_reason": job.cancel_reason,
+    })
+}
+
+pub(super) fn job_detail(detail: &client::JobDetail) -> Value {
+    let mut value = detail.summary.as_ref().map(job).unwrap_or_default();
+    value["submitted_ms"] = json!(ms(detail.submitted_unix_ns));
+    value["finished_ms"] = json!(detail.finished_unix_ns.map(ms));
+    value["max_fails"] = json!(detail.max_fails);
+    value["worker_count"] = json!(detail.worker_count);
+    let submits = detail.submits.iter().map(|submit| {
+        let command = submit.templates.first().map(|template| {
+            template
+                .args
+                .iter()
+                .map(|arg| lossy(arg))
+                .collect::<Vec<_>>()
+        });
+        json!({
+            "submit_dir": lossy(&submit.submit_dir),
+            "is_graph": submit.is_graph,
+            "template_count": submit.templates.len(),
+            "command": command,
+        })
+    });
+    value["submits"] = submits.collect();
+    value
+}
+
+pub(super) fn task(task: &client::TaskInfo) -> Value {
+    let state = match task.state() {
+        client::TaskState::Waiting => "waiting",
+        client::TaskState::Running => "running",
+        client::TaskState::Finished => "finished",
+        client::TaskState::Failed => "failed",
+        client::TaskState::Canceled => "canceled",
+        client::TaskState::Aborted => "aborted",
+    };
+    let worker = task.workers.first();
+    json!({
+        "id": task.id,
+        "state": state,
+        "instance": task.instance,
+        "crash_count": task.crash_count,
+        "retry_count": task.retry_count,
+        "started_ms": task.started_unix_ns.map(ms),
+        "finished_ms": task.finished_unix_ns.map(ms),
+        "worker": worker.map(|worker| worker.id),
+        "host": worker.map(|worker| &worker.hostname),
+        "error": task.error,
+        "max_rss_bytes": task.usage.map(|usage| usage.max_rss_kib.saturating_mul(1024)),
+        "cwd": task.paths.as_ref().map(|paths| lossy(&paths.cwd)),
+    })
+}
+
+pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
+    use client::worker_info::State;
+    let state = match worker.state() {
+        State::Running => "connected",
+        State::ConnectionLost => "connection-lost",
+        State::HeartbeatLost => "heartbeat-lost",
+        State::IdleTimeout => "idle-timeout",
+        State::Stopped => "stopped",
+        State::TimeLimitReached => "time-limit",
+    };
+    let config = worker.config.clone().unwrap_or_default();
+    let mut offered = config.resources.as_ref().map(resources).unwrap_or_default();
+    let used = worker.runtime.iter().flat_map(|runtime| &runtime.resources);
+    for used in used {
+        let found = offered
+            .iter_mut()
+            .find(|item| item["name"] == used.resource);
+        if let Some(item) = found {
+            item["used"] = json!(amount(used.used_units));
+        }
+    }
+    json!({
+        "id": worker.id,
+        "host": config.hostname,
+        "group": config.group,
+        "state": state,
+        "started_ms": ms(worker.started_unix_ns),
+        "ended_ms": worker.ended_unix_ns.map(ms),
+        "running_tasks": worker.runtime.as_ref().map_or(0, |runtime| runtime.running_tasks),
+        "resources": offered,
+        "allocation": config.allocation.map(|allocation| allocation.id),
+    })
+}
+
+fn resources(descriptor: &ResourceDescriptor) -> Vec<Value> {
+    let items = descriptor.items.iter().map(|item| {
+        let (total, groups) = match &item.kind {
+            Some(Kind::List(list)) => (whole(list.values.len()), Vec::new()),
+            Some(Kind::Range(span)) => (
+                f64::from(span.end.saturating_sub(span.start)) + 1.0,
+                Vec::new(),
+            ),
+            Some(Kind::Groups(groups)) => {
+                let sizes: Vec<usize> = groups
+                    .groups
+                    .iter()
+                    .map(|group| group.values.len())
+                    .collect();
+                (whole(sizes.iter().sum()), sizes)
+            }
+            Some(Kind::SumUnits(units)) => (amount(*units), Vec::new()),
+            None => (0.0, Vec::new()),
+        };
+        json!({"name": item.name, "total": total, "used": null, "groups": groups})
+    });
+    items.collect()
+}
+
+fn whole(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+pub(super) fn queue(queue: &client::AllocQueue, allocations: &[client::AllocAllocation]) -> Value {
+    use client::alloc_allocation::State;
+    let allocations = allocations.iter().map(|allocation| {
+        let state = match allocation.state() {
+            State::Queued => "queued",
+            State::Running => "running",
+            State::Finished => "finished",
+            State::Failed => "failed",
+        };
+        json!({
+            "id": allocation.id,
+            "state": state,
+            "workers": allocation.workers,
+            "queued_ms": ms(allocation.queued_unix_ns),
+            "started_ms": allocation.started_unix_ns.map(ms),
+            "ended_ms": allocation.ended_unix_ns.map(ms),
+        })
+    });
+    json!({
+        "id": queue.id,
+        "name": queue.spec.as_ref().and_then(|spec| spec.name.clone()),
+        "is_paused": queue.is_paused,
+        "reason": queue.reason,
+        "allocations": allocations.collect::<Vec<_>>(),
+    })
+}
+
+pub(super) fn output(output: &client::Output) -> Value {
+    use client::output::Kind;
+    let kind = match output.kind() {
+        Kind::Data => "data",
+        Kind::NotFound => "not-found",
+        Kind::NotStarted => "not-started",
+        Kind::NoOutput => "none",
+        Kind::Unreachable => "unreachable",
+    };
+    json!({
+        "kind": kind,
+        "instance": output.instance,
+        "offset": output.offset,
+        "next": output.next,
+        "is_complete": output.is_complete,
+        "text": String::from_utf8_lossy(&output.data),
+        "error": output.error,
+    })
+}

@@ -1,0 +1,327 @@
+//! Reading: pages of jobs and tasks, workers, queues, output, the past.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query as UrlQuery, State};
+use hq_core::id::{JobId, QueueId, TaskId, TaskKey};
+use hq_core::range::IdArray;
+use hq_core::selector::Selector;
+use hq_core::task::TaskState;
+use hq_protocol::client::{alloc_reply, reply::Reply};
+use hq_protocol::convert::{AllocRequest, JobRef, OutputQuery, Query, ReadFrom, TaskPageQuery};
+use hq_store::reader::{self, QueryLimits};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Answer, ApiError, id, json as shape};
+use crate::http::App;
+use crate::{metrics, output_link, query};
+
+/// Jobs and tasks of a page, unless fewer are wanted.
+const PAGE_MAX: u32 = 1_000;
+/// Longest run of a query in the store.
+const STORE_TIME_MAX: Duration = Duration::from_secs(20);
+const HISTORY_STEPS_MAX: i64 = 1_000;
+
+type Parameters<T> = Result<UrlQuery<T>, QueryRejection>;
+
+fn parameters<T>(found: Parameters<T>) -> Result<T, ApiError> {
+    found
+        .map(|UrlQuery(found)| found)
+        .map_err(|rejection| ApiError::bad(rejection.body_text()))
+}
+
+pub(in crate::http) async fn server(State(app): State<Arc<App>>) -> Json<Value> {
+    let info = &app.shared.info;
+    Json(json!({
+        "server_uid": info.server_uid,
+        "version": info.version,
+        "host": info.client_host,
+        "pid": info.pid,
+        "started_ms": shape::ms(info.start_unix_ns),
+    }))
+}
+
+pub(in crate::http) async fn summary(State(app): State<Arc<App>>) -> Answer {
+    let (figures, now) = app
+        .shared
+        .core
+        .query(|view| (metrics::read(view), view.now.wall.0))
+        .await?;
+    let (tasks, ended) = (figures.totals.tasks, figures.totals.ended);
+    let resources = figures
+        .resources
+        .iter()
+        .map(|(name, sum)| json!({"name": name, "total_units": sum.total, "used_units": sum.used}));
+    Ok(Json(json!({
+        "now_ms": shape::ms(now),
+        "tasks": {
+            "waiting": tasks.waiting, "running": tasks.running, "finished": tasks.finished,
+            "failed": tasks.failed, "canceled": tasks.canceled, "aborted": tasks.aborted,
+        },
+        "ended_since_start": ended.finished + ended.failed,
+        "ready": figures.ready,
+        "workers": {"connected": figures.connected, "away": figures.away,
+                    "gone": figures.lost.values().sum::<u64>()},
+        "resources": resources.collect::<Vec<_>>(),
+    })))
+}
+
+#[derive(Deserialize)]
+pub(in crate::http) struct JobsQuery {
+    /// Jobs with lower ids than this one.
+    before: Option<u32>,
+    limit: Option<u32>,
+}
+
+/// The newest first.
+pub(in crate::http) async fn jobs(
+    State(app): State<Arc<App>>,
+    asked: Parameters<JobsQuery>,
+) -> Answer {
+    let asked = parameters(asked)?;
+    let limit = asked.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
+    let (jobs, has_more) = app
+        .shared
+        .core
+        .query(move |view| query::newest_jobs(view, asked.before.map(JobId), limit as usize))
+        .await?;
+    let next = jobs.last().filter(|_| has_more).map(|job| job.id);
+    let jobs: Vec<Value> = jobs.iter().map(shape::job).collect();
+    Ok(Json(json!({"jobs": jobs, "next_before": next})))
+}
+
+pub(in crate::http) async fn job(State(app): State<Arc<App>>, Path(job): Path<String>) -> Answer {
+    let ids = Selector::Ids(IdArray::single(id(&job, "job")?));
+    let answer = app
+        .shared
+        .core
+        .query(move |view| query::answer(view, &Query::JobInfo(ids)))
+        .await?;
+    let Reply::JobInfos(infos) = accepted(answer)? else {
+        return Err(unexpected());
+    };
+    let detail = infos.jobs.first();
+    let detail = detail.ok_or_else(|| ApiError::not_found(format!("there is no job {job}")))?;
+    Ok(Json(shape::job_detail(detail)))
+}
+
+pub(super) fn unexpected() -> ApiError {
+    ApiError::bad("the server has no answer to that")
+}
+
+/// The answer, unless it is a refusal.
+pub(super) fn accepted(reply: Reply) -> Result<Reply, ApiError> {
+    if let Reply::Error(error) = reply {
+        let text = error.message.trim_start_matches("Error: ");
+        return Err(ApiError::bad(text));
+    }
+    Ok(reply)
+}
+
+#[derive(Deserialize)]
+pub(in crate::http) struct TasksQuery {
+    /// States, separated by commas.
+    state: Option<String>,
+    cursor: Option<u64>,
+    limit: Option<u32>,
+}
+
+fn states(text: &str) -> Result<Vec<TaskState>, ApiError> {
+    let words = text.split(',').filter(|word| !word.is_empty());
+    words.map(|word| match word {
+        "waiting" => Ok(TaskState::Waiting),
+        "running" => Ok(TaskState::Running),
+        "finished" => Ok(TaskState::Finished),
+        "failed" => Ok(TaskState::Failed),
+        "canceled" => Ok(TaskState::Canceled),
+        "aborted" => Ok(TaskState::Aborted),
+        other => Err(ApiError::bad(format!(
+            "expected waiting, running, finished, failed, canceled or aborted as state, found `{other}`"
+        ))),
+    }).collect()
+}
+
+pub(in crate::http) async fn tasks(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+    asked: Parameters<TasksQuery>,
+) -> Answer {
+    let asked = parameters(asked)?;
+    let page = TaskPageQuery {
+        job: JobRef::Id(JobId(id(&job, "job")?)),
+        tasks: None,
+        states: states(asked.state.as_deref().unwrap_or_default())?,
+        cursor: asked.cursor.unwrap_or(0),
+        limit: asked.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX),
+        with_definition: false,
+    };
+    let answer = app
+        .shared
+        .core
+        .query(move |view| query::answer(view, &Query::TaskPage(page)))
+        .await?;
+    let Reply::TaskPage(page) = accepted(answer)? else {
+        return Err(unexpected());
+    };
+    if !page.job_found {
+        return Err(ApiError::not_found(format!("there is no job {job}")));
+    }
+    let tasks: Vec<Value> = page.tasks.iter().map(shape::task).collect();
+    Ok(Json(
+        json!({"tasks": tasks, "next_cursor": page.next_cursor}),
+    ))
+}
+
+#[derive(Deserialize)]
+pub(in crate::http) struct OutputParameters {
+    /// `stderr` or `stdout`, the default.
+    stream: Option<String>,
+    /// From this byte on; without it the last lines.
+    from: Option<u64>,
+    instance: Option<u32>,
+    lines: Option<u32>,
+}
+
+pub(in crate::http) async fn output(
+    State(app): State<Arc<App>>,
+    Path((job, task)): Path<(String, String)>,
+    asked: Parameters<OutputParameters>,
+) -> Answer {
+    let asked = parameters(asked)?;
+    let is_stderr = match asked.stream.as_deref() {
+        None | Some("stdout") => false,
+        Some("stderr") => true,
+        Some(other) => {
+            return Err(ApiError::bad(format!(
+                "expected stdout or stderr as stream, found `{other}`"
+            )));
+        }
+    };
+    let last = ReadFrom::LastLines(asked.lines.unwrap_or(100).min(PAGE_MAX));
+    let query = OutputQuery {
+        task: TaskKey::new(JobId(id(&job, "job")?), TaskId(id(&task, "task")?)),
+        is_stderr,
+        instance: asked.instance.map(hq_core::id::InstanceId),
+        from: asked.from.map_or(last, ReadFrom::Offset),
+        wait: Duration::ZERO,
+    };
+    let answer = output_link::read(query, &app.shared).await?;
+    let Reply::Output(output) = accepted(answer)? else {
+        return Err(unexpected());
+    };
+    Ok(Json(shape::output(&output)))
+}
+
+pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer {
+    let all = Query::Workers {
+        workers: Selector::All,
+        with_runtime: true,
+    };
+    let answer = app
+        .shared
+        .core
+        .query(move |view| query::answer(view, &all))
+        .await?;
+    let Reply::Workers(found) = accepted(answer)? else {
+        return Err(unexpected());
+    };
+    let workers: Vec<Value> = found.workers.iter().map(shape::worker).collect();
+    Ok(Json(json!({"workers": workers})))
+}
+
+pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer {
+    let found = match alloc(&app, AllocRequest::List).await? {
+        Some(alloc_reply::Reply::Queues(found)) => found.queues,
+        Some(_) | None => Vec::new(),
+    };
+    let mut queues = Vec::new();
+    for queue in &found {
+        let allocations = match alloc(&app, AllocRequest::Info(QueueId(queue.id))).await? {
+            Some(alloc_reply::Reply::Allocations(found)) => found.allocations,
+            Some(_) | None => Vec::new(),
+        };
+        queues.push(shape::queue(queue, &allocations));
+    }
+    Ok(Json(json!({"queues": queues})))
+}
+
+/// Asks automatic allocation; `None` if there is none.
+async fn alloc(app: &App, request: AllocRequest) -> Result<Option<alloc_reply::Reply>, ApiError> {
+    let Some(alloc) = &app.shared.alloc else {
+        return Ok(None);
+    };
+    let Reply::Alloc(answer) = accepted(alloc.ask(Box::new(request)).await)? else {
+        return Err(unexpected());
+    };
+    Ok(answer.reply)
+}
+
+#[derive(Deserialize)]
+pub(in crate::http) struct HistoryQuery {
+    from_ms: i64,
+    to_ms: i64,
+    steps: Option<i64>,
+}
+
+/// Tasks that started and ended in each step of a time.
+pub(in crate::http) async fn history(
+    State(app): State<Arc<App>>,
+    asked: Parameters<HistoryQuery>,
+) -> Answer {
+    let asked = parameters(asked)?;
+    let steps = asked.steps.unwrap_or(200).clamp(1, HISTORY_STEPS_MAX);
+    let span = asked.to_ms.saturating_sub(asked.from_ms);
+    if span <= 0 || asked.from_ms < 0 || asked.to_ms > i64::MAX / 1_000_000 {
+        return Err(ApiError::bad(
+            "expected from_ms below to_ms, both in milliseconds since 1970",
+        ));
+    }
+    let Some(store) = app.shared.store.clone() else {
+        return Err(ApiError::not_found(
+            "this server keeps its state in memory only",
+        ));
+    };
+    let (from, to) = (asked.from_ms * 1_000_000, asked.to_ms * 1_000_000);
+    let width = ((to - from) / steps).max(1);
+    let at = |column: &str| format!("({column} - {from}) / {width}");
+    let end = "started_unix_ns + run_us * 1000";
+    let sql = format!(
+        "SELECT 0, {start_step}, count(*) FROM task_data WHERE started_unix_ns BETWEEN {from} AND {to} - 1 GROUP BY 2 \
+         UNION ALL SELECT state, {end_step}, count(*) FROM task_data WHERE state IN (2, 3) \
+         AND {end} BETWEEN {from} AND {to} - 1 GROUP BY 1, 2",
+        start_step = at("started_unix_ns"),
+        end_step = at(&format!("({end})")),
+    );
+    let limits = QueryLimits {
+        time: STORE_TIME_MAX,
+        rows: 100_000,
+    };
+    let work = move || {
+        let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;
+        reader::query(&connection, &sql, limits)
+    };
+    let table = tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| ApiError::gone())?
+        .map_err(ApiError::bad)?;
+    let length = usize::try_from(steps).unwrap_or(1);
+    let mut series = [vec![0; length], vec![0; length], vec![0; length]];
+    for row in &table.rows {
+        let number = |at: usize| row.get(at).and_then(Value::as_i64).unwrap_or(0);
+        // 0 = started, 2 = finished, 3 = failed.
+        let kind = usize::try_from((number(0) - 1).max(0)).unwrap_or(0);
+        let step = usize::try_from(number(1)).unwrap_or(0).min(length - 1);
+        if let Some(count) = series.get_mut(kind).and_then(|series| series.get_mut(step)) {
+            *count += number(2);
+        }
+    }
+    let [started, finished, failed] = series;
+    Ok(Json(json!({
+        "from_ms": asked.from_ms, "to_ms": asked.to_ms,
+        "started": started, "finished": finished, "failed": failed,
+    })))
+}

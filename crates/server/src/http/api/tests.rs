@@ -1,0 +1,42 @@
+//! The description and the interface belong together.
+
+use super::*;
+
+/// Paths and methods of the description, as `GET /jobs/{job}`.
+fn described() -> Vec<String> {
+    let mut found = Vec::new();
+    let mut path = "";
+    for line in OPEN_API.lines() {
+        if let Some(rest) = line.strip_prefix("  /") {
+            path = rest.trim_end_matches(':');
+        }
+        for method in ["get", "post"] {
+            if line == format!("    {method}:") {
+                found.push(format!("{method} /{path}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_resource_is_described() {
+    let source = include_str!("../api.rs");
+    let mut routes = Vec::new();
+    for line in source
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix(".route(\""))
+    {
+        let (path, rest) = line.split_once("\", ").expect("a path and a handler");
+        let method = if rest.starts_with("get") {
+            "get"
+        } else {
+            "post"
+        };
+        routes.push(format!("{method} {path}"));
+    }
+    let mut described = described();
+    routes.sort();
+    described.sort();
+    assert_eq!(routes, described);
+}
