@@ -8,6 +8,7 @@ mod cluster_shapes;
 mod commands;
 mod control;
 mod damage;
+mod dashboard;
 mod durable;
 mod exposition;
 mod faults;

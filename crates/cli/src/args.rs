@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 pub(crate) mod alloc;
 pub(crate) mod bytes;
+pub(crate) mod dashboard;
 pub(crate) mod global;
 pub(crate) mod job;
 pub(crate) mod journal;
@@ -93,6 +94,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<alloc::AllocCommand>,
     },
+    /// Watch jobs, workers and allocations on a full screen
+    #[command(disable_help_subcommand = true)]
+    Dashboard(dashboard::DashboardArgs),
     /// Find out why something does not work
     #[command(disable_help_subcommand = true)]
     Doctor {
@@ -129,6 +133,7 @@ impl Command {
             | Self::Query(_)
             | Self::Alloc { .. }
             | Self::Doctor { .. }
+            | Self::Dashboard(_)
             | Self::Run(_)
             | Self::Submit(_)
             | Self::OutputLog(_)

@@ -25,6 +25,7 @@ use crate::output::{self, Look, Output};
 
 mod alloc;
 mod completion;
+mod dashboard;
 mod doc;
 mod doctor;
 mod follow;
@@ -122,6 +123,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Query(_)
         | Command::OutputLog(_)
         | Command::Alloc { .. }
+        | Command::Dashboard(_)
         | Command::Doctor { .. }
         | Command::Doc(_)
         | Command::GenerateCompletion(_)
@@ -154,6 +156,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         } => as_client(alloc::run(command, context)),
         Command::Submit(args) => as_client(submit::submit(*args, context)),
         Command::OutputLog(args) => output_log::run(&args, context),
+        Command::Dashboard(args) => dashboard::run(args, context),
         Command::Doc(args) => doc::run(&args, context),
         Command::GenerateCompletion(args) => completion::run(&args, context),
         Command::GenerateMan(args) => manual::man(&args, context),

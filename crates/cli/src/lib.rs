@@ -13,6 +13,7 @@ mod args;
 mod batch_system;
 mod client;
 mod command;
+mod dashboard;
 mod error;
 mod logging;
 mod output;

@@ -1,0 +1,145 @@
+//! `hq dashboard`: owns the terminal. What is shown is decided in [`crate::dashboard`].
+//!
+//! Three threads: one reads keys, one asks the server or the journal, the first one draws when there is news.
+
+mod ask;
+mod feed;
+mod replay;
+
+use std::io::{self, IsTerminal as _};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use crossterm::event::{DisableMouseCapture, EnableMouseCapture, Event};
+use crossterm::execute;
+use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
+use ratatui::DefaultTerminal;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::Context;
+use crate::args::dashboard::{DashboardArgs, DashboardCommand};
+use crate::args::global::ColorMode;
+use crate::dashboard::app::{App, Ask, News, Theme};
+use crate::dashboard::view;
+use crate::error::{CliError, CliResult};
+
+/// A clock is shown: drawn at least this often.
+const IDLE_REDRAW: Duration = Duration::from_secs(1);
+/// While a replay plays.
+const PLAY_REDRAW: Duration = Duration::from_millis(200);
+
+/// What reaches the drawing thread.
+enum Message {
+    Input(Event),
+    News(News),
+    /// A signal says that it is enough.
+    End,
+}
+
+/// `dashboard`.
+pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(CliError::new(
+            "The dashboard needs a terminal for input and output. \
+             Use `hq job list` or `hq journal stream` in scripts",
+        ));
+    }
+    let journal = match args.command {
+        Some(DashboardCommand::Replay { journal }) => Some(journal),
+        Some(DashboardCommand::Stream) | None => args.journal,
+    };
+    let (tx, rx) = channel();
+    let theme = theme(args.ascii, context);
+    let feeder = feed::start(journal.as_deref(), context, tx.clone())?;
+    let app = App::new(feeder.title, theme, feeder.replay);
+    std::thread::Builder::new()
+        .name("keys".into())
+        .spawn(move || read_keys(&tx))
+        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let mut terminal =
+        ratatui::try_init().map_err(|e| CliError::caused("Cannot use the terminal", &e))?;
+    // Where there is no mouse, keys do.
+    let _ = execute!(io::stdout(), EnableMouseCapture);
+    let result = show(&mut terminal, app, &rx, &feeder.asks);
+    let _ = execute!(io::stdout(), DisableMouseCapture);
+    ratatui::restore();
+    result
+}
+
+fn theme(ascii: bool, context: &Context) -> Theme {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    let is_utf8 = locale.is_some_and(|name| {
+        let name = name.to_string_lossy().to_ascii_lowercase();
+        name.contains("utf-8") || name.contains("utf8")
+    });
+    let is_dumb = set("TERM").is_some_and(|term| term == "dumb");
+    let is_plain = set("NO_COLOR").is_some() || is_dumb;
+    Theme {
+        colors: match context.global.colors {
+            ColorMode::Auto => !is_plain,
+            ColorMode::Always => true,
+            ColorMode::Never => false,
+        },
+        unicode: is_utf8 && !ascii,
+    }
+}
+
+/// Ends with the process.
+fn read_keys(tx: &Sender<Message>) {
+    while let Ok(event) = crossterm::event::read() {
+        if tx.send(Message::Input(event)).is_err() {
+            return;
+        }
+    }
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    mut app: App,
+    rx: &Receiver<Message>,
+    asks: &UnboundedSender<Ask>,
+) -> CliResult<()> {
+    let mut last = Instant::now();
+    while !app.has_quit {
+        draw(terminal, &mut app)
+            .map_err(|e| CliError::caused("Cannot draw on the terminal", &e))?;
+        let is_playing = app.replay.is_some_and(|replay| replay.is_playing);
+        let pause = if is_playing { PLAY_REDRAW } else { IDLE_REDRAW };
+        let first = match rx.recv_timeout(pause) {
+            Ok(message) => Some(message),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        for message in first.into_iter().chain(rx.try_iter()) {
+            take(&mut app, message, asks);
+        }
+        let passed = i64::try_from(last.elapsed().as_nanos()).unwrap_or(0);
+        last = Instant::now();
+        app.tick(passed);
+        if let Some(ask) = app.changed_focus() {
+            // If the other side is gone, its last message says why.
+            let _ = asks.send(ask);
+        }
+    }
+    Ok(())
+}
+
+fn take(app: &mut App, message: Message, asks: &UnboundedSender<Ask>) {
+    match message {
+        Message::Input(event) => {
+            if let Some(ask) = app.on_event(&event) {
+                let _ = asks.send(ask);
+            }
+        }
+        Message::News(news) => app.on_news(news),
+        Message::End => app.has_quit = true,
+    }
+}
+
+/// Terminals that know how show the whole frame at once.
+fn draw(terminal: &mut DefaultTerminal, app: &mut App) -> io::Result<()> {
+    execute!(io::stdout(), BeginSynchronizedUpdate)?;
+    terminal.draw(|frame| view::draw(frame, app))?;
+    execute!(io::stdout(), EndSynchronizedUpdate)
+}

@@ -1,0 +1,424 @@
+//! Feeds the dashboard from a server: asks again and again.
+//!
+//! Several connections: [`Front`] asks for what the server holds in memory, twice a second; [`Back`] asks the store, where an
+//! answer may take a second if there are a million tasks. What a question cost is waited for many times over before the
+//! next one, so that watching takes a small part of the server, however much there is to see.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use hq_protocol::access::ServerDir;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, watch};
+
+use super::ask::{act, output_tail};
+use super::{Message, replay};
+use crate::client::Client;
+use crate::command::Context;
+use crate::dashboard::app::{Action, Ask, Focus, News, Replay};
+use crate::dashboard::model::{JobRow, clean};
+use crate::dashboard::source::file::JournalFile;
+use crate::dashboard::source::{job_view, live, obstacle, past};
+use crate::error::{CliError, CliResult};
+
+/// Least time between two looks at everything: twice a second.
+const LOOK_PAUSE: Duration = Duration::from_millis(450);
+/// Least time between two looks into the store.
+const STORE_PAUSE: Duration = Duration::from_secs(2);
+/// How often the store is considered.
+const STORE_TICK: Duration = Duration::from_millis(200);
+/// A question to the store is asked again after this many times what it took: several together stay below three percent.
+const COST_FACTOR: u32 = 80;
+/// So is one about all jobs, of which most of the time is spent here, but never later than that.
+const LOOK_FACTOR: u32 = 5;
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// A server that does not answer for so long is looked for anew.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause between two attempts to find the server.
+const CONNECT_PAUSE: Duration = Duration::from_millis(500);
+/// Steps in which the past is read.
+pub(super) const PAST_STEPS: i64 = 240;
+/// The last part of it, which is read in finer steps.
+const RECENT_NS: i64 = 600_000_000_000;
+
+/// A started feeder.
+pub(super) struct Feeder {
+    pub(super) title: String,
+    pub(super) replay: Option<Replay>,
+    pub(super) asks: UnboundedSender<Ask>,
+}
+
+/// Starts to feed. What cannot be opened at all is told at once, not on the screen.
+pub(super) fn start(
+    journal: Option<&Path>,
+    context: &Context,
+    tx: Sender<Message>,
+) -> CliResult<Feeder> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let (asks, asked) = unbounded_channel();
+    let feeder;
+    let work: Box<dyn FnOnce(&tokio::runtime::Runtime) + Send> = match journal {
+        Some(path) => {
+            let mut file = JournalFile::open(path)?;
+            let (from_ns, to_ns) = runtime.block_on(file.span())?;
+            let replay = Replay {
+                from_ns,
+                to_ns,
+                at_ns: to_ns,
+                is_playing: false,
+            };
+            feeder = Feeder {
+                title: path.display().to_string(),
+                replay: Some(replay),
+                asks,
+            };
+            let to = tx.clone();
+            Box::new(move |runtime: &tokio::runtime::Runtime| {
+                runtime.block_on(replay::replay_file(file, (from_ns, to_ns), asked, &to))
+            })
+        }
+        None => {
+            let dir = context.server_dir();
+            let mut client = runtime.block_on(Client::connect(&dir))?;
+            let info = runtime.block_on(client.server_info())?;
+            let title = format!("server {} on {}", info.server_uid, info.client_host);
+            feeder = Feeder {
+                title: clean(&title),
+                replay: None,
+                asks,
+            };
+            let to = tx.clone();
+            Box::new(move |runtime: &tokio::runtime::Runtime| {
+                runtime.block_on(watch_server(dir, client, &to, asked));
+            })
+        }
+    };
+    std::thread::Builder::new()
+        .name("feed".into())
+        .spawn(move || {
+            runtime.spawn(end_on_signal(tx));
+            work(&runtime);
+        })
+        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    Ok(feeder)
+}
+
+/// The terminal must be left as it was found, also by SIGTERM.
+async fn end_on_signal(tx: Sender<Message>) {
+    let (Ok(mut terminate), Ok(mut hangup)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::hangup()),
+    ) else {
+        return;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+    let _ = tx.send(Message::End);
+}
+
+fn now_ns() -> i64 {
+    i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(0)
+}
+
+/// When a question may be asked again.
+struct Pace {
+    due: Instant,
+    pause: Duration,
+    factor: u32,
+    pause_max: Duration,
+}
+
+impl Pace {
+    fn new(pause: Duration) -> Self {
+        Self {
+            due: Instant::now(),
+            pause,
+            factor: COST_FACTOR,
+            pause_max: Duration::MAX,
+        }
+    }
+
+    /// For what is always asked for.
+    fn frequent() -> Self {
+        Self {
+            factor: LOOK_FACTOR,
+            pause_max: LOOK_PAUSE_MAX,
+            ..Self::new(LOOK_PAUSE)
+        }
+    }
+
+    fn hurry(&mut self) {
+        self.due = Instant::now();
+    }
+
+    /// Runs the question if it is due.
+    async fn ask<T>(
+        &mut self,
+        question: impl Future<Output = CliResult<T>>,
+    ) -> CliResult<Option<T>> {
+        let start = Instant::now();
+        if start < self.due {
+            return Ok(None);
+        }
+        let answer = match tokio::time::timeout(ANSWER_TIMEOUT, question).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(CliError::new("The server does not answer")),
+        };
+        let cost = (start.elapsed() * self.factor).min(self.pause_max);
+        self.due = Instant::now() + self.pause.max(cost);
+        Ok(Some(answer))
+    }
+}
+
+/// Feeds until the dashboard is gone.
+async fn watch_server(
+    dir: ServerDir,
+    client: Client,
+    tx: &Sender<Message>,
+    mut asks: UnboundedReceiver<Ask>,
+) {
+    let (actions, to_do) = unbounded_channel();
+    let (focus, focused) = watch::channel(Focus::default());
+    let (seen, jobs) = watch::channel(Vec::new());
+    let acted = Arc::new(Notify::new());
+    let front = Front {
+        link: Link {
+            dir: dir.clone(),
+            client: Some(client),
+        },
+        tx,
+        seen,
+        acted: Arc::clone(&acted),
+        everything: Pace::frequent(),
+    };
+    let back = Back {
+        link: Link {
+            dir: dir.clone(),
+            client: None,
+        },
+        tx,
+        jobs,
+        has_past: false,
+        ended: Pace::new(STORE_PAUSE),
+        events: Pace::new(STORE_PAUSE / 2),
+        obstacles: Pace::new(STORE_PAUSE),
+        job: Pace::new(STORE_PAUSE / 2),
+        output: Pace::new(STORE_PAUSE),
+    };
+    let hand_out = async {
+        while let Some(ask) = asks.recv().await {
+            match ask {
+                Ask::Look(wanted) => {
+                    focus.send_replace(wanted);
+                }
+                // Both ends are in this function.
+                Ask::Do(action) => drop(actions.send(action)),
+            }
+        }
+    };
+    tokio::select! {
+        () = hand_out => {}
+        () = front.run(to_do) => {}
+        () = back.run(focused, &acted) => {}
+        () = watch_queues(Link { dir, client: None }, tx) => {}
+    }
+}
+
+/// On a connection of its own: the answer may wait for a batch system.
+async fn watch_queues(mut link: Link, tx: &Sender<Message>) {
+    loop {
+        let queues = match link.get().await {
+            Ok(client) => live::queues(client).await,
+            Err(error) => Err(error),
+        };
+        match queues {
+            Ok(queues) => tell(tx, News::Queues(queues)),
+            Err(_) => link.client = None,
+        }
+        tokio::time::sleep(STORE_PAUSE).await;
+    }
+}
+
+fn tell(tx: &Sender<Message>, news: News) {
+    // If the dashboard is gone, the process ends.
+    let _ = tx.send(Message::News(news));
+}
+
+/// A connection that is made again when it broke.
+struct Link {
+    dir: ServerDir,
+    client: Option<Client>,
+}
+
+impl Link {
+    async fn get(&mut self) -> CliResult<&mut Client> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(&self.dir).await?,
+        };
+        Ok(self.client.insert(client))
+    }
+}
+
+/// What the server holds in memory, and actions.
+struct Front<'a> {
+    link: Link,
+    tx: &'a Sender<Message>,
+    /// The jobs, for those who ask about them.
+    seen: watch::Sender<Vec<JobRow>>,
+    acted: Arc<Notify>,
+    everything: Pace,
+}
+
+impl Front<'_> {
+    async fn run(mut self, mut actions: UnboundedReceiver<Action>) {
+        loop {
+            let pause = match self.look().await {
+                Ok(()) => LOOK_PAUSE / 3,
+                Err(error) => {
+                    self.link.client = None;
+                    let why = error.text().unwrap_or_default();
+                    let why = clean(why.lines().next().unwrap_or_default());
+                    tell(self.tx, News::Trouble(Some(format!("no server: {why}"))));
+                    CONNECT_PAUSE
+                }
+            };
+            tokio::select! {
+                action = actions.recv() => match action {
+                    Some(action) => self.act(action).await,
+                    None => return,
+                },
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn look(&mut self) -> CliResult<()> {
+        let client = self.link.get().await?;
+        let snapshot = self.everything.ask(live::snapshot(client, now_ns()));
+        if let Some(snapshot) = snapshot.await? {
+            self.seen.send_replace(snapshot.jobs.clone());
+            tell(self.tx, News::Snapshot(Box::new(snapshot)));
+        }
+        Ok(())
+    }
+
+    async fn act(&mut self, action: Action) {
+        let told = match self.link.get().await {
+            Ok(client) => act(client, action).await,
+            Err(_) => Err(CliError::new(
+                "the server does not answer; nothing was done",
+            )),
+        };
+        let text = told.unwrap_or_else(|error| error.text().unwrap_or_default());
+        let line = clean(text.lines().next().unwrap_or_default());
+        tell(self.tx, News::Told(line));
+        self.everything.hurry();
+        self.acted.notify_one();
+    }
+}
+
+/// What is in the store, and what is asked about single jobs.
+struct Back<'a> {
+    link: Link,
+    tx: &'a Sender<Message>,
+    jobs: watch::Receiver<Vec<JobRow>>,
+    has_past: bool,
+    ended: Pace,
+    events: Pace,
+    obstacles: Pace,
+    job: Pace,
+    output: Pace,
+}
+
+impl Back<'_> {
+    async fn run(mut self, mut focused: watch::Receiver<Focus>, acted: &Notify) {
+        let mut focus = Focus::default();
+        loop {
+            let pause = match self.look(focus).await {
+                Ok(()) => STORE_TICK,
+                Err(_) => {
+                    // The other connection tells.
+                    self.link.client = None;
+                    CONNECT_PAUSE
+                }
+            };
+            tokio::select! {
+                changed = focused.changed() => match changed {
+                    Ok(()) => {
+                        let wanted = *focused.borrow_and_update();
+                        if wanted.job != focus.job {
+                            self.job.hurry();
+                        }
+                        self.output.hurry();
+                        focus = wanted;
+                    }
+                    Err(_) => return,
+                },
+                () = acted.notified() => {
+                    self.job.hurry();
+                    self.events.hurry();
+                    self.obstacles.hurry();
+                }
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Asks what is due; what people wait for comes first.
+    async fn look(&mut self, focus: Focus) -> CliResult<()> {
+        let (client, tx, now) = (self.link.get().await?, self.tx, now_ns());
+        if let Some(job) = focus.job {
+            if let Some(view) = self.job.ask(job_view(client, job, now)).await? {
+                tell(tx, News::Job(Box::new(view)));
+            }
+            if let Some(task) = focus.task
+                && let Some(output) = self.output.ask(output_tail(client, job, task)).await?
+            {
+                tell(tx, News::Output(Box::new(output)));
+            }
+        }
+        if let Some(events) = self.events.ask(live::events(client, now)).await? {
+            tell(tx, News::Events(events));
+        }
+        let jobs = self.jobs.borrow().clone();
+        let obstacles = self.obstacles.ask(obstacle::obstacles(client, &jobs));
+        if let Some(obstacles) = obstacles.await? {
+            tell(tx, News::Obstacles(obstacles));
+        }
+        if let Some(ended) = self.ended.ask(live::ended(client, now)).await? {
+            tell(tx, News::Ended(ended));
+        }
+        if !self.has_past {
+            self.has_past = true;
+            read_past(client, tx, now).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The whole run in coarse steps, its end in fine ones.
+async fn read_past(client: &mut Client, tx: &Sender<Message>, now: i64) -> CliResult<()> {
+    let Some(first) = past::first_start(client).await? else {
+        return Ok(());
+    };
+    let recent = first.max(now - RECENT_NS);
+    tell(
+        tx,
+        News::Past(past::past(client, (recent, now), PAST_STEPS).await?),
+    );
+    if first < recent {
+        let steps = past::past(client, (first, recent), PAST_STEPS).await?;
+        tell(tx, News::Past(steps));
+    }
+    Ok(())
+}

@@ -1,0 +1,643 @@
+//! State of the screen, and how keys, clicks and news change it. Pure: what has to be done outside is
+//! returned as an [`Ask`].
+
+use crossterm::event::{
+    Event, KeyCode, KeyEvent, KeyEventKind, MouseButton, MouseEvent, MouseEventKind,
+};
+use ratatui::layout::{Position, Rect};
+use ratatui::widgets::TableState;
+
+use super::history::History;
+use super::keys::{self, Command};
+use super::model::{
+    EndedShare, EventRow, FailureRow, JobRow, JobView, Obstacle, OutputTail, PastStep, QueueRow,
+    Sample, Snapshot,
+};
+
+/// Rows of a page.
+const PAGE: isize = 10;
+/// Parts of a replay's whole time that a small and a large step pass.
+const STEPS: i64 = 200;
+const LARGE_STEP: i64 = 10;
+const SECOND: i64 = 1_000_000_000;
+/// A chart shows at least this much time.
+const SPAN_MIN: i64 = 60 * SECOND;
+
+/// A view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tab {
+    Overview,
+    Jobs,
+    Workers,
+    Allocations,
+    Events,
+}
+
+impl Tab {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Overview,
+        Self::Jobs,
+        Self::Workers,
+        Self::Allocations,
+        Self::Events,
+    ];
+
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Jobs => "Jobs",
+            Self::Workers => "Workers",
+            Self::Allocations => "Allocations",
+            Self::Events => "Events",
+        }
+    }
+}
+
+/// Something that is only done after a question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    CancelJob(u32),
+    ResubmitFailed(u32),
+    StopWorker(u32),
+    PauseQueue(u32),
+    ResumeQueue(u32),
+}
+
+impl Action {
+    pub(crate) fn question(self) -> String {
+        match self {
+            Self::CancelJob(id) => format!("Cancel job {id} and end its running tasks?"),
+            Self::ResubmitFailed(id) => {
+                format!("Submit the failed tasks of job {id} again, as a new job?")
+            }
+            Self::StopWorker(id) => {
+                format!("Stop worker {id}? Its running tasks are ended and run again elsewhere.")
+            }
+            Self::PauseQueue(id) => format!("Pause queue {id}? It asks for no more allocations."),
+            Self::ResumeQueue(id) => format!("Let queue {id} ask for allocations again?"),
+        }
+    }
+}
+
+/// What the shell shall do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ask {
+    /// Show other things: the job whose details are open, the task whose output is wanted, the time of a replay.
+    Look(Focus),
+    Do(Action),
+}
+
+/// What is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Focus {
+    pub(crate) job: Option<u32>,
+    pub(crate) task: Option<u32>,
+    /// `None` = now.
+    pub(crate) at_ns: Option<i64>,
+}
+
+/// Time that the charts show, at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Span {
+    TenMinutes,
+    TwoHours,
+    Day,
+    All,
+}
+
+impl Span {
+    const fn next(self) -> Self {
+        match self {
+            Self::TenMinutes => Self::TwoHours,
+            Self::TwoHours => Self::Day,
+            Self::Day => Self::All,
+            Self::All => Self::TenMinutes,
+        }
+    }
+
+    const fn ns(self) -> i64 {
+        match self {
+            Self::TenMinutes => 600 * SECOND,
+            Self::TwoHours => 7_200 * SECOND,
+            Self::Day => 86_400 * SECOND,
+            Self::All => i64::MAX,
+        }
+    }
+}
+
+/// News from outside.
+#[derive(Debug)]
+pub(crate) enum News {
+    Snapshot(Box<Snapshot>),
+    Ended(Vec<EndedShare>),
+    Events(Vec<EventRow>),
+    Job(Box<JobView>),
+    Output(Box<OutputTail>),
+    Obstacles(Vec<Obstacle>),
+    Queues(Vec<QueueRow>),
+    /// What happened before the dashboard was there.
+    Past(Vec<PastStep>),
+    /// The server does not answer, and why; `None` = it does.
+    Trouble(Option<String>),
+    /// What came of an action.
+    Told(String),
+}
+
+/// How jobs are sorted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum JobOrder {
+    Id,
+    Name,
+    State,
+    Failed,
+    Progress,
+}
+
+impl JobOrder {
+    const fn next(self) -> Self {
+        match self {
+            Self::Id => Self::Name,
+            Self::Name => Self::State,
+            Self::State => Self::Failed,
+            Self::Failed => Self::Progress,
+            Self::Progress => Self::Id,
+        }
+    }
+
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Name => "name",
+            Self::State => "state",
+            Self::Failed => "failed",
+            Self::Progress => "progress",
+        }
+    }
+}
+
+/// Time of a replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Replay {
+    pub(crate) from_ns: i64,
+    pub(crate) to_ns: i64,
+    pub(crate) at_ns: i64,
+    pub(crate) is_playing: bool,
+}
+
+/// How things may look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Theme {
+    pub(crate) colors: bool,
+    /// Characters beyond ASCII can be shown.
+    pub(crate) unicode: bool,
+}
+
+/// Places on the screen that react to the mouse; set while drawing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Hits {
+    pub(crate) tabs: Vec<(Rect, usize)>,
+    /// First row of the table, below its header.
+    pub(crate) rows: Rect,
+}
+
+/// The dashboard.
+#[derive(Debug)]
+pub(crate) struct App {
+    /// Name of the server or the file.
+    pub(crate) title: String,
+    pub(crate) theme: Theme,
+    pub(crate) tab: Tab,
+    pub(crate) snapshot: Option<Snapshot>,
+    pub(crate) ended: Vec<EndedShare>,
+    pub(crate) events: Vec<EventRow>,
+    /// Of jobs of which nothing runs; `None` = nobody can be asked.
+    pub(crate) obstacles: Option<Vec<Obstacle>>,
+    queues: Vec<QueueRow>,
+    pub(crate) history: History,
+    pub(crate) span: Span,
+    pub(crate) job: Option<u32>,
+    pub(crate) view: Option<JobView>,
+    pub(crate) output: Option<OutputTail>,
+    pub(crate) trouble: Option<String>,
+    pub(crate) told: Option<String>,
+    pub(crate) dialog: Option<Action>,
+    pub(crate) is_help_open: bool,
+    pub(crate) search: String,
+    pub(crate) is_searching: bool,
+    pub(crate) order: JobOrder,
+    pub(crate) is_descending: bool,
+    pub(crate) replay: Option<Replay>,
+    pub(crate) has_quit: bool,
+    pub(crate) hits: Hits,
+    /// Of the table that is shown: jobs, failures, workers, allocations, events.
+    pub(crate) jobs_table: TableState,
+    pub(crate) failures_table: TableState,
+    pub(crate) workers_table: TableState,
+    pub(crate) queues_table: TableState,
+    pub(crate) events_table: TableState,
+    asked: Focus,
+}
+
+impl App {
+    pub(crate) fn new(title: String, theme: Theme, replay: Option<Replay>) -> Self {
+        let first = || TableState::default().with_selected(Some(0));
+        Self {
+            title,
+            theme,
+            tab: Tab::Overview,
+            snapshot: None,
+            ended: Vec::new(),
+            events: Vec::new(),
+            obstacles: None,
+            queues: Vec::new(),
+            history: History::default(),
+            span: if replay.is_some() {
+                Span::All
+            } else {
+                Span::TenMinutes
+            },
+            job: None,
+            view: None,
+            output: None,
+            trouble: None,
+            told: None,
+            dialog: None,
+            is_help_open: false,
+            search: String::new(),
+            is_searching: false,
+            order: JobOrder::Id,
+            is_descending: true,
+            replay,
+            has_quit: false,
+            hits: Hits::default(),
+            jobs_table: first(),
+            failures_table: first(),
+            workers_table: first(),
+            queues_table: first(),
+            events_table: first(),
+            asked: Focus::default(),
+        }
+    }
+
+    /// The time that is shown.
+    pub(crate) fn now_ns(&self) -> i64 {
+        let seen = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.now_ns);
+        self.replay.map_or(seen, |replay| replay.at_ns)
+    }
+
+    /// Begin and end of the charts: no more than is known, but never too little to see anything.
+    pub(crate) fn chart_span(&self) -> (i64, i64) {
+        let to = self.now_ns();
+        let first = self.history.first_ns().unwrap_or(to).min(to - SPAN_MIN);
+        (first.max(to.saturating_sub(self.span.ns())), to)
+    }
+
+    /// What is looked at now.
+    pub(crate) fn focus(&self) -> Focus {
+        Focus {
+            job: self.job,
+            task: self
+                .job
+                .and_then(|_| self.failure())
+                .map(|failure| failure.task),
+            at_ns: self.replay.map(|replay| replay.at_ns),
+        }
+    }
+
+    /// The focus, if it changed since the last call.
+    pub(crate) fn changed_focus(&mut self) -> Option<Ask> {
+        let focus = self.focus();
+        let changed = focus != self.asked;
+        self.asked = focus;
+        changed.then_some(Ask::Look(focus))
+    }
+
+    pub(crate) fn on_news(&mut self, news: News) {
+        match news {
+            News::Snapshot(snapshot) => self.on_snapshot(*snapshot),
+            News::Ended(ended) => self.ended = ended,
+            News::Events(events) => self.events = events,
+            News::Job(view) => {
+                if self.job == Some(view.job) {
+                    self.view = Some(*view);
+                }
+            }
+            News::Output(output) => self.output = Some(*output),
+            News::Obstacles(obstacles) => self.obstacles = Some(obstacles),
+            News::Queues(queues) => self.on_queues(queues),
+            News::Past(steps) => self.history.prepend(&steps),
+            News::Trouble(trouble) => self.trouble = trouble,
+            News::Told(text) => self.told = Some(text),
+        }
+    }
+
+    /// They come on their own: who answers for them may be waiting for a batch system.
+    fn on_queues(&mut self, queues: Vec<QueueRow>) {
+        self.queues.clone_from(&queues);
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.queues = queues;
+        }
+    }
+
+    fn on_snapshot(&mut self, mut snapshot: Snapshot) {
+        self.trouble = None;
+        if self.replay.is_none() {
+            if snapshot.queues.is_empty() {
+                snapshot.queues.clone_from(&self.queues);
+            }
+            let counts = snapshot.counts();
+            let (used, total) = snapshot.resource("cpus");
+            let percent = used.unwrap_or(0).saturating_mul(100).checked_div(total);
+            self.history.push(Sample {
+                at_ns: snapshot.now_ns,
+                running: counts.running,
+                ended: counts.finished + counts.failed,
+                cpus_percent: percent.unwrap_or(0),
+            });
+        }
+        self.snapshot = Some(snapshot);
+    }
+
+    /// Time passes: a replay that plays goes on by `passed_ns` times its speed.
+    pub(crate) fn tick(&mut self, passed_ns: i64) {
+        let Some(replay) = self.replay.as_mut().filter(|replay| replay.is_playing) else {
+            return;
+        };
+        // The whole run in half a minute, however long it took.
+        let speed = ((replay.to_ns - replay.from_ns) / 30_000_000_000).max(1);
+        replay.at_ns = (replay.at_ns + passed_ns.saturating_mul(speed)).min(replay.to_ns);
+        replay.is_playing = replay.at_ns < replay.to_ns;
+    }
+
+    /// The jobs as they are shown.
+    pub(crate) fn visible_jobs(&self) -> Vec<&JobRow> {
+        let wanted = self.search.to_lowercase();
+        let Some(snapshot) = &self.snapshot else {
+            return Vec::new();
+        };
+        let matches = |job: &&JobRow| {
+            wanted.is_empty()
+                || job.name.to_lowercase().contains(&wanted)
+                || job.id.to_string() == wanted
+                || job.state() == wanted
+        };
+        let mut jobs: Vec<&JobRow> = snapshot.jobs.iter().filter(matches).collect();
+        match self.order {
+            JobOrder::Id => {}
+            JobOrder::Name => jobs.sort_by(|a, b| a.name.cmp(&b.name)),
+            JobOrder::State => jobs.sort_by_key(|job| job.state()),
+            JobOrder::Failed => jobs.sort_by_key(|job| job.counts.failed),
+            JobOrder::Progress => {
+                jobs.sort_by_key(|job| {
+                    job.counts
+                        .ended()
+                        .saturating_mul(1_000)
+                        .checked_div(job.counts.total())
+                });
+            }
+        }
+        if self.is_descending {
+            jobs.reverse();
+        }
+        jobs
+    }
+
+    /// The job that is open, or else selected.
+    pub(crate) fn current_job(&self) -> Option<u32> {
+        self.job.or_else(|| {
+            let jobs = self.visible_jobs();
+            jobs.get(self.jobs_table.selected()?).map(|job| job.id)
+        })
+    }
+
+    pub(crate) fn failure(&self) -> Option<&FailureRow> {
+        self.view
+            .as_ref()?
+            .failures
+            .get(self.failures_table.selected()?)
+    }
+
+    /// Number of rows of the table that is shown.
+    fn row_count(&self) -> usize {
+        let snapshot = self.snapshot.as_ref();
+        match self.tab {
+            Tab::Overview => 0,
+            Tab::Jobs if self.job.is_some() => {
+                self.view.as_ref().map_or(0, |view| view.failures.len())
+            }
+            Tab::Jobs => self.visible_jobs().len(),
+            Tab::Workers => snapshot.map_or(0, |snapshot| snapshot.workers.len()),
+            Tab::Allocations => snapshot.map_or(0, |snapshot| snapshot.queues.len()),
+            Tab::Events => self.events.len(),
+        }
+    }
+
+    pub(crate) const fn table(&mut self) -> &mut TableState {
+        match self.tab {
+            Tab::Overview | Tab::Jobs if self.job.is_some() => &mut self.failures_table,
+            Tab::Overview | Tab::Jobs => &mut self.jobs_table,
+            Tab::Workers => &mut self.workers_table,
+            Tab::Allocations => &mut self.queues_table,
+            Tab::Events => &mut self.events_table,
+        }
+    }
+
+    fn move_by(&mut self, rows: isize) {
+        let last = self.row_count().saturating_sub(1);
+        let table = self.table();
+        let now = table.selected().unwrap_or(0);
+        table.select(Some(now.saturating_add_signed(rows).min(last)));
+    }
+
+    pub(crate) fn on_event(&mut self, event: &Event) -> Option<Ask> {
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.on_key(key),
+            Event::Mouse(mouse) => {
+                self.on_mouse(mouse);
+                None
+            }
+            Event::Key(_)
+            | Event::FocusGained
+            | Event::FocusLost
+            | Event::Paste(_)
+            | Event::Resize(..) => None,
+        }
+    }
+
+    fn on_key(&mut self, key: &KeyEvent) -> Option<Ask> {
+        self.told = None;
+        let command = keys::command(key);
+        if let Some(action) = self.dialog {
+            self.dialog = None;
+            let is_yes = key.code == KeyCode::Char('y');
+            return is_yes.then_some(Ask::Do(action));
+        }
+        if self.is_searching {
+            self.on_search_key(key);
+            return None;
+        }
+        if self.is_help_open {
+            self.is_help_open = false;
+            return None;
+        }
+        self.on_command(command?);
+        None
+    }
+
+    fn on_search_key(&mut self, key: &KeyEvent) {
+        if let KeyCode::Char(c) = key.code {
+            self.search.push(c);
+        } else if key.code == KeyCode::Backspace {
+            self.search.pop();
+        } else if key.code == KeyCode::Enter {
+            self.is_searching = false;
+        } else if key.code == KeyCode::Esc {
+            self.is_searching = false;
+            self.search.clear();
+        }
+        self.jobs_table.select(Some(0));
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Quit => self.has_quit = true,
+            Command::Back => self.go_back(),
+            Command::Open => self.open(),
+            Command::Up => self.move_by(-1),
+            Command::Down => self.move_by(1),
+            Command::PageUp => self.move_by(-PAGE),
+            Command::PageDown => self.move_by(PAGE),
+            Command::First => self.move_by(isize::MIN),
+            Command::Last => self.move_by(isize::MAX),
+            Command::NextTab => self.turn_to(self.tab as usize + 1),
+            Command::PreviousTab => self.turn_to(self.tab as usize + Tab::ALL.len() - 1),
+            Command::Tab(number) => self.turn_to(number),
+            Command::Sort => self.order = self.order.next(),
+            Command::Reverse => self.is_descending = !self.is_descending,
+            Command::Search => self.search_jobs(),
+            Command::Span => self.span = self.span.next(),
+            Command::Help => self.is_help_open = true,
+            Command::Cancel | Command::Resubmit | Command::Stop | Command::Pause => {
+                self.ask_about(command)
+            }
+            Command::Earlier => self.travel(-1),
+            Command::Later => self.travel(1),
+            Command::MuchEarlier => self.travel(-LARGE_STEP),
+            Command::MuchLater => self.travel(LARGE_STEP),
+            Command::Play => {
+                if let Some(replay) = &mut self.replay {
+                    if replay.at_ns >= replay.to_ns {
+                        replay.at_ns = replay.from_ns;
+                    }
+                    replay.is_playing = !replay.is_playing;
+                }
+            }
+        }
+    }
+
+    fn turn_to(&mut self, number: usize) {
+        self.tab = Tab::ALL[number % Tab::ALL.len()];
+        self.close_job();
+    }
+
+    fn search_jobs(&mut self) {
+        self.turn_to(Tab::Jobs as usize);
+        self.is_searching = true;
+        self.search.clear();
+    }
+
+    fn close_job(&mut self) {
+        self.job = None;
+        self.view = None;
+        self.output = None;
+        self.failures_table.select(Some(0));
+    }
+
+    fn go_back(&mut self) {
+        if self.job.is_some() {
+            self.close_job();
+        } else if !self.search.is_empty() {
+            self.search.clear();
+        } else {
+            self.tab = Tab::Overview;
+        }
+    }
+
+    fn open(&mut self) {
+        match self.tab {
+            Tab::Overview => self.turn_to(Tab::Jobs as usize),
+            Tab::Jobs if self.job.is_none() => self.job = self.current_job(),
+            Tab::Jobs | Tab::Workers | Tab::Allocations | Tab::Events => {}
+        }
+    }
+
+    /// Opens the question before an action. A journal cannot be acted upon.
+    fn ask_about(&mut self, command: Command) {
+        if self.replay.is_some() {
+            self.told = Some("this is a journal: nothing can be changed".to_owned());
+            return;
+        }
+        let snapshot = self.snapshot.as_ref();
+        let worker = snapshot.and_then(|s| s.workers.get(self.workers_table.selected()?));
+        let queue = snapshot.and_then(|s| s.queues.get(self.queues_table.selected()?));
+        let job = self.current_job();
+        self.dialog = match (self.tab, command) {
+            (Tab::Jobs, Command::Cancel) => job.map(Action::CancelJob),
+            (Tab::Jobs, Command::Resubmit) => job.map(Action::ResubmitFailed),
+            (Tab::Workers, Command::Stop) => worker
+                .filter(|worker| worker.ended.is_none())
+                .map(|worker| Action::StopWorker(worker.id)),
+            (Tab::Allocations, Command::Pause) => queue.map(|queue| {
+                if queue.is_paused {
+                    Action::ResumeQueue(queue.id)
+                } else {
+                    Action::PauseQueue(queue.id)
+                }
+            }),
+            _ => None,
+        };
+    }
+
+    fn travel(&mut self, steps: i64) {
+        if let Some(replay) = &mut self.replay {
+            let step = ((replay.to_ns - replay.from_ns) / STEPS).max(1);
+            let at = replay.at_ns.saturating_add(step.saturating_mul(steps));
+            replay.at_ns = at.clamp(replay.from_ns, replay.to_ns);
+            replay.is_playing = false;
+        }
+    }
+
+    fn on_mouse(&mut self, mouse: &MouseEvent) {
+        let at = Position::new(mouse.column, mouse.row);
+        if mouse.kind == MouseEventKind::ScrollDown {
+            self.move_by(3);
+        } else if mouse.kind == MouseEventKind::ScrollUp {
+            self.move_by(-3);
+        } else if mouse.kind == MouseEventKind::Down(MouseButton::Left) {
+            let tab = self.hits.tabs.iter().find(|(area, _)| area.contains(at));
+            if let Some((_, number)) = tab {
+                self.turn_to(*number);
+            } else if self.hits.rows.contains(at) {
+                self.click_row(usize::from(mouse.row - self.hits.rows.y));
+            }
+        }
+    }
+
+    /// A click selects; one on what is selected opens it.
+    fn click_row(&mut self, row: usize) {
+        let count = self.row_count();
+        let table = self.table();
+        let row = table.offset() + row;
+        if row >= count {
+            return;
+        }
+        if table.selected() == Some(row) {
+            self.open();
+        } else {
+            table.select(Some(row));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! What the dashboard knows at one moment. Times are nanoseconds since 1970.
+
+/// Tasks by state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) waiting: u64,
+    pub(crate) running: u64,
+    pub(crate) finished: u64,
+    pub(crate) failed: u64,
+    pub(crate) canceled: u64,
+    pub(crate) aborted: u64,
+}
+
+impl Counts {
+    pub(crate) const fn total(&self) -> u64 {
+        self.waiting + self.ended() + self.running
+    }
+
+    pub(crate) const fn ended(&self) -> u64 {
+        self.finished + self.failed + self.canceled + self.aborted
+    }
+
+    pub(crate) const fn add(&mut self, other: &Self) {
+        self.waiting += other.waiting;
+        self.running += other.running;
+        self.finished += other.finished;
+        self.failed += other.failed;
+        self.canceled += other.canceled;
+        self.aborted += other.aborted;
+    }
+
+    /// The count of a state by its number in the store.
+    pub(crate) const fn of(&mut self, state: i64) -> &mut u64 {
+        match state {
+            1 => &mut self.running,
+            2 => &mut self.finished,
+            3 => &mut self.failed,
+            4 => &mut self.canceled,
+            5 => &mut self.aborted,
+            _ => &mut self.waiting,
+        }
+    }
+
+    /// One word, as `job list` shows it.
+    pub(crate) const fn state(&self, is_open: bool) -> &'static str {
+        if self.running > 0 {
+            "running"
+        } else if self.waiting > 0 {
+            "waiting"
+        } else if self.failed > 0 {
+            "failed"
+        } else if self.aborted > 0 {
+            "aborted"
+        } else if self.canceled > 0 {
+            "canceled"
+        } else if is_open {
+            "opened"
+        } else {
+            "finished"
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct JobRow {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) is_open: bool,
+    pub(crate) counts: Counts,
+}
+
+impl JobRow {
+    pub(crate) const fn state(&self) -> &'static str {
+        self.counts.state(self.is_open)
+    }
+
+    /// Tasks wait and none runs.
+    pub(crate) const fn is_starving(&self) -> bool {
+        self.counts.waiting > 0 && self.counts.running == 0
+    }
+}
+
+/// A resource of a worker, in units of 1/10 000.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ResourceRow {
+    pub(crate) name: String,
+    pub(crate) total: u64,
+    /// `None` where it is not known, as in a journal.
+    pub(crate) used: Option<u64>,
+    /// Sizes of its groups (NUMA nodes), if there are several.
+    pub(crate) groups: Vec<usize>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct WorkerRow {
+    pub(crate) id: u32,
+    pub(crate) host: String,
+    /// Why it ended; `None` = connected.
+    pub(crate) ended: Option<String>,
+    pub(crate) started_ns: i64,
+    pub(crate) running: u32,
+    pub(crate) resources: Vec<ResourceRow>,
+    pub(crate) allocation: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct AllocationRow {
+    pub(crate) id: String,
+    pub(crate) state: String,
+    pub(crate) workers: u32,
+    pub(crate) queued_ns: Option<i64>,
+    pub(crate) started_ns: Option<i64>,
+    pub(crate) ended_ns: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct QueueRow {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) is_paused: bool,
+    pub(crate) reason: String,
+    pub(crate) allocations: Vec<AllocationRow>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct EventRow {
+    pub(crate) at_ns: i64,
+    pub(crate) kind: String,
+    pub(crate) text: String,
+}
+
+/// Tasks of one job that ended in the same way on one worker.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct EndedShare {
+    pub(crate) job: u32,
+    pub(crate) worker: u32,
+    pub(crate) host: String,
+    /// What went wrong; `None` = finished.
+    pub(crate) error: Option<String>,
+    pub(crate) count: u64,
+}
+
+/// Everything but the details of a job.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) now_ns: i64,
+    pub(crate) jobs: Vec<JobRow>,
+    pub(crate) workers: Vec<WorkerRow>,
+    pub(crate) queues: Vec<QueueRow>,
+}
+
+/// Why nothing of a job runs, where that is not just a matter of time.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Obstacle {
+    pub(crate) job: u32,
+    pub(crate) why: String,
+}
+
+impl Snapshot {
+    pub(crate) fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        for job in &self.jobs {
+            sum.add(&job.counts);
+        }
+        sum
+    }
+
+    pub(crate) fn connected(&self) -> impl Iterator<Item = &WorkerRow> + '_ {
+        self.workers.iter().filter(|worker| worker.ended.is_none())
+    }
+
+    /// Used and offered units of a resource over all connected workers; used is `None` if not known.
+    pub(crate) fn resource(&self, name: &str) -> (Option<u64>, u64) {
+        let mut sum = (Some(0_u64), 0_u64);
+        let all = self.connected().flat_map(|worker| &worker.resources);
+        for item in all.filter(|item| item.name == name) {
+            sum.1 = sum.1.saturating_add(item.total);
+            sum.0 = sum.0.zip(item.used).map(|(a, b)| a.saturating_add(b));
+        }
+        sum
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct FailureRow {
+    pub(crate) task: u32,
+    pub(crate) instance: u32,
+    pub(crate) error: String,
+    pub(crate) host: String,
+    pub(crate) run_us: u64,
+    pub(crate) ended_ns: i64,
+}
+
+/// Details of a job.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct JobView {
+    pub(crate) job: u32,
+    /// Lowest and highest id.
+    pub(crate) ids: (u32, u32),
+    /// The tasks in the order of their ids, in bins of equal width.
+    pub(crate) bins: Vec<Counts>,
+    pub(crate) failures: Vec<FailureRow>,
+    /// Upper bounds of run times in µs and the tasks up to them, above the bound before.
+    pub(crate) run_times: Vec<(u64, u64)>,
+}
+
+/// The end of what a task wrote.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct OutputTail {
+    pub(crate) job: u32,
+    pub(crate) task: u32,
+    pub(crate) title: String,
+    pub(crate) lines: Vec<String>,
+}
+
+/// One moment of the past.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Sample {
+    pub(crate) at_ns: i64,
+    pub(crate) running: u64,
+    /// Tasks that ended by themselves up to then.
+    pub(crate) ended: u64,
+    /// Share of the cpus that tasks hold, in percent.
+    pub(crate) cpus_percent: u64,
+}
+
+/// What happened in one step of the past.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct PastStep {
+    /// End of the step.
+    pub(crate) at_ns: i64,
+    /// Running then.
+    pub(crate) running: u64,
+    /// Tasks that ended by themselves in it.
+    pub(crate) ended: u64,
+    pub(crate) cpus_percent: u64,
+}
+
+/// Texts of others, without what could move the cursor.
+pub(crate) fn clean(text: &str) -> String {
+    let visible = |c: char| match c {
+        '\t' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(visible).collect()
+}

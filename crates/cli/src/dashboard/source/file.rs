@@ -1,0 +1,242 @@
+//! A journal file as the source, as of any time in it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hq_store::StoreError;
+use hq_store::reader::{self, QueryLimits};
+use serde_json::Value;
+
+use super::rows::Rows;
+use super::{Ask, STATE_SQL, fill};
+use crate::dashboard::model::{
+    AllocationRow, Counts, JobRow, QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
+};
+use crate::error::{CliError, CliResult};
+
+const LIMITS: QueryLimits = QueryLimits {
+    time: Duration::from_secs(60),
+    rows: 100_000,
+};
+
+/// An open journal.
+#[derive(Debug)]
+pub(crate) struct JournalFile {
+    path: std::path::PathBuf,
+}
+
+impl Ask for JournalFile {
+    type Error = CliError;
+
+    async fn ask(&mut self, sql: &str) -> CliResult<Rows> {
+        let connection = reader::open_for_reading(&self.path).map_err(|e| store_error(&e))?;
+        let table = reader::query(&connection, sql, LIMITS)
+            .map_err(|text| CliError::new(format!("The journal cannot be read: {text}")))?;
+        Ok(Rows::new(table.rows))
+    }
+}
+
+fn store_error(error: &StoreError) -> CliError {
+    CliError::new(error.to_string())
+}
+
+impl JournalFile {
+    /// Opens it; a server may be writing it.
+    pub(crate) fn open(path: &Path) -> CliResult<Self> {
+        reader::open_for_reading(path).map_err(|e| store_error(&e))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+        })
+    }
+
+    /// Times of the first and of the last thing in it.
+    pub(crate) async fn span(&mut self) -> CliResult<(i64, i64)> {
+        let sql = "SELECT min(a), max(b) FROM (SELECT min(at_unix_ns) AS a, max(at_unix_ns) AS b FROM event_log \
+                   UNION ALL SELECT min(started_unix_ns), \
+                   max(started_unix_ns + coalesce(run_us, 0) * 1000) FROM task_data)";
+        let rows = self.ask(sql).await?;
+        let row = rows.iter().next();
+        Ok(row.map_or((0, 0), |row| (row.int(0), row.int(1))))
+    }
+
+    /// Everything as it was then.
+    pub(crate) async fn snapshot(&mut self, at_ns: i64) -> CliResult<Snapshot> {
+        Ok(Snapshot {
+            now_ns: at_ns,
+            jobs: self.jobs(at_ns).await?,
+            workers: self.workers(at_ns).await?,
+            queues: self.queues(at_ns).await?,
+        })
+    }
+
+    async fn jobs(&mut self, at_ns: i64) -> CliResult<Vec<JobRow>> {
+        let at = [("?T", at_ns)];
+        let sql = "SELECT j.id, j.name, j.is_open, (SELECT coalesce(sum(s.task_count), 0) FROM submit_data s \
+                   WHERE s.job = j.id AND s.at_unix_ns <= ?T) FROM job_data j \
+                   WHERE j.is_forgotten = 0 AND j.submitted_unix_ns <= ?T ORDER BY j.id";
+        let mut jobs: Vec<JobRow> = self
+            .ask(&fill(sql, &at))
+            .await?
+            .iter()
+            .map(|row| JobRow {
+                id: row.small(0),
+                name: clean(row.text(1).unwrap_or_default()),
+                is_open: row.int(2) != 0,
+                counts: Counts {
+                    waiting: row.uint(3),
+                    ..Counts::default()
+                },
+            })
+            .collect();
+        let sql = format!(
+            "SELECT job, {STATE_SQL} AS now, count(*) FROM task_data GROUP BY 1, 2 ORDER BY 1"
+        );
+        for row in self.ask(&fill(&sql, &at)).await?.iter() {
+            if row.int(1) != 0 {
+                shift(&mut jobs, row.small(0), row.int(1), row.uint(2));
+            }
+        }
+        // Those that were started have a row, which tells the same.
+        let sql = "SELECT d.job, d.state, sum(d.count) - (SELECT count(*) FROM task_data t WHERE t.job = d.job \
+                   AND t.state = d.state AND t.started_unix_ns <= ?T) FROM dropped_data d \
+                   WHERE d.at_unix_ns <= ?T GROUP BY 1, 2";
+        for row in self.ask(&fill(sql, &at)).await?.iter() {
+            shift(&mut jobs, row.small(0), row.int(1), row.uint(2));
+        }
+        Ok(jobs)
+    }
+
+    async fn workers(&mut self, at_ns: i64) -> CliResult<Vec<WorkerRow>> {
+        let sql = "SELECT w.id, w.hostname, w.started_unix_ns, \
+                   CASE WHEN w.ended_unix_ns <= ?T THEN coalesce(w.reason, 'ended') END, w.config \
+                   FROM worker_data w WHERE w.started_unix_ns <= ?T ORDER BY w.id LIMIT 1000";
+        let running =
+            format!("SELECT worker, count(*) FROM task_data WHERE {STATE_SQL} = 1 GROUP BY worker");
+        let at = [("?T", at_ns)];
+        let mut workers: Vec<WorkerRow> = self
+            .ask(&fill(sql, &at))
+            .await?
+            .iter()
+            .map(|row| {
+                let config: Value = row
+                    .text(4)
+                    .and_then(|text| serde_json::from_str(text).ok())
+                    .unwrap_or_default();
+                WorkerRow {
+                    id: row.small(0),
+                    host: clean(row.text(1).unwrap_or_default()),
+                    started_ns: row.int(2),
+                    ended: row.text(3).map(words),
+                    resources: resources(&config),
+                    ..WorkerRow::default()
+                }
+            })
+            .collect();
+        for row in self.ask(&fill(&running, &at)).await?.iter() {
+            let id = row.small(0);
+            if let Ok(at) = workers.binary_search_by_key(&id, |worker| worker.id) {
+                workers[at].running = row.small(1);
+            }
+        }
+        Ok(workers)
+    }
+
+    async fn queues(&mut self, at_ns: i64) -> CliResult<Vec<QueueRow>> {
+        let at = [("?T", at_ns)];
+        let sql = "SELECT id FROM queue_data ORDER BY id LIMIT 1000";
+        // Journals of the first version have no such table.
+        let rows = self.ask(sql).await.unwrap_or_default();
+        let mut queues: Vec<QueueRow> = rows
+            .iter()
+            .map(|row| QueueRow {
+                id: row.small(0),
+                ..QueueRow::default()
+            })
+            .collect();
+        let sql = "SELECT queue, id, worker_count, queued_unix_ns, started_unix_ns, ended_unix_ns FROM allocation_data \
+                   WHERE queued_unix_ns <= ?T ORDER BY queued_unix_ns LIMIT 10000";
+        for row in self.ask(&fill(sql, &at)).await?.iter() {
+            let before = |column| row.time(column).filter(|time| *time <= at_ns);
+            let (started, ended) = (before(4), before(5));
+            let state = if ended.is_some() {
+                "finished"
+            } else if started.is_some() {
+                "running"
+            } else {
+                "queued"
+            };
+            let found = queues.iter_mut().find(|queue| queue.id == row.small(0));
+            if let Some(queue) = found {
+                queue.allocations.push(AllocationRow {
+                    id: clean(row.text(1).unwrap_or_default()),
+                    state: state.to_owned(),
+                    workers: row.small(2),
+                    queued_ns: row.time(3),
+                    started_ns: started,
+                    ended_ns: ended,
+                });
+            }
+        }
+        Ok(queues)
+    }
+}
+
+/// Counts waiting tasks of a job in another state.
+fn shift(jobs: &mut [JobRow], job: u32, state: i64, count: u64) {
+    if let Ok(at) = jobs.binary_search_by_key(&job, |job| job.id) {
+        let counts = &mut jobs[at].counts;
+        let moved = count.min(counts.waiting);
+        counts.waiting -= moved;
+        *counts.of(state) += moved;
+    }
+}
+
+/// `ConnectionLost` as `connection lost`.
+fn words(reason: &str) -> String {
+    let mut text = String::new();
+    for (at, c) in reason.char_indices() {
+        if c.is_uppercase() && at > 0 {
+            text.push(' ');
+        }
+        text.extend(c.to_lowercase());
+    }
+    text
+}
+
+/// Of a worker's configuration as the events show it.
+pub(crate) fn resources(config: &Value) -> Vec<ResourceRow> {
+    const WHOLE: u64 = hq_core::resource::amount::UNITS_PER_WHOLE;
+    let items = config
+        .pointer("/resources/resources")
+        .and_then(Value::as_array);
+    let rows = items.into_iter().flatten().map(|item| {
+        let kind = item.get("kind").unwrap_or(&Value::Null);
+        let number = |path: &str| kind.pointer(path).and_then(Value::as_u64);
+        let sizes: Vec<usize> = kind
+            .pointer("/Groups/groups")
+            .and_then(Value::as_array)
+            .map(|groups| {
+                groups
+                    .iter()
+                    .map(|group| group.as_array().map_or(0, Vec::len))
+                    .collect()
+            })
+            .unwrap_or_default();
+        let list = kind
+            .pointer("/List/values")
+            .and_then(Value::as_array)
+            .map(Vec::len);
+        let range = number("/Range/start").zip(number("/Range/end"));
+        let count = list
+            .map(|length| length as u64)
+            .or(range.map(|(start, end)| end.saturating_sub(start) + 1))
+            .unwrap_or(sizes.iter().sum::<usize>() as u64);
+        ResourceRow {
+            name: clean(item.get("name").and_then(Value::as_str).unwrap_or_default()),
+            total: number("/Sum/size").unwrap_or(count * WHOLE),
+            used: None,
+            groups: sizes,
+        }
+    });
+    rows.collect()
+}

@@ -1,0 +1,242 @@
+//! A running server as the source.
+
+use hq_protocol::client::{self, Selector, alloc_reply, alloc_request, selector};
+use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
+
+use super::rows::Rows;
+use super::{Ask, ENDED_SQL, fill, outcome_words};
+use crate::client::Client;
+use crate::dashboard::model::{
+    AllocationRow, Counts, EndedShare, EventRow, JobRow, QueueRow, ResourceRow, Snapshot,
+    WorkerRow, clean,
+};
+use crate::error::{CliError, CliResult};
+
+/// Longest run of a query of the dashboard.
+const SQL_TIME_MAX_NS: u64 = 20_000_000_000;
+/// Rows of one query.
+const SQL_ROWS_MAX: u64 = 100_000;
+
+impl Ask for Client {
+    type Error = CliError;
+
+    async fn ask(&mut self, sql: &str) -> CliResult<Rows> {
+        let query = client::SqlQuery {
+            sql: sql.to_owned(),
+            time_limit_ns: SQL_TIME_MAX_NS,
+            row_limit: SQL_ROWS_MAX,
+        };
+        let table = self.sql(query).await?;
+        let rows = serde_json::from_str(&table.rows_json)
+            .map_err(|e| CliError::caused("The server sent no table", &e))?;
+        Ok(Rows::new(rows))
+    }
+}
+
+/// All jobs and workers.
+pub(crate) async fn snapshot(client: &mut Client, now_ns: i64) -> CliResult<Snapshot> {
+    let all = || Selector {
+        selector: Some(selector::Selector::All(client::Empty {})),
+    };
+    let jobs = client.job_list(all()).await?.into_iter().map(job).collect();
+    let workers = client
+        .workers(all(), true)
+        .await?
+        .workers
+        .into_iter()
+        .map(worker)
+        .collect();
+    Ok(Snapshot {
+        now_ns,
+        jobs,
+        workers,
+        queues: Vec::new(),
+    })
+}
+
+fn job(job: client::JobSummary) -> JobRow {
+    let stats = job.stats.unwrap_or_default();
+    JobRow {
+        id: job.id,
+        name: clean(&job.name),
+        is_open: job.is_open,
+        counts: Counts {
+            waiting: stats.waiting.into(),
+            running: stats.running.into(),
+            finished: stats.finished.into(),
+            failed: stats.failed.into(),
+            canceled: stats.canceled.into(),
+            aborted: stats.aborted.into(),
+        },
+    }
+}
+
+fn worker(worker: client::WorkerInfo) -> WorkerRow {
+    use client::worker_info::State;
+    let ended = match worker.state() {
+        State::Running => None,
+        State::ConnectionLost => Some("connection lost"),
+        State::HeartbeatLost => Some("heartbeat lost"),
+        State::IdleTimeout => Some("idle timeout"),
+        State::Stopped => Some("stopped"),
+        State::TimeLimitReached => Some("time limit"),
+    };
+    let config = worker.config.unwrap_or_default();
+    let runtime = worker.runtime.unwrap_or_default();
+    let mut resources = config.resources.as_ref().map(resources).unwrap_or_default();
+    for item in &mut resources {
+        let found = runtime
+            .resources
+            .iter()
+            .find(|used| used.resource == item.name);
+        item.used = found.map(|used| used.used_units);
+    }
+    WorkerRow {
+        id: worker.id,
+        host: clean(&config.hostname),
+        ended: ended.map(str::to_owned),
+        started_ns: worker.started_unix_ns,
+        running: runtime.running_tasks,
+        resources,
+        allocation: config.allocation.map(|allocation| clean(&allocation.id)),
+    }
+}
+
+fn resources(descriptor: &ResourceDescriptor) -> Vec<ResourceRow> {
+    const WHOLE: u64 = hq_core::resource::amount::UNITS_PER_WHOLE;
+    let rows = descriptor.items.iter().map(|item| {
+        let (total, groups) = match &item.kind {
+            Some(Kind::List(list)) => (list.values.len() as u64 * WHOLE, Vec::new()),
+            Some(Kind::Range(span)) => {
+                let count = u64::from(span.end.saturating_sub(span.start)) + 1;
+                (count * WHOLE, Vec::new())
+            }
+            Some(Kind::Groups(groups)) => {
+                let sizes: Vec<usize> = groups
+                    .groups
+                    .iter()
+                    .map(|group| group.values.len())
+                    .collect();
+                (sizes.iter().sum::<usize>() as u64 * WHOLE, sizes)
+            }
+            Some(Kind::SumUnits(units)) => (*units, Vec::new()),
+            None => (0, Vec::new()),
+        };
+        ResourceRow {
+            name: clean(&item.name),
+            total,
+            used: None,
+            groups,
+        }
+    });
+    rows.collect()
+}
+
+/// Queues of automatic allocation; may wait for a batch system.
+pub(crate) async fn queues(client: &mut Client) -> CliResult<Vec<QueueRow>> {
+    let list = alloc_request::Request::List(client::AllocListQuery {});
+    let alloc_reply::Reply::Queues(found) = client.alloc(list).await? else {
+        return Ok(Vec::new());
+    };
+    let mut rows = Vec::new();
+    for queue in found.queues {
+        let info = client.alloc(alloc_request::Request::Info(queue.id)).await?;
+        let allocations = match info {
+            alloc_reply::Reply::Allocations(found) => found.allocations,
+            alloc_reply::Reply::Done(_)
+            | alloc_reply::Reply::Added(_)
+            | alloc_reply::Reply::Queues(_)
+            | alloc_reply::Reply::LogDir(_) => Vec::new(),
+        };
+        let name = queue.spec.and_then(|spec| spec.name).unwrap_or_default();
+        rows.push(QueueRow {
+            id: queue.id,
+            name: clean(&name),
+            is_paused: queue.is_paused,
+            reason: clean(&queue.reason),
+            allocations: allocations.into_iter().map(allocation).collect(),
+        });
+    }
+    Ok(rows)
+}
+
+fn allocation(allocation: client::AllocAllocation) -> AllocationRow {
+    use client::alloc_allocation::State;
+    let state = match allocation.state() {
+        State::Queued => "queued",
+        State::Running => "running",
+        State::Finished => "finished",
+        State::Failed => "failed",
+    };
+    AllocationRow {
+        id: clean(&allocation.id),
+        state: state.to_owned(),
+        workers: allocation.workers,
+        queued_ns: Some(allocation.queued_unix_ns),
+        started_ns: allocation.started_unix_ns,
+        ended_ns: allocation.ended_unix_ns,
+    }
+}
+
+/// Who ended where and how, up to the time `at`.
+pub(crate) async fn ended<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<EndedShare>, A::Error> {
+    let rows = asked.ask(&fill(ENDED_SQL, &[("?T", at_ns)])).await?;
+    let shares = rows.iter().map(|row| EndedShare {
+        job: row.small(0),
+        worker: row.small(1),
+        host: clean(row.text(2).unwrap_or("?")),
+        error: (row.int(3) == 3).then(|| outcome_words(row.int(4), row.text(5))),
+        count: row.uint(6),
+    });
+    Ok(shares.collect())
+}
+
+/// The last events that are not about single tasks, oldest first.
+pub(crate) async fn events<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<EventRow>, A::Error> {
+    let sql = "SELECT at_unix_ns, type, job, worker, data FROM event_log WHERE at_unix_ns <= ?T \
+               AND type <> 'worker-overview' ORDER BY seq DESC LIMIT 500";
+    let rows = asked.ask(&fill(sql, &[("?T", at_ns)])).await?;
+    let mut events: Vec<EventRow> = rows
+        .iter()
+        .map(|row| {
+            let data = row
+                .text(4)
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default();
+            EventRow {
+                at_ns: row.int(0),
+                kind: clean(row.text(1).unwrap_or_default()),
+                text: event_text(row.time(2), row.time(3), &data),
+            }
+        })
+        .collect();
+    events.reverse();
+    Ok(events)
+}
+
+fn event_text(job: Option<i64>, worker: Option<i64>, data: &serde_json::Value) -> String {
+    let mut parts = Vec::new();
+    if let Some(job) = job {
+        parts.push(format!("job {job}"));
+    }
+    if let Some(worker) = worker {
+        parts.push(format!("worker {worker}"));
+    }
+    let found = |path: &str| data.pointer(path).and_then(serde_json::Value::as_str);
+    let names = [
+        ("/job_desc/name", ""),
+        ("/name", ""),
+        ("/configuration/hostname", "on "),
+        ("/reason", ""),
+        ("/allocation-id", "allocation "),
+    ];
+    for (path, before) in names {
+        if let Some(text) = found(path).filter(|text| !text.is_empty()) {
+            parts.push(format!("{before}{}", clean(text)));
+        }
+    }
+    if let Some(queue) = data.get("queue-id").and_then(serde_json::Value::as_u64) {
+        parts.push(format!("queue {queue}"));
+    }
+    parts.join("  ")
+}

@@ -1,0 +1,45 @@
+//! What is shown: pure functions from [`App`] to a frame. Nothing here needs more than 80×24.
+
+mod frame;
+mod job;
+mod lists;
+mod overview;
+mod parts;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+
+use super::app::{App, Tab};
+
+/// Smallest screen on which something is shown.
+const MIN: (u16, u16) = (40, 10);
+
+/// Draws everything.
+pub(crate) fn draw(frame: &mut Frame<'_>, app: &mut App) {
+    let area = frame.area();
+    if area.width < MIN.0 || area.height < MIN.1 {
+        frame.render_widget("the window is too small", area);
+        return;
+    }
+    let rows = [
+        Constraint::Length(2),
+        Constraint::Min(3),
+        Constraint::Length(1),
+    ];
+    let [head, body, foot] = Layout::vertical(rows).areas(area);
+    frame::head(frame, head, app);
+    app.hits.rows = ratatui::layout::Rect::ZERO;
+    match app.tab {
+        Tab::Overview => overview::draw(frame, body, app),
+        Tab::Jobs if app.job.is_some() => job::draw(frame, body, app),
+        Tab::Jobs => lists::jobs(frame, body, app),
+        Tab::Workers => lists::workers(frame, body, app),
+        Tab::Allocations => lists::allocations(frame, body, app),
+        Tab::Events => lists::events(frame, body, app),
+    }
+    frame::foot(frame, foot, app);
+    frame::dialogs(frame, area, app);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! What surrounds every view: title, tabs, keys, questions.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Flex, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Clear, Paragraph, Wrap};
+
+use super::parts::{bordered, clock, colored, fit, strong};
+use crate::dashboard::app::{App, Tab};
+
+pub(super) fn head(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+    let [title, tabs] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
+    draw_title(frame, title, app);
+    draw_tabs(frame, tabs, app);
+}
+
+fn draw_title(frame: &mut Frame<'_>, area: Rect, app: &App) {
+    let now = app.snapshot.as_ref().map(|snapshot| clock(snapshot.now_ns));
+    let mut right = now.unwrap_or_default();
+    if let Some(replay) = app.replay {
+        let width = (replay.to_ns - replay.from_ns).max(1);
+        let percent = (replay.at_ns - replay.from_ns).saturating_mul(100) / width;
+        let word = if replay.is_playing {
+            "playing"
+        } else {
+            "replay"
+        };
+        right = format!("{word} {} {percent}%", clock(replay.at_ns));
+    }
+    let room = usize::from(area.width).saturating_sub(right.chars().count() + 6);
+    let title = fit(&app.title, room);
+    frame.render_widget(
+        Line::from(vec![
+            Span::styled(" hq ", strong().add_modifier(Modifier::REVERSED)),
+            " ".into(),
+            title.into(),
+        ]),
+        area,
+    );
+    frame.render_widget(Line::from(right).right_aligned(), area);
+}
+
+fn draw_tabs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+    app.hits.tabs.clear();
+    let mut x = area.x;
+    for (number, tab) in Tab::ALL.into_iter().enumerate() {
+        let text = format!(" {} {} ", number + 1, tab.title());
+        let width = u16::try_from(text.len()).unwrap_or(u16::MAX);
+        let place = Rect::new(x, area.y, width, 1).intersection(area);
+        let style = if tab == app.tab {
+            strong().add_modifier(Modifier::REVERSED)
+        } else {
+            Style::new()
+        };
+        frame.render_widget(Span::styled(text, style), place);
+        app.hits.tabs.push((place, number));
+        x = x.saturating_add(width);
+    }
+    if let Some(trouble) = &app.trouble {
+        let left = Rect::new(x, area.y, area.right().saturating_sub(x), 1);
+        let text = fit(&format!(" {trouble}"), usize::from(left.width));
+        frame.render_widget(
+            Span::styled(text, colored(app.theme, strong(), Color::Red)),
+            left,
+        );
+    }
+}
+
+pub(super) fn foot(frame: &mut Frame<'_>, area: Rect, app: &App) {
+    if let Some(told) = &app.told {
+        frame.render_widget(Span::styled(fit(told, area.width.into()), strong()), area);
+        return;
+    }
+    if app.is_searching {
+        frame.render_widget(format!("/{}_  Enter keep  Esc clear", app.search), area);
+        return;
+    }
+    let mut keys = match app.tab {
+        Tab::Overview => vec!["Enter jobs", "t time of charts"],
+        Tab::Jobs if app.job.is_some() => {
+            vec!["↑↓ failures", "c cancel", "R resubmit failed", "Esc back"]
+        }
+        Tab::Jobs => vec![
+            "↑↓",
+            "Enter open",
+            "/ search",
+            "s sort",
+            "r reverse",
+            "c cancel",
+            "R resubmit",
+        ],
+        Tab::Workers => vec!["↑↓", "x stop"],
+        Tab::Allocations => vec!["↑↓", "p pause/resume"],
+        Tab::Events => vec!["↑↓"],
+    };
+    if app.replay.is_some() {
+        keys.retain(|key| {
+            ![
+                "c cancel",
+                "R resubmit",
+                "R resubmit failed",
+                "x stop",
+                "p pause/resume",
+            ]
+            .contains(key)
+        });
+        keys.extend(["←→ time", "[ ] more", "Space play"]);
+    }
+    keys.extend(["Tab view", "? help", "q quit"]);
+    let mut text = keys.join("  ");
+    if !app.theme.unicode {
+        text = text.replace("↑↓", "Up/Down").replace("←→", "Left/Right");
+    }
+    frame.render_widget(
+        Span::styled(
+            fit(&text, area.width.into()),
+            colored(app.theme, Style::new(), Color::DarkGray),
+        ),
+        area,
+    );
+}
+
+const HELP: &str = "\
+1-5, Tab, mouse   choose a view
+Up Down j k       move; PgUp PgDn Home End, wheel
+Enter             open a job (a second click does, too)
+Esc               back
+/                 search jobs by name, id or state
+s  r              sort jobs; the other way round
+t                 time of the charts: 10 m, 2 h, 1 d, all
+c                 cancel a job           (asks first)
+R                 submit failed tasks of a job again (asks first)
+x                 stop a worker          (asks first)
+p                 pause or resume a queue (asks first)
+Left Right [ ]    time, in a journal; Space plays it
+q, Ctrl-C         quit
+
+Tasks: # or full block finished, > running, . waiting,
+X failed, - canceled or aborted";
+
+pub(super) fn dialogs(frame: &mut Frame<'_>, area: Rect, app: &App) {
+    if app.is_help_open {
+        let text = Paragraph::new(HELP);
+        popup(frame, app, area, " Keys ", text, (62, 18));
+    }
+    if let Some(action) = app.dialog {
+        let text = format!("{}\n\ny  yes     any other key  no", action.question());
+        let text = Paragraph::new(text).wrap(Wrap { trim: true });
+        popup(frame, app, area, " Sure? ", text, (56, 7));
+    }
+}
+
+fn popup(
+    frame: &mut Frame<'_>,
+    app: &App,
+    area: Rect,
+    title: &str,
+    text: Paragraph<'_>,
+    (width, height): (u16, u16),
+) {
+    let [row] = Layout::vertical([Constraint::Length(height)])
+        .flex(Flex::Center)
+        .areas(area);
+    let [place] = Layout::horizontal([Constraint::Length(width)])
+        .flex(Flex::Center)
+        .areas(row);
+    frame.render_widget(Clear, place);
+    frame.render_widget(text.block(bordered(app.theme).title(title)), place);
+}

@@ -1,0 +1,204 @@
+//! Details of a job: what became of its tasks, why some failed, how long they took.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Row, Table};
+
+use super::parts::{
+    bordered, clock, colored, fit, glyph, number, run_time, state_style, strong, worst,
+};
+use crate::dashboard::app::App;
+use crate::dashboard::model::{Counts, JobView};
+
+/// Rows of the strip.
+const STRIP_ROWS: u16 = 3;
+
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+    let rows = [
+        Constraint::Length(1),
+        Constraint::Length(STRIP_ROWS + 2),
+        Constraint::Min(6),
+        Constraint::Length(6),
+    ];
+    let [figures, strip, middle, output] = Layout::vertical(rows).areas(area);
+    draw_figures(frame, figures, app);
+    let Some(view) = app.view.take() else {
+        frame.render_widget("reading the tasks ...", strip);
+        return;
+    };
+    draw_strip(frame, strip, app, &view);
+    let wide = area.width >= 110;
+    let histogram_width = if wide { 46 } else { 30 };
+    let columns = [Constraint::Min(30), Constraint::Length(histogram_width)];
+    let [failures, histogram] = Layout::horizontal(columns).areas(middle);
+    draw_failures(frame, failures, app, &view);
+    draw_histogram(frame, histogram, app, &view);
+    app.view = Some(view);
+    draw_output(frame, output, app);
+}
+
+fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App) {
+    let mut jobs = app.snapshot.iter().flat_map(|snapshot| &snapshot.jobs);
+    let found = jobs.find(|job| Some(job.id) == app.job);
+    let Some(job) = found else {
+        frame.render_widget(format!("job {} was forgotten", app.job.unwrap_or(0)), area);
+        return;
+    };
+    let counts = &job.counts;
+    let mut line = vec![Span::styled(
+        format!("Job {} `{}` ", job.id, fit(&job.name, 20)),
+        strong(),
+    )];
+    for (state, count) in [
+        ("running", counts.running),
+        ("waiting", counts.waiting),
+        ("finished", counts.finished),
+        ("failed", counts.failed),
+        ("canceled", counts.canceled),
+        ("aborted", counts.aborted),
+    ] {
+        if count > 0 {
+            line.push(Span::styled(
+                format!(" {} {state} ", number(count)),
+                state_style(app.theme, state),
+            ));
+        }
+    }
+    frame.render_widget(Line::from(line), area);
+}
+
+fn draw_strip(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView) {
+    let title = format!(
+        " Tasks {} to {}, in order ",
+        number(view.ids.0.into()),
+        number(view.ids.1.into())
+    );
+    let block = bordered(app.theme).title(title);
+    let inner = block.inner(area);
+    let cells = (usize::from(inner.width) * usize::from(STRIP_ROWS))
+        .min(view.bins.len())
+        .max(1);
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    let mut line = Vec::new();
+    for cell in 0..cells {
+        let from = cell * view.bins.len() / cells;
+        let to = (cell + 1) * view.bins.len() / cells;
+        let mut counts = Counts::default();
+        view.bins
+            .iter()
+            .take(to)
+            .skip(from)
+            .for_each(|bin| counts.add(bin));
+        let state = worst(&counts);
+        line.push(Span::styled(
+            glyph(app.theme, state),
+            state_style(app.theme, state),
+        ));
+        if line.len() == usize::from(inner.width) {
+            lines.push(std::mem::take(&mut line).into());
+        }
+    }
+    lines.push(line.into());
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &mut App, view: &JobView) {
+    let rows = view.failures.iter().map(|failure| {
+        Row::new(vec![
+            Line::from(number(failure.task.into())).right_aligned(),
+            Line::from(failure.error.as_str()),
+            Line::from(failure.host.as_str()),
+            Line::from(run_time(failure.run_us)).right_aligned(),
+            Line::from(clock(failure.ended_ns)),
+        ])
+    });
+    let widths = [
+        Constraint::Length(9),
+        Constraint::Min(12),
+        Constraint::Length(if area.width > 60 { 14 } else { 8 }),
+        Constraint::Length(7),
+        Constraint::Length(if area.width > 60 { 8 } else { 0 }),
+    ];
+    let title = match view.failures.len() {
+        0 => " No task has failed ".to_owned(),
+        count if count >= crate::dashboard::source::FAILURES_MAX => {
+            format!(" The last {count} failures ")
+        }
+        count => format!(" {count} failed, last first "),
+    };
+    let inner = bordered(app.theme).inner(area);
+    app.hits.rows = Rect {
+        y: inner.y + 1,
+        height: inner.height.saturating_sub(1),
+        ..inner
+    };
+    let names = ["     Task", "Failure", "Host", "Took", "At"];
+    let table = Table::new(rows, widths)
+        .header(Row::new(names.to_vec()).style(strong()))
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+        .block(bordered(app.theme).title(title));
+    frame.render_stateful_widget(table, area, &mut app.failures_table);
+}
+
+fn draw_histogram(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView) {
+    let used = |(_, (_, count)): &(usize, &(u64, u64))| *count > 0;
+    let bins = || view.run_times.iter().enumerate();
+    let (first, last) = (bins().find(used), bins().rev().find(used));
+    let block = bordered(app.theme).title(" Run times ");
+    let inner = block.inner(area);
+    let mut lines = Vec::new();
+    if let (Some((first, _)), Some((last, _))) = (first, last) {
+        let shown = view
+            .run_times
+            .iter()
+            .take(last + 1)
+            .skip(first)
+            .take(inner.height.into());
+        let most = shown.clone().map(|(_, count)| *count).max().unwrap_or(1);
+        let room = u64::from(inner.width.saturating_sub(19));
+        for (bound, count) in shown {
+            let label = if *bound == u64::MAX {
+                "longer".to_owned()
+            } else {
+                format!("< {}", run_time(*bound))
+            };
+            let cells = (count * room)
+                .checked_div(most)
+                .unwrap_or(0)
+                .max(u64::from(*count > 0));
+            let bar = if app.theme.unicode { "█" } else { "#" }
+                .repeat(usize::try_from(cells).unwrap_or(0));
+            lines.push(Line::from(vec![
+                Span::raw(format!("{label:>9} ")),
+                Span::styled(bar, colored(app.theme, Style::new(), Color::Green)),
+                Span::raw(format!(" {}", number(*count))),
+            ]));
+        }
+    }
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+fn draw_output(frame: &mut Frame<'_>, area: Rect, app: &App) {
+    let wanted = app.failure().map(|failure| failure.task);
+    let shown = app
+        .output
+        .as_ref()
+        .filter(|output| Some(output.task) == wanted && Some(output.job) == app.job);
+    let Some(output) = shown else {
+        frame.render_widget(bordered(app.theme).title(" Output "), area);
+        return;
+    };
+    let room = usize::from(area.height.saturating_sub(2));
+    let lines = output
+        .lines
+        .iter()
+        .skip(output.lines.len().saturating_sub(room));
+    let lines: Vec<Line<'_>> = lines.map(|line| Line::raw(line.as_str())).collect();
+    let block = bordered(app.theme).title(fit(
+        &format!(" {} ", output.title),
+        area.width.saturating_sub(2).into(),
+    ));
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}

@@ -1,0 +1,370 @@
+//! Tables: jobs, workers, allocations, events.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Row, Table, Wrap};
+
+use super::parts::{bordered, clock, fit, number, progress, since, state_style, strong};
+use crate::dashboard::app::{App, Theme};
+use crate::dashboard::model::{AllocationRow, QueueRow, WorkerRow};
+use crate::output::format::{amount, memory};
+
+/// Draws the table of this view and remembers where its rows are.
+fn draw_table(frame: &mut Frame<'_>, area: Rect, app: &mut App, title: &str, table: Table<'_>) {
+    let inner = bordered(app.theme).inner(area);
+    app.hits.rows = Rect {
+        y: inner.y + 1,
+        height: inner.height.saturating_sub(1),
+        ..inner
+    };
+    let table = table
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+        .block(bordered(app.theme).title(fit(title, area.width.saturating_sub(2).into())));
+    frame.render_stateful_widget(table, area, app.table());
+}
+
+fn header(names: &[&'static str]) -> Row<'static> {
+    Row::new(names.to_vec()).style(strong())
+}
+
+pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+    let visible = app.visible_jobs();
+    let bar = area.width.saturating_sub(54).clamp(8, 60);
+    let (theme, offset) = (app.theme, app.jobs_table.offset());
+    let height = usize::from(area.height);
+    // Only what can be seen is made: there may be a hundred thousand.
+    let shown = offset.saturating_sub(height)..offset.saturating_add(2 * height);
+    let rows: Vec<Row<'_>> = visible
+        .iter()
+        .enumerate()
+        .map(|(at, job)| {
+            if !shown.contains(&at) {
+                return Row::default();
+            }
+            let counts = &job.counts;
+            Row::new(vec![
+                Line::from(job.id.to_string()).right_aligned(),
+                Line::from(fit(&job.name, 20)),
+                Line::from(Span::styled(job.state(), state_style(theme, job.state()))),
+                Line::from(progress(theme, counts, bar)),
+                Line::from(number(counts.total())).right_aligned(),
+                Line::from(number(counts.running)).right_aligned(),
+                Line::from(Span::styled(
+                    number(counts.failed),
+                    if counts.failed > 0 {
+                        state_style(theme, "failed")
+                    } else {
+                        Style::new()
+                    },
+                ))
+                .right_aligned(),
+            ])
+        })
+        .collect();
+    let mark = if app.is_descending { "down" } else { "up" };
+    let mut title = format!(
+        " Jobs ({}), by {} {mark} ",
+        visible.len(),
+        app.order.title()
+    );
+    if !app.search.is_empty() {
+        title.push_str(&format!("matching `{}` ", app.search));
+    }
+    let widths = [
+        Constraint::Length(6),
+        Constraint::Min(8),
+        Constraint::Length(8),
+        Constraint::Length(bar),
+        Constraint::Length(10),
+        Constraint::Length(6),
+        Constraint::Length(7),
+    ];
+    let table = Table::new(rows, widths).header(header(&[
+        "    ID",
+        "Name",
+        "State",
+        "Progress",
+        "     Tasks",
+        "   Run",
+        " Failed",
+    ]));
+    draw_table(frame, area, app, &title, table);
+}
+
+pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+    let Some(snapshot) = app.snapshot.take() else {
+        frame.render_widget("waiting for the server ...", area);
+        return;
+    };
+    let [list, detail] = Layout::vertical([Constraint::Min(5), Constraint::Length(7)]).areas(area);
+    let theme = app.theme;
+    let rows: Vec<Row<'_>> = snapshot
+        .workers
+        .iter()
+        .map(|worker| {
+            let state = worker.ended.as_deref().unwrap_or("connected");
+            let style = state_style(
+                theme,
+                if worker.ended.is_some() {
+                    "lost"
+                } else {
+                    "connected"
+                },
+            );
+            Row::new(vec![
+                Line::from(worker.id.to_string()).right_aligned(),
+                Line::from(fit(&worker.host, 24)),
+                Line::from(Span::styled(fit(state, 16), style)),
+                Line::from(worker.running.to_string()).right_aligned(),
+                Line::from(use_of(worker, "cpus")).right_aligned(),
+                Line::from(gpus(worker)).right_aligned(),
+                Line::from(memory_of(worker)).right_aligned(),
+            ])
+        })
+        .collect();
+    let widths = [
+        Constraint::Length(6),
+        Constraint::Min(10),
+        Constraint::Length(16),
+        Constraint::Length(6),
+        Constraint::Length(11),
+        Constraint::Length(7),
+        Constraint::Length(12),
+    ];
+    let title = format!(
+        " Workers ({} of {} connected) ",
+        snapshot.connected().count(),
+        snapshot.workers.len()
+    );
+    let table = Table::new(rows, widths).header(header(&[
+        "    ID",
+        "Host",
+        "State",
+        " Tasks",
+        "       CPUs",
+        "   GPUs",
+        "      Memory",
+    ]));
+    draw_table(frame, list, app, &title, table);
+    let selected = app
+        .workers_table
+        .selected()
+        .and_then(|at| snapshot.workers.get(at));
+    if let Some(worker) = selected {
+        worker_detail(frame, detail, app, worker, snapshot.now_ns);
+    }
+    app.snapshot = Some(snapshot);
+}
+
+fn find<'a>(worker: &'a WorkerRow, name: &str) -> Option<&'a crate::dashboard::model::ResourceRow> {
+    worker.resources.iter().find(|item| item.name == name)
+}
+
+fn use_of(worker: &WorkerRow, name: &str) -> String {
+    find(worker, name).map_or(String::new(), |item| {
+        let used = item.used.filter(|_| worker.ended.is_none());
+        used.map_or(amount(item.total), |used| {
+            format!("{}/{}", amount(used), amount(item.total))
+        })
+    })
+}
+
+fn gpus(worker: &WorkerRow) -> String {
+    let kinds = ["gpus/nvidia", "gpus/amd"];
+    kinds
+        .iter()
+        .map(|kind| use_of(worker, kind))
+        .find(|text| !text.is_empty())
+        .unwrap_or_default()
+}
+
+fn memory_of(worker: &WorkerRow) -> String {
+    find(worker, "mem").map_or(String::new(), |item| memory(item.total))
+}
+
+/// Each resource with a bar, group by group where it has several (NUMA nodes).
+fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRow, now_ns: i64) {
+    let mut lines = Vec::new();
+    for item in &worker.resources {
+        let shown = if item.name == "mem" { memory } else { amount };
+        let mut line = vec![Span::raw(format!("{:<14}", fit(&item.name, 13)))];
+        if let Some(used) = item.used.filter(|_| worker.ended.is_none()) {
+            let width: u64 = 20;
+            let full = usize::try_from(
+                used.saturating_mul(width)
+                    .checked_div(item.total)
+                    .unwrap_or(0)
+                    .min(width),
+            )
+            .unwrap_or(0);
+            let (on, off) = if app.theme.unicode {
+                ("█", "·")
+            } else {
+                ("#", ".")
+            };
+            line.push(Span::styled(
+                on.repeat(full),
+                state_style(app.theme, "running"),
+            ));
+            line.push(Span::raw(off.repeat(20 - full)));
+            line.push(Span::raw(format!("  {} of ", shown(used))));
+        }
+        line.push(Span::raw(shown(item.total)));
+        if !item.groups.is_empty() {
+            let sizes: Vec<String> = item.groups.iter().map(usize::to_string).collect();
+            line.push(Span::raw(format!(
+                "  in {} NUMA nodes: {}",
+                item.groups.len(),
+                sizes.join(" + ")
+            )));
+        }
+        lines.push(Line::from(line));
+    }
+    let mut title = format!(
+        " Worker {} on {}, for {} ",
+        worker.id,
+        worker.host,
+        since(worker.started_ns, now_ns)
+    );
+    if let Some(allocation) = &worker.allocation {
+        title.push_str(&format!("in allocation {allocation} "));
+    }
+    let block = bordered(app.theme).title(fit(&title, area.width.saturating_sub(2).into()));
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+pub(super) fn allocations(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+    let Some(snapshot) = app.snapshot.take() else {
+        frame.render_widget("waiting for the server ...", area);
+        return;
+    };
+    let [list, detail] = Layout::vertical([Constraint::Fill(1); 2]).areas(area);
+    let theme = app.theme;
+    let rows: Vec<Row<'_>> = snapshot
+        .queues
+        .iter()
+        .map(|queue| queue_row(theme, queue))
+        .collect();
+    let widths = [
+        Constraint::Length(4),
+        Constraint::Length(12),
+        Constraint::Length(7),
+        Constraint::Length(6),
+        Constraint::Length(7),
+        Constraint::Length(6),
+        Constraint::Min(20),
+    ];
+    let title = format!(" Allocation queues ({}) ", snapshot.queues.len());
+    let names = [
+        "  ID", "Name", "State", "Queued", "Running", "Failed", "Reason",
+    ];
+    draw_table(
+        frame,
+        list,
+        app,
+        &title,
+        Table::new(rows, widths).header(header(&names)),
+    );
+    let selected = app
+        .queues_table
+        .selected()
+        .and_then(|at| snapshot.queues.get(at));
+    match selected {
+        Some(queue) => {
+            let [reason, table] =
+                Layout::vertical([Constraint::Length(2), Constraint::Min(3)]).areas(detail);
+            frame.render_widget(
+                Paragraph::new(queue.reason.as_str()).wrap(Wrap { trim: true }),
+                reason,
+            );
+            allocation_table(frame, table, app, &queue.allocations, snapshot.now_ns);
+        }
+        None => {
+            let text = "There is no queue of automatic allocation; see `hq alloc add`.";
+            frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), detail);
+        }
+    }
+    app.snapshot = Some(snapshot);
+}
+
+fn queue_row(theme: Theme, queue: &QueueRow) -> Row<'_> {
+    let state = if queue.is_paused { "paused" } else { "active" };
+    let count = |state: &str| {
+        let all = queue.allocations.iter();
+        all.filter(|allocation| allocation.state == state).count()
+    };
+    let failed = count("failed");
+    let style = if failed == 0 {
+        Style::new()
+    } else {
+        state_style(theme, "failed")
+    };
+    Row::new(vec![
+        Line::from(queue.id.to_string()).right_aligned(),
+        Line::from(fit(&queue.name, 12)),
+        Line::from(Span::styled(state, state_style(theme, state))),
+        Line::from(count("queued").to_string()).right_aligned(),
+        Line::from(count("running").to_string()).right_aligned(),
+        Line::from(Span::styled(failed.to_string(), style)).right_aligned(),
+        Line::from(queue.reason.as_str()),
+    ])
+}
+
+fn allocation_table(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    app: &App,
+    allocations: &[AllocationRow],
+    now_ns: i64,
+) {
+    let rows = allocations.iter().rev().map(|allocation| {
+        let waited = allocation
+            .queued_ns
+            .map(|at| since(at, allocation.started_ns.unwrap_or(now_ns)));
+        let ran = allocation
+            .started_ns
+            .map(|at| since(at, allocation.ended_ns.unwrap_or(now_ns)));
+        Row::new(vec![
+            Line::from(allocation.id.clone()),
+            Line::from(Span::styled(
+                allocation.state.clone(),
+                state_style(app.theme, &allocation.state),
+            )),
+            Line::from(allocation.workers.to_string()).right_aligned(),
+            Line::from(waited.unwrap_or_default()),
+            Line::from(ran.unwrap_or_default()),
+        ])
+    });
+    let widths = [
+        Constraint::Min(12),
+        Constraint::Length(9),
+        Constraint::Length(7),
+        Constraint::Length(10),
+        Constraint::Length(10),
+    ];
+    let table = Table::new(rows, widths)
+        .header(header(&["Allocation", "State", "Workers", "Waited", "Ran"]))
+        .block(bordered(app.theme));
+    frame.render_widget(table, area);
+}
+
+pub(super) fn events(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+    let events = std::mem::take(&mut app.events);
+    let rows = events.iter().rev().map(|event| {
+        Row::new(vec![
+            Line::from(clock(event.at_ns)),
+            Line::from(fit(&event.kind, 28)),
+            Line::from(event.text.as_str()),
+        ])
+    });
+    let widths = [
+        Constraint::Length(8),
+        Constraint::Length(28),
+        Constraint::Min(20),
+    ];
+    let table = Table::new(rows, widths).header(header(&["Time", "Event", ""]));
+    draw_table(frame, area, app, " Events, newest first ", table);
+    app.events = events;
+}

@@ -1,0 +1,188 @@
+//! The first view: what is going on, and what is wrong.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Sparkline};
+
+use super::parts::{
+    bordered, clock, colored, fit, number, progress, rough, state_style, strong, wrapped,
+};
+use crate::dashboard::app::App;
+use crate::dashboard::history::Column;
+use crate::dashboard::model::Snapshot;
+use crate::dashboard::problems::{self, Severity};
+use crate::output::format::amount;
+
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App) {
+    let Some(snapshot) = &app.snapshot else {
+        frame.render_widget("waiting for the server ...", area);
+        return;
+    };
+    let rows = [
+        Constraint::Length(5),
+        Constraint::Length(6),
+        Constraint::Min(4),
+    ];
+    let [figures, charts, problems] = Layout::vertical(rows).areas(area);
+    draw_figures(frame, figures, app, snapshot);
+    draw_charts(frame, charts, app);
+    draw_problems(frame, problems, app, snapshot);
+}
+
+fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapshot) {
+    let counts = snapshot.counts();
+    let states = [
+        ("running", counts.running),
+        ("waiting", counts.waiting),
+        ("finished", counts.finished),
+        ("failed", counts.failed),
+        ("canceled", counts.canceled + counts.aborted),
+    ];
+    let mut line = Vec::new();
+    for (state, count) in states {
+        let style = if count > 0 {
+            state_style(app.theme, state)
+        } else {
+            Style::new()
+        };
+        line.push(Span::styled(format!("{} {state}   ", number(count)), style));
+    }
+    let bar = progress(app.theme, &counts, area.width.saturating_sub(2));
+    let connected = snapshot.connected().count();
+    let lost = snapshot.workers.len() - connected;
+    let open = snapshot
+        .jobs
+        .iter()
+        .filter(|job| job.counts.waiting + job.counts.running > 0);
+    let mut use_of = String::new();
+    for name in ["cpus", "gpus/nvidia", "gpus/amd"] {
+        let (used, total) = snapshot.resource(name);
+        if total > 0 {
+            let short = name.split('/').next().unwrap_or(name);
+            let used = used.map_or_else(|| "?".to_owned(), amount);
+            use_of.push_str(&format!("   {short} {used}/{}", amount(total)));
+        }
+    }
+    let figures = format!(
+        "{} of {} jobs active   {connected} workers{}{use_of}   {} tasks/s",
+        number(open.count() as u64),
+        number(snapshot.jobs.len() as u64),
+        if lost > 0 {
+            format!(" ({lost} gone)")
+        } else {
+            String::new()
+        },
+        rate(app),
+    );
+    let text = vec![Line::from(line), Line::from(bar), Line::from(figures)];
+    frame.render_widget(
+        Paragraph::new(text).block(bordered(app.theme).title(" Tasks ")),
+        area,
+    );
+}
+
+/// Tasks that ended per second, over the last seconds.
+fn rate(app: &App) -> String {
+    let tenths = app.history.rate_tenths(app.now_ns());
+    if tenths >= 1_000 {
+        number(tenths / 10)
+    } else {
+        format!("{}.{}", tenths / 10, tenths % 10)
+    }
+}
+
+/// Name, figure, top if it is fixed, colour.
+type Chart = (&'static str, fn(&Column) -> u64, Option<u64>, Color);
+
+fn draw_charts(frame: &mut Frame<'_>, area: Rect, app: &App) {
+    let span = app.chart_span();
+    let thirds = Layout::horizontal([Constraint::Fill(1); 3]).split(area);
+    let time = rough(span.1 - span.0);
+    let charts: [Chart; 3] = [
+        ("tasks/s", |column| column.rate, None, Color::Green),
+        ("running", |column| column.running, None, Color::Cyan),
+        (
+            "cpus %",
+            |column| column.cpus_percent,
+            Some(100),
+            Color::Yellow,
+        ),
+    ];
+    for (place, (name, value, max, color)) in thirds.iter().zip(charts) {
+        let room = usize::from(place.width.saturating_sub(2));
+        let columns = app.history.columns(span, room);
+        let shown: Vec<u64> = columns.iter().map(value).collect();
+        let peak = shown.iter().copied().max().unwrap_or(0);
+        let last = shown.last().copied().unwrap_or(0);
+        let title = if max.is_some() {
+            format!(" {time}: cpus {last} % now ")
+        } else {
+            format!(" {time}: {name}, top {} ", number(peak))
+        };
+        let mut chart = Sparkline::default()
+            .data(&shown)
+            .max(max.unwrap_or(peak).max(1))
+            .style(colored(app.theme, Style::new(), color))
+            .block(bordered(app.theme).title(fit(&title, room)));
+        if !app.theme.unicode {
+            chart = chart.bar_set(ASCII_BARS);
+        }
+        frame.render_widget(chart, *place);
+    }
+}
+
+const ASCII_BARS: ratatui::symbols::bar::Set<'static> = ratatui::symbols::bar::Set {
+    full: "#",
+    seven_eighths: "#",
+    three_quarters: "=",
+    five_eighths: "=",
+    half: "-",
+    three_eighths: "-",
+    one_quarter: ".",
+    one_eighth: ".",
+    empty: " ",
+};
+
+fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapshot) {
+    let found = problems::find(snapshot, &app.ended, app.obstacles.as_deref());
+    let width = usize::from(area.width.saturating_sub(4));
+    let mut lines: Vec<Line<'_>> = found
+        .iter()
+        .flat_map(|problem| {
+            let (mark, style) = match problem.severity {
+                Severity::Error => ("! ", colored(app.theme, strong(), Color::Red)),
+                Severity::Warning => ("- ", colored(app.theme, Style::new(), Color::Yellow)),
+            };
+            let marks = std::iter::once(mark).chain(std::iter::repeat("  "));
+            marks
+                .zip(wrapped(&problem.text, width))
+                .map(move |(mark, text)| {
+                    Line::from(vec![Span::styled(mark, style), Span::raw(text)])
+                })
+        })
+        .collect();
+    let title = if found.is_empty() {
+        lines.push(Line::styled(
+            "nothing is wrong",
+            colored(app.theme, Style::new(), Color::Green),
+        ));
+        " Problems ".to_owned()
+    } else {
+        format!(" Problems ({}) ", found.len())
+    };
+    let room = usize::from(area.height.saturating_sub(2));
+    let left = room.saturating_sub(lines.len() + 1);
+    if left > 0 && !app.events.is_empty() {
+        lines.push(Line::styled("last events", strong()));
+        for event in app.events.iter().rev().take(left) {
+            let text = format!("{}  {}  {}", clock(event.at_ns), event.kind, event.text);
+            lines.push(Line::raw(fit(&text, width + 2)));
+        }
+    }
+    frame.render_widget(
+        Paragraph::new(lines).block(bordered(app.theme).title(title)),
+        area,
+    );
+}

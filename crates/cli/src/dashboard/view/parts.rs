@@ -1,0 +1,267 @@
+//! Pieces that several views use: colours, bars, numbers, times.
+
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::symbols::border;
+use ratatui::text::Span;
+use ratatui::widgets::Block;
+
+use crate::dashboard::app::Theme;
+use crate::dashboard::model::Counts;
+
+/// Style of a state. Without colours only weight is left.
+pub(super) fn state_style(theme: Theme, state: &str) -> Style {
+    let (color, is_strong) = match state {
+        "running" | "connected" => (Color::Cyan, false),
+        "finished" | "active" => (Color::Green, false),
+        "failed" | "lost" => (Color::Red, true),
+        "aborted" | "canceled" | "paused" => (Color::Yellow, false),
+        "waiting" | "queued" => (Color::DarkGray, false),
+        _ => (Color::Reset, false),
+    };
+    let style = if is_strong {
+        Style::new().add_modifier(Modifier::BOLD)
+    } else {
+        Style::new()
+    };
+    colored(theme, style, color)
+}
+
+pub(super) fn colored(theme: Theme, style: Style, color: Color) -> Style {
+    if theme.colors { style.fg(color) } else { style }
+}
+
+pub(super) const fn strong() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+const ASCII_BORDER: border::Set<'static> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
+
+/// A frame.
+pub(super) fn bordered(theme: Theme) -> Block<'static> {
+    if theme.unicode {
+        Block::bordered()
+    } else {
+        Block::bordered().border_set(ASCII_BORDER)
+    }
+}
+
+/// Glyph of a state; different ones, so that no colour is needed.
+pub(super) fn glyph(theme: Theme, state: &str) -> &'static str {
+    match (state, theme.unicode) {
+        ("finished", true) => "█",
+        ("finished", false) => "#",
+        ("running", true) => "▶",
+        ("running", false) => ">",
+        ("failed", _) => "X",
+        ("canceled" | "aborted", _) => "-",
+        (_, true) => "·",
+        (_, false) => ".",
+    }
+}
+
+/// The state that people must see of many tasks: a failure first, then what goes on, then most.
+pub(super) const fn worst(counts: &Counts) -> &'static str {
+    if counts.failed > 0 {
+        "failed"
+    } else if counts.running > 0 {
+        "running"
+    } else if counts.canceled + counts.aborted > counts.finished + counts.waiting {
+        "canceled"
+    } else if counts.finished > counts.waiting {
+        "finished"
+    } else {
+        "waiting"
+    }
+}
+
+/// A bar of `width` cells with a share for each state that is there at all.
+pub(super) fn progress(theme: Theme, counts: &Counts, width: u16) -> Vec<Span<'static>> {
+    let dropped = counts.canceled + counts.aborted;
+    let parts = [
+        ("finished", counts.finished),
+        ("failed", counts.failed),
+        ("canceled", dropped),
+        ("running", counts.running),
+        ("waiting", counts.waiting),
+    ];
+    let (width, total) = (u64::from(width), counts.total().max(1));
+    let mut cells = parts.map(|(_, count)| (count * width / total).max(u64::from(count > 0)));
+    // What rounding left over, or took too much, belongs to the widest part.
+    while cells.iter().sum::<u64>() != width {
+        let is_short = cells.iter().sum::<u64>() < width;
+        let widest = (0..parts.len())
+            .max_by_key(|at| (cells[*at], parts[*at].1))
+            .unwrap_or(0);
+        let widest = if counts.total() == 0 {
+            parts.len() - 1
+        } else {
+            widest
+        };
+        cells[widest] = if is_short {
+            cells[widest] + 1
+        } else {
+            cells[widest] - 1
+        };
+    }
+    let spans = parts.iter().zip(cells);
+    spans
+        .map(|((state, _), cells)| cells_of(theme, state, cells))
+        .collect()
+}
+
+fn cells_of(theme: Theme, state: &'static str, cells: u64) -> Span<'static> {
+    let count = usize::try_from(cells).unwrap_or(0);
+    Span::styled(glyph(theme, state).repeat(count), state_style(theme, state))
+}
+
+/// 1234567 as `1 234 567`.
+pub(super) fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Microseconds as `1.2 s`.
+pub(crate) fn run_time(us: u64) -> String {
+    let tenths = |value: u64, unit: u64| format!("{}.{}", value / unit, value % unit * 10 / unit);
+    match us {
+        0..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{} ms", us / 1_000),
+        1_000_000..60_000_000 => format!("{} s", tenths(us, 1_000_000)),
+        60_000_000..3_600_000_000 => format!("{} m", tenths(us, 60_000_000)),
+        3_600_000_000..86_400_000_000 => format!("{} h", tenths(us, 3_600_000_000)),
+        86_400_000_000.. => format!("{} d", tenths(us, 86_400_000_000)),
+    }
+}
+
+/// Time since `from` as `3m 20s`; empty if it is not known.
+pub(super) fn since(from_ns: i64, now_ns: i64) -> String {
+    let seconds = (now_ns - from_ns).max(0) / 1_000_000_000;
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h {}m", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// A span of time as one number.
+pub(super) fn rough(ns: i64) -> String {
+    let seconds = ns.max(0) / 1_000_000_000;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} m", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// `08:15:50` of the local day.
+pub(super) fn clock(at_ns: i64) -> String {
+    let text = crate::output::format::local_seconds(at_ns);
+    text.split([' ', 'T'])
+        .next_back()
+        .unwrap_or_default()
+        .chars()
+        .take(8)
+        .collect()
+}
+
+/// A text on two lines at most, broken between words.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    if text.chars().count() <= width {
+        return vec![text.to_owned()];
+    }
+    let end = text
+        .char_indices()
+        .nth(width)
+        .map_or(text.len(), |(at, _)| at);
+    let at = text[..end].rfind(' ').unwrap_or(end);
+    vec![text[..at].to_owned(), fit(text[at..].trim_start(), width)]
+}
+
+/// A text that fits.
+pub(super) fn fit(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mut cut: String = text.chars().take(width.saturating_sub(1)).collect();
+    cut.push('~');
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THEME: Theme = Theme {
+        colors: false,
+        unicode: false,
+    };
+
+    fn bar(counts: &Counts, width: u16) -> String {
+        progress(THEME, counts, width)
+            .iter()
+            .map(|span| span.content.as_ref())
+            .collect()
+    }
+
+    #[test]
+    fn a_bar_shows_every_state_that_is_there_and_has_its_width() {
+        let counts = Counts {
+            finished: 999_998,
+            failed: 1,
+            running: 1,
+            ..Counts::default()
+        };
+        assert_eq!(bar(&counts, 20), "##################X>");
+        let counts = Counts {
+            finished: 500_000,
+            failed: 1,
+            waiting: 500_000,
+            ..Counts::default()
+        };
+        assert_eq!(bar(&counts, 20), "#########X..........");
+        assert_eq!(bar(&Counts::default(), 4), "....");
+        for width in 0..30 {
+            let counts = Counts {
+                finished: 1,
+                failed: 1,
+                running: 1,
+                waiting: 1,
+                ..Counts::default()
+            };
+            assert_eq!(bar(&counts, width).len(), usize::from(width));
+        }
+    }
+
+    #[test]
+    fn numbers_and_times_are_short() {
+        assert_eq!(
+            [number(0), number(1_000), number(12_345_678)],
+            ["0", "1 000", "12 345 678"]
+        );
+        assert_eq!(run_time(999), "999 us");
+        assert_eq!(run_time(1_250_000), "1.2 s");
+        assert_eq!(run_time(u64::MAX / 1_000_000), "213.5 d");
+        assert_eq!(since(0, 3_700_000_000_000), "1h 1m");
+        assert_eq!(fit("abcdef", 4), "abc~");
+        assert_eq!(wrapped("ab cde fgh", 6), ["ab", "cde f~"]);
+        assert_eq!(wrapped("äöüßäöüß", 5), ["äöüßä", "öüß"]);
+    }
+}

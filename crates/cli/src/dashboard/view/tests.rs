@@ -1,0 +1,338 @@
+//! What is on the screen, on a screen in memory.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::*;
+use crate::dashboard::app::{Action, News, Replay, Theme};
+use crate::dashboard::model::{
+    AllocationRow, Counts, EndedShare, EventRow, FailureRow, JobRow, JobView, Obstacle, OutputTail,
+    QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
+};
+
+const SECOND: i64 = 1_000_000_000;
+
+fn worker(id: u32, host: &str, ended: Option<&str>) -> WorkerRow {
+    WorkerRow {
+        id,
+        host: host.to_owned(),
+        ended: ended.map(str::to_owned),
+        running: 3,
+        resources: vec![
+            ResourceRow {
+                name: "cpus".to_owned(),
+                total: 80_000,
+                used: Some(60_000),
+                groups: vec![4, 4],
+            },
+            ResourceRow {
+                name: "gpus/nvidia".to_owned(),
+                total: 20_000,
+                used: Some(10_000),
+                groups: Vec::new(),
+            },
+        ],
+        ..WorkerRow::default()
+    }
+}
+
+fn paused_queue() -> QueueRow {
+    QueueRow {
+        id: 5,
+        name: "gpu".to_owned(),
+        is_paused: true,
+        reason: "3 submissions failed: invalid partition".to_owned(),
+        allocations: vec![AllocationRow {
+            id: "4711".to_owned(),
+            state: "failed".to_owned(),
+            workers: 2,
+            ..AllocationRow::default()
+        }],
+    }
+}
+
+/// A run with a broken node, a failing template and a starving queue.
+fn sick_run() -> App {
+    let theme = Theme {
+        colors: true,
+        unicode: true,
+    };
+    let mut app = App::new("server abc on login1".to_owned(), theme, None);
+    let job = |id, name: &str, counts| JobRow {
+        id,
+        name: clean(name),
+        is_open: false,
+        counts,
+    };
+    let sweep = Counts {
+        waiting: 899_000,
+        running: 12,
+        finished: 100_981,
+        failed: 7,
+        ..Counts::default()
+    };
+    let train = Counts {
+        finished: 2,
+        failed: 40,
+        ..Counts::default()
+    };
+    let big = Counts {
+        waiting: 500,
+        ..Counts::default()
+    };
+    for ended in 0..3 {
+        let mut sweep = sweep;
+        sweep.finished += ended * 50;
+        app.on_news(News::Snapshot(Box::new(Snapshot {
+            now_ns: (i64::try_from(ended).expect("small") + 1) * SECOND,
+            jobs: vec![
+                job(1, "sweep", sweep),
+                job(2, "train", train),
+                job(3, "b\x1b[31mig", big),
+            ],
+            workers: vec![
+                worker(1, "node1", None),
+                worker(2, "node2", None),
+                worker(3, "node3", Some("heartbeat lost")),
+            ],
+            queues: vec![paused_queue()],
+        })));
+    }
+    let share = |job, host: &str, error: Option<&str>, count| EndedShare {
+        job,
+        worker: 1,
+        host: host.to_owned(),
+        error: error.map(str::to_owned),
+        count,
+    };
+    app.on_news(News::Ended(vec![
+        share(1, "node1", None, 100_981),
+        share(1, "node2", Some("exit code 127"), 7),
+        share(2, "node1", Some("exit code 3"), 40),
+    ]));
+    app.on_news(News::Obstacles(vec![Obstacle {
+        job: 3,
+        why: "they ask for gpus".to_owned(),
+    }]));
+    app.on_news(News::Events(vec![EventRow {
+        at_ns: SECOND,
+        kind: "worker-lost".to_owned(),
+        text: "worker 3  HeartbeatLost".to_owned(),
+    }]));
+    app
+}
+
+fn screen(app: &mut App, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen");
+    terminal.draw(|frame| draw(frame, app)).expect("a frame");
+    terminal.backend().to_string()
+}
+
+#[track_caller]
+fn shows(text: &str, wanted: &[&str]) {
+    for part in wanted {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+}
+
+#[test]
+fn the_overview_names_what_is_wrong() {
+    let text = screen(&mut sick_run(), 80, 24);
+    shows(
+        &text,
+        &[
+            "12 running",
+            "47 failed",
+            "2 of 3 jobs active",
+            "2 workers (1 gone)",
+            "cpus 12/16",
+            "50.0 tasks/s",
+            "60 s: cpus 75 % now",
+            "! node node2: 7 of 7 tasks failed there",
+            "! job 2 `train`: 40 of 42 tasks failed, mostly: exit code 3",
+            "- workers lost: 1, the last one on node3",
+            "- queue 5 `gpu` is paused: 3 submissions failed",
+            "- job 3 `b\u{fffd}[31mig`: none of 500 waiting tasks runs, they ask for gpus",
+            "q quit",
+        ],
+    );
+}
+
+#[test]
+fn every_view_has_its_rows() {
+    let mut app = sick_run();
+    app.tab = Tab::Jobs;
+    shows(
+        &screen(&mut app, 80, 24),
+        &[
+            "Jobs (3), by id down",
+            "sweep",
+            "running",
+            "1 000 100",
+            "40",
+        ],
+    );
+    app.tab = Tab::Workers;
+    shows(
+        &screen(&mut app, 80, 24),
+        &[
+            "Workers (2 of 3 connected)",
+            "node3",
+            "heartbeat lost",
+            "6/8",
+            "1/2",
+            "in 2 NUMA nodes: 4 + 4",
+        ],
+    );
+    app.tab = Tab::Allocations;
+    shows(
+        &screen(&mut app, 80, 24),
+        &[
+            "Allocation queues (1)",
+            "paused",
+            "invalid partition",
+            "4711",
+        ],
+    );
+    app.tab = Tab::Events;
+    shows(&screen(&mut app, 80, 24), &["worker-lost", "HeartbeatLost"]);
+}
+
+fn with_job(app: &mut App) {
+    app.tab = Tab::Jobs;
+    app.job = Some(1);
+    let good = Counts {
+        finished: 1_666,
+        ..Counts::default()
+    };
+    let mut bins = vec![good; 600];
+    bins[300].failed = 1;
+    for bin in &mut bins[500..] {
+        *bin = Counts {
+            waiting: 1_666,
+            ..Counts::default()
+        };
+    }
+    let failure = |task| FailureRow {
+        task,
+        error: "exit code 127".to_owned(),
+        host: "node2".to_owned(),
+        run_us: 1_500,
+        ..FailureRow::default()
+    };
+    app.on_news(News::Job(Box::new(JobView {
+        job: 1,
+        ids: (1, 1_000_000),
+        bins,
+        failures: vec![failure(500_001), failure(17)],
+        run_times: vec![
+            (1_000, 0),
+            (10_000, 90_000),
+            (100_000, 10_000),
+            (u64::MAX, 0),
+        ],
+    })));
+    app.on_news(News::Output(Box::new(OutputTail {
+        job: 1,
+        task: 500_001,
+        title: "stderr of task 500001".to_owned(),
+        lines: vec!["first".to_owned(), "solver: not found".to_owned()],
+    })));
+}
+
+#[test]
+fn one_failure_among_a_million_tasks_is_seen_with_its_output() {
+    let mut app = sick_run();
+    with_job(&mut app);
+    for (width, height) in [(80, 24), (200, 60)] {
+        let text = screen(&mut app, width, height);
+        shows(
+            &text,
+            &[
+                "Tasks 1 to 1 000 000",
+                "2 failed, last first",
+                "500 001",
+                "exit code 127",
+                "node2",
+                "< 10 ms",
+                "90 000",
+                "stderr of task 500001",
+                "solver: not found",
+            ],
+        );
+        let strip: String = text.lines().skip(4).take(3).collect();
+        assert_eq!(strip.matches('X').count(), 1, "{text}");
+        assert!(strip.contains('█') && strip.contains('·'), "{text}");
+    }
+}
+
+#[test]
+fn output_of_another_task_is_not_shown() {
+    let mut app = sick_run();
+    with_job(&mut app);
+    app.failures_table.select(Some(1));
+    assert!(!screen(&mut app, 80, 24).contains("solver: not found"));
+}
+
+#[test]
+fn nothing_breaks_on_any_size_or_without_data() {
+    for empty in [true, false] {
+        let mut app = sick_run();
+        with_job(&mut app);
+        if empty {
+            app.snapshot = None;
+            app.view = None;
+        }
+        for tab in Tab::ALL {
+            app.tab = tab;
+            for (width, height) in [(1, 1), (40, 10), (41, 11), (80, 24), (500, 100), (10, 80)] {
+                app.dialog = Some(Action::CancelJob(1));
+                app.is_help_open = true;
+                screen(&mut app, width, height);
+            }
+        }
+    }
+    let mut app = App::new(String::new(), sick_run().theme, None);
+    app.on_news(News::Snapshot(Box::default()));
+    shows(
+        &screen(&mut app, 80, 24),
+        &["0 running", "nothing is wrong"],
+    );
+}
+
+#[test]
+fn plain_terminals_get_plain_characters() {
+    let mut app = sick_run();
+    with_job(&mut app);
+    app.theme = Theme {
+        colors: false,
+        unicode: false,
+    };
+    let text = screen(&mut app, 80, 24);
+    let strip: Vec<&str> = text.lines().skip(4).take(3).collect();
+    assert!(strip.concat().contains('#'), "{text}");
+    assert!(!text.contains('█'), "{text}");
+}
+
+#[test]
+fn questions_and_trouble_are_on_top() {
+    let mut app = sick_run();
+    app.dialog = Some(Action::CancelJob(1));
+    app.trouble = Some("no server: connection refused".to_owned());
+    shows(
+        &screen(&mut app, 80, 24),
+        &[
+            "Cancel job 1 and end its running",
+            "y  yes",
+            "no server: connection",
+        ],
+    );
+    app.dialog = None;
+    app.replay = Some(Replay {
+        from_ns: 0,
+        to_ns: 100 * SECOND,
+        at_ns: 25 * SECOND,
+        is_playing: false,
+    });
+    shows(&screen(&mut app, 80, 24), &["25%", "Space play"]);
+}

@@ -1,0 +1,307 @@
+//! The terminal dashboard, driven through a pseudo-terminal; a terminal emulator tells what is on the screen.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use crate::harness::{Env, wait_for};
+
+/// A dashboard and the screen that it draws on.
+struct Screen {
+    keyboard: File,
+    parser: Arc<Mutex<vt100::Parser>>,
+    child: Child,
+}
+
+impl Screen {
+    /// Starts `hq` on a terminal of its own with 80 columns and 24 rows.
+    fn start(env: &Env, args: &[&str]) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+        grantpt(&master).expect("grant");
+        unlockpt(&master).expect("unlock");
+        let name = ptsname(&master, Vec::new()).expect("its name");
+        let open = || {
+            let path = name.to_str().expect("a path");
+            File::options()
+                .read(true)
+                .write(true)
+                .open(path)
+                .expect("the other side")
+        };
+        resize(&master, 80, 24);
+        let hq = env.command(args);
+        // The terminal has to be that of the session, or the size of another one counts.
+        let mut command = Command::new("setsid");
+        command
+            .arg("--ctty")
+            .arg("--wait")
+            .arg(hq.get_program())
+            .args(hq.get_args());
+        for (name, value) in hq.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+            .env("TERM", "xterm-256color")
+            .env("LC_ALL", "C.UTF-8")
+            .current_dir(env.path(""));
+        command
+            .stdin(Stdio::from(open()))
+            .stdout(Stdio::from(open()))
+            .stderr(Stdio::from(open()));
+        let child = command.spawn().expect("setsid can be run");
+        let parser = Arc::new(Mutex::new(vt100::Parser::new(24, 80, 0)));
+        let keyboard = File::from(master);
+        let mut output = keyboard.try_clone().expect("duplicate a descriptor");
+        let screen = Arc::clone(&parser);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            // Ends with an error when the other side is closed.
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                screen.lock().expect("screen").process(&bytes[..count]);
+            }
+        });
+        Self {
+            keyboard,
+            parser,
+            child,
+        }
+    }
+
+    fn text(&self) -> String {
+        self.parser.lock().expect("screen").screen().contents()
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).expect("type");
+    }
+
+    /// Waits until all of it is on the screen.
+    #[track_caller]
+    fn shows(&self, wanted: &[&str]) -> String {
+        wait_for(&format!("the screen shows {wanted:?}"), || {
+            let text = self.text();
+            if wanted.iter().all(|part| text.contains(part)) {
+                Ok(text)
+            } else {
+                Err(text)
+            }
+        })
+    }
+
+    /// Clicks on the first place that shows this text.
+    #[track_caller]
+    fn click(&mut self, wanted: &str) {
+        let text = self.shows(&[wanted]);
+        let found = text.lines().zip(1..).find_map(|(line, row)| {
+            let column = line.find(wanted)?;
+            Some((line[..column].chars().count() + 1, row))
+        });
+        let (column, row): (usize, usize) = found.expect("it is there");
+        self.press(&format!("\x1b[<0;{column};{row}M\x1b[<0;{column};{row}m"));
+    }
+
+    fn resize(&self, columns: u16, rows: u16) {
+        self.parser
+            .lock()
+            .expect("screen")
+            .screen_mut()
+            .set_size(rows, columns);
+        resize(&self.keyboard, columns, rows);
+    }
+
+    /// Waits for its end; gives the exit code.
+    fn end(&mut self) -> Option<i32> {
+        wait_for("the dashboard ends", || match self.child.try_wait() {
+            Ok(Some(status)) => Ok(status.code()),
+            other => Err(format!("{other:?}\n{}", self.text())),
+        })
+    }
+}
+
+fn resize(terminal: impl std::os::fd::AsFd, columns: u16, rows: u16) {
+    let size = Winsize {
+        ws_col: columns,
+        ws_row: rows,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(terminal, size).expect("set the size");
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A test that failed left it running; closing its terminal ends it as well.
+        let _ = self.keyboard.write_all(b"\x03");
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
+    let env = Env::with_worker(4);
+    let script = "echo problem of $HQ_TASK_ID >&2; exit $((HQ_TASK_ID % 10 == 3 ? 7 : 0))";
+    let sweep = env.submit(&["--array=1-100", "--name=sweep", "--", "bash", "-c", script]);
+    env.wait_job(&sweep);
+    env.submit(&[
+        "--array=1-500",
+        "--cpus=64",
+        "--name=<script>big",
+        "--",
+        "true",
+    ]);
+    let mut screen = Screen::start(&env, &["dashboard"]);
+    screen.shows(&[
+        "10 failed",
+        "500 waiting",
+        "1 workers",
+        "job 1 `sweep`: 10 of 100 tasks failed, mostly: exit code 7",
+        "job 2 `<script>big`: none of 500 waiting tasks runs",
+        "last events",
+    ]);
+    screen.press("2");
+    screen.shows(&["Jobs (2), by id down", "sweep", "failed"]);
+    screen.press("/swe\r");
+    screen.shows(&["Jobs (1)", "matching `swe`"]);
+    screen.press("\r");
+    screen.shows(&[
+        "Tasks 1 to 100, in order",
+        "10 failed, last first",
+        "exit code 7",
+        "Run times",
+        "problem of",
+    ]);
+    let strip: String = screen.text().lines().skip(4).take(3).collect();
+    assert_eq!(strip.matches('X').count(), 10, "{strip}");
+    screen.press("Ry");
+    screen.shows(&["10 tasks were submitted as job 3"]);
+    assert_eq!(env.tasks("3").len(), 10);
+    screen.press("\x1b");
+    screen.press("/big\r");
+    screen.shows(&["Jobs (1)"]);
+    screen.press("c");
+    screen.shows(&["Cancel job 2 and end its running"]);
+    screen.press("n");
+    assert_eq!(env.stats("2")["waiting"], 500);
+    screen.press("cy");
+    screen.shows(&["500 tasks of job 2 were canceled"]);
+    assert_eq!(env.stats("2")["canceled"], 500);
+    screen.press("3");
+    screen.shows(&["Workers (1 of 1 connected)", "0/4", "Worker 1 on"]);
+    screen.press("4");
+    screen.shows(&["There is no queue of automatic allocation"]);
+    screen.press("5");
+    screen.shows(&["job-created", "worker-connected"]);
+    screen.press("3x");
+    screen.shows(&["Stop worker 1?"]);
+    screen.press("y");
+    screen.shows(&["Workers (0 of 1 connected)", "stopped"]);
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
+fn the_mouse_and_other_sizes_work() {
+    let env = Env::with_worker(2);
+    env.submit(&["--name=clicked", "--wait", "--", "true"]);
+    let mut screen = Screen::start(&env, &["dashboard", "stream"]);
+    screen.shows(&["nothing is wrong"]);
+    screen.click("2 Jobs");
+    screen.shows(&["Jobs (1)"]);
+    screen.click("clicked");
+    screen.shows(&["Job 1 `clicked`", "No task has failed"]);
+    screen.resize(132, 43);
+    let text = screen.shows(&["Job 1 `clicked`", "Esc back"]);
+    wait_for("the screen is filled", || {
+        let text = screen.text();
+        let rows = text.lines().count();
+        if rows == 43 {
+            Ok(())
+        } else {
+            Err(format!("{rows} rows\n{text}"))
+        }
+    });
+    assert!(text.contains("Run times"));
+    screen.resize(30, 8);
+    screen.shows(&["the window is too small"]);
+    screen.resize(80, 24);
+    screen.shows(&["Job 1 `clicked`", "Esc back"]);
+    screen.press("?");
+    screen.shows(&["cancel a job", "(asks first)"]);
+    screen.press("\x03");
+    screen.press("\x03");
+    assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
+fn it_goes_on_when_the_server_was_started_again() {
+    let mut env = Env::new();
+    env.start_server();
+    env.submit(&["--array=1-50", "--name=patient", "--", "true"]);
+    let mut screen = Screen::start(&env, &["dashboard"]);
+    screen.shows(&["50 waiting"]);
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    screen.shows(&["no server", "50 waiting"]);
+    env.start_server_with(&["--resume"]);
+    env.start_worker(2);
+    let text = screen.shows(&["50 finished"]);
+    assert!(!text.contains("no server"), "{text}");
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
+fn a_journal_is_shown_at_any_time() {
+    let mut env = Env::new();
+    env.start_server_with(&["--journal=run.db"]);
+    env.start_worker(2);
+    let job = env.submit(&[
+        "--array=1-20",
+        "--name=old",
+        "--",
+        "bash",
+        "-c",
+        "exit $((HQ_TASK_ID == 4))",
+    ]);
+    env.wait_job(&job);
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    let mut screen = Screen::start(&env, &["dashboard", "--journal=run.db"]);
+    screen.shows(&[
+        "19 finished",
+        "1 failed",
+        "job 1 `old`: 1 of 20 tasks failed, mostly: exit code 1",
+        "100%",
+    ]);
+    screen.press("2\r");
+    screen.shows(&["1 failed, last first", "exit code 1", "Tasks 1 to 20"]);
+    screen.press("c");
+    screen.shows(&["this is a journal"]);
+    screen.press("1");
+    for _ in 0..25 {
+        screen.press("[");
+    }
+    screen.shows(&["0 finished", " 0%"]);
+    screen.press(" ");
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+    env.hq(&["dashboard", "replay", "nowhere.db"])
+        .exits_with(1)
+        .says("needs a terminal");
+}
+
+#[test]
+fn without_a_terminal_it_says_so() {
+    let env = Env::new();
+    env.hq(&["dashboard"])
+        .exits_with(1)
+        .says("needs a terminal");
+}
