@@ -305,3 +305,37 @@ fn without_a_terminal_it_says_so() {
         .exits_with(1)
         .says("needs a terminal");
 }
+
+#[test]
+fn a_journal_becomes_a_page() {
+    let mut env = Env::new();
+    env.start_server_with(&["--journal=run.db"]);
+    env.start_worker(2);
+    let script = "exit $((HQ_TASK_ID % 10 == 0 ? 5 : 0))";
+    let name = "--name=<script>alert(1)</script>";
+    let job = env.submit(&["--array=1-30", name, "--", "bash", "-c", script]);
+    env.wait_job(&job);
+    env.hq(&["journal", "report", "run.db", "run.html"]).ok();
+    let page = env.read("run.html");
+    assert!(page.starts_with("<!DOCTYPE html>"), "{page}");
+    for part in [
+        "<b>27</b>tasks finished",
+        "<b>3</b>tasks failed",
+        "&lt;script&gt;alert(1)&lt;/script&gt;",
+        "exit code 5",
+        "Slowest tasks",
+        "cores,",
+    ] {
+        assert!(page.contains(part), "no {part} in\n{page}");
+    }
+    assert!(!page.contains("<script"), "{page}");
+    env.hq(&["journal", "report", "run.db", "x.html", "--start-time=10h"])
+        .exits_with(1)
+        .says("The report would be empty");
+    env.hq(&["journal", "report", "nowhere.db", "x.html"])
+        .exits_with(1)
+        .says("nowhere.db");
+    env.hq(&["journal", "report", "run.db", "no/such/x.html"])
+        .exits_with(1)
+        .says("Cannot write the report");
+}

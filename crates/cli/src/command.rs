@@ -201,6 +201,7 @@ fn run_journal(command: JournalCommand, context: &mut Context) -> CliResult<()> 
     match command {
         JournalCommand::Export(args) => journal::export(&args, context),
         JournalCommand::Check(args) => journal::check(&args, context),
+        JournalCommand::Report(args) => as_client(journal::report(args, context)),
         JournalCommand::Replay(args) => as_client(journal::stream(args, false, context)),
         JournalCommand::Stream(args) => as_client(journal::stream(args, true, context)),
         JournalCommand::Prune => as_client(journal::prune(context)),

@@ -18,6 +18,7 @@ mod error;
 mod logging;
 mod output;
 mod parse;
+mod report;
 mod submit;
 mod version;
 

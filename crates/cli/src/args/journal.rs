@@ -20,6 +20,8 @@ pub(crate) enum JournalCommand {
     Prune,
     /// Return when everything that happened is on disk
     Flush,
+    /// Write a journal file as one HTML page: utilisation, run times, failures, cost
+    Report(ReportArgs),
     /// Check whether a journal file is whole, and repair it
     Check(CheckArgs),
 }
@@ -47,6 +49,26 @@ pub(crate) struct StreamArgs {
     /// Add the number of each event as `seq`
     #[arg(short, long)]
     pub(crate) verbose: bool,
+}
+
+/// Options of `journal report`.
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// The journal file; a server may be writing it
+    #[arg(value_name = "JOURNAL")]
+    pub(crate) journal: PathBuf,
+
+    /// The page to write; it needs no other file
+    #[arg(value_name = "OUTPUT")]
+    pub(crate) output: PathBuf,
+
+    /// Begin this long after the first start of the server
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) start_time: Option<Duration>,
+
+    /// End this long after the first start of the server
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) end_time: Option<Duration>,
 }
 
 /// Options of `journal check`.

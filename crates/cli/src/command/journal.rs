@@ -10,10 +10,12 @@ use serde_json::{Map, Value, json};
 
 use super::Context;
 use crate::args::global::OutputMode;
-use crate::args::journal::{CheckArgs, ExportArgs, QueryArgs, StreamArgs};
+use crate::args::journal::{CheckArgs, ExportArgs, QueryArgs, ReportArgs, StreamArgs};
+use crate::dashboard::source::file::JournalFile;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::json::write_value;
 use crate::output::table::write_plain;
+use crate::report::{gather, page};
 
 /// Lists the columns of all views.
 const LIST_SQL: &str = "SELECT m.name AS view, c.name AS \"column\" FROM sqlite_schema m, \
@@ -64,6 +66,37 @@ pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
     }
     tracing::info!("The journal is whole");
     Ok(())
+}
+
+/// `journal report`: one page.
+pub(super) async fn report(args: ReportArgs, context: &mut Context) -> CliResult<()> {
+    let mut file = JournalFile::open(&args.journal)?;
+    let (start, end) = file.span().await?;
+    let after = |limit: Option<std::time::Duration>, default: i64| {
+        let ns = limit.map(|limit| i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX));
+        ns.map_or(default, |ns| start.saturating_add(ns).min(end))
+    };
+    let (from, to) = (after(args.start_time, start), after(args.end_time, end));
+    if from >= to && start != end {
+        return Err(CliError::new(
+            "The report would be empty: --end-time has to be after --start-time and --start-time before the end of the journal",
+        ));
+    }
+    let name = args
+        .journal
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let report = gather::gather(&mut file, name, (from, to)).await?;
+    std::fs::write(&args.output, page::render(&report)).map_err(|e| {
+        CliError::caused(
+            format!("Cannot write the report to `{}`", args.output.display()),
+            &e,
+        )
+    })?;
+    tracing::info!("Wrote the report to `{}`", args.output.display());
+    context.done()
 }
 
 /// `journal replay` and `journal stream`.

@@ -6,6 +6,8 @@ mod lists;
 mod overview;
 mod parts;
 
+pub(crate) use parts::run_time;
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 

@@ -1,0 +1,92 @@
+//! A journal as one HTML page: [`gather`] reads it, [`page`] writes the page. Nothing is loaded from
+//! elsewhere and nothing in the page runs.
+
+pub(crate) mod gather;
+pub(crate) mod page;
+mod svg;
+
+/// Steps of the charts over time.
+pub(crate) const STEPS: i64 = 400;
+
+/// A step of the charts.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Step {
+    /// Tasks that run.
+    pub(crate) running: f64,
+    /// Cores that they asked for.
+    pub(crate) cores_used: f64,
+    /// Cores of connected workers.
+    pub(crate) cores: f64,
+    /// Connected workers.
+    pub(crate) workers: f64,
+}
+
+/// A worker's life within the report, in nanoseconds since 1970.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct WorkerLife {
+    pub(crate) id: u32,
+    pub(crate) host: String,
+    pub(crate) from_ns: i64,
+    pub(crate) to_ns: i64,
+    pub(crate) cores: f64,
+    /// Core-seconds that tasks had asked for on it.
+    pub(crate) used_core_s: f64,
+    /// Why it ended.
+    pub(crate) reason: Option<String>,
+}
+
+/// A job.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct JobFigures {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) task_count: u64,
+    pub(crate) finished: u64,
+    pub(crate) failed: u64,
+    /// Core-seconds that its tasks had asked for while they ran.
+    pub(crate) core_s: f64,
+    /// Of those of the tasks that failed.
+    pub(crate) failed_core_s: f64,
+    /// Run times in µs: median, 90 %, 99 %, longest.
+    pub(crate) run_us: [u64; 4],
+    /// Number of tasks by [`crate::dashboard::source::RUN_BOUNDS`].
+    pub(crate) run_times: Vec<u64>,
+    /// Memory that a task asked for, in bytes; 0 = it did not.
+    pub(crate) memory_asked: u64,
+    /// The most that one used, in bytes; 0 = not known.
+    pub(crate) memory_used: u64,
+}
+
+/// One of the slowest tasks.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct SlowTask {
+    pub(crate) job: u32,
+    pub(crate) task: u32,
+    pub(crate) host: String,
+    pub(crate) run_us: u64,
+    pub(crate) is_failed: bool,
+}
+
+/// Failures of one kind.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Failures {
+    pub(crate) job: u32,
+    pub(crate) error: String,
+    pub(crate) host: String,
+    pub(crate) count: u64,
+}
+
+/// Everything that the page shows.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) title: String,
+    pub(crate) from_ns: i64,
+    pub(crate) to_ns: i64,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) workers: Vec<WorkerLife>,
+    pub(crate) jobs: Vec<JobFigures>,
+    pub(crate) slowest: Vec<SlowTask>,
+    pub(crate) failures: Vec<Failures>,
+    /// Amounts over time of resources other than cpus: name, use at each step, offered at most.
+    pub(crate) resources: Vec<(String, Vec<f64>, f64)>,
+}

@@ -1,0 +1,132 @@
+//! Charts as SVG. Numbers only; texts are escaped by whoever passes them.
+
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 120.0;
+
+/// A filled line over time with a second, dashed one above it; `labels` name the ends of the axes.
+pub(super) fn area(values: &[f64], limit: &[f64], labels: (&str, &str)) -> String {
+    let most = values
+        .iter()
+        .chain(limit)
+        .copied()
+        .fold(0.0, f64::max)
+        .max(1e-9);
+    let last = values.len().saturating_sub(1).max(1);
+    let x = |at: usize| WIDTH * count(at) / count(last);
+    let y = |value: f64| HEIGHT - HEIGHT * value.max(0.0) / most;
+    let mut fill = format!("M0 {HEIGHT}");
+    for (at, value) in values.iter().enumerate() {
+        let _ = write!(fill, "L{:.1} {:.1}", x(at), y(*value));
+    }
+    let _ = write!(fill, "L{WIDTH} {HEIGHT}Z");
+    let mut line = String::new();
+    for (at, value) in limit.iter().enumerate() {
+        let _ = write!(
+            line,
+            "{}{:.1} {:.1}",
+            if at == 0 { "M" } else { "L" },
+            x(at),
+            y(*value)
+        );
+    }
+    let (from, to) = labels;
+    format!(
+        "<svg viewBox=\"0 -14 {WIDTH} {:.0}\" role=\"img\"><path class=\"area\" d=\"{fill}\"/>\
+         <path class=\"limit\" d=\"{line}\"/><text x=\"0\" y=\"-3\">{}</text>\
+         <text x=\"0\" y=\"{:.0}\">{from}</text><text class=\"end\" x=\"{WIDTH}\" y=\"{:.0}\">{to}</text></svg>",
+        HEIGHT + 32.0,
+        short(most),
+        HEIGHT + 14.0,
+        HEIGHT + 14.0
+    )
+}
+
+/// A bar for each span (from, to) in parts of the whole; the text is shown when it is pointed at.
+pub(super) fn lanes(spans: &[(f64, f64, String)]) -> String {
+    const LANE: f64 = 10.0;
+    let mut bars = String::new();
+    for (lane, (from, to, text)) in spans.iter().enumerate() {
+        let _ = write!(
+            bars,
+            "<rect class=\"bar\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{}\"><title>{text}</title></rect>",
+            from * WIDTH,
+            count(lane) * LANE,
+            ((to - from) * WIDTH).max(1.0),
+            LANE - 2.0
+        );
+    }
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\">{bars}</svg>",
+        count(spans.len()) * LANE
+    )
+}
+
+/// Bars side by side, with a label each.
+pub(super) fn histogram(bins: &[(String, u64)]) -> String {
+    const BAR: f64 = 60.0;
+    const HIGH: f64 = 60.0;
+    let most = bins
+        .iter()
+        .map(|(_, value)| *value)
+        .max()
+        .unwrap_or(0)
+        .max(1);
+    let mut bars = String::new();
+    for (at, (label, value)) in bins.iter().enumerate() {
+        let high = HIGH * super::gather::float(*value) / super::gather::float(most);
+        let x = count(at) * BAR;
+        let _ = write!(
+            bars,
+            "<rect class=\"bar\" x=\"{x:.0}\" y=\"{:.1}\" width=\"54\" height=\"{high:.1}\"><title>{value}</title></rect>\
+             <text x=\"{x:.0}\" y=\"{:.0}\">{label}</text>",
+            HIGH - high,
+            HIGH + 12.0
+        );
+    }
+    let width = count(bins.len()).max(1.0) * BAR;
+    format!(
+        "<svg class=\"small\" viewBox=\"0 0 {width:.0} 76\" width=\"{width:.0}\" role=\"img\">{bars}</svg>"
+    )
+}
+
+fn count(value: usize) -> f64 {
+    super::gather::float(value as u64)
+}
+
+/// At most three digits behind the point, none that say nothing.
+pub(super) fn short(value: f64) -> String {
+    let text = if value >= 100.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}")
+    };
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charts_of_nothing_are_charts() {
+        for svg in [
+            area(&[], &[], ("", "")),
+            area(&[0.0], &[0.0], ("a", "b")),
+            lanes(&[]),
+            histogram(&[]),
+        ] {
+            assert!(svg.starts_with("<svg") && svg.ends_with("</svg>"), "{svg}");
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+        assert_eq!(
+            [short(0.5), short(3.0), short(1234.6)],
+            ["0.5", "3", "1235"]
+        );
+    }
+}
