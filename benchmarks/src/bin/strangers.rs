@@ -2,7 +2,8 @@
 //!
 //! Half of them send garbage, half say nothing; one that the server closes is opened again a second later,
 //! on both ports. Meanwhile a job runs again and again, in turns with the same job without strangers. Also
-//! told: memory of the server before, at most, and after, and whether its log has bytes that it received.
+//! told: memory of the server before, at most, and after; after one more wave while there is no job, because jobs leave
+//! something in memory, too; and whether its log has bytes that it received.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin strangers -- [--hq PATH] [--count N] [--connections N]
@@ -31,6 +32,8 @@ const THREADS: usize = 4;
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two looks at all connections of a thread.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long the wave without a job lasts.
+const IDLE_WAVE: Duration = Duration::from_secs(10);
 /// Time after the strangers have gone until memory is looked at.
 const SETTLE: Duration = Duration::from_secs(8);
 
@@ -108,6 +111,11 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     }
     std::thread::sleep(SETTLE);
     let after = resident_kib(cluster.server_pid())?;
+    let strangers = Strangers::start(ports, options.connections);
+    std::thread::sleep(IDLE_WAVE);
+    opened += strangers.end();
+    std::thread::sleep(SETTLE);
+    let after_idle = resident_kib(cluster.server_pid())?;
     let log = std::fs::read_to_string(dir.join("server.log"))?;
     let rate = |rounds: &Rounds| -> Result<f64> {
         let (_, median, _) = rounds.spread().context("no rounds")?;
@@ -121,7 +129,9 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
         options.connections
     );
     println!("ratio: {:.2}", among.ratio_to(&alone).unwrap_or_default());
-    println!("server: {before} KiB before, {peak} KiB among them, {after} KiB after");
+    println!(
+        "server: {before} KiB before, {peak} KiB among them, {after} KiB after, {after_idle} KiB after one more wave"
+    );
     println!("received bytes in its log: {}", log.contains(GARBAGE));
     Ok(())
 }
