@@ -29,3 +29,4 @@ mod shapes;
 mod slurm;
 mod streaming;
 mod tail;
+mod web;

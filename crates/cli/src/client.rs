@@ -184,6 +184,14 @@ impl Client {
         Ok(())
     }
 
+    /// Asks the server for its HTTP listener.
+    pub(crate) async fn http_open(&mut self) -> CliResult<client::HttpOpened> {
+        let Reply::HttpOpened(opened) = self.ask(Request::HttpOpen(client::Empty {})).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(opened)
+    }
+
     /// Asks the server to write its state into a file.
     pub(crate) async fn debug_dump(&mut self, path: Vec<u8>) -> CliResult<()> {
         let dump = client::DebugDump { path: path.into() };

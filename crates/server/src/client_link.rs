@@ -83,6 +83,7 @@ where
             };
         }
         ClientRequest::Alloc(request) => Ok(reply(ask_alloc(request, shared).await)),
+        ClientRequest::HttpOpen => Ok(reply(open_http(shared).await)),
         ClientRequest::DebugDump(path) => {
             let dump = shared.core.query(query::dump::dump).await;
             match dump {
@@ -126,6 +127,20 @@ where
     match result {
         Ok(message) => Answer::Reply(message),
         Err(CoreGone) => Answer::Hangup,
+    }
+}
+
+async fn open_http(shared: &Shared) -> reply::Reply {
+    let Some(door) = &shared.door else {
+        return reply::Reply::Error(client::Error {
+            message: "Error: this server has no ports".to_owned(),
+        });
+    };
+    match door.open().await {
+        Ok(opened) => reply::Reply::HttpOpened(opened),
+        Err(text) => reply::Reply::Error(client::Error {
+            message: format!("Error: {text}"),
+        }),
     }
 }
 

@@ -80,6 +80,7 @@ impl EmbeddedServer {
             store: None,
             alloc: None,
             stats,
+            door: None,
             stop: Arc::new(Notify::new()),
         };
         Ok(Self {

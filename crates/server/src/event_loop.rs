@@ -584,6 +584,8 @@ pub(crate) struct Shared {
     pub(crate) relay: Arc<Relay>,
     /// What the server measures of itself.
     pub(crate) stats: Stats,
+    /// How to ask for the HTTP listener; `None` in a server without ports.
+    pub(crate) door: Option<crate::http::Door>,
     /// Told when a client wants the server to end.
     pub(crate) stop: Arc<Notify>,
 }

@@ -1,11 +1,15 @@
-//! The HTTP listener: metrics for Prometheus and `/api/v1`. Nothing is served without the token.
+//! The HTTP listener: web dashboard, the interface behind it, metrics for Prometheus. Nothing is served without
+//! the token but a page to enter it.
 //!
 //! It reads the state through [`CoreHandle::query`](crate::event_loop::CoreHandle::query) and the store on threads of their own,
 //! so that no request can hold up the core.
 
 mod api;
 mod auth;
+mod door;
 mod figures;
+mod kept;
+mod pages;
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,11 +23,12 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::event_loop::Shared;
 use crate::metrics;
 pub(crate) use auth::Token;
+pub(crate) use door::{Asks, Door, door, keep};
 
 /// Name of the file with the token, in the directory of the instance.
 const TOKEN_FILE_NAME: &str = "http-token";
@@ -36,6 +41,7 @@ pub(crate) struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
     token: Token,
+    page_key: Token,
     token_path: PathBuf,
 }
 
@@ -54,6 +60,7 @@ impl HttpServer {
             listener,
             address,
             token,
+            page_key: Token::random()?,
             token_path,
         })
     }
@@ -62,7 +69,7 @@ impl HttpServer {
     pub(crate) fn announce(&self, host: &str) {
         let address = self.address;
         tracing::info!(
-            "Metrics at http://{address}/metrics, with the token in '{}'",
+            "Dashboard at http://{address}/ and metrics at http://{address}/metrics, with the token in '{}'",
             self.token_path.display()
         );
         if address.ip().is_loopback() {
@@ -78,12 +85,24 @@ impl HttpServer {
 
     /// Serves until dropped.
     pub(crate) async fn run(self, shared: Shared) {
+        // Connections are tasks of their own, which would hold the core: they end when this is dropped.
+        let (_alive, ended) = watch::channel(());
+        let mut over = ended.clone();
         let app = Arc::new(App {
             shared,
             token: self.token,
             event_seats: Arc::new(Semaphore::new(EVENT_READERS_MAX)),
+            ended,
+            page_key: self.page_key,
+            kept: kept::Kept::default(),
+            graphs: api::Graphs::default(),
+            timeline_turn: tokio::sync::Mutex::default(),
         });
-        if let Err(error) = axum::serve(self.listener, router(app)).await {
+        let served = axum::serve(self.listener, router(app)).with_graceful_shutdown(async move {
+            // Nothing is ever sent.
+            let _ = over.changed().await;
+        });
+        if let Err(error) = served.await {
             tracing::error!(%error, "the HTTP listener ended");
         }
     }
@@ -95,6 +114,14 @@ pub(crate) struct App {
     token: Token,
     /// For those that follow the events.
     event_seats: Arc<Semaphore>,
+    /// Closed when the listener ends.
+    ended: watch::Receiver<()>,
+    /// Opens the files of the web dashboard, and nothing else.
+    page_key: Token,
+    kept: kept::Kept,
+    graphs: api::Graphs,
+    /// Held by the one who reads a timeline.
+    timeline_turn: tokio::sync::Mutex<()>,
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -103,6 +130,7 @@ fn router(app: Arc<App>) -> Router {
         .nest("/api/v1", api::router())
         .fallback(async || (StatusCode::NOT_FOUND, "there is nothing here\n"))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
+        .merge(pages::router())
         .with_state(app)
 }
 

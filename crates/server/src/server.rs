@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
-use crate::http::HttpServer;
+use crate::http::{self, HttpServer};
 use crate::relay::Relay;
 use crate::state_file::Opened;
 use crate::stats::Stats;
@@ -138,6 +138,7 @@ pub struct Server {
     client_listener: TcpListener,
     worker_listener: TcpListener,
     http: Option<HttpServer>,
+    asks: http::Asks,
     shared: Shared,
     core: std::thread::JoinHandle<()>,
     failed: Arc<Notify>,
@@ -202,6 +203,7 @@ impl Server {
         )
         .map_err(StartError::System)?;
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
+        let (door, asks) = http::door();
         let relay = Relay::new(info.start_unix_ns.unsigned_abs());
         let shared = Shared {
             core,
@@ -211,6 +213,7 @@ impl Server {
             store: client,
             alloc: Some(alloc),
             stats,
+            door: Some(door),
             stop: Arc::new(Notify::new()),
         };
         Ok(Self {
@@ -220,6 +223,7 @@ impl Server {
             client_listener,
             worker_listener,
             http,
+            asks,
             shared,
             core: thread,
             failed,
@@ -252,6 +256,7 @@ impl Server {
             client_listener,
             worker_listener,
             http,
+            asks,
             shared,
             core,
             failed,
@@ -275,10 +280,7 @@ impl Server {
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
         planes.spawn(workers);
-        if let Some(http) = http {
-            http.announce(&shared.info.client_host);
-            planes.spawn(http.run(shared.clone()));
-        }
+        planes.spawn(http::keep(http, instance.clone(), asks, shared.clone()));
         tokio::select! {
             () = shared.stop.notified() => tracing::debug!("stop requested by a client"),
             () = failed.notified() => is_broken = true,

@@ -92,6 +92,17 @@ pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     Ok(problems)
 }
 
+/// What went wrong, in words, out of the columns `outcome` and `message` of a task that failed.
+#[must_use]
+pub fn failure_text(outcome: i64, message: Option<&str>) -> String {
+    let text = encode::outcome_of(outcome, message.map(str::to_owned)).error_text();
+    if text.is_empty() {
+        "killed".to_owned()
+    } else {
+        text
+    }
+}
+
 /// Calls `take` with each event behind `after` up to `upto`, in order; stops early when it returns `false`. Returns the number of lines.
 ///
 /// # Errors

@@ -16,6 +16,13 @@ pub(crate) struct DashboardArgs {
     #[arg(long)]
     pub(crate) ascii: bool,
 
+    /// Show the dashboard in a browser: open the HTTP listener of the running server and print where it is
+    ///
+    /// It is opened on the server's machine only, unless `hq server start --http` opened it already. The link that is
+    /// printed contains the token. `ssh -L` brings the port to another machine; the line for it is printed too.
+    #[arg(long, conflicts_with = "journal")]
+    pub(crate) web: bool,
+
     #[command(subcommand)]
     pub(crate) command: Option<DashboardCommand>,
 }

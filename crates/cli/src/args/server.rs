@@ -95,7 +95,7 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) scheduler_time_limit: Option<Duration>,
 
-    /// Serve metrics for Prometheus over HTTP [default address: 127.0.0.1 and any free port]
+    /// Serve the web dashboard and metrics for Prometheus over HTTP [default address: 127.0.0.1 and any free port]
     ///
     /// ADDR is PORT, HOST:PORT or [IPV6]:PORT; a PORT alone is of this machine only. Every request needs the token in
     /// the file `http-token` of the running server's directory. The server prints both when it starts.

@@ -5,6 +5,7 @@
 mod ask;
 mod feed;
 mod replay;
+pub(super) mod web;
 
 use std::io::{self, IsTerminal as _};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

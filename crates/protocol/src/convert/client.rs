@@ -51,6 +51,8 @@ pub enum ClientRequest {
     ReadOutput(OutputQuery),
     /// The server is to end.
     ServerStop,
+    /// The HTTP listener is to be opened.
+    HttpOpen,
     /// The server is to write what it knows into this file.
     DebugDump(ByteText),
     /// About the journal.
@@ -135,6 +137,7 @@ impl TryFrom<client::Request> for ClientRequest {
         use client::request::Request;
         match required(message.request, "request")? {
             Request::ServerStop(_) => Ok(Self::ServerStop),
+            Request::HttpOpen(_) => Ok(Self::HttpOpen),
             Request::Alloc(request) => {
                 Ok(Self::Alloc(Box::new(request.try_into().within("alloc")?)))
             }
@@ -240,6 +243,7 @@ impl TryFrom<client::request::Request> for Query {
                 })
             }
             Request::ServerStop(_)
+            | Request::HttpOpen(_)
             | Request::Alloc(_)
             | Request::DebugDump(_)
             | Request::ReadOutput(_)
@@ -459,6 +463,9 @@ impl From<&ClientRequest> for client::Request {
             },
             ClientRequest::ServerStop => Self {
                 request: Some(Request::ServerStop(client::Empty {})),
+            },
+            ClientRequest::HttpOpen => Self {
+                request: Some(Request::HttpOpen(client::Empty {})),
             },
             ClientRequest::DebugDump(path) => Self {
                 request: Some(Request::DebugDump(client::DebugDump {

@@ -6,7 +6,9 @@
 mod actions;
 mod events;
 mod json;
+mod past;
 mod read;
+mod views;
 
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::App;
+pub(super) use views::Graphs;
 
 /// Description of the interface, for programs.
 const OPEN_API: &str = include_str!("../../../../docs/openapi.yaml");
@@ -70,7 +73,12 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/jobs", get(read::jobs))
         .route("/jobs/{job}", get(read::job))
         .route("/jobs/{job}/tasks", get(read::tasks))
+        .route("/jobs/{job}/tasks/{task}", get(views::task))
         .route("/jobs/{job}/tasks/{task}/output", get(read::output))
+        .route("/jobs/{job}/tasks/{task}/explain", get(views::explain))
+        .route("/jobs/{job}/strip", get(views::strip))
+        .route("/jobs/{job}/failures", get(past::failures))
+        .route("/jobs/{job}/graph", get(views::graph))
         .route("/jobs/{job}/cancel", post(actions::cancel))
         .route("/jobs/{job}/resubmit", post(actions::resubmit))
         .route("/workers", get(read::workers))
@@ -79,6 +87,9 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/queues/{queue}/pause", post(actions::pause_queue))
         .route("/queues/{queue}/resume", post(actions::resume_queue))
         .route("/history", get(read::history))
+        .route("/ended", get(past::ended))
+        .route("/timeline", get(past::timeline))
+        .route("/log", get(past::log))
         .route("/events", get(events::stream))
         .fallback(async || {
             ApiError::not_found("there is no such resource; see /api/v1/openapi.yaml")

@@ -37,13 +37,24 @@ impl Token {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
+        let token = Self::random()?;
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        options.open(path)?.write_all(token.0.as_bytes())?;
+        Ok(token)
+    }
+
+    /// A new one.
+    pub(super) fn random() -> io::Result<Self> {
         let mut bytes = [0; TOKEN_LEN];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut options = std::fs::OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        options.open(path)?.write_all(text.as_bytes())?;
         Ok(Self(text.into()))
+    }
+
+    /// The secret itself.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
     }
 
     /// Whether a request shows it.
@@ -59,7 +70,7 @@ impl Token {
     }
 
     /// Compares in a time that does not tell how much is right.
-    fn matches(&self, shown: &str) -> bool {
+    pub(super) fn matches(&self, shown: &str) -> bool {
         let (ours, shown) = (self.0.as_bytes(), shown.as_bytes());
         let differences = ours.iter().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b));
         ours.len() == shown.len() && differences == 0

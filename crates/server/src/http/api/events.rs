@@ -53,7 +53,12 @@ pub(in crate::http) async fn stream(
         .and_then(|after| i64::try_from(after).ok());
     let lines = journal_link::read(store, after.unwrap_or(i64::MAX), true);
     let batches = stream::unfold((lines, seat), next_batch);
-    let events = batches.flat_map(stream::iter);
+    let mut ended = app.ended.clone();
+    let over = async move {
+        // Nothing is ever sent: this is the end of the listener.
+        let _ = ended.changed().await;
+    };
+    let events = batches.flat_map(stream::iter).take_until(over);
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 

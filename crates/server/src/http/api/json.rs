@@ -9,7 +9,7 @@ use serde_json::{Value, json};
     clippy::cast_precision_loss,
     reason = "amounts are far below 2^53 units"
 )]
-fn amount(units: u64) -> f64 {
+pub(super) fn amount(units: u64) -> f64 {
     units as f64 / hq_core::resource::amount::UNITS_PER_WHOLE as f64
 }
 

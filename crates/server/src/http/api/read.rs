@@ -26,9 +26,9 @@ const PAGE_MAX: u32 = 1_000;
 const STORE_TIME_MAX: Duration = Duration::from_secs(20);
 const HISTORY_STEPS_MAX: i64 = 1_000;
 
-type Parameters<T> = Result<UrlQuery<T>, QueryRejection>;
+pub(super) type Parameters<T> = Result<UrlQuery<T>, QueryRejection>;
 
-fn parameters<T>(found: Parameters<T>) -> Result<T, ApiError> {
+pub(super) fn parameters<T>(found: Parameters<T>) -> Result<T, ApiError> {
     found
         .map(|UrlQuery(found)| found)
         .map_err(|rejection| ApiError::bad(rejection.body_text()))

@@ -1,0 +1,492 @@
+//! What dashboards ask of the core: a job as a strip, its graph, one task, why a task waits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use hq_core::graph::Graph;
+use hq_core::id::{JobId, TaskId};
+use hq_core::job::{Job, SharedTemplate, Submit, SubmitKind};
+use hq_core::range::IdArray;
+use hq_core::task::TaskState;
+use hq_protocol::client::{self, explain_item::Item, reply::Reply};
+use hq_protocol::convert::{JobRef, Query, TaskPageQuery};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::read::{Parameters, accepted, parameters, unexpected};
+use super::{Answer, ApiError, id, json as shape, past};
+use crate::http::App;
+use crate::query;
+
+const BINS_MAX: u32 = 2_000;
+/// Templates of a graph that are told apart; with more, those that look alike become one.
+const GROUPS_MAX: usize = 60;
+
+/// Tasks by state, in the order waiting, running, finished, failed, canceled, aborted.
+type Counts = [u64; 6];
+
+const fn number(state: TaskState) -> usize {
+    match state {
+        TaskState::Waiting => 0,
+        TaskState::Running => 1,
+        TaskState::Finished => 2,
+        TaskState::Failed => 3,
+        TaskState::Canceled => 4,
+        TaskState::Aborted => 5,
+    }
+}
+
+fn no_job(job: u32) -> ApiError {
+    ApiError::not_found(format!("there is no job {job}"))
+}
+
+/// One task.
+pub(in crate::http) async fn task(
+    State(app): State<Arc<App>>,
+    Path((job, task)): Path<(String, String)>,
+) -> Answer {
+    let (job, task) = (id(&job, "job")?, id(&task, "task")?);
+    let page = TaskPageQuery {
+        job: JobRef::Id(JobId(job)),
+        tasks: Some(IdArray::single(task)),
+        states: Vec::new(),
+        cursor: 0,
+        limit: 1,
+        with_definition: false,
+    };
+    let answer = app
+        .shared
+        .core
+        .query(move |view| query::answer(view, &Query::TaskPage(page)))
+        .await?;
+    let Reply::TaskPage(page) = accepted(answer)? else {
+        return Err(unexpected());
+    };
+    let found = page.tasks.first().map(shape::task);
+    let missing = || ApiError::not_found(format!("there is no task {task} in job {job}"));
+    Ok(Json(found.ok_or_else(missing)?))
+}
+
+/// Why a task does not run.
+pub(in crate::http) async fn explain(
+    State(app): State<Arc<App>>,
+    Path((job, task)): Path<(String, String)>,
+) -> Answer {
+    let query = Query::Explain {
+        job: JobRef::Id(JobId(id(&job, "job")?)),
+        task: TaskId(id(&task, "task")?),
+    };
+    let answer = app
+        .shared
+        .core
+        .query(move |view| query::answer(view, &query))
+        .await?;
+    let Reply::Explanation(found) = accepted(answer)? else {
+        return Err(unexpected());
+    };
+    let workers = found.workers.iter().map(|worker| {
+        // The variant that comes closest.
+        let blocked = |variant: &client::VariantExplanation| -> Vec<Value> {
+            variant.items.iter().filter_map(blocking).collect()
+        };
+        let best = worker
+            .variants
+            .iter()
+            .min_by_key(|variant| (blocked(variant).len(), variant.hindrances.len()));
+        json!({
+            "worker": worker.worker,
+            "blocked": best.map(blocked).unwrap_or_default(),
+            "hindrances": best.map(|variant| variant.hindrances.clone()).unwrap_or_default(),
+        })
+    });
+    Ok(Json(json!({
+        "dep_count": found.dep_count,
+        "waiting_dep_count": found.waiting_dep_count,
+        "is_ready": found.is_ready,
+        "sent_to": found.sent_to,
+        "workers": workers.collect::<Vec<_>>(),
+    })))
+}
+
+/// A condition, unless it holds.
+fn blocking(item: &client::ExplainItem) -> Option<Value> {
+    let whole = |units: u64| shape::amount(units);
+    match item.item.as_ref()? {
+        Item::Time(time) => {
+            let left = time.remaining_ns.filter(|left| *left < time.min_time_ns)?;
+            let ms = |ns: u64| ns / 1_000_000;
+            Some(json!({"kind": "time", "requested": ms(time.min_time_ns), "offered": ms(left)}))
+        }
+        Item::Resource(found) => (found.request_units > found.worker_units).then(|| {
+            json!({
+                "kind": "resource", "resource": found.resource,
+                "requested": whole(found.request_units), "offered": whole(found.worker_units),
+            })
+        }),
+        Item::Group(group) => (group.n_nodes > group.group_size).then(
+            || json!({"kind": "group", "requested": group.n_nodes, "offered": group.group_size}),
+        ),
+    }
+}
+
+#[derive(Deserialize)]
+pub(in crate::http) struct StripQuery {
+    bins: Option<u32>,
+}
+
+/// The tasks of a job in the order of their ids, in few bins, and how long they ran.
+pub(in crate::http) async fn strip(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+    asked: Parameters<StripQuery>,
+) -> Result<Response, ApiError> {
+    let bins = parameters(asked)?.bins.unwrap_or(600).clamp(1, BINS_MAX);
+    let job = id(&job, "job")?;
+    let make = async {
+        let found = app
+            .shared
+            .core
+            .query(move |view| {
+                view.state
+                    .jobs()
+                    .get(&JobId(job))
+                    .map(|job| Strip::of(job, bins))
+            })
+            .await?;
+        let strip = found.ok_or_else(|| no_job(job))?;
+        let bounds = past::RUN_BOUNDS
+            .iter()
+            .map(|bound| json!(bound))
+            .chain([Value::Null]);
+        let run_times = past::run_times(&app, job).await?;
+        let run_times = bounds
+            .zip(run_times)
+            .map(|(bound, count)| json!({"up_to_us": bound, "count": count}));
+        Ok::<_, ApiError>(json!({
+            "first": strip.first,
+            "last": strip.last,
+            "bins": strip.bins,
+            "run_times": run_times.collect::<Vec<_>>(),
+        }))
+    };
+    let body = app.kept.get(format!("strip {job} {bins}"), make).await?;
+    Ok(past::as_json(body))
+}
+
+/// Tasks by bin of ids.
+struct Strip {
+    first: u32,
+    last: u32,
+    bins: Vec<Counts>,
+}
+
+impl Strip {
+    /// Costs what runs of equal states cost, unless ids are not in order.
+    fn of(job: &Job, bins: u32) -> Self {
+        let ranges = || job.submits.iter().flat_map(|submit| submit.ids.ranges());
+        let first = ranges().map(|range| range.first()).min().unwrap_or(0);
+        let last = ranges()
+            .map(|range| range.last())
+            .max()
+            .unwrap_or(0)
+            .max(first);
+        let span = u64::from(last - first) + 1;
+        let length = usize::try_from(span.min(bins.into())).unwrap_or(1);
+        let mut strip = Self {
+            first,
+            last,
+            bins: vec![Counts::default(); length],
+        };
+        for submit in &job.submits {
+            strip.add(submit);
+        }
+        strip
+    }
+
+    fn add(&mut self, submit: &Submit) {
+        for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+            let state = number(phase.state());
+            for range in submit.ids.slice(from, to) {
+                if range.step() == 1 {
+                    self.add_range(range.first(), range.last(), state);
+                } else {
+                    range.iter().for_each(|id| self.add_range(id, id, state));
+                }
+            }
+        }
+    }
+
+    /// Adds the ids from `from` to `to`, both included.
+    fn add_range(&mut self, from: u32, to: u32, state: usize) {
+        let (span, length) = (
+            u64::from(self.last - self.first) + 1,
+            self.bins.len() as u64,
+        );
+        let bin_of = |id: u64| id * length / span;
+        let (mut at, end) = (u64::from(from - self.first), u64::from(to - self.first) + 1);
+        while at < end {
+            let bin = bin_of(at);
+            // The first id of the next bin.
+            let next = ((bin + 1) * span).div_ceil(length).clamp(at + 1, end);
+            let counts = usize::try_from(bin)
+                .ok()
+                .and_then(|bin| self.bins.get_mut(bin));
+            if let Some(count) = counts.and_then(|counts| counts.get_mut(state)) {
+                *count += next - at;
+            }
+            at = next;
+        }
+    }
+}
+
+/// The graph of the job that was looked at last, without the states of its tasks.
+#[derive(Default)]
+pub(in crate::http) struct Graphs(Mutex<Option<(JobId, usize, Arc<Shape>)>>);
+
+/// Templates that look alike, and what waits for what.
+#[derive(Default)]
+struct Shape {
+    labels: Vec<String>,
+    /// For each submit the group of each task, or of all.
+    groups: Vec<GroupOf>,
+    edges: BTreeMap<(u32, u32), u64>,
+}
+
+enum GroupOf {
+    All(u32),
+    Each(Vec<u32>),
+}
+
+/// What is copied out of the core to find the shape.
+enum Copied {
+    Array(Arc<SharedTemplate>),
+    Graph(Vec<Arc<SharedTemplate>>, Vec<u32>, Box<Graph>),
+}
+
+/// What waits for what in a job, its tasks collapsed by template.
+pub(in crate::http) async fn graph(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Result<Response, ApiError> {
+    let job = id(&job, "job")?;
+    let make = async {
+        let shape = shape_of(&app, JobId(job)).await?;
+        let known = Arc::clone(&shape);
+        let counts = app
+            .shared
+            .core
+            .query(move |view| {
+                view.state
+                    .jobs()
+                    .get(&JobId(job))
+                    .map(|job| count(job, &known))
+            })
+            .await?;
+        let counts = counts.ok_or_else(|| no_job(job))?;
+        let templates = shape.labels.iter().zip(&counts).zip(0..).map(
+            |((label, [waiting, running, finished, failed, canceled, aborted]), id): (_, u32)| {
+                json!({
+                    "id": id, "label": label,
+                    "tasks": {
+                        "waiting": waiting, "running": running, "finished": finished,
+                        "failed": failed, "canceled": canceled, "aborted": aborted,
+                    },
+                })
+            },
+        );
+        let edges = shape.edges.iter().map(
+            |((source, target), count)| json!({"source": source, "target": target, "count": count}),
+        );
+        Ok::<_, ApiError>(json!({
+            "templates": templates.collect::<Vec<_>>(),
+            "edges": edges.collect::<Vec<_>>(),
+        }))
+    };
+    Ok(past::as_json(
+        app.kept.get(format!("graph {job}"), make).await?,
+    ))
+}
+
+async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
+    let submits = app
+        .shared
+        .core
+        .query(move |view| view.state.jobs().get(&job).map(|job| job.submits.len()))
+        .await?
+        .ok_or_else(|| no_job(job.as_u32()))?;
+    let mut known = app.graphs.0.lock().await;
+    if let Some((_, _, shape)) = known
+        .as_ref()
+        .filter(|(id, length, _)| (*id, *length) == (job, submits))
+    {
+        return Ok(Arc::clone(shape));
+    }
+    // Copied in one piece; what takes longer is done elsewhere.
+    let copied = app
+        .shared
+        .core
+        .query(move |view| view.state.jobs().get(&job).map(copy))
+        .await?
+        .ok_or_else(|| no_job(job.as_u32()))?;
+    let length = copied.len();
+    let shape = tokio::task::spawn_blocking(move || Arc::new(find_shape(&copied)))
+        .await
+        .map_err(|_| ApiError::gone())?;
+    *known = Some((job, length, Arc::clone(&shape)));
+    Ok(shape)
+}
+
+fn copy(job: &Job) -> Vec<Copied> {
+    let submits = job.submits.iter().map(|submit| match &submit.kind {
+        SubmitKind::Array { template, .. } => Copied::Array(Arc::clone(template)),
+        SubmitKind::Graph {
+            templates,
+            template_of,
+            graph,
+        } => Copied::Graph(templates.clone(), template_of.clone(), graph.clone()),
+    });
+    submits.collect()
+}
+
+/// How much of a command counts when templates are compared.
+#[derive(Clone, Copy)]
+enum Likeness {
+    Whole,
+    /// Numbers are alike.
+    Numbers,
+    /// Only the program counts.
+    Program,
+}
+
+fn label(template: &SharedTemplate, likeness: Likeness) -> String {
+    const LENGTH_MAX: usize = 200;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let words: Vec<String> = template.task.args.iter().map(|arg| text(arg)).collect();
+    let whole = match likeness {
+        Likeness::Whole => words.join(" "),
+        Likeness::Numbers => {
+            let mut shorter = String::new();
+            for c in words.join(" ").chars() {
+                if !c.is_ascii_digit() {
+                    shorter.push(c);
+                } else if !shorter.ends_with('#') {
+                    shorter.push('#');
+                }
+            }
+            shorter
+        }
+        Likeness::Program => words.into_iter().next().unwrap_or_default(),
+    };
+    whole.chars().take(LENGTH_MAX).collect()
+}
+
+fn find_shape(submits: &[Copied]) -> Shape {
+    let all = [Likeness::Whole, Likeness::Numbers, Likeness::Program];
+    let mut found = Shape::default();
+    for likeness in all {
+        found = grouped(submits, likeness);
+        if found.labels.len() <= GROUPS_MAX {
+            break;
+        }
+    }
+    found
+}
+
+fn grouped(submits: &[Copied], likeness: Likeness) -> Shape {
+    let mut shape = Shape::default();
+    let mut numbers = BTreeMap::<String, u32>::new();
+    let mut group = |labels: &mut Vec<String>, template: &SharedTemplate| {
+        let label = label(template, likeness);
+        *numbers.entry(label).or_insert_with_key(|label| {
+            labels.push(label.clone());
+            u32::try_from(labels.len() - 1).unwrap_or(u32::MAX)
+        })
+    };
+    for submit in submits {
+        match submit {
+            Copied::Array(template) => {
+                let number = group(&mut shape.labels, template);
+                shape.groups.push(GroupOf::All(number));
+            }
+            Copied::Graph(templates, template_of, graph) => {
+                let of: Vec<u32> = templates
+                    .iter()
+                    .map(|template| group(&mut shape.labels, template))
+                    .collect();
+                let each = template_of.iter();
+                let each: Vec<u32> = each
+                    .map(|number| of.get(*number as usize).copied().unwrap_or(0))
+                    .collect();
+                for (target, index) in each.iter().zip(0..) {
+                    for dep in graph.deps(index) {
+                        let source = each.get(*dep as usize).copied().unwrap_or(0);
+                        *shape.edges.entry((source, *target)).or_default() += 1;
+                    }
+                }
+                shape.groups.push(GroupOf::Each(each));
+            }
+        }
+    }
+    shape
+}
+
+fn count(job: &Job, shape: &Shape) -> Vec<Counts> {
+    let mut counts = vec![Counts::default(); shape.labels.len()];
+    for (submit, groups) in job.submits.iter().zip(&shape.groups) {
+        for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+            let state = number(phase.state());
+            let mut add = |group: u32, tasks: u64| {
+                let found = counts.get_mut(group as usize);
+                if let Some(count) = found.and_then(|counts| counts.get_mut(state)) {
+                    *count += tasks;
+                }
+            };
+            match groups {
+                GroupOf::All(group) => add(*group, u64::from(to - from)),
+                GroupOf::Each(each) => {
+                    let some = each.get(from as usize..to as usize).unwrap_or(&[]);
+                    some.iter().for_each(|group| add(*group, 1));
+                }
+            }
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strip(first: u32, last: u32, bins: usize) -> Strip {
+        Strip {
+            first,
+            last,
+            bins: vec![Counts::default(); bins],
+        }
+    }
+
+    #[test]
+    fn a_million_ids_fall_into_their_bins() {
+        let mut all = strip(1, 1_000_000, 600);
+        all.add_range(1, 999_999, 2);
+        all.add_range(1_000_000, 1_000_000, 3);
+        let sums = all.bins.iter().map(|counts| counts.iter().sum::<u64>());
+        assert_eq!(sums.clone().sum::<u64>(), 1_000_000);
+        assert!(sums.clone().all(|sum| sum == 1_666 || sum == 1_667));
+        assert_eq!(all.bins[599][3], 1);
+        assert_eq!(all.bins[598][3], 0);
+    }
+
+    #[test]
+    fn few_ids_have_a_bin_each() {
+        let mut few = strip(7, 9, 3);
+        few.add_range(7, 8, 0);
+        few.add_range(9, 9, 3);
+        assert_eq!(few.bins[1], [1, 0, 0, 0, 0, 0]);
+        assert_eq!(few.bins[2], [0, 0, 0, 1, 0, 0]);
+    }
+}

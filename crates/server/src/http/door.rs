@@ -1,0 +1,81 @@
+//! Opens the listener while the server runs, when somebody asks for it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use hq_protocol::client;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::HttpServer;
+use crate::event_loop::Shared;
+
+/// Those who may wait for the door at the same time.
+const ASKS_MAX: usize = 16;
+
+type Ask = oneshot::Sender<Result<client::HttpOpened, String>>;
+
+/// Where to ask for it.
+#[derive(Clone)]
+pub(crate) struct Door(mpsc::Sender<Ask>);
+
+/// Where it is asked for.
+pub(crate) struct Asks(mpsc::Receiver<Ask>);
+
+/// Both ends.
+pub(crate) fn door() -> (Door, Asks) {
+    let (tx, rx) = mpsc::channel(ASKS_MAX);
+    (Door(tx), Asks(rx))
+}
+
+impl Door {
+    /// Opens the listener on this machine only, unless there is one, and says where it is.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for users.
+    pub(crate) async fn open(&self) -> Result<client::HttpOpened, String> {
+        let gone = || "the server is shutting down".to_owned();
+        let (tx, rx) = oneshot::channel();
+        self.0.send(tx).await.map_err(|_| gone())?;
+        rx.await.map_err(|_| gone())?
+    }
+}
+
+/// Serves what is open, and opens it for those who ask; until dropped.
+pub(crate) async fn keep(
+    opened: Option<HttpServer>,
+    instance: PathBuf,
+    mut asks: Asks,
+    shared: Shared,
+) {
+    let mut serving = JoinSet::new();
+    let mut known = opened.map(|server| begin(server, &shared, &mut serving));
+    while let Some(ask) = asks.0.recv().await {
+        if known.is_none() {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            match HttpServer::open(address, &instance).await {
+                Ok(server) => known = Some(begin(server, &shared, &mut serving)),
+                Err(error) => {
+                    // Who asked may be gone.
+                    let _ = ask.send(Err(format!("cannot listen for HTTP: {error}")));
+                    continue;
+                }
+            }
+        }
+        if let Some(opened) = &known {
+            let _ = ask.send(Ok(opened.clone()));
+        }
+    }
+    while serving.join_next().await.is_some() {}
+}
+
+fn begin(server: HttpServer, shared: &Shared, serving: &mut JoinSet<()>) -> client::HttpOpened {
+    server.announce(&shared.info.client_host);
+    let opened = client::HttpOpened {
+        address: server.address.to_string(),
+        token: server.token.as_str().to_owned(),
+    };
+    serving.spawn(server.run(shared.clone()));
+    opened
+}

@@ -1,0 +1,113 @@
+//! Answers that cost something are kept for a while: the longer one took, the longer. However many people watch
+//! however large a run, the same thing is asked of the store no more often than that.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+/// The least time that an answer is used.
+const REST_MIN: Duration = Duration::from_millis(300);
+const REST_MAX: Duration = Duration::from_secs(120);
+/// An answer is used so many times as long as it took: one of them costs at most two percent of a core.
+const REST_FACTOR: u32 = 50;
+/// Different answers; more are not looked at at the same time.
+const KEPT_MAX: usize = 64;
+
+/// An answer and how long it will do.
+struct Entry {
+    body: Bytes,
+    made: Instant,
+    rest: Duration,
+}
+
+type Place = Arc<Mutex<Option<Entry>>>;
+
+/// All that are kept, by name.
+#[derive(Default)]
+pub(super) struct Kept {
+    places: Mutex<HashMap<String, Place>>,
+}
+
+impl Kept {
+    /// The kept answer of this name, or what `make` makes now. Those who ask meanwhile wait for the same.
+    pub(super) async fn get<E>(
+        &self,
+        name: String,
+        make: impl Future<Output = Result<Value, E>>,
+    ) -> Result<Bytes, E> {
+        let place = self.place(name).await;
+        let mut place = place.lock().await;
+        if let Some(entry) = place
+            .as_ref()
+            .filter(|entry| entry.made.elapsed() < entry.rest)
+        {
+            return Ok(entry.body.clone());
+        }
+        let begun = Instant::now();
+        let body = Bytes::from(make.await?.to_string());
+        *place = Some(Entry {
+            body: body.clone(),
+            made: Instant::now(),
+            rest: rest(begun.elapsed()),
+        });
+        Ok(body)
+    }
+
+    async fn place(&self, name: String) -> Place {
+        let mut places = self.places.lock().await;
+        if places.len() >= KEPT_MAX && !places.contains_key(&name) {
+            // What nobody waits for can be made again.
+            places.retain(|_, place| Arc::strong_count(place) > 1);
+        }
+        Arc::clone(places.entry(name).or_default())
+    }
+}
+
+fn rest(took: Duration) -> Duration {
+    took.saturating_mul(REST_FACTOR).clamp(REST_MIN, REST_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn many_who_ask_for_the_same_cost_one_answer() {
+        let (kept, made) = (Kept::default(), AtomicU32::new(0));
+        let ask = |name: &str| {
+            kept.get(name.to_owned(), async {
+                // Long enough for the answer to be kept until the end of the test.
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                Ok::<_, Infallible>(Value::from(made.fetch_add(1, Ordering::Relaxed)))
+            })
+        };
+        let (a, b, c) = tokio::join!(ask("x"), ask("x"), ask("y"));
+        assert_eq!(a, b);
+        assert_ne!(a, c);
+        assert_eq!(made.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_bounded() {
+        let kept = Kept::default();
+        for name in 0..1_000 {
+            let made = async { Ok::<_, Infallible>(Value::Null) };
+            assert!(kept.get(name.to_string(), made).await.is_ok());
+        }
+        assert!(kept.places.lock().await.len() <= KEPT_MAX);
+    }
+
+    #[test]
+    fn what_took_long_rests_long_within_bounds() {
+        assert_eq!(rest(Duration::from_millis(1)), REST_MIN);
+        assert_eq!(rest(Duration::from_millis(100)), Duration::from_secs(5));
+        assert_eq!(rest(Duration::from_secs(20)), REST_MAX);
+    }
+}

@@ -1,0 +1,297 @@
+//! The web dashboard: files that are part of the program, and who gets them.
+//!
+//! Without the token there is a page to enter it, which knows nothing. Who shows it gets a cookie that opens the
+//! files of the dashboard and nothing else; for data the page sends the token itself, in a header. Cookies are
+//! shared by all ports of a machine, so that another user's server on it may see this one: it is worth nothing.
+
+use std::hash::{DefaultHasher, Hasher as _};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::{App, auth};
+
+/// What a page may load: its own files; no text becomes script or markup.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+                      require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// A file of the dashboard.
+struct File {
+    path: &'static str,
+    bytes: &'static [u8],
+}
+
+macro_rules! files {
+    ($($path:literal),* $(,)?) => {
+        &[$(File { path: $path, bytes: include_bytes!(concat!("../../web/", $path)) }),*]
+    };
+}
+
+const FILES: &[File] = files![
+    "app.css",
+    "icon.svg",
+    "index.html",
+    "js/api.js",
+    "js/bars.js",
+    "js/charts.js",
+    "js/colors.js",
+    "js/dialog.js",
+    "js/dom.js",
+    "js/format.js",
+    "js/list.js",
+    "js/live.js",
+    "js/main.js",
+    "js/problems.js",
+    "js/tail.js",
+    "js/views/allocations.js",
+    "js/views/events.js",
+    "js/views/graph.js",
+    "js/views/job.js",
+    "js/views/jobs.js",
+    "js/views/overview.js",
+    "js/views/task.js",
+    "js/views/timeline.js",
+    "js/views/view.js",
+    "js/views/workers.js",
+    "login.css",
+    "login.html",
+    "login.js",
+];
+
+/// All pages, beside what needs the token in every request.
+pub(super) fn router() -> Router<Arc<App>> {
+    Router::new()
+        .route("/", get(home))
+        .route("/login", get(login_page).post(log_in))
+        .route(
+            "/login.css",
+            get(async |h: HeaderMap| file("login.css", &h)),
+        )
+        .route("/login.js", get(async |h: HeaderMap| file("login.js", &h)))
+        .route("/app/{*path}", get(part))
+}
+
+async fn home(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    if is_known(&app, &headers) {
+        app.shared.stats.http_requests.inc();
+        file("index.html", &headers)
+    } else {
+        app.shared.stats.http_refused.inc();
+        login_page().await
+    }
+}
+
+async fn login_page() -> Response {
+    let mut response = file("login.html", &HeaderMap::new());
+    *response.status_mut() = StatusCode::UNAUTHORIZED;
+    response
+}
+
+/// The token for the cookie.
+async fn log_in(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    if !app.token.is_shown(&headers) {
+        return refused(&app);
+    }
+    app.shared.stats.http_requests.inc();
+    let cookie = format!(
+        "{}={}; HttpOnly; SameSite=Strict; Path=/",
+        cookie_name(&app),
+        app.page_key.as_str()
+    );
+    let mut response = (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response();
+    protect(&mut response);
+    response
+}
+
+async fn part(
+    State(app): State<Arc<App>>,
+    Path(path): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    if is_known(&app, &headers) {
+        app.shared.stats.http_requests.inc();
+        file(&path, &headers)
+    } else {
+        refused(&app)
+    }
+}
+
+fn refused(app: &App) -> Response {
+    app.shared.stats.http_refused.inc();
+    let mut response = auth::refusal();
+    protect(&mut response);
+    response
+}
+
+/// Several servers of a machine are told apart.
+fn cookie_name(app: &App) -> String {
+    let uid = &app.shared.info.server_uid;
+    let word: String = uid.chars().filter(char::is_ascii_alphanumeric).collect();
+    format!("hq-page-{}", word.to_ascii_lowercase())
+}
+
+/// Whether a request comes with the cookie, or the token itself.
+fn is_known(app: &App, headers: &HeaderMap) -> bool {
+    let name = cookie_name(app);
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let mut pairs = cookies
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='));
+    let has_cookie = pairs.any(|(key, value)| key == name && app.page_key.matches(value));
+    has_cookie || app.token.is_shown(headers)
+}
+
+/// One file, or that the browser has it already.
+fn file(path: &str, headers: &HeaderMap) -> Response {
+    let Some(found) = FILES.iter().find(|file| file.path == path) else {
+        return (StatusCode::NOT_FOUND, "there is nothing here\n").into_response();
+    };
+    let tag = tag(found.bytes);
+    let known = headers
+        .get(header::IF_NONE_MATCH)
+        .and_then(|value| value.to_str().ok());
+    let is_known =
+        known.is_some_and(|value| value.split(',').any(|one| one.trim().ends_with(&tag)));
+    let mut response = if is_known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        ([(header::CONTENT_TYPE, kind(path))], found.bytes).into_response()
+    };
+    let headers = response.headers_mut();
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    protect(&mut response);
+    response
+}
+
+fn protect(response: &mut Response) {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        // Asked for again each time: a new server may have other files.
+        (header::CACHE_CONTROL, "private, no-cache"),
+        (header::VARY, "cookie"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    for name in ["cross-origin-opener-policy", "cross-origin-resource-policy"] {
+        headers.insert(name, HeaderValue::from_static("same-origin"));
+    }
+}
+
+fn tag(bytes: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    format!("\"{:016x}\"", hasher.finish())
+}
+
+fn kind(path: &str) -> &'static str {
+    match path.rsplit_once('.').map_or("", |(_, end)| end) {
+        "css" => "text/css; charset=utf-8",
+        "html" => "text/html; charset=utf-8",
+        "js" => "text/javascript; charset=utf-8",
+        "svg" => "image/svg+xml",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn on_disk(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).expect("the folder of the pages") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                on_disk(&path, found);
+            } else {
+                found.push(path);
+            }
+        }
+    }
+
+    fn text(file: &File) -> &'static str {
+        std::str::from_utf8(file.bytes).expect("text")
+    }
+
+    #[test]
+    fn every_file_is_served() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
+        let mut found = Vec::new();
+        on_disk(&root, &mut found);
+        let mut found: Vec<_> = found
+            .iter()
+            .filter_map(|path| path.strip_prefix(&root).ok()?.to_str())
+            .collect();
+        found.sort_unstable();
+        let served: Vec<_> = FILES.iter().map(|file| file.path).collect();
+        assert_eq!(found, served);
+    }
+
+    #[test]
+    fn every_module_that_is_imported_is_there() {
+        for file in FILES.iter().filter(|file| file.path.ends_with(".js")) {
+            let dir = Path::new(file.path).parent().expect("a folder");
+            for line in text(file)
+                .lines()
+                .filter(|line| line.starts_with("import "))
+            {
+                let name = line.split('"').nth(1).expect("the name of a module");
+                let mut path = PathBuf::from(dir);
+                for part in Path::new(name.trim_start_matches("./")) {
+                    if part == ".." {
+                        path.pop();
+                    } else {
+                        path.push(part);
+                    }
+                }
+                let is_there = FILES.iter().any(|file| Path::new(file.path) == path);
+                assert!(is_there, "{}: {name}", file.path);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_turns_text_into_markup_or_script_or_comes_from_elsewhere() {
+        let banned = [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "style=\"",
+            "https://",
+        ];
+        for file in FILES {
+            for word in banned {
+                assert!(!text(file).contains(word), "{}: {word}", file.path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_browser_that_has_a_file_is_not_sent_it_again() {
+        let first = file("app.css", &HeaderMap::new());
+        assert_eq!(first.status(), StatusCode::OK);
+        let tag = first.headers().get(header::ETAG).expect("a tag").clone();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::IF_NONE_MATCH, tag);
+        assert_eq!(file("app.css", &headers).status(), StatusCode::NOT_MODIFIED);
+        headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"other\""));
+        assert_eq!(file("app.css", &headers).status(), StatusCode::OK);
+        assert_eq!(file("../auth.rs", &headers).status(), StatusCode::NOT_FOUND);
+    }
+}

@@ -1,0 +1,46 @@
+// Elements out of data. Text is always a text node: nothing of what a task can name becomes markup.
+
+function fill(element, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
+    else element.setAttribute(name === "className" ? "class" : name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** An element; `props` are attributes, or listeners if they begin with `on`. */
+export function h(tag, props, ...children) {
+  return fill(document.createElement(tag), props, children);
+}
+
+/** The same for SVG. */
+export function svg(tag, props, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
+}
+
+/** Sets a text if it is another one: untouched nodes cost no layout. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Sets an attribute if it is another one. */
+export function setAttribute(element, name, value) {
+  if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+}
+
+/** Shows or hides. */
+export function show(element, isShown) {
+  if (element.hidden === isShown) element.hidden = !isShown;
+}
+
+/** Replaces the children if `key` differs from that of the last time. */
+export function rebuild(element, key, make) {
+  if (element.dataset.key === key) return;
+  element.dataset.key = key;
+  const focused = element.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+  element.replaceChildren(...[make()].flat().filter(Boolean));
+  if (focused) element.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
+}

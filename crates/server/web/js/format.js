@@ -1,0 +1,81 @@
+// Numbers, times and names for people.
+
+const GROUPS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+export const STATES = ["waiting", "running", "finished", "failed", "canceled", "aborted"];
+
+/** `12,345`. */
+export const number = (value) => GROUPS.format(value);
+/** `12.3K`. */
+export const compact = (value) => (value < 10_000 ? GROUPS.format(value) : COMPACT.format(value));
+/** `1 task`, `2 tasks`. */
+export const count = (value, what) => `${number(value)} ${what}${value === 1 ? "" : "s"}`;
+
+/** Milliseconds as `350 ms`, `4.2 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`. */
+export function duration(ms) {
+  if (ms === null || ms === undefined || Number.isNaN(ms)) return "–";
+  if (ms < 1) return `${Math.max(0, ms * 1000).toFixed(0)} µs`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const s = ms / 1000;
+  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 60) return `${Math.floor(s)} s`;
+  const [minutes, hours] = [Math.floor(s / 60), Math.floor(s / 3600)];
+  if (s < 3600) return `${minutes} min ${Math.floor(s % 60)} s`;
+  if (hours < 48) return `${hours} h ${minutes % 60} min`;
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+const two = (value) => String(value).padStart(2, "0");
+
+/** Time of day in the zone of the viewer, with the date if it is not today. */
+export function clock(ms) {
+  if (ms === null || ms === undefined) return "–";
+  const at = new Date(ms);
+  const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  const isToday = at.toDateString() === new Date().toDateString();
+  return isToday ? time : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${time}`;
+}
+
+/** `3 min ago`. */
+export const ago = (ms, now) => (ms === null ? "–" : `${duration(Math.max(0, now - ms))} ago`);
+
+/** Bytes as `1.5 GiB`. */
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  while (value >= 1024 && at < units.length - 1) {
+    value /= 1024;
+    at += 1;
+  }
+  return `${at === 0 ? value : value.toFixed(1)} ${units[at]}`;
+}
+
+/** Tasks that have ended in any way. */
+export const ended = (tasks) => tasks.finished + tasks.failed + tasks.canceled + tasks.aborted;
+export const total = (tasks) => STATES.reduce((sum, state) => sum + tasks[state], 0);
+
+/** State of a job in one word, as `hq job list` says it. */
+export function jobState(job) {
+  const order = ["running", "waiting", "failed", "aborted", "canceled"];
+  return order.find((state) => job.tasks[state] > 0) ?? (job.is_open ? "opened" : "finished");
+}
+
+/** The first line, cut. */
+export function brief(text, length = 160) {
+  const line = String(text ?? "").split("\n", 1)[0];
+  return line.length > length ? `${line.slice(0, length - 1)}…` : line;
+}
+
+/** Control characters made visible; those that turn the direction of text would let it lie. */
+export function plain(text) {
+  return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+}
+
+/** What went wrong, in few words. */
+export function failure(text) {
+  const signal = /Received signal \d+ \((\w+)\)/.exec(text ?? "");
+  if (signal) return `killed by ${signal[1]}`;
+  return brief(plain(text ?? "").replace(/^(?:Error: )?Program terminated with /, "").replace(/\.$/, ""));
+}

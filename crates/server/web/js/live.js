@@ -1,0 +1,210 @@
+// What is known of the server, kept fresh: events say that something changed, small requests say what.
+
+import * as api from "./api.js";
+
+/** Fastest rate of requests for one thing. */
+const FRESH_MS = 400;
+/** Without an event something is asked for again after this time. */
+const STALE_MS = 5_000;
+/** A tab that was hidden for longer begins anew instead of catching up with every event. */
+const HIDDEN_MS_MAX = 60_000;
+const SAMPLES_MAX = 1_500;
+const EVENTS_MAX = 1_000;
+const JOBS_MAX = 50_000;
+
+export const state = {
+  server: null,
+  summary: null,
+  jobs: new Map(),
+  hasAllJobs: false,
+  workers: [],
+  queues: [],
+  shares: [],
+  events: [],
+  samples: [],
+  link: "away",
+  hasStore: true,
+};
+
+const renderers = new Set();
+const listeners = new Set();
+const sources = new Map();
+let changes = 0;
+let isScheduled = false;
+
+/** Calls `render` before the next frame after each change; returns what ends it. */
+export function onChange(render) {
+  renderers.add(render);
+  return () => renderers.delete(render);
+}
+
+/** Calls `listener` with all events; returns what ends it. */
+export function onEvents(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+/** Draws again soon. */
+export function redraw() {
+  if (isScheduled) return;
+  isScheduled = true;
+  requestAnimationFrame(() => {
+    isScheduled = false;
+    for (const render of [...renderers]) render();
+  });
+}
+
+/**
+ * Keeps something fresh while anybody wants it: `load` is called again after events, at most every
+ * `rest` ms. Returns what ends it.
+ */
+export function keepFresh(name, load, rest = FRESH_MS) {
+  const found = sources.get(name) ?? { load, rest, users: 0, seen: -1, due: 0, isBusy: false };
+  found.load = load;
+  found.users += 1;
+  found.due = 0;
+  found.seen = -1;
+  sources.set(name, found);
+  run(found);
+  let isEnded = false;
+  return () => {
+    if (isEnded) return;
+    isEnded = true;
+    found.users -= 1;
+    if (found.users === 0) sources.delete(name);
+  };
+}
+
+/** Something was done: everything is asked for again at once. */
+export function touch() {
+  changes += 1;
+  for (const source of sources.values()) {
+    source.due = 0;
+    run(source);
+  }
+}
+
+async function run(source) {
+  const now = performance.now();
+  if (source.isBusy || document.hidden || now < source.due) return;
+  if (source.seen === changes && now < source.due + STALE_MS - source.rest) return;
+  source.isBusy = true;
+  source.seen = changes;
+  try {
+    await source.load();
+    redraw();
+  } catch (error) {
+    if (error.status === 404) source.due = performance.now() + STALE_MS;
+    else if (!(error instanceof api.ApiError) && error.name !== "AbortError") console.error(error);
+  }
+  source.isBusy = false;
+  // A slow answer, over a slow line or from a busy server, is asked for less often.
+  const took = performance.now() - now;
+  source.due = Math.max(source.due, performance.now() + Math.max(source.rest - took, took));
+}
+
+async function loadSummary() {
+  const found = await api.get("/summary");
+  state.summary = found;
+  const cpus = found.resources.find((resource) => resource.name === "cpus");
+  state.samples.push({
+    at: found.now_ms,
+    running: found.tasks.running,
+    ended: found.ended_since_start,
+    finished: found.tasks.finished,
+    failed: found.tasks.failed,
+    cpus: cpus && cpus.total_units > 0 ? cpus.used_units / cpus.total_units : 0,
+  });
+  if (state.samples.length > SAMPLES_MAX) state.samples.splice(0, SAMPLES_MAX / 3);
+}
+
+async function loadJobs() {
+  const page = await api.get("/jobs?limit=1000");
+  take(page.jobs);
+  // Those of older pages change too, as long as they are not over.
+  const lowest = page.jobs.at(-1)?.id ?? 0;
+  const known = new Set(page.jobs.map((job) => job.id));
+  for (const id of state.jobs.keys()) {
+    if (id >= lowest && !known.has(id)) state.jobs.delete(id);
+  }
+  state.hasAllJobs = page.next_before === null;
+  if (!state.hasAllJobs) void loadOlderJobs(page.next_before);
+}
+
+let olderDue = 0;
+let isLoadingOlder = false;
+
+async function loadOlderJobs(before) {
+  if (isLoadingOlder || performance.now() < olderDue) return;
+  isLoadingOlder = true;
+  try {
+    const begun = performance.now();
+    while (before !== null && state.jobs.size < JOBS_MAX) {
+      const page = await api.get(`/jobs?limit=1000&before=${before}`);
+      take(page.jobs);
+      before = page.next_before;
+      redraw();
+    }
+    olderDue = performance.now() + Math.max(STALE_MS, 10 * (performance.now() - begun));
+  } catch {
+    olderDue = performance.now() + STALE_MS;
+  }
+  isLoadingOlder = false;
+}
+
+function take(jobs) {
+  for (const job of jobs) state.jobs.set(job.id, job);
+}
+
+/** Loaders of what several views show. */
+export const loaders = {
+  summary: ["summary", loadSummary],
+  jobs: ["jobs", loadJobs],
+  workers: ["workers", async () => { state.workers = (await api.get("/workers")).workers; }],
+  queues: ["queues", async () => { state.queues = (await api.get("/queues")).queues; }, 1_000],
+  shares: ["shares", async () => { state.shares = (await api.get("/ended")).shares; }, 800],
+};
+
+let end = null;
+let hiddenAt = 0;
+
+function connect() {
+  end?.();
+  end = api.follow(
+    (events) => {
+      changes += 1;
+      for (const found of events) {
+        if (!found.event.type.startsWith("task-") && found.event.type !== "worker-overview") state.events.push(found);
+      }
+      if (state.events.length > EVENTS_MAX) state.events.splice(0, state.events.length - EVENTS_MAX);
+      for (const listener of listeners) listener(events);
+      for (const source of sources.values()) run(source);
+    },
+    (link) => {
+      state.link = link;
+      state.hasStore = link !== "none";
+      if (link === "live") touch();
+      redraw();
+    },
+  );
+}
+
+/** Begins; ends never. */
+export async function start() {
+  await api.ready();
+  connect();
+  keepFresh("server", async () => { state.server = await api.get("/server"); }, 30_000);
+  keepFresh(...loaders.summary);
+  setInterval(() => {
+    // Without events everything may have changed.
+    if (state.link === "none" || state.link === "polling") changes += 1;
+    for (const source of sources.values()) run(source);
+  }, FRESH_MS / 4);
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) hiddenAt = performance.now();
+    else {
+      if (performance.now() - hiddenAt > HIDDEN_MS_MAX) connect();
+      touch();
+    }
+  });
+}

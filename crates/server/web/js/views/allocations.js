@@ -1,0 +1,71 @@
+// Queues of automatic allocation: why more, or none, is asked for, and what the batch system gave.
+
+import { actions } from "../dialog.js";
+import { h, rebuild, setText } from "../dom.js";
+import { clock, count, duration, number, plain } from "../format.js";
+import { List } from "../list.js";
+import { loaders, state } from "../live.js";
+import { isStarving } from "../problems.js";
+import { chip, view } from "./view.js";
+
+const STATES = { queued: "waiting", running: "running", finished: "finished", failed: "failed" };
+
+export function allocations() {
+  const cards = h("div", { className: "queues" });
+  const list = new List({
+    label: "Allocations",
+    template: "allocations",
+    rowHeight: 30,
+    tall: 52,
+    columns: [{ label: "Queue", className: "right" }, { label: "Allocation" }, { label: "State" }, { label: "Nodes", className: "right" }, { label: "Queued" }, { label: "Waited", className: "right" }, { label: "Ran", className: "right" }],
+    row,
+  });
+
+  function render() {
+    rebuild(cards, JSON.stringify(state.queues), () => (state.queues.length > 0
+      ? [...state.queues].sort((a, b) => Number(isStarving(b)) - Number(isStarving(a)) || a.id - b.id).map(card)
+      : h("p", { className: "panel muted" }, "There is no queue of automatic allocation: workers are started by hand. hq alloc add makes one.")));
+    const all = state.queues.flatMap((queue) => queue.allocations.map((allocation) => ({ queue, allocation })));
+    const order = ["failed", "queued", "running", "finished"];
+    all.sort((a, b) => order.indexOf(a.allocation.state) - order.indexOf(b.allocation.state) || b.allocation.queued_ms - a.allocation.queued_ms);
+    list.update(all);
+  }
+
+  return view({
+    title: "Allocations",
+    element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Allocations")), cards, list.element),
+    render,
+    fresh: [loaders.queues, loaders.jobs, loaders.shares, loaders.workers],
+    parts: [list],
+  });
+}
+
+function card(queue) {
+  const word = chip();
+  const isBad = isStarving(queue);
+  word.update(isBad ? "failed" : "finished", queue.is_paused ? "paused" : isBad ? "refused" : "active");
+  const counts = Object.keys(STATES).map((name) => [name, queue.allocations.filter((one) => one.state === name).length]).filter(([, found]) => found > 0);
+  return h("section", { className: isBad ? "panel queue starving" : "panel queue" },
+    h("div", { className: "headline" }, h("h2", null, `Queue ${queue.id}${queue.name ? ` ${plain(queue.name)}` : ""}`), word.element, h("span", { className: "grow" }),
+      h("button", { type: "button", "data-focus": `queue${queue.id}`, onclick: () => actions.pauseQueue(queue) }, queue.is_paused ? "Resume …" : "Pause …")),
+    h("p", { className: isBad ? "why bad" : "why" }, plain(queue.reason)),
+    h("p", { className: "muted" }, counts.length > 0 ? counts.map(([name, found]) => `${number(found)} ${name}`).join(", ") : count(0, "allocation")));
+}
+
+function row() {
+  const [queue, id, nodes, queued, waited, ran] = Array.from({ length: 6 }, () => h("span"));
+  const word = chip();
+  return {
+    cells: [queue, id, h("span", null, word.element), nodes, queued, waited, ran],
+    update({ queue: found, allocation }) {
+      const now = state.summary?.now_ms ?? Date.now();
+      setText(queue, String(found.id));
+      setText(id, plain(allocation.id));
+      word.update(STATES[allocation.state] ?? "waiting", allocation.state);
+      setText(nodes, number(allocation.workers));
+      setText(queued, clock(allocation.queued_ms));
+      setText(waited, duration((allocation.started_ms ?? allocation.ended_ms ?? now) - allocation.queued_ms));
+      setText(ran, allocation.started_ms ? duration((allocation.ended_ms ?? now) - allocation.started_ms) : "");
+    },
+  };
+}

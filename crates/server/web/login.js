@@ -1,0 +1,43 @@
+// Exchanges the token for the pages. The token stays in this tab; a cookie, which opens nothing but the
+// pages themselves, is all that the browser keeps for other requests.
+
+const TOKEN = "hq-token";
+const form = document.querySelector("form");
+const input = document.querySelector("#token");
+const problem = document.querySelector("#problem");
+
+async function logIn(token) {
+  const answer = await fetch("/login", { method: "POST", headers: { authorization: `Bearer ${token}` } });
+  if (answer.status === 401) throw new Error("This is not the token of this server.");
+  if (!answer.ok) throw new Error(`The server refused: ${answer.status}`);
+  sessionStorage.setItem(TOKEN, token);
+  location.replace(`/${location.hash.startsWith("#/") ? location.hash : ""}`);
+  // The same document with another fragment would not be loaded again.
+  if (location.pathname === "/") location.reload();
+}
+
+async function attempt(token) {
+  problem.textContent = "";
+  try {
+    await logIn(token);
+  } catch (error) {
+    sessionStorage.removeItem(TOKEN);
+    problem.textContent = error instanceof TypeError ? "The server cannot be reached." : error.message;
+    input.select();
+  }
+}
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  // A header takes nothing else.
+  attempt(input.value.trim().replace(/[^\x21-\x7e]/g, ""));
+});
+
+// A link with the token behind `#token=`: browsers do not send that part, and it is removed at once.
+const given = /^#token=([0-9a-f]+)$/.exec(location.hash);
+if (given) {
+  history.replaceState(null, "", location.pathname);
+  attempt(given[1]);
+} else if (sessionStorage.getItem(TOKEN)) {
+  attempt(sessionStorage.getItem(TOKEN));
+}

@@ -1,0 +1,161 @@
+//! The web dashboard: who gets its pages, and in a browser, where there is one.
+
+use std::io::{Read as _, Write as _};
+use std::process::Command;
+
+use crate::harness::Env;
+use crate::http::Site;
+
+/// A Python with Playwright, and whether it must be there: `.ci/run` sets both.
+const PYTHON: &str = "HQ_WEB_PYTHON";
+const REQUIRED: &str = "HQ_WEB_REQUIRED";
+
+#[test]
+fn pages_need_the_token_and_are_kept_by_browsers() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    let plain = |path: &str, more: &str| site.send(&format!("GET {path} HTTP/1.1\r\n{more}"));
+    let page = plain("/", "");
+    assert_eq!(page.status, 401);
+    assert!(page.body.contains("<title>hq: log in</title>"));
+    assert!(
+        page.head
+            .contains("content-security-policy: default-src 'none'")
+    );
+    assert_eq!(plain("/app/js/main.js", "").status, 401);
+    assert_eq!(
+        plain("/app/js/main.js", "Cookie: hq-page-x=0\r\n").status,
+        401
+    );
+    let wrong = "POST /login HTTP/1.1\r\nAuthorization: Bearer 00\r\nContent-Length: 0\r\n";
+    assert_eq!(site.send(wrong).status, 401);
+    let answer = site.post("/login");
+    assert_eq!(answer.status, 204, "{}", answer.body);
+    let cookie = answer
+        .head
+        .lines()
+        .find_map(|line| line.strip_prefix("set-cookie: "));
+    let cookie = cookie.expect("a cookie");
+    assert!(cookie.contains("httponly") && cookie.contains("samesite=strict"));
+    assert!(!cookie.contains(&site.token), "it is not the token");
+    let (pair, _) = cookie.split_once(';').expect("attributes");
+    let known = format!("Cookie: other=1; {pair}\r\n");
+    let page = plain("/", &known);
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains("/app/js/main.js"));
+    let tag = page
+        .head
+        .lines()
+        .find_map(|line| line.strip_prefix("etag: "));
+    let again = format!("{known}If-None-Match: {}\r\n", tag.expect("a tag"));
+    assert_eq!(plain("/", &again).status, 304);
+    assert_eq!(plain("/app/js/nothing.js", &known).status, 404);
+    // It opens pages, not data.
+    assert_eq!(plain("/api/v1/jobs", &known).status, 401);
+    assert_eq!(plain("/metrics", &known).status, 401);
+}
+
+#[test]
+fn a_running_server_is_asked_for_its_dashboard() {
+    let mut env = Env::new();
+    env.start_server();
+    let printed = env.hq(&["dashboard", "--web"]).ok();
+    let (link, ssh) = printed.trim().split_once('\n').expect("two lines");
+    let (address, token) = link
+        .strip_prefix("http://")
+        .and_then(|rest| rest.split_once("/login#token="))
+        .expect("a link");
+    assert!(
+        ssh.contains(": ssh -N -L ") && ssh.contains(address),
+        "{ssh}"
+    );
+    let (address, token) = (address.to_owned(), token.to_owned());
+    let site = Site { address, token };
+    assert_eq!(site.get("/api/v1/server").status, 200);
+    let stranger = site.send("GET /api/v1/server HTTP/1.1\r\n");
+    assert_eq!(stranger.status, 401);
+    // The next one gets the same.
+    assert_eq!(env.hq(&["dashboard", "--web"]).ok(), printed);
+    let quiet = env.hq(&["--output-mode=quiet", "dashboard", "--web"]).ok();
+    assert_eq!(quiet.trim(), link);
+    // Somebody who follows the events does not hold up the end of the server.
+    let mut stream = std::net::TcpStream::connect(&site.address).expect("the listener answers");
+    let (address, token) = (&site.address, &site.token);
+    let asked = format!(
+        "GET /api/v1/events HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
+    stream.write_all(asked.as_bytes()).expect("send a request");
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).expect("an answer");
+    assert_eq!(&head, b"HTTP/1.1 200");
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+}
+
+/// Python and Chromium, or why there are none.
+fn browser() -> Result<String, String> {
+    let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
+    let works = |command: &mut Command| command.output().is_ok_and(|out| out.status.success());
+    if !works(Command::new(&python).args(["-c", "import playwright.sync_api"])) {
+        return Err(format!("`{python}` has no playwright; {PYTHON} names one"));
+    }
+    let chromium = std::env::var("HQ_CHROMIUM").unwrap_or_else(|_| "chromium".to_owned());
+    if !works(Command::new(&chromium).arg("--version")) {
+        return Err(format!("there is no `{chromium}`; HQ_CHROMIUM names one"));
+    }
+    Ok(python)
+}
+
+#[test]
+fn a_run_is_watched_and_mended_in_a_browser() {
+    let python = match browser() {
+        Ok(python) => python,
+        Err(reason) => {
+            assert!(std::env::var_os(REQUIRED).is_none(), "{reason}");
+            println!("skipped: {reason}");
+            return;
+        }
+    };
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    env.start_worker(2);
+    let site = Site::of(&env);
+    let folder = env.path("");
+    let wait = "until [ -e go ]; do sleep 0.1; done";
+    env.submit(&["--array=1-4", "--name=patient", "--", "bash", "-c", wait]);
+    let fails =
+        "echo begun; [ -e fixed ] && exit; echo 'the disk is gone <b>for good</b>' >&2; exit 7";
+    let name = "--name=<script>alert(1)</script>";
+    env.submit(&[
+        "--array=1-3",
+        "--cpus=0.1",
+        "--name=broken",
+        "--",
+        "bash",
+        "-c",
+        fails,
+    ]);
+    env.submit(&["--array=1-9", "--cpus=0.1", name, "--", "true"]);
+    let graph = "[[task]]\nid = 0\ncommand = [\"true\"]\n\
+                 [[task]]\nid = 1\ncommand = [\"echo\", \"1\"]\ndeps = [0]\n\
+                 [[task]]\nid = 2\ncommand = [\"echo\", \"1\"]\ndeps = [0]\n";
+    std::fs::write(env.path("graph.toml"), graph).expect("write");
+    env.hq(&["job", "submit-file", "graph.toml"]).ok();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/web/dashboard.py");
+    let url = format!("http://{}", site.address);
+    let out = Command::new(python)
+        .arg(script)
+        .args([&url, &site.token])
+        .arg(&folder)
+        .output()
+        .expect("python can be run");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        out.status.success(),
+        "{}\n{}\n{}",
+        text(&out.stdout),
+        text(&out.stderr),
+        env.read("server.log")
+    );
+}
