@@ -84,7 +84,21 @@ impl EntryList {
 
 /// Reads the lines of a file.
 pub(crate) fn read_lines(path: &Path) -> CliResult<EntryList> {
-    Ok(EntryList::from_lines(&read_file(path)?))
+    let content = read_file(path)?;
+    check_lines(path, &content)?;
+    Ok(EntryList::from_lines(&content))
+}
+
+/// A line becomes the value of a variable, which cannot hold every byte.
+fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
+    let Some(at) = content.iter().position(|byte| *byte == 0) else {
+        return Ok(());
+    };
+    let line = content[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+    Err(CliError::new(format!(
+        "--each-line {}: expected lines without NUL bytes, found one in line {line}",
+        path.display()
+    )))
 }
 
 /// Reads the items of a JSON array, each as compact text with sorted keys.
@@ -135,6 +149,15 @@ mod tests {
             lines(b"a\n\nb\r\n\xff\xfe"),
             [&b"a"[..], b"", b"b\r", b"\xff\xfe"]
         );
+    }
+
+    #[test]
+    fn lines_that_no_variable_can_hold_are_refused() {
+        let check = |content: &[u8]| check_lines(Path::new("f"), content);
+        assert_eq!(check(b"a\n\xff\n"), Ok(()));
+        let error = check(b"a\nb\0c\n").expect_err("a NUL byte").text();
+        let wanted = "--each-line f: expected lines without NUL bytes, found one in line 2";
+        assert_eq!(error.as_deref(), Some(wanted));
     }
 
     #[test]
