@@ -140,7 +140,6 @@ mod tests {
     #[test]
     fn a_thread_with_one_cpu_is_left_alone() {
         let mut placement = Placement::new();
-        placement.one[0] = 0;
         let cpu = sys::current_cpu().expect("a CPU");
         let mut one = vec![0; CPUS_MAX / WORD_BITS];
         one[cpu / WORD_BITS] = 1 << (cpu % WORD_BITS);

@@ -10,7 +10,7 @@ use hq_core::id::{JobId, QueueId, TaskId, TaskKey};
 use hq_core::range::IdArray;
 use hq_core::selector::Selector;
 use hq_core::task::TaskState;
-use hq_protocol::client::{alloc_reply, reply::Reply};
+use hq_protocol::client::{TaskPageReply, alloc_reply, reply::Reply};
 use hq_protocol::convert::{AllocRequest, JobRef, OutputQuery, Query, ReadFrom, TaskPageQuery};
 use hq_store::reader::{self, QueryLimits};
 use serde::Deserialize;
@@ -113,6 +113,19 @@ pub(super) fn unexpected() -> ApiError {
     ApiError::bad("the server has no answer to that")
 }
 
+/// Asks the core for a page of tasks.
+pub(super) async fn task_page(app: &App, page: TaskPageQuery) -> Result<TaskPageReply, ApiError> {
+    let answer = app
+        .shared
+        .core
+        .query(move |view| query::answer(view, &Query::TaskPage(page)))
+        .await?;
+    let Reply::TaskPage(page) = accepted(answer)? else {
+        return Err(unexpected());
+    };
+    Ok(page)
+}
+
 /// The answer, unless it is a refusal.
 pub(super) fn accepted(reply: Reply) -> Result<Reply, ApiError> {
     if let Reply::Error(error) = reply {
@@ -159,14 +172,7 @@ pub(in crate::http) async fn tasks(
         limit: asked.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX),
         with_definition: false,
     };
-    let answer = app
-        .shared
-        .core
-        .query(move |view| query::answer(view, &Query::TaskPage(page)))
-        .await?;
-    let Reply::TaskPage(page) = accepted(answer)? else {
-        return Err(unexpected());
-    };
+    let page = task_page(&app, page).await?;
     if !page.job_found {
         return Err(ApiError::not_found(format!("there is no job {job}")));
     }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::read::{Parameters, accepted, parameters, unexpected};
+use super::read::{Parameters, accepted, parameters, task_page, unexpected};
 use super::{Answer, ApiError, id, json as shape, past};
 use crate::http::App;
 use crate::query;
@@ -58,14 +58,7 @@ pub(in crate::http) async fn task(
         limit: 1,
         with_definition: false,
     };
-    let answer = app
-        .shared
-        .core
-        .query(move |view| query::answer(view, &Query::TaskPage(page)))
-        .await?;
-    let Reply::TaskPage(page) = accepted(answer)? else {
-        return Err(unexpected());
-    };
+    let page = task_page(&app, page).await?;
     let found = page.tasks.first().map(shape::task);
     let missing = || ApiError::not_found(format!("there is no task {task} in job {job}"));
     Ok(Json(found.ok_or_else(missing)?))
