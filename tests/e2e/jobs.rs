@@ -336,3 +336,86 @@ fn multi_node_task_is_not_starved_by_small_ones() {
     );
     env.hq(&["job", "cancel", &small]).ok();
 }
+
+#[test]
+fn a_gang_of_four_waits_only_for_what_runs_when_it_comes() {
+    let mut env = Env::new();
+    env.start_server();
+    for _ in 0..4 {
+        env.start_worker(1);
+    }
+    let script =
+        "echo small >> order; [ $HQ_TASK_ID -gt 4 ] || until [ -e go ]; do sleep 0.01; done";
+    let small = ["--", "bash", "-c", script];
+    let first = env.submit(&[&["--array=1-400"], &small[..]].concat());
+    env.wait_running(&first, 4);
+    let gang = env.submit(&["--nodes=4", "--", "bash", "-c", "echo gang >> order"]);
+    // More of them come while it waits.
+    let second = env.submit(&[&["--array=5-404"], &small[..]].concat());
+    env.write("go", "");
+    env.wait_job(&gang);
+    let order = env.read("order");
+    let before = order.lines().position(|line| line == "gang");
+    // What ran, and on each worker perhaps one that started before it could be asked back.
+    assert!(
+        before.is_some_and(|before| before <= 8),
+        "{before:?} before"
+    );
+    env.hq(&["job", "cancel", &format!("{first},{second}")])
+        .ok();
+}
+
+#[test]
+fn ten_thousand_tasks_end_in_the_order_of_their_priorities() {
+    let env = Env::with_worker(1);
+    env.submit(&["--", "bash", "-c", "until [ -e go ]; do sleep 0.01; done"]);
+    // The least urgent first: each of them is overtaken by all that follow.
+    for priority in 0..10 {
+        env.submit(&[
+            "--array=1-1000",
+            &format!("--priority={priority}"),
+            "--stdout=none",
+            "--stderr=none",
+            "--",
+            "sh",
+            "-c",
+            &format!("echo {priority} >> order"),
+        ]);
+    }
+    env.write("go", "");
+    env.hq(&["job", "wait", "all"]).ok();
+    let order = env.read("order");
+    let expected: String = (0..10)
+        .rev()
+        .map(|priority| format!("{priority}\n").repeat(1_000))
+        .collect();
+    let out_of_order = order
+        .lines()
+        .zip(expected.lines())
+        .position(|(ended, due)| ended != due);
+    assert_eq!(out_of_order, None, "position of the first that overtook");
+    assert_eq!(order.len(), expected.len());
+}
+
+#[test]
+fn jobs_of_equal_priority_run_in_the_order_in_which_they_came() {
+    let env = Env::with_worker(1);
+    env.submit(&["--", "bash", "-c", "until [ -e go ]; do sleep 0.01; done"]);
+    // Their requests differ, and the first of these was seen before.
+    let requests = [
+        "--time-request=2s",
+        "--time-request=1s",
+        "--time-request=0s",
+    ];
+    for (job, request) in ["a", "b", "c"].iter().zip(requests) {
+        let script = format!("echo {job}$HQ_TASK_ID >> order");
+        env.submit(&["--array=1-50", request, "--", "sh", "-c", &script]);
+    }
+    env.write("go", "");
+    env.hq(&["job", "wait", "all"]).ok();
+    let expected: String = ["a", "b", "c"]
+        .iter()
+        .flat_map(|job| (1..=50).map(move |task| format!("{job}{task}\n")))
+        .collect();
+    assert_eq!(env.read("order"), expected);
+}

@@ -96,6 +96,90 @@ fn hwdetect_tells_what_the_affinity_mask_leaves() {
     assert_eq!(cpus_of(&one), 1);
 }
 
+#[test]
+fn hwdetect_tells_what_the_kernel_tells() {
+    let env = Env::new();
+    let found = env.json(&["worker", "hwdetect"]);
+    let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let count: usize = mask
+        .expect("a mask")
+        .trim()
+        .split(',')
+        .map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let number = |text: &str| text.parse::<usize>().expect("a number");
+            number(last) - number(first) + 1
+        })
+        .sum();
+    assert!(cpus_of(&found) <= count, "the mask limits: {found}");
+    let meminfo = std::fs::read_to_string("/proc/meminfo").expect("readable");
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB"));
+    let total: u64 = total.and_then(|kb| kb.parse().ok()).expect("an amount");
+    // In ten-thousandths of a MiB.
+    assert!(memory_of(&found) <= total * 10_000 / 1024, "{found}");
+}
+
+#[test]
+fn hwdetect_tells_what_a_control_group_leaves() {
+    let env = Env::new();
+    let Some(group) = ControlGroup::with_memory(1 << 30) else {
+        eprintln!("this test makes no control groups here");
+        return;
+    };
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec {} worker hwdetect --output-mode=json",
+        group.0.display(),
+        env!("CARGO_BIN_EXE_hq")
+    );
+    let mut command = Command::new("sh");
+    let output = command.args(["-c", &script]).output().expect("sh runs");
+    assert!(output.status.success(), "{output:?}");
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(memory_of(&found), 1024 * 10_000);
+    let all = env.json(&["worker", "hwdetect"]);
+    assert!(memory_of(&all) > 1024 * 10_000, "we are not in it: {all}");
+}
+
+/// A control group that is gone with the value.
+struct ControlGroup(std::path::PathBuf);
+
+impl ControlGroup {
+    /// Below the root of either version, with a limit in bytes; `None` where that is not allowed.
+    fn with_memory(limit: u64) -> Option<Self> {
+        let name = format!("hq-e2e-{}", std::process::id());
+        let roots = [
+            ("/sys/fs/cgroup", "memory.max"),
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        ];
+        roots.into_iter().find_map(|(root, file)| {
+            let group = Self(std::path::Path::new(root).join(&name));
+            // Elsewhere than in a control group a file of any name could be made.
+            let is_group = std::path::Path::new(root).join("cgroup.procs").exists();
+            is_group.then(|| std::fs::create_dir(&group.0).ok())??;
+            std::fs::write(group.0.join(file), limit.to_string()).ok()?;
+            Some(group)
+        })
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn memory_of(hardware: &serde_json::Value) -> u64 {
+    let items = hardware["resources"].as_array().expect("a list");
+    let memory = items.iter().find(|item| item["name"] == "mem");
+    memory.expect("memory")["size"].as_u64().expect("an amount")
+}
+
 fn cpus_of(hardware: &serde_json::Value) -> usize {
     let items = hardware["resources"].as_array().expect("a list");
     let cpus = items

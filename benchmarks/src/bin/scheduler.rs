@@ -69,15 +69,19 @@ fn main() -> anyhow::Result<()> {
         span: Duration::from_secs(20),
     });
     let [p50, p99, p999, max] = largest.times;
+    let [beat50, beat99, beat] = largest.heartbeats;
     println!(
         "\n1 000 workers, 1 000 000 ready tasks in 50 classes, 10 workers a second come and go, 20 s:\n\
          {} decisions: p50 {p50:.1?}, p99 {p99:.1?}, p99.9 {p999:.1?}, max {max:.1?}; submit {:.1?}; \
-         heartbeat {:.1?}\n{} tasks started, {} of them multi-node; cpus busy {:.1} %; real time {:.1?}",
+         heartbeats answered in p50 {beat50:.1?}, p99 {beat99:.1?}, max {beat:.1?}\n\
+         {} tasks started, {} of them multi-node; {} handed out, {} asked back; \
+         cpus busy {:.1} %; real time {:.1?}",
         largest.decisions,
         largest.submit,
-        largest.heartbeat,
         largest.started,
         largest.gangs,
+        largest.handed_out,
+        largest.asked_back,
         largest.busy * 100.0,
         largest.took
     );

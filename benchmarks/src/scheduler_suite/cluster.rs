@@ -1,4 +1,5 @@
 //! A server and workers in virtual time. Messages go through the wire format and take [`LINK`] each way.
+//! In a cluster with a clock each decision also lasts as long as it takes, and what arrives meanwhile waits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -9,7 +10,8 @@ use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{LostReason, Usage};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::server_state::{
-    Command, Effect, Input, LinkId, Reply, RequestId, ServerState, WorkerMessage,
+    Command, Effect, Input, LinkId, ROWS_PER_ROUND_MAX, Reply, RequestId, ServerState,
+    WorkerCommand, WorkerMessage,
 };
 use hq_core::template::{SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::time::{Now, Time, Timestamp};
@@ -43,6 +45,7 @@ struct Process {
     lane: LaunchToken,
     run: Duration,
     cpus: f64,
+    is_gang: bool,
 }
 
 struct Node {
@@ -94,6 +97,10 @@ pub struct Cluster {
     pub decisions: Vec<Duration>,
     /// Every start, in order.
     pub starts: Vec<Start>,
+    /// Tasks that the server handed to workers, each time.
+    pub handed_out: u64,
+    /// Tasks that it asked back.
+    pub asked_back: u64,
     /// Cpu seconds that were used by single-node tasks that ended.
     pub cpu_seconds: f64,
     /// Cpus of all workers, now and at the beginning the same.
@@ -112,6 +119,13 @@ pub struct Cluster {
     jobs: u32,
     submitted: Vec<Input>,
     check: bool,
+    is_timed: bool,
+    /// When the server has carried out its last decision.
+    busy_until: Time,
+    /// Heartbeats on their way to an answer, by the time they were sent.
+    asked: BTreeMap<WorkerId, Time>,
+    /// How long each heartbeat waited for its answer.
+    pub answers: Vec<Duration>,
 }
 
 impl Default for Cluster {
@@ -121,6 +135,8 @@ impl Default for Cluster {
             now: Time(0),
             decisions: Vec::new(),
             starts: Vec::new(),
+            handed_out: 0,
+            asked_back: 0,
             cpu_seconds: 0.0,
             cpus: 0.0,
             granted: 0.0,
@@ -136,6 +152,10 @@ impl Default for Cluster {
             jobs: 0,
             submitted: Vec::new(),
             check: false,
+            is_timed: false,
+            busy_until: Time(0),
+            asked: BTreeMap::new(),
+            answers: Vec::new(),
         }
     }
 }
@@ -146,6 +166,15 @@ impl Cluster {
     pub fn checked() -> Self {
         Self {
             check: true,
+            ..Self::default()
+        }
+    }
+
+    /// A cluster in which decisions last as long as they take.
+    #[must_use]
+    pub fn timed() -> Self {
+        Self {
+            is_timed: true,
             ..Self::default()
         }
     }
@@ -172,10 +201,13 @@ impl Cluster {
         }
     }
 
-    /// A heartbeat of every worker, one decision each.
-    pub fn heartbeat(&mut self) {
-        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
-            self.decide(vec![Input::WorkerMessage(id, WorkerMessage::Heartbeat)]);
+    /// Some workers send a heartbeat: those whose number leaves `rest` when it is divided by `parts`.
+    pub fn heartbeat(&mut self, parts: usize, rest: usize) {
+        let ids = self.nodes.keys().copied().skip(rest).step_by(parts.max(1));
+        for id in ids.collect::<Vec<_>>() {
+            self.asked.insert(id, self.now);
+            let heartbeat = Event::ToServer(id, WorkerMessage::Heartbeat);
+            self.put(self.now + LINK, heartbeat);
         }
     }
 
@@ -237,26 +269,18 @@ impl Cluster {
         };
         self.account(time);
         self.now = self.now.max(time);
+        let is_for_server = matches!(event, Event::ServerTimer | Event::ToServer(..));
+        if is_for_server && self.now < self.busy_until {
+            self.put(self.busy_until, event);
+            return true;
+        }
         match event {
             Event::ServerTimer => {
                 self.server_timer = None;
                 self.decide(vec![Input::Timer]);
             }
             Event::ToServer(id, message) => {
-                let mut inputs = vec![Input::WorkerMessage(id, message)];
-                while inputs.len() < BATCH_MAX {
-                    let now = self.now;
-                    match self.next_until(now) {
-                        Some((_, Event::ToServer(id, message))) => {
-                            inputs.push(Input::WorkerMessage(id, message));
-                        }
-                        Some((at, other)) => {
-                            self.put(at, other);
-                            break;
-                        }
-                        None => break,
-                    }
-                }
+                let inputs = self.batch(Input::WorkerMessage(id, message));
                 self.decide(inputs);
             }
             Event::ToWorker(id, input) => self.at_node(id, input),
@@ -269,6 +293,27 @@ impl Cluster {
             Event::End(id, token) => self.end(id, token),
         }
         true
+    }
+
+    /// What has arrived at the server, as much as its loop takes at once.
+    fn batch(&mut self, first: Input) -> Vec<Input> {
+        let mut rows = first.rows();
+        let mut inputs = vec![first];
+        while inputs.len() < BATCH_MAX && rows < ROWS_PER_ROUND_MAX {
+            match self.next_until(self.now) {
+                Some((_, Event::ToServer(id, message))) => {
+                    let input = Input::WorkerMessage(id, message);
+                    rows += input.rows();
+                    inputs.push(input);
+                }
+                Some((at, other)) => {
+                    self.put(at, other);
+                    break;
+                }
+                None => break,
+            }
+        }
+        inputs
     }
 
     fn next_until(&mut self, end: Time) -> Option<(Time, Event)> {
@@ -299,7 +344,11 @@ impl Cluster {
             self.server.apply(now, input, &mut effects);
         }
         self.server.settle(now, &mut effects);
-        self.decisions.push(start.elapsed());
+        let took = start.elapsed();
+        self.decisions.push(took);
+        if self.is_timed {
+            self.busy_until = self.busy_until.max(self.now) + took;
+        }
         if self.check {
             self.server.check_invariants();
         }
@@ -310,7 +359,7 @@ impl Cluster {
             && self.server_timer.is_none_or(|set| due < set)
         {
             self.server_timer = Some(due);
-            self.put(due.max(self.now), Event::ServerTimer);
+            self.put(due.max(self.now).max(self.busy_until), Event::ServerTimer);
         }
     }
 
@@ -331,9 +380,27 @@ impl Cluster {
                 }
             }
             Effect::ToWorker(id, command) => {
+                let sent = self.busy_until.max(self.now);
+                match &command {
+                    WorkerCommand::Ping => {
+                        if let Some(asked) = self.asked.remove(&id) {
+                            self.answers.push((sent + LINK).since(asked));
+                        }
+                    }
+                    WorkerCommand::Assign { assignments, .. } => {
+                        let counts = assignments.iter().map(|part| u64::from(part.ids.len()));
+                        self.handed_out += counts.sum::<u64>();
+                    }
+                    WorkerCommand::Retract(tasks) => self.asked_back += tasks.len() as u64,
+                    WorkerCommand::Acknowledge(_)
+                    | WorkerCommand::DropTemplates(_)
+                    | WorkerCommand::Hold(_)
+                    | WorkerCommand::Kill(_)
+                    | WorkerCommand::Stop => {}
+                }
                 let wire = ToWorker::from(&command);
                 if let Ok(FromServer::Input(input)) = FromServer::try_from(wire) {
-                    self.put(self.now + LINK, Event::ToWorker(id, input));
+                    self.put(sent + LINK, Event::ToWorker(id, input));
                 }
             }
             Effect::Reply(_, Reply::Refused(refusal)) => panic!("refused: {refusal:?}"),
@@ -405,11 +472,18 @@ impl Cluster {
                 .entries
                 .iter()
                 .find(|entry| Some(entry.pool) == node.cpus_pool);
-            let cpus = cpus.map_or(0.0, |entry| whole(entry.amount.0));
+            let nodes = u32::try_from(task.nodes.len()).unwrap_or(0);
+            let cpus = match cpus {
+                // A multi-node task has all of as many workers, which are alike here.
+                _ if nodes > 0 => f64::from(nodes) * node.cpus(),
+                Some(entry) => whole(entry.amount.0),
+                None => 0.0,
+            };
             let process = Process {
                 lane: task.lane,
                 run,
                 cpus,
+                is_gang: nodes > 0,
             };
             node.processes.insert(task.token, process);
             let queue = node.lanes.entry(task.lane).or_default();
@@ -465,7 +539,9 @@ impl Cluster {
         let Some(process) = node.processes.remove(&token) else {
             return;
         };
-        self.cpu_seconds += process.cpus * process.run.as_secs_f64();
+        if !process.is_gang {
+            self.cpu_seconds += process.cpus * process.run.as_secs_f64();
+        }
         let mut events = vec![LaunchEvent::Exited {
             token,
             status: ExitStatus::Code(0),

@@ -34,12 +34,16 @@ pub struct Outcome {
     pub times: [Duration; 4],
     /// Longest decision that a submit was part of.
     pub submit: Duration,
-    /// Longest answer to a heartbeat.
-    pub heartbeat: Duration,
+    /// Time until a heartbeat is answered, with the way there and back: median, 99 %, longest.
+    pub heartbeats: [Duration; 3],
     /// Share of all cpu time that was given to tasks while there was work, 0.0 to 1.0.
     pub busy: f64,
     /// Tasks that started.
     pub started: usize,
+    /// Tasks that were sent to workers, each time.
+    pub handed_out: u64,
+    /// Tasks that workers were asked to give back.
+    pub asked_back: u64,
     /// Multi-node tasks that started.
     pub gangs: u32,
     /// Real time of the whole run.
@@ -50,7 +54,7 @@ pub struct Outcome {
 #[must_use]
 pub fn measure(scale: Scale) -> Outcome {
     let begin = Instant::now();
-    let mut cluster = Cluster::default();
+    let mut cluster = Cluster::timed();
     let mut joined = 0;
     for _ in 0..scale.workers {
         join(&mut cluster, &mut joined, scale);
@@ -72,7 +76,6 @@ pub fn measure(scale: Scale) -> Outcome {
         cluster.submit(array_of(count, template), runs);
     }
     let submit = longest(&cluster.decisions[before..]);
-    let mut heartbeat = Duration::ZERO;
     let steps = scale.churn.max(1);
     let whole = u32::try_from(scale.span.as_secs()).unwrap_or(1) * steps;
     for step in 1..=whole {
@@ -82,12 +85,12 @@ pub fn measure(scale: Scale) -> Outcome {
             cluster.lose_one();
             join(&mut cluster, &mut joined, scale);
         }
-        if step % steps == 0 {
-            let from = cluster.decisions.len();
-            cluster.heartbeat();
-            heartbeat = heartbeat.max(longest(&cluster.decisions[from..]));
-        }
+        // Every worker once a second.
+        let (parts, rest) = (steps as usize, (step % steps) as usize);
+        cluster.heartbeat(parts, rest);
     }
+    let mut answers = std::mem::take(&mut cluster.answers);
+    answers.sort_unstable();
     let mut sorted = cluster.decisions.clone();
     sorted.sort_unstable();
     let gangs = cluster
@@ -103,9 +106,11 @@ pub fn measure(scale: Scale) -> Outcome {
         decisions: sorted.len(),
         times: [0.5, 0.99, 0.999, 1.0].map(|share| percentile(&sorted, share)),
         submit,
-        heartbeat,
+        heartbeats: [0.5, 0.99, 1.0].map(|share| percentile(&answers, share)),
         busy: cluster.busy_share(),
         started: cluster.starts.len(),
+        handed_out: cluster.handed_out,
+        asked_back: cluster.asked_back,
         gangs: gangs.sum(),
         took: begin.elapsed(),
     }

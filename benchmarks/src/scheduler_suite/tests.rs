@@ -95,6 +95,34 @@ fn a_gang_starts_within_one_task_length_while_small_tasks_keep_coming() {
 }
 
 #[test]
+fn nothing_is_sent_back_and_forth_for_multi_node_tasks() {
+    let mut cluster = Cluster::default();
+    for number in 0..30 {
+        let mut config = worker(8, 0, 0);
+        config.group = format!("rack{}", number % 3).into();
+        cluster.join(config);
+    }
+    let mut tasks = 0;
+    // The least urgent first; multi-node tasks are as urgent as some small ones.
+    for (count, priority) in [(2_000, 0), (1_000, 1)] {
+        let body = array(count, &[("cpus", "1")], priority);
+        cluster.submit(body, spread(Duration::from_secs(2)));
+        tasks += u64::from(count);
+    }
+    for width in [2, 5, 7] {
+        let gangs = array_of(20, work(vec![nodes(width)], 1));
+        cluster.submit(gangs, spread(Duration::from_secs(4)));
+        tasks += 20;
+    }
+    cluster.finish();
+    assert!(
+        cluster.handed_out <= tasks * 3,
+        "{} times for {tasks} tasks",
+        cluster.handed_out
+    );
+}
+
+#[test]
 fn small_cases_are_close_to_the_optimum() {
     let ratios = small_cases(60);
     #[expect(clippy::cast_precision_loss, reason = "few")]

@@ -34,8 +34,8 @@ pub use effect::{
 };
 pub use gate::{Gate, Wait};
 pub use input::{
-    Command, EndedRow, Input, JobResult, LinkEnd, LinkId, Reattach, Report, RequestId, StartedRow,
-    WatchSpec, WorkerMessage,
+    Command, EndedRow, Input, JobResult, LinkEnd, LinkId, ROWS_PER_ROUND_MAX, Reattach, Report,
+    RequestId, StartedRow, WatchSpec, WorkerMessage,
 };
 pub use restore::{JobRecord, RestoreError, StoredNodes, StoredTask, StoredWorker};
 pub(crate) use totals::Counted;
@@ -283,9 +283,23 @@ impl ServerState {
             .get(&job)
             .and_then(|job| Self::queue_key(job, slot));
         if let Some(key) = key {
-            self.ready
-                .insert(key, job, slot.submit, slot.index, slot.index + 1);
+            self.enqueue(key, job, slot.submit, slot.index..slot.index + 1);
+        }
+    }
+
+    /// Puts tasks into the ready queue.
+    fn enqueue(&mut self, key: QueueKey, job: JobId, submit: u32, indices: std::ops::Range<u32>) {
+        let is_first = self
+            .ready
+            .insert(key, job, submit, indices.start, indices.end);
+        let class = self.classes.get(key.class);
+        if class.is_some_and(|class| class.is_multi_node()) {
+            self.agenda.note_plans();
+        }
+        if is_first {
             self.agenda.note_ready();
+        } else {
+            self.agenda.note_more();
         }
     }
 

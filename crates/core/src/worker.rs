@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
 use crate::outcome::LostReason;
-use crate::scheduler::lane::{Lane, fitting};
+use crate::scheduler::lane::{Lane, Split, fitting};
 use crate::scheduler::queue::QueueKey;
 use crate::scheduler::{Class, ClassId, Classes, Demand, Offer, ResourceId, VariantDemand};
 use crate::server_state::LinkEnd;
@@ -332,15 +332,11 @@ impl Worker {
         target
     }
 
-    /// Tasks of its backlog that are at least as urgent as a queue, and those that are less.
-    pub(crate) fn backlog_split(&self, key: QueueKey) -> (u32, u32) {
-        let mut split = (0, 0);
+    /// Tasks of its backlog by urgency, as seen from a queue.
+    pub(crate) fn backlog_split(&self, key: QueueKey) -> Split {
+        let mut split = Split::default();
         for ((other, _), count) in &self.waiting {
-            if other.priority <= key.priority {
-                split.0 += count;
-            } else {
-                split.1 += count;
-            }
+            split.add(key.priority, other.priority, *count);
         }
         split
     }
@@ -497,17 +493,21 @@ impl Worker {
 
     /// Counts backlog entries as placed while they fit, in the order in which the worker starts them.
     pub(crate) fn promote(&mut self, classes: &Classes) {
-        if self.backlog.is_empty() {
+        let demand = |key: &QueueKey, number: u32| {
+            let class = classes.get(key.class)?;
+            class.variants.get(number as usize)
+        };
+        let mut waiting = self.waiting.keys();
+        if !waiting.any(|(key, number)| demand(key, *number).is_some_and(|d| self.room(d) > 0)) {
             return;
         }
         let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
         let mut lane = Lane::without_backlog(self);
         for ((key, number), count) in &self.waiting {
             lane.enter(*key, classes);
-            let demand = classes
-                .get(key.class)
-                .and_then(|class| class.variants.get(*number as usize));
-            let Some(demand) = demand else { continue };
+            let Some(demand) = demand(key, *number) else {
+                continue;
+            };
             let fits = lane.room(demand).min(*count);
             if fits > 0 {
                 lane.place(key.class, *number, demand, fits);

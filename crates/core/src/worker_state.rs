@@ -116,6 +116,8 @@ pub struct WorkerState {
     life_end: Option<Time>,
     time_request_check: Duration,
     next_time_request_check: Time,
+    /// Something happened since the last look at the backlog that may let a task start.
+    may_start: bool,
     ignored: Ignored,
 }
 
@@ -140,6 +142,7 @@ impl WorkerState {
             life_end: config.time_limit.map(|limit| born.mono + limit),
             time_request_check: check,
             next_time_request_check: born.mono + check,
+            may_start: false,
             ignored: Ignored::default(),
         }
     }
@@ -175,7 +178,11 @@ impl WorkerState {
             Input::ServerLost => self.on_server_lost(now, effects),
             Input::ServerGone => self.on_server_gone(),
             Input::ServerBack { reattached } => self.on_server_back(reattached, effects),
-            Input::Acknowledged(seq) => self.outbox.acknowledge(seq),
+            Input::Acknowledged(seq) => {
+                let was_full = self.outbox.is_full();
+                self.outbox.acknowledge(seq);
+                self.may_start |= was_full;
+            }
             Input::Interrupt(interrupt) => self.on_interrupt(now, interrupt, effects),
         }
         self.advance(now, effects);
@@ -322,7 +329,7 @@ impl WorkerState {
         };
         let launched = self
             .running
-            .of_job(job)
+            .between(job, backlog::span(&ids))
             .filter(|key| key.instance == instance);
         let skip: Vec<u32> = launched
             .filter_map(|key| ids.position(key.task.task.as_u32()))
@@ -337,6 +344,7 @@ impl WorkerState {
             nodes,
         };
         let added = self.backlog.push(Class { request, min_time }, entry, &skip);
+        self.may_start |= added > 0;
         self.ignored.assigned += u64::from(count - added);
     }
 
@@ -353,6 +361,8 @@ impl WorkerState {
     fn on_retract(&mut self, keys: Vec<InstanceKey>) {
         for key in keys {
             if self.backlog.remove(key) {
+                // Nothing is kept for it any more.
+                self.may_start = true;
                 self.outbox.push_retracted([key]);
             } else {
                 self.ignored.retracted += 1;
@@ -363,6 +373,7 @@ impl WorkerState {
     fn on_kill(&mut self, now: Time, keys: Vec<InstanceKey>, effects: &mut Vec<Effect>) {
         for key in keys {
             if self.backlog.remove(key) {
+                self.may_start = true;
                 self.outbox
                     .push_ended(Ended::unstarted(key, Outcome::Killed, now));
             } else if let Some(token) = self.running.token_of(key) {
@@ -468,9 +479,10 @@ impl WorkerState {
             self.ignored.launcher += 1;
             return None;
         };
-        if let Some(grant) = self.running.leave_lane(&task, now) {
+        if let Some(grant) = self.running.leave_lane(token, &task, now) {
             self.pools.release(&grant);
         }
+        self.may_start = true;
         Some(task)
     }
 }

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
-    Change, ChangeKind, Command, Effect, Input, LinkEnd, LinkId, Reattach, Reply, RequestId,
-    ServerState, Wait, WorkerCommand, WorkerMessage,
+    Change, ChangeKind, Command, Effect, Input, LinkEnd, LinkId, ROWS_PER_ROUND_MAX, Reattach,
+    Reply, RequestId, ServerState, Wait, WorkerCommand, WorkerMessage,
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
@@ -285,8 +285,14 @@ impl Core {
                 () = timer => {}
             }
             let start = Instant::now();
+            let mut rows = 0;
             for event in batch.drain(..) {
-                self.on_event(event, &mut effects);
+                rows += self.on_event(event, &mut effects);
+                if rows >= ROWS_PER_ROUND_MAX {
+                    rows = 0;
+                    self.settle(self.clock.now(), &mut effects);
+                    self.carry_out(&mut effects);
+                }
             }
             let now = self.clock.now();
             if self
@@ -309,17 +315,18 @@ impl Core {
         self.stats.rounds.observe(start.elapsed());
     }
 
-    fn on_event(&mut self, event: Event, effects: &mut Vec<Effect>) {
+    /// Digests an event; answers with about how many rows of work that was.
+    fn on_event(&mut self, event: Event, effects: &mut Vec<Effect>) -> usize {
         let now = self.clock.now();
         let input = match event {
             Event::Persist(changes, stored) => {
                 self.persist(now, changes, stored);
-                return;
+                return 1;
             }
             Event::Command(command, reply) => {
                 if let Some(refusal) = self.refusal(&command) {
                     let _ = reply.send(Err(refusal));
-                    return;
+                    return 1;
                 }
                 if let (Command::Submit(_), Some(news)) = (&command, &self.news) {
                     news.changed();
@@ -353,37 +360,48 @@ impl Core {
                     // People must be able to look while the disk is full.
                     tell();
                 }
-                return;
+                return 1;
             }
             Event::WorkerConnected(config, reattach, seat) => {
-                self.next_id += 1;
-                let link = LinkId(self.next_id);
-                self.links.insert(link, seat);
-                match reattach {
-                    Some(reattach) if *reattach.server_uid == *self.state.uid() => {
-                        // What its older connection still says must not count from here on.
-                        self.workers.remove(&reattach.worker);
-                        Input::WorkerReattached(link, *config, reattach)
-                    }
-                    Some(reattach) => Input::WorkerReattached(link, *config, reattach),
-                    None => Input::WorkerConnected(link, *config),
-                }
+                self.on_connected(*config, reattach, seat)
             }
             Event::WorkerMessage(worker, link, message) => {
                 if !self.is_current(worker, link) {
-                    return;
+                    return 1;
                 }
                 Input::WorkerMessage(worker, message)
             }
             Event::WorkerGone(worker, link, how) => {
                 if !self.is_current(worker, link) {
-                    return;
+                    return 1;
                 }
                 self.workers.remove(&worker);
                 Input::WorkerGone(worker, how)
             }
         };
+        let rows = input.rows();
         self.state.apply(now, input, effects);
+        rows
+    }
+
+    /// A worker asks for a seat, perhaps for the one that it had.
+    fn on_connected(
+        &mut self,
+        config: WorkerConfig,
+        reattach: Option<Box<Reattach>>,
+        seat: oneshot::Sender<WorkerSeat>,
+    ) -> Input {
+        self.next_id += 1;
+        let link = LinkId(self.next_id);
+        self.links.insert(link, seat);
+        let Some(reattach) = reattach else {
+            return Input::WorkerConnected(link, config);
+        };
+        if *reattach.server_uid == *self.state.uid() {
+            // What its older connection still says must not count from here on.
+            self.workers.remove(&reattach.worker);
+        }
+        Input::WorkerReattached(link, config, reattach)
     }
 
     /// Stores changes that automatic allocation made, and tells it when they are on disk.

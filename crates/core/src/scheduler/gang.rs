@@ -1,7 +1,8 @@
 //! Nodes for multi-node tasks: start where enough workers of a group are empty, else empty some.
 //!
-//! Each round decides anew which workers are kept for waiting multi-node tasks, preferring those that
-//! were kept before and those that will be empty soonest. Kept workers get only more urgent work.
+//! Each round decides anew which workers are kept for waiting multi-node tasks, but never gives up for
+//! another what is being emptied for an equally urgent one: those that were kept before come first, then
+//! those that will be empty soonest. Kept workers get only more urgent work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,54 +28,76 @@ pub struct GangStart {
 }
 
 /// Finds nodes within one round.
-#[derive(Debug, Default)]
-pub(super) struct GangPlanner {
+#[derive(Debug)]
+pub(super) struct GangPlanner<'a> {
     /// Workers that are neither kept nor given away, by group, the soonest empty first.
-    groups: BTreeMap<Box<str>, Vec<Node>>,
+    groups: BTreeMap<&'a str, Vec<Node<'a>>>,
+    /// Queues with ready tasks; what was kept for others is free.
+    queues: BTreeSet<QueueKey>,
+    now: Time,
     kept_tasks: u32,
     pub(super) starts: Vec<GangStart>,
     pub(super) kept: BTreeMap<WorkerId, QueueKey>,
 }
 
-/// A worker as a possible node; the least comes first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Node {
+/// A worker as a possible node.
+#[derive(Clone, Copy, Debug)]
+struct Node<'a> {
     is_busy: bool,
-    assigned: usize,
-    id: WorkerId,
+    worker: &'a Worker,
 }
 
-/// What is known of the workers within one round.
-#[derive(Clone, Copy)]
-pub(super) struct Known<'a> {
-    pub(super) workers: &'a BTreeMap<WorkerId, Worker>,
-    pub(super) now: Time,
+impl Node<'_> {
+    /// The soonest empty first.
+    fn order(&self) -> (bool, u32, WorkerId) {
+        (self.is_busy, self.worker.running(), self.worker.id)
+    }
 }
 
-impl GangPlanner {
-    pub(super) fn new(workers: &BTreeMap<WorkerId, Worker>) -> Self {
-        let mut groups: BTreeMap<Box<str>, Vec<Node>> = BTreeMap::new();
-        for worker in workers.values().filter(|worker| worker.accepts_work()) {
-            let assigned = worker.assigned().len();
-            let node = Node {
-                is_busy: assigned > 0,
-                assigned,
-                id: worker.id,
-            };
-            match groups.get_mut(&worker.config.group) {
-                Some(group) => group.push(node),
-                None => {
-                    groups.insert(worker.config.group.clone(), vec![node]);
-                }
-            }
+/// Nodes for one task.
+struct Choice<'a> {
+    group: &'a str,
+    nodes: BTreeSet<WorkerId>,
+    /// Nodes that are not empty.
+    busy: usize,
+    /// Nodes that are not empty and were not kept for this queue before.
+    fresh: usize,
+}
+
+impl<'a> GangPlanner<'a> {
+    pub(super) fn new(
+        workers: impl Iterator<Item = &'a Worker>,
+        queues: impl Iterator<Item = QueueKey>,
+        now: Time,
+    ) -> Self {
+        let mut groups: BTreeMap<&str, Vec<Node<'_>>> = BTreeMap::new();
+        for worker in workers.filter(|worker| worker.accepts_work()) {
+            let is_busy = !worker.assigned().is_empty();
+            let group = groups.entry(&worker.config.group).or_default();
+            group.push(Node { is_busy, worker });
         }
         for group in groups.values_mut() {
-            group.sort_unstable();
+            group.sort_unstable_by_key(Node::order);
         }
         Self {
             groups,
-            ..Self::default()
+            queues: queues.collect(),
+            now,
+            kept_tasks: 0,
+            starts: Vec::new(),
+            kept: BTreeMap::new(),
         }
+    }
+
+    /// Whether a task as urgent as this, for a part of a worker, waits on one that is not kept.
+    pub(super) fn waits_somewhere(&self, key: QueueKey) -> bool {
+        let nodes = self.groups.values().flatten();
+        nodes
+            .filter(|node| node.worker.reserved.is_none())
+            .any(|node| {
+                let mut waiting = node.worker.waiting();
+                waiting.any(|(other, _)| other.priority == key.priority)
+            })
     }
 
     /// Notes which workers were given something in this round; `lanes` by ascending id.
@@ -87,97 +110,102 @@ impl GangPlanner {
         for group in self.groups.values_mut() {
             let mut has_changed = false;
             for node in group.iter_mut().filter(|node| !node.is_busy) {
-                node.is_busy = is_given(node.id);
+                node.is_busy = is_given(node.worker.id);
                 has_changed |= node.is_busy;
             }
             if has_changed {
-                group.sort_unstable();
+                group.sort_unstable_by_key(Node::order);
             }
         }
     }
 
-    /// Finds nodes for up to `ready` tasks of one queue; returns how many start. `keep_max` tasks that
-    /// cannot start get workers kept for them.
+    /// Finds nodes for up to `ready` tasks of one queue; returns how many start. Workers are kept for
+    /// as many more as they were before, and for others as long as there are fewer than `keep_max`.
     pub(super) fn plan(
         &mut self,
         key: QueueKey,
         (number, demand): (u32, &VariantDemand),
         ready: u64,
         keep_max: u32,
-        known: Known<'_>,
     ) -> u64 {
+        let before = self.kept_before(key).div_ceil(demand.n_nodes.max(1));
         let (mut started, mut kept) = (0, 0);
         while started + u64::from(kept) < ready {
-            let Some((group, chosen, all_empty)) = self.choose(key, demand, known) else {
+            let Some(choice) = self.choose(key, demand) else {
                 break;
             };
-            if !all_empty && (kept >= keep_max || self.kept_tasks >= KEPT_TASKS_MAX) {
+            let may_keep =
+                self.kept_tasks < KEPT_TASKS_MAX && (kept < before || self.kept_tasks < keep_max);
+            if choice.busy > 0 && !may_keep {
                 break;
             }
-            let taken: BTreeSet<WorkerId> = chosen.iter().copied().collect();
-            if let Some(members) = self.groups.get_mut(&group) {
-                members.retain(|node| !taken.contains(&node.id));
+            if let Some(members) = self.groups.get_mut(choice.group) {
+                members.retain(|node| !choice.nodes.contains(&node.worker.id));
             }
-            if all_empty {
+            if choice.busy == 0 {
                 started += 1;
                 self.starts.push(GangStart {
                     key,
                     variant: number,
-                    workers: taken.into_iter().collect(),
+                    workers: choice.nodes.into_iter().collect(),
                 });
             } else {
                 kept += 1;
                 self.kept_tasks += 1;
-                self.kept.extend(taken.into_iter().map(|id| (id, key)));
+                self.kept
+                    .extend(choice.nodes.into_iter().map(|id| (id, key)));
             }
         }
         started
     }
 
-    /// The nodes that are empty soonest, of the group that is.
-    fn choose(
-        &self,
-        key: QueueKey,
-        demand: &VariantDemand,
-        known: Known<'_>,
-    ) -> Option<(Box<str>, Vec<WorkerId>, bool)> {
+    fn kept_before(&self, key: QueueKey) -> u32 {
+        let nodes = self.groups.values().flatten();
+        let kept = nodes.filter(|node| node.worker.reserved == Some(key));
+        u32::try_from(kept.count()).unwrap_or(u32::MAX)
+    }
+
+    /// The nodes that are empty soonest, of the group that is; a group in which some are being emptied
+    /// goes before others.
+    fn choose(&self, key: QueueKey, demand: &VariantDemand) -> Option<Choice<'a>> {
         let count = demand.n_nodes as usize;
-        let worker = |node: &Node| known.workers.get(&node.id);
-        let mut best: Option<(usize, Box<str>, Vec<WorkerId>)> = None;
+        let mut best: Option<Choice<'a>> = None;
         for (group, nodes) in &self.groups {
-            if nodes.len() < count {
-                continue;
-            }
-            let usable = nodes.iter().filter(|node| {
-                demand.min_time_ns == 0
-                    || worker(node).is_some_and(|worker| worker.has_time(demand, known.now))
-            });
-            // Empty ones, then those that were kept for this queue before, then the others.
-            let mut chosen: Vec<WorkerId> = Vec::with_capacity(count);
-            let (mut kept, mut others) = (Vec::new(), Vec::new());
-            for node in usable {
-                if chosen.len() == count {
+            let usable = |node: &&Node<'_>| node.worker.has_time(demand, self.now);
+            // Empty and kept for this, empty, kept for this, others.
+            let mut ranks: [Vec<WorkerId>; 4] = Default::default();
+            for node in nodes.iter().filter(usable) {
+                let kept = node.worker.reserved;
+                let kept = kept.filter(|kept| self.queues.contains(kept));
+                let rank = match kept {
+                    Some(kept) if kept == key => usize::from(node.is_busy) * 2,
+                    Some(kept) if kept.priority <= key.priority => continue,
+                    Some(_) | None => usize::from(node.is_busy) * 2 + 1,
+                };
+                ranks[rank].push(node.worker.id);
+                if ranks[0].len() + ranks[1].len() >= count {
                     break;
                 }
-                let was_kept = || worker(node).is_some_and(|w| w.reserved == Some(key));
-                match node.is_busy {
-                    false => chosen.push(node.id),
-                    true if was_kept() => kept.push(node.id),
-                    true => others.push(node.id),
-                }
             }
-            let busy = count - chosen.len();
-            chosen.extend(kept.into_iter().chain(others).take(busy));
-            if chosen.len() < count {
+            let busy = count.saturating_sub(ranks[0].len() + ranks[1].len());
+            let fresh = busy.saturating_sub(ranks[2].len());
+            if ranks[3].len() < fresh {
                 continue;
             }
-            if best.as_ref().is_none_or(|(least, ..)| busy < *least) {
-                best = Some((busy, group.clone(), chosen));
+            let rank = |choice: &Choice<'_>| (choice.busy > 0, choice.fresh, choice.busy);
+            let choice = Choice {
+                group,
+                nodes: ranks.into_iter().flatten().take(count).collect(),
+                busy,
+                fresh,
+            };
+            if best.as_ref().is_none_or(|best| rank(&choice) < rank(best)) {
+                best = Some(choice);
             }
             if busy == 0 {
                 break;
             }
         }
-        best.map(|(busy, group, ids)| (group, ids, busy == 0))
+        best
     }
 }

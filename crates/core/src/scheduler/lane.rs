@@ -1,6 +1,6 @@
 //! One worker inside one round: what is free, what blocked tasks keep from less urgent ones.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use super::queue::QueueKey;
 use super::{ClassId, Classes, Demand, Offer, VariantDemand};
@@ -11,6 +11,9 @@ use crate::worker::{BACKLOG_MAX, Worker};
 
 /// Tasks of a request without resources that fit one worker; only common sense limits them.
 const UNLIMITED_FIT: u64 = 4_096;
+/// Tasks that go in front of less urgent ones, whatever is known of their length. As many of the shortest
+/// last for many times the way to the server and back.
+const COVER_MAX: u32 = 256;
 /// Blocked requests of a worker whose needs are worked out; behind more of them nothing is left over.
 const BLOCKED_MAX: usize = 8;
 
@@ -33,8 +36,29 @@ pub(crate) struct Lane<'a> {
     pub(crate) kind: usize,
     /// Tasks that should wait on it at its present rate; known once it was asked for.
     rate_target: Option<u32>,
-    /// Tasks that wait on it for a level or above, and below it.
-    split: Option<(Reverse<i32>, u32, u32)>,
+    /// What waits on it, as seen from the level in hand.
+    split: Option<(Reverse<i32>, Split)>,
+}
+
+/// Tasks that wait on a worker, as seen from one priority.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Split {
+    /// More urgent.
+    above: u32,
+    /// As urgent.
+    level: u32,
+    /// Less urgent.
+    below: u32,
+}
+
+impl Split {
+    pub(crate) fn add(&mut self, level: Reverse<i32>, priority: Reverse<i32>, count: u32) {
+        match priority.cmp(&level) {
+            Ordering::Less => self.above += count,
+            Ordering::Equal => self.level += count,
+            Ordering::Greater => self.below += count,
+        }
+    }
 }
 
 /// How many tasks of a variant fit into what is available.
@@ -133,6 +157,12 @@ impl<'a> Lane<'a> {
         fitting(demand, self.worker.offers(), |slot| self.available(slot))
     }
 
+    /// Whether a task of a variant could start now if nothing was kept; much cheaper than to know what is.
+    pub(crate) fn has_free(&self, demand: &VariantDemand) -> bool {
+        let free = |slot: usize| self.free.get(slot).copied().unwrap_or(0);
+        fitting(demand, self.worker.offers(), free) > 0
+    }
+
     /// From now on only queues of this priority or less are looked at.
     pub(crate) fn enter(&mut self, key: QueueKey, classes: &Classes) {
         while let Some((blocked, variant)) = self.blocked.get(self.absorbed).copied() {
@@ -223,12 +253,8 @@ impl<'a> Lane<'a> {
     /// Notes tasks that wait here.
     pub(crate) fn send_ahead(&mut self, key: QueueKey, number: u32, count: u32) {
         self.sent.push((key, count));
-        if let Some((priority, urgent, less_urgent)) = &mut self.split {
-            if key.priority <= *priority {
-                *urgent += count;
-            } else {
-                *less_urgent += count;
-            }
+        if let Some((level, split)) = &mut self.split {
+            split.add(*level, key.priority, count);
         }
         self.block(key, number);
     }
@@ -244,32 +270,30 @@ impl<'a> Lane<'a> {
 
     /// How many more tasks may be sent ahead for this queue.
     pub(crate) fn backlog_room(&mut self, key: QueueKey, capacity: u32, now: Time) -> u32 {
-        let (urgent, less_urgent) = self.backlog_split(key);
+        let split = self.backlog_split(key);
         let by_rate = *self
             .rate_target
             .get_or_insert_with(|| self.worker.backlog_by_rate(now));
-        // What is less urgent must not start before this: send enough to go in front of all of it.
         let target = by_rate.max(capacity.max(1)).min(BACKLOG_MAX);
-        target.saturating_sub(urgent).max(less_urgent)
+        // What is less urgent must not start before this: send enough to go in front of all of it, or
+        // so many that the next sending comes in time.
+        let cover = split.below.min(COVER_MAX);
+        let room = target.saturating_sub(split.above + split.level);
+        room.max(cover.saturating_sub(split.level))
     }
 
-    /// Tasks that wait on it and are at least as urgent as a queue, and those that are less.
-    fn backlog_split(&mut self, key: QueueKey) -> (u32, u32) {
-        if let Some((priority, urgent, less_urgent)) = self.split
-            && priority == key.priority
+    fn backlog_split(&mut self, key: QueueKey) -> Split {
+        if let Some((level, split)) = self.split
+            && level == key.priority
         {
-            return (urgent, less_urgent);
+            return split;
         }
-        let (mut urgent, mut less_urgent) = self.worker.backlog_split(key);
+        let mut split = self.worker.backlog_split(key);
         for (other, count) in &self.sent {
-            if other.priority <= key.priority {
-                urgent += count;
-            } else {
-                less_urgent += count;
-            }
+            split.add(key.priority, other.priority, *count);
         }
-        self.split = Some((key.priority, urgent, less_urgent));
-        (urgent, less_urgent)
+        self.split = Some((key.priority, split));
+        split
     }
 
     /// Whether nothing was given to the worker, in this round or before.

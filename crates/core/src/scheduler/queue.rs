@@ -56,16 +56,18 @@ pub struct ReadyQueue {
 }
 
 impl ReadyQueue {
-    /// Adds indices `from..to` of a submit.
-    pub fn insert(&mut self, key: QueueKey, job: JobId, submit: u32, from: u32, to: u32) {
+    /// Adds indices `from..to` of a submit; says whether the queue was empty before.
+    pub fn insert(&mut self, key: QueueKey, job: JobId, submit: u32, from: u32, to: u32) -> bool {
         if from >= to {
-            return;
+            return false;
         }
         let queue = self.queues.entry(key).or_default();
+        let is_first = queue.len == 0;
         let set = queue.entries.entry((job, submit)).or_default();
         let before = set.len();
         set.insert_range(from, to);
         queue.len += u64::from(set.len() - before);
+        is_first
     }
 
     /// Removes one index; says whether it was there.
@@ -141,6 +143,19 @@ impl ReadyQueue {
         self.queues.iter().map(|(key, queue)| (*key, queue.len))
     }
 
+    /// The same, and within a priority the queue with the earliest job first.
+    #[must_use]
+    pub fn counts_by_age(&self) -> Vec<(QueueKey, u64)> {
+        let heads = self.queues.iter().map(|(key, queue)| {
+            let earliest = queue.entries.keys().next().copied();
+            (key.priority, earliest, key.class, queue.len)
+        });
+        let mut heads: Vec<_> = heads.collect();
+        heads.sort_unstable();
+        let row = |(priority, _, class, len)| (QueueKey { priority, class }, len);
+        heads.into_iter().map(row).collect()
+    }
+
     /// Whether nothing is ready.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -202,6 +217,16 @@ mod tests {
             ]
         );
         assert_eq!(queue.len(), 9);
+    }
+
+    #[test]
+    fn the_earliest_job_goes_first_whatever_its_requests_are() {
+        let mut queue = ReadyQueue::default();
+        let (old, new) = (QueueKey::new(0, ClassId(0)), QueueKey::new(0, ClassId(1)));
+        queue.insert(old, JobId(2), 0, 0, 10);
+        queue.insert(new, JobId(1), 0, 0, 5);
+        queue.insert(HIGH, JobId(3), 0, 0, 1);
+        assert_eq!(queue.counts_by_age(), [(HIGH, 1), (new, 5), (old, 10)]);
     }
 
     #[test]

@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::gang::GangPlanner;
 pub use super::gang::GangStart;
-use super::gang::{GangPlanner, Known};
 use super::lane::Lane;
 use super::pack::{Candidate, best_mix};
 use super::queue::QueueKey;
@@ -41,7 +41,7 @@ pub struct Placement {
 /// What a round looks at.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// Ready tasks, in order of priority.
+    /// Ready tasks, in order of priority; within one, those that go first if all else is equal.
     pub queues: &'a [(QueueKey, u64)],
     /// Their classes.
     pub classes: &'a Classes,
@@ -91,9 +91,10 @@ pub fn solve(question: &Question<'_>) -> Answer {
             lanes.push(lane);
         }
     }
-    let mut gangs = question
-        .with_gangs
-        .then(|| GangPlanner::new(question.workers));
+    let mut gangs = question.with_gangs.then(|| {
+        let queues = question.queues.iter().map(|(key, _)| *key);
+        GangPlanner::new(question.workers.values(), queues, question.now)
+    });
     for level in levels(question.queues) {
         if let Some(planner) = &mut gangs
             && round.has_gangs(level.clone())
@@ -222,12 +223,16 @@ impl<'a> Round<'a> {
         classes.any(Class::is_multi_node)
     }
 
-    fn plan_gangs(&mut self, level: std::ops::Range<usize>, planner: &mut GangPlanner) {
+    fn plan_gangs(&mut self, level: std::ops::Range<usize>, planner: &mut GangPlanner<'_>) {
         let is_gang = |class: &Option<&Class>| class.is_some_and(Class::is_multi_node);
         // Beside equally urgent small tasks one multi-node task at a time empties workers, else all.
+        // Those that wait on workers count too: what is asked back must not change the answer.
         let has_small = level
             .clone()
-            .any(|queue| !is_gang(&self.classes[queue]) && self.left[queue] > 0);
+            .any(|queue| !is_gang(&self.classes[queue]) && self.left[queue] > 0)
+            || self.question.queues[level.clone()]
+                .first()
+                .is_some_and(|(key, _)| planner.waits_somewhere(*key));
         let keep_max = if has_small { 1 } else { u32::MAX };
         for queue in level {
             let Some(class) = self.classes[queue].filter(|class| class.is_multi_node()) else {
@@ -241,10 +246,6 @@ impl<'a> Round<'a> {
                         (number, variant),
                         self.left[queue].min(self.tasks_left),
                         keep_max,
-                        Known {
-                            workers: self.question.workers,
-                            now: self.question.now,
-                        },
                     );
                 }
             }
@@ -256,7 +257,7 @@ impl<'a> Round<'a> {
         let Some((first, _)) = self.question.queues.get(level.start) else {
             return;
         };
-        if self.is_used_up() || !lane.admits(*first) {
+        if self.is_used_up() || !lane.admits(*first) || !self.may_fill(level.clone(), lane) {
             return;
         }
         lane.enter(*first, self.question.classes);
@@ -290,6 +291,15 @@ impl<'a> Round<'a> {
                 mix: mix.collect(),
             });
         }
+    }
+
+    /// Whether a task of a level could start on a worker if nothing was kept there.
+    fn may_fill(&self, mut level: std::ops::Range<usize>, lane: &Lane<'_>) -> bool {
+        level.any(|queue| {
+            let class = self.classes[queue].filter(|_| self.left[queue] > 0);
+            let mut variants = class.iter().flat_map(|class| &class.variants);
+            variants.any(|variant| lane.has_free(variant))
+        })
     }
 
     /// Does for a worker what was done for one like it.

@@ -198,9 +198,8 @@ impl ServerState {
         }
         let review = self.sort_waiting(job, submit, number, is_start);
         for (key, from, to) in review.free {
-            self.ready.insert(key, id, number, from, to);
+            self.enqueue(key, id, number, from..to);
         }
-        self.agenda.note_ready();
         if let Some(culprit) = review.culprit {
             let slots = review.doomed.into_iter();
             let slots = slots.map(|index| TaskSlot {
@@ -236,8 +235,7 @@ impl ServerState {
         }
         let review = self.sort_indices(job, submit, number, slot.index..slot.index + 1, false);
         for (key, from, to) in review.free {
-            self.ready.insert(key, id, number, from, to);
-            self.agenda.note_ready();
+            self.enqueue(key, id, number, from..to);
         }
         if let Some(culprit) = review.culprit {
             self.drop_slots(now, id, vec![slot], culprit, effects);

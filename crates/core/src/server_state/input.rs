@@ -48,6 +48,27 @@ pub enum Input {
     Timer,
 }
 
+/// Rows of inputs after which the state must be settled before it takes more, so that whoever waits for
+/// an answer does not wait for hundreds of long reports. A few milliseconds of work.
+pub const ROWS_PER_ROUND_MAX: usize = 1_024;
+
+impl Input {
+    /// About how much there is to do about it, in rows of reports.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::WorkerMessage(_, WorkerMessage::Report(report)) => 1 + report.rows(),
+            Self::WorkerReattached(_, _, reattach) => 1 + reattach.report.rows(),
+            Self::Request(..)
+            | Self::RequestGone(_)
+            | Self::WorkerConnected(..)
+            | Self::WorkerMessage(..)
+            | Self::WorkerGone(..)
+            | Self::Timer => 1,
+        }
+    }
+}
+
 /// What a client can ask for. Queries are answered by the shell from the state and are not here.
 #[derive(Clone, Debug)]
 pub enum Command {
@@ -150,6 +171,14 @@ pub struct Report {
     pub ended: Vec<EndedRow>,
     /// Instances that were asked back and had not started.
     pub retracted: Vec<(TaskKey, InstanceId)>,
+}
+
+impl Report {
+    /// How many instances it says something about.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.started.len() + self.ended.len() + self.retracted.len()
+    }
 }
 
 /// Start of an instance.

@@ -147,6 +147,9 @@ impl ServerState {
         worker.deadline = limit.map(|limit| now.mono + limit.saturating_sub(age));
         worker.await_return(now.mono);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
+        if worker.config.min_utilization > 0.0 {
+            self.agenda.note_demanding(id);
+        }
         self.workers.insert(id, worker);
         self.hold_for(id);
         true

@@ -27,8 +27,12 @@ const REBALANCE_INTERVAL: Duration = Duration::from_millis(10);
 /// How often to look for tasks that cannot start where they were sent, as long as there may be some.
 const STUCK_CHECK: Duration = Duration::from_millis(250);
 
-/// Most tasks that one round hands out; what is left follows in the next, so that nobody waits long.
+/// Most tasks that one round hands out, and about how many it asks back; what is left follows in the
+/// next, so that nobody waits long.
 const ROUND_TASKS_MAX: u64 = 2_048;
+
+/// How often plans for multi-node tasks are looked at again, as long as there are some that wait.
+const PLANS_CHECK: Duration = Duration::from_millis(250);
 
 /// What one worker gets in one round.
 #[derive(Default)]
@@ -47,12 +51,18 @@ struct Run {
 
 /// Which workers a round must look at, so that its cost follows what changed.
 ///
-/// A worker that was tried against everything that is ready gains room only by its own reports; a task
-/// that becomes ready may fit any worker.
+/// A worker that was tried against everything that is ready gains room only by its own reports. A queue
+/// that was empty may have something for any worker; for one that was not nobody had room.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agenda {
-    /// Something became ready since the last round.
+    /// A queue that was empty got something since the last round.
     ready: bool,
+    /// Any queue did.
+    more: bool,
+    /// Something changed for multi-node tasks.
+    plans: bool,
+    /// When to look at the plans for them again.
+    plans_at: Option<Time>,
     /// Workers that may have room.
     room: BTreeSet<WorkerId>,
     /// When to look again for tasks that idle workers could take over.
@@ -62,6 +72,10 @@ pub(super) struct Agenda {
     stuck_check_at: Option<Time>,
     /// Workers that are kept for multi-node tasks.
     kept: BTreeSet<WorkerId>,
+    /// Those of them that have not been asked for all that has not started.
+    full: BTreeSet<WorkerId>,
+    /// Workers that take enough or nothing.
+    demanding: BTreeSet<WorkerId>,
     /// The last round was cut: go on at this time, that is, at once.
     again_at: Option<Time>,
 }
@@ -71,22 +85,47 @@ impl Agenda {
         self.ready = true;
     }
 
+    /// Tasks were added to a queue that has some.
+    pub(super) const fn note_more(&mut self) {
+        self.more = true;
+    }
+
+    /// What waits or what could serve it changed for multi-node tasks.
+    pub(super) const fn note_plans(&mut self) {
+        self.plans = true;
+    }
+
     pub(super) fn note_room(&mut self, worker: WorkerId) {
         self.room.insert(worker);
     }
 
+    /// A worker joins that takes enough or nothing.
+    pub(super) fn note_demanding(&mut self, worker: WorkerId) {
+        self.demanding.insert(worker);
+    }
+
+    /// A worker is gone.
+    pub(super) fn forget(&mut self, worker: WorkerId) {
+        self.room.remove(&worker);
+        self.demanding.remove(&worker);
+        self.full.remove(&worker);
+    }
+
     /// When the next round is due without any other input.
     pub(super) fn due_at(&self) -> Option<Time> {
-        [self.rebalance_at, self.again_at, self.stuck_check_at]
-            .into_iter()
-            .flatten()
-            .min()
+        let times = [
+            self.rebalance_at,
+            self.again_at,
+            self.stuck_check_at,
+            self.plans_at,
+        ];
+        times.into_iter().flatten().min()
     }
 
     /// Something happened to a worker or a queue that may be part of a plan for multi-node tasks.
     pub(super) fn note_plans_changed(&mut self) {
         if !self.kept.is_empty() {
-            self.ready = true;
+            self.plans = true;
         }
     }
 }
@@ -96,17 +135,35 @@ impl ServerState {
         let everyone = std::mem::take(&mut self.agenda.ready);
         self.agenda.again_at = None;
         if everyone {
-            self.agenda.room.extend(self.workers.keys());
+            let able = self.workers.values().filter(|worker| worker.accepts_work());
+            self.agenda.room.extend(able.map(|worker| worker.id));
+        } else if std::mem::take(&mut self.agenda.more) {
+            self.agenda.room.extend(&self.agenda.demanding);
         }
+        self.agenda.more = false;
         let has_gangs = self.has_ready_gangs();
-        if !has_gangs && !self.agenda.kept.is_empty() {
-            self.keep_workers(&BTreeMap::new(), effects);
+        if !has_gangs {
+            self.agenda.plans_at = None;
+            // Workers that were kept for the last of them are free.
+            self.keep_workers(&BTreeMap::new());
         }
-        if !self.ready.is_empty() && !self.agenda.room.is_empty() {
-            let with_gangs = has_gangs && (everyone || self.may_start_gangs());
+        let with_gangs = has_gangs && self.are_plans_due(now, everyone);
+        if !self.ready.is_empty() && (with_gangs || !self.agenda.room.is_empty()) {
             self.place_ready(now, with_gangs, effects);
         }
+        self.empty_kept(now, effects);
         self.rebalance_in_time(now, effects);
+    }
+
+    /// Whether this round looks for nodes for multi-node tasks.
+    fn are_plans_due(&mut self, now: Now, everyone: bool) -> bool {
+        let changed = std::mem::take(&mut self.agenda.plans);
+        let is_time = self.agenda.plans_at.is_none_or(|at| at <= now.mono);
+        let are_due = changed || everyone || is_time || self.may_start_gangs();
+        if are_due {
+            self.agenda.plans_at = Some(now.mono + PLANS_CHECK);
+        }
+        are_due
     }
 
     fn has_ready_gangs(&self) -> bool {
@@ -118,21 +175,21 @@ impl ServerState {
         })
     }
 
-    /// Whether a worker of the next round is empty or kept.
+    /// Whether a worker of the next round is empty.
     fn may_start_gangs(&self) -> bool {
         let mut workers = self
             .agenda
             .room
             .iter()
             .filter_map(|id| self.workers.get(id));
-        workers.any(|worker| worker.assigned().is_empty() || worker.reserved.is_some())
+        workers.any(|worker| worker.assigned().is_empty() && worker.accepts_work())
     }
 
     fn place_ready(&mut self, now: Now, with_gangs: bool, effects: &mut Vec<Effect>) {
         if with_gangs {
             self.agenda.room.extend(&self.agenda.kept);
         }
-        let queues: Vec<(QueueKey, u64)> = self.ready.counts().collect();
+        let queues = self.ready.counts_by_age();
         let answer = solve(&Question {
             queues: &queues,
             classes: &self.classes,
@@ -143,7 +200,7 @@ impl ServerState {
             now: now.mono,
         });
         if with_gangs {
-            self.keep_workers(&answer.kept, effects);
+            self.keep_workers(&answer.kept);
         }
         for gang in &answer.gangs {
             self.start_gang(now, gang, effects);
@@ -170,29 +227,48 @@ impl ServerState {
         }
     }
 
-    /// Keeps these workers, and no others, for multi-node tasks; asks them for what has not started.
-    fn keep_workers(&mut self, kept: &BTreeMap<WorkerId, QueueKey>, effects: &mut Vec<Effect>) {
+    /// Keeps these workers, and no others, for multi-node tasks.
+    fn keep_workers(&mut self, kept: &BTreeMap<WorkerId, QueueKey>) {
         let before = std::mem::replace(&mut self.agenda.kept, kept.keys().copied().collect());
         for id in before.iter().filter(|id| !kept.contains_key(id)) {
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.reserved = None;
             }
+            self.agenda.full.remove(id);
             self.agenda.room.insert(*id);
         }
         for (id, key) in kept {
-            let Some(worker) = self.workers.get_mut(id) else {
+            if let Some(worker) = self.workers.get_mut(id)
+                && worker.reserved.replace(*key) != Some(*key)
+            {
+                self.agenda.full.insert(*id);
+            }
+        }
+    }
+
+    /// Asks workers that are kept for what has not started.
+    fn empty_kept(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let mut left = usize::try_from(ROUND_TASKS_MAX).unwrap_or(usize::MAX);
+        while left > 0
+            && let Some(id) = self.agenda.full.pop_first()
+        {
+            let Some(worker) = self.workers.get_mut(&id) else {
                 continue;
             };
-            if worker.reserved.replace(*key) == Some(*key) {
+            let Some(key) = worker.reserved else {
                 continue;
-            }
-            let back = worker.unstarted_behind(*key);
+            };
+            let back = worker.unstarted_behind(key);
+            left = left.saturating_sub(back.len());
             for (task, _) in &back {
                 worker.mark_retracting(*task);
             }
             if !back.is_empty() {
-                effects.push(Effect::ToWorker(*id, WorkerCommand::Retract(back)));
+                effects.push(Effect::ToWorker(id, WorkerCommand::Retract(back)));
             }
+        }
+        if !self.agenda.full.is_empty() {
+            self.agenda.again_at = Some(now.mono);
         }
     }
 

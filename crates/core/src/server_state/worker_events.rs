@@ -45,6 +45,9 @@ impl ServerState {
         persist(effects, now.wall, connected);
         let worker = Worker::new(id, config, offers, now.mono, now.wall);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
+        if worker.config.min_utilization > 0.0 {
+            self.agenda.note_demanding(id);
+        }
         self.workers.insert(id, worker);
         self.agenda.note_room(id);
         effects.push(Effect::Registered {
@@ -531,6 +534,7 @@ impl ServerState {
             ChangeKind::WorkerLost { worker: id, reason },
         );
         effects.push(Effect::DropWorker(id));
+        self.agenda.forget(id);
         self.agenda.note_plans_changed();
         let mut touched = BTreeSet::new();
         for (task, assigned) in tasks {

@@ -347,7 +347,7 @@ impl Entry {
 }
 
 /// Smallest and largest id; 0 and 0 without ids.
-fn span(ids: &IdArray) -> (u32, u32) {
+pub(super) fn span(ids: &IdArray) -> (u32, u32) {
     let first = ids.ranges().iter().map(crate::range::IdRange::first).min();
     (first.unwrap_or(0), ids.max().unwrap_or(0))
 }

@@ -77,6 +77,7 @@ impl WorkerState {
         self.is_held = false;
         if self.mode == Mode::Detached {
             self.mode = Mode::Active;
+            self.may_start = true;
             self.detached_since = None;
         }
     }

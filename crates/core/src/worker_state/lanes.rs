@@ -17,10 +17,10 @@ use super::running::{Phase, RunningTask};
 use crate::time::Time;
 
 /// How much work is handed over ahead. Covers the delay with which the ends of such tasks are noticed, twice.
-const AHEAD: Duration = Duration::from_millis(15);
+pub(super) const AHEAD: Duration = Duration::from_millis(15);
 
 /// Most tasks of a lane, however short they are.
-const LANE_MAX: u32 = 32;
+pub(super) const LANE_MAX: usize = 32;
 
 /// How long one task of a lane may hold up the others.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -46,23 +46,17 @@ impl WorkerState {
         }
     }
 
+    /// Whether tasks of a class can follow others on their grant: they are known to be short.
+    pub(super) fn is_short(&self, class: &Class) -> bool {
+        self.expected_run(class) < AHEAD
+    }
+
     /// Hands the first task of a class over ahead of its time, if it is short and so is what it follows.
-    ///
-    /// Costs O(lanes), which are at most as many as tasks run.
-    pub(super) fn start_ahead(&mut self, class: &Class) -> Option<LaunchTask> {
-        if self.expected_run(class) >= AHEAD {
+    pub(super) fn start_ahead(&mut self, class: &Arc<Class>) -> Option<LaunchTask> {
+        if !self.is_short(class) {
             return None;
         }
-        let lanes = self.running.lanes();
-        let (_, name) = lanes
-            .filter(|(_, lane)| {
-                lane.expected < AHEAD
-                    && lane.tasks < LANE_MAX
-                    && !lane.withdrawn
-                    && *lane.class == *class
-            })
-            .map(|(name, lane)| (lane.expected, name))
-            .min()?;
+        let name = self.running.open_for(class)?;
         self.launch_first(class, name)
     }
 
@@ -100,10 +94,7 @@ impl WorkerState {
 
     /// Asks tasks back from lanes that are held up.
     pub(super) fn withdraw_held_up(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        if self.withdrawal_due().is_none_or(|due| due > now) {
-            return;
-        }
-        let tokens = self.running.withdraw(|lane| lane.since + PATIENCE <= now);
+        let tokens = self.running.withdraw_held_up(now, PATIENCE);
         if !tokens.is_empty() {
             effects.push(Effect::Withdraw(tokens));
         }
@@ -115,10 +106,7 @@ impl WorkerState {
         priority: Reverse<i32>,
         effects: &mut Vec<Effect>,
     ) {
-        if self.running.nothing_ahead() {
-            return;
-        }
-        let tokens = self.running.withdraw(|lane| lane.least > priority);
+        let tokens = self.running.withdraw_less_urgent(priority);
         if !tokens.is_empty() {
             effects.push(Effect::Withdraw(tokens));
         }

@@ -9,12 +9,13 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::backlog::Class;
 use super::input::{InstanceKey, LaunchToken};
+use super::lanes::{AHEAD, LANE_MAX};
 use crate::id::{InstanceId, JobId};
 use crate::job::TemplateId;
 use crate::resource::pool::Grant;
@@ -25,8 +26,8 @@ use crate::time::Time;
 pub(super) struct Lane {
     pub(super) grant: Arc<Grant>,
     pub(super) class: Arc<Class>,
-    /// How many there are; at least one.
-    pub(super) tasks: u32,
+    /// Their tokens, in the order in which they run; at least one.
+    tasks: VecDeque<LaunchToken>,
     /// How long all of them will take, as far as can be told.
     pub(super) expected: Duration,
     /// When the last one ended, or the first was launched.
@@ -35,6 +36,18 @@ pub(super) struct Lane {
     pub(super) least: Reverse<i32>,
     /// Those behind the first were asked back; nothing is added any more.
     pub(super) withdrawn: bool,
+}
+
+impl Lane {
+    /// Whether it can get another one: what it has is short.
+    fn is_open(&self) -> bool {
+        !self.withdrawn && self.expected < AHEAD && self.tasks.len() < LANE_MAX
+    }
+
+    /// Whether some of them wait for the first.
+    fn is_ahead(&self) -> bool {
+        !self.withdrawn && self.tasks.len() > 1
+    }
 }
 
 /// One launched instance.
@@ -89,7 +102,55 @@ pub(super) struct RunningTasks {
     deadlines: BTreeSet<(Time, LaunchToken)>,
     /// By the token of their first instance.
     lanes: BTreeMap<LaunchToken, Lane>,
+    index: LaneIndex,
     next_token: u64,
+}
+
+/// Lanes by what is asked of them; see [`Lane::is_open`] and [`Lane::is_ahead`].
+#[derive(Clone, Debug, Default)]
+struct LaneIndex {
+    /// Those that can get another one, by class, the soonest through first.
+    open: BTreeMap<Arc<Class>, BTreeSet<(Duration, LaunchToken)>>,
+    /// Those with some ahead, by the last sign of life.
+    since: BTreeSet<(Time, LaunchToken)>,
+    /// The same, by their least urgent.
+    least: BTreeSet<(Reverse<i32>, LaunchToken)>,
+}
+
+impl LaneIndex {
+    fn add(&mut self, name: LaunchToken, lane: &Lane) {
+        if lane.is_open() {
+            let entry = (lane.expected, name);
+            match self.open.get_mut(&lane.class) {
+                Some(lanes) => {
+                    lanes.insert(entry);
+                }
+                None => {
+                    let class = Arc::clone(&lane.class);
+                    self.open.insert(class, BTreeSet::from([entry]));
+                }
+            }
+        }
+        if lane.is_ahead() {
+            self.since.insert((lane.since, name));
+            self.least.insert((lane.least, name));
+        }
+    }
+
+    fn remove(&mut self, name: LaunchToken, lane: &Lane) {
+        if lane.is_open()
+            && let Some(lanes) = self.open.get_mut(&lane.class)
+        {
+            lanes.remove(&(lane.expected, name));
+            if lanes.is_empty() {
+                self.open.remove(&lane.class);
+            }
+        }
+        if lane.is_ahead() {
+            self.since.remove(&(lane.since, name));
+            self.least.remove(&(lane.least, name));
+        }
+    }
 }
 
 impl RunningTasks {
@@ -112,7 +173,7 @@ impl RunningTasks {
         let lane = Lane {
             grant,
             class,
-            tasks: 0,
+            tasks: VecDeque::with_capacity(1),
             expected: Duration::ZERO,
             since: now,
             least: Reverse(i32::MAX),
@@ -126,11 +187,11 @@ impl RunningTasks {
     pub(super) fn insert(&mut self, task: RunningTask) -> LaunchToken {
         let token = LaunchToken(self.next_token);
         self.next_token += 1;
-        if let Some(lane) = self.lanes.get_mut(&task.lane) {
-            lane.tasks += 1;
+        self.change_lane(task.lane, |lane| {
+            lane.tasks.push_back(token);
             lane.least = lane.least.max(task.priority);
             lane.expected = lane.expected.saturating_add(task.expected);
-        }
+        });
         self.by_key.insert(task.key, token);
         self.tasks.insert(token, task);
         token
@@ -149,13 +210,46 @@ impl RunningTasks {
         self.lanes.len() == self.tasks.len()
     }
 
+    /// The lane of a class that is through soonest, if one can get another task.
+    pub(super) fn open_for(&self, class: &Arc<Class>) -> Option<LaunchToken> {
+        let lanes = self.index.open.get(class)?;
+        lanes.first().map(|(_, name)| *name)
+    }
+
+    /// Changes a lane and the indices with it.
+    fn change_lane<T>(
+        &mut self,
+        name: LaunchToken,
+        change: impl FnOnce(&mut Lane) -> T,
+    ) -> Option<T> {
+        let lane = self.lanes.get_mut(&name)?;
+        self.index.remove(name, lane);
+        let changed = change(lane);
+        if !lane.tasks.is_empty() {
+            self.index.add(name, lane);
+        }
+        Some(changed)
+    }
+
     /// An instance of a lane has ended; answers with the grant if it was the last.
-    pub(super) fn leave_lane(&mut self, task: &RunningTask, now: Time) -> Option<Arc<Grant>> {
-        let lane = self.lanes.get_mut(&task.lane)?;
-        lane.tasks = lane.tasks.saturating_sub(1);
-        lane.expected = lane.expected.saturating_sub(task.expected);
-        lane.since = now;
-        if lane.tasks > 0 {
+    pub(super) fn leave_lane(
+        &mut self,
+        token: LaunchToken,
+        task: &RunningTask,
+        now: Time,
+    ) -> Option<Arc<Grant>> {
+        let is_last = self.change_lane(task.lane, |lane| {
+            match lane.tasks.front() {
+                Some(first) if *first == token => {
+                    lane.tasks.pop_front();
+                }
+                Some(_) | None => lane.tasks.retain(|other| *other != token),
+            }
+            lane.expected = lane.expected.saturating_sub(task.expected);
+            lane.since = now;
+            lane.tasks.is_empty()
+        })?;
+        if !is_last {
             return None;
         }
         self.lanes.remove(&task.lane).map(|lane| lane.grant)
@@ -163,30 +257,37 @@ impl RunningTasks {
 
     /// When the first lane that is held up by one instance gives the others back.
     pub(super) fn next_withdrawal(&self, patience: Duration) -> Option<Time> {
-        let held = self.lanes.values();
-        held.filter(|lane| lane.tasks > 1 && !lane.withdrawn)
-            .map(|lane| lane.since + patience)
-            .min()
+        self.index.since.first().map(|(since, _)| *since + patience)
     }
 
-    /// The instances behind the first one in lanes that `is_due` names; each is told once.
-    pub(super) fn withdraw(&mut self, is_due: impl Fn(&Lane) -> bool) -> Vec<LaunchToken> {
-        let mut held = BTreeSet::new();
-        for (name, lane) in &mut self.lanes {
-            if lane.tasks > 1 && !lane.withdrawn && is_due(lane) {
-                lane.withdrawn = true;
-                held.insert(*name);
-            }
+    /// Instances behind the first one of a lane, of all lanes without a sign of life for so long; each
+    /// is told once.
+    pub(super) fn withdraw_held_up(&mut self, now: Time, patience: Duration) -> Vec<LaunchToken> {
+        let mut tokens = Vec::new();
+        while let Some((since, name)) = self.index.since.first().copied()
+            && since + patience <= now
+        {
+            self.withdraw(name, &mut tokens);
         }
-        if held.is_empty() {
-            return Vec::new();
+        tokens
+    }
+
+    /// The same of all lanes that have something less urgent than this.
+    pub(super) fn withdraw_less_urgent(&mut self, priority: Reverse<i32>) -> Vec<LaunchToken> {
+        let mut tokens = Vec::new();
+        while let Some((least, name)) = self.index.least.last().copied()
+            && least > priority
+        {
+            self.withdraw(name, &mut tokens);
         }
-        let mut first_seen = BTreeSet::new();
-        let tasks = self.tasks.iter();
-        tasks
-            .filter(|(_, task)| held.contains(&task.lane) && !first_seen.insert(task.lane))
-            .map(|(token, _)| *token)
-            .collect()
+        tokens
+    }
+
+    fn withdraw(&mut self, name: LaunchToken, tokens: &mut Vec<LaunchToken>) {
+        self.change_lane(name, |lane| {
+            lane.withdrawn = true;
+            tokens.extend(lane.tasks.iter().skip(1));
+        });
     }
 
     pub(super) fn get(&self, token: LaunchToken) -> Option<&RunningTask> {
@@ -205,13 +306,15 @@ impl RunningTasks {
         self.tasks.iter().map(|(token, task)| (*token, task))
     }
 
-    /// Instances of tasks of one job.
-    pub(super) fn of_job(&self, job: JobId) -> impl Iterator<Item = InstanceKey> + '_ {
-        let start = InstanceKey::new(job, 0, InstanceId(0));
-        self.by_key
-            .range(start..)
-            .map(|(key, _)| *key)
-            .take_while(move |key| key.task.job == job)
+    /// Instances of the tasks of one job from the first id to the last.
+    pub(super) fn between(
+        &self,
+        job: JobId,
+        (first, last): (u32, u32),
+    ) -> impl Iterator<Item = InstanceKey> + '_ {
+        let start = InstanceKey::new(job, first, InstanceId(0));
+        let end = InstanceKey::new(job, last, InstanceId(u32::MAX));
+        self.by_key.range(start..=end).map(|(key, _)| *key)
     }
 
     /// Changes the phase; the only place where phases and deadlines change.
@@ -261,5 +364,29 @@ impl RunningTasks {
             .first()
             .filter(|(deadline, _)| *deadline <= now)
             .map(|(_, token)| *token)
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl RunningTasks {
+    /// Panics if tasks, lanes and indices disagree. For tests.
+    pub(super) fn check(&self) {
+        let mut expected = LaneIndex::default();
+        let mut tasks = 0;
+        for (name, lane) in &self.lanes {
+            assert!(!lane.tasks.is_empty(), "a lane without a task");
+            for token in &lane.tasks {
+                let task = self.tasks.get(token).map(|task| task.lane);
+                assert_eq!(task, Some(*name), "lane of {token:?}");
+            }
+            tasks += lane.tasks.len();
+            expected.add(*name, lane);
+        }
+        assert_eq!(tasks, self.tasks.len(), "every task is in one lane");
+        assert_eq!(expected.open, self.index.open, "lanes that can get more");
+        assert_eq!(expected.since, self.index.since, "lanes with some ahead");
+        assert_eq!(expected.least, self.index.least, "the same by urgency");
+        let keys = self.tasks.iter().map(|(token, task)| (task.key, *token));
+        assert_eq!(keys.collect::<BTreeMap<_, _>>(), self.by_key);
     }
 }

@@ -4,7 +4,8 @@
 //! class and keeps others from what it needs: tasks of lower priority at once, tasks of the same
 //! priority after [`PATIENCE`]. So small tasks fill what a large one cannot use, but cannot starve it;
 //! of what it cannot use yet they may take as much as it will not miss (`resource::shadow`).
-//! A round costs O((classes + started tasks) log classes).
+//! A round costs O((classes + started tasks) log classes), and O(lanes) more for each class that is
+//! blocked before another that has room. There is none unless something came, went or ended.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,6 +35,15 @@ struct Round {
     /// Kept from lower priorities only.
     level: Reservation,
     level_priority: Option<Reverse<i32>>,
+}
+
+/// The first task of a class.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Head {
+    key: QueueKey,
+    class: Arc<Class>,
+    /// It could start if nothing was kept for others.
+    is_hopeful: bool,
 }
 
 impl Round {
@@ -150,6 +160,7 @@ impl WorkerState {
             .collect();
         for class in expired {
             let returned = self.backlog.drain_class(&class);
+            self.may_start = true;
             self.outbox.push_retracted(returned);
         }
     }
@@ -162,17 +173,28 @@ impl WorkerState {
         }
     }
 
-    /// Starts every task that can start now.
+    /// Starts every task that can start now; looks only if that may be more than the last time.
     fn start_tasks(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        if self.mode != Mode::Active || self.backlog.is_empty() || self.outbox.is_full() {
+        if !self.may_start || self.mode != Mode::Active || self.outbox.is_full() {
             return;
         }
-        let mut heads: BinaryHeap<Reverse<(QueueKey, Arc<Class>)>> =
-            self.backlog.heads().map(Reverse).collect();
+        self.may_start = false;
+        let mut heads: Vec<Reverse<Head>> = Vec::new();
+        for (key, class) in self.backlog.heads() {
+            let is_hopeful = self.could_start(&class);
+            heads.push(Reverse(Head {
+                key,
+                class,
+                is_hopeful,
+            }));
+        }
+        let mut hopeful = heads.iter().filter(|head| head.0.is_hopeful).count();
+        let mut heads = BinaryHeap::from(heads);
         let mut round = Round::default();
         let mut launches = Vec::new();
         let mut any_blocked = false;
-        while let Some(Reverse((key, class))) = heads.pop() {
+        while let Some(Reverse(head)) = heads.pop() {
+            let Head { key, class, .. } = head;
             round.enter(key.priority);
             let started = self
                 .start_first(now, &class, &round.reserved)
@@ -180,20 +202,30 @@ impl WorkerState {
                 .or_else(|| (!any_blocked).then(|| self.start_ahead(&class)).flatten());
             if let Some(launch) = started {
                 launches.push(launch);
-                if let Some(next) = self.backlog.head(&class) {
-                    heads.push(Reverse((next, class)));
+                if let Some(key) = self.backlog.head(&class) {
+                    let is_hopeful = true;
+                    heads.push(Reverse(Head {
+                        key,
+                        class,
+                        is_hopeful,
+                    }));
+                } else {
+                    hopeful -= 1;
                 }
                 continue;
             }
             if !std::mem::replace(&mut any_blocked, true) {
                 self.withdraw_less_urgent(key.priority, effects);
             }
-            if heads.is_empty() {
-                // Nobody comes later from whom something could be kept.
-                self.backlog.note_blocked(&class, now);
+            let patient = self.backlog.note_blocked(&class, now) < PATIENCE;
+            hopeful -= usize::from(head.is_hopeful);
+            if hopeful == 0 {
+                // What comes later cannot start, whatever is kept from it.
+                for Reverse(head) in heads {
+                    self.backlog.note_blocked(&head.class, now);
+                }
                 break;
             }
-            let patient = self.backlog.note_blocked(&class, now) < PATIENCE;
             let kept_from = if patient {
                 &mut round.level
             } else {
@@ -205,6 +237,11 @@ impl WorkerState {
         if !launches.is_empty() {
             effects.push(Effect::Launch(launches));
         }
+    }
+
+    /// Whether the first task of a class could start if nothing was kept for others.
+    fn could_start(&self, class: &Class) -> bool {
+        self.is_short(class) || self.pools.fits(&class.request, &Reservation::default())
     }
 
     fn start_first(
@@ -244,9 +281,8 @@ impl WorkerState {
                 task.key
             );
         }
-        for (name, lane) in self.running.lanes() {
-            let tasks = self.running.iter().filter(|(_, task)| task.lane == name);
-            assert_eq!(tasks.count(), lane.tasks as usize, "tasks of a lane");
+        self.running.check();
+        for (_, lane) in self.running.lanes() {
             for entry in &lane.grant.entries {
                 for granted in &entry.indices {
                     *used.entry((entry.pool, granted.index)).or_insert(0) += granted.units;
