@@ -148,6 +148,27 @@ fn progress_shows_counts_and_ends() {
 }
 
 #[test]
+fn progress_tells_that_nobody_works() {
+    let mut env = Env::new();
+    env.start_server();
+    env.spawn("client", &["submit", "--progress", "--", "true"]);
+    wait_for("the bar of a job that waits", || {
+        let log = env.read("client.log");
+        let is_there = log.contains("0/1 tasks");
+        is_there.then_some(()).ok_or(log)
+    });
+    assert!(
+        env.read("client.log").contains("No worker is connected"),
+        "{}",
+        env.read("client.log")
+    );
+    env.start_worker(1);
+    assert_eq!(env.wait_exit("client"), Some(0));
+    let ran = env.hq(&["submit", "--progress", "--", "true"]).ok();
+    assert!(!ran.contains("No worker"), "{ran}");
+}
+
+#[test]
 fn workers_stop_on_request_and_give_tasks_back() {
     let mut env = Env::with_worker(1);
     let job = env.submit(&[

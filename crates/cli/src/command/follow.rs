@@ -8,6 +8,7 @@ use hq_protocol::client;
 
 use super::Context;
 use super::notify::Callback;
+use super::worker;
 use crate::args::global::OutputMode;
 use crate::args::job::{FollowArgs, SelectorArgs, WaitArgs};
 use crate::client::{Client, WatchOptions};
@@ -84,6 +85,12 @@ async fn show_progress(
         with_notifications: callback.is_some(),
         ..WatchOptions::default()
     };
+    if worker::running_count(client).await? == 0 {
+        // An empty bar does not tell why nothing moves.
+        tracing::info!(
+            "No worker is connected; start one with `hq worker start`, or have a batch system start them with `hq alloc add`"
+        );
+    }
     let mut seen = Progress::default();
     let is_quiet = context.mode() == OutputMode::Quiet;
     let mut is_drawn = false;

@@ -8,6 +8,7 @@ use hq_protocol::client::{self, worker_stop_result};
 
 use super::Context;
 use crate::args::worker::{AddressArgs, ListArgs, SelectorArgs, WaitArgs, WorkerFilter};
+use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::output::view::worker_state;
 use crate::parse::selector::Selector;
@@ -108,16 +109,18 @@ pub(super) async fn address(args: AddressArgs, context: &mut Context) -> CliResu
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     loop {
-        let workers = client
-            .workers(Selector::All.to_message(), false)
-            .await?
-            .workers;
-        let is_running = |worker: &&client::WorkerInfo| {
-            worker_state(worker) == client::worker_info::State::Running
-        };
-        if workers.iter().filter(is_running).count() >= args.count as usize {
+        if running_count(&mut client).await? >= args.count as usize {
             return context.done();
         }
         tokio::time::sleep(WAIT_STEP).await;
     }
+}
+
+/// Number of workers that are connected.
+pub(super) async fn running_count(client: &mut Client) -> CliResult<usize> {
+    let workers = client.workers(Selector::All.to_message(), false).await?;
+    let is_running = |worker: &&client::WorkerInfo| {
+        worker_state(worker) == client::worker_info::State::Running
+    };
+    Ok(workers.workers.iter().filter(is_running).count())
 }
