@@ -13,6 +13,7 @@
     reason = "a contestant either measures or says why not"
 )]
 
+use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -349,6 +350,9 @@ impl Requests<'_> {
         let lanes = self.work.options.parallel as u64;
         let window = lanes * LANE_DEPTH;
         let (mut ended, mut events) = (0, Vec::new());
+        // Requests of each lane that have not ended; the lanes advance at different speeds.
+        let mut load = vec![0; self.work.options.parallel];
+        let mut lane_of = HashMap::new();
         let mut next = self.work.next();
         while next.is_some() || ended < self.requested {
             let mut batch = Vec::new();
@@ -363,7 +367,16 @@ impl Requests<'_> {
             if self.work.options.interval_ns > 0 {
                 launcher.spawn_batch(batch);
             } else {
-                let in_lane = |(token, plan): (Token, _)| (Lane(token.0 % lanes), token, plan);
+                let in_lane = |(token, plan): (Token, _)| {
+                    let (lane, _) = load
+                        .iter()
+                        .enumerate()
+                        .min_by_key(|(_, load)| **load)
+                        .expect("a lane");
+                    load[lane] += 1;
+                    lane_of.insert(token, lane);
+                    (Lane(lane as u64), token, plan)
+                };
                 launcher.spawn_in_lanes(batch.into_iter().map(in_lane));
             }
             let left = match next {
@@ -377,7 +390,10 @@ impl Requests<'_> {
             for event in events.drain(..) {
                 match event {
                     Event::Started { .. } => {}
-                    Event::Exited { status, .. } => {
+                    Event::Exited { token, status, .. } => {
+                        if let Some(lane) = lane_of.remove(&token) {
+                            load[lane] -= 1;
+                        }
                         assert!(status.success(), "a process failed: {status}");
                         ended += 1;
                     }

@@ -12,6 +12,7 @@
 //! pidfd, which every kernel has, and if even that is refused, by `fork`. So each rung behaves the same.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use clone_vfork::Pidfd;
 
@@ -80,6 +81,8 @@ pub(crate) struct Created {
     pub(crate) pid: libc::pid_t,
     /// `None`: the creating thread has to wait for it.
     pub(crate) pidfd: Option<OwnedFd>,
+    /// It is known to have ended already, and has not been reaped.
+    pub(crate) ended: bool,
 }
 
 /// A step that failed.
@@ -101,16 +104,18 @@ impl Failure {
     }
 }
 
-/// Creates the process that `child` describes. The calling thread has the signal mask of a spawner.
+/// Creates the process that `child` describes. The calling thread has the signal mask of a spawner. With `patience`
+/// it may wait so long for the end of the child.
 pub(crate) fn create(
     backend: Backend,
     features: &Features,
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
     in_flight: &InFlight,
+    patience: Option<Duration>,
 ) -> Result<Created, Failure> {
     match backend {
-        Backend::ClonePidfd => clone3::spawn(child, stack, in_flight),
+        Backend::ClonePidfd => clone3::spawn(child, stack, in_flight, patience),
         Backend::PosixSpawnPidfd => with_pidfd(create_portably(child, stack)?, features.pidfd_open),
         Backend::PosixSpawnWait => create_portably(child, stack),
         Backend::Fork => with_pidfd(fork::spawn(child)?, features.pidfd_open),

@@ -97,6 +97,7 @@ mod pool;
 mod prepare;
 mod probe;
 mod procfs;
+mod raw;
 mod reaper;
 mod resolve;
 mod signal;

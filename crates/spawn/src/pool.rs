@@ -125,7 +125,12 @@ pub(crate) enum Threads {
 
 /// What a thread does next.
 pub(crate) enum Next {
-    Job(Box<Job>, Key),
+    Job {
+        job: Box<Job>,
+        key: Key,
+        /// No other request waits for a thread.
+        alone: bool,
+    },
     /// Look for ended children.
     Poll,
     /// There is nothing to create: wait for the end of the last child.
@@ -401,7 +406,11 @@ impl Pool {
             {
                 queue.active += 1;
                 let key = self.watch.table().begin(job.token, Arc::clone(in_flight));
-                return Next::Job(Box::new(job), key);
+                return Next::Job {
+                    job: Box::new(job),
+                    key,
+                    alone: queue.jobs.is_empty(),
+                };
             }
             let nothing_to_do = queue.jobs.is_empty() && queue.delayed.is_empty();
             if nothing_to_do && queue.stop {

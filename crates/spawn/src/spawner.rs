@@ -27,6 +27,10 @@ use crate::sys::{self, WaitFor};
 const POLL_MIN: Duration = Duration::from_micros(200);
 const POLL_MAX: Duration = Duration::from_millis(5);
 
+/// How long a thread waits for the end of a child before it is sure that the program runs, while the children before
+/// were that short. More is of no use: a switch to another thread and back is nothing beside such a child.
+const PATIENCE: Duration = Duration::from_millis(5);
+
 /// How long a thread without pidfds waits for its last children once everything was killed.
 const LAST_CHILDREN_LIMIT: Duration = Duration::from_secs(5);
 
@@ -46,6 +50,8 @@ pub(crate) struct Spawner<'a> {
     minded: Option<Minded>,
     /// How this thread is called away from it. `None`: it never waits for one.
     minder: Option<Arc<Minder>>,
+    /// Whether the last child that this thread waited for took less than [`PATIENCE`].
+    brief: bool,
     /// Ended children, as buffer.
     ended: Vec<Running>,
 }
@@ -70,6 +76,7 @@ impl<'a> Spawner<'a> {
             failed: Vec::new(),
             minded: None,
             minder: pool.minder(),
+            brief: false,
             ended: Vec::new(),
         }
     }
@@ -83,8 +90,8 @@ impl<'a> Spawner<'a> {
             let patience = (!self.own.is_empty()).then_some(self.poll);
             let minder = self.minder.as_ref().filter(|_| self.minded.is_some());
             match self.pool.next(outcome, patience, &self.in_flight, minder) {
-                Next::Job(job, key) => {
-                    outcome = self.launch(*job, key);
+                Next::Job { job, key, alone } => {
+                    outcome = self.launch(*job, key, alone);
                     // Children must be noticed however long the queue is.
                     self.reap_own();
                 }
@@ -112,12 +119,15 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    fn launch(&mut self, mut job: Job, key: Key) -> Outcome {
+    /// `alone`: no other request waits.
+    fn launch(&mut self, mut job: Job, key: Key, alone: bool) -> Outcome {
         let started = sys::monotonic_now();
         let result = if keeper::is_halted() {
             Err(SpawnError::cancelled())
         } else {
-            self.create(&job.plan)
+            // Others that wait for a thread must not wait for the end of this child, too.
+            let patience = self.brief && alone && job.lane.is_some() && self.minder.is_some();
+            self.create(&job.plan, patience.then_some(PATIENCE))
         };
         match result {
             Ok(created) => {
@@ -157,7 +167,7 @@ impl<'a> Spawner<'a> {
     /// The program runs: enters it into the table and has it watched.
     fn started(&mut self, job: Job, key: Key, started: MonotonicNs, created: Created) {
         let watch = &self.pool.watch;
-        let Created { pid, pidfd } = created;
+        let Created { pid, pidfd, ended } = created;
         // Reported before it is watched, so that its end cannot come first.
         watch.events.push_lazily(Event::Started {
             token: job.token,
@@ -186,7 +196,14 @@ impl<'a> Spawner<'a> {
             }
             watch.wake_reaper();
         }
+        if ended {
+            self.ended.extend(table.take(key));
+            drop(table);
+            self.pool.finish(&mut self.ended, true);
+            return;
+        }
         drop(table);
+        self.brief = false;
         match pidfd_number {
             Some(pidfd) if job.lane.is_some() && self.minder.is_some() => {
                 self.minded = Some(Minded { key, pidfd });
@@ -222,19 +239,27 @@ impl<'a> Spawner<'a> {
         self.pool.stop_minding(minder);
         if has_ended {
             self.minded = None;
-            self.ended.extend(self.pool.watch.table().take(minded.key));
+            let child = self.pool.watch.table().take(minded.key);
+            let begun = child.as_ref().map_or(0, |child| child.started.0);
+            self.brief = sys::monotonic_now().0.saturating_sub(begun)
+                < u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
+            self.ended.extend(child);
             self.pool.finish(&mut self.ended, true);
         }
     }
 
-    /// Creates the process, mending what can be mended at once.
-    fn create(&mut self, plan: &SpawnPlan) -> Result<Created, SpawnError> {
+    /// Creates the process, mending what can be mended at once. With `patience` it may wait so long for its end.
+    fn create(
+        &mut self,
+        plan: &SpawnPlan,
+        patience: Option<Duration>,
+    ) -> Result<Created, SpawnError> {
         /// A missing directory each for the working directory and both outputs, and a moved program.
         const REPAIRS_MAX: usize = 4;
         let mut resolved = self.pool.resolver.resolve(plan)?;
         let mut repairs = 0;
         loop {
-            let mut error = match self.try_create(plan, &resolved) {
+            let mut error = match self.try_create(plan, &resolved, patience) {
                 Ok(created) => return Ok(created),
                 Err(error) => error,
             };
@@ -259,7 +284,12 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    fn try_create(&mut self, plan: &SpawnPlan, resolved: &Resolved) -> Result<Created, SpawnError> {
+    fn try_create(
+        &mut self,
+        plan: &SpawnPlan,
+        resolved: &Resolved,
+        patience: Option<Duration>,
+    ) -> Result<Created, SpawnError> {
         let pool = self.pool;
         let stack = &self.stack;
         let found: Option<&Arc<CStr>> = match resolved {
@@ -276,8 +306,14 @@ impl<'a> Spawner<'a> {
         let result =
             self.scratch
                 .with_child_plan(plan, found, &pool.common, share, home, |child| {
-                    let created =
-                        backend::create(pool.backend, &pool.features, child, stack, in_flight);
+                    let created = backend::create(
+                        pool.backend,
+                        &pool.features,
+                        child,
+                        stack,
+                        in_flight,
+                        patience,
+                    );
                     held &= !child.home.as_ref().is_some_and(|home| home.released.get());
                     created.map_err(|failure| {
                         failed.extend(failure.pidfd);

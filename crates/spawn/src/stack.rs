@@ -1,6 +1,6 @@
 //! Private stacks for children that share the parent's memory.
 //!
-//! Each spawner thread owns one and uses it again and again: the parent sleeps until the child has executed its
+//! Each spawner thread owns one and uses it again and again: the parent waits until the child has executed its
 //! program or ended, so there is never more than one child on a stack. The lowest page is a guard.
 #![expect(unsafe_code, reason = "memory mapping")]
 

@@ -9,6 +9,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::event::{ExitStatus, MonotonicNs, ResourceUsage};
@@ -509,4 +510,37 @@ pub(crate) fn wait_either(first: RawFd, second: BorrowedFd<'_>) -> (bool, bool) 
 /// The raw number of a descriptor, for plans that only name it.
 pub(crate) fn raw(fd: &OwnedFd) -> RawFd {
     fd.as_raw_fd()
+}
+
+/// Waits until a descriptor is readable, at most `patience`. Answers whether it is.
+pub(crate) fn wait_readable_for(fd: RawFd, patience: Duration) -> bool {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let milliseconds = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: one valid entry; a closed number would only be reported as such. An interruption is like no patience.
+    let result = unsafe { libc::poll(&raw mut entry, 1, milliseconds) };
+    result > 0 && entry.revents & libc::POLLIN != 0
+}
+
+/// Waits until the kernel has set a word to zero that it was given by `CLONE_CHILD_CLEARTID`.
+pub(crate) fn wait_until_zero(word: &AtomicU32) {
+    loop {
+        let seen = word.load(Ordering::Acquire);
+        if seen == 0 {
+            return;
+        }
+        // SAFETY: the word lives; no timeout is given. Not the private kind, because the kernel wakes the other.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                word.as_ptr(),
+                libc::FUTEX_WAIT,
+                seen,
+                ptr::null::<libc::timespec>(),
+            )
+        };
+    }
 }

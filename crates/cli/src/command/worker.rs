@@ -119,8 +119,7 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
 /// Number of workers that are connected.
 pub(super) async fn running_count(client: &mut Client) -> CliResult<usize> {
     let workers = client.workers(Selector::All.to_message(), false).await?;
-    let is_running = |worker: &&client::WorkerInfo| {
-        worker_state(worker) == client::worker_info::State::Running
-    };
+    let is_running =
+        |worker: &&client::WorkerInfo| worker_state(worker) == client::worker_info::State::Running;
     Ok(workers.workers.iter().filter(is_running).count())
 }

@@ -5,15 +5,23 @@
 //! the whole control group tree is taken for a move. The C library has no function for `clone3` that starts on a new
 //! stack, and one that returned on the parent's would return twice; hence a few instructions of assembly. See
 //! clone(2).
+//!
+//! A thread that waits for the end of its child in any case does not have to wake up when the child executes its
+//! program: it goes on after the clone and waits for the end at once, which saves two switches to another thread
+//! and back. That the child has left this memory is told by `CLONE_CHILD_CLEARTID`, since an end does not say how
+//! it came about.
 #![expect(unsafe_code, reason = "clone3")]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use super::{Created, Failure, Pidfd, clone_vfork};
 use crate::child::ChildPlan;
 use crate::live::InFlight;
+use crate::raw;
 use crate::signal;
 use crate::stack::ChildStack;
+use crate::sys;
 
 /// Set once it turned out to be missing, too old or filtered.
 static ABSENT: AtomicBool = AtomicBool::new(false);
@@ -23,9 +31,12 @@ pub(super) fn spawn(
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
     in_flight: &InFlight,
+    patience: Option<Duration>,
 ) -> Result<Created, Failure> {
+    let patience = patience.filter(|_| raw::LEAVES_ERRNO);
+    let inside = AtomicU32::new(1);
     if !ABSENT.load(Ordering::Relaxed) {
-        match by_clone3(child, stack, in_flight) {
+        match by_clone3(child, stack, in_flight, patience.map(|_| &inside)) {
             // Missing, filtered, not permitted, not a control group: the child that moves itself works or names it.
             Err(failure)
                 if failure.stage == crate::error::Stage::Clone
@@ -39,23 +50,41 @@ pub(super) fn spawn(
                     ABSENT.store(true, Ordering::Relaxed);
                 }
             }
-            result => return result,
+            Err(failure) => return Err(failure),
+            Ok(pid) => {
+                let ended = patience.is_some_and(|patience| {
+                    let ended =
+                        sys::wait_readable_for(in_flight.0.load(Ordering::Acquire), patience);
+                    sys::wait_until_zero(&inside);
+                    ended
+                });
+                let created = clone_vfork::collect(child, pid, in_flight)?;
+                return Ok(Created { ended, ..created });
+            }
         }
     }
     clone_vfork::spawn(child, stack, Pidfd::Yes, in_flight)
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn by_clone3(_: &mut ChildPlan<'_>, _: &ChildStack, _: &InFlight) -> Result<Created, Failure> {
+fn by_clone3(
+    _: &mut ChildPlan<'_>,
+    _: &ChildStack,
+    _: &InFlight,
+    _: Option<&AtomicU32>,
+) -> Result<libc::pid_t, Failure> {
     Err(Failure::new(crate::error::Stage::Clone, libc::ENOSYS))
 }
 
+/// The thread sleeps until the child has left this memory, or, with `inside`, goes on at once; then the kernel sets
+/// that to zero when the child leaves, and wakes up who waits for it.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn by_clone3(
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
     in_flight: &InFlight,
-) -> Result<Created, Failure> {
+    inside: Option<&AtomicU32>,
+) -> Result<libc::pid_t, Failure> {
     /// From the kernel's `sched.h`; the C library's type for flags is too small for them.
     const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
     const CLONE_INTO_CGROUP: u64 = 1 << 33;
@@ -65,10 +94,14 @@ fn by_clone3(
     child.reset_signals = child.ignored_signals;
     let flags = u64::from(clone_vfork::flags(child, Pidfd::Yes).unsigned_abs());
     let into = if cgroup >= 0 { CLONE_INTO_CGROUP } else { 0 };
+    let meanwhile = match inside {
+        Some(_) => libc::CLONE_CHILD_CLEARTID,
+        None => libc::CLONE_VFORK,
+    };
     let arguments = libc::clone_args {
-        flags: flags | CLONE_CLEAR_SIGHAND | into,
+        flags: flags | CLONE_CLEAR_SIGHAND | into | u64::from(meanwhile.unsigned_abs()),
         pidfd: in_flight.0.as_ptr() as u64,
-        child_tid: 0,
+        child_tid: inside.map_or(0, |inside| inside.as_ptr() as u64),
         parent_tid: 0,
         exit_signal: u64::from(libc::SIGCHLD.unsigned_abs()),
         stack: stack.bottom() as u64,
@@ -79,9 +112,10 @@ fn by_clone3(
         cgroup: u64::try_from(cgroup).unwrap_or(0),
     };
     let plan: *mut ChildPlan<'_> = child;
-    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread slept through the
-    // life of every earlier child on it. The plan stays borrowed until this returns, and by then the child has
-    // left this address space. The kernel writes the pidfd to `in_flight`, whose memory is that of an int.
+    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread has waited until every
+    // earlier child on it had left. The plan and `inside` outlive the child's time in this memory: either this
+    // returns only after it, or `spawn` waits for it. The kernel writes the pidfd to `in_flight`, whose memory is
+    // that of an int. The child does not touch what the thread uses meanwhile (see `child.rs`).
     let result = unsafe { clone3(&arguments, plan.cast()) };
     if result < 0 {
         child.cgroup = cgroup;
@@ -89,8 +123,7 @@ fn by_clone3(
         let errno = i32::try_from(-result).unwrap_or(libc::EIO);
         return Err(Failure::new(crate::error::Stage::Clone, errno));
     }
-    let pid = libc::pid_t::try_from(result).unwrap_or(0);
-    clone_vfork::collect(child, pid, in_flight)
+    Ok(libc::pid_t::try_from(result).unwrap_or(0))
 }
 
 /// The system call. In the child it continues with `child_main(plan)` on the new stack and never comes back; in the

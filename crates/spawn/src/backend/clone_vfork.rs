@@ -31,15 +31,15 @@ pub(super) fn spawn(
     in_flight: &InFlight,
 ) -> Result<Created, Failure> {
     in_flight.0.store(-1, Ordering::Release);
-    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread slept through the
-    // life of every earlier child on it. `child_main` gets the ChildPlan it expects, which stays borrowed until
+    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread has waited
+    // until every earlier child on it had left. `child_main` gets the ChildPlan it expects, which stays borrowed until
     // this call returns, and by then the child has left this address space. The kernel writes the pidfd to
     // `in_flight`, whose memory is that of an int and lives as long.
     let pid = unsafe {
         libc::clone(
             child_main,
             stack.top(),
-            flags(child, pidfd) | libc::SIGCHLD,
+            flags(child, pidfd) | libc::CLONE_VFORK | libc::SIGCHLD,
             ptr::from_mut(child).cast(),
             in_flight.0.as_ptr(),
         )
@@ -50,9 +50,9 @@ pub(super) fn spawn(
     collect(child, pid, in_flight)
 }
 
-/// The flags of the clone, without the signal that the child sends when it ends.
+/// The flags of the clone, without what the thread does meanwhile and the signal that the child sends when it ends.
 pub(super) fn flags(child: &ChildPlan<'_>, pidfd: Pidfd) -> libc::c_int {
-    let mut flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    let mut flags = libc::CLONE_VM;
     if pidfd == Pidfd::Yes {
         flags |= libc::CLONE_PIDFD;
     }
@@ -62,7 +62,7 @@ pub(super) fn flags(child: &ChildPlan<'_>, pidfd: Pidfd) -> libc::c_int {
     flags
 }
 
-/// After the clone has returned: takes over the pidfd and reaps a child that has failed.
+/// After the child has left this memory: takes over the pidfd and reaps a child that has failed.
 pub(super) fn collect(
     child: &ChildPlan<'_>,
     pid: libc::pid_t,
@@ -83,5 +83,9 @@ pub(super) fn collect(
             pidfd,
         });
     }
-    Ok(Created { pid, pidfd })
+    Ok(Created {
+        pid,
+        pidfd,
+        ended: false,
+    })
 }

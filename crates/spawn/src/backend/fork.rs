@@ -44,5 +44,9 @@ pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
             return Err(Failure::new(stage, i32::from_ne_bytes([e0, e1, e2, e3])));
         }
     }
-    Ok(Created { pid, pidfd: None })
+    Ok(Created {
+        pid,
+        pidfd: None,
+        ended: false,
+    })
 }

@@ -51,7 +51,11 @@ pub(super) fn spawn(child: &ChildPlan<'_>) -> Option<Created> {
             child.envp.as_ptr().cast(),
         )
     };
-    (result == 0).then_some(Created { pid, pidfd: None })
+    (result == 0).then_some(Created {
+        pid,
+        pidfd: None,
+        ended: false,
+    })
 }
 
 fn expressible(child: &ChildPlan<'_>) -> bool {

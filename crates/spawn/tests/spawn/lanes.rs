@@ -166,3 +166,58 @@ fn killing_all_empties_the_lanes() {
         succeeded(&rig.end(Token(99)));
     }
 }
+
+/// A thread that has seen short children waits for the end of the next one before it looks whether the program runs.
+#[test]
+fn what_comes_after_short_children_is_told_like_anything_else() {
+    for backend in BACKENDS {
+        let dir = TempDir::new().unwrap();
+        let fifo = dir.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+        assert!(made.unwrap().success());
+        let mut rig = Rig::new(backend);
+        let short = |token: u64| (Lane(1), Token(token), command(&["/bin/true"]));
+        let behind_short_ones = |rig: &mut Rig, first: u64, plan| {
+            let mut plans: Vec<_> = (first..first + 20).map(short).collect();
+            plans.push((Lane(1), Token(first + 20), plan));
+            rig.launcher.spawn_in_lanes(plans);
+            for token in first..first + 20 {
+                succeeded(&rig.end(Token(token)));
+            }
+            Token(first + 20)
+        };
+        let missing = behind_short_ones(&mut rig, 0, command(&["/no/such/program"]));
+        let End::Failed(error) = rig.end(missing) else {
+            panic!("{backend:?}: it cannot have run");
+        };
+        assert_eq!(error.kind(), SpawnErrorKind::NotFound, "{backend:?}");
+        let nowhere = command(&["/bin/true"]).cwd("/no/such/directory");
+        let nowhere = behind_short_ones(&mut rig, 100, nowhere);
+        let End::Failed(error) = rig.end(nowhere) else {
+            panic!("{backend:?}: it cannot have run");
+        };
+        assert!(error.to_string().contains("/no/such/directory"), "{error}");
+        // One that lasts: its start is told, and it gets its signal.
+        let script = "trap 'exit 7' TERM; echo ready > ready; while :; do sleep 0.01; done";
+        let long = behind_short_ones(&mut rig, 200, sh(script).cwd(dir.path()));
+        rig.pid(long);
+        crate::harness::eventually_lines(&dir.path().join("ready"), 1);
+        let soft = Termination {
+            signal: libc::SIGTERM,
+            grace: crate::harness::PATIENCE,
+        };
+        rig.launcher.terminate(long, soft);
+        let End::Exited(status, _) = rig.end(long) else {
+            panic!("{backend:?}: it ran");
+        };
+        assert_eq!(status, ExitStatus::Code(7), "{backend:?}");
+        // One that is held up on the way to its program, until somebody writes.
+        let held_up = sh("exit 3").stdin(Stdio::File { path: fifo.clone() });
+        let held_up = behind_short_ones(&mut rig, 300, held_up);
+        drop(fs::OpenOptions::new().write(true).open(&fifo).unwrap());
+        let End::Exited(status, _) = rig.end(held_up) else {
+            panic!("{backend:?}: it ran");
+        };
+        assert_eq!(status, ExitStatus::Code(3), "{backend:?}");
+    }
+}
