@@ -84,6 +84,7 @@ fn fill(path: &Path) {
             submit_dir: Box::from(*b"/w"),
             stream_dir: None,
             after: Vec::new(),
+            notify: Vec::new(),
             body: SubmitBody::Array(ArraySpec {
                 ids: ArrayIds::Given(ids.clone()),
                 entries: None,

@@ -202,6 +202,55 @@ fn workers_stop_on_request_and_give_tasks_back() {
 }
 
 #[test]
+fn a_drained_worker_ends_what_runs_and_takes_nothing_new() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.start_worker(1);
+    let job = env.submit(&[
+        "--array=1-3",
+        "--",
+        "bash",
+        "-c",
+        "echo $HQ_TASK_ID@$HQ_INSTANCE_ID >> starts; until [ -e go ]; do sleep 0.01; done",
+    ]);
+    env.wait_lines("starts", 1);
+    env.hq(&["worker", "drain", "1"])
+        .says("Worker 1 gets no new tasks and stops when its running ones have ended")
+        .ok();
+    assert_eq!(env.workers(), ["DRAINING"]);
+    assert_eq!(env.json(&["worker", "list"])[0]["is_draining"], true);
+    env.hq(&["task", "explain", &job, "3"])
+        .says("the worker is being drained")
+        .ok();
+    // A server that starts anew still drains it.
+    signal(server, "KILL");
+    env.wait_exit("server");
+    env.start_server_with(&["--resume"]);
+    wait_for("the worker is back", || {
+        let states = env.workers();
+        if states == ["DRAINING"] {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    });
+    env.write("go", "");
+    assert_eq!(env.wait_exit("worker1"), Some(0));
+    assert_eq!(
+        env.wait_lines("starts", 1),
+        "1@0\n",
+        "it ran on, and nothing after it"
+    );
+    env.hq(&["worker", "drain", "1-2"])
+        .says("Draining worker 1 failed; worker is already stopped")
+        .says("Draining worker 2 failed; worker not found")
+        .ok();
+    env.start_worker(1);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 3);
+}
+
+#[test]
 fn worker_info_shows_what_it_offers() {
     let mut env = Env::new();
     env.start_server();

@@ -162,8 +162,8 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
         "10 failed",
         "500 waiting",
         "1 workers",
-        "job 1 `sweep`: 10 of 100 tasks failed, mostly: exit code 7",
-        "job 2 `<script>big`: none of 500 waiting tasks runs",
+        "Failing job 1 sweep: 10 of 100 tasks failed, mostly: exit code 7",
+        "Starving job 2 <script>big: none of 500 waiting tasks runs",
         "last events",
     ]);
     screen.press("2");
@@ -278,7 +278,7 @@ fn a_journal_is_shown_at_any_time() {
     screen.shows(&[
         "19 finished",
         "1 failed",
-        "job 1 `old`: 1 of 20 tasks failed, mostly: exit code 1",
+        "Failing job 1 old: 1 of 20 tasks failed, mostly: exit code 1",
         "100%",
     ]);
     screen.press("2\r");

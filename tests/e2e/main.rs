@@ -19,6 +19,7 @@ mod limits;
 mod local;
 mod model;
 mod network;
+mod notify;
 mod options;
 mod output_modes;
 mod pbs;

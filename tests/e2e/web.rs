@@ -159,3 +159,48 @@ fn a_run_is_watched_and_mended_in_a_browser() {
         env.read("server.log")
     );
 }
+
+#[test]
+fn the_interface_is_what_its_description_says() {
+    let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
+    let module = "schemathesis.cli";
+    let works = Command::new(&python)
+        .args(["-c", "import schemathesis.cli"])
+        .output()
+        .is_ok_and(|out| out.status.success());
+    if !works {
+        let reason = format!("`{python}` has no schemathesis; {PYTHON} names one");
+        assert!(std::env::var_os(REQUIRED).is_none(), "{reason}");
+        println!("skipped: {reason}");
+        return;
+    }
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    env.start_worker(2);
+    let site = Site::of(&env);
+    // Something of each kind, so that there is something to look at.
+    let script = "echo out; echo err >&2; exit $((HQ_TASK_ID % 2))";
+    env.submit(&["--array=1-9", "--wait", "--", "bash", "-c", script]);
+    env.submit(&["--array=1-4", "--resource=gpus/none=4", "--", "true"]);
+    env.submit(&["--notify=cmd:true", "--", "sleep", "1000"]);
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let config = format!("{root}tests/web/schemathesis.toml");
+    let out = Command::new(python)
+        .args(["-m", module, "--config-file", &config, "run"])
+        .arg(format!("{root}docs/openapi.yaml"))
+        .args(["--url", &format!("http://{}/api/v1", site.address)])
+        .args(["-H", &format!("Authorization: Bearer {}", site.token)])
+        .args(["--phases", "examples,coverage,fuzzing", "-n", "12"])
+        .args(["--generation-deterministic", "--no-color"])
+        .current_dir(env.path(""))
+        .output()
+        .expect("python can be run");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        out.status.success(),
+        "{}\n{}",
+        text(&out.stdout),
+        text(&out.stderr)
+    );
+    assert!(!env.read("server.log").contains("panicked"));
+}

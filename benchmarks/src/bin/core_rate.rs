@@ -60,6 +60,7 @@ fn run(workers: u32) -> (Duration, Duration) {
         submit_dir: Box::from(*b"/"),
         stream_dir: None,
         after: Vec::new(),
+        notify: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(IdArray::consecutive(0, TASKS).unwrap_or_default()),
             entries: None,

@@ -238,6 +238,7 @@ fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
         submit_dir: Box::from(*b"/project"),
         stream_dir: None,
         after: Vec::new(),
+        notify: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(ids.clone()),
             entries: None,

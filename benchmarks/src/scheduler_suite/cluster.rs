@@ -228,6 +228,7 @@ impl Cluster {
             submit_dir: Box::from(*b"/"),
             stream_dir: None,
             after: Vec::new(),
+            notify: Vec::new(),
             body,
         };
         self.jobs += 1;
@@ -407,6 +408,7 @@ impl Cluster {
             Effect::Reply(..)
             | Effect::WatchUpdate(..)
             | Effect::Persist(_)
+            | Effect::Notify(_)
             | Effect::DropWorker(_) => {}
         }
     }

@@ -416,6 +416,17 @@ impl Client {
         Ok(results.results)
     }
 
+    /// Drains workers; one result per worker.
+    pub(crate) async fn drain_workers(
+        &mut self,
+        workers: client::Selector,
+    ) -> CliResult<Vec<client::WorkerStopResult>> {
+        let Reply::WorkerStop(results) = self.ask(Request::WorkerDrain(workers)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(results.results)
+    }
+
     /// Begins to follow jobs; [`Client::next_update`] follows until an update is `done`.
     pub(crate) async fn watch(
         &mut self,

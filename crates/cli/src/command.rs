@@ -191,6 +191,7 @@ fn run_worker(command: WorkerCommand, context: &mut Context) -> CliResult<()> {
         WorkerCommand::Hwdetect(args) => worker::hwdetect(&args, context),
         WorkerCommand::DeploySsh(args) => worker::deploy_ssh(args, context),
         WorkerCommand::Stop(args) => as_client(worker::stop(args, context)),
+        WorkerCommand::Drain(args) => as_client(worker::drain(args, context)),
         WorkerCommand::List(args) => as_client(worker::list(args, context)),
         WorkerCommand::Info(args) => as_client(worker::info(args, context)),
         WorkerCommand::Address(args) => as_client(worker::address(args, context)),

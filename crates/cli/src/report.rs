@@ -49,7 +49,7 @@ pub(crate) struct JobFigures {
     pub(crate) failed_core_s: f64,
     /// Run times in µs: median, 90 %, 99 %, longest.
     pub(crate) run_us: [u64; 4],
-    /// Number of tasks by [`crate::dashboard::source::RUN_BOUNDS`].
+    /// Number of tasks by [`hq_store::reader::RUN_BOUNDS`].
     pub(crate) run_times: Vec<u64>,
     /// Memory that a task asked for, in bytes; 0 = it did not.
     pub(crate) memory_asked: u64,
@@ -87,6 +87,8 @@ pub(crate) struct Report {
     pub(crate) jobs: Vec<JobFigures>,
     pub(crate) slowest: Vec<SlowTask>,
     pub(crate) failures: Vec<Failures>,
+    /// What went wrong, worst first.
+    pub(crate) findings: Vec<hq_core::diagnosis::Finding>,
     /// Amounts over time of resources other than cpus: name, use at each step, offered at most.
     pub(crate) resources: Vec<(String, Vec<f64>, f64)>,
 }

@@ -11,8 +11,9 @@ use crate::id::{JobId, TaskId, WorkerId};
 use crate::range::{IdArray, IdRange};
 use crate::scheduler::ClassId;
 use crate::server_state::Counted;
+use crate::server_state::{Notice, NoticeState};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
-use crate::template::{After, ByteText, Entries, TaskTemplate};
+use crate::template::{After, ByteText, Entries, NotifySpec, TaskTemplate};
 use crate::time::Timestamp;
 
 /// Failed tasks that a job remembers by id for its overview.
@@ -167,6 +168,8 @@ pub struct Submit {
     pub asked_stream_dir: Option<ByteText>,
     /// What the tasks wait for besides each other.
     pub after: Vec<After>,
+    /// Who is told of its end or its first failure.
+    pub notify: Vec<NotifySpec>,
     /// Template, entries, dependencies.
     pub kind: SubmitKind,
     /// Phases and records.
@@ -338,6 +341,8 @@ pub struct Job {
     pub submits: Vec<Submit>,
     /// Workers that ran tasks of it.
     pub workers: BTreeSet<WorkerId>,
+    /// Who is told of it, and what became of that; in the order of the submits.
+    pub notices: Vec<Notice>,
     /// Whether its completion was recorded.
     pub(crate) completion_noted: bool,
     /// What of it is in the server's sums.
@@ -347,6 +352,22 @@ pub struct Job {
     counts: TaskCounts,
     failed_lowest: BTreeSet<TaskId>,
     index: IdIndex,
+}
+
+impl JobState {
+    /// The word that people see.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+            Self::Aborted => "aborted",
+            Self::Opened => "opened",
+        }
+    }
 }
 
 impl Job {
@@ -369,6 +390,7 @@ impl Job {
             idle_since: now,
             submits: Vec::new(),
             workers: BTreeSet::new(),
+            notices: Vec::new(),
             completion_noted: false,
             counted: None,
             idle_noted: false,
@@ -481,6 +503,16 @@ impl Job {
         self.index.insert(number, &submit.ids);
         self.counts.waiting = self.counts.waiting.saturating_add(submit.ids.len());
         self.idle_noted &= submit.ids.is_empty();
+        for spec in &submit.notify {
+            let is_known = self.notices.iter().any(|notice| notice.spec == *spec);
+            if !is_known {
+                self.notices.push(Notice {
+                    spec: spec.clone(),
+                    submit_dir: submit.submit_dir.clone(),
+                    state: NoticeState::Waiting,
+                });
+            }
+        }
         self.submits.push(submit);
         number
     }

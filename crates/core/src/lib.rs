@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod autoalloc;
+pub mod diagnosis;
 pub mod graph;
 pub mod hardware;
 pub mod id;

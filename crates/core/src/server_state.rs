@@ -12,10 +12,12 @@ mod attach;
 mod change;
 mod control;
 mod demand;
+mod drain;
 mod effect;
 mod gate;
 mod hold;
 mod input;
+mod notify;
 mod restore;
 mod resubmit;
 mod schedule;
@@ -37,6 +39,7 @@ pub use input::{
     Command, EndedRow, Input, JobResult, LinkEnd, LinkId, ROWS_PER_ROUND_MAX, Reattach, Report,
     RequestId, StartedRow, WatchSpec, WorkerMessage,
 };
+pub use notify::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use restore::{JobRecord, RestoreError, StoredNodes, StoredTask, StoredWorker};
 pub(crate) use totals::Counted;
 pub use totals::{JobTotals, TaskTotals, Totals};
@@ -89,6 +92,8 @@ pub struct ServerState {
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
     /// Host names of workers of earlier runs of this server.
     former_hosts: BTreeMap<WorkerId, Box<str>>,
+    /// Connected workers that get no new tasks and stop when theirs have ended.
+    draining: BTreeSet<WorkerId>,
     /// What may still be on workers of an earlier run of the server.
     hold: Hold,
     /// What restoring led to and nobody could be given yet.
@@ -128,6 +133,11 @@ impl ServerState {
                 self.on_worker_message(now, worker, message, effects);
             }
             Input::WorkerGone(worker, how) => self.on_worker_gone(now, worker, how, effects),
+            Input::Notified {
+                key,
+                attempts,
+                error,
+            } => self.note_notified(now, key, (attempts, error), effects),
             Input::Timer => self.on_timer(now, effects),
         }
     }
@@ -136,8 +146,12 @@ impl ServerState {
     pub fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
         effects.append(&mut self.owed);
         self.follow_up(now, effects);
+        self.go_on_draining(effects);
         self.schedule(now, effects);
         let changed = std::mem::take(&mut self.changed);
+        for job in &changed {
+            self.note_due(*job, effects);
+        }
         self.count_changed(&changed);
         self.watches.settle(now.mono, &changed, &self.jobs, effects);
     }
@@ -240,6 +254,9 @@ impl ServerState {
                 Reply::Resubmitted(self.resubmit(now, &jobs, &states, effects))
             }
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(&workers, effects)),
+            Command::DrainWorkers(workers) => {
+                Reply::Workers(self.drain_workers(now, &workers, effects))
+            }
             Command::Watch(spec) => {
                 let jobs = self.select_jobs(&spec.jobs, |job| !job.is_completed());
                 self.watches.add(now.mono, request, spec, jobs);

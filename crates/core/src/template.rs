@@ -219,6 +219,33 @@ pub struct After {
     pub is_any: bool,
 }
 
+/// What is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotifyEvent {
+    /// The job has ended, in any way.
+    End,
+    /// Its first task has failed.
+    Failure,
+}
+
+/// Who is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotifyTarget {
+    /// A line for the shell on the machine of the server.
+    Command(Box<str>),
+    /// An `http` or `https` address that gets a POST request.
+    Webhook(Box<str>),
+}
+
+/// A notification.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotifySpec {
+    /// Who is told.
+    pub target: NotifyTarget,
+    /// Of what.
+    pub event: NotifyEvent,
+}
+
 /// A validated submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitSpec {
@@ -230,6 +257,8 @@ pub struct SubmitSpec {
     pub stream_dir: Option<ByteText>,
     /// What the tasks wait for besides each other.
     pub after: Vec<After>,
+    /// Who is told of its end or its first failure.
+    pub notify: Vec<NotifySpec>,
     /// The tasks.
     pub body: SubmitBody,
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::hardware::{HardwareUsage, Share};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
 use crate::outcome::LostReason;
@@ -117,6 +118,42 @@ impl Rate {
     }
 }
 
+/// What a machine is busy with, tasks of others included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load {
+    /// When the worker told.
+    pub at: Timestamp,
+    /// All its cpus together.
+    pub cpus: Share,
+    /// Memory that programs could not get, in bytes.
+    pub memory_used: u64,
+    /// Memory there is, in bytes.
+    pub memory_total: u64,
+    /// All its GPUs together, if it has some.
+    pub gpus: Option<Share>,
+}
+
+impl Load {
+    pub(crate) fn of(usage: &HardwareUsage, at: Timestamp) -> Self {
+        let mean = |sum: u64, count: usize| Share::of(sum, 10_000 * count as u64);
+        let cpus = usage.cpus.iter();
+        let gpus = || usage.nvidia.iter().chain(&usage.amd).flatten();
+        let gpu_sum = gpus()
+            .map(|gpu| u64::from(gpu.processor.hundredths()))
+            .sum();
+        Self {
+            at,
+            cpus: mean(
+                cpus.map(|cpu| u64::from(cpu.hundredths())).sum(),
+                usage.cpus.len(),
+            ),
+            memory_used: usage.memory_total.saturating_sub(usage.memory_free),
+            memory_total: usage.memory_total,
+            gpus: gpus().next().map(|_| mean(gpu_sum, gpus().count())),
+        }
+    }
+}
+
 /// A connected or former worker.
 #[derive(Clone, Debug)]
 pub struct Worker {
@@ -130,6 +167,10 @@ pub struct Worker {
     pub ended: Option<(Timestamp, LostReason)>,
     /// It was asked to end: no more work, and this is the reason when it is gone.
     pub stopping: Option<LostReason>,
+    /// No more work, and it is asked to end when what runs on it has ended.
+    pub is_draining: bool,
+    /// What its machine was busy with when it last told.
+    pub load: Option<Load>,
     /// The task that started last, and when.
     pub last_task: Option<(TaskKey, Timestamp)>,
     /// It has no connection now, but may come back until `heartbeat_deadline`.
@@ -176,6 +217,8 @@ impl Worker {
             started: wall,
             ended: None,
             stopping: None,
+            is_draining: false,
+            load: None,
             away: false,
             restored: false,
             last_task: None,
@@ -204,7 +247,11 @@ impl Worker {
     /// Connected, not asked to end, and not a node of a multi-node task.
     #[must_use]
     pub const fn accepts_work(&self) -> bool {
-        self.ended.is_none() && self.stopping.is_none() && !self.away && self.gang.is_none()
+        self.ended.is_none()
+            && self.stopping.is_none()
+            && !self.is_draining
+            && !self.away
+            && self.gang.is_none()
     }
 
     /// Not lost: connected, perhaps about to end, or expected back.
@@ -361,6 +408,17 @@ impl Worker {
             .rev()
             .filter_map(|(_, key)| self.assigned.get(key).map(|assigned| (*key, assigned)))
             .filter(|(_, assigned)| !assigned.retracting)
+    }
+
+    /// What it has not started and was not asked to give back; from now on it was asked.
+    pub(crate) fn take_unstarted(&mut self) -> Vec<(TaskKey, InstanceId)> {
+        let mut back = Vec::new();
+        for (key, assigned) in &mut self.assigned {
+            if !assigned.started && !std::mem::replace(&mut assigned.retracting, true) {
+                back.push((*key, assigned.instance));
+            }
+        }
+        back
     }
 
     pub(crate) fn mark_retracting(&mut self, key: TaskKey) {

@@ -14,6 +14,7 @@ pub mod handshake;
 pub mod key;
 #[cfg(test)]
 mod mutated;
+mod obstacle;
 
 // The schema is generated; its documentation is in proto/.
 mod generated {
@@ -37,5 +38,6 @@ pub use connection::{
 pub use convert::ConvertError;
 pub use handshake::{HandshakeError, Plane};
 pub use key::SecretKey;
+pub use obstacle::why_nothing_runs;
 
 pub use prost::Message;

@@ -61,7 +61,7 @@ impl EmbeddedServer {
             ServerState::new(uid.as_str()),
             None,
             Arc::new(Notify::new()),
-            None,
+            (None, None),
             stats.clone(),
         )?;
         let info = client::ServerInfo {

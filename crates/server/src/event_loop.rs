@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
-    Change, ChangeKind, Command, Effect, Input, LinkEnd, LinkId, ROWS_PER_ROUND_MAX, Reattach,
-    Reply, RequestId, ServerState, Wait, WorkerCommand, WorkerMessage,
+    Change, ChangeKind, Command, Effect, Input, LinkEnd, LinkId, NoticeKey, ROWS_PER_ROUND_MAX,
+    Reattach, Reply, RequestId, ServerState, Wait, WorkerCommand, WorkerMessage,
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
@@ -22,6 +22,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::alloc::{AllocHandle, News, WorkerNews};
 use crate::clock::Clock;
 use crate::gate::StoreGate;
+use crate::notify::Outbox;
 use crate::query;
 use crate::relay::Relay;
 use crate::stats::Stats;
@@ -57,6 +58,8 @@ enum Event {
     ),
     WorkerMessage(WorkerId, LinkId, WorkerMessage),
     WorkerGone(WorkerId, LinkId, LinkEnd),
+    /// What became of a notification: attempts, and why it was given up.
+    Notified(NoticeKey, u32, Option<Box<str>>),
     /// Changes that automatic allocation made to its own state, and who is told when they are stored.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
@@ -176,6 +179,16 @@ impl CoreHandle {
         Ok(rx)
     }
 
+    /// What became of a notification.
+    pub(crate) async fn notified(
+        &self,
+        key: NoticeKey,
+        attempts: u32,
+        error: Option<Box<str>>,
+    ) -> Result<(), CoreGone> {
+        self.send(Event::Notified(key, attempts, error)).await
+    }
+
     pub(crate) async fn worker_gone(
         &self,
         worker: WorkerId,
@@ -195,7 +208,7 @@ pub(crate) fn start(
     state: ServerState,
     store: Option<(StoreHandle, watch::Receiver<Progress>)>,
     failed: Arc<Notify>,
-    news: Option<News>,
+    (news, outbox): (Option<News>, Option<Outbox>),
     stats: Stats,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
     let (tx, rx) = mpsc::channel(EVENT_QUEUE_LEN);
@@ -213,6 +226,7 @@ pub(crate) fn start(
         links: BTreeMap::new(),
         workers: BTreeMap::new(),
         news,
+        outbox,
         stats,
     };
     let thread = std::thread::Builder::new()
@@ -236,6 +250,7 @@ enum Outgoing {
     },
     ToWorker(WorkerId, WorkerCommand),
     DropWorker(WorkerId),
+    Notify(NoticeKey),
 }
 
 struct Core {
@@ -252,6 +267,8 @@ struct Core {
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     /// Where automatic allocation hears of tasks and workers.
     news: Option<News>,
+    /// Who sends notifications; `None` in a server without ports.
+    outbox: Option<Outbox>,
     stats: Stats,
 }
 
@@ -371,6 +388,11 @@ impl Core {
                 }
                 Input::WorkerMessage(worker, message)
             }
+            Event::Notified(key, attempts, error) => Input::Notified {
+                key,
+                attempts,
+                error,
+            },
             Event::WorkerGone(worker, link, how) => {
                 if !self.is_current(worker, link) {
                     return 1;
@@ -474,6 +496,7 @@ impl Core {
                 | Effect::WatchUpdate(..)
                 | Effect::Registered { .. }
                 | Effect::ToWorker(..)
+                | Effect::Notify(_)
                 | Effect::DropWorker(..) => rest.push(effect),
             }
         }
@@ -502,6 +525,7 @@ impl Core {
                     reattached,
                 },
                 Effect::ToWorker(id, command) => Outgoing::ToWorker(id, command),
+                Effect::Notify(key) => Outgoing::Notify(key),
                 Effect::DropWorker(id) => Outgoing::DropWorker(id),
             };
             self.send(wait, message);
@@ -576,6 +600,11 @@ impl Core {
                 if matches!(sent, Some(Err(_))) {
                     tracing::warn!(worker = %id, "worker does not read; connection dropped");
                     *queue = None;
+                }
+            }
+            Outgoing::Notify(key) => {
+                if let Some(outbox) = &self.outbox {
+                    outbox.send(key);
                 }
             }
             Outgoing::DropWorker(id) => {

@@ -10,6 +10,7 @@ mod door;
 mod figures;
 mod kept;
 mod pages;
+mod shares;
 
 use std::io;
 use std::net::SocketAddr;
@@ -96,6 +97,7 @@ impl HttpServer {
             page_key: self.page_key,
             kept: kept::Kept::default(),
             graphs: api::Graphs::default(),
+            shares: shares::Shares::default(),
             timeline_turn: tokio::sync::Mutex::default(),
         });
         let served = axum::serve(self.listener, router(app)).with_graceful_shutdown(async move {
@@ -120,6 +122,7 @@ pub(crate) struct App {
     page_key: Token,
     kept: kept::Kept,
     graphs: api::Graphs,
+    shares: shares::Shares,
     /// Held by the one who reads a timeline.
     timeline_turn: tokio::sync::Mutex<()>,
 }

@@ -38,22 +38,32 @@ pub(crate) fn read(
 type Sender = mpsc::Sender<Result<client::JournalLines, String>>;
 
 fn feed(store: &StoreClient, after: i64, is_live: bool, tx: &Sender) -> Result<(), String> {
-    let (upto, live) = store
-        .subscribe()
+    let seen = store
+        .subscribe(Some(after))
         .ok_or_else(|| "Error: the journal is closed".to_owned())?;
-    let live = is_live.then_some(live);
-    let connection = reader::open_for_reading(store.path()).map_err(|e| format!("Error: {e}"))?;
+    let live = is_live.then_some(seen.live);
     let mut message = client::JournalLines::default();
     let mut is_wanted = true;
-    reader::lines_since(&connection, after, upto, &mut |event| {
+    let mut take = |event| {
         push(&mut message, event);
         if message.lines.len() >= LINES_PER_MESSAGE {
             is_wanted = tx.blocking_send(Ok(std::mem::take(&mut message))).is_ok();
         }
         is_wanted
-    })
-    .map_err(|e| format!("Error: the journal cannot be read: {e}"))?;
-    drop(connection);
+    };
+    match seen.missed {
+        Some(missed) => {
+            let _ = missed
+                .into_iter()
+                .try_for_each(|event| take(event).then_some(()));
+        }
+        None => {
+            let connection =
+                reader::open_for_reading(store.path()).map_err(|e| format!("Error: {e}"))?;
+            reader::lines_since(&connection, after, seen.upto, &mut take)
+                .map_err(|e| format!("Error: the journal cannot be read: {e}"))?;
+        }
+    }
     message.done = live.is_none();
     if !is_wanted || tx.blocking_send(Ok(message)).is_err() {
         return Ok(());

@@ -16,6 +16,7 @@ mod http;
 mod journal_link;
 mod listener;
 mod metrics;
+mod notify;
 mod output_link;
 mod query;
 mod relay;

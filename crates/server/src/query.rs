@@ -9,7 +9,8 @@ pub(crate) mod output;
 mod task;
 mod worker;
 
-use hq_core::id::JobId;
+use hq_core::id::{JobId, TaskId};
+use hq_core::job::Job;
 use hq_core::server_state::{ServerState, WatchUpdate};
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
@@ -31,6 +32,15 @@ pub(crate) fn answer(view: &View<'_>, query: &Query) -> Reply {
         } => Reply::Workers(worker::workers(view.state, workers, *with_runtime)),
         Query::Explain { job, task } => worker::explain(view, *job, *task),
     }
+}
+
+/// A failed task of a job, as the details of the job have it.
+pub(crate) fn failed_task(
+    state: &ServerState,
+    job: &Job,
+    task: TaskId,
+) -> Option<client::FailedTask> {
+    task::failed(state, job, task)
 }
 
 /// The message for a watching client.

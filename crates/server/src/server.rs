@@ -21,7 +21,7 @@ use crate::http::{self, HttpServer};
 use crate::relay::Relay;
 use crate::state_file::Opened;
 use crate::stats::Stats;
-use crate::{alloc, client_link, listener, state_file, worker_link};
+use crate::{alloc, client_link, listener, notify, state_file, worker_link};
 
 /// How long a possibly running server on the same directory may take to answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -140,6 +140,7 @@ pub struct Server {
     http: Option<HttpServer>,
     asks: http::Asks,
     shared: Shared,
+    owed: notify::Owed,
     core: std::thread::JoinHandle<()>,
     failed: Arc<Notify>,
 }
@@ -193,21 +194,20 @@ impl Server {
         let failed = Arc::new(Notify::new());
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let (news, heard) = alloc::news();
-        let stats = Stats::new();
+        let ((outbox, owed), stats) = (notify::outbox(), Stats::new());
         let (core, thread) = event_loop::start(
             opened.state,
             opened.store,
             Arc::clone(&failed),
-            Some(news),
+            (Some(news), Some(outbox)),
             stats.clone(),
         )
         .map_err(StartError::System)?;
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
         let (door, asks) = http::door();
-        let relay = Relay::new(info.start_unix_ns.unsigned_abs());
         let shared = Shared {
             core,
-            relay: Arc::new(relay),
+            relay: Arc::new(Relay::new(info.start_unix_ns.unsigned_abs())),
             info: Arc::new(info),
             idle_timeout: config.idle_timeout,
             store: client,
@@ -225,6 +225,7 @@ impl Server {
             http,
             asks,
             shared,
+            owed,
             core: thread,
             failed,
         })
@@ -258,6 +259,7 @@ impl Server {
             http,
             asks,
             shared,
+            owed,
             core,
             failed,
         } = self;
@@ -280,6 +282,8 @@ impl Server {
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
         planes.spawn(workers);
+        let uid = shared.info.server_uid.clone();
+        planes.spawn(notify::run(shared.core.clone(), owed, uid));
         planes.spawn(http::keep(http, instance.clone(), asks, shared.clone()));
         tokio::select! {
             () = shared.stop.notified() => tracing::debug!("stop requested by a client"),

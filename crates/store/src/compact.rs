@@ -259,6 +259,7 @@ fn sweep_some(db: &Transaction<'_>, with_workers: bool) -> rusqlite::Result<bool
         ("attempt_data", "task, instance", "start_seq IS NOT NULL"),
         ("node_data", "task, instance, position", "0"),
         ("dropped_data", "rowid", "0"),
+        ("notification_data", "number", "0"),
         ("submit_data", "rowid", "0"),
     ];
     let mut is_done = true;

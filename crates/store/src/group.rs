@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use hq_core::autoalloc::AllocationEvent;
 use hq_core::id::{InstanceId, JobId, TaskKey, WorkerId};
-use hq_core::server_state::{AllocationChange, Change, ChangeKind};
+use hq_core::server_state::{AllocationChange, Change, ChangeKind, NoticeKey, NoticeOutcome};
 use hq_core::task::{Attempt, TaskEnd, TaskState};
+use hq_core::template::NotifyEvent;
 use hq_core::time::Timestamp;
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
@@ -29,6 +30,11 @@ pub(crate) fn set_number(connection: &Connection, key: &str, value: i64) -> rusq
         .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
         .execute(params![key, value])?;
     Ok(())
+}
+
+/// Key of the table `meta` that is there while a worker drains.
+pub(crate) fn draining_key(worker: WorkerId) -> String {
+    format!("draining_{worker}")
 }
 
 /// The changes of one transaction.
@@ -149,6 +155,7 @@ impl<'a> Group<'a> {
             }
             ChangeKind::WorkerConnected { .. }
             | ChangeKind::WorkerLost { .. }
+            | ChangeKind::WorkerDraining(_)
             | ChangeKind::WorkerOverview { .. } => self.apply_worker(change),
             ChangeKind::Allocation(change) => self.apply_allocation(at, change),
             ChangeKind::JobIdle(job) => {
@@ -168,6 +175,7 @@ impl<'a> Group<'a> {
             | ChangeKind::JobClosed(_)
             | ChangeKind::JobCanceled { .. }
             | ChangeKind::JobCompleted(_)
+            | ChangeKind::JobNotified { .. }
             | ChangeKind::JobsForgotten(_) => self.apply_job(change),
         }
     }
@@ -253,8 +261,14 @@ impl<'a> Group<'a> {
                  WHERE id = ?",
                 params![at.0, reason, worker.as_u32()],
             )?;
+            self.run("DELETE FROM meta WHERE key = ?", [draining_key(*worker)])?;
             let data = json!({"id": worker.as_u32(), "reason": reason});
             self.event(at, "worker-lost", None, Some(*worker), &data)?;
+        }
+        if let ChangeKind::WorkerDraining(worker) = &change.kind {
+            set_number(self.connection, &draining_key(*worker), 1)?;
+            let data = json!({"id": worker.as_u32()});
+            self.event(at, "worker-draining", None, Some(*worker), &data)?;
         }
         if let ChangeKind::WorkerOverview { worker, usage } = &change.kind {
             let data = json!({"id": worker.as_u32(), "hw-state": encode::usage_json(usage)});
@@ -308,6 +322,11 @@ impl<'a> Group<'a> {
                     &json!({"job": job.as_u32()}),
                 )
             }
+            ChangeKind::JobNotified {
+                key,
+                event,
+                outcome,
+            } => self.notified(*key, *event, outcome),
             ChangeKind::JobsForgotten(jobs) => {
                 for job in jobs {
                     let sql = "UPDATE job_data SET is_forgotten = 1 WHERE id = ?";
@@ -322,11 +341,41 @@ impl<'a> Group<'a> {
             | ChangeKind::TasksDropped { .. }
             | ChangeKind::WorkerConnected { .. }
             | ChangeKind::WorkerLost { .. }
+            | ChangeKind::WorkerDraining(_)
             | ChangeKind::WorkerOverview { .. }
             | ChangeKind::JobIdle(_)
             | ChangeKind::TaskNotified { .. }
             | ChangeKind::Allocation(_) => Ok(()),
         }
+    }
+
+    fn notified(
+        &mut self,
+        key: NoticeKey,
+        event: NotifyEvent,
+        outcome: &NoticeOutcome,
+    ) -> rusqlite::Result<()> {
+        let (job, at) = (key.job.as_u32(), outcome.at);
+        let event = match event {
+            NotifyEvent::End => "end",
+            NotifyEvent::Failure => "failure",
+        };
+        self.run(
+            "INSERT OR REPLACE INTO notification_data VALUES (?, ?, ?, ?, ?, ?)",
+            params![
+                job,
+                key.number,
+                event,
+                outcome.attempts,
+                at.0,
+                outcome.error
+            ],
+        )?;
+        let data = json!({
+            "job_id": job, "notification": key.number, "event": event,
+            "attempts": outcome.attempts, "error": outcome.error,
+        });
+        self.event(at, "job-notified", Some(key.job), None, &data)
     }
 
     fn apply_allocation(
@@ -501,6 +550,7 @@ impl<'a> Group<'a> {
                 kind: kind.to_owned(),
                 job: Some(task.job.as_u32()),
                 task: Some(task.task.as_u32()),
+                worker: Some(worker.as_u32()),
                 data: (!is_finished).then(|| data.to_string()),
                 ..EventRow::default()
             });

@@ -205,8 +205,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("j.db");
         let mut handle = started(Store::open(&path).expect("a fresh file"));
-        let (_, slow) = handle.client().subscribe().expect("a writer");
-        let (_, quick) = handle.client().subscribe().expect("a writer");
+        let slow = handle.client().subscribe(None).expect("a writer").live;
+        let quick = handle.client().subscribe(None).expect("a writer").live;
         let reader = std::thread::spawn(move || quick.iter().count());
         let open = |job| ChangeKind::JobOpened {
             job: JobId(job),

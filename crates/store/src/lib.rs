@@ -27,4 +27,4 @@ mod writer;
 pub use load::Loaded;
 pub use open::{Store, StoreError, check, repair};
 pub use salvage::{LostResults, RepairReport};
-pub use writer::{Health, Progress, Pruned, StoreClient, StoreHandle};
+pub use writer::{Health, Progress, Pruned, StoreClient, StoreHandle, Subscription};

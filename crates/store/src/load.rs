@@ -7,7 +7,9 @@ use std::time::Duration;
 use hq_core::id::{InstanceId, JobId, QueueId, TaskId, WorkerId};
 use hq_core::outcome::Usage;
 use hq_core::range::{IdArray, IdRange};
-use hq_core::server_state::{JobRecord, ServerState, StoredNodes, StoredTask, StoredWorker};
+use hq_core::server_state::{
+    JobRecord, NoticeKey, NoticeOutcome, ServerState, StoredNodes, StoredTask, StoredWorker,
+};
 use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
 use hq_core::time::{Now, Timestamp};
@@ -15,6 +17,7 @@ use hq_protocol::{Message as _, client};
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use crate::encode;
+use crate::group::draining_key;
 
 /// What a store held.
 #[derive(Debug)]
@@ -74,6 +77,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     load_tasks(connection, &mut loaded)?;
     load_attempts(connection, &mut loaded)?;
     load_dropped(connection, &mut loaded)?;
+    load_notified(connection, &mut loaded)?;
     loaded.state.finish_restore(now);
     let mut queues = connection.prepare("SELECT id, record FROM queue_data ORDER BY id")?;
     let rows = queues.query_map([], |row| Ok((QueueId(row.get(0)?), row.get(1)?)))?;
@@ -106,7 +110,28 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
         });
         if !is_awaited {
             loaded.gone_workers.push(id);
+        } else if meta_number(connection, &draining_key(id))? != 0 {
+            loaded.state.restore_draining(id);
         }
+    }
+    Ok(())
+}
+
+fn load_notified(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    let sql = "SELECT job, number, at_unix_ns, attempts, error FROM notification_data";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let key = NoticeKey {
+            job: JobId(row.get(0)?),
+            number: row.get(1)?,
+        };
+        let outcome = NoticeOutcome {
+            at: Timestamp(row.get(2)?),
+            attempts: row.get(3)?,
+            error: row.get::<_, Option<String>>(4)?.map(Into::into),
+        };
+        loaded.state.restore_notified(key, outcome);
     }
     Ok(())
 }

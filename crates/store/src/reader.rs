@@ -60,6 +60,51 @@ pub struct EventLine {
     pub seq: i64,
     /// The event as JSON, without a line feed.
     pub line: String,
+    /// The task of which it is the end.
+    pub ended: Option<EndedTask>,
+}
+
+/// A task that ended by itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndedTask {
+    /// Its job.
+    pub job: u32,
+    /// Where it ran.
+    pub worker: u32,
+    /// Column `outcome` of one that failed.
+    pub failure: Option<i64>,
+    /// Column `message` of one that failed.
+    pub message: Option<Box<str>>,
+}
+
+/// Calls `take` with each task that ended by itself up to the event `upto`. Passes over all tasks.
+///
+/// # Errors
+///
+/// If the store cannot be read.
+pub fn ended_tasks(
+    connection: &Connection,
+    upto: i64,
+    take: &mut dyn FnMut(EndedTask),
+) -> rusqlite::Result<()> {
+    let sql = "SELECT job, worker, state, outcome, message FROM task_data \
+               WHERE state IN (2, 3) AND coalesce(end_seq, 0) <= ?";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([upto])?;
+    while let Some(row) = rows.next()? {
+        let has_failed = row.get::<_, i64>(2)? == 3;
+        take(EndedTask {
+            job: row.get(0)?,
+            worker: row.get(1)?,
+            failure: if has_failed { Some(row.get(3)?) } else { None },
+            message: if has_failed {
+                row.get::<_, Option<String>>(4)?.map(Into::into)
+            } else {
+                None
+            },
+        });
+    }
+    Ok(())
 }
 
 /// What an integrity check found; empty if the file is whole.
@@ -102,6 +147,51 @@ pub fn failure_text(outcome: i64, message: Option<&str>) -> String {
         text
     }
 }
+
+/// The same in a few words: `exit code 7`.
+#[must_use]
+pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
+    use hq_core::outcome::Outcome;
+    match encode::outcome_of(outcome, message.map(str::to_owned)) {
+        Outcome::TimeLimit => "time limit reached".to_owned(),
+        Outcome::OutOfMemory(_) => "out of memory".to_owned(),
+        Outcome::Message(text) => text.lines().next().unwrap_or_default().to_owned(),
+        Outcome::Signal(signal) => format!("killed by signal {signal}"),
+        Outcome::ExitCode(code) => format!("exit code {code}"),
+        Outcome::Finished | Outcome::Killed => "killed".to_owned(),
+    }
+}
+
+/// Upper bounds in µs of the bins into which run times are sorted; one more bin is without bound.
+pub const RUN_BOUNDS: [u64; 13] = [
+    1_000,
+    10_000,
+    100_000,
+    300_000,
+    1_000_000,
+    3_000_000,
+    10_000_000,
+    30_000_000,
+    60_000_000,
+    300_000_000,
+    1_800_000_000,
+    7_200_000_000,
+    86_400_000_000,
+];
+
+/// Number of the bin of [`RUN_BOUNDS`] into which a task falls, as an expression.
+#[must_use]
+pub fn run_bin_sql() -> String {
+    let mut bin = String::from("CASE");
+    for (number, bound) in RUN_BOUNDS.iter().enumerate() {
+        bin.push_str(&format!(" WHEN run_us <= {bound} THEN {number}"));
+    }
+    bin.push_str(&format!(" ELSE {} END", RUN_BOUNDS.len()));
+    bin
+}
+
+/// Failures of a job that dashboards list.
+pub const FAILURES_MAX: u32 = 200;
 
 /// Calls `take` with each event behind `after` up to `upto`, in order; stops early when it returns `false`. Returns the number of lines.
 ///
@@ -169,6 +259,7 @@ impl EventRow {
             self.data.and_then(|text| serde_json::from_str(&text).ok());
         let mut data = data.unwrap_or_default();
         let mut event = Map::new();
+        let mut ended = None;
         match self.kind.as_str() {
             "task-started" => {
                 event.insert("job".into(), json!(self.job));
@@ -185,12 +276,21 @@ impl EventRow {
             "task-finished" | "task-failed" => {
                 event.insert("job".into(), json!(self.job));
                 event.insert("task".into(), json!(self.task));
+                let mut task = EndedTask {
+                    job: self.job.unwrap_or(0),
+                    worker: self.worker.unwrap_or(0),
+                    failure: None,
+                    message: None,
+                };
                 if self.kind == "task-failed" {
                     let code = data.get("outcome").and_then(Value::as_i64).unwrap_or(0);
                     let message = data.get("message").and_then(Value::as_str);
+                    task.failure = Some(code);
+                    task.message = message.map(Into::into);
                     let outcome = encode::outcome_of(code, message.map(str::to_owned));
                     event.insert("error".into(), Value::String(outcome.error_text()));
                 }
+                ended = Some(task);
             }
             "task-canceled" | "task-aborted" => {
                 event.insert("tasks".into(), Value::Array(expand(&data)));
@@ -203,6 +303,7 @@ impl EventRow {
         EventLine {
             seq: self.seq,
             line: json!({"event": event, "time": time_text(self.at)}).to_string(),
+            ended,
         }
     }
 }

@@ -82,6 +82,11 @@ const SHAPES: &[TableShape] = &[
         has_rowid: true,
         types: "nB",
     },
+    TableShape {
+        name: "notification_data",
+        has_rowid: false,
+        types: "iitiiT",
+    },
 ];
 
 /// Results of one job that are gone.
@@ -397,6 +402,7 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         "attempt_data",
         "node_data",
         "dropped_data",
+        "notification_data",
     ] {
         let dangling = "job NOT IN (SELECT id FROM job_data)";
         let sql = format!("SELECT DISTINCT job FROM {table} WHERE {dangling}");

@@ -3,6 +3,7 @@
 //! What somebody waits for is committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
 //! A full disk stops nothing: the changes stay in memory and are tried again.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread::JoinHandle;
@@ -29,6 +30,10 @@ const COMPACT_PAUSE: Duration = Duration::from_millis(20);
 const CHECKPOINT_PAGES: i32 = 4_096;
 /// Lines that may wait for a reader of the live journal; beyond that it is cut off.
 const STREAM_QUEUE_LEN: usize = 65_536;
+/// The last events are kept for a reader that comes back: at most so many, and
+const RECENT_MAX: usize = 32_768;
+/// so long after the last reader went.
+const RECENT_SPAN: Duration = Duration::from_secs(120);
 
 /// Whether the store takes changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,6 +56,17 @@ pub struct Progress {
     pub health: Health,
 }
 
+/// What a reader of the live journal gets.
+#[derive(Debug)]
+pub struct Subscription {
+    /// Number of the last event before those of `live`.
+    pub upto: i64,
+    /// Events behind the one that was asked for, up to `upto`; `None` = they are in the file only.
+    pub missed: Option<Vec<EventLine>>,
+    /// Events from now on. Ends when the server ends or the reader is too slow.
+    pub live: Receiver<EventLine>,
+}
+
 /// What a prune came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pruned {
@@ -63,7 +79,7 @@ enum Message {
     Hurry,
     Flush(SyncSender<()>),
     Prune(SyncSender<Result<Pruned, String>>),
-    Subscribe(SyncSender<(i64, Receiver<EventLine>)>),
+    Subscribe(Option<i64>, SyncSender<Subscription>),
     Stop,
 }
 
@@ -151,12 +167,12 @@ impl StoreClient {
         rx.recv().map_err(|_| gone())?
     }
 
-    /// Events from now on as lines, and the number of the last one before. The receiver ends when the
-    /// server ends or the reader is too slow.
+    /// Events from now on as lines, and those behind the number `after` if they are not long ago. `None` if the
+    /// writer has ended.
     #[must_use]
-    pub fn subscribe(&self) -> Option<(i64, Receiver<EventLine>)> {
+    pub fn subscribe(&self, after: Option<i64>) -> Option<Subscription> {
         let (tx, rx) = mpsc::sync_channel(1);
-        self.messages.send(Message::Subscribe(tx)).ok()?;
+        self.messages.send(Message::Subscribe(after, tx)).ok()?;
         rx.recv().ok()
     }
 }
@@ -170,6 +186,7 @@ struct Writer {
     committed: u64,
     health: Health,
     streams: Vec<SyncSender<EventLine>>,
+    recent: Recent,
     compactor: Compactor,
 }
 
@@ -197,6 +214,7 @@ pub(crate) fn start(
         committed: 0,
         health: Health::Good,
         streams: Vec::new(),
+        recent: Recent::default(),
         compactor: Compactor::new(size_max),
     };
     writer
@@ -216,6 +234,52 @@ pub(crate) fn start(
         last: 0,
         thread: Some(thread),
     })
+}
+
+/// The last events, for readers that come back: in the file there is no index by their numbers.
+#[derive(Default)]
+struct Recent {
+    /// All behind this number are there; `None` = nothing is kept.
+    after: Option<i64>,
+    events: VecDeque<EventLine>,
+    /// When there was a reader last.
+    read: Option<Instant>,
+}
+
+impl Recent {
+    /// Whether events are to be kept, now that there is a reader or none.
+    fn is_wanted(&mut self, has_reader: bool) -> bool {
+        if has_reader {
+            self.read = Some(Instant::now());
+        }
+        let is_wanted = self.read.is_some_and(|at| at.elapsed() < RECENT_SPAN);
+        if !is_wanted && self.after.is_some() {
+            *self = Self::default();
+        }
+        is_wanted
+    }
+
+    /// Takes what was committed behind the number `before`.
+    fn push(&mut self, before: i64, event: EventLine) {
+        self.after.get_or_insert(before);
+        if self.events.len() >= RECENT_MAX
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.after = Some(oldest.seq);
+        }
+        self.events.push_back(event);
+    }
+
+    fn since(&self, after: i64, upto: i64) -> Option<Vec<EventLine>> {
+        if after >= upto {
+            return Some(Vec::new());
+        }
+        if self.after.is_none_or(|kept| after < kept) {
+            return None;
+        }
+        let newer = self.events.iter().filter(|event| event.seq > after);
+        Some(newer.cloned().collect())
+    }
 }
 
 impl Writer {
@@ -278,7 +342,7 @@ impl Writer {
                             Message::Stop => is_open = false,
                             other @ (Message::Flush(_)
                             | Message::Prune(_)
-                            | Message::Subscribe(_)) => {
+                            | Message::Subscribe(..)) => {
                                 asked.push(other);
                             }
                         }
@@ -327,10 +391,15 @@ impl Writer {
                 let result = self.prune().map_err(|error| error.to_string());
                 let _ = reply.send(result);
             }
-            Message::Subscribe(reply) => {
-                let (tx, rx) = mpsc::sync_channel(STREAM_QUEUE_LEN);
+            Message::Subscribe(after, reply) => {
+                let (tx, live) = mpsc::sync_channel(STREAM_QUEUE_LEN);
                 self.streams.push(tx);
-                let _ = reply.send((self.next_seq - 1, rx));
+                let upto = self.next_seq - 1;
+                let _ = reply.send(Subscription {
+                    upto,
+                    missed: after.and_then(|after| self.recent.since(after, upto)),
+                    live,
+                });
             }
             Message::Flush(_) | Message::Changes(..) | Message::Hurry | Message::Stop => {}
         }
@@ -352,8 +421,8 @@ impl Writer {
         let mut events = Vec::new();
         match self.try_commit(changes, &mut events) {
             Ok((seq, true)) => {
-                self.next_seq = seq;
-                self.publish(events);
+                let before = std::mem::replace(&mut self.next_seq, seq) - 1;
+                self.publish(before, events);
                 let is_forgotten =
                     |change: &Change| matches!(change.kind, ChangeKind::JobsForgotten(_));
                 if changes.iter().any(is_forgotten) {
@@ -420,7 +489,8 @@ impl Writer {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let wanted = (!self.streams.is_empty()).then_some(&mut *events);
+        let is_wanted = self.recent.is_wanted(!self.streams.is_empty());
+        let wanted = is_wanted.then_some(&mut *events);
         group::write(&transaction, &mut seq, changes, wanted)?;
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));
@@ -429,10 +499,11 @@ impl Writer {
         Ok((seq, true))
     }
 
-    /// Sends events to the live readers.
-    fn publish(&mut self, events: Vec<EventRow>) {
+    /// Sends events behind the number `before` to the live readers.
+    fn publish(&mut self, before: i64, events: Vec<EventRow>) {
         for event in events {
             let line = event.line();
+            self.recent.push(before, line.clone());
             self.streams
                 .retain(|stream| stream.try_send(line.clone()).is_ok());
         }
@@ -451,6 +522,7 @@ impl Writer {
             "attempt_data",
             "node_data",
             "dropped_data",
+            "notification_data",
             "event_log",
         ] {
             transaction.execute(&format!("DELETE FROM {table} WHERE job IN ({dead})"), [])?;

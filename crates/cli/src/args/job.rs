@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use hq_core::range::IdArray;
 use hq_protocol::client;
 
-use super::submit::SubmitArgs;
+use super::submit::{NotifyArgs, SubmitArgs};
 use super::task::TaskStateArg;
 use crate::parse::array::parse_id_array;
 use crate::parse::selector::{
@@ -255,6 +255,9 @@ pub(crate) struct SubmitFileArgs {
     /// Add the tasks to this open job [default: make a new job]
     #[arg(long, value_name = "ID")]
     pub(crate) job: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) notify: NotifyArgs,
 
     #[command(flatten)]
     pub(crate) follow: FollowArgs,

@@ -8,11 +8,12 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use hq_core::range::IdArray;
 use hq_core::resource::request::ResourceEntry;
-use hq_core::template::{CrashLimit, PinMode};
+use hq_core::template::{CrashLimit, NotifyEvent, NotifySpec, NotifyTarget, PinMode};
 
 use crate::parse::after::{AfterArg, parse_after};
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration;
+use crate::parse::notify::parse_notify_target;
 use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
 use crate::parse::retry::{RetryOn, parse_retry_on, parse_signal};
 use crate::parse::value::{
@@ -177,6 +178,63 @@ pub(crate) enum DirectivesMode {
     Off,
 }
 
+/// Who is told of a job by the server.
+#[derive(Args, Debug, Default)]
+pub(crate) struct NotifyArgs {
+    /// Let the server tell of the job: `cmd:COMMAND`, or an address that gets a POST request; may be repeated
+    ///
+    /// COMMAND is a line for the shell, run on the machine of the server. Both get the same JSON: id, name, state and
+    /// counts of the job and a failed task. What fails is tried again four times within six minutes.
+    #[arg(long, value_name = "TARGET", value_parser = parse_notify_target)]
+    pub(crate) notify: Vec<NotifyTarget>,
+
+    /// Of what --notify tells: `end` of the job, its first `failure`, or both [default: end]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "EVENTS",
+        value_delimiter = ',',
+        requires = "notify"
+    )]
+    pub(crate) notify_on: Vec<NotifyOn>,
+}
+
+/// What is told.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotifyOn {
+    /// The job has ended, in any way
+    End,
+    /// Its first task has failed
+    Failure,
+}
+
+impl NotifyArgs {
+    /// Each target with each event.
+    pub(crate) fn specs(&self) -> Vec<NotifySpec> {
+        let events = if self.notify_on.is_empty() {
+            &[NotifyOn::End][..]
+        } else {
+            &self.notify_on
+        };
+        let mut specs = Vec::new();
+        for target in &self.notify {
+            for event in events {
+                let spec = NotifySpec {
+                    target: target.clone(),
+                    event: match event {
+                        NotifyOn::End => NotifyEvent::End,
+                        NotifyOn::Failure => NotifyEvent::Failure,
+                    },
+                };
+                if !specs.contains(&spec) {
+                    specs.push(spec);
+                }
+            }
+        }
+        specs
+    }
+}
+
 /// Options of `submit`.
 #[derive(Args, Debug)]
 pub(crate) struct SubmitArgs {
@@ -215,6 +273,9 @@ pub(crate) struct SubmitArgs {
     /// With --wait or --progress: run this program for each notification of a task
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_notify: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) notify: NotifyArgs,
 
     /// Where to look for `#HQ` lines with more options [default: auto]
     #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]

@@ -20,6 +20,8 @@ pub(crate) enum WorkerCommand {
     Start(Box<StartArgs>),
     /// Stop workers; their tasks return to the queue
     Stop(SelectorArgs),
+    /// Let workers finish what they run and stop then; they get no new tasks
+    Drain(SelectorArgs),
     /// List workers
     List(ListArgs),
     /// Show everything about workers

@@ -56,6 +56,7 @@ async fn prepare(
     let (after, default_ids) = after::resolve(&args, client).await?;
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
+    let notify = args.notify.specs();
     let request = SubmitRequest {
         options: args.tasks,
         command: args.command,
@@ -71,7 +72,9 @@ async fn prepare(
         server_uid: server_uid.as_deref(),
         output_dir: None,
     };
-    build(request, place)
+    let mut prepared = build(request, place)?;
+    prepared.spec.notify = notify;
+    Ok(prepared)
 }
 
 /// Submits a job file.
@@ -84,7 +87,8 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
         server_uid: server_uid.as_deref(),
         output_dir: None,
     };
-    let prepared = jobfile::load(&args.path, args.job, place)?;
+    let mut prepared = jobfile::load(&args.path, args.job, place)?;
+    prepared.spec.notify = args.notify.specs();
     let job = send(prepared, &mut client, context).await?;
     follow::stay(&mut client, one_job(job)?, args.follow, context, None).await
 }

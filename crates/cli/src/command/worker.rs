@@ -34,12 +34,37 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
         use worker_stop_result::Kind;
         let worker = result.worker;
         match Kind::try_from(result.kind) {
-            Ok(Kind::Stopped) => tracing::info!("Worker {worker} stopped"),
+            Ok(Kind::Stopped | Kind::Draining) => tracing::info!("Worker {worker} stopped"),
             Ok(Kind::AlreadyStopped) => {
                 tracing::warn!("Stopping worker {worker} failed; worker is already stopped");
             }
             Ok(Kind::NotFound) | Err(_) => {
                 tracing::error!("Stopping worker {worker} failed; worker not found");
+            }
+        }
+    }
+    context.done()
+}
+
+/// `worker drain`.
+pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
+    let results = context
+        .connect()
+        .await?
+        .drain_workers(args.selector.to_message())
+        .await?;
+    for result in results {
+        use worker_stop_result::Kind;
+        let worker = result.worker;
+        match Kind::try_from(result.kind) {
+            Ok(Kind::Draining | Kind::Stopped) => tracing::info!(
+                "Worker {worker} gets no new tasks and stops when its running ones have ended"
+            ),
+            Ok(Kind::AlreadyStopped) => {
+                tracing::warn!("Draining worker {worker} failed; worker is already stopped");
+            }
+            Ok(Kind::NotFound) | Err(_) => {
+                tracing::error!("Draining worker {worker} failed; worker not found");
             }
         }
     }

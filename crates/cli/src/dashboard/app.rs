@@ -59,6 +59,7 @@ pub(crate) enum Action {
     CancelJob(u32),
     ResubmitFailed(u32),
     StopWorker(u32),
+    DrainWorker(u32),
     PauseQueue(u32),
     ResumeQueue(u32),
 }
@@ -72,6 +73,11 @@ impl Action {
             }
             Self::StopWorker(id) => {
                 format!("Stop worker {id}? Its running tasks are ended and run again elsewhere.")
+            }
+            Self::DrainWorker(id) => {
+                format!(
+                    "Drain worker {id}? It gets no new tasks and stops when its own have ended."
+                )
             }
             Self::PauseQueue(id) => format!("Pause queue {id}? It asks for no more allocations."),
             Self::ResumeQueue(id) => format!("Let queue {id} ask for allocations again?"),
@@ -94,6 +100,8 @@ pub(crate) struct Focus {
     pub(crate) task: Option<u32>,
     /// `None` = now.
     pub(crate) at_ns: Option<i64>,
+    /// Charts show more than the last minutes.
+    pub(crate) is_long: bool,
 }
 
 /// Time that the charts show, at most.
@@ -301,6 +309,7 @@ impl App {
                 .and_then(|_| self.failure())
                 .map(|failure| failure.task),
             at_ns: self.replay.map(|replay| replay.at_ns),
+            is_long: self.span != Span::TenMinutes,
         }
     }
 
@@ -517,9 +526,11 @@ impl App {
             Command::Search => self.search_jobs(),
             Command::Span => self.span = self.span.next(),
             Command::Help => self.is_help_open = true,
-            Command::Cancel | Command::Resubmit | Command::Stop | Command::Pause => {
-                self.ask_about(command)
-            }
+            Command::Cancel
+            | Command::Resubmit
+            | Command::Stop
+            | Command::Drain
+            | Command::Pause => self.ask_about(command),
             Command::Earlier => self.travel(-1),
             Command::Later => self.travel(1),
             Command::MuchEarlier => self.travel(-LARGE_STEP),
@@ -584,6 +595,9 @@ impl App {
         self.dialog = match (self.tab, command) {
             (Tab::Jobs, Command::Cancel) => job.map(Action::CancelJob),
             (Tab::Jobs, Command::Resubmit) => job.map(Action::ResubmitFailed),
+            (Tab::Workers, Command::Drain) => worker
+                .filter(|worker| worker.ended.is_none() && !worker.is_draining)
+                .map(|worker| Action::DrainWorker(worker.id)),
             (Tab::Workers, Command::Stop) => worker
                 .filter(|worker| worker.ended.is_none())
                 .map(|worker| Action::StopWorker(worker.id)),

@@ -1,5 +1,7 @@
 //! What the dashboard knows at one moment. Times are nanoseconds since 1970.
 
+pub(crate) use hq_core::diagnosis::{Obstacle, Share as EndedShare};
+
 /// Tasks by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
@@ -91,6 +93,15 @@ pub(crate) struct ResourceRow {
     pub(crate) groups: Vec<usize>,
 }
 
+/// What a machine is busy with, tasks of others included; shares in percent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct LoadRow {
+    pub(crate) cpus: u32,
+    pub(crate) gpus: Option<u32>,
+    pub(crate) memory_used_bytes: u64,
+    pub(crate) memory_total_bytes: u64,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WorkerRow {
     pub(crate) id: u32,
@@ -99,6 +110,10 @@ pub(crate) struct WorkerRow {
     pub(crate) ended: Option<String>,
     pub(crate) started_ns: i64,
     pub(crate) running: u32,
+    /// It gets no new tasks and ends when its own have.
+    pub(crate) is_draining: bool,
+    /// What its machine is busy with, if it tells.
+    pub(crate) load: Option<LoadRow>,
     pub(crate) resources: Vec<ResourceRow>,
     pub(crate) allocation: Option<String>,
 }
@@ -129,17 +144,6 @@ pub(crate) struct EventRow {
     pub(crate) text: String,
 }
 
-/// Tasks of one job that ended in the same way on one worker.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct EndedShare {
-    pub(crate) job: u32,
-    pub(crate) worker: u32,
-    pub(crate) host: String,
-    /// What went wrong; `None` = finished.
-    pub(crate) error: Option<String>,
-    pub(crate) count: u64,
-}
-
 /// Everything but the details of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Snapshot {
@@ -147,13 +151,6 @@ pub(crate) struct Snapshot {
     pub(crate) jobs: Vec<JobRow>,
     pub(crate) workers: Vec<WorkerRow>,
     pub(crate) queues: Vec<QueueRow>,
-}
-
-/// Why nothing of a job runs, where that is not just a matter of time.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Obstacle {
-    pub(crate) job: u32,
-    pub(crate) why: String,
 }
 
 impl Snapshot {

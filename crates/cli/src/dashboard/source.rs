@@ -10,28 +10,13 @@ pub(crate) mod past;
 pub(crate) mod rows;
 
 use super::model::{Counts, FailureRow, JobView};
+use hq_store::reader::{self, RUN_BOUNDS, failure_words, run_bin_sql};
 use rows::Rows;
 
 /// Bins of a job's strip: more than any terminal shows cells in three rows.
 pub(crate) const BINS: i64 = 600;
 /// Failures of a job that are listed.
-pub(crate) const FAILURES_MAX: usize = 200;
-/// Bounds of the run-time histogram in µs; one more bin is without bound.
-pub(crate) const RUN_BOUNDS: [u64; 13] = [
-    1_000,
-    10_000,
-    100_000,
-    300_000,
-    1_000_000,
-    3_000_000,
-    10_000_000,
-    30_000_000,
-    60_000_000,
-    300_000_000,
-    1_800_000_000,
-    7_200_000_000,
-    86_400_000_000,
-];
+pub(crate) const FAILURES_MAX: usize = reader::FAILURES_MAX as usize;
 
 /// Tasks that ended by themselves, by job, worker and how.
 pub(crate) const ENDED_SQL: &str = "SELECT e.job, e.worker, w.hostname, e.state, e.outcome, e.message, e.n FROM \
@@ -60,16 +45,6 @@ pub(crate) const SUBMITS_SQL: &str = "SELECT json_extract(r.value, '$.start'), j
      (SELECT data FROM event_log WHERE type = 'job-created' AND job = ?J) e, \
      json_each(json_extract(e.data, '$.submit_desc.task_desc.ids.ranges')) r";
 
-/// Number of the bin of [`RUN_BOUNDS`] into which a task falls.
-pub(crate) fn run_bin_sql() -> String {
-    let mut bin = String::from("CASE");
-    for (number, bound) in RUN_BOUNDS.iter().enumerate() {
-        bin.push_str(&format!(" WHEN run_us <= {bound} THEN {number}"));
-    }
-    bin.push_str(&format!(" ELSE {} END", RUN_BOUNDS.len()));
-    bin
-}
-
 fn strip_sql() -> String {
     let bin = run_bin_sql();
     format!(
@@ -94,14 +69,7 @@ pub(crate) fn failures_sql() -> String {
 
 /// Words for the outcome of a failed task, as the store numbers it.
 pub(crate) fn outcome_words(code: i64, message: Option<&str>) -> String {
-    match (code, message) {
-        (-1_000, _) => "time limit reached".to_owned(),
-        (-1_001, Some(text)) => super::model::clean(text.lines().next().unwrap_or_default()),
-        (-1_002, _) => "killed".to_owned(),
-        (-1_003, _) => "out of memory".to_owned(),
-        (code @ ..0, _) => format!("killed by signal {}", -code),
-        (code, _) => format!("exit code {code}"),
-    }
+    super::model::clean(&failure_words(code, message))
 }
 
 /// Asks for rows: a server, or a file.

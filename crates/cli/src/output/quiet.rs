@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hq_protocol::{client, common};
 
-use super::view::{job_state, job_state_name, worker_state, worker_state_name};
+use super::view::{job_state, job_state_name, worker_state_word};
 use super::{
     JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
     TaskListSink, TaskListView,
@@ -31,12 +31,7 @@ impl Output for QuietOutput {
 
     fn worker_list(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
         for worker in workers {
-            writeln!(
-                out,
-                "{} {}",
-                worker.id,
-                worker_state_name(worker_state(worker))
-            )?;
+            writeln!(out, "{} {}", worker.id, worker_state_word(worker))?;
         }
         Ok(())
     }

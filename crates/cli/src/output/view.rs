@@ -91,6 +91,15 @@ pub(crate) const fn worker_state_name(state: client::worker_info::State) -> &'st
     }
 }
 
+/// Word of what a worker is doing.
+pub(crate) fn worker_state_word(worker: &client::WorkerInfo) -> &'static str {
+    let state = worker_state(worker);
+    if worker.is_draining && state == client::worker_info::State::Running {
+        return "DRAINING";
+    }
+    worker_state_name(state)
+}
+
 /// The only array submit of a job that has exactly one submit.
 pub(crate) fn single_array(job: &client::JobDetail) -> Option<&client::SubmitInfo> {
     match job.submits.as_slice() {

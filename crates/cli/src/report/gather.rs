@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use hq_store::reader::{RUN_BOUNDS, run_bin_sql};
+
 use super::{Failures, JobFigures, Report, STEPS, SlowTask, Step, WorkerLife};
 use crate::dashboard::model::clean;
+use crate::dashboard::problems;
 use crate::dashboard::source::file::JournalFile;
-use crate::dashboard::source::{Ask as _, RUN_BOUNDS, fill, outcome_words, run_bin_sql};
+use crate::dashboard::source::live;
+use crate::dashboard::source::{Ask as _, fill, outcome_words};
 use crate::error::CliResult;
 
 /// Jobs that are shown, the most expensive first; the rest is summed up in words.
@@ -43,6 +47,13 @@ pub(crate) async fn gather(
     add_usage(file, &mut report, &requests, &values).await?;
     report.slowest = slowest(file, &values).await?;
     report.failures = failures(file, &values).await?;
+    let snapshot = file.snapshot(to_ns).await?;
+    let ended = live::ended(file, to_ns).await?;
+    let findings = problems::find(&snapshot, &ended, Some(&[]));
+    report.findings = findings
+        .into_iter()
+        .filter(|finding| finding.part > 0)
+        .collect();
     Ok(report)
 }
 

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use super::gather::{JOBS_MAX, float};
 use super::svg::{self, short};
 use super::{JobFigures, Report, WorkerLife};
-use crate::dashboard::source::RUN_BOUNDS;
 use crate::dashboard::view::run_time;
 use crate::output::format::{file_size, local_seconds};
+use hq_store::reader::RUN_BOUNDS;
 
 /// A worker that was idle for more than this part of its life is worth a hint.
 const IDLE_HINT: f64 = 0.5;
@@ -56,6 +56,7 @@ pub(crate) fn render(report: &Report) -> String {
         to = local_seconds(report.to_ns),
     );
     add_figures(&mut page, report);
+    add_findings(&mut page, report);
     add_hints(&mut page, report);
     add_timeline(&mut page, report);
     add_failures(&mut page, report);
@@ -106,6 +107,17 @@ fn add_figures(page: &mut String, report: &Report) {
         let _ = write!(page, "<div{class}><b>{value}</b>{name}</div>");
     }
     page.push_str("</div>");
+}
+
+fn add_findings(page: &mut String, report: &Report) {
+    if report.findings.is_empty() {
+        return;
+    }
+    page.push_str("<h2>What went wrong</h2><ul>");
+    for finding in &report.findings {
+        let _ = write!(page, "<li>{}.</li>", escape(&finding.to_string()));
+    }
+    page.push_str("</ul>");
 }
 
 /// What could have been cheaper, in words.

@@ -95,6 +95,7 @@ pub(crate) fn build(
         submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
         stream_dir: stream_dir(options.stream.as_deref(), context, &mut warnings),
         after,
+        notify: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids,
             entries,

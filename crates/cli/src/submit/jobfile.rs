@@ -97,6 +97,7 @@ pub(super) fn parse(
         submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
         stream_dir,
         after: Vec::new(),
+        notify: Vec::new(),
         body,
     };
     Ok(PreparedSubmit { spec, warnings })

@@ -27,6 +27,7 @@ fn submit(ids: IdArray) -> Submit {
         stream_dir: None,
         asked_stream_dir: None,
         after: Vec::new(),
+        notify: Vec::new(),
         kind: SubmitKind::Array {
             template,
             asked,

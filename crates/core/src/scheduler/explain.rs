@@ -96,6 +96,8 @@ pub fn explain(
 pub enum Hindrance {
     /// The worker is about to end.
     Ending,
+    /// The worker gets no new tasks.
+    Draining,
     /// The worker has no connection and is expected back.
     Away,
     /// The worker is a node of this multi-node task.
@@ -130,6 +132,7 @@ impl fmt::Display for Hindrance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ending => f.write_str("the worker is about to end"),
+            Self::Draining => f.write_str("the worker is being drained"),
             Self::Away => f.write_str("the worker has lost its connection"),
             Self::Node(task) => write!(f, "the worker is a node of multi-node task {task}"),
             Self::Kept => f.write_str("the worker is being emptied for a multi-node task"),
@@ -184,6 +187,8 @@ pub fn hindrances(
     let mut lane = Lane::new(worker);
     let whole = if worker.ended.is_some() || worker.stopping.is_some() {
         Some(Hindrance::Ending)
+    } else if worker.is_draining {
+        Some(Hindrance::Draining)
     } else if worker.away {
         Some(Hindrance::Away)
     } else if let Some(node) = worker.gang {

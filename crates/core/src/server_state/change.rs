@@ -11,7 +11,7 @@ use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
 use crate::range::IdArray;
 use crate::task::{Attempt, TaskEnd, TaskState};
-use crate::template::SubmitSpec;
+use crate::template::{NotifyEvent, SubmitSpec};
 use crate::time::Timestamp;
 use crate::worker_config::WorkerConfig;
 
@@ -41,6 +41,8 @@ pub enum ChangeKind {
         /// Why.
         reason: LostReason,
     },
+    /// A worker gets no new tasks and ends when what runs on it has ended.
+    WorkerDraining(WorkerId),
     /// A worker told what its machine is busy with.
     WorkerOverview {
         /// Which.
@@ -85,6 +87,15 @@ pub enum ChangeKind {
     },
     /// A closed job has no unfinished task any more.
     JobCompleted(JobId),
+    /// A notification was delivered or given up.
+    JobNotified {
+        /// Which.
+        key: super::NoticeKey,
+        /// What it told of.
+        event: NotifyEvent,
+        /// What became of it.
+        outcome: super::NoticeOutcome,
+    },
     /// No task of a job is waiting or running any more; told to those who listen, not stored.
     JobIdle(JobId),
     /// Jobs were forgotten.
@@ -197,6 +208,7 @@ impl ChangeKind {
         match self {
             Self::WorkerConnected { .. }
             | Self::WorkerLost { .. }
+            | Self::WorkerDraining(_)
             | Self::JobOpened { .. }
             | Self::Submitted { .. }
             | Self::JobClosed(_)
@@ -208,6 +220,7 @@ impl ChangeKind {
             | Self::Allocation(_) => true,
             Self::TaskEnded { is_awaited, .. } => *is_awaited,
             Self::JobCompleted(_)
+            | Self::JobNotified { .. }
             | Self::JobIdle(_)
             | Self::TaskStarted { .. }
             | Self::TaskNotified { .. }

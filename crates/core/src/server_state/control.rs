@@ -159,7 +159,15 @@ impl ServerState {
         selector: &Selector,
         effects: &mut Vec<Effect>,
     ) -> Vec<(WorkerId, StopResult)> {
-        let ids: Vec<WorkerId> = match selector {
+        let ids = self.select_workers(selector);
+        ids.into_iter()
+            .map(|id| (id, self.stop_worker(id, effects)))
+            .collect()
+    }
+
+    /// Ids that a selector names; `all` = those that are connected. Unknown ids stay in.
+    pub(super) fn select_workers(&self, selector: &Selector) -> Vec<WorkerId> {
+        match selector {
             Selector::Last => self.last_worker().into_iter().collect(),
             Selector::All => self
                 .workers
@@ -168,10 +176,7 @@ impl ServerState {
                 .map(|w| w.id)
                 .collect(),
             Selector::Ids(ids) => ids.iter().map(WorkerId).collect(),
-        };
-        ids.into_iter()
-            .map(|id| (id, self.stop_worker(id, effects)))
-            .collect()
+        }
     }
 
     fn stop_worker(&mut self, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {

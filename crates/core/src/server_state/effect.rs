@@ -29,6 +29,8 @@ pub enum Effect {
     },
     /// Something for a worker.
     ToWorker(WorkerId, WorkerCommand),
+    /// Tell somebody of a job; answered by [`super::Input::Notified`].
+    Notify(super::NoticeKey),
     /// The worker is lost: close its connection, if there is one.
     DropWorker(WorkerId),
 }
@@ -53,7 +55,7 @@ pub enum Reply {
         /// Jobs that are unknown or in another state.
         ignored: u32,
     },
-    /// Answer to worker stop, a row a worker.
+    /// Answer to worker stop and drain, a row a worker.
     Workers(Vec<(WorkerId, StopResult)>),
 }
 
@@ -82,6 +84,8 @@ pub enum Resubmitted {
 pub enum StopResult {
     /// It was asked to end.
     Stopped,
+    /// It will be when what runs on it has ended.
+    Draining,
     /// It has ended already.
     AlreadyStopped,
     /// No such worker.
@@ -123,6 +127,9 @@ pub enum SubmitRefusal {
         "Error: at most 16777216 tasks can wait task by task; use --after to wait for the whole job"
     )]
     TooManyAfter,
+    /// Too many notifications.
+    #[error("Error: a job can have at most 64 notifications (--notify)")]
+    TooManyNotices,
     /// What a chosen task depends on did not finish and is not chosen.
     #[error(
         "Task {0} depends on task {1}, which has not finished and is not selected; add its state to --filter"

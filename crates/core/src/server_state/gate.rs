@@ -26,6 +26,7 @@ impl Effect {
             // A worker forgets what is acknowledged.
             Self::ToWorker(_, WorkerCommand::Acknowledge(_))
             | Self::Reply(..)
+            | Self::Notify(_)
             | Self::WatchUpdate(..) => Wait::All,
             Self::Persist(_)
             | Self::Registered { .. }
@@ -41,6 +42,7 @@ impl Effect {
             Self::Reply(..) => true,
             Self::WatchUpdate(_, update) => update.done,
             Self::Persist(_)
+            | Self::Notify(_)
             | Self::Registered { .. }
             | Self::ToWorker(..)
             | Self::DropWorker(_) => false,

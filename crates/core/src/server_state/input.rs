@@ -44,6 +44,15 @@ pub enum Input {
     /// The current connection of a worker ended. What an older connection still says or does is kept
     /// away by the shell.
     WorkerGone(WorkerId, LinkEnd),
+    /// What became of a notification.
+    Notified {
+        /// Which.
+        key: super::NoticeKey,
+        /// Attempts that it took.
+        attempts: u32,
+        /// Why it was given up; `None` = it was delivered.
+        error: Option<Box<str>>,
+    },
     /// [`super::ServerState::next_deadline`] has passed.
     Timer,
 }
@@ -64,6 +73,7 @@ impl Input {
             | Self::WorkerConnected(..)
             | Self::WorkerMessage(..)
             | Self::WorkerGone(..)
+            | Self::Notified { .. }
             | Self::Timer => 1,
         }
     }
@@ -108,6 +118,8 @@ pub enum Command {
     },
     /// Asks workers to end; `All` = those that are connected.
     StopWorkers(Selector),
+    /// Has workers end once what runs on them has ended; they get no new tasks. `All` = as above.
+    DrainWorkers(Selector),
     /// Follows jobs; answered by [`super::Effect::WatchUpdate`] until the last one.
     Watch(WatchSpec),
 }

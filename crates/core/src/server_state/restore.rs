@@ -377,6 +377,7 @@ impl ServerState {
                 job.idle_since = job.idle_since.min(now.wall);
             }
         }
+        self.restore_owed_notices();
         self.count_restored();
         self.agenda.note_ready();
     }

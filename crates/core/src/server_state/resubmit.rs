@@ -119,6 +119,7 @@ fn bodies(job: &Job, states: &[TaskState]) -> Result<Vec<(SubmitSpec, u32)>, Sub
             submit_dir: submit.submit_dir.clone(),
             stream_dir: submit.asked_stream_dir.clone(),
             after: Vec::new(),
+            notify: submit.notify.clone(),
             body,
         };
         specs.push((spec, count));

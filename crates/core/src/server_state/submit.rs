@@ -22,6 +22,9 @@ pub(super) struct Target {
     pub(super) max_fails: Option<u32>,
 }
 
+/// Notifications of one job.
+const NOTICES_MAX: usize = 64;
+
 impl ServerState {
     pub(super) fn open_job(
         &mut self,
@@ -65,6 +68,7 @@ impl ServerState {
     ) -> Result<JobId, SubmitRefusal> {
         let target = self.target(&spec.target)?;
         let submit = self.build_submit(&target, spec, None)?;
+        self.check_notify(target.job, spec)?;
         self.check_after(target.job, &submit.after, &submit.ids)?;
         let submitted = ChangeKind::Submitted {
             job: target.job,
@@ -79,6 +83,15 @@ impl ServerState {
         };
         persist(effects, now.wall, submitted);
         Ok(self.add_submit(now, target, submit, effects))
+    }
+
+    /// Each notification is remembered until the job is forgotten.
+    fn check_notify(&self, job: JobId, spec: &SubmitSpec) -> Result<(), SubmitRefusal> {
+        let known = self.jobs.get(&job).map_or(0, |job| job.notices.len());
+        if !spec.notify.is_empty() && known + spec.notify.len() > NOTICES_MAX {
+            return Err(SubmitRefusal::TooManyNotices);
+        }
+        Ok(())
     }
 
     /// Checks a submit and builds what is kept of it; `ids` = those it got earlier.
@@ -108,6 +121,7 @@ impl ServerState {
             stream_dir: share.stream_dir,
             asked_stream_dir: spec.stream_dir.clone(),
             after: spec.after.clone(),
+            notify: spec.notify.clone(),
             kind,
             tasks,
         })

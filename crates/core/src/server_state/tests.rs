@@ -94,6 +94,7 @@ fn single(priority: i32) -> Box<SubmitSpec> {
         submit_dir: Box::from(*b"/w"),
         stream_dir: None,
         after: Vec::new(),
+        notify: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(IdArray::consecutive(0, 1).expect("fits")),
             entries: None,

@@ -17,7 +17,7 @@ use crate::retry::RetrySpec;
 use crate::task::{Phase, TaskEnd, TaskRecord, TaskState};
 use crate::template::CrashLimit;
 use crate::time::Now;
-use crate::worker::{Assigned, Worker};
+use crate::worker::{Assigned, Load, Worker};
 use crate::worker_config::WorkerConfig;
 
 /// A timer that comes this much too late means that the server itself stood still; then the workers
@@ -96,6 +96,7 @@ impl ServerState {
                 });
             }
             WorkerMessage::Overview(usage) => {
+                worker.load = Some(Load::of(&usage, now.wall));
                 let overview = ChangeKind::WorkerOverview { worker: id, usage };
                 persist(effects, now.wall, overview);
             }

@@ -18,10 +18,11 @@ use super::worker_config;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::server_state::{
-    Command, Effect, EndedRow, Input, LinkEnd, LinkId, Reattach, Report, RequestId, ServerState,
-    StartedRow, WorkerCommand, WorkerMessage,
+    Command, Effect, EndedRow, Input, LinkEnd, LinkId, NoticeKey, NoticeState, Reattach, Report,
+    RequestId, ServerState, StartedRow, WorkerCommand, WorkerMessage,
 };
 use crate::task::TaskState;
+use crate::template::NotifyEvent;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 pub use durable::Disk;
@@ -60,6 +61,8 @@ pub struct World {
     next_link: u64,
     next_request: u64,
     watching: BTreeSet<RequestId>,
+    /// Notifications that are under way.
+    owed: BTreeSet<NoticeKey>,
     /// Final states seen once must stay: by job and submit, at the index of the task.
     finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
     /// Instances that a worker really finished, for the exactly-once check.
@@ -89,6 +92,7 @@ impl World {
             next_link: 0,
             next_request: 0,
             watching: BTreeSet::new(),
+            owed: BTreeSet::new(),
             finals: BTreeMap::new(),
             started_instances: BTreeMap::new(),
             succeeded: BTreeSet::new(),
@@ -126,6 +130,8 @@ impl World {
             16 => self.say_goodbye(),
             17..19 => self.watch_some(),
             19 => self.send_nonsense(),
+            97 => self.drain_some(),
+            96 => self.notify_one(),
             98 => self.turn_clock(),
             99 => self.stand_still(),
             20..22 => self.come_back(),
@@ -225,6 +231,9 @@ impl World {
                         "done means all ended"
                     );
                 }
+            }
+            Effect::Notify(key) => {
+                assert!(self.owed.insert(key), "{key:?} is owed once");
             }
             Effect::Reply(_, reply) => self.note_reply(&reply),
             Effect::Persist(_) => {}
@@ -387,6 +396,33 @@ impl World {
             worker.send(report);
             worker.outbox.push_back(WorkerMessage::Goodbye(reason));
             worker.stopping = true;
+        }
+    }
+
+    /// Somebody was told, or nobody answers.
+    fn notify_one(&mut self) {
+        let Some(key) = self.owed.pop_first() else {
+            return;
+        };
+        let error: Option<Box<str>> = self.rng.chance(50).then(|| "no answer".into());
+        self.apply(Input::Notified {
+            key,
+            attempts: 1,
+            error,
+        });
+    }
+
+    /// Each end was told, or given up.
+    fn check_notices(&self) {
+        for job in self.state.jobs().values() {
+            for notice in &job.notices {
+                let is_due = match notice.spec.event {
+                    NotifyEvent::End => job.is_completed(),
+                    NotifyEvent::Failure => job.counts().failed > 0,
+                };
+                let is_done = matches!(notice.state, NoticeState::Done(_));
+                assert_eq!(is_due, is_done, "{} {:?}", job.id, notice.state);
+            }
         }
     }
 
@@ -602,7 +638,11 @@ impl World {
             {
                 self.advance(Duration::from_millis(50));
                 assert!(self.watching.is_empty(), "every watch ends with its jobs");
+                self.check_notices();
                 return;
+            }
+            while !self.owed.is_empty() {
+                self.notify_one();
             }
             let inputs = self.summary.inputs;
             let is_heartbeat_due = self.now.mono >= next_heartbeat;
@@ -646,6 +686,7 @@ impl World {
         self.workers
             .values()
             .all(|w| w.outbox.is_empty() && w.inbox.is_empty() && w.unacknowledged.is_empty())
+            && self.owed.is_empty()
     }
 }
 

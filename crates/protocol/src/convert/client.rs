@@ -144,17 +144,7 @@ impl TryFrom<client::Request> for ClientRequest {
             Request::DebugDump(client::DebugDump { path }) => {
                 Ok(Self::DebugDump(super::path("debug_dump.path", &path)?))
             }
-            Request::Journal(client::Journal { action, after }) => {
-                use client::journal::Action;
-                let action = match known("journal.action", action)? {
-                    Action::Replay => JournalAction::Replay,
-                    Action::Stream => JournalAction::Stream,
-                    Action::Flush => JournalAction::Flush,
-                    Action::Prune => JournalAction::Prune,
-                };
-                let after = i64::try_from(after).unwrap_or(i64::MAX);
-                Ok(Self::Journal { action, after })
-            }
+            Request::Journal(journal) => journal_request(journal),
             Request::Query(query) => Ok(Self::Sql(query)),
             Request::ReadOutput(query) => {
                 Ok(Self::ReadOutput(query.try_into().within("read_output")?))
@@ -193,6 +183,9 @@ impl TryFrom<client::Request> for ClientRequest {
             Request::WorkerStop(workers) => Ok(Self::Command(Command::StopWorkers(
                 workers.try_into().within("worker_stop")?,
             ))),
+            Request::WorkerDrain(workers) => Ok(Self::Command(Command::DrainWorkers(
+                workers.try_into().within("worker_drain")?,
+            ))),
             Request::Watch(watch) => Ok(Self::Command(Command::Watch(
                 watch.try_into().within("watch")?,
             ))),
@@ -205,6 +198,20 @@ impl TryFrom<client::Request> for ClientRequest {
             | Request::Explain(_)) => Ok(Self::Query(query.try_into()?)),
         }
     }
+}
+
+fn journal_request(
+    client::Journal { action, after }: client::Journal,
+) -> Result<ClientRequest, ConvertError> {
+    use client::journal::Action;
+    let action = match known("journal.action", action)? {
+        Action::Replay => JournalAction::Replay,
+        Action::Stream => JournalAction::Stream,
+        Action::Flush => JournalAction::Flush,
+        Action::Prune => JournalAction::Prune,
+    };
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
+    Ok(ClientRequest::Journal { action, after })
 }
 
 impl TryFrom<client::request::Request> for Query {
@@ -257,6 +264,7 @@ impl TryFrom<client::request::Request> for Query {
             | Request::JobForget(_)
             | Request::JobResubmit(_)
             | Request::WorkerStop(_)
+            | Request::WorkerDrain(_)
             | Request::Watch(_) => Err(ConvertError::invalid("request", "a query", "a command")),
         }
     }
@@ -368,6 +376,7 @@ impl From<&Command> for client::Request {
                 states: state_numbers(states),
             }),
             Command::StopWorkers(workers) => Request::WorkerStop(workers.into()),
+            Command::DrainWorkers(workers) => Request::WorkerDrain(workers.into()),
             Command::Watch(spec) => Request::Watch(spec.into()),
         };
         Self {

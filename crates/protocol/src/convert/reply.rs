@@ -120,6 +120,7 @@ impl From<&(WorkerId, StopResult)> for client::WorkerStopResult {
         use client::worker_stop_result::Kind;
         let kind = match result {
             StopResult::Stopped => Kind::Stopped,
+            StopResult::Draining => Kind::Draining,
             StopResult::AlreadyStopped => Kind::AlreadyStopped,
             StopResult::NotFound => Kind::NotFound,
         };
@@ -137,6 +138,7 @@ impl TryFrom<client::WorkerStopResult> for (WorkerId, StopResult) {
         use client::worker_stop_result::Kind;
         let result = match known("kind", message.kind)? {
             Kind::Stopped => StopResult::Stopped,
+            Kind::Draining => StopResult::Draining,
             Kind::AlreadyStopped => StopResult::AlreadyStopped,
             Kind::NotFound => StopResult::NotFound,
         };

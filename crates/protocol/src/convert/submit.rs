@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::template::{
-    After, ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, StdioSpec, SubmitBody, SubmitSpec,
-    SubmitTarget, TaskTemplate,
+    After, ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
+    NotifyTarget, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
-use super::{ConvertError, Within, absolute_path, at_most, each, path, required, same_len, text};
+use super::{
+    ConvertError, Within, absolute_path, at_most, each, known, path, required, same_len, text,
+};
 use crate::client;
 
 /// Most tasks of one graph submit; each has a record of its own in the server.
@@ -22,6 +24,11 @@ const GRAPH_DEPS_MAX: usize = 1 << 28;
 
 /// Most jobs that one submit waits for.
 const AFTER_MAX: usize = 1 << 12;
+
+/// Most notifications of one submit.
+const NOTIFY_MAX: usize = 64;
+/// Longest command or address of one.
+const NOTIFY_LEN_MAX: usize = 4_096;
 
 /// Most templates of one graph submit.
 const GRAPH_TEMPLATES_MAX: usize = 1 << 22;
@@ -36,6 +43,7 @@ impl TryFrom<client::Submit> for SubmitSpec {
             .as_deref()
             .map(|dir| path("stream_dir", dir));
         at_most("after", message.after.len(), AFTER_MAX)?;
+        at_most("notify", message.notify.len(), NOTIFY_MAX)?;
         let body = match required(message.body, "body")? {
             Body::Array(array) => SubmitBody::Array(array.try_into().within("array")?),
             Body::Graph(graph) => SubmitBody::Graph(graph.try_into().within("graph")?),
@@ -45,6 +53,7 @@ impl TryFrom<client::Submit> for SubmitSpec {
             submit_dir: absolute_path("submit_dir", &message.submit_dir)?,
             stream_dir: stream_dir.transpose()?,
             after: message.after.into_iter().map(Into::into).collect(),
+            notify: each("notify", message.notify)?,
             body,
         };
         check_streams(&spec)?;
@@ -75,10 +84,65 @@ impl From<&SubmitSpec> for client::Submit {
             submit_dir: spec.submit_dir.to_vec().into(),
             stream_dir: spec.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
             after: spec.after.iter().map(Into::into).collect(),
+            notify: spec.notify.iter().map(Into::into).collect(),
             body: Some(match &spec.body {
                 SubmitBody::Array(array) => Body::Array(array.into()),
                 SubmitBody::Graph(graph) => Body::Graph(graph.into()),
             }),
+        }
+    }
+}
+
+impl TryFrom<client::NotifyTarget> for NotifySpec {
+    type Error = ConvertError;
+
+    fn try_from(message: client::NotifyTarget) -> Result<Self, ConvertError> {
+        use client::notify_target::{Event, Target};
+        let target = match required(message.target, "target")? {
+            Target::Command(line) => NotifyTarget::Command(notify_text("command", line)?),
+            Target::Webhook(url) => {
+                if !url.starts_with("http://") && !url.starts_with("https://") {
+                    let expected = "an address that begins with http:// or https://";
+                    return Err(ConvertError::invalid("webhook", expected, url));
+                }
+                NotifyTarget::Webhook(notify_text("webhook", url)?)
+            }
+        };
+        let event = match known("event", message.event)? {
+            Event::End => NotifyEvent::End,
+            Event::Failure => NotifyEvent::Failure,
+        };
+        Ok(Self { target, event })
+    }
+}
+
+/// A text for a shell or an address: not empty, not endless, without NUL and line feeds.
+fn notify_text(field: &'static str, value: String) -> Result<Box<str>, ConvertError> {
+    let value = text(field, value)?;
+    at_most(field, value.len(), NOTIFY_LEN_MAX)?;
+    if value.trim().is_empty() || value.contains(['\0', '\n', '\r']) {
+        return Err(ConvertError::invalid(
+            field,
+            "one line that is not empty",
+            value,
+        ));
+    }
+    Ok(value)
+}
+
+impl From<&NotifySpec> for client::NotifyTarget {
+    fn from(spec: &NotifySpec) -> Self {
+        use client::notify_target::{Event, Target};
+        let event = match spec.event {
+            NotifyEvent::End => Event::End,
+            NotifyEvent::Failure => Event::Failure,
+        };
+        Self {
+            target: Some(match &spec.target {
+                NotifyTarget::Command(line) => Target::Command(line.to_string()),
+                NotifyTarget::Webhook(url) => Target::Webhook(url.to_string()),
+            }),
+            event: event.into(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod actions;
 mod events;
 mod json;
 mod past;
+mod problems;
 mod read;
 mod views;
 
@@ -29,11 +30,16 @@ const OPEN_API: &str = include_str!("../../../../docs/openapi.yaml");
 pub(super) struct ApiError(StatusCode, String);
 
 impl ApiError {
-    fn bad(text: impl Into<String>) -> Self {
+    pub(super) fn bad(text: impl Into<String>) -> Self {
         Self(StatusCode::BAD_REQUEST, text.into())
     }
 
-    fn not_found(text: impl Into<String>) -> Self {
+    /// It is in a state in which that is not possible.
+    pub(super) fn conflict(text: impl Into<String>) -> Self {
+        Self(StatusCode::CONFLICT, text.into())
+    }
+
+    pub(super) fn not_found(text: impl Into<String>) -> Self {
         Self(StatusCode::NOT_FOUND, text.into())
     }
 
@@ -41,7 +47,7 @@ impl ApiError {
         Self(StatusCode::SERVICE_UNAVAILABLE, text.to_owned())
     }
 
-    fn gone() -> Self {
+    pub(super) fn gone() -> Self {
         Self(
             StatusCode::SERVICE_UNAVAILABLE,
             "the server is shutting down".to_owned(),
@@ -83,11 +89,13 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/jobs/{job}/resubmit", post(actions::resubmit))
         .route("/workers", get(read::workers))
         .route("/workers/{worker}/stop", post(actions::stop_worker))
+        .route("/workers/{worker}/drain", post(actions::drain_worker))
         .route("/queues", get(read::queues))
         .route("/queues/{queue}/pause", post(actions::pause_queue))
         .route("/queues/{queue}/resume", post(actions::resume_queue))
         .route("/history", get(read::history))
         .route("/ended", get(past::ended))
+        .route("/problems", get(problems::problems))
         .route("/timeline", get(past::timeline))
         .route("/log", get(past::log))
         .route("/events", get(events::stream))
@@ -113,6 +121,24 @@ pub(super) fn id(text: &str, what: &str) -> Result<u32, ApiError> {
             "expected a number as the id of a {what}, found `{text}`"
         ))
     })
+}
+
+/// A number of the query string, if it is within its bounds.
+pub(super) fn bounded<T: PartialOrd + std::fmt::Display>(
+    name: &str,
+    found: Option<T>,
+    usual: T,
+    bounds: std::ops::RangeInclusive<T>,
+) -> Result<T, ApiError> {
+    let found = found.unwrap_or(usual);
+    if bounds.contains(&found) {
+        return Ok(found);
+    }
+    Err(ApiError::bad(format!(
+        "expected {name} from {} to {}, found {found}",
+        bounds.start(),
+        bounds.end()
+    )))
 }
 
 #[cfg(test)]

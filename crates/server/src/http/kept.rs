@@ -12,16 +12,24 @@ use tokio::sync::Mutex;
 /// The least time that an answer is used.
 const REST_MIN: Duration = Duration::from_millis(300);
 const REST_MAX: Duration = Duration::from_secs(120);
-/// An answer is used so many times as long as it took: one of them costs at most two percent of a core.
-const REST_FACTOR: u32 = 50;
+/// An answer is used so many times as long as it took: one of them costs at most one percent of a core.
+const REST_FACTOR: u32 = 100;
 /// Different answers; more are not looked at at the same time.
 const KEPT_MAX: usize = 64;
 
 /// An answer and how long it will do.
 struct Entry {
     body: Bytes,
+    version: Option<u64>,
     made: Instant,
     rest: Duration,
+}
+
+impl Entry {
+    fn is_good(&self, version: Option<u64>) -> bool {
+        let is_same = version.is_some() && version == self.version;
+        is_same || self.made.elapsed() < self.rest
+    }
 }
 
 type Place = Arc<Mutex<Option<Entry>>>;
@@ -39,18 +47,26 @@ impl Kept {
         name: String,
         make: impl Future<Output = Result<Value, E>>,
     ) -> Result<Bytes, E> {
+        self.get_version(name, None, make).await
+    }
+
+    /// Likewise; an answer of the same version is as good as a new one, however old it is.
+    pub(super) async fn get_version<E>(
+        &self,
+        name: String,
+        version: Option<u64>,
+        make: impl Future<Output = Result<Value, E>>,
+    ) -> Result<Bytes, E> {
         let place = self.place(name).await;
         let mut place = place.lock().await;
-        if let Some(entry) = place
-            .as_ref()
-            .filter(|entry| entry.made.elapsed() < entry.rest)
-        {
+        if let Some(entry) = place.as_ref().filter(|entry| entry.is_good(version)) {
             return Ok(entry.body.clone());
         }
         let begun = Instant::now();
         let body = Bytes::from(make.await?.to_string());
         *place = Some(Entry {
             body: body.clone(),
+            version,
             made: Instant::now(),
             rest: rest(begun.elapsed()),
         });
@@ -104,10 +120,26 @@ mod tests {
         assert!(kept.places.lock().await.len() <= KEPT_MAX);
     }
 
+    #[tokio::test]
+    async fn what_did_not_change_is_not_asked_for_again() {
+        let (kept, made) = (Kept::default(), AtomicU32::new(0));
+        let ask = |version| {
+            kept.get_version("x".to_owned(), Some(version), async {
+                Ok::<_, Infallible>(Value::from(made.fetch_add(1, Ordering::Relaxed)))
+            })
+        };
+        assert!(ask(7).await.is_ok());
+        tokio::time::sleep(2 * REST_MIN).await;
+        assert!(ask(7).await.is_ok());
+        assert_eq!(made.load(Ordering::Relaxed), 1);
+        assert!(ask(8).await.is_ok());
+        assert_eq!(made.load(Ordering::Relaxed), 2);
+    }
+
     #[test]
     fn what_took_long_rests_long_within_bounds() {
         assert_eq!(rest(Duration::from_millis(1)), REST_MIN);
-        assert_eq!(rest(Duration::from_millis(100)), Duration::from_secs(5));
+        assert_eq!(rest(Duration::from_millis(100)), Duration::from_secs(10));
         assert_eq!(rest(Duration::from_secs(20)), REST_MAX);
     }
 }

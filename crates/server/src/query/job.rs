@@ -3,12 +3,14 @@
 use hq_core::id::JobId;
 use hq_core::job::{Job, Submit, SubmitKind};
 use hq_core::selector::Selector;
-use hq_core::server_state::ServerState;
+use hq_core::server_state::{Notice, NoticeState, ServerState};
 use hq_core::task::TaskState;
+use hq_core::template::NotifyEvent;
 use hq_protocol::client::{self, reply::Reply};
 
 use super::{error, worker_ref};
 use crate::event_loop::View;
+use crate::notify::shown;
 
 /// Workers named in the details of a job.
 const WORKERS_SHOWN_MAX: usize = 2;
@@ -96,6 +98,31 @@ fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
             .collect(),
         task_ids: (!single_array).then(|| (&job.sorted_ids(|_| true)).into()),
         now_unix_ns: view.now.wall.0,
+        notifications: job.notices.iter().map(notification).collect(),
+    }
+}
+
+fn notification(notice: &Notice) -> client::JobNotice {
+    use client::job_notice::State;
+    use client::notify_target::Event;
+    let (state, outcome) = match &notice.state {
+        NoticeState::Waiting => (State::Waiting, None),
+        NoticeState::Owed => (State::Owed, None),
+        NoticeState::Done(outcome) if outcome.error.is_none() => (State::Delivered, Some(outcome)),
+        NoticeState::Done(outcome) => (State::GivenUp, Some(outcome)),
+    };
+    let event = match notice.spec.event {
+        NotifyEvent::End => Event::End,
+        NotifyEvent::Failure => Event::Failure,
+    };
+    let error = outcome.and_then(|outcome| outcome.error.as_deref());
+    client::JobNotice {
+        target: shown(&notice.spec.target),
+        event: event.into(),
+        state: state.into(),
+        at_unix_ns: outcome.map_or(0, |outcome| outcome.at.0),
+        attempts: outcome.map_or(0, |outcome| outcome.attempts),
+        error: error.unwrap_or_default().to_owned(),
     }
 }
 

@@ -41,6 +41,13 @@ fn worker_info(state: &ServerState, worker: &Worker, with_runtime: bool) -> clie
         is_reserved: worker.reserved.is_some(),
         multi_node_main: worker.gang.map(|node| node.is_root),
         resources: resource_use(state, worker),
+        load: worker.load.map(|load| client::WorkerLoad {
+            at_unix_ns: load.at.0,
+            cpu_share: load.cpus.hundredths().into(),
+            memory_used_bytes: load.memory_used,
+            memory_total_bytes: load.memory_total,
+            gpu_share: load.gpus.map(|share| share.hundredths().into()),
+        }),
     });
     client::WorkerInfo {
         id: worker.id.as_u32(),
@@ -54,6 +61,7 @@ fn worker_info(state: &ServerState, worker: &Worker, with_runtime: bool) -> clie
             started_unix_ns: started.0,
         }),
         runtime,
+        is_draining: worker.is_draining && worker.is_connected(),
     }
 }
 

@@ -83,6 +83,13 @@ export const actions = {
     path: `/workers/${worker.id}/stop`,
     then: () => toast(`Worker ${worker.id} is stopped`),
   }),
+  drainWorker: (worker) => confirmed({
+    title: `Drain worker ${worker.id}?`,
+    text: `${worker.host}: it gets no new tasks and stops when the ${worker.running_tasks} that run on it have ended.`,
+    yes: "Drain the worker",
+    path: `/workers/${worker.id}/drain`,
+    then: () => toast(`Worker ${worker.id} is draining`),
+  }),
   pauseQueue: (queue) => confirmed({
     title: queue.is_paused ? `Resume queue ${queue.id}?` : `Pause queue ${queue.id}?`,
     text: queue.is_paused ? "It asks for allocations again." : "It asks for no more allocations; those that exist stay.",

@@ -20,6 +20,9 @@ export const state = {
   workers: [],
   queues: [],
   shares: [],
+  problems: [],
+  problemCount: 0,
+  hasProblems: false,
   events: [],
   samples: [],
   link: "away",
@@ -30,6 +33,9 @@ const renderers = new Set();
 const listeners = new Set();
 const sources = new Map();
 let changes = 0;
+/** Changes that may be about any job, and those of single jobs. */
+let touches = 0;
+const jobChanges = new Map();
 let isScheduled = false;
 
 /** Calls `render` before the next frame after each change; returns what ends it. */
@@ -56,11 +62,12 @@ export function redraw() {
 
 /**
  * Keeps something fresh while anybody wants it: `load` is called again after events, at most every
- * `rest` ms. Returns what ends it.
+ * `rest` ms; what is about one `job` only after events of this job. Returns what ends it.
  */
-export function keepFresh(name, load, rest = FRESH_MS) {
+export function keepFresh(name, load, rest = FRESH_MS, job = null) {
   const found = sources.get(name) ?? { load, rest, users: 0, seen: -1, due: 0, isBusy: false };
   found.load = load;
+  found.job = job;
   found.users += 1;
   found.due = 0;
   found.seen = -1;
@@ -75,9 +82,26 @@ export function keepFresh(name, load, rest = FRESH_MS) {
   };
 }
 
+const version = (source) => (source.job === null ? changes : touches + (jobChanges.get(source.job) ?? 0));
+
+/** Notes of which jobs events tell. */
+function note(events) {
+  changes += 1;
+  for (const { event } of events) {
+    const job = event.job ?? event.job_id ?? event.tasks?.[0]?.job_id;
+    if (typeof job === "number") jobChanges.set(job, (jobChanges.get(job) ?? 0) + 1);
+    else if (!event.type?.startsWith("worker-")) touches += 1;
+  }
+  if (jobChanges.size > JOBS_MAX) {
+    jobChanges.clear();
+    touches += 1;
+  }
+}
+
 /** Something was done: everything is asked for again at once. */
 export function touch() {
   changes += 1;
+  touches += 1;
   for (const source of sources.values()) {
     source.due = 0;
     run(source);
@@ -87,9 +111,10 @@ export function touch() {
 async function run(source) {
   const now = performance.now();
   if (source.isBusy || document.hidden || now < source.due) return;
-  if (source.seen === changes && now < source.due + STALE_MS - source.rest) return;
+  const current = version(source);
+  if (source.seen === current && now < source.due + STALE_MS - source.rest) return;
   source.isBusy = true;
-  source.seen = changes;
+  source.seen = current;
   try {
     await source.load();
     redraw();
@@ -162,6 +187,12 @@ export const loaders = {
   jobs: ["jobs", loadJobs],
   workers: ["workers", async () => { state.workers = (await api.get("/workers")).workers; }],
   queues: ["queues", async () => { state.queues = (await api.get("/queues")).queues; }, 1_000],
+  problems: ["problems", async () => {
+    const found = await api.get("/problems");
+    state.problems = found.problems;
+    state.problemCount = found.count;
+    state.hasProblems = true;
+  }, 800],
   shares: ["shares", async () => { state.shares = (await api.get("/ended")).shares; }, 800],
 };
 
@@ -172,9 +203,10 @@ function connect() {
   end?.();
   end = api.follow(
     (events) => {
-      changes += 1;
+      note(events);
       for (const found of events) {
-        if (!found.event.type.startsWith("task-") && found.event.type !== "worker-overview") state.events.push(found);
+        const { type } = found.event;
+        if (type && !type.startsWith("task-") && type !== "worker-overview") state.events.push(found);
       }
       if (state.events.length > EVENTS_MAX) state.events.splice(0, state.events.length - EVENTS_MAX);
       for (const listener of listeners) listener(events);
@@ -195,9 +227,13 @@ export async function start() {
   connect();
   keepFresh("server", async () => { state.server = await api.get("/server"); }, 30_000);
   keepFresh(...loaders.summary);
+  keepFresh(...loaders.problems);
   setInterval(() => {
     // Without events everything may have changed.
-    if (state.link === "none" || state.link === "polling") changes += 1;
+    if (state.link === "none" || state.link === "polling") {
+      changes += 1;
+      touches += 1;
+    }
     for (const source of sources.values()) run(source);
   }, FRESH_MS / 4);
   document.addEventListener("visibilitychange", () => {

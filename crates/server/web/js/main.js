@@ -5,7 +5,6 @@ import { showKeys } from "./dialog.js";
 import { h, setText } from "./dom.js";
 import { compact } from "./format.js";
 import { onChange, redraw, start, state } from "./live.js";
-import { find } from "./problems.js";
 import { allocations } from "./views/allocations.js";
 import { events } from "./views/events.js";
 import { graph } from "./views/graph.js";
@@ -74,9 +73,8 @@ function renderFrame() {
   live.dataset.state = state.link;
   if (state.server) setText(document.querySelector("#server"), `${state.server.host} · ${state.server.version}`);
   const badge = document.querySelector("#problems");
-  const count = find({ jobs: [...state.jobs.values()], workers: state.workers, queues: state.queues, shares: state.shares }).length;
-  badge.hidden = count === 0;
-  setText(badge, compact(count));
+  badge.hidden = state.problemCount === 0;
+  setText(badge, compact(state.problemCount));
   current.render();
 }
 

@@ -56,6 +56,8 @@ const PLACES: &[(&str, &[&str])] = &[
     ("libc", &["hq-spawn"]),
     ("axum", &["hq-server"]),
     ("prometheus-client", &["hq-server"]),
+    ("rustls", &["hq-server"]),
+    ("ureq", &["hq-server"]),
     ("ratatui", &["hq-cli"]),
     ("crossterm", &["hq-cli"]),
     ("clap", &["hq-cli"]),

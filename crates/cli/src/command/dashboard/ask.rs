@@ -69,6 +69,10 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             client.stop_workers(only(id)).await?;
             Ok(format!("worker {id} was told to stop"))
         }
+        Action::DrainWorker(id) => {
+            client.drain_workers(only(id)).await?;
+            Ok(format!("worker {id} stops when its tasks have ended"))
+        }
         Action::PauseQueue(id) => {
             client.alloc(alloc_request::Request::Pause(id)).await?;
             Ok(format!("queue {id} is paused"))

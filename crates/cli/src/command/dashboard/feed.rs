@@ -207,7 +207,7 @@ async fn watch_server(
         },
         tx,
         jobs,
-        has_past: false,
+        past: None,
         ended: Pace::new(STORE_PAUSE),
         events: Pace::new(STORE_PAUSE / 2),
         obstacles: Pace::new(STORE_PAUSE),
@@ -332,7 +332,8 @@ struct Back<'a> {
     link: Link,
     tx: &'a Sender<Message>,
     jobs: watch::Receiver<Vec<JobRow>>,
-    has_past: bool,
+    /// When the first task started, and from when on the past has been read.
+    past: Option<(i64, i64)>,
     ended: Pace,
     events: Pace,
     obstacles: Pace,
@@ -398,27 +399,22 @@ impl Back<'_> {
         if let Some(ended) = self.ended.ask(live::ended(client, now)).await? {
             tell(tx, News::Ended(ended));
         }
-        if !self.has_past {
-            self.has_past = true;
-            read_past(client, tx, now).await?;
+        match self.past {
+            None => {
+                let first = past::first_start(client).await?.unwrap_or(now);
+                let from = first.max(now - RECENT_NS);
+                let steps = past::past(client, (from, now), PAST_STEPS).await?;
+                tell(tx, News::Past(steps));
+                self.past = Some((first, from));
+            }
+            // Passes over all tasks, which few ask for.
+            Some((first, from)) if focus.is_long && first < from => {
+                let steps = past::past(client, (first, from), PAST_STEPS).await?;
+                tell(tx, News::Past(steps));
+                self.past = Some((first, first));
+            }
+            Some(_) => {}
         }
         Ok(())
     }
-}
-
-/// The whole run in coarse steps, its end in fine ones.
-async fn read_past(client: &mut Client, tx: &Sender<Message>, now: i64) -> CliResult<()> {
-    let Some(first) = past::first_start(client).await? else {
-        return Ok(());
-    };
-    let recent = first.max(now - RECENT_NS);
-    tell(
-        tx,
-        News::Past(past::past(client, (recent, now), PAST_STEPS).await?),
-    );
-    if first < recent {
-        let steps = past::past(client, (first, recent), PAST_STEPS).await?;
-        tell(tx, News::Past(steps));
-    }
-    Ok(())
 }

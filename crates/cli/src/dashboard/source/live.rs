@@ -7,7 +7,7 @@ use super::rows::Rows;
 use super::{Ask, ENDED_SQL, fill, outcome_words};
 use crate::client::Client;
 use crate::dashboard::model::{
-    AllocationRow, Counts, EndedShare, EventRow, JobRow, QueueRow, ResourceRow, Snapshot,
+    AllocationRow, Counts, EndedShare, EventRow, JobRow, LoadRow, QueueRow, ResourceRow, Snapshot,
     WorkerRow, clean,
 };
 use crate::error::{CliError, CliResult};
@@ -97,6 +97,13 @@ fn worker(worker: client::WorkerInfo) -> WorkerRow {
         ended: ended.map(str::to_owned),
         started_ns: worker.started_unix_ns,
         running: runtime.running_tasks,
+        is_draining: worker.is_draining,
+        load: runtime.load.map(|load| LoadRow {
+            cpus: load.cpu_share / 100,
+            gpus: load.gpu_share.map(|share| share / 100),
+            memory_used_bytes: load.memory_used_bytes,
+            memory_total_bytes: load.memory_total_bytes,
+        }),
         resources,
         allocation: config.allocation.map(|allocation| clean(&allocation.id)),
     }

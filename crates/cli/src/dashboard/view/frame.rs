@@ -90,7 +90,7 @@ pub(super) fn foot(frame: &mut Frame<'_>, area: Rect, app: &App) {
             "c cancel",
             "R resubmit",
         ],
-        Tab::Workers => vec!["↑↓", "x stop"],
+        Tab::Workers => vec!["↑↓", "d drain", "x stop"],
         Tab::Allocations => vec!["↑↓", "p pause/resume"],
         Tab::Events => vec!["↑↓"],
     };
@@ -100,6 +100,7 @@ pub(super) fn foot(frame: &mut Frame<'_>, area: Rect, app: &App) {
                 "c cancel",
                 "R resubmit",
                 "R resubmit failed",
+                "d drain",
                 "x stop",
                 "p pause/resume",
             ]
@@ -131,6 +132,7 @@ s  r              sort jobs; the other way round
 t                 time of the charts: 10 m, 2 h, 1 d, all
 c                 cancel a job           (asks first)
 R                 submit failed tasks of a job again (asks first)
+d                 drain a worker         (asks first)
 x                 stop a worker          (asks first)
 p                 pause or resume a queue (asks first)
 Left Right [ ]    time, in a journal; Space plays it
@@ -142,7 +144,7 @@ X failed, - canceled or aborted";
 pub(super) fn dialogs(frame: &mut Frame<'_>, area: Rect, app: &App) {
     if app.is_help_open {
         let text = Paragraph::new(HELP);
-        popup(frame, app, area, " Keys ", text, (62, 18));
+        popup(frame, app, area, " Keys ", text, (62, 19));
     }
     if let Some(action) = app.dialog {
         let text = format!("{}\n\ny  yes     any other key  no", action.question());

@@ -1,14 +1,18 @@
 //! Tables: jobs, workers, allocations, events.
 
+use std::collections::BTreeMap;
+
+use hq_core::diagnosis::suspect_hosts;
+use hq_core::resource::amount::UNITS_PER_WHOLE;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
+use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::parts::{bordered, clock, fit, number, progress, since, state_style, strong};
 use crate::dashboard::app::{App, Theme};
-use crate::dashboard::model::{AllocationRow, QueueRow, WorkerRow};
+use crate::dashboard::model::{AllocationRow, EndedShare, LoadRow, QueueRow, WorkerRow};
 use crate::output::format::{amount, memory};
 
 /// Draws the table of this view and remembers where its rows are.
@@ -20,9 +24,20 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, app: &mut App, title: &str, tab
         ..inner
     };
     let table = table
-        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+        .row_highlight_style(highlight(app.theme))
         .block(bordered(app.theme).title(fit(title, area.width.saturating_sub(2).into())));
     frame.render_stateful_widget(table, area, app.table());
+}
+
+/// Reversed colours would make holes of full blocks.
+fn highlight(theme: Theme) -> Style {
+    if theme.colors {
+        Style::new()
+            .bg(Color::Indexed(238))
+            .add_modifier(Modifier::BOLD)
+    } else {
+        Style::new().add_modifier(Modifier::REVERSED)
+    }
 }
 
 fn header(names: &[&'static str]) -> Row<'static> {
@@ -31,7 +46,7 @@ fn header(names: &[&'static str]) -> Row<'static> {
 
 pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let visible = app.visible_jobs();
-    let bar = area.width.saturating_sub(54).clamp(8, 60);
+    let bar = area.width.saturating_sub(66).clamp(8, 60);
     let (theme, offset) = (app.theme, app.jobs_table.offset());
     let height = usize::from(area.height);
     // Only what can be seen is made: there may be a hundred thousand.
@@ -100,38 +115,45 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     };
     let [list, detail] = Layout::vertical([Constraint::Min(5), Constraint::Length(7)]).areas(area);
     let theme = app.theme;
+    let suspects = suspect_hosts(&app.ended);
+    let ends = ends_of_workers(&app.ended);
     let rows: Vec<Row<'_>> = snapshot
         .workers
         .iter()
         .map(|worker| {
-            let state = worker.ended.as_deref().unwrap_or("connected");
-            let style = state_style(
-                theme,
-                if worker.ended.is_some() {
-                    "lost"
-                } else {
-                    "connected"
-                },
-            );
+            let state = match worker.ended.as_deref() {
+                Some(why) => why,
+                None if suspects.contains(worker.host.as_str()) => "broken?",
+                None if worker.is_draining => "draining",
+                None => "connected",
+            };
+            let look = match state {
+                "draining" | "connected" | "broken?" => state,
+                _ => "lost",
+            };
+            let style = state_style(theme, look);
             Row::new(vec![
                 Line::from(worker.id.to_string()).right_aligned(),
                 Line::from(fit(&worker.host, 24)),
-                Line::from(Span::styled(fit(state, 16), style)),
+                Line::from(Span::styled(fit(state, 14), style)),
                 Line::from(worker.running.to_string()).right_aligned(),
                 Line::from(use_of(worker, "cpus")).right_aligned(),
                 Line::from(gpus(worker)).right_aligned(),
                 Line::from(memory_of(worker)).right_aligned(),
+                failed_there(theme, ends.get(&worker.id).copied()),
             ])
         })
         .collect();
     let widths = [
         Constraint::Length(6),
-        Constraint::Min(10),
-        Constraint::Length(16),
-        Constraint::Length(6),
-        Constraint::Length(11),
+        Constraint::Min(8),
+        Constraint::Length(14),
+        Constraint::Length(5),
+        Constraint::Length(9),
         Constraint::Length(7),
-        Constraint::Length(12),
+        // Below there is more of it than here.
+        Constraint::Length(if area.width < 100 { 0 } else { 10 }),
+        Constraint::Length(13),
     ];
     let title = format!(
         " Workers ({} of {} connected) ",
@@ -142,10 +164,11 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         "    ID",
         "Host",
         "State",
-        " Tasks",
-        "       CPUs",
+        "Tasks",
+        "     CPUs",
         "   GPUs",
-        "      Memory",
+        "    Memory",
+        " Failed there",
     ]));
     draw_table(frame, list, app, &title, table);
     let selected = app
@@ -156,6 +179,37 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         worker_detail(frame, detail, app, worker, snapshot.now_ns);
     }
     app.snapshot = Some(snapshot);
+}
+
+/// Tasks that failed, and all that ended, by worker.
+fn ends_of_workers(ended: &[EndedShare]) -> BTreeMap<u32, (u64, u64)> {
+    let mut ends = BTreeMap::<u32, (u64, u64)>::new();
+    for share in ended {
+        let (failed, all) = ends.entry(share.worker).or_default();
+        *all += share.count;
+        if share.error.is_some() {
+            *failed += share.count;
+        }
+    }
+    ends
+}
+
+fn failed_there(theme: Theme, ends: Option<(u64, u64)>) -> Line<'static> {
+    let (failed, all) = ends.unwrap_or_default();
+    if failed == 0 {
+        return Line::default();
+    }
+    let style = if failed * 2 > all {
+        state_style(theme, "failed")
+    } else {
+        Style::new()
+    };
+    let percent = failed * 100 / all.max(1);
+    Line::from(Span::styled(
+        format!("{} ({percent} %)", number(failed)),
+        style,
+    ))
+    .right_aligned()
 }
 
 fn find<'a>(worker: &'a WorkerRow, name: &str) -> Option<&'a crate::dashboard::model::ResourceRow> {
@@ -222,6 +276,9 @@ fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRo
         }
         lines.push(Line::from(line));
     }
+    if let Some(load) = &worker.load {
+        lines.push(Line::from(load_text(load)));
+    }
     let mut title = format!(
         " Worker {} on {}, for {} ",
         worker.id,
@@ -233,6 +290,22 @@ fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRo
     }
     let block = bordered(app.theme).title(fit(&title, area.width.saturating_sub(2).into()));
     frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// What the machine is busy with, tasks of others included.
+fn load_text(load: &LoadRow) -> String {
+    let shown = |bytes: u64| memory(bytes / (1 << 20) * UNITS_PER_WHOLE);
+    let mut text = format!(
+        "{:<14}cpus {} %, memory {} of {}",
+        "machine load",
+        load.cpus,
+        shown(load.memory_used_bytes),
+        shown(load.memory_total_bytes)
+    );
+    if let Some(gpus) = load.gpus {
+        text.push_str(&format!(", gpus {gpus} %"));
+    }
+    text
 }
 
 pub(super) fn allocations(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
@@ -290,7 +363,11 @@ pub(super) fn allocations(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
 }
 
 fn queue_row(theme: Theme, queue: &QueueRow) -> Row<'_> {
-    let state = if queue.is_paused { "paused" } else { "active" };
+    let state = match (queue.is_paused, queue.reason.contains("fail")) {
+        (true, _) => "paused",
+        (false, true) => "refused",
+        (false, false) => "active",
+    };
     let count = |state: &str| {
         let all = queue.allocations.iter();
         all.filter(|allocation| allocation.state == state).count()

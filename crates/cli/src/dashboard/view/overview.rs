@@ -1,5 +1,6 @@
 //! The first view: what is going on, and what is wrong.
 
+use hq_core::diagnosis::Severity;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
@@ -12,7 +13,7 @@ use super::parts::{
 use crate::dashboard::app::App;
 use crate::dashboard::history::Column;
 use crate::dashboard::model::Snapshot;
-use crate::dashboard::problems::{self, Severity};
+use crate::dashboard::problems;
 use crate::output::format::amount;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App) {
@@ -157,7 +158,7 @@ fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapsh
             };
             let marks = std::iter::once(mark).chain(std::iter::repeat("  "));
             marks
-                .zip(wrapped(&problem.text, width))
+                .zip(wrapped(&problem.to_string(), width))
                 .map(move |(mark, text)| {
                     Line::from(vec![Span::styled(mark, style), Span::raw(text)])
                 })

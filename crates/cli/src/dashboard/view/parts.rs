@@ -13,8 +13,8 @@ pub(super) fn state_style(theme: Theme, state: &str) -> Style {
     let (color, is_strong) = match state {
         "running" | "connected" => (Color::Cyan, false),
         "finished" | "active" => (Color::Green, false),
-        "failed" | "lost" => (Color::Red, true),
-        "aborted" | "canceled" | "paused" => (Color::Yellow, false),
+        "failed" | "lost" | "broken?" | "refused" => (Color::Red, true),
+        "aborted" | "canceled" | "paused" | "draining" => (Color::Yellow, false),
         "waiting" | "queued" => (Color::DarkGray, false),
         _ => (Color::Reset, false),
     };

@@ -31,6 +31,29 @@ pub(super) fn summary(job: &client::JobSummary) -> Value {
     })
 }
 
+/// What became of a notification.
+fn notification(found: &client::JobNotice) -> Value {
+    use client::job_notice::State;
+    use client::notify_target::Event;
+    let is_over = found.at_unix_ns > 0;
+    json!({
+        "target": found.target,
+        "event": match found.event() {
+            Event::End => "end",
+            Event::Failure => "failure",
+        },
+        "state": match found.state() {
+            State::Waiting => "waiting",
+            State::Owed => "owed",
+            State::Delivered => "delivered",
+            State::GivenUp => "given-up",
+        },
+        "at": is_over.then(|| rfc3339(found.at_unix_ns)),
+        "attempts": found.attempts,
+        "error": (!found.error.is_empty()).then_some(&found.error),
+    })
+}
+
 /// `job info`: the tasks are written as they arrive.
 pub(super) struct JobInfos<'a> {
     stream: JsonStream<'a>,
@@ -76,6 +99,11 @@ impl JobInfoSink for JobInfos<'_> {
         self.stream.value(Some("info"), &summary(&info))?;
         self.stream
             .value(Some("max_fails"), &json!(job.max_fails))?;
+        if !job.notifications.is_empty() {
+            let notifications = job.notifications.iter().map(notification).collect();
+            self.stream
+                .value(Some("notifications"), &Value::Array(notifications))?;
+        }
         self.stream
             .value(Some("started_at"), &json!(rfc3339(job.submitted_unix_ns)))?;
         self.stream.value(Some("submits"), &Value::Array(submits))?;

@@ -9,7 +9,7 @@ use crate::output::view;
 /// A worker object.
 pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
     let config = worker.config.clone().unwrap_or_default();
-    json!({
+    let mut value = json!({
         "allocation": config.allocation.as_ref().map(allocation),
         "configuration": configuration(&config),
         "ended": worker.ended_unix_ns.map(|at| json!({ "at": rfc3339(at) })),
@@ -20,7 +20,12 @@ pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
         })),
         "runtime_info": worker.runtime.as_ref().map(runtime),
         "started": rfc3339(worker.started_unix_ns),
-    })
+    });
+    // Ours, and only there when it is so: others read the rest.
+    if worker.is_draining {
+        value["is_draining"] = true.into();
+    }
+    value
 }
 
 fn allocation(allocation: &common::Allocation) -> Value {

@@ -10,7 +10,7 @@ use hq_protocol::client;
 
 use crate::args::job::JobState;
 use crate::output::Out;
-use crate::output::view::{job_state_name, task_state_name, worker_state, worker_state_name};
+use crate::output::view::{job_state_name, task_state_name, worker_state, worker_state_word};
 
 const RULE: LineStyle = LineStyle::new('+', '-', '+', '+');
 const CONTENT: ContentLineStyle = ContentLineStyle::new('|', '|', '|');
@@ -209,12 +209,13 @@ pub(super) fn worker_state_text(worker: &client::WorkerInfo) -> Text {
     use client::worker_info::State;
     let state = worker_state(worker);
     let color = match state {
+        State::Running if worker.is_draining => Color::Yellow,
         State::Running => Color::Green,
         State::ConnectionLost | State::HeartbeatLost => Color::Red,
         State::IdleTimeout | State::TimeLimitReached => Color::Cyan,
         State::Stopped => Color::Magenta,
     };
-    Text::colored(worker_state_name(state), color)
+    Text::colored(worker_state_word(worker), color)
 }
 
 #[cfg(test)]

@@ -94,6 +94,26 @@ pub(super) fn write_summary(out: Out<'_>, look: Look, counts: JobCounts) -> io::
     grid.write(out)
 }
 
+/// `on end: https://example.org/…: delivered at …`.
+fn notification(notification: &client::JobNotice) -> String {
+    use client::job_notice::State;
+    let event = match notification.event() {
+        client::notify_target::Event::End => "end",
+        client::notify_target::Event::Failure => "failure",
+    };
+    let at = utc_seconds(notification.at_unix_ns);
+    let state = match notification.state() {
+        State::Waiting => "not yet".to_owned(),
+        State::Owed => "being sent".to_owned(),
+        State::Delivered => format!("delivered at {at}"),
+        State::GivenUp => format!(
+            "given up at {at} after {} attempts: {}",
+            notification.attempts, notification.error
+        ),
+    };
+    format!("on {event}: {}: {state}", notification.target)
+}
+
 /// `job info`.
 pub(super) struct JobInfos<'a> {
     out: Out<'a>,
@@ -124,6 +144,10 @@ impl JobInfoSink for JobInfos<'_> {
             add_definition(&mut grid, submit, summary.id);
         }
         grid.field("Submission date", utc_seconds(job.submitted_unix_ns));
+        if !job.notifications.is_empty() {
+            let lines: Vec<String> = job.notifications.iter().map(notification).collect();
+            grid.field("Notifications", lines.join("\n"));
+        }
         if let [submit] = job.submits.as_slice() {
             grid.field("Submission directory", lossy(&submit.submit_dir));
         }

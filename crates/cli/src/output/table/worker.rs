@@ -82,6 +82,9 @@ pub(super) fn write_info(out: Out<'_>, look: Look, worker: &client::WorkerInfo) 
     grid.field("Last task started", last_task.unwrap_or_default());
     if let Some(runtime) = &worker.runtime {
         grid.field("Runtime Info", runtime_text(runtime));
+        if let Some(load) = &runtime.load {
+            grid.field("Load", load_text(load));
+        }
     }
     grid.write(out)
 }
@@ -102,6 +105,22 @@ fn runtime_text(runtime: &client::RuntimeInfo) -> Text {
     }
     if runtime.is_reserved {
         text.push_str("; reserved for a multi-node task");
+    }
+    text.into()
+}
+
+/// What the machine is busy with.
+fn load_text(load: &client::WorkerLoad) -> Text {
+    let percent = |share: u32| format!("{} %", share.div_euclid(100));
+    let whole = |bytes: u64| bytes / (1 << 20) * hq_core::resource::amount::UNITS_PER_WHOLE;
+    let mut text = format!(
+        "cpus {}; memory {} of {}",
+        percent(load.cpu_share),
+        memory(whole(load.memory_used_bytes)),
+        memory(whole(load.memory_total_bytes)),
+    );
+    if let Some(share) = load.gpu_share {
+        text.push_str(&format!("; gpus {}", percent(share)));
     }
     text.into()
 }

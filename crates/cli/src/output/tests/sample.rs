@@ -143,6 +143,7 @@ pub(super) fn job() -> client::JobDetail {
         }],
         task_ids: None,
         now_unix_ns: START + 60_000_000_000,
+        notifications: Vec::new(),
     }
 }
 
@@ -243,6 +244,8 @@ pub(super) fn worker() -> client::WorkerInfo {
             is_reserved: false,
             multi_node_main: None,
             resources: Vec::new(),
+            load: None,
         }),
+        is_draining: false,
     }
 }

@@ -195,6 +195,7 @@ fn runtime_info_names_multi_node_work() {
             is_reserved: true,
             multi_node_main: main,
             resources: Vec::new(),
+            load: None,
         });
         let shown = print(OutputMode::Cli, |o, out| {
             o.worker_infos(out, &[worker.clone()])

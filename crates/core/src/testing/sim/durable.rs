@@ -85,6 +85,7 @@ impl World {
                 | Effect::WatchUpdate(..)
                 | Effect::Registered { .. }
                 | Effect::ToWorker(..)
+                | Effect::Notify(_)
                 | Effect::DropWorker(..) => rest.push(effect),
             }
         }
@@ -230,6 +231,7 @@ impl World {
             }
         }
         self.joining.clear();
+        self.owed.clear();
         self.watching.clear();
         self.workers
             .retain(|_, worker| worker.reconnects && !worker.stopping);

@@ -12,7 +12,8 @@ use crate::selector::Selector;
 use crate::server_state::{Command, Input, WatchSpec};
 use crate::task::TaskState;
 use crate::template::{
-    After, ArrayIds, ArraySpec, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
+    After, ArrayIds, ArraySpec, GraphSpec, GraphTask, NotifyEvent, NotifySpec, NotifyTarget,
+    SubmitBody, SubmitSpec, SubmitTarget,
 };
 
 impl World {
@@ -25,6 +26,7 @@ impl World {
             submit_dir: Box::from(*b"/w"),
             stream_dir: None,
             after: self.random_after(),
+            notify: self.random_notify(),
             body,
         };
         self.request(Command::Submit(Box::new(spec)));
@@ -41,6 +43,17 @@ impl World {
             });
         }
         after
+    }
+
+    fn random_notify(&mut self) -> Vec<NotifySpec> {
+        let mut notify = Vec::new();
+        for event in [NotifyEvent::End, NotifyEvent::Failure] {
+            if self.rng.chance(20) {
+                let target = NotifyTarget::Command("mail".into());
+                notify.push(NotifySpec { target, event });
+            }
+        }
+        notify
     }
 
     fn random_template(&mut self) -> Arc<crate::template::TaskTemplate> {
@@ -114,6 +127,14 @@ impl World {
             jobs,
             reason: "why not".into(),
         });
+    }
+
+    /// A worker is to end when its tasks have; if it stays away, somebody takes its place.
+    pub(super) fn drain_some(&mut self) {
+        if let Some(id) = self.pick() {
+            let workers = Selector::Ids(IdArray::single(id.0));
+            self.request(Command::DrainWorkers(workers));
+        }
     }
 
     pub(super) fn watch_some(&mut self) {

@@ -38,6 +38,7 @@ fn submit() -> client::Submit {
         submit_dir: b"/home"[..].into(),
         stream_dir: None,
         after: Vec::new(),
+        notify: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Next(2),
             entries: None,

@@ -16,8 +16,9 @@ use hq_core::selector::Selector;
 use hq_core::server_state::{Assignment, Command, WatchSpec};
 use hq_core::task::TaskState;
 use hq_core::template::{
-    After, ArrayIds, ArraySpec, ByteText, CrashLimit, Entries, GraphSpec, GraphTask, PinMode,
-    StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+    After, ArrayIds, ArraySpec, ByteText, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent,
+    NotifySpec, NotifyTarget, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
+    TaskTemplate,
 };
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
 use hq_core::worker_state::{EndedRow, InstanceKey, Report, StartedRow};
@@ -216,12 +217,28 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
             is_each,
             is_any,
         });
-    (target, absolute_path(), path(), vec(after, 0..3), body).prop_map(
-        |(target, submit_dir, stream_dir, after, body)| SubmitSpec {
+    let notify = (any::<bool>(), any::<bool>(), "[a-z]{1,9}").prop_map(|(is_web, is_end, word)| {
+        NotifySpec {
+            target: if is_web {
+                NotifyTarget::Webhook(format!("https://{word}/").into())
+            } else {
+                NotifyTarget::Command(word.into())
+            },
+            event: if is_end {
+                NotifyEvent::End
+            } else {
+                NotifyEvent::Failure
+            },
+        }
+    });
+    let lists = (vec(after, 0..3), vec(notify, 0..3));
+    (target, absolute_path(), path(), lists, body).prop_map(
+        |(target, submit_dir, stream_dir, (after, notify), body)| SubmitSpec {
             target,
             submit_dir,
             stream_dir: Some(stream_dir),
             after,
+            notify,
             body,
         },
     )
@@ -327,6 +344,7 @@ pub(super) fn command() -> impl Strategy<Value = Command> {
         (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::ForgetJobs { jobs, states }),
         (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::Resubmit { jobs, states }),
         selector().prop_map(Command::StopWorkers),
+        selector().prop_map(Command::DrainWorkers),
         watch.prop_map(Command::Watch),
     ]
 }

@@ -64,10 +64,10 @@ pub(in crate::http) async fn resubmit(
         Some(Resubmitted::Ok {
             new, task_count, ..
         }) => Ok(Json(json!({"job": new.as_u32(), "task_count": task_count}))),
-        Some(Resubmitted::Nothing(_)) => {
-            Err(ApiError::bad(format!("no task of job {job} has failed")))
-        }
-        Some(Resubmitted::Refused(_, why)) => Err(ApiError::bad(why.to_string())),
+        Some(Resubmitted::Nothing(_)) => Err(ApiError::conflict(format!(
+            "no task of job {job} has failed"
+        ))),
+        Some(Resubmitted::Refused(_, why)) => Err(ApiError::conflict(why.to_string())),
         Some(Resubmitted::NotFound(_)) | None => {
             Err(ApiError::not_found(format!("there is no job {job}")))
         }
@@ -83,8 +83,28 @@ pub(in crate::http) async fn stop_worker(
         return Err(unexpected());
     };
     match results.first() {
-        Some((_, StopResult::Stopped)) => Ok(Json(json!({"stopped": true}))),
+        Some((_, StopResult::Stopped | StopResult::Draining)) => Ok(Json(json!({"stopped": true}))),
         Some((_, StopResult::AlreadyStopped)) => Ok(Json(json!({"stopped": false}))),
+        Some((_, StopResult::NotFound)) | None => {
+            Err(ApiError::not_found(format!("there is no worker {worker}")))
+        }
+    }
+}
+
+/// No new tasks; it stops when those that run have ended.
+pub(in crate::http) async fn drain_worker(
+    State(app): State<Arc<App>>,
+    Path(worker): Path<String>,
+) -> Answer {
+    let command = Command::DrainWorkers(only(&worker, "worker")?);
+    let Outcome::Workers(results) = carry_out(&app, command).await? else {
+        return Err(unexpected());
+    };
+    match results.first() {
+        Some((_, StopResult::Draining | StopResult::Stopped)) => {
+            Ok(Json(json!({"draining": true})))
+        }
+        Some((_, StopResult::AlreadyStopped)) => Ok(Json(json!({"draining": false}))),
         Some((_, StopResult::NotFound)) | None => {
             Err(ApiError::not_found(format!("there is no worker {worker}")))
         }

@@ -47,6 +47,7 @@ pub(super) fn job_detail(detail: &client::JobDetail) -> Value {
     value["finished_ms"] = json!(detail.finished_unix_ns.map(ms));
     value["max_fails"] = json!(detail.max_fails);
     value["worker_count"] = json!(detail.worker_count);
+    value["notifications"] = detail.notifications.iter().map(notification).collect();
     let submits = detail.submits.iter().map(|submit| {
         let command = submit.templates.first().map(|template| {
             template
@@ -64,6 +65,27 @@ pub(super) fn job_detail(detail: &client::JobDetail) -> Value {
     });
     value["submits"] = submits.collect();
     value
+}
+
+fn notification(found: &client::JobNotice) -> Value {
+    use client::job_notice::State;
+    use client::notify_target::Event;
+    json!({
+        "target": found.target,
+        "event": match found.event() {
+            Event::End => "end",
+            Event::Failure => "failure",
+        },
+        "state": match found.state() {
+            State::Waiting => "waiting",
+            State::Owed => "owed",
+            State::Delivered => "delivered",
+            State::GivenUp => "given-up",
+        },
+        "at_ms": (found.at_unix_ns > 0).then(|| ms(found.at_unix_ns)),
+        "attempts": found.attempts,
+        "error": (!found.error.is_empty()).then_some(&found.error),
+    })
 }
 
 pub(super) fn task(task: &client::TaskInfo) -> Value {
@@ -118,11 +140,25 @@ pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
         "host": config.hostname,
         "group": config.group,
         "state": state,
+        "is_draining": worker.is_draining,
+        "load": worker.runtime.as_ref().and_then(|runtime| runtime.load).map(load),
         "started_ms": ms(worker.started_unix_ns),
         "ended_ms": worker.ended_unix_ns.map(ms),
         "running_tasks": worker.runtime.as_ref().map_or(0, |runtime| runtime.running_tasks),
         "resources": offered,
         "allocation": config.allocation.map(|allocation| allocation.id),
+    })
+}
+
+/// What a machine is busy with; shares from 0 to 1.
+fn load(load: client::WorkerLoad) -> Value {
+    let share = |hundredths: u32| f64::from(hundredths) / 10_000.0;
+    json!({
+        "at_ms": ms(load.at_unix_ns),
+        "cpus": share(load.cpu_share),
+        "gpus": load.gpu_share.map(share),
+        "memory_used_bytes": load.memory_used_bytes,
+        "memory_total_bytes": load.memory_total_bytes,
     })
 }
 

@@ -10,12 +10,14 @@ use axum::extract::{Path, Query as UrlQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use hq_store::reader::{self, QueryLimits};
+use hq_core::id::JobId;
+use hq_store::reader::{self, FAILURES_MAX, QueryLimits, RUN_BOUNDS};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::read::{Parameters, parameters};
-use super::{Answer, ApiError, id};
+use super::{Answer, ApiError, bounded, id};
+use crate::event_loop::View;
 use crate::http::App;
 
 /// Longest run of a query.
@@ -23,28 +25,9 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 /// Tasks of a timeline; of more there are sums.
 const TIMELINE_MAX: u64 = 100_000;
 const STEPS_MAX: i64 = 1_000;
-/// Failures of a job that are listed.
-const FAILURES_MAX: u32 = 200;
 const EVENTS_MAX: u32 = 1_000;
 /// Largest time in ms that fits as ns into 64 bits.
 const MS_MAX: i64 = i64::MAX / 1_000_000;
-/// Upper bounds of the bins of run times in µs; one more is without bound.
-pub(super) const RUN_BOUNDS: [u64; 13] = [
-    1_000,
-    10_000,
-    100_000,
-    300_000,
-    1_000_000,
-    3_000_000,
-    10_000_000,
-    30_000_000,
-    60_000_000,
-    300_000_000,
-    1_800_000_000,
-    7_200_000_000,
-    86_400_000_000,
-];
-
 type Rows = Vec<Vec<Value>>;
 
 /// Runs a query; `true` if there is more than `limit`.
@@ -89,27 +72,19 @@ fn words(row: &[Value], at: usize) -> String {
 }
 
 /// Tasks that ended by themselves, by job, worker and how.
-pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    const SHARES_MAX: u64 = 5_000;
-    let sql = "SELECT e.job, e.worker, w.hostname, e.state, e.outcome, e.message, e.n FROM \
-               (SELECT job, worker, state, outcome, max(message) AS message, count(*) AS n FROM task_data \
-                WHERE state IN (2, 3) GROUP BY job, worker, state, outcome ORDER BY state DESC, n DESC) e \
-               LEFT JOIN worker_data w ON w.id = e.worker \
-               WHERE e.job NOT IN (SELECT id FROM job_data WHERE is_forgotten = 1)";
-    let make = async {
-        let (found, _) = rows(&app, sql.to_owned(), SHARES_MAX).await?;
-        let shares = found.iter().map(|row| {
-            json!({
-                "job": cell(row, 0),
-                "worker": cell(row, 1),
-                "host": row.get(2).and_then(Value::as_str).unwrap_or("?"),
-                "error": (int(row, 3) == 3).then(|| words(row, 4)),
-                "count": cell(row, 6),
-            })
-        });
-        Ok::<_, ApiError>(json!({"shares": shares.collect::<Vec<_>>()}))
-    };
-    Ok(as_json(app.kept.get("ended".to_owned(), make).await?))
+pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer {
+    const SHARES_MAX: usize = 5_000;
+    let shares = app.shares.get(&app).await?;
+    let shares = shares.iter().take(SHARES_MAX).map(|share| {
+        json!({
+            "job": share.job,
+            "worker": share.worker,
+            "host": share.host,
+            "error": share.error,
+            "count": share.count,
+        })
+    });
+    Ok(Json(json!({"shares": shares.collect::<Vec<_>>()})))
 }
 
 /// The last failures of a job, and all of them by reason and host.
@@ -130,6 +105,12 @@ pub(in crate::http) async fn failures(
     let groups = format!(
         "SELECT t.outcome, t.message, w.hostname, count(*) AS n {from} GROUP BY 1, 2, 3 ORDER BY n DESC"
     );
+    // Without a new failure there is nothing new to say.
+    let count = move |view: &View<'_>| {
+        let job = view.state.jobs().get(&JobId(job));
+        job.map(|job| u64::from(job.counts().failed))
+    };
+    let version = app.shared.core.query(count).await?;
     let make = async {
         let (last, _) = rows(&app, last, FAILURES_MAX.into()).await?;
         let (groups, _) = rows(&app, groups, GROUPS_MAX).await?;
@@ -148,19 +129,17 @@ pub(in crate::http) async fn failures(
         }))
     };
     Ok(as_json(
-        app.kept.get(format!("failures {job}"), make).await?,
+        app.kept
+            .get_version(format!("failures {job}"), version, make)
+            .await?,
     ))
 }
 
 /// Tasks of a job that ended, by how long they ran: counts for [`RUN_BOUNDS`] and what is longer.
 pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<u64>, ApiError> {
-    let mut bin = String::from("CASE");
-    for (number, bound) in RUN_BOUNDS.iter().enumerate() {
-        bin.push_str(&format!(" WHEN run_us <= {bound} THEN {number}"));
-    }
+    let bin = reader::run_bin_sql();
     let sql = format!(
-        "SELECT {bin} ELSE {} END, count(*) FROM task_data WHERE job = {job} AND state IN (2, 3) GROUP BY 1",
-        RUN_BOUNDS.len()
+        "SELECT {bin}, count(*) FROM task_data WHERE job = {job} AND state IN (2, 3) GROUP BY 1"
     );
     let mut counts = vec![0; RUN_BOUNDS.len() + 1];
     for row in rows(app, sql, RUN_BOUNDS.len() as u64 + 1).await?.0 {
@@ -199,7 +178,7 @@ pub(in crate::http) async fn timeline(
         "SELECT coalesce(min(submitted_unix_ns) / 1000000, 0) FROM job_data WHERE is_forgotten = 0";
     let (first, _) = rows(&app, first.to_owned(), 1).await?;
     let (tasks, is_cut) = rows(&app, tasks_sql(from, to), TIMELINE_MAX).await?;
-    let steps = asked.steps.unwrap_or(400).clamp(1, STEPS_MAX);
+    let steps = bounded("steps", asked.steps, 400, 1..=STEPS_MAX)?;
     let width = ((to - from) / steps).max(1);
     let sums = if is_cut {
         Some(
@@ -273,7 +252,7 @@ pub(in crate::http) async fn log(
     /// Longer ones are reduced to what people look for.
     const DATA_MAX: usize = 4_096;
     let asked = parameters(asked)?;
-    let limit = asked.limit.unwrap_or(500).clamp(1, EVENTS_MAX);
+    let limit = bounded("limit", asked.limit, 500, 1..=EVENTS_MAX)?;
     let before = asked.before.map_or(i64::MAX, i64::from);
     let sql = format!(
         "SELECT seq, at_unix_ns / 1000000, type, job, worker, CASE WHEN length(data) <= {DATA_MAX} THEN data \

@@ -16,7 +16,7 @@ use hq_store::reader::{self, QueryLimits};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answer, ApiError, id, json as shape};
+use super::{Answer, ApiError, bounded, id, json as shape};
 use crate::http::App;
 use crate::{metrics, output_link, query};
 
@@ -25,6 +25,8 @@ const PAGE_MAX: u32 = 1_000;
 /// Longest run of a query in the store.
 const STORE_TIME_MAX: Duration = Duration::from_secs(20);
 const HISTORY_STEPS_MAX: i64 = 1_000;
+/// Largest cursor or offset: what fits into a signed number.
+const POSITION_MAX: u64 = i64::MAX.unsigned_abs();
 
 pub(super) type Parameters<T> = Result<UrlQuery<T>, QueryRejection>;
 
@@ -83,7 +85,7 @@ pub(in crate::http) async fn jobs(
     asked: Parameters<JobsQuery>,
 ) -> Answer {
     let asked = parameters(asked)?;
-    let limit = asked.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
+    let limit = bounded("limit", asked.limit, PAGE_MAX, 1..=PAGE_MAX)?;
     let (jobs, has_more) = app
         .shared
         .core
@@ -130,7 +132,11 @@ pub(super) async fn task_page(app: &App, page: TaskPageQuery) -> Result<TaskPage
 pub(super) fn accepted(reply: Reply) -> Result<Reply, ApiError> {
     if let Reply::Error(error) = reply {
         let text = error.message.trim_start_matches("Error: ");
-        return Err(ApiError::bad(text));
+        return Err(if text.ends_with("not found") {
+            ApiError::not_found(text)
+        } else {
+            ApiError::conflict(text)
+        });
     }
     Ok(reply)
 }
@@ -168,8 +174,8 @@ pub(in crate::http) async fn tasks(
         job: JobRef::Id(JobId(id(&job, "job")?)),
         tasks: None,
         states: states(asked.state.as_deref().unwrap_or_default())?,
-        cursor: asked.cursor.unwrap_or(0),
-        limit: asked.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX),
+        cursor: bounded("cursor", asked.cursor, 0, 0..=POSITION_MAX)?,
+        limit: bounded("limit", asked.limit, PAGE_MAX, 1..=PAGE_MAX)?,
         with_definition: false,
     };
     let page = task_page(&app, page).await?;
@@ -207,12 +213,15 @@ pub(in crate::http) async fn output(
             )));
         }
     };
-    let last = ReadFrom::LastLines(asked.lines.unwrap_or(100).min(PAGE_MAX));
+    let last = ReadFrom::LastLines(bounded("lines", asked.lines, 100, 0..=PAGE_MAX)?);
     let query = OutputQuery {
         task: TaskKey::new(JobId(id(&job, "job")?), TaskId(id(&task, "task")?)),
         is_stderr,
         instance: asked.instance.map(hq_core::id::InstanceId),
-        from: asked.from.map_or(last, ReadFrom::Offset),
+        from: match asked.from {
+            Some(from) => ReadFrom::Offset(bounded("from", Some(from), 0, 0..=POSITION_MAX)?),
+            None => last,
+        },
         wait: Duration::ZERO,
     };
     let answer = output_link::read(query, &app.shared).await?;
@@ -256,7 +265,10 @@ pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer {
 }
 
 /// Asks automatic allocation; `None` if there is none.
-async fn alloc(app: &App, request: AllocRequest) -> Result<Option<alloc_reply::Reply>, ApiError> {
+pub(super) async fn alloc(
+    app: &App,
+    request: AllocRequest,
+) -> Result<Option<alloc_reply::Reply>, ApiError> {
     let Some(alloc) = &app.shared.alloc else {
         return Ok(None);
     };
@@ -279,7 +291,7 @@ pub(in crate::http) async fn history(
     asked: Parameters<HistoryQuery>,
 ) -> Answer {
     let asked = parameters(asked)?;
-    let steps = asked.steps.unwrap_or(200).clamp(1, HISTORY_STEPS_MAX);
+    let steps = bounded("steps", asked.steps, 200, 1..=HISTORY_STEPS_MAX)?;
     let span = asked.to_ms.saturating_sub(asked.from_ms);
     if span <= 0 || asked.from_ms < 0 || asked.to_ms > i64::MAX / 1_000_000 {
         return Err(ApiError::bad(

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::read::{Parameters, accepted, parameters, task_page, unexpected};
-use super::{Answer, ApiError, id, json as shape, past};
+use super::{Answer, ApiError, bounded, id, json as shape, past};
 use crate::http::App;
 use crate::query;
 
@@ -137,7 +137,7 @@ pub(in crate::http) async fn strip(
     Path(job): Path<String>,
     asked: Parameters<StripQuery>,
 ) -> Result<Response, ApiError> {
-    let bins = parameters(asked)?.bins.unwrap_or(600).clamp(1, BINS_MAX);
+    let bins = bounded("bins", parameters(asked)?.bins, 600, 1..=BINS_MAX)?;
     let job = id(&job, "job")?;
     let make = async {
         let found = app
@@ -151,7 +151,7 @@ pub(in crate::http) async fn strip(
             })
             .await?;
         let strip = found.ok_or_else(|| no_job(job))?;
-        let bounds = past::RUN_BOUNDS
+        let bounds = hq_store::reader::RUN_BOUNDS
             .iter()
             .map(|bound| json!(bound))
             .chain([Value::Null]);

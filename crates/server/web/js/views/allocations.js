@@ -35,7 +35,7 @@ export function allocations() {
     title: "Allocations",
     element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Allocations")), cards, list.element),
     render,
-    fresh: [loaders.queues, loaders.jobs, loaders.shares, loaders.workers],
+    fresh: [loaders.queues],
     parts: [list],
   });
 }

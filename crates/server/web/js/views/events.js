@@ -13,7 +13,7 @@ const BAD = /lost|fail|error|cancel|refus|pause/;
 export function words(event) {
   const parts = [];
   const job = event.job ?? event.job_id;
-  const worker = event.worker ?? (event.type.startsWith("worker-") ? event.id : undefined);
+  const worker = event.worker ?? (event.type?.startsWith("worker-") ? event.id : undefined);
   if (job !== undefined && job !== null) parts.push(`job ${job}`);
   if (event.job_desc?.name ?? event.name) parts.push(event.job_desc?.name ?? event.name);
   if (worker !== undefined && worker !== null) parts.push(`worker ${worker}`);
@@ -61,7 +61,7 @@ export function events() {
     title: "Events",
     element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Events"), search, figures), list.element),
     render,
-    fresh: [["log", load, 2_000], loaders.jobs, loaders.shares, loaders.workers, loaders.queues],
+    fresh: [["log", load, 2_000], loaders.jobs],
     parts: [list],
   });
 }

@@ -27,7 +27,7 @@ export function graph(id) {
     title: `Graph of job ${id}`,
     element: h("div", { className: "full" }, h("div", { className: "tools" }, title, h("a", { className: "button", href: `#/job/${id}` }, `Job ${id}`)), note, box),
     render,
-    fresh: [["graph", async () => { found = await api.get(`/jobs/${id}/graph`); }, 900], loaders.jobs],
+    fresh: [["graph", async () => { found = await api.get(`/jobs/${id}/graph`); }, 900, id], loaders.jobs],
   });
 }
 

@@ -12,7 +12,7 @@ import { chip, panel, view } from "./view.js";
 
 const BINS = 600;
 const GROUPS_SHOWN = 6;
-const PAGE = 500;
+const PAGE = 200;
 /** Tasks that the table holds; who looks for others filters or opens them by id. */
 const TASKS_MAX = 5_000;
 
@@ -109,7 +109,7 @@ export function job(id) {
       panel("Run times", times),
       table.element),
     render,
-    fresh: [["job", load], loaders.jobs, ["strip", loadStrip, 800], ["page", () => table.load(), 800]],
+    fresh: [["job", load, 400, id], loaders.jobs, ["strip", loadStrip, 1_000, id], ["page", () => table.load(), 1_000, id]],
     parts: [cells, failureList, tail, table],
   });
 }
@@ -121,6 +121,9 @@ function factsOf(detail) {
   parts.push(count(detail.worker_count, "worker"));
   if (detail.is_open) parts.push("open for more tasks");
   if (detail.max_fails !== null) parts.push(`ends at more than ${number(detail.max_fails)} failures`);
+  for (const told of detail.notifications) {
+    if (told.state === "given-up") parts.push(`the notification ${brief(plain(told.target), 80)} was given up: ${plain(told.error ?? "")}`);
+  }
   if (detail.cancel_reason) parts.push(`canceled: ${plain(detail.cancel_reason)}`);
   if (submit?.command) parts.push(brief(plain(submit.command.join(" ")), 200));
   if (submit) parts.push(`in ${plain(submit.submit_dir)}`);

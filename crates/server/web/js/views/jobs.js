@@ -66,7 +66,7 @@ export function jobs() {
     title: "Jobs",
     element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Jobs"), search, filter, figures), list.element),
     render,
-    fresh: [loaders.jobs, loaders.shares, loaders.workers, loaders.queues],
+    fresh: [loaders.jobs],
     parts: [list],
   });
 }

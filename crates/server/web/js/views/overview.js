@@ -6,23 +6,19 @@ import { actions } from "../dialog.js";
 import { h, rebuild, setText } from "../dom.js";
 import { STATES, compact, count, duration, ended, jobState, number, plain, total } from "../format.js";
 import { keepFresh, loaders, state } from "../live.js";
-import { explain, find, waitsOnly } from "../problems.js";
+import { linkOf } from "../problems.js";
 import { chip, panel, view } from "./view.js";
 
 /** Time over which the rate is averaged. */
 const RATE_MS = 10_000;
 const SPANS = [["10 min", 600_000], ["1 h", 3_600_000], ["6 h", 21_600_000], ["24 h", 86_400_000]];
 const STEPS = 120;
-/** Jobs of which it is asked why nothing runs. */
-const EXPLAINED_MAX = 5;
-const EXPLAIN_MS = 5_000;
 const JOBS_SHOWN = 8;
-/** The past is read again after this time, and so many times what it took. */
-const HISTORY_MS = 5_000;
-const HISTORY_FACTOR = 50;
+/** The past is read again after this time, and so many times what it took: what is newer is known anyway. */
+const HISTORY_MS = 60_000;
+const HISTORY_FACTOR = 400;
 
 export function overview() {
-  const explained = new Map();
   const problems = h("div", { className: "problems", "aria-live": "polite" });
   const tiles = STATES.map((name) => tile(name));
   const rate = h("strong");
@@ -49,20 +45,10 @@ export function overview() {
     historyDue = performance.now() + Math.max(HISTORY_MS, HISTORY_FACTOR * took);
   }
 
-  async function loadReasons() {
-    const waiting = [...state.jobs.values()].filter(waitsOnly).slice(0, EXPLAINED_MAX);
-    for (const job of waiting) {
-      const page = await api.get(`/jobs/${job.id}/tasks?state=waiting&limit=1`);
-      if (page.tasks.length === 0) continue;
-      explained.set(job.id, explain(await api.get(`/jobs/${job.id}/tasks/${page.tasks[0].id}/explain`)));
-    }
-  }
-
   let end = keepFresh("history", loadHistory, 900);
 
   function render() {
-    const found = find({ jobs: [...state.jobs.values()], workers: state.workers, queues: state.queues, shares: state.shares }, explained);
-    rebuild(problems, JSON.stringify(found), () => (found.length > 0 ? found.map(problem) : h("p", { className: "fine" }, state.summary ? "✓ Nothing is wrong." : "Asking the server …")));
+    rebuild(problems, JSON.stringify(state.problems), () => (state.problemCount > 0 ? [...state.problems.map(problem), rest()] : h("p", { className: "fine" }, state.hasProblems ? "✓ Nothing is wrong." : "Asking the server …")));
     const { summary } = state;
     if (!summary) return;
     for (const one of tiles) one.update(summary.tasks[one.name]);
@@ -104,7 +90,7 @@ export function overview() {
     title: "Overview",
     element,
     render,
-    fresh: [loaders.jobs, loaders.workers, loaders.queues, loaders.shares, ["reasons", loadReasons, EXPLAIN_MS]],
+    fresh: [loaders.jobs, loaders.workers, loaders.queues],
     parts: [throughput, cpus],
     close: () => end(),
   });
@@ -124,15 +110,22 @@ function tile(name) {
   };
 }
 
+/** How many more there are than are shown. */
+function rest() {
+  const more = state.problemCount - state.problems.length;
+  return more > 0 ? h("p", { className: "muted" }, `and ${number(more)} more`) : null;
+}
+
 function problem(found) {
   const part = h("span", { className: "fill" });
   part.style.width = `${found.whole ? Math.max(1, (found.part / found.whole) * 100) : 0}%`;
-  const worker = found.fix?.worker === undefined ? null : state.workers.find((one) => one.id === found.fix.worker && one.state === "connected");
-  const queue = found.fix?.queue === undefined ? null : state.queues.find((one) => one.id === found.fix.queue);
+  const worker = found.kind === "node" ? state.workers.find((one) => one.id === found.worker && one.state === "connected" && !one.is_draining) : undefined;
+  const queue = found.kind === "queue" ? state.queues.find((one) => one.id === found.id && one.is_paused) : undefined;
+  const sentence = found.text.charAt(0).toUpperCase() + found.text.slice(1);
   return h("article", { className: `problem ${found.severity}` },
-    h("span", { className: "kind" }, found.severity === "error" ? "✕ " : "! ", found.kind),
-    h("div", { className: "what" }, h("a", { href: found.link, "data-focus": `${found.kind} ${found.title}` }, found.title), h("p", null, found.text), found.whole ? h("span", { className: "track" }, part) : null),
-    worker ? h("button", { type: "button", onclick: () => actions.stopWorker(worker) }, "Stop worker") : null,
+    h("span", { className: "kind" }, found.severity === "error" ? "✕ " : "! ", found.heading),
+    h("div", { className: "what" }, h("a", { href: linkOf(found), "data-focus": `${found.kind} ${found.title}` }, plain(found.title)), h("p", null, plain(`${sentence}.`)), found.whole ? h("span", { className: "track" }, part) : null),
+    worker ? h("button", { type: "button", onclick: () => actions.drainWorker(worker) }, "Drain worker") : null,
     queue ? h("button", { type: "button", onclick: () => actions.pauseQueue(queue) }, "Resume queue") : null);
 }
 

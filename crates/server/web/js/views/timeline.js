@@ -41,7 +41,7 @@ export function timeline() {
   let isClosed = false;
   let image = null;
   let place = null;
-  let suspects = new Map();
+  let suspects = new Set();
 
   const canvas = h("canvas", { className: "gantt", tabindex: 0, role: "application", "aria-label": "Timeline of workers and tasks. Arrow keys move, plus and minus zoom, 0 shows all, n follows the present." });
   const tip = h("div", { className: "tip", hidden: true });
@@ -135,7 +135,7 @@ export function timeline() {
   const missed = [];
   const endEvents = onEvents((events) => {
     for (const found of events) {
-      if (!found.event.type.startsWith("task-")) continue;
+      if (!found.event.type?.startsWith("task-")) continue;
       if (isLoading) {
         if (missed.length < BARS_MAX) missed.push(found);
       }
@@ -466,11 +466,11 @@ export function timeline() {
       if (problem && state.link === "live") { problem = ""; }
       now.setAttribute("aria-pressed", String(isFollowing));
       setText(now, isFollowing ? "● Now" : "Now");
-      suspects = suspectHosts(state.shares);
+      suspects = suspectHosts(state.problems);
       place = null;
       isDirty = true;
     },
-    fresh: [loaders.workers, loaders.jobs, loaders.shares, loaders.queues],
+    fresh: [loaders.workers, loaders.jobs],
     close() {
       isClosed = true;
       cancelAnimationFrame(frame);

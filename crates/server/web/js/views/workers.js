@@ -34,7 +34,7 @@ export function workers() {
   });
 
   function render() {
-    const suspects = suspectHosts(state.shares);
+    const suspects = suspectHosts(state.problems);
     const ends = new Map();
     for (const share of state.shares) {
       const sum = ends.get(share.worker) ?? { good: 0, bad: 0 };
@@ -58,7 +58,7 @@ export function workers() {
     title: "Workers",
     element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Workers"), search, figures), list.element, details),
     render,
-    fresh: [loaders.workers, loaders.shares, loaders.jobs, loaders.queues],
+    fresh: [loaders.workers, loaders.shares],
     parts: [list],
   });
 }
@@ -73,9 +73,10 @@ function row() {
   const fill = h("span", { className: "fill" });
   const failedText = h("span", { className: "figures" });
   const failed = h("span", { className: "meter failedthere" }, h("span", { className: "track" }, fill), failedText);
+  const drain = h("button", { type: "button", onclick: () => actions.drainWorker(shown.worker) }, "Drain …");
   const stop = h("button", { type: "button", onclick: () => actions.stopWorker(shown.worker) }, "Stop …");
   return {
-    cells: [id, host, h("span", null, word.element), running, h("span", null, cpus.element), memory, gpus, h("span", null, failed), h("span", { className: "right" }, stop)],
+    cells: [id, host, h("span", null, word.element), running, h("span", null, cpus.element), memory, gpus, h("span", null, failed), h("span", { className: "right" }, drain, " ", stop)],
     update(found) {
       shown = found;
       const { worker, ends } = found;
@@ -83,7 +84,7 @@ function row() {
       setText(host, plain(worker.host));
       const isSuspect = found.rank === RANK.suspect;
       const isLost = found.rank === RANK.lost;
-      word.update(isSuspect || isLost ? "failed" : worker.state === "connected" ? "finished" : "canceled", isSuspect ? "broken?" : worker.state.replace("-", " "));
+      word.update(isSuspect || isLost ? "failed" : worker.state === "connected" ? "finished" : "canceled", isSuspect ? "broken?" : worker.is_draining ? "draining" : worker.state.replace("-", " "));
       setText(running, worker.running_tasks ? number(worker.running_tasks) : "");
       const cpu = resource(worker, "cpus");
       const isHere = worker.state === "connected";
@@ -97,6 +98,7 @@ function row() {
       const width = `${all > 0 ? ((ends.bad / all) * 100).toFixed(1) : 0}%`;
       if (fill.style.width !== width) fill.style.width = width;
       setText(failedText, ends.bad > 0 ? `${number(ends.bad)} of ${number(all)}` : all > 0 ? "none" : "");
+      show(drain, isHere && !worker.is_draining);
       show(stop, isHere);
     },
   };
@@ -109,6 +111,12 @@ function detailsOf(worker) {
     const used = one.used === undefined || one.used === null ? "" : `${one.name === "mem" ? bytes(one.used * MIB) : number(one.used)} of `;
     return [plain(one.name), `${used}${one.name === "mem" ? bytes(one.total * MIB) : number(one.total)}${groups}`];
   });
+  const { load } = worker;
+  if (load) {
+    const percent = (share) => `${Math.round(share * 100)} %`;
+    const gpus = load.gpus === null ? "" : `, gpus ${percent(load.gpus)}`;
+    rows.push(["machine load", `cpus ${percent(load.cpus)}, memory ${bytes(load.memory_used_bytes)} of ${bytes(load.memory_total_bytes)}${gpus}`]);
+  }
   rows.push(["group", plain(worker.group)], ["connected", `${clock(worker.started_ms)}, ${ago(worker.started_ms, worker.ended_ms ?? now)}`]);
   if (worker.ended_ms) rows.push(["gone", clock(worker.ended_ms)]);
   if (worker.allocation) rows.push(["allocation", plain(worker.allocation)]);

@@ -1,0 +1,56 @@
+//! Who is told of a job: `cmd:mail -s done me`, `https://example.org/hook`.
+
+use hq_core::template::NotifyTarget;
+
+/// Longest command or address that the server takes.
+const LEN_MAX: usize = 4_096;
+
+/// Parses a value of `--notify`.
+pub(crate) fn parse_notify_target(text: &str) -> Result<NotifyTarget, String> {
+    if text.len() > LEN_MAX || text.contains(['\0', '\n', '\r']) {
+        return Err(format!("expected one line of at most {LEN_MAX} bytes"));
+    }
+    if let Some(line) = text.strip_prefix("cmd:") {
+        if line.trim().is_empty() {
+            return Err("expected a command after `cmd:`".to_owned());
+        }
+        return Ok(NotifyTarget::Command(line.into()));
+    }
+    let is_web = ["http://", "https://"]
+        .iter()
+        .filter_map(|scheme| text.strip_prefix(scheme))
+        .any(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(' '));
+    if is_web {
+        return Ok(NotifyTarget::Webhook(text.into()));
+    }
+    Err("expected `cmd:COMMAND`, `http://…` or `https://…`".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_a_command_or_an_address() {
+        let command = NotifyTarget::Command("mail -s done me".into());
+        assert_eq!(parse_notify_target("cmd:mail -s done me"), Ok(command));
+        let address = NotifyTarget::Webhook("https://example.org/hook?x=1".into());
+        assert_eq!(
+            parse_notify_target("https://example.org/hook?x=1"),
+            Ok(address)
+        );
+        for wrong in [
+            "",
+            "mail",
+            "cmd:",
+            "cmd: ",
+            "ftp://x",
+            "http://",
+            "http:///x",
+            "https://a b",
+            "cmd:a\nb",
+        ] {
+            assert!(parse_notify_target(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

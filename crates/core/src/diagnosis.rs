@@ -1,0 +1,590 @@
+//! What is wrong with a run, worst first: the answer to a look of ten seconds.
+//!
+//! Pure rules over sums, shared by dashboards and reports. Who is to blame for failures:
+//!
+//! * A node, if most of what ends there fails although the same jobs go well on at least as many other nodes as
+//!   they fail on. Only these jobs count: a job that fails everywhere says nothing about a node.
+//! * Otherwise the job.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Fewer failures than this say nothing about a node.
+const NODE_FAILURES_MIN: u64 = 3;
+/// A job goes well on a node if at least so many of its tasks finished there, and
+const WELL_MIN: u64 = 3;
+/// so many times as many as failed.
+const WELL_FACTOR: u64 = 4;
+/// A job with this part of failures, as a divisor, has more than a few bad inputs.
+const MANY_FAILURES: u64 = 20;
+
+/// Tasks of one job that ended in the same way on one worker.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Share {
+    /// Which job.
+    pub job: u32,
+    /// Which worker.
+    pub worker: u32,
+    /// Host of the worker.
+    pub host: String,
+    /// What went wrong, in a few words; `None` = finished.
+    pub error: Option<String>,
+    /// How many.
+    pub count: u64,
+}
+
+/// A job with the counts of its tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JobFacts<'a> {
+    /// Its id.
+    pub id: u32,
+    /// Its name.
+    pub name: &'a str,
+    /// Tasks that wait.
+    pub waiting: u64,
+    /// Tasks that run.
+    pub running: u64,
+    /// Tasks that finished.
+    pub finished: u64,
+    /// Tasks that failed.
+    pub failed: u64,
+    /// All tasks.
+    pub total: u64,
+}
+
+impl JobFacts<'_> {
+    /// Tasks wait and none runs.
+    #[must_use]
+    pub const fn is_starving(&self) -> bool {
+        self.waiting > 0 && self.running == 0
+    }
+}
+
+/// A worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WorkerFacts<'a> {
+    /// Its host.
+    pub host: &'a str,
+    /// It has not ended.
+    pub is_connected: bool,
+    /// It ended without being asked to.
+    pub is_lost: bool,
+}
+
+/// A queue of automatic allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueFacts<'a> {
+    /// Its id.
+    pub id: u32,
+    /// Its name; may be empty.
+    pub name: &'a str,
+    /// It asks for nothing.
+    pub is_paused: bool,
+    /// Why nothing, or what, is being asked for.
+    pub reason: &'a str,
+}
+
+impl QueueFacts<'_> {
+    /// It gets no allocations: it is paused, or the batch system refuses.
+    #[must_use]
+    pub fn is_starving(&self) -> bool {
+        self.is_paused || self.reason.contains("fail")
+    }
+}
+
+/// Why nothing of a job runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Obstacle {
+    /// Which job.
+    pub job: u32,
+    /// In a few words, such as `they ask for 64 cpus, no worker has more than 8`.
+    pub why: String,
+}
+
+/// All that is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// All jobs.
+    pub jobs: &'a [JobFacts<'a>],
+    /// All workers.
+    pub workers: &'a [WorkerFacts<'a>],
+    /// All queues.
+    pub queues: &'a [QueueFacts<'a>],
+    /// How tasks ended.
+    pub shares: &'a [Share],
+    /// Why jobs do not run; `None` = nobody can be asked.
+    pub obstacles: Option<&'a [Obstacle]>,
+}
+
+/// How bad something is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Severity {
+    /// Work is lost.
+    Error,
+    /// Work does not go on as it might.
+    Warning,
+}
+
+/// What a finding is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Subject {
+    /// A node on which tasks fail that go well elsewhere; its last worker.
+    Node {
+        /// Host name.
+        host: String,
+        /// A worker on it.
+        worker: u32,
+    },
+    /// A job of which many tasks failed.
+    FailingJob(u32),
+    /// A job of which some tasks failed.
+    FailedTasks(u32),
+    /// Workers that were lost.
+    LostWorkers,
+    /// A queue that gets no allocations.
+    Queue(u32),
+    /// A job of which nothing runs.
+    StarvingJob(u32),
+}
+
+impl Subject {
+    /// What it is, for a heading.
+    #[must_use]
+    pub const fn heading(&self) -> &'static str {
+        match self {
+            Self::Node { .. } => "Broken node",
+            Self::FailingJob(_) => "Failing job",
+            Self::FailedTasks(_) => "Failures in job",
+            Self::LostWorkers => "Lost worker",
+            Self::Queue(_) => "Starving queue",
+            Self::StarvingJob(_) => "Starving job",
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {}: {}",
+            self.subject.heading(),
+            self.title,
+            self.text
+        )
+    }
+}
+
+/// One thing that is wrong. `Display` is the whole sentence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub subject: Subject,
+    /// Its name: a host, a job, a queue.
+    pub title: String,
+    /// A sentence without subject and full stop.
+    pub text: String,
+    /// Tasks that are touched.
+    pub part: u64,
+    /// Out of so many.
+    pub whole: u64,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Ends {
+    good: u64,
+    bad: u64,
+}
+
+impl Ends {
+    const fn add(&mut self, share: &Share) {
+        if share.error.is_some() {
+            self.bad += share.count;
+        } else {
+            self.good += share.count;
+        }
+    }
+
+    const fn is_well(self) -> bool {
+        self.good >= WELL_MIN && self.good >= self.bad.saturating_mul(WELL_FACTOR)
+    }
+
+    const fn is_mostly_bad(self) -> bool {
+        self.bad > self.good
+    }
+}
+
+/// What ended on each host of each job.
+type ByJob<'a> = BTreeMap<u32, BTreeMap<&'a str, Ends>>;
+
+/// Hosts whose node seems broken.
+#[must_use]
+pub fn suspect_hosts(shares: &[Share]) -> BTreeSet<&str> {
+    let mut jobs = ByJob::new();
+    for share in shares {
+        let hosts = jobs.entry(share.job).or_default();
+        hosts.entry(&share.host).or_default().add(share);
+    }
+    let mut telling = BTreeMap::<&str, Ends>::new();
+    for hosts in jobs.values() {
+        let well = hosts.values().filter(|ends| ends.is_well()).count();
+        let bad = hosts.values().filter(|ends| ends.is_mostly_bad()).count();
+        if well == 0 || well < bad {
+            // It fails on most nodes: that is its own fault.
+            continue;
+        }
+        for (host, ends) in hosts {
+            let sum = telling.entry(host).or_default();
+            sum.good += ends.good;
+            sum.bad += ends.bad;
+        }
+    }
+    telling.retain(|_, ends| ends.is_mostly_bad() && ends.bad >= NODE_FAILURES_MIN);
+    telling.into_keys().collect()
+}
+
+/// All findings, worst first.
+#[must_use]
+pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
+    let suspects = suspect_hosts(facts.shares);
+    let mut found = broken_nodes(facts.shares, &suspects);
+    let mut failing: Vec<Finding> = failing_jobs(facts, &suspects);
+    failing.sort_by_key(|finding| {
+        std::cmp::Reverse(finding.part.saturating_mul(1_000) / finding.whole.max(1))
+    });
+    found.append(&mut failing);
+    found.extend(facts.queues.iter().filter_map(starving_queue));
+    found.extend(lost_workers(facts.workers));
+    found.extend(starving_jobs(facts));
+    found.sort_by_key(|finding| finding.severity);
+    found
+}
+
+/// `12 345`.
+fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn most_common<'a>(shares: impl Iterator<Item = &'a Share>) -> Option<&'a str> {
+    let mut errors = BTreeMap::<&str, u64>::new();
+    for share in shares {
+        if let Some(error) = &share.error {
+            *errors.entry(error).or_default() += share.count;
+        }
+    }
+    let most = errors.into_iter().max_by_key(|(_, count)| *count);
+    most.map(|(error, _)| error)
+}
+
+fn mostly(why: Option<&str>) -> String {
+    why.map_or(String::new(), |why| format!(", mostly: {why}"))
+}
+
+fn broken_nodes(shares: &[Share], suspects: &BTreeSet<&str>) -> Vec<Finding> {
+    let nodes = suspects.iter().map(|host| {
+        let there = || shares.iter().filter(|share| share.host == *host);
+        let mut ends = Ends::default();
+        there().for_each(|share| ends.add(share));
+        let whole = ends.good + ends.bad;
+        Finding {
+            severity: Severity::Error,
+            subject: Subject::Node {
+                host: (*host).to_owned(),
+                worker: there().map(|share| share.worker).max().unwrap_or(0),
+            },
+            title: (*host).to_owned(),
+            text: format!(
+                "{} of {} tasks failed there{}; the same jobs go well elsewhere",
+                number(ends.bad),
+                number(whole),
+                mostly(most_common(there())),
+            ),
+            part: ends.bad,
+            whole,
+        }
+    });
+    nodes.collect()
+}
+
+fn failing_jobs(facts: &Facts<'_>, suspects: &BTreeSet<&str>) -> Vec<Finding> {
+    let mut shares = BTreeMap::<u32, Vec<&Share>>::new();
+    for share in facts.shares.iter().filter(|share| share.error.is_some()) {
+        shares.entry(share.job).or_default().push(share);
+    }
+    let jobs = facts.jobs.iter().filter(|job| job.failed > 0);
+    jobs.filter_map(|job| {
+        let known = shares.get(&job.id).map_or(&[][..], Vec::as_slice);
+        failing_job(job, known, suspects)
+    })
+    .collect()
+}
+
+fn failing_job(job: &JobFacts<'_>, known: &[&Share], suspects: &BTreeSet<&str>) -> Option<Finding> {
+    let own = || {
+        let shares = known.iter().copied();
+        shares.filter(|share| !suspects.contains(share.host.as_str()))
+    };
+    // The sums may be older than the counts: until they are there the counts are all that is known.
+    let left = if known.is_empty() {
+        job.failed
+    } else {
+        own().map(|share| share.count).sum()
+    };
+    if left == 0 {
+        return None;
+    }
+    let ended = job.failed + job.finished;
+    let is_bad = left.saturating_mul(MANY_FAILURES) >= ended;
+    Some(Finding {
+        severity: if is_bad {
+            Severity::Error
+        } else {
+            Severity::Warning
+        },
+        subject: if is_bad {
+            Subject::FailingJob(job.id)
+        } else {
+            Subject::FailedTasks(job.id)
+        },
+        title: title(job),
+        text: format!(
+            "{} of {} tasks failed{}",
+            number(left),
+            number(job.total),
+            mostly(most_common(own())),
+        ),
+        part: left,
+        whole: job.total,
+    })
+}
+
+fn title(job: &JobFacts<'_>) -> String {
+    format!("{} {}", job.id, job.name)
+}
+
+fn starving_queue(queue: &QueueFacts<'_>) -> Option<Finding> {
+    if !queue.is_starving() {
+        return None;
+    }
+    let space = if queue.name.is_empty() { "" } else { " " };
+    let what = if queue.is_paused {
+        "asks for no allocations"
+    } else {
+        "gets no allocations"
+    };
+    Some(Finding {
+        severity: Severity::Error,
+        subject: Subject::Queue(queue.id),
+        title: format!("{}{space}{}", queue.id, queue.name),
+        // What the command printed last is often nothing.
+        text: format!("{what}: {}", queue.reason.trim_end_matches("; Stdout:")),
+        part: 0,
+        whole: 0,
+    })
+}
+
+fn lost_workers(workers: &[WorkerFacts<'_>]) -> Option<Finding> {
+    let lost = || workers.iter().filter(|worker| worker.is_lost);
+    let (last, count) = (lost().next_back()?, lost().count() as u64);
+    Some(Finding {
+        severity: Severity::Warning,
+        subject: Subject::LostWorkers,
+        title: last.host.to_owned(),
+        text: if count == 1 {
+            "its connection broke, or it sent no heartbeat".to_owned()
+        } else {
+            format!("{} workers were lost, this one last", number(count))
+        },
+        part: count,
+        whole: workers.len() as u64,
+    })
+}
+
+/// Jobs of which nothing runs. Where nobody can be asked for the reason, only if nothing runs at all: it is normal
+/// that jobs wait for others.
+fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
+    let has_worker = facts.workers.iter().any(|worker| worker.is_connected);
+    let is_idle = facts.jobs.iter().all(|job| job.running == 0);
+    let mut found = Vec::new();
+    for job in facts.jobs.iter().filter(|job| job.is_starving()) {
+        let known = facts.obstacles.unwrap_or_default();
+        let why = match known.iter().find(|known| known.job == job.id) {
+            _ if !has_worker => "there is no worker".to_owned(),
+            Some(known) => known.why.clone(),
+            None if facts.obstacles.is_none() && is_idle => {
+                format!("see `hq task explain {} TASK`", job.id)
+            }
+            None => continue,
+        };
+        found.push(Finding {
+            severity: Severity::Warning,
+            subject: Subject::StarvingJob(job.id),
+            title: title(job),
+            text: format!("none of {} waiting tasks runs: {why}", number(job.waiting)),
+            part: job.waiting,
+            whole: job.total,
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(job: u32, host: &str, error: Option<&str>, count: u64) -> Share {
+        Share {
+            job,
+            worker: 1,
+            host: host.to_owned(),
+            error: error.map(str::to_owned),
+            count,
+        }
+    }
+
+    fn job(
+        id: u32,
+        (finished, failed, waiting, running): (u64, u64, u64, u64),
+    ) -> JobFacts<'static> {
+        JobFacts {
+            id,
+            name: "j",
+            waiting,
+            running,
+            finished,
+            failed,
+            total: finished + failed + waiting + running,
+        }
+    }
+
+    const HERE: WorkerFacts<'static> = WorkerFacts {
+        host: "n1",
+        is_connected: true,
+        is_lost: false,
+    };
+
+    fn texts(jobs: &[JobFacts<'_>], queues: &[QueueFacts<'_>], shares: &[Share]) -> Vec<String> {
+        let obstacles = [Obstacle {
+            job: 3,
+            why: "they ask for gpus".to_owned(),
+        }];
+        let facts = Facts {
+            jobs,
+            workers: &[HERE],
+            queues,
+            shares,
+            obstacles: Some(&obstacles),
+        };
+        find(&facts).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn names_a_broken_node_a_failing_job_and_a_starving_queue() {
+        let queue = QueueFacts {
+            id: 4,
+            name: "gpu",
+            is_paused: true,
+            reason: "it failed 3 times",
+        };
+        let shares = [
+            share(1, "n1", None, 90),
+            share(1, "n2", Some("exit code 127"), 5),
+            share(2, "n1", Some("exit code 1"), 39),
+            share(2, "n1", None, 2),
+            share(2, "n2", Some("exit code 1"), 1),
+        ];
+        let jobs = [
+            job(1, (90, 5, 0, 0)),
+            job(2, (2, 40, 0, 1)),
+            job(3, (0, 0, 1_234, 0)),
+        ];
+        assert_eq!(
+            texts(&jobs, &[queue], &shares),
+            [
+                "Broken node n2: 6 of 6 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
+                "Failing job 2 j: 39 of 43 tasks failed, mostly: exit code 1",
+                "Starving queue 4 gpu: asks for no allocations: it failed 3 times",
+                "Starving job 3 j: none of 1 234 waiting tasks runs: they ask for gpus",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_run_without_problems_has_none() {
+        let jobs = [job(1, (100, 0, 9, 3))];
+        assert!(texts(&jobs, &[], &[share(1, "n1", None, 100)]).is_empty());
+    }
+
+    #[test]
+    fn a_job_that_fails_on_every_node_is_not_the_fault_of_nodes() {
+        // Half of it, at random: some nodes had more bad luck than others.
+        let shares: Vec<Share> = [("n1", 30, 20), ("n2", 18, 32), ("n3", 26, 24)]
+            .iter()
+            .flat_map(|(host, good, bad)| {
+                [
+                    share(1, host, None, *good),
+                    share(1, host, Some("exit code 1"), *bad),
+                ]
+            })
+            .collect();
+        assert!(suspect_hosts(&shares).is_empty());
+        // The only node, too.
+        assert!(suspect_hosts(&[share(1, "n1", Some("killed by signal 9"), 10)]).is_empty());
+    }
+
+    #[test]
+    fn a_good_node_is_not_blamed_for_the_bad_job_beside_the_good_one() {
+        let mut shares = Vec::new();
+        for host in ["n1", "n2"] {
+            shares.push(share(1, host, None, 20));
+            shares.push(share(1, host, Some("exit code 4"), 3));
+            shares.push(share(2, host, Some("exit code 1"), 200));
+        }
+        assert!(suspect_hosts(&shares).is_empty());
+    }
+
+    #[test]
+    fn several_nodes_that_fail_fast_are_found_although_most_tasks_end_there() {
+        let mut shares = Vec::new();
+        for host in ["n1", "n2", "n3"] {
+            shares.push(share(1, host, None, 20));
+        }
+        for host in ["n4", "n5"] {
+            shares.push(share(1, host, Some("exit code 127"), 3_000));
+        }
+        assert_eq!(
+            suspect_hosts(&shares).into_iter().collect::<Vec<_>>(),
+            ["n4", "n5"]
+        );
+    }
+
+    #[test]
+    fn a_job_that_runs_on_the_one_large_node_only_is_to_blame_itself() {
+        let mut shares = vec![share(1, "large", None, 50)];
+        for host in ["n1", "n2", "n3"] {
+            shares.push(share(1, host, Some("out of memory"), 9));
+        }
+        assert!(suspect_hosts(&shares).is_empty());
+    }
+
+    #[test]
+    fn few_failures_among_many_tasks_are_a_warning() {
+        let shares = [
+            share(1, "n1", None, 999),
+            share(1, "n1", Some("exit code 2"), 1),
+        ];
+        assert_eq!(
+            texts(&[job(1, (999, 1, 0, 0))], &[], &shares),
+            ["Failures in job 1 j: 1 of 1 000 tasks failed, mostly: exit code 2"]
+        );
+    }
+}

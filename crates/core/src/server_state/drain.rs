@@ -1,0 +1,242 @@
+//! Draining workers: no new tasks, those that have not started go back, and the end once nothing runs.
+//!
+//! Only the server knows of it: what a worker hears is to give tasks back and, in the end, to stop.
+
+use super::change::persist;
+use super::{ChangeKind, Effect, ServerState, StopResult, WorkerCommand};
+use crate::id::WorkerId;
+use crate::outcome::LostReason;
+use crate::selector::Selector;
+use crate::time::Now;
+
+impl ServerState {
+    pub(super) fn drain_workers(
+        &mut self,
+        now: Now,
+        selector: &Selector,
+        effects: &mut Vec<Effect>,
+    ) -> Vec<(WorkerId, StopResult)> {
+        let ids = self.select_workers(selector);
+        ids.into_iter()
+            .map(|id| (id, self.drain_worker(now, id, effects)))
+            .collect()
+    }
+
+    fn drain_worker(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {
+        match self.workers.get_mut(&id) {
+            None => StopResult::NotFound,
+            Some(worker) if worker.ended.is_some() || worker.stopping.is_some() => {
+                StopResult::AlreadyStopped
+            }
+            Some(worker) => {
+                if !std::mem::replace(&mut worker.is_draining, true) {
+                    self.draining.insert(id);
+                    self.agenda.note_plans_changed();
+                    persist(effects, now.wall, ChangeKind::WorkerDraining(id));
+                }
+                StopResult::Draining
+            }
+        }
+    }
+
+    /// Goes on draining a worker of an earlier run of the server, if it is expected back.
+    pub fn restore_draining(&mut self, id: WorkerId) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.is_draining = true;
+            self.draining.insert(id);
+        }
+    }
+
+    /// Takes back what draining workers have not started, and stops those that have nothing left.
+    pub(super) fn go_on_draining(&mut self, effects: &mut Vec<Effect>) {
+        if self.draining.is_empty() {
+            return;
+        }
+        for id in std::mem::take(&mut self.draining) {
+            let Some(worker) = self.workers.get_mut(&id) else {
+                continue;
+            };
+            if worker.ended.is_some() || worker.stopping.is_some() {
+                continue;
+            }
+            self.draining.insert(id);
+            // What a worker without connection does is known when it is back; a multi-node task ends first.
+            if worker.away || worker.gang.is_some() {
+                continue;
+            }
+            let back = worker.take_unstarted();
+            if !back.is_empty() {
+                effects.push(Effect::ToWorker(id, WorkerCommand::Retract(back)));
+            }
+            if worker.assigned().is_empty() {
+                worker.stopping = Some(LostReason::Stopped);
+                self.draining.remove(&id);
+                effects.push(Effect::ToWorker(id, WorkerCommand::Stop));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{
+        Command, EndedRow, Input, LinkId, Report, RequestId, StartedRow, WorkerMessage,
+    };
+    use super::*;
+    use crate::id::{InstanceId, TaskKey};
+    use crate::outcome::{Outcome, Usage};
+    use crate::range::IdArray;
+    use crate::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
+    use crate::testing::{template, worker_config};
+    use crate::time::{Time, Timestamp};
+    use std::time::Duration;
+
+    const NOW: Now = Now {
+        mono: Time(0),
+        wall: Timestamp(0),
+    };
+
+    fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        state.apply(NOW, input, &mut effects);
+        state.settle(NOW, &mut effects);
+        effects
+    }
+
+    fn request(state: &mut ServerState, command: Command) -> Vec<Effect> {
+        apply(state, Input::Request(RequestId(1), command))
+    }
+
+    fn report(state: &mut ServerState, report: Report) -> Vec<Effect> {
+        apply(
+            state,
+            Input::WorkerMessage(WorkerId(1), WorkerMessage::Report(report)),
+        )
+    }
+
+    fn drain() -> Command {
+        Command::DrainWorkers(Selector::Ids(IdArray::single(1)))
+    }
+
+    fn sent_tasks(state: &ServerState, worker: u32) -> Vec<(TaskKey, InstanceId)> {
+        let worker = &state.workers()[&WorkerId(worker)];
+        let assigned = worker.assigned().iter();
+        assigned.map(|(key, task)| (*key, task.instance)).collect()
+    }
+
+    /// A worker with one cpu, and more tasks than it can run.
+    fn busy() -> ServerState {
+        let mut state = ServerState::new("test");
+        apply(
+            &mut state,
+            Input::WorkerConnected(LinkId(1), worker_config(1)),
+        );
+        let spec = SubmitSpec {
+            target: SubmitTarget::NewJob {
+                name: "x".into(),
+                max_fails: None,
+            },
+            submit_dir: Box::from(*b"/w"),
+            stream_dir: None,
+            after: Vec::new(),
+            notify: Vec::new(),
+            body: SubmitBody::Array(ArraySpec {
+                ids: ArrayIds::Given(IdArray::consecutive(0, 5).expect("fits")),
+                entries: None,
+                template: Arc::new(template(&["true"])),
+            }),
+        };
+        request(&mut state, Command::Submit(Box::new(spec)));
+        state
+    }
+
+    #[test]
+    fn a_drained_worker_gives_back_what_waits_ends_what_runs_and_stops() {
+        let mut state = busy();
+        let sent = sent_tasks(&state, 1);
+        let (first, rest) = sent.split_first().expect("something was sent");
+        let started = StartedRow {
+            task: first.0,
+            instance: first.1,
+            age: Duration::ZERO,
+        };
+        report(
+            &mut state,
+            Report {
+                started: vec![started],
+                ..Report::default()
+            },
+        );
+        let effects = request(&mut state, drain());
+        let back = effects.iter().find_map(|effect| {
+            let Effect::ToWorker(_, WorkerCommand::Retract(back)) = effect else {
+                return None;
+            };
+            Some(back.clone())
+        });
+        assert_eq!(back.unwrap_or_default(), rest);
+        let is_told =
+            |effect: &Effect| matches!(effect, Effect::Persist(change) if change.kind.is_urgent());
+        assert!(effects.iter().any(is_told), "it outlives the server");
+        let effects = report(
+            &mut state,
+            Report {
+                retracted: rest.to_vec(),
+                ..Report::default()
+            },
+        );
+        assert_eq!(sent_tasks(&state, 1), [*first], "{effects:?}");
+        let ended = EndedRow {
+            task: first.0,
+            instance: first.1,
+            age: Duration::ZERO,
+            run: Duration::from_secs(1),
+            outcome: Outcome::Finished,
+            usage: Usage::default(),
+        };
+        let effects = report(
+            &mut state,
+            Report {
+                ended: vec![ended],
+                ..Report::default()
+            },
+        );
+        let is_stop = |effect: &&Effect| matches!(effect, Effect::ToWorker(_, WorkerCommand::Stop));
+        assert_eq!(effects.iter().filter(is_stop).count(), 1);
+        assert!(sent_tasks(&state, 1).is_empty(), "and nothing new");
+        apply(
+            &mut state,
+            Input::WorkerConnected(LinkId(2), worker_config(1)),
+        );
+        assert!(!sent_tasks(&state, 2).is_empty(), "the others go on");
+        state.check_invariants();
+    }
+
+    #[test]
+    fn an_idle_worker_stops_at_once_and_a_missing_one_is_named() {
+        let mut state = ServerState::new("test");
+        apply(
+            &mut state,
+            Input::WorkerConnected(LinkId(1), worker_config(1)),
+        );
+        let all = Selector::Ids(IdArray::consecutive(1, 2).expect("fits"));
+        let effects = request(&mut state, Command::DrainWorkers(all));
+        let found = effects.iter().find_map(|effect| {
+            let Effect::Reply(_, super::super::Reply::Workers(found)) = effect else {
+                return None;
+            };
+            Some(found.clone())
+        });
+        let expected = vec![
+            (WorkerId(1), StopResult::Draining),
+            (WorkerId(2), StopResult::NotFound),
+        ];
+        assert_eq!(found, Some(expected));
+        let is_stop = |effect: &Effect| matches!(effect, Effect::ToWorker(_, WorkerCommand::Stop));
+        assert!(effects.iter().any(is_stop));
+        let again = request(&mut state, drain());
+        assert!(!again.iter().any(is_stop));
+    }
+}

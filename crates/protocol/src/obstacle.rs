@@ -1,0 +1,172 @@
+//! Why nothing of a job runs, in a few words, out of the answer to `task explain`.
+
+use std::time::Duration;
+
+use hq_core::resource::amount::Amount;
+
+use crate::client::{ExplainItem, Explanation, VariantExplanation, explain_item::Item};
+
+/// The reason, unless waiting is normal: for other tasks, or for their resources.
+#[must_use]
+pub fn why_nothing_runs(explanation: &Explanation) -> Option<String> {
+    if explanation.waiting_dep_count > 0 || explanation.sent_to.is_some() {
+        return None;
+    }
+    let mut variants = explanation
+        .workers
+        .iter()
+        .flat_map(|worker| &worker.variants);
+    if explanation.workers.is_empty() || variants.any(variant_fits) {
+        return None;
+    }
+    Some(missing(explanation).unwrap_or_else(|| "no worker fits".to_owned()))
+}
+
+/// What the first variant asks for and no worker has.
+fn missing(explanation: &Explanation) -> Option<String> {
+    let items = || {
+        let firsts = explanation
+            .workers
+            .iter()
+            .filter_map(|worker| worker.variants.first());
+        firsts.flat_map(|variant| &variant.items)
+    };
+    items().find_map(|item| lacking(item, items()))
+}
+
+fn lacking<'a>(item: &ExplainItem, all: impl Iterator<Item = &'a ExplainItem>) -> Option<String> {
+    match item.item.as_ref()? {
+        Item::Resource(wanted) => {
+            let most = all.filter_map(|other| match other.item.as_ref() {
+                Some(Item::Resource(offer)) if offer.resource == wanted.resource => {
+                    Some(offer.worker_units)
+                }
+                _ => None,
+            });
+            let most = most.max().unwrap_or(0);
+            (most < wanted.request_units).then(|| {
+                let most = if most == 0 {
+                    "no worker has any".to_owned()
+                } else {
+                    format!("no worker has more than {}", Amount(most))
+                };
+                format!(
+                    "they ask for {} {}, {most}",
+                    Amount(wanted.request_units),
+                    wanted.resource
+                )
+            })
+        }
+        Item::Group(wanted) => (wanted.group_size < wanted.n_nodes).then(|| {
+            format!(
+                "they ask for {} nodes, the largest group has {}",
+                wanted.n_nodes, wanted.group_size
+            )
+        }),
+        Item::Time(wanted) => {
+            let wanted = wanted.min_time_ns;
+            let mut longest = Some(0);
+            for other in all {
+                if let Some(Item::Time(time)) = other.item.as_ref() {
+                    longest = longest
+                        .zip(time.remaining_ns)
+                        .map(|(a, b): (u64, u64)| a.max(b));
+                }
+            }
+            longest.is_some_and(|longest| longest < wanted).then(|| {
+                format!(
+                    "they ask for {} and no worker lives that long",
+                    words(Duration::from_nanos(wanted))
+                )
+            })
+        }
+    }
+}
+
+/// Whether every condition of a variant holds.
+fn variant_fits(variant: &VariantExplanation) -> bool {
+    let holds = |item: &ExplainItem| match &item.item {
+        Some(Item::Resource(found)) => found.request_units <= found.worker_units,
+        Some(Item::Group(found)) => found.n_nodes <= found.group_size,
+        Some(Item::Time(found)) => found
+            .remaining_ns
+            .is_none_or(|left| found.min_time_ns <= left),
+        None => true,
+    };
+    variant.items.iter().all(holds)
+}
+
+/// `2h 5m`, `40s`.
+fn words(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let parts = [
+        (seconds / 3_600, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+    ];
+    let shown = parts.iter().filter(|(count, _)| *count > 0);
+    let shown: Vec<String> = shown
+        .map(|(count, unit)| format!("{count}{unit}"))
+        .collect();
+    if shown.is_empty() {
+        return "0s".to_owned();
+    }
+    shown.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::client::{ResourceAmount, WorkerExplanation};
+
+    use super::*;
+
+    fn worker(cpus: u64, wanted: u64, hindrances: &[&str]) -> WorkerExplanation {
+        let item = Item::Resource(ResourceAmount {
+            resource: "cpus".to_owned(),
+            request_units: wanted * 10_000,
+            worker_units: cpus * 10_000,
+        });
+        WorkerExplanation {
+            worker: 1,
+            variants: vec![VariantExplanation {
+                items: vec![ExplainItem { item: Some(item) }],
+                hindrances: hindrances.iter().map(|text| (*text).to_owned()).collect(),
+            }],
+        }
+    }
+
+    #[test]
+    fn the_reason_is_what_no_worker_can_give() {
+        let explanation = |workers| Explanation {
+            workers,
+            is_ready: true,
+            ..Explanation::default()
+        };
+        let cases = [
+            (explanation(vec![]), None),
+            (
+                explanation(vec![worker(4, 64, &[]), worker(8, 64, &[])]),
+                Some("they ask for 64 cpus, no worker has more than 8"),
+            ),
+            (
+                explanation(vec![
+                    worker(4, 64, &[]),
+                    worker(64, 64, &["cpus are taken"]),
+                ]),
+                None,
+            ),
+            (
+                Explanation {
+                    task: 7,
+                    dep_count: 3,
+                    waiting_dep_count: 2,
+                    ..Explanation::default()
+                },
+                None,
+            ),
+        ];
+        for (explanation, wanted) in cases {
+            assert_eq!(why_nothing_runs(&explanation).as_deref(), wanted);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What is wrong, by the rules of [`hq_core::diagnosis`].
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use hq_core::diagnosis::{
+    Facts, Finding, JobFacts, Obstacle, QueueFacts, Severity, Share, Subject, WorkerFacts, find,
+};
+use hq_core::id::{JobId, TaskId};
+use hq_protocol::client::{self, alloc_reply, reply::Reply, worker_info::State as WorkerState};
+use hq_protocol::convert::{AllocRequest, JobRef, Query, TaskPageQuery};
+use hq_protocol::why_nothing_runs;
+use serde_json::{Value, json};
+
+use super::read::{accepted, task_page};
+use super::{ApiError, past, read};
+use crate::event_loop::View;
+use crate::http::App;
+use crate::query;
+
+/// Findings that are told.
+const SHOWN_MAX: usize = 50;
+/// Jobs of which it is asked why nothing runs: the oldest, which wait for longest.
+const EXPLAINED_MAX: usize = 10;
+
+/// What of the state is looked at.
+struct Looked {
+    jobs: Vec<Job>,
+    workers: Vec<(String, WorkerState)>,
+}
+
+struct Job {
+    id: JobId,
+    name: Box<str>,
+    counts: hq_core::job::TaskCounts,
+}
+
+impl Job {
+    fn facts(&self) -> JobFacts<'_> {
+        let counts = &self.counts;
+        JobFacts {
+            id: self.id.as_u32(),
+            name: &self.name,
+            waiting: counts.waiting.into(),
+            running: counts.running.into(),
+            finished: counts.finished.into(),
+            failed: counts.failed.into(),
+            total: counts.total().into(),
+        }
+    }
+}
+
+/// All findings, worst first.
+pub(in crate::http) async fn problems(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let make = async {
+        let found = look(&app).await?;
+        let findings: Vec<Value> = found.iter().take(SHOWN_MAX).map(shape).collect();
+        Ok::<_, ApiError>(json!({"problems": findings, "count": found.len()}))
+    };
+    Ok(past::as_json(
+        app.kept.get("problems".to_owned(), make).await?,
+    ))
+}
+
+async fn look(app: &App) -> Result<Vec<Finding>, ApiError> {
+    let looked = app.shared.core.query(read_state).await?;
+    let shares: Vec<Share> = if app.shared.store.is_some() {
+        app.shares.get(app).await?
+    } else {
+        Vec::new()
+    };
+    let queues = match read::alloc(app, AllocRequest::List).await? {
+        Some(alloc_reply::Reply::Queues(found)) => found.queues,
+        Some(_) | None => Vec::new(),
+    };
+    let jobs: Vec<JobFacts<'_>> = looked.jobs.iter().map(Job::facts).collect();
+    let workers: Vec<WorkerFacts<'_>> = looked
+        .workers
+        .iter()
+        .map(|(host, state)| WorkerFacts {
+            host,
+            is_connected: *state == WorkerState::Running,
+            is_lost: matches!(
+                state,
+                WorkerState::ConnectionLost | WorkerState::HeartbeatLost
+            ),
+        })
+        .collect();
+    let queues: Vec<QueueFacts<'_>> = queues.iter().map(queue_facts).collect();
+    let obstacles = obstacles(app, &jobs).await?;
+    Ok(find(&Facts {
+        jobs: &jobs,
+        workers: &workers,
+        queues: &queues,
+        shares: &shares,
+        obstacles: Some(&obstacles),
+    }))
+}
+
+/// Jobs that may be in trouble, and all workers.
+fn read_state(view: &View<'_>) -> Looked {
+    let jobs = view.state.jobs().values().filter_map(|job| {
+        let counts = job.counts();
+        let is_starving = counts.waiting > 0 && counts.running == 0;
+        (counts.failed > 0 || is_starving).then(|| Job {
+            id: job.id,
+            name: job.name.clone(),
+            counts: *counts,
+        })
+    });
+    let workers = view.state.workers().values().map(|worker| {
+        let reason = worker.ended.map(|(_, reason)| reason);
+        (
+            worker.config.hostname.to_string(),
+            WorkerState::from(reason),
+        )
+    });
+    Looked {
+        jobs: jobs.collect(),
+        workers: workers.collect(),
+    }
+}
+
+fn queue_facts(queue: &client::AllocQueue) -> QueueFacts<'_> {
+    let name = queue.spec.as_ref().and_then(|spec| spec.name.as_deref());
+    QueueFacts {
+        id: queue.id,
+        name: name.unwrap_or_default(),
+        is_paused: queue.is_paused,
+        reason: &queue.reason,
+    }
+}
+
+/// Why the first waiting tasks of some jobs do not run.
+async fn obstacles(app: &App, jobs: &[JobFacts<'_>]) -> Result<Vec<Obstacle>, ApiError> {
+    let mut found = Vec::new();
+    let starving = jobs.iter().filter(|job| job.is_starving());
+    for job in starving.take(EXPLAINED_MAX) {
+        let page = TaskPageQuery {
+            job: JobRef::Id(JobId(job.id)),
+            tasks: None,
+            states: vec![hq_core::task::TaskState::Waiting],
+            cursor: 0,
+            limit: 1,
+            with_definition: false,
+        };
+        let Some(task) = task_page(app, page)
+            .await?
+            .tasks
+            .first()
+            .map(|task| task.id)
+        else {
+            continue;
+        };
+        let question = Query::Explain {
+            job: JobRef::Id(JobId(job.id)),
+            task: TaskId(task),
+        };
+        let answer = app
+            .shared
+            .core
+            .query(move |view| query::answer(view, &question))
+            .await?;
+        // It may run meanwhile, or be gone.
+        if let Ok(Reply::Explanation(explanation)) = accepted(answer)
+            && let Some(why) = why_nothing_runs(&explanation)
+        {
+            found.push(Obstacle { job: job.id, why });
+        }
+    }
+    Ok(found)
+}
+
+fn shape(finding: &Finding) -> Value {
+    let (kind, id, worker) = match &finding.subject {
+        Subject::Node { worker, .. } => ("node", None, Some(*worker)),
+        Subject::FailingJob(job) => ("failing-job", Some(*job), None),
+        Subject::FailedTasks(job) => ("failed-tasks", Some(*job), None),
+        Subject::LostWorkers => ("lost-workers", None, None),
+        Subject::Queue(queue) => ("queue", Some(*queue), None),
+        Subject::StarvingJob(job) => ("starving-job", Some(*job), None),
+    };
+    json!({
+        "severity": match finding.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        },
+        "kind": kind,
+        "heading": finding.subject.heading(),
+        "id": id,
+        "host": matches!(kind, "node").then_some(&finding.title),
+        "worker": worker,
+        "title": finding.title,
+        "text": finding.text,
+        "part": finding.part,
+        "whole": finding.whole,
+    })
+}

@@ -1,0 +1,169 @@
+//! Tasks that ended by themselves, by job, worker and how: summed up once, then kept up to date by the events.
+//!
+//! A pass over a million tasks costs most of a second, so it is made once for all who look. While nobody looks for a
+//! while the sums are dropped.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use hq_core::diagnosis::Share;
+use hq_core::id::WorkerId;
+use hq_store::StoreClient;
+use hq_store::reader::{self, EndedTask, EventLine};
+use tokio::sync::Mutex;
+
+use super::App;
+use super::api::ApiError;
+
+/// Sums are dropped if nobody asked for so long.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// How often what happened meanwhile is added, whether anybody asks or not.
+const CATCH_UP: Duration = Duration::from_secs(5);
+/// Sums that are kept; what is beyond is not counted. People have far fewer jobs times workers.
+const SUMS_MAX: usize = 200_000;
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    job: u32,
+    worker: u32,
+    /// `None` = finished.
+    outcome: Option<i64>,
+}
+
+/// How many, and what one of them said.
+#[derive(Default)]
+struct Sum {
+    count: u64,
+    message: Option<Box<str>>,
+}
+
+/// The sums up to some event, and those that follow.
+struct Tally {
+    sums: HashMap<Key, Sum>,
+    live: Receiver<EventLine>,
+    asked: Instant,
+}
+
+impl Tally {
+    fn read(store: &StoreClient) -> Result<Self, String> {
+        let seen = store
+            .subscribe(None)
+            .ok_or_else(|| "the journal is closed".to_owned())?;
+        let mut tally = Self {
+            sums: HashMap::new(),
+            live: seen.live,
+            asked: Instant::now(),
+        };
+        let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;
+        reader::ended_tasks(&connection, seen.upto, &mut |task| tally.add(task))
+            .map_err(|e| format!("the journal cannot be read: {e}"))?;
+        Ok(tally)
+    }
+
+    fn add(&mut self, task: EndedTask) {
+        let key = Key {
+            job: task.job,
+            worker: task.worker,
+            outcome: task.failure,
+        };
+        if self.sums.len() >= SUMS_MAX && !self.sums.contains_key(&key) {
+            return;
+        }
+        let sum = self.sums.entry(key).or_default();
+        sum.count += 1;
+        if sum.message.is_none() {
+            sum.message = task.message;
+        }
+    }
+
+    /// Adds what happened meanwhile; `false` if some of it is lost.
+    fn catch_up(&mut self) -> bool {
+        loop {
+            match self.live.try_recv() {
+                Ok(event) => {
+                    if let Some(task) = event.ended {
+                        self.add(task);
+                    }
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+}
+
+/// The sums, while somebody looks.
+#[derive(Default)]
+pub(super) struct Shares(Arc<Mutex<Option<Tally>>>);
+
+impl Shares {
+    /// All sums, failures first and the large ones first; those of forgotten jobs left out.
+    pub(super) async fn get(&self, app: &App) -> Result<Vec<Share>, ApiError> {
+        let Some(store) = app.shared.store.clone() else {
+            return Err(ApiError::not_found(
+                "this server keeps its state in memory only",
+            ));
+        };
+        let mut place = self.0.lock().await;
+        if !place.as_mut().is_some_and(Tally::catch_up) {
+            *place = None;
+            let read = tokio::task::spawn_blocking(move || Tally::read(&store));
+            let tally = read.await.map_err(|_| ApiError::gone())?;
+            *place = Some(tally.map_err(ApiError::bad)?);
+            tokio::spawn(keep_up(Arc::clone(&self.0), app.ended.clone()));
+        }
+        let Some(tally) = place.as_mut() else {
+            return Err(ApiError::gone());
+        };
+        tally.asked = Instant::now();
+        let mut shares: Vec<Share> = tally.sums.iter().map(share).collect();
+        drop(place);
+        shares = app
+            .shared
+            .core
+            .query(move |view| {
+                let jobs = view.state.jobs();
+                shares.retain(|share| jobs.contains_key(&hq_core::id::JobId(share.job)));
+                for share in &mut shares {
+                    let host = view.state.hostname(WorkerId(share.worker));
+                    host.unwrap_or("?").clone_into(&mut share.host);
+                }
+                shares
+            })
+            .await?;
+        shares.sort_unstable_by(|a, b| {
+            let rank = |share: &Share| (share.error.is_none(), u64::MAX - share.count);
+            (rank(a), a.job, a.worker, &a.error).cmp(&(rank(b), b.job, b.worker, &b.error))
+        });
+        Ok(shares)
+    }
+}
+
+fn share((key, sum): (&Key, &Sum)) -> Share {
+    let words = |outcome| reader::failure_words(outcome, sum.message.as_deref());
+    Share {
+        job: key.job,
+        worker: key.worker,
+        host: String::new(),
+        error: key.outcome.map(words),
+        count: sum.count,
+    }
+}
+
+/// Adds what happens, so that it does not pile up; ends when nobody looks any more.
+async fn keep_up(place: Arc<Mutex<Option<Tally>>>, mut ended: tokio::sync::watch::Receiver<()>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(CATCH_UP) => {}
+            _ = ended.changed() => return,
+        }
+        let mut place = place.lock().await;
+        let Some(tally) = place.as_mut() else { return };
+        if tally.asked.elapsed() > IDLE_MAX || !tally.catch_up() {
+            *place = None;
+            return;
+        }
+    }
+}

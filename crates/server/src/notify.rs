@@ -1,0 +1,249 @@
+//! Sends notifications: a command, or a request to a web server; tried again with growing pauses.
+//!
+//! What is owed comes from the core when it is on disk, and what became of it goes back there. A server that ends while
+//! one is under way sends it again in its next life: at least once.
+
+mod command;
+mod webhook;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::id::JobId;
+use hq_core::job::{Job, job_state};
+use hq_core::server_state::NoticeKey;
+use hq_core::template::{NotifyEvent, NotifyTarget};
+use hq_core::time::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+
+use crate::event_loop::{CoreHandle, View};
+use crate::query;
+
+/// Longest time of one attempt.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pauses between attempts; after the last one it is given up.
+const PAUSES: [Duration; 4] = [
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+];
+/// Notifications under way at once.
+const RUNNING_MAX: usize = 8;
+/// Notifications that wait for their turn; what is beyond is given up.
+const WAITING_MAX: usize = 10_000;
+/// Longest text of an error that is kept.
+const ERROR_LEN_MAX: usize = 500;
+
+/// Where the core's thread says what is owed.
+#[derive(Clone)]
+pub(crate) struct Outbox(UnboundedSender<NoticeKey>);
+
+/// Where it is heard.
+pub(crate) struct Owed(UnboundedReceiver<NoticeKey>);
+
+/// Both ends.
+pub(crate) fn outbox() -> (Outbox, Owed) {
+    let (tx, rx) = unbounded_channel();
+    (Outbox(tx), Owed(rx))
+}
+
+impl Outbox {
+    pub(crate) fn send(&self, key: NoticeKey) {
+        // If the sender has ended, the server does; it is owed in its next life.
+        let _ = self.0.send(key);
+    }
+}
+
+/// What is sent, read when its turn comes.
+#[derive(Clone)]
+struct Message {
+    target: NotifyTarget,
+    event: NotifyEvent,
+    job: JobId,
+    job_name: Box<str>,
+    state: &'static str,
+    submit_dir: Box<[u8]>,
+    /// JSON.
+    body: Arc<str>,
+}
+
+/// Sends until dropped.
+pub(crate) async fn run(core: CoreHandle, mut owed: Owed, server_uid: String) {
+    let server_uid: Arc<str> = server_uid.into();
+    let mut running = JoinSet::new();
+    let mut waiting = VecDeque::new();
+    loop {
+        tokio::select! {
+            key = owed.0.recv() => match key {
+                Some(key) if waiting.len() < WAITING_MAX => waiting.push_back(key),
+                Some(key) => note(&core, key, (0, Some("too many notifications were waiting".into()))).await,
+                None => return,
+            },
+            Some(_) = running.join_next(), if !running.is_empty() => {}
+        }
+        while running.len() < RUNNING_MAX
+            && let Some(key) = waiting.pop_front()
+        {
+            running.spawn(deliver(core.clone(), key, Arc::clone(&server_uid)));
+        }
+    }
+}
+
+async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option<Box<str>>)) {
+    // If the core has ended, it is owed in the next life of the server.
+    let _ = core.notified(key, attempts, error).await;
+}
+
+async fn deliver(core: CoreHandle, key: NoticeKey, server_uid: Arc<str>) {
+    let read = core
+        .query(move |view| message(view, key, &server_uid))
+        .await;
+    let Ok(Some(message)) = read else { return };
+    let (job, target) = (key.job, shown(&message.target));
+    let mut attempts = 0;
+    let error = loop {
+        attempts += 1;
+        let sent = tokio::time::timeout(ATTEMPT_TIMEOUT, send(&message)).await;
+        let Some(error) = sent
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())))
+            .err()
+        else {
+            tracing::info!(%job, to = target, attempts, "notification sent");
+            break None;
+        };
+        let error: Box<str> = cut(&error).into();
+        let Some(pause) = PAUSES.get(attempts as usize - 1) else {
+            tracing::warn!(%job, to = target, attempts, "notification given up: {error}");
+            break Some(error);
+        };
+        tracing::warn!(%job, to = target, attempts, "notification failed, next attempt in {} s: {error}", pause.as_secs());
+        tokio::time::sleep(*pause).await;
+    };
+    note(&core, key, (attempts, error)).await;
+}
+
+async fn send(message: &Message) -> Result<(), String> {
+    match &message.target {
+        NotifyTarget::Command(command) => command::run(command, message).await,
+        NotifyTarget::Webhook(url) => {
+            webhook::post(url.to_string(), Arc::clone(&message.body)).await
+        }
+    }
+}
+
+fn cut(text: &str) -> &str {
+    let text = text.trim();
+    let end = text
+        .char_indices()
+        .map(|(at, c)| at + c.len_utf8())
+        .take_while(|end| *end <= ERROR_LEN_MAX)
+        .last();
+    text.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+/// What people see of a target: addresses often have a secret in their path.
+pub(crate) fn shown(target: &NotifyTarget) -> String {
+    match target {
+        NotifyTarget::Command(command) => format!("cmd:{command}"),
+        NotifyTarget::Webhook(url) => {
+            let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+            let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let host = host.rsplit('@').next().unwrap_or_default();
+            format!("{scheme}://{host}/…")
+        }
+    }
+}
+
+const fn event_name(event: NotifyEvent) -> &'static str {
+    match event {
+        NotifyEvent::End => "end",
+        NotifyEvent::Failure => "failure",
+    }
+}
+
+fn message(view: &View<'_>, key: NoticeKey, server_uid: &str) -> Option<Message> {
+    let job = view.state.jobs().get(&key.job)?;
+    let notice = job.notices.get(key.number as usize)?;
+    let counts = job.counts();
+    let state = job_state(counts, job.is_open).name();
+    let event = notice.spec.event;
+    let body = json!({
+        "version": 1,
+        "event": event_name(event),
+        "server_uid": server_uid,
+        "notification": key.number,
+        "job": {
+            "id": key.job.as_u32(),
+            "name": job.name,
+            "state": state,
+            "submitted": time_text(job.submitted),
+            "ended": job.is_completed().then(|| time_text(job.idle_since)),
+            "cancel_reason": job.cancel_reason,
+            "tasks": {
+                "total": counts.total(),
+                "waiting": counts.waiting,
+                "running": counts.running,
+                "finished": counts.finished,
+                "failed": counts.failed,
+                "canceled": counts.canceled,
+                "aborted": counts.aborted,
+            },
+        },
+        "failure": failure(view, job),
+    });
+    Some(Message {
+        target: notice.spec.target.clone(),
+        event,
+        job: key.job,
+        job_name: job.name.clone(),
+        state,
+        submit_dir: notice.submit_dir.clone(),
+        body: body.to_string().into(),
+    })
+}
+
+/// The failed task with the lowest id.
+fn failure(view: &View<'_>, job: &Job) -> Value {
+    let task = job.failed_lowest().next();
+    let found = task.and_then(|task| query::failed_task(view.state, job, task));
+    found.map_or(Value::Null, |failed| {
+        let worker = failed.workers.first();
+        json!({
+            "task": failed.id,
+            "error": failed.error,
+            "worker": worker.map(|worker| worker.id),
+            "host": worker.map(|worker| &worker.hostname),
+        })
+    })
+}
+
+fn time_text(at: Timestamp) -> String {
+    let time = jiff::Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or_default();
+    format!("{time:.3}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_in_addresses_are_not_shown() {
+        let shown = |url: &str| shown(&NotifyTarget::Webhook(url.into()));
+        assert_eq!(
+            shown("https://user:pw@hooks.example.org:8443/services/T0/B0/secret?x=1"),
+            "https://hooks.example.org:8443/…"
+        );
+        assert_eq!(shown("http://[::1]:80"), "http://[::1]:80/…");
+    }
+
+    #[test]
+    fn long_errors_are_cut_between_characters() {
+        let text = "é".repeat(400);
+        assert_eq!(cut(&text).len(), 500);
+        assert_eq!(cut(" short\n"), "short");
+    }
+}

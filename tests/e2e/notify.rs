@@ -1,0 +1,228 @@
+//! `--notify`: commands and requests to a web server that listens here.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::{Env, signal, wait_for};
+
+/// Longest wait for a request.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A web server that answers with these statuses, the last one again and again, and hands on what it was sent.
+struct Web {
+    address: String,
+    requests: Receiver<(String, Value)>,
+}
+
+impl Web {
+    fn new(statuses: &'static [u16]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let (tx, requests) = channel();
+        std::thread::spawn(move || {
+            let last = *statuses.last().expect("a status");
+            let statuses = statuses.iter().copied().chain(std::iter::repeat(last));
+            for (connection, status) in listener.incoming().zip(statuses) {
+                let request = connection.map(|connection| answer(connection, status));
+                // Ends with the test.
+                if request.is_ok_and(|request| tx.send(request).is_err()) {
+                    return;
+                }
+            }
+        });
+        Self { address, requests }
+    }
+
+    fn next(&self) -> (String, Value) {
+        self.requests.recv_timeout(PATIENCE).expect("a request")
+    }
+}
+
+fn answer(mut connection: TcpStream, status: u16) -> (String, Value) {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let count = connection.read(&mut buffer).expect("a request");
+        bytes.extend_from_slice(&buffer[..count]);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            assert!(count > 0, "an end without a head: {text}");
+            continue;
+        };
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length")
+                .then(|| value.trim().parse::<usize>().expect("a length"))
+        });
+        if body.len() >= length.expect("a length") {
+            let reply = format!(
+                "HTTP/1.1 {status} X\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            );
+            connection.write_all(reply.as_bytes()).expect("an answer");
+            return (head.to_owned(), serde_json::from_str(body).expect("JSON"));
+        }
+    }
+}
+
+fn states(env: &Env, job: &str) -> Vec<String> {
+    let info = env.json(&["job", "info", job]);
+    let all = info[0]["notifications"].as_array().expect("notifications");
+    let state = |found: &Value| {
+        format!(
+            "{} {}",
+            found["event"].as_str().unwrap_or_default(),
+            found["state"].as_str().unwrap_or_default()
+        )
+    };
+    all.iter().map(state).collect()
+}
+
+#[track_caller]
+fn wait_states(env: &Env, job: &str, wanted: &[&str]) {
+    wait_for("the notifications are as they should be", || {
+        let found = states(env, job);
+        if found == wanted {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    });
+}
+
+#[test]
+fn a_web_server_hears_of_the_first_failure_and_of_the_end() {
+    let env = Env::with_worker(1);
+    let web = Web::new(&[204]);
+    let hook = format!("{}/hooks/secret?x=1", web.address);
+    let script = "[ $HQ_TASK_ID = 1 ] && exit 7; until [ -e go ]; do sleep 0.01; done";
+    let job = env.submit(&[
+        "--array=1-2",
+        "--name=a \"b\" <c>",
+        "--notify",
+        &hook,
+        "--notify-on=end,failure",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    let (head, body) = web.next();
+    assert!(
+        head.starts_with("POST /hooks/secret?x=1 HTTP/1.1"),
+        "{head}"
+    );
+    assert!(
+        head.to_lowercase()
+            .contains("content-type: application/json")
+    );
+    assert_eq!(body["event"], "failure");
+    assert_eq!(body["job"]["name"], "a \"b\" <c>");
+    assert_eq!(body["failure"]["task"], 1);
+    assert_eq!(
+        body["failure"]["error"],
+        "Program terminated with exit code 7."
+    );
+    env.write("go", "");
+    let (_, body) = web.next();
+    assert_eq!(body["event"], "end");
+    assert_eq!(body["job"]["state"], "failed");
+    assert_eq!(body["job"]["tasks"]["finished"], 1);
+    wait_states(&env, &job, &["end delivered", "failure delivered"]);
+    let shown = env.hq(&["job", "info", &job]).ok();
+    assert!(shown.contains(": delivered at "), "{shown}");
+    assert!(!shown.contains("secret"), "addresses have secrets: {shown}");
+    assert!(!env.read("server.log").contains("secret"));
+    let rows = env.hq(&[
+        "query",
+        "--csv",
+        "SELECT event, state, attempts FROM notifications",
+    ]);
+    rows.says("end,delivered,1").ok();
+    assert!(web.requests.try_recv().is_err(), "each is told once");
+}
+
+#[test]
+fn what_fails_is_tried_again_and_a_redirect_is_no_success() {
+    let env = Env::with_worker(1);
+    let web = Web::new(&[500, 302, 200]);
+    let job = env.submit(&["--notify", &web.address, "--", "true"]);
+    for _ in 0..3 {
+        assert_eq!(web.next().1["job"]["state"], "finished");
+    }
+    wait_states(&env, &job, &["end delivered"]);
+    assert_eq!(
+        env.json(&["job", "info", &job])[0]["notifications"][0]["attempts"],
+        3
+    );
+    assert!(env.read("server.log").contains("the answer was 500"));
+}
+
+#[test]
+fn a_command_gets_the_message_and_survives_hostile_names() {
+    let env = Env::with_worker(1);
+    let job = env.submit(&[
+        "--name=$(touch hacked)`touch hacked`",
+        "--notify",
+        "cmd:cat > told.json; printf '%s %s %s' \"$HQ_JOB_ID\" \"$HQ_JOB_STATE\" \"$HQ_JOB_NAME\" > told.txt",
+        "--",
+        "true",
+    ]);
+    wait_states(&env, &job, &["end delivered"]);
+    assert_eq!(
+        env.read("told.txt"),
+        format!("{job} finished $(touch hacked)`touch hacked`")
+    );
+    let told: Value = serde_json::from_str(&env.read("told.json")).expect("JSON");
+    assert_eq!(told["job"]["id"].to_string(), job);
+    assert!(!env.path("hacked").exists());
+}
+
+#[test]
+fn what_is_owed_is_sent_after_the_server_was_killed() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.start_worker(1);
+    // Nobody answers there until the server is gone.
+    let line = "cmd:[ -e up ] || exit 3; echo told >> told";
+    let job = env.submit(&["--notify", line, "--wait", "--", "true"]);
+    wait_for("a first attempt failed", || {
+        let log = env.read("server.log");
+        if log.contains("ended with exit code 3") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
+    signal(server, "KILL");
+    env.wait_exit("server");
+    env.write("up", "");
+    let server = env.start_server_with(&["--resume"]);
+    wait_states(&env, &job, &["end delivered"]);
+    assert_eq!(env.read("told"), "told\n");
+    // What was delivered stays so.
+    signal(server, "KILL");
+    env.wait_exit("server");
+    env.start_server_with(&["--resume"]);
+    assert_eq!(states(&env, &job), ["end delivered"]);
+    assert_eq!(env.read("told"), "told\n");
+}
+
+#[test]
+fn mistakes_are_told_before_anything_is_submitted() {
+    let env = Env::with_worker(1);
+    for (wrong, words) in [
+        ("mail me", "expected `cmd:COMMAND`"),
+        ("cmd:", "expected a command after `cmd:`"),
+        ("ftp://x/", "expected `cmd:COMMAND`"),
+    ] {
+        let ran = env.hq(&["submit", "--notify", wrong, "--", "true"]);
+        ran.says(words).exits_with(2);
+    }
+    let ran = env.hq(&["submit", "--notify-on=end", "--", "true"]);
+    ran.says("--notify").exits_with(2);
+    assert_eq!(env.json(&["job", "list", "--all"]), serde_json::json!([]));
+}
