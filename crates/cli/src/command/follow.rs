@@ -29,7 +29,8 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
 /// `job progress`.
 pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    show_progress(&mut client, args.selector, context, None).await?;
+    let seen = Progress::default();
+    show_progress(&mut client, args.selector, seen, context, None).await?;
     context.done()
 }
 
@@ -44,7 +45,11 @@ pub(super) async fn stay(
     if how.wait {
         wait_for(client, jobs, false, callback).await
     } else if how.progress {
-        show_progress(client, jobs, context, callback).await
+        let seen = Progress {
+            with_ended: true,
+            ..Progress::default()
+        };
+        show_progress(client, jobs, seen, context, callback).await
     } else {
         Ok(())
     }
@@ -76,6 +81,7 @@ async fn wait_for(
 async fn show_progress(
     client: &mut Client,
     jobs: Selector,
+    mut seen: Progress,
     context: &mut Context,
     callback: Option<&Callback>,
 ) -> CliResult<()> {
@@ -91,7 +97,6 @@ async fn show_progress(
             "No worker is connected; start one with `hq worker start`, or have a batch system start them with `hq alloc add`"
         );
     }
-    let mut seen = Progress::default();
     let is_quiet = context.mode() == OutputMode::Quiet;
     let mut is_drawn = false;
     let out = &mut context.out;
@@ -120,9 +125,11 @@ async fn show_progress(
 /// What is known of the followed jobs.
 #[derive(Default)]
 struct Progress {
-    /// Counts of each job that was not over in the first update, and whether it has ended.
+    /// Counts of each followed job, and whether it has ended.
     jobs: BTreeMap<u32, (client::TaskStats, bool)>,
     is_started: bool,
+    /// Jobs that are over in the first update are followed, too: they were submitted a moment ago.
+    with_ended: bool,
 }
 
 impl Progress {
@@ -134,8 +141,8 @@ impl Progress {
                 continue;
             };
             let stats = summary.stats.unwrap_or_default();
-            if is_first && !job.ended {
-                self.jobs.insert(summary.id, (stats, false));
+            if is_first && (!job.ended || self.with_ended) {
+                self.jobs.insert(summary.id, (stats, job.ended));
             } else if let Some(known) = self.jobs.get_mut(&summary.id) {
                 *known = (stats, job.ended);
             }
@@ -273,7 +280,21 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_are_over_are_not_waited_for() {
-        assert!(!Progress::default().add(&update(client::TaskStats::default(), true)));
+    fn jobs_that_are_over_are_not_waited_for_unless_they_are_new() {
+        let stats = client::TaskStats {
+            finished: 2,
+            ..Default::default()
+        };
+        assert!(!Progress::default().add(&update(stats, true)));
+        let mut progress = Progress {
+            with_ended: true,
+            ..Progress::default()
+        };
+        assert!(progress.add(&update(stats, true)));
+        assert!(
+            progress.line().ends_with("1/1 jobs, 2/2 tasks 2 FINISHED"),
+            "{}",
+            progress.line()
+        );
     }
 }
