@@ -261,8 +261,9 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
-/// `12 345`.
-fn number(value: u64) -> String {
+/// 1234567 as `1 234 567`.
+#[must_use]
+pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

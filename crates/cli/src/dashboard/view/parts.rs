@@ -1,5 +1,6 @@
 //! Pieces that several views use: colours, bars, numbers, times.
 
+pub(super) use hq_core::diagnosis::number;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
 use ratatui::text::Span;
@@ -121,19 +122,6 @@ pub(super) fn progress(theme: Theme, counts: &Counts, width: u16) -> Vec<Span<'s
 fn cells_of(theme: Theme, state: &'static str, cells: u64) -> Span<'static> {
     let count = usize::try_from(cells).unwrap_or(0);
     Span::styled(glyph(theme, state).repeat(count), state_style(theme, state))
-}
-
-/// 1234567 as `1 234 567`.
-pub(super) fn number(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Microseconds as `1.2 s`.
