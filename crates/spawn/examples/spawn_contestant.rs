@@ -13,7 +13,6 @@
     reason = "a contestant either measures or says why not"
 )]
 
-use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -305,6 +304,7 @@ fn with_launcher(work: &Work, strategy: Strategy, kind: Kind) {
         plain: ArgBlock::new([&work.options.program]).expect("a valid path"),
         env,
         kind,
+        load: vec![0; work.options.parallel],
         requested: 0,
     }
     .run(&launcher, &woken);
@@ -315,11 +315,13 @@ struct Requests<'a> {
     plain: ArgBlock,
     env: EnvBlock,
     kind: Kind,
+    /// Requests of each lane that have not ended; the lanes advance at different speeds.
+    load: Vec<u64>,
     requested: u64,
 }
 
 impl Requests<'_> {
-    fn plan(&mut self, due: Due) -> (Token, SpawnPlan) {
+    fn plan(&mut self, due: Due) -> (Lane, Token, SpawnPlan) {
         let argv = due.0.map_or_else(
             || self.plain.clone(),
             |due| {
@@ -328,6 +330,14 @@ impl Requests<'_> {
             },
         );
         self.requested += 1;
+        let lanes = self.load.len();
+        let (lane, load) = self
+            .load
+            .iter_mut()
+            .enumerate()
+            .min_by_key(|(_, load)| **load)
+            .expect("a lane");
+        *load += 1;
         let mut plan = SpawnPlan::new(argv, self.env.clone());
         if due.0.is_some() {
             // It has something to say.
@@ -341,7 +351,8 @@ impl Requests<'_> {
                 .stdout(Stdio::Inherit)
                 .stderr(Stdio::Inherit);
         }
-        (Token(self.requested), plan)
+        let token = Token(self.requested * lanes as u64 + lane as u64);
+        (Lane(lane as u64), token, plan)
     }
 
     fn run(mut self, launcher: &Launcher, woken: &Receiver<()>) {
@@ -350,9 +361,6 @@ impl Requests<'_> {
         let lanes = self.work.options.parallel as u64;
         let window = lanes * LANE_DEPTH;
         let (mut ended, mut events) = (0, Vec::new());
-        // Requests of each lane that have not ended; the lanes advance at different speeds.
-        let mut load = vec![0; self.work.options.parallel];
-        let mut lane_of = HashMap::new();
         let mut next = self.work.next();
         while next.is_some() || ended < self.requested {
             let mut batch = Vec::new();
@@ -365,19 +373,10 @@ impl Requests<'_> {
                 next = self.work.next();
             }
             if self.work.options.interval_ns > 0 {
-                launcher.spawn_batch(batch);
+                let free = batch.into_iter().map(|(_, token, plan)| (token, plan));
+                launcher.spawn_batch(free);
             } else {
-                let in_lane = |(token, plan): (Token, _)| {
-                    let (lane, _) = load
-                        .iter()
-                        .enumerate()
-                        .min_by_key(|(_, load)| **load)
-                        .expect("a lane");
-                    load[lane] += 1;
-                    lane_of.insert(token, lane);
-                    (Lane(lane as u64), token, plan)
-                };
-                launcher.spawn_in_lanes(batch.into_iter().map(in_lane));
+                launcher.spawn_in_lanes(batch);
             }
             let left = match next {
                 Some(due @ Due(Some(_))) => due.left(),
@@ -391,9 +390,8 @@ impl Requests<'_> {
                 match event {
                     Event::Started { .. } => {}
                     Event::Exited { token, status, .. } => {
-                        if let Some(lane) = lane_of.remove(&token) {
-                            load[lane] -= 1;
-                        }
+                        let lane = usize::try_from(token.0 % lanes).expect("few lanes");
+                        self.load[lane] -= 1;
                         assert!(status.success(), "a process failed: {status}");
                         ended += 1;
                     }

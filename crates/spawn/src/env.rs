@@ -7,43 +7,33 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fmt::{self, Display, Write as _};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use crate::error::PlanError;
 
-/// One `NAME=value` string, shared by all blocks that contain it.
-#[derive(Clone)]
+/// Where a variable stands in its block's text.
+#[derive(Clone, Copy)]
 struct Entry {
-    text: Arc<CStr>,
+    start: usize,
     name_len: usize,
+    /// Of `NAME=value`, without its NUL.
+    len: usize,
 }
 
-impl Entry {
-    fn name(&self) -> &[u8] {
-        self.text
-            .to_bytes()
-            .get(..self.name_len)
-            .unwrap_or_default()
-    }
-
-    fn value(&self) -> &[u8] {
-        self.text
-            .to_bytes()
-            .get(self.name_len.saturating_add(1)..)
-            .unwrap_or_default()
-    }
-}
-
-#[derive(Default)]
+/// All variables in one buffer: the kernel reads them one after the other at every spawn, when the program before
+/// has emptied the caches, and then neighbours are cheap.
+#[derive(Default, Clone)]
 struct EnvInner {
+    /// `NAME=value\0` after one another, in the order of `entries`.
+    text: Vec<u8>,
     entries: Vec<Entry>,
     by_name: HashMap<Box<[u8]>, usize>,
 }
 
 /// A complete environment, shared by reference.
 ///
-/// Cloning is one reference count. [`EnvBlock::overlay`] copies no string of the block it starts from.
+/// Cloning is one reference count. [`EnvBlock::overlay`] is a copy, made once for the many tasks of a submit.
 #[derive(Clone)]
 pub struct EnvBlock(Arc<EnvInner>);
 
@@ -55,11 +45,9 @@ impl EnvBlock {
     pub fn capture() -> Self {
         let mut inner = EnvInner::default();
         for (name, value) in std::env::vars_os() {
-            // The names and values of the running process contain no NUL.
-            if !inner.by_name.contains_key(name.as_bytes())
-                && let Ok(entry) = encode(name, value)
-            {
-                inner.put(entry);
+            if !inner.by_name.contains_key(name.as_bytes()) {
+                // The names and values of the running process contain no NUL.
+                let _ = inner.put(&name, &value);
             }
         }
         Self(Arc::new(inner))
@@ -80,13 +68,15 @@ impl EnvBlock {
     where
         I: IntoIterator<Item = (OsString, OsString)>,
     {
-        let mut inner = EnvInner {
-            entries: self.0.entries.clone(),
-            by_name: self.0.by_name.clone(),
-        };
-        for (name, value) in vars {
-            inner.put(encode(name, value)?);
+        let mut vars = vars.into_iter().peekable();
+        if vars.peek().is_none() {
+            return Ok(self.clone());
         }
+        let mut inner = EnvInner::clone(&self.0);
+        for (name, value) in vars {
+            inner.put(&name, &value)?;
+        }
+        inner.pack();
         Ok(Self(Arc::new(inner)))
     }
 
@@ -94,10 +84,7 @@ impl EnvBlock {
     #[must_use]
     pub fn get(&self, name: &OsStr) -> Option<&OsStr> {
         let index = *self.0.by_name.get(name.as_bytes())?;
-        self.0
-            .entries
-            .get(index)
-            .map(|entry| OsStr::from_bytes(entry.value()))
+        self.iter().nth(index).map(|(_, value)| value)
     }
 
     /// Number of variables.
@@ -115,10 +102,9 @@ impl EnvBlock {
     /// Names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.0.entries.iter().map(|entry| {
-            (
-                OsStr::from_bytes(entry.name()),
-                OsStr::from_bytes(entry.value()),
-            )
+            let (name, value) = self.0.text_of(*entry).split_at(entry.name_len);
+            let value = value.get(1..).unwrap_or_default();
+            (OsStr::from_bytes(name), OsStr::from_bytes(value))
         })
     }
 
@@ -128,7 +114,9 @@ impl EnvBlock {
     /// valid as long as both `self` and `task` live unchanged.
     pub(crate) fn gather(&self, task: &TaskEnv, out: &mut Vec<*const libc::c_char>) {
         let base = out.len();
-        out.extend(self.0.entries.iter().map(|entry| entry.text.as_ptr()));
+        let text: *const libc::c_char = self.0.text.as_ptr().cast();
+        let entries = self.0.entries.iter();
+        out.extend(entries.map(|entry| text.wrapping_add(entry.start)));
         for (name, text) in task.entries() {
             let pointer = text.as_ptr().cast();
             match self.0.by_name.get(name) {
@@ -151,14 +139,48 @@ impl fmt::Debug for EnvBlock {
 }
 
 impl EnvInner {
-    fn put(&mut self, entry: Entry) {
-        if let Some(index) = self.by_name.get(entry.name()) {
+    /// `NAME=value` of a variable.
+    fn text_of(&self, entry: Entry) -> &[u8] {
+        self.text
+            .get(entry.start..entry.start + entry.len)
+            .unwrap_or_default()
+    }
+
+    /// Adds a variable or replaces it; the text of an earlier one stays until [`EnvInner::pack`].
+    fn put(&mut self, name: &OsStr, value: &OsStr) -> Result<(), PlanError> {
+        let (name, value) = (name.as_bytes(), value.as_bytes());
+        check_name(name)?;
+        check_value(name, value)?;
+        let entry = Entry {
+            start: self.text.len(),
+            name_len: name.len(),
+            len: name.len() + 1 + value.len(),
+        };
+        self.text.reserve(entry.len + 1);
+        self.text.extend_from_slice(name);
+        self.text.push(b'=');
+        self.text.extend_from_slice(value);
+        self.text.push(0);
+        if let Some(index) = self.by_name.get(name) {
             self.entries[*index] = entry;
         } else {
-            self.by_name
-                .insert(Box::from(entry.name()), self.entries.len());
+            self.by_name.insert(Box::from(name), self.entries.len());
             self.entries.push(entry);
         }
+        Ok(())
+    }
+
+    /// Leaves out text that was replaced and restores the order.
+    fn pack(&mut self) {
+        let lengths = self.entries.iter().map(|entry| entry.len + 1);
+        let mut packed = Vec::with_capacity(lengths.sum());
+        for index in 0..self.entries.len() {
+            let entry = self.entries[index];
+            self.entries[index].start = packed.len();
+            packed.extend_from_slice(self.text_of(entry));
+            packed.push(0);
+        }
+        self.text = packed;
     }
 }
 
@@ -171,20 +193,13 @@ fn check_name(name: &[u8]) -> Result<(), PlanError> {
     Ok(())
 }
 
-fn encode(name: OsString, value: OsString) -> Result<Entry, PlanError> {
-    check_name(name.as_bytes())?;
-    let name_len = name.len();
-    let mut bytes = name.into_vec();
-    bytes.reserve_exact(value.len() + 2);
-    bytes.push(b'=');
-    bytes.extend_from_slice(value.as_bytes());
-    let text = CString::new(bytes).map_err(|error| PlanError::NulInVariable {
-        name: String::from_utf8_lossy(&error.into_vec()[..name_len]).into_owned(),
-    })?;
-    Ok(Entry {
-        text: text.into(),
-        name_len,
-    })
+fn check_value(name: &[u8], value: &[u8]) -> Result<(), PlanError> {
+    if value.contains(&0) {
+        return Err(PlanError::NulInVariable {
+            name: String::from_utf8_lossy(name).into_owned(),
+        });
+    }
+    Ok(())
 }
 
 /// The variables of one task, in one buffer.
@@ -217,11 +232,7 @@ impl TaskEnv {
     pub fn set(&mut self, name: &str, value: impl AsRef<OsStr>) -> Result<(), PlanError> {
         check_name(name.as_bytes())?;
         let value = value.as_ref().as_bytes();
-        if value.contains(&0) {
-            return Err(PlanError::NulInVariable {
-                name: name.to_owned(),
-            });
-        }
+        check_value(name.as_bytes(), value)?;
         let start = self.begin(name);
         self.text.extend_from_slice(value);
         self.finish(start, name.len());
@@ -237,12 +248,11 @@ impl TaskEnv {
         check_name(name.as_bytes())?;
         let start = self.begin(name);
         let value_start = self.text.len();
-        let written = write!(Utf8Sink(&mut self.text), "{value}");
-        if written.is_err() || self.text[value_start..].contains(&0) {
+        // Writing to a vector cannot fail.
+        let _ = write!(Utf8Sink(&mut self.text), "{value}");
+        if let Err(error) = check_value(name.as_bytes(), &self.text[value_start..]) {
             self.text.truncate(start);
-            return Err(PlanError::NulInVariable {
-                name: name.to_owned(),
-            });
+            return Err(error);
         }
         self.finish(start, name.len());
         Ok(())

@@ -1,11 +1,13 @@
 //! Events on their way to the consumer, and when to wake it.
 //!
-//! The consumer is woken when the queue turns non-empty, except that `Started` events alone may wait a few
+//! The consumer is woken when the queue turns non-empty, except that events that nobody waits for may stay a few
 //! milliseconds for company: a short task's start and end then cost one wake-up, and so do many starts in a row.
+//! The thread that brings the next event sees to it when it is time, so that in a stream of events the timer, and the
+//! thread that it would wake up, have nothing to do.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::event::Event;
 use crate::keeper;
@@ -17,8 +19,8 @@ struct Queue {
     events: Vec<Event>,
     /// The consumer was woken and has not drained yet.
     signalled: bool,
-    /// The timer will look after what waits.
-    timer_armed: bool,
+    /// Since when events wait for company; the timer is set.
+    lingering: Option<Instant>,
 }
 
 /// The queue. Any thread may push; the timer belongs into the reaper's epoll.
@@ -54,13 +56,18 @@ impl EventQueue {
         if self.delay.is_zero() {
             return self.extend(events);
         }
+        let now = Instant::now();
         let mut queue = self.lock();
         queue.events.extend(events);
-        let arm = !queue.signalled && !queue.timer_armed;
-        queue.timer_armed |= arm;
-        drop(queue);
-        if arm {
-            sys::timerfd_arm(self.timer.as_fd(), self.delay);
+        match queue.lingering {
+            _ if queue.signalled => {}
+            Some(since) if now.duration_since(since) >= self.delay / 2 => self.signal(queue),
+            Some(_) => {}
+            None => {
+                queue.lingering = Some(now);
+                drop(queue);
+                sys::timerfd_arm(self.timer.as_fd(), self.delay);
+            }
         }
     }
 
@@ -79,9 +86,7 @@ impl EventQueue {
     /// The timer went off: wakes the consumer if something still waits.
     pub(crate) fn on_timer(&self) {
         sys::consume_counter(self.timer.as_fd());
-        let mut queue = self.lock();
-        queue.timer_armed = false;
-        self.signal(queue);
+        self.signal(self.lock());
     }
 
     /// Moves everything to `into`. Once the front process is dead that is nothing: what ends from then on was
@@ -89,6 +94,7 @@ impl EventQueue {
     pub(crate) fn drain(&self, into: &mut Vec<Event>) {
         let mut queue = self.lock();
         queue.signalled = false;
+        queue.lingering = None;
         if keeper::is_halted() {
             queue.events.clear();
             return;
@@ -137,6 +143,20 @@ mod tests {
         queue.on_timer();
         assert_eq!(wakes.load(Ordering::Relaxed), 2);
         assert_eq!(tokens(&queue), [5]);
+    }
+
+    #[test]
+    fn in_a_stream_of_events_the_one_that_comes_when_it_is_time_wakes() {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let queue = queue(&wakes, Duration::from_millis(2));
+        let mut token = 0;
+        // Nobody calls `on_timer`.
+        while wakes.load(Ordering::Relaxed) == 0 {
+            token += 1;
+            queue.push_lazily(started(token));
+        }
+        assert!(token > 1, "the first one waits for company");
+        assert_eq!(tokens(&queue).len() as u64, token);
     }
 
     #[test]

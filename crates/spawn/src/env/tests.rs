@@ -29,6 +29,22 @@ fn a_later_variable_replaces_an_earlier_one() {
 }
 
 #[test]
+fn text_that_was_replaced_is_left_out_and_the_order_stays() {
+    let env = block(&[("A", "a long one"), ("B", "2"), ("A", "3"), ("C", "")]);
+    assert_eq!(env.0.text, b"A=3\0B=2\0C=\0");
+    let over = env
+        .overlay([("B".into(), "longer".into()), ("D".into(), "4".into())])
+        .unwrap();
+    assert_eq!(over.0.text, b"A=3\0B=longer\0C=\0D=4\0");
+    let names: Vec<_> = over.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["A", "B", "C", "D"]);
+    assert!(
+        Arc::ptr_eq(&env.overlay([]).unwrap().0, &env.0),
+        "nothing to add"
+    );
+}
+
+#[test]
 fn bad_names_and_values_are_refused() {
     for (name, value) in [("", "v"), ("A=B", "v"), ("A\0", "v"), ("A", "v\0w")] {
         assert!(
