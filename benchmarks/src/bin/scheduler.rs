@@ -101,6 +101,7 @@ fn shapes(clusters: &[u32], plots: Option<PathBuf>) -> anyhow::Result<()> {
     let mut slowest: Vec<Series> = Vec::new();
     for shape in SHAPES {
         let series = |label: &str| Series {
+            emphasis: false,
             label: label.to_owned(),
             medians: Vec::new(),
         };

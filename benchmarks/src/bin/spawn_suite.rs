@@ -83,18 +83,32 @@ fn main() -> Result<()> {
     }
     let mut text = heading(&options);
     for question in &questions {
-        let series = ask(&options, &programs, question)?;
-        let table = report::table(question, &series);
-        println!("{table}");
-        let _ = write!(text, "\n{table}\n![{0}]({0}.svg)\n", question.name);
-        let unit = report::unit(question.unit);
-        let svg = plot::svg(question.title, question.x_label, unit, &series);
-        std::fs::write(options.out.join(format!("{}.svg", question.name)), svg)?;
+        for answer in ask(&options, &programs, question)? {
+            let Answer {
+                name,
+                title,
+                series,
+            } = answer;
+            let table = report::table(question, &title, &series);
+            println!("{table}");
+            let _ = write!(text, "\n{table}\n![{title}]({name}.svg)\n");
+            let unit = report::unit(question.unit);
+            let svg = plot::svg(&title, question.x_label, unit, &series);
+            std::fs::write(options.out.join(format!("{name}.svg")), svg)?;
+        }
     }
     let name = options.only.as_deref().unwrap_or("results");
     std::fs::write(options.out.join(format!("{name}.md")), text)?;
     std::fs::remove_dir_all(&dir)?;
     Ok(())
+}
+
+/// A table and a plot.
+struct Answer {
+    /// Of its file.
+    name: String,
+    title: String,
+    series: Vec<Series>,
 }
 
 /// What was measured on what.
@@ -127,7 +141,7 @@ fn heading(options: &Options) -> String {
     clippy::print_stdout,
     reason = "tells which contestant is left out and why"
 )]
-fn ask(options: &Options, programs: &Programs, question: &Question) -> Result<Vec<Series>> {
+fn ask(options: &Options, programs: &Programs, question: &Question) -> Result<Vec<Answer>> {
     let points = if options.quick {
         question.quick_points
     } else {
@@ -135,20 +149,20 @@ fn ask(options: &Options, programs: &Programs, question: &Question) -> Result<Ve
     };
     let mut contestants = question.contestants.clone();
     contestants.retain(|contestant| programs.has(contestant));
-    let lines = if question.unit == Unit::LatencyUs {
-        2
+    let lines: &[(&str, &str)] = if question.unit == Unit::LatencyUs {
+        &[("-p50", ", median"), ("-p99", ", 99th percentile")]
     } else {
-        1
+        &[("", "")]
     };
-    // By contestant and line, then by point, then by round.
-    let mut figures = vec![vec![Vec::new(); points.len()]; contestants.len() * lines];
+    // By line and contestant, then by point, then by round.
+    let mut figures = vec![vec![vec![Vec::new(); points.len()]; contestants.len()]; lines.len()];
     for _ in 0..options.rounds() {
         for (place, x) in points.iter().enumerate() {
             for (index, contestant) in contestants.iter().enumerate() {
                 match measure(options, programs, question, contestant, *x) {
                     Ok(values) => {
                         for (line, value) in values.into_iter().enumerate() {
-                            figures[index * lines + line][place].push(value);
+                            figures[line][index][place].push(value);
                         }
                     }
                     Err(error) => println!("{} at {x}: {error:#}", contestant.label),
@@ -156,22 +170,20 @@ fn ask(options: &Options, programs: &Programs, question: &Question) -> Result<Ve
             }
         }
     }
-    let label = |index: usize| {
-        let label = contestants[index / lines].label;
-        match (lines, index % lines) {
-            (1, _) => label.to_owned(),
-            (_, 0) => format!("{label}, p50"),
-            _ => format!("{label}, p99"),
-        }
-    };
-    let series = figures.into_iter().enumerate().map(|(index, by_point)| {
+    let series = |(contestant, by_point): (&Contestant, Vec<Vec<f64>>)| {
         let at = |(x, rounds): (&u32, _)| median(rounds).map(|y| (f64::from(*x), y));
         Series {
-            label: label(index),
+            label: contestant.label.to_owned(),
+            emphasis: contestant.label.starts_with("ours"),
             medians: points.iter().zip(by_point).filter_map(at).collect(),
         }
-    });
-    Ok(series.collect())
+    };
+    let answer = |((suffix, of), figures): (&(&str, &str), Vec<_>)| Answer {
+        name: format!("{}{suffix}", question.name),
+        title: format!("{}{of}", question.title),
+        series: contestants.iter().zip(figures).map(series).collect(),
+    };
+    Ok(lines.iter().zip(figures).map(answer).collect())
 }
 
 fn measure(

@@ -86,9 +86,11 @@ pub fn svg(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> Stri
         text(&mut out, LEFT - 6.0, place + 4.0, "end", &format!("{y:.0}"));
         y *= 10.0;
     }
-    let mut legend = TOP;
-    for (index, line) in series.iter().enumerate() {
-        let style = style(index);
+    let mut numbered: Vec<_> = series.iter().enumerate().collect();
+    // What is drawn last is on top.
+    numbered.sort_by_key(|(_, line)| line.emphasis);
+    for (index, line) in numbered {
+        let style = style(index, line.emphasis);
         let mut path = String::new();
         for (x, y) in &line.medians {
             let (x, y) = (x_axis.place(*x), y_axis.place(*y));
@@ -100,22 +102,25 @@ pub fn svg(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> Stri
             );
         }
         let _ = writeln!(out, "<polyline points=\"{}\" {style}/>", path.trim_end());
+        let legend = TOP + LINE * index as f64;
         let (from, to) = (RIGHT + 15.0, RIGHT + 45.0);
         let _ = writeln!(
             out,
             "<polyline points=\"{from},{legend} {to},{legend}\" {style}/>"
         );
         text(&mut out, RIGHT + 50.0, legend + 4.0, "start", &line.label);
-        legend += LINE;
     }
     out.push_str("</svg>\n");
     out
 }
 
-fn style(index: usize) -> String {
+fn style(index: usize, emphasis: bool) -> String {
+    let width = if emphasis { 4.0 } else { 1.5 };
     let colour = COLOURS[index % COLOURS.len()];
     let dashes = ["none", "6 3", "2 3", "8 3 2 3"][index / COLOURS.len() % 4];
-    format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\"")
+    format!(
+        "fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\" stroke-dasharray=\"{dashes}\""
+    )
 }
 
 fn rule(out: &mut String, [x1, y1, x2, y2]: [f64; 4]) {
@@ -141,6 +146,7 @@ mod tests {
     fn zero_has_a_place_and_labels_are_escaped() {
         let series = Series {
             label: "a < b".into(),
+            emphasis: false,
             medians: vec![(0.0, 10.0), (64.0, 1000.0)],
         };
         let svg = svg("t", "x", "y", &[series]);

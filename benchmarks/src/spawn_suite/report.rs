@@ -9,6 +9,8 @@ use super::questions::{Question, Unit};
 pub struct Series {
     /// Its name.
     pub label: String,
+    /// Whether it is what the reader looks for.
+    pub emphasis: bool,
     /// Point and median, points ascending.
     pub medians: Vec<(f64, f64)>,
 }
@@ -32,10 +34,9 @@ pub const fn unit(unit: Unit) -> &'static str {
 
 /// One row for each series, one column for each point: the median, and its ratio to the first series.
 #[must_use]
-pub fn table(question: &Question, series: &[Series]) -> String {
+pub fn table(question: &Question, title: &str, series: &[Series]) -> String {
     let mut text = format!(
-        "## {}\n\nIn {}; in brackets the ratio to the first row.\n\n| {} |",
-        question.title,
+        "## {title}\n\nIn {}; in brackets the ratio to the first row.\n\n| {} |",
         unit(question.unit),
         question.x_label
     );

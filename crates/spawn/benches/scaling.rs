@@ -4,7 +4,7 @@
 //! What the kernel spends on copying a large environment into the child is not ours: that burden is compared with
 //! the C loop that carries the same environment, so its figure is a ratio of two ratios.
 //!
-//! `cargo bench -p hq-spawn --bench scaling -- [rounds [processes per round [GiB]]]`
+//! `cargo bench -p hq-spawn --bench scaling -- [rounds [processes per round [GiB]]] [part of a burden's name]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
 
 #[path = "support/common.rs"]
@@ -25,10 +25,11 @@ const DESCRIPTORS: usize = 5000;
 const VARIABLES: usize = 500;
 
 fn main() {
-    let numbers: Vec<usize> = std::env::args()
+    let (numbers, words): (Vec<_>, Vec<_>) = std::env::args()
         .skip(1)
-        .filter_map(|arg| arg.parse().ok())
-        .collect();
+        .filter(|arg| !arg.starts_with('-'))
+        .partition(|arg| arg.parse::<usize>().is_ok());
+    let numbers: Vec<usize> = numbers.iter().filter_map(|arg| arg.parse().ok()).collect();
     let rounds = numbers.first().copied().unwrap_or(7);
     let count = numbers.get(1).copied().unwrap_or(1000);
     let gib = numbers.get(2).copied().unwrap_or(4);
@@ -36,6 +37,7 @@ fn main() {
         bench: Bench::new(2),
         rounds,
         count,
+        only: words.into_iter().next().unwrap_or_default(),
     };
     measure.burden(&format!("{gib} GiB resident"), || vec![1_u8; gib << 30]);
     measure.burden(&format!("{THREADS} threads"), threads);
@@ -52,10 +54,15 @@ struct Measure {
     bench: Bench,
     rounds: usize,
     count: usize,
+    /// Part of the names of the burdens that are measured.
+    only: String,
 }
 
 impl Measure {
     fn burden<T>(&mut self, name: &str, make: impl Fn() -> T) {
+        if !name.contains(&self.only) {
+            return;
+        }
         let (mut without, mut with) = (Vec::new(), Vec::new());
         let program = Path::new("/bin/true");
         for _ in 0..self.rounds {
@@ -78,6 +85,10 @@ impl Measure {
     }
 
     fn environment(&mut self) {
+        let name = format!("{VARIABLES} more variables");
+        if !name.contains(&self.only) {
+            return;
+        }
         let directory =
             std::env::temp_dir().join(format!("hq-spawn-scaling-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a directory for the compiled program");
@@ -101,7 +112,7 @@ impl Measure {
         self.bench.env = small;
         let [c_small, c_large, our_small, our_large] = &seconds;
         self.report("C loop, more variables", c_small, c_large);
-        self.report(&format!("{VARIABLES} more variables"), our_small, our_large);
+        self.report(&name, our_small, our_large);
         println!(
             "  beyond the C loop       ratio {:.3}",
             ratio(our_small, our_large) / ratio(c_small, c_large)
