@@ -228,6 +228,17 @@ pub enum NotifyEvent {
     Failure,
 }
 
+impl NotifyEvent {
+    /// Its name for people and programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::End => "end",
+            Self::Failure => "failure",
+        }
+    }
+}
+
 /// Who is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotifyTarget {

@@ -1,14 +1,61 @@
-//! Helpers for tests of this crate and its users: builders and the simulated world.
+//! Helpers for tests of this crate and its users: builders, single steps of a server's state, and the simulated
+//! world.
 
 pub mod sim;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::range::IdArray;
 use crate::resource::descriptor::ResourceDescriptor;
 use crate::resource::request::RequestVariants;
 use crate::retry::{RetrySpec, StopSpec};
-use crate::template::{CrashLimit, PinMode, StdioSpec, TaskTemplate};
+use crate::server_state::{Command, Effect, Input, RequestId, ServerState};
+use crate::template::{
+    ArrayIds, ArraySpec, CrashLimit, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
+    TaskTemplate,
+};
+use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
+
+/// A time for tests in which none passes.
+pub const NOW: Now = Now {
+    mono: Time(0),
+    wall: Timestamp(7),
+};
+
+/// What a server does about an input, decisions included.
+pub fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    state.apply(NOW, input, &mut effects);
+    state.settle(NOW, &mut effects);
+    effects
+}
+
+/// What a server does about a command of a client.
+pub fn request(state: &mut ServerState, command: Command) -> Vec<Effect> {
+    apply(state, Input::Request(RequestId(1), command))
+}
+
+/// A new job with so many tasks, from 0 on, and defaults for everything else.
+#[must_use]
+pub fn array_submit(count: u32, template: TaskTemplate) -> SubmitSpec {
+    SubmitSpec {
+        target: SubmitTarget::NewJob {
+            name: "x".into(),
+            max_fails: None,
+        },
+        submit_dir: Box::from(*b"/w"),
+        stream_dir: None,
+        after: Vec::new(),
+        notify: Vec::new(),
+        body: SubmitBody::Array(ArraySpec {
+            ids: ArrayIds::Given(IdArray::consecutive(0, count).unwrap_or_default()),
+            entries: None,
+            template: Arc::new(template),
+        }),
+    }
+}
 
 /// A template with these arguments and defaults for everything else.
 #[must_use]

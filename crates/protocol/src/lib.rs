@@ -14,6 +14,7 @@ pub mod handshake;
 pub mod key;
 #[cfg(test)]
 mod mutated;
+mod names;
 mod obstacle;
 
 // The schema is generated; its documentation is in proto/.

@@ -9,6 +9,7 @@
 mod alloc;
 mod client_link;
 mod clock;
+mod command;
 mod embedded;
 mod event_loop;
 mod gate;

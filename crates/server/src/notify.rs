@@ -158,13 +158,6 @@ pub(crate) fn shown(target: &NotifyTarget) -> String {
     }
 }
 
-const fn event_name(event: NotifyEvent) -> &'static str {
-    match event {
-        NotifyEvent::End => "end",
-        NotifyEvent::Failure => "failure",
-    }
-}
-
 fn message(view: &View<'_>, key: NoticeKey, server_uid: &str) -> Option<Message> {
     let job = view.state.jobs().get(&key.job)?;
     let notice = job.notices.get(key.number as usize)?;
@@ -173,7 +166,7 @@ fn message(view: &View<'_>, key: NoticeKey, server_uid: &str) -> Option<Message>
     let event = notice.spec.event;
     let body = json!({
         "version": 1,
-        "event": event_name(event),
+        "event": event.name(),
         "server_uid": server_uid,
         "notification": key.number,
         "job": {

@@ -356,10 +356,7 @@ impl<'a> Group<'a> {
         outcome: &NoticeOutcome,
     ) -> rusqlite::Result<()> {
         let (job, at) = (key.job.as_u32(), outcome.at);
-        let event = match event {
-            NotifyEvent::End => "end",
-            NotifyEvent::Failure => "failure",
-        };
+        let event = event.name();
         self.run(
             "INSERT OR REPLACE INTO notification_data VALUES (?, ?, ?, ?, ?, ?)",
             params![

@@ -79,35 +79,14 @@ impl ServerState {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::time::Duration;
 
-    use super::super::{
-        Command, EndedRow, Input, LinkId, Report, RequestId, StartedRow, WorkerMessage,
-    };
+    use super::super::{Command, EndedRow, Input, LinkId, Report, StartedRow, WorkerMessage};
     use super::*;
     use crate::id::{InstanceId, TaskKey};
     use crate::outcome::{Outcome, Usage};
     use crate::range::IdArray;
-    use crate::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
-    use crate::testing::{template, worker_config};
-    use crate::time::{Time, Timestamp};
-    use std::time::Duration;
-
-    const NOW: Now = Now {
-        mono: Time(0),
-        wall: Timestamp(0),
-    };
-
-    fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        state.apply(NOW, input, &mut effects);
-        state.settle(NOW, &mut effects);
-        effects
-    }
-
-    fn request(state: &mut ServerState, command: Command) -> Vec<Effect> {
-        apply(state, Input::Request(RequestId(1), command))
-    }
+    use crate::testing::{apply, array_submit, request, template, worker_config};
 
     fn report(state: &mut ServerState, report: Report) -> Vec<Effect> {
         apply(
@@ -133,21 +112,7 @@ mod tests {
             &mut state,
             Input::WorkerConnected(LinkId(1), worker_config(1)),
         );
-        let spec = SubmitSpec {
-            target: SubmitTarget::NewJob {
-                name: "x".into(),
-                max_fails: None,
-            },
-            submit_dir: Box::from(*b"/w"),
-            stream_dir: None,
-            after: Vec::new(),
-            notify: Vec::new(),
-            body: SubmitBody::Array(ArraySpec {
-                ids: ArrayIds::Given(IdArray::consecutive(0, 5).expect("fits")),
-                entries: None,
-                template: Arc::new(template(&["true"])),
-            }),
-        };
+        let spec = array_submit(5, template(&["true"]));
         request(&mut state, Command::Submit(Box::new(spec)));
         state
     }

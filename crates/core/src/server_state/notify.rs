@@ -125,37 +125,17 @@ impl ServerState {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::super::{Command, Input, RequestId};
+    use super::super::{Command, Input};
     use super::*;
     use crate::range::IdArray;
     use crate::selector::Selector;
-    use crate::template::{
-        ArrayIds, ArraySpec, NotifyTarget, SubmitBody, SubmitSpec, SubmitTarget,
-    };
-    use crate::testing::template;
-    use crate::time::Time;
+    use crate::template::NotifyTarget;
+    use crate::testing::{NOW, apply, array_submit, request, template};
 
-    const NOW: Now = Now {
-        mono: Time(0),
-        wall: Timestamp(7),
-    };
     const FIRST: NoticeKey = NoticeKey {
         job: JobId(1),
         number: 0,
     };
-
-    fn apply(state: &mut ServerState, command: Command) -> Vec<Effect> {
-        feed(state, Input::Request(RequestId(1), command))
-    }
-
-    fn feed(state: &mut ServerState, input: Input) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        state.apply(NOW, input, &mut effects);
-        state.settle(NOW, &mut effects);
-        effects
-    }
 
     fn notices(effects: &[Effect]) -> Vec<NoticeKey> {
         let keys = effects.iter().filter_map(|effect| {
@@ -174,22 +154,9 @@ mod tests {
             target: NotifyTarget::Command("mail".into()),
             event,
         };
-        let submit = SubmitSpec {
-            target: SubmitTarget::NewJob {
-                name: "x".into(),
-                max_fails: None,
-            },
-            submit_dir: Box::from(*b"/w"),
-            stream_dir: None,
-            after: Vec::new(),
-            notify: vec![spec(NotifyEvent::End), spec(NotifyEvent::Failure)],
-            body: SubmitBody::Array(ArraySpec {
-                ids: ArrayIds::Given(IdArray::single(0)),
-                entries: None,
-                template: Arc::new(template(&["true"])),
-            }),
-        };
-        let effects = apply(&mut state, Command::Submit(Box::new(submit)));
+        let mut submit = array_submit(1, template(&["true"]));
+        submit.notify = vec![spec(NotifyEvent::End), spec(NotifyEvent::Failure)];
+        let effects = request(&mut state, Command::Submit(Box::new(submit)));
         assert!(notices(&effects).is_empty(), "nothing has happened");
         state
     }
@@ -208,15 +175,15 @@ mod tests {
     #[test]
     fn an_end_is_told_once_and_what_became_of_it_is_stored() {
         let mut state = submitted();
-        let effects = apply(&mut state, cancel());
+        let effects = request(&mut state, cancel());
         assert_eq!(notices(&effects), [FIRST], "no task has failed");
-        assert!(notices(&apply(&mut state, cancel())).is_empty());
+        assert!(notices(&request(&mut state, cancel())).is_empty());
         let told = || Input::Notified {
             key: FIRST,
             attempts: 2,
             error: None,
         };
-        let effects = feed(&mut state, told());
+        let effects = apply(&mut state, told());
         let is_stored = |effect: &Effect| {
             matches!(effect, Effect::Persist(change)
                 if matches!(change.kind, ChangeKind::JobNotified { .. }))
@@ -228,14 +195,14 @@ mod tests {
             error: None,
         };
         assert_eq!(outcome(&state), &NoticeState::Done(done));
-        let again = feed(&mut state, told());
+        let again = apply(&mut state, told());
         assert!(!again.iter().any(is_stored), "only the first counts");
     }
 
     #[test]
     fn what_was_owed_is_owed_after_a_restart_and_what_was_done_is_not() {
         let mut state = submitted();
-        apply(&mut state, cancel());
+        request(&mut state, cancel());
         let mut effects = Vec::new();
         for notice in &mut state.jobs.get_mut(&JobId(1)).expect("the job").notices {
             notice.state = NoticeState::Waiting;

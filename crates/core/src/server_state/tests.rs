@@ -1,13 +1,8 @@
 //! The seeded simulation: many seeds, each to the end.
 
-use std::sync::Arc;
-
 use super::*;
-use crate::range::IdArray;
-use crate::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
 use crate::testing::sim::World;
-use crate::testing::{template, worker_config};
-use crate::time::Timestamp;
+use crate::testing::{apply, array_submit, request, template, worker_config};
 
 /// Seeds of one test run; `HQ_SIM_SEEDS` and `HQ_SIM_FIRST` choose others.
 fn seeds() -> std::ops::Range<u64> {
@@ -54,21 +49,15 @@ fn runs_are_not_trivial() {
 #[test]
 fn urgent_tasks_are_sent_ahead_of_what_is_queued_on_the_worker() {
     let mut state = ServerState::new("test");
-    let now = Now {
-        mono: Time(0),
-        wall: Timestamp(0),
-    };
-    let mut effects = Vec::new();
-    let connected = Input::WorkerConnected(LinkId(1), worker_config(1));
-    state.apply(now, connected, &mut effects);
-    for (id, priority) in (1..).zip([0, 0, 3, -2, 1]) {
-        let spec = single(priority);
-        state.apply(
-            now,
-            Input::Request(RequestId(id), Command::Submit(spec)),
-            &mut effects,
-        );
-        state.settle(now, &mut effects);
+    apply(
+        &mut state,
+        Input::WorkerConnected(LinkId(1), worker_config(1)),
+    );
+    for priority in [0, 0, 3, -2, 1] {
+        let mut task = template(&["true"]);
+        task.priority = priority;
+        let submit = array_submit(1, task);
+        request(&mut state, Command::Submit(Box::new(submit)));
     }
     let worker = &state.workers()[&WorkerId(1)];
     let sent: Vec<i32> = worker
@@ -81,24 +70,4 @@ fn urgent_tasks_are_sent_ahead_of_what_is_queued_on_the_worker() {
         [0, 0, 3, 1],
         "only the least urgent one waits at the server"
     );
-}
-
-fn single(priority: i32) -> Box<SubmitSpec> {
-    let mut task = template(&["true"]);
-    task.priority = priority;
-    Box::new(SubmitSpec {
-        target: SubmitTarget::NewJob {
-            name: "x".into(),
-            max_fails: None,
-        },
-        submit_dir: Box::from(*b"/w"),
-        stream_dir: None,
-        after: Vec::new(),
-        notify: Vec::new(),
-        body: SubmitBody::Array(ArraySpec {
-            ids: ArrayIds::Given(IdArray::consecutive(0, 1).expect("fits")),
-            entries: None,
-            template: Arc::new(task),
-        }),
-    })
 }

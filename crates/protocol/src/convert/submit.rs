@@ -133,16 +133,21 @@ fn notify_text(field: &'static str, value: String) -> Result<Box<str>, ConvertEr
 impl From<&NotifySpec> for client::NotifyTarget {
     fn from(spec: &NotifySpec) -> Self {
         use client::notify_target::{Event, Target};
-        let event = match spec.event {
-            NotifyEvent::End => Event::End,
-            NotifyEvent::Failure => Event::Failure,
-        };
         Self {
             target: Some(match &spec.target {
                 NotifyTarget::Command(line) => Target::Command(line.to_string()),
                 NotifyTarget::Webhook(url) => Target::Webhook(url.to_string()),
             }),
-            event: event.into(),
+            event: Event::from(spec.event).into(),
+        }
+    }
+}
+
+impl From<NotifyEvent> for client::notify_target::Event {
+    fn from(event: NotifyEvent) -> Self {
+        match event {
+            NotifyEvent::End => Self::End,
+            NotifyEvent::Failure => Self::Failure,
         }
     }
 }

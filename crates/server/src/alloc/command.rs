@@ -1,20 +1,18 @@
 //! Commands of a batch system: run with a time limit, off every thread that decides.
 
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use hq_protocol::convert::CommandTemplate;
-use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
+
+use crate::command::{self, Limits, RunError};
 
 /// Longest wait for an answer. Clients of batch systems try again by themselves for many seconds while
 /// their server restarts.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(90);
-/// Most bytes that are read of each stream; the state of ten thousand jobs fits.
+/// Most bytes that are kept of each stream; the state of ten thousand jobs fits.
 const OUTPUT_MAX: u64 = 64 << 20;
-/// After the program has ended, what it left behind may hold its streams open for this long.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a program that was started left.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -37,8 +35,8 @@ pub(super) enum CommandError {
         source: std::io::Error,
     },
     /// It did not end in time and was killed.
-    #[error("{program} execution failed\nno answer within {} s", TIMEOUT.as_secs())]
-    Timeout { program: String },
+    #[error("{program} execution failed\nno answer within {} s", time.as_secs())]
+    Timeout { program: String, time: Duration },
     /// The system lost track of it.
     #[error("{program} execution failed\n{source}")]
     Wait {
@@ -67,24 +65,19 @@ impl Ran {
     }
 }
 
-/// Runs a command in a directory. The process group is killed if the time is up or nobody waits.
+/// Runs a command in a directory.
 pub(super) async fn run(
     argv: &[String],
     directory: &Path,
     is_parsed: bool,
-    timeout: Duration,
+    time: Duration,
 ) -> Result<Ran, CommandError> {
     let program = argv.first().cloned().unwrap_or_default();
     let mut command = Command::new(&program);
     command
         .args(argv.iter().skip(1))
         .current_dir(directory)
-        .env("PWD", directory)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true);
+        .env("PWD", directory);
     if is_parsed {
         // The environment of a submission travels with the job; answers are for us alone.
         command
@@ -92,46 +85,21 @@ pub(super) async fn run(
             .env("SLURM_TIME_FORMAT", "standard")
             .env_remove("SQUEUE_FORMAT");
     }
-    let mut child = command.spawn().map_err(|source| CommandError::Start {
-        program: program.clone(),
-        source,
-    })?;
-    let group = child
-        .id()
-        .and_then(|pid| i32::try_from(pid).ok())
-        .and_then(rustix::process::Pid::from_raw);
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let reading = tokio::spawn(async move { tokio::join!(read(stdout), read(stderr)) });
-    let ended = tokio::time::timeout(timeout, child.wait()).await;
-    if ended.is_err()
-        && let Some(group) = group
-    {
-        // It may have ended just now.
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        let _ = child.wait().await;
-    }
-    let output = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
-    let status: ExitStatus = match ended {
-        Err(_) => return Err(CommandError::Timeout { program }),
-        Ok(Err(source)) => return Err(CommandError::Wait { program, source }),
-        Ok(Ok(status)) => status,
+    let limits = Limits {
+        time,
+        output_bytes: OUTPUT_MAX,
     };
-    let (stdout, stderr) = output.ok().and_then(Result::ok).unwrap_or_default();
-    Ok(Ran {
-        program,
-        code: status.code(),
-        stdout,
-        stderr,
-    })
-}
-
-async fn read(stream: Option<impl AsyncRead + Unpin>) -> String {
-    let mut bytes = Vec::new();
-    if let Some(stream) = stream {
-        // What was read before an error counts.
-        let _ = stream.take(OUTPUT_MAX).read_to_end(&mut bytes).await;
+    match command::run(command, &[], limits).await {
+        Ok(ended) => Ok(Ran {
+            program,
+            code: ended.status.code(),
+            stdout: ended.stdout,
+            stderr: ended.stderr,
+        }),
+        Err(RunError::Start(source)) => Err(CommandError::Start { program, source }),
+        Err(RunError::Timeout(time)) => Err(CommandError::Timeout { program, time }),
+        Err(RunError::Wait(source)) => Err(CommandError::Wait { program, source }),
     }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The words of a command for some jobs, with `%{name}` replaced.

@@ -3,27 +3,17 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::process::Stdio;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
-use super::{Message, event_name};
+use super::{ATTEMPT_TIMEOUT, Message};
+use crate::command::{self, Limits, RunError};
 
-/// Bytes of its errors that are read.
-const STDERR_MAX: u64 = 4_096;
-
-/// Kills what the command started when it ends or nobody waits for it any more.
-struct Group(Option<rustix::process::Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            // Nothing may be left of it.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
-    }
-}
+/// Bytes of its streams that are read.
+const LIMITS: Limits = Limits {
+    time: ATTEMPT_TIMEOUT,
+    output_bytes: 4_096,
+};
 
 /// Runs it in a shell, in the directory of the submit if that is there. Its output is not kept.
 pub(super) async fn run(line: &str, message: &Message) -> Result<(), String> {
@@ -33,55 +23,29 @@ pub(super) async fn run(line: &str, message: &Message) -> Result<(), String> {
     } else {
         Path::new("/")
     };
-    let mut child = Command::new("/bin/sh")
+    let mut shell = Command::new("/bin/sh");
+    shell
         .args(["-c", line])
         .current_dir(directory)
         .env("PWD", directory)
-        .env("HQ_NOTIFY_EVENT", event_name(message.event))
+        .env("HQ_NOTIFY_EVENT", message.event.name())
         .env("HQ_JOB_ID", message.job.to_string())
         .env("HQ_JOB_NAME", message.job_name.replace('\0', ""))
-        .env("HQ_JOB_STATE", message.state)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| format!("/bin/sh cannot be started: {error}"))?;
-    let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-    let group = Group(pid.and_then(rustix::process::Pid::from_raw));
-    let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
-    let write = async {
-        if let Some(mut stdin) = stdin {
-            // Who does not want to read it need not.
-            let _ = stdin.write_all(message.body.as_bytes()).await;
-        }
-    };
-    let read = async {
-        let mut words = Vec::new();
-        if let Some(stderr) = stderr {
-            // What was read before an error counts.
-            let _ = stderr.take(STDERR_MAX).read_to_end(&mut words).await;
-        }
-        words
-    };
-    let status = async {
-        let status = child.wait().await;
-        // What it left behind may hold its streams open.
-        drop(group);
-        status
-    };
-    let ((), words, status) = tokio::join!(write, read, status);
-    let status = status.map_err(|error| format!("the command was lost: {error}"))?;
-    if status.success() {
+        .env("HQ_JOB_STATE", message.state);
+    let ended = command::run(shell, message.body.as_bytes(), LIMITS).await;
+    let ended = ended.map_err(|error| match error {
+        RunError::Start(source) => format!("/bin/sh cannot be started: {source}"),
+        RunError::Wait(source) => format!("the command was lost: {source}"),
+        timeout @ RunError::Timeout(_) => timeout.to_string(),
+    })?;
+    if ended.status.success() {
         return Ok(());
     }
-    let how = status.code().map_or_else(
+    let how = ended.status.code().map_or_else(
         || "was killed by a signal".to_owned(),
         |code| format!("ended with exit code {code}"),
     );
-    let words = String::from_utf8_lossy(&words);
-    Err(format!("the command {how}: {}", words.trim())
+    Err(format!("the command {how}: {}", ended.stderr.trim())
         .trim_end_matches([':', ' '])
         .to_owned())
 }

@@ -5,7 +5,6 @@ use hq_core::job::{Job, Submit, SubmitKind};
 use hq_core::selector::Selector;
 use hq_core::server_state::{Notice, NoticeState, ServerState};
 use hq_core::task::TaskState;
-use hq_core::template::NotifyEvent;
 use hq_protocol::client::{self, reply::Reply};
 
 use super::{error, worker_ref};
@@ -111,14 +110,10 @@ fn notification(notice: &Notice) -> client::JobNotice {
         NoticeState::Done(outcome) if outcome.error.is_none() => (State::Delivered, Some(outcome)),
         NoticeState::Done(outcome) => (State::GivenUp, Some(outcome)),
     };
-    let event = match notice.spec.event {
-        NotifyEvent::End => Event::End,
-        NotifyEvent::Failure => Event::Failure,
-    };
     let error = outcome.and_then(|outcome| outcome.error.as_deref());
     client::JobNotice {
         target: shown(&notice.spec.target),
-        event: event.into(),
+        event: Event::from(notice.spec.event).into(),
         state: state.into(),
         at_unix_ns: outcome.map_or(0, |outcome| outcome.at.0),
         attempts: outcome.map_or(0, |outcome| outcome.attempts),

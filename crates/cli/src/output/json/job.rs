@@ -33,21 +33,11 @@ pub(super) fn summary(job: &client::JobSummary) -> Value {
 
 /// What became of a notification.
 fn notification(found: &client::JobNotice) -> Value {
-    use client::job_notice::State;
-    use client::notify_target::Event;
     let is_over = found.at_unix_ns > 0;
     json!({
         "target": found.target,
-        "event": match found.event() {
-            Event::End => "end",
-            Event::Failure => "failure",
-        },
-        "state": match found.state() {
-            State::Waiting => "waiting",
-            State::Owed => "owed",
-            State::Delivered => "delivered",
-            State::GivenUp => "given-up",
-        },
+        "event": found.event().name(),
+        "state": found.state().name(),
         "at": is_over.then(|| rfc3339(found.at_unix_ns)),
         "attempts": found.attempts,
         "error": (!found.error.is_empty()).then_some(&found.error),

@@ -97,10 +97,7 @@ pub(super) fn write_summary(out: Out<'_>, look: Look, counts: JobCounts) -> io::
 /// `on end: https://example.org/…: delivered at …`.
 fn notification(notification: &client::JobNotice) -> String {
     use client::job_notice::State;
-    let event = match notification.event() {
-        client::notify_target::Event::End => "end",
-        client::notify_target::Event::Failure => "failure",
-    };
+    let event = notification.event().name();
     let at = utc_seconds(notification.at_unix_ns);
     let state = match notification.state() {
         State::Waiting => "not yet".to_owned(),

@@ -59,6 +59,7 @@ fn ran(code: i32, stdout: &str, stderr: &str) -> Answer {
 fn silent() -> Answer {
     Err(CommandError::Timeout {
         program: "sbatch".to_owned(),
+        time: std::time::Duration::from_secs(90),
     })
 }
 

@@ -68,20 +68,10 @@ pub(super) fn job_detail(detail: &client::JobDetail) -> Value {
 }
 
 fn notification(found: &client::JobNotice) -> Value {
-    use client::job_notice::State;
-    use client::notify_target::Event;
     json!({
         "target": found.target,
-        "event": match found.event() {
-            Event::End => "end",
-            Event::Failure => "failure",
-        },
-        "state": match found.state() {
-            State::Waiting => "waiting",
-            State::Owed => "owed",
-            State::Delivered => "delivered",
-            State::GivenUp => "given-up",
-        },
+        "event": found.event().name(),
+        "state": found.state().name(),
         "at_ms": (found.at_unix_ns > 0).then(|| ms(found.at_unix_ns)),
         "attempts": found.attempts,
         "error": (!found.error.is_empty()).then_some(&found.error),
