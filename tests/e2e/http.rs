@@ -362,6 +362,26 @@ fn events_go_on_behind_a_cursor() {
 }
 
 #[test]
+fn who_can_do_without_old_events_is_told_of_the_gap() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    env.hq(&["job", "open", "--name=before"]).ok();
+    // What nobody followed is in the file only; the number of another journal is worth nothing.
+    for after in ["0", "123456789"] {
+        let path = format!("/api/v1/events?resync=true&after={after}");
+        let lines = site.lines(&path, "data: ");
+        assert!(lines.contains(&"event: resync".to_owned()), "{lines:?}");
+        let id = lines.iter().find_map(|line| line.strip_prefix("id: "));
+        let id = id.expect("where to go on").to_owned();
+        env.hq(&["job", "open", "--name=after"]).ok();
+        let path = format!("/api/v1/events?resync=true&after={id}");
+        let lines = site.lines(&path, "job-open");
+        assert!(!lines.contains(&"event: resync".to_owned()), "{lines:?}");
+    }
+}
+
+#[test]
 fn requests_that_make_no_sense_are_refused_with_a_sentence() {
     let mut env = Env::new();
     env.start_server_with(&["--http"]);

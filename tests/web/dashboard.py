@@ -11,6 +11,7 @@ import pathlib
 import re
 import shutil
 import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -126,6 +127,31 @@ def show_every_view(page, url):
     page.keyboard.press("Escape")
 
 
+def begin_anew_after_a_gap(page, url):
+    """The server does not have the missing events at hand, and says so."""
+    asked = []
+
+    def say_so(route):
+        asked.append(route.request.headers.get("last-event-id"))
+        if len(asked) == 1:
+            route.fulfill(content_type="text/event-stream", body="event: resync\nid: 1\ndata: {}\n\n")
+        else:
+            route.continue_()
+
+    page.route("**/api/v1/events*", say_so)
+    page.goto(url + "/#/events")
+    # From the address on, with new connections.
+    page.reload()
+    expect(page.locator(".events .rows .row").first).to_be_visible()
+    until = time.monotonic() + 60
+    while len(asked) < 2:
+        assert time.monotonic() < until, "it does not come back"
+        page.wait_for_timeout(50)
+    expect(page.locator("#live")).to_have_text("live")
+    assert asked[:2] == [None, "1"], asked
+    page.unroute("**/api/v1/events*")
+
+
 def on_a_phone(page, url):
     page.set_viewport_size({"width": 390, "height": 844})
     for view in ("overview", "jobs", "job/2", "workers", "timeline", "allocations", "events"):
@@ -155,6 +181,7 @@ def main():
             watch_a_job(page, url, folder)
             mend_a_failure(page, url, folder)
             show_every_view(page, url)
+            begin_anew_after_a_gap(page, url)
             on_a_phone(page, url)
         finally:
             browser.close()

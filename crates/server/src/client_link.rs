@@ -247,7 +247,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut lines = journal_link::read(store, after, is_live);
+    let mut lines = journal_link::read::<client::JournalLines>(store, after, is_live);
     loop {
         tokio::select! {
             next = lines.recv() => {

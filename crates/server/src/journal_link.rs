@@ -13,21 +13,59 @@ use tokio::sync::mpsc;
 const LINES_PER_MESSAGE: usize = 512;
 /// Messages that may wait for a reader; then its thread waits, and the writer cuts it off in the end.
 const MESSAGES_WAITING: usize = 16;
+/// Events that a reader who can do without them is sent after an interruption.
+const MISSED_MAX: usize = 10_000;
 /// How often a silent stream looks whether its reader is still there.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Upper bounds of what a client can ask for.
 const QUERY_TIME_MAX: Duration = Duration::from_secs(600);
 const QUERY_ROWS_MAX: u64 = 1_000_000;
 
-/// Starts to read; the channel ends behind the message that is `done`, or with the server.
-pub(crate) fn read(
+/// What a reader gets.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// Events in order.
+    Lines(client::JournalLines),
+    /// Events up to this number are left out: what was read before is to be read anew.
+    Skipped(u64),
+}
+
+impl From<client::JournalLines> for Part {
+    fn from(lines: client::JournalLines) -> Self {
+        Self::Lines(lines)
+    }
+}
+
+/// Starts to read all events behind `after`, from the file if need be, which passes over all tasks. The channel ends
+/// behind the message that is `done`, or with the server.
+pub(crate) fn read<T>(
     store: StoreClient,
     after: i64,
     is_live: bool,
-) -> mpsc::Receiver<Result<client::JournalLines, String>> {
+) -> mpsc::Receiver<Result<T, String>>
+where
+    T: From<client::JournalLines> + Send + 'static,
+{
+    start(move |tx| feed(&store, after, is_live, tx))
+}
+
+/// Starts to follow the events behind `after`, if they are not long ago and not many, or is told that they are left
+/// out; `None` = from now on. It costs what it sends.
+pub(crate) fn follow(
+    store: StoreClient,
+    after: Option<i64>,
+) -> mpsc::Receiver<Result<Part, String>> {
+    start(move |tx| feed_near(&store, after, tx))
+}
+
+type Sender<T> = mpsc::Sender<Result<T, String>>;
+
+fn start<T: Send + 'static>(
+    feed: impl FnOnce(&Sender<T>) -> Result<(), String> + Send + 'static,
+) -> mpsc::Receiver<Result<T, String>> {
     let (tx, rx) = mpsc::channel(MESSAGES_WAITING);
     tokio::task::spawn_blocking(move || {
-        if let Err(text) = feed(&store, after, is_live, &tx) {
+        if let Err(text) = feed(&tx) {
             // If the client is gone, nobody needs to know.
             let _ = tx.blocking_send(Err(text));
         }
@@ -35,19 +73,55 @@ pub(crate) fn read(
     rx
 }
 
-type Sender = mpsc::Sender<Result<client::JournalLines, String>>;
+fn closed() -> String {
+    "Error: the journal is closed".to_owned()
+}
 
-fn feed(store: &StoreClient, after: i64, is_live: bool, tx: &Sender) -> Result<(), String> {
-    let seen = store
-        .subscribe(Some(after))
-        .ok_or_else(|| "Error: the journal is closed".to_owned())?;
+fn feed_near(store: &StoreClient, after: Option<i64>, tx: &Sender<Part>) -> Result<(), String> {
+    let seen = store.subscribe(after).ok_or_else(closed)?;
+    let is_near = |missed: &Vec<EventLine>| missed.len() <= MISSED_MAX;
+    let missed = match after {
+        None => Some(Vec::new()),
+        // The number of another journal.
+        Some(after) if after > seen.upto => None,
+        Some(_) => seen.missed.filter(is_near),
+    };
+    let Some(missed) = missed else {
+        let skipped = Part::Skipped(seen.upto.unsigned_abs());
+        if tx.blocking_send(Ok(skipped)).is_ok() {
+            follow_live(&seen.live, tx);
+        }
+        return Ok(());
+    };
+    let mut missed = missed.into_iter().peekable();
+    while missed.peek().is_some() {
+        let mut message = client::JournalLines::default();
+        for event in missed.by_ref().take(LINES_PER_MESSAGE) {
+            push(&mut message, event);
+        }
+        if tx.blocking_send(Ok(message.into())).is_err() {
+            return Ok(());
+        }
+    }
+    follow_live(&seen.live, tx);
+    Ok(())
+}
+
+fn feed<T: From<client::JournalLines>>(
+    store: &StoreClient,
+    after: i64,
+    is_live: bool,
+    tx: &Sender<T>,
+) -> Result<(), String> {
+    let seen = store.subscribe(Some(after)).ok_or_else(closed)?;
     let live = is_live.then_some(seen.live);
     let mut message = client::JournalLines::default();
     let mut is_wanted = true;
     let mut take = |event| {
         push(&mut message, event);
         if message.lines.len() >= LINES_PER_MESSAGE {
-            is_wanted = tx.blocking_send(Ok(std::mem::take(&mut message))).is_ok();
+            let full = std::mem::take(&mut message).into();
+            is_wanted = tx.blocking_send(Ok(full)).is_ok();
         }
         is_wanted
     };
@@ -65,16 +139,16 @@ fn feed(store: &StoreClient, after: i64, is_live: bool, tx: &Sender) -> Result<(
         }
     }
     message.done = live.is_none();
-    if !is_wanted || tx.blocking_send(Ok(message)).is_err() {
+    if !is_wanted || tx.blocking_send(Ok(message.into())).is_err() {
         return Ok(());
     }
     if let Some(live) = live {
-        follow(&live, tx);
+        follow_live(&live, tx);
     }
     Ok(())
 }
 
-fn follow(live: &Receiver<EventLine>, tx: &Sender) {
+fn follow_live<T: From<client::JournalLines>>(live: &Receiver<EventLine>, tx: &Sender<T>) {
     loop {
         let first = match live.recv_timeout(LOOK_INTERVAL) {
             Ok(first) => first,
@@ -86,7 +160,7 @@ fn follow(live: &Receiver<EventLine>, tx: &Sender) {
         for event in std::iter::once(first).chain(live.try_iter().take(LINES_PER_MESSAGE)) {
             push(&mut message, event);
         }
-        if tx.blocking_send(Ok(message)).is_err() {
+        if tx.blocking_send(Ok(message.into())).is_err() {
             return;
         }
     }

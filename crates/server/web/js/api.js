@@ -68,9 +68,10 @@ export const post = async (path) => (await send(path, { method: "POST" })).json(
 
 /**
  * Follows the events. `onEvents` gets `[{seq, event, at_ms}]`, `onState` "live", "away", "polling" or "none". Goes on behind
- * the last event after an interruption. Returns what ends it.
+ * the last event after an interruption; if that is too long ago, `onGap` is called. Returns what
+ * ends it.
  */
-export function follow(onEvents, onState) {
+export function follow(onEvents, onState, onGap) {
   const stop = new AbortController();
   let last = null;
   let pause = 250;
@@ -79,12 +80,15 @@ export function follow(onEvents, onState) {
       let isBusy = false;
       try {
         const headers = last === null ? {} : { "last-event-id": String(last) };
-        const answer = await send("/events", { headers, signal: stop.signal });
+        const answer = await send("/events?resync=true", { headers, signal: stop.signal });
         onState("live");
         pause = 250;
         await readEvents(answer.body, (events) => {
           last = events.at(-1).seq;
           onEvents(events);
+        }, (seq) => {
+          last = seq;
+          onGap();
         });
       } catch (error) {
         if (stop.signal.aborted) return;
@@ -105,11 +109,11 @@ export function follow(onEvents, onState) {
   return () => stop.abort();
 }
 
-/** Reads `id:` and `data:` lines; events that arrive together are handed on together. */
-async function readEvents(body, onEvents) {
+/** Reads `id:`, `event:` and `data:` lines; events that arrive together are handed on together. */
+async function readEvents(body, onEvents, onGap) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  let [seq, data] = [null, null];
+  let [seq, kind, data] = [null, "", null];
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
@@ -118,11 +122,13 @@ async function readEvents(body, onEvents) {
     const events = [];
     for (const line of lines) {
       if (line.startsWith("id:")) seq = Number(line.slice(3));
+      else if (line.startsWith("event:")) kind = line.slice(6).trim();
       else if (line.startsWith("data:")) data = line.slice(5);
       else if (line.trim() === "" && data !== null) {
         const found = JSON.parse(data);
-        events.push({ seq, event: found.event, at_ms: Date.parse(found.time) });
-        data = null;
+        if (kind === "resync") onGap(seq);
+        else events.push({ seq, event: found.event, at_ms: Date.parse(found.time) });
+        [kind, data] = ["", null];
       }
     }
     if (events.length > 0) onEvents(events);

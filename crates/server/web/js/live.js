@@ -31,6 +31,7 @@ export const state = {
 
 const renderers = new Set();
 const listeners = new Set();
+const gapListeners = new Set();
 const sources = new Map();
 let changes = 0;
 /** Changes that may be about any job, and those of single jobs. */
@@ -48,6 +49,12 @@ export function onChange(render) {
 export function onEvents(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
+}
+
+/** Calls `listener` when events are missing: what was built from them has to be read anew. Returns what ends it. */
+export function onGap(listener) {
+  gapListeners.add(listener);
+  return () => gapListeners.delete(listener);
 }
 
 /** Draws again soon. */
@@ -145,6 +152,8 @@ async function loadSummary() {
 
 async function loadJobs() {
   const page = await api.get("/jobs?limit=1000");
+  if (areJobsOld) state.jobs.clear();
+  areJobsOld = false;
   take(page.jobs);
   // Those of older pages change too, as long as they are not over.
   const lowest = page.jobs.at(-1)?.id ?? 0;
@@ -198,6 +207,17 @@ export const loaders = {
 
 let end = null;
 let hiddenAt = 0;
+/** Whether jobs that are known may be of another server. */
+let areJobsOld = false;
+
+/** Begins anew: events are missing, or are those of another server. */
+function forgetEvents() {
+  state.events = [];
+  areJobsOld = true;
+  olderDue = 0;
+  for (const listener of gapListeners) listener();
+  touch();
+}
 
 function connect() {
   end?.();
@@ -218,6 +238,7 @@ function connect() {
       if (link === "live") touch();
       redraw();
     },
+    forgetEvents,
   );
 }
 
@@ -239,8 +260,10 @@ export async function start() {
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) hiddenAt = performance.now();
     else {
-      if (performance.now() - hiddenAt > HIDDEN_MS_MAX) connect();
-      touch();
+      if (performance.now() - hiddenAt > HIDDEN_MS_MAX) {
+        connect();
+        forgetEvents();
+      } else touch();
     }
   });
 }

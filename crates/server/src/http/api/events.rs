@@ -8,7 +8,6 @@ use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream, StreamExt as _};
-use hq_protocol::client::JournalLines;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
@@ -16,17 +15,19 @@ use tokio::sync::mpsc::Receiver;
 
 use super::ApiError;
 use crate::http::App;
-use crate::journal_link;
+use crate::journal_link::{self, Part};
 
 /// Longer lines are cut down to what says that something happened: canceling a job names each of its tasks.
 const LINE_LEN_MAX: usize = 64 * 1024;
 
-type Lines = Receiver<Result<JournalLines, String>>;
+type Parts = Receiver<Result<Part, String>>;
 
 #[derive(Deserialize)]
 pub(in crate::http) struct EventsQuery {
     /// Events behind this number; without it those from now on.
     after: Option<u64>,
+    /// Whether events that are long ago, or many, can be left out.
+    resync: Option<bool>,
 }
 
 /// The number of an event is its `id`, so that a browser that reconnects sends it as `Last-Event-ID`.
@@ -51,8 +52,12 @@ pub(in crate::http) async fn stream(
     let after = last
         .or(asked.after)
         .and_then(|after| i64::try_from(after).ok());
-    let lines = journal_link::read(store, after.unwrap_or(i64::MAX), true);
-    let batches = stream::unfold((lines, seat), next_batch);
+    let parts = if after.is_none() || asked.resync == Some(true) {
+        journal_link::follow(store, after)
+    } else {
+        journal_link::read(store, after.unwrap_or(i64::MAX), true)
+    };
+    let batches = stream::unfold((parts, seat), next_batch);
     let mut ended = app.ended.clone();
     let over = async move {
         // Nothing is ever sent: this is the end of the listener.
@@ -64,20 +69,26 @@ pub(in crate::http) async fn stream(
 
 /// Ends when the journal cannot be read or this reader is too slow: it comes back with its cursor.
 async fn next_batch(
-    (mut lines, seat): (Lines, OwnedSemaphorePermit),
+    (mut parts, seat): (Parts, OwnedSemaphorePermit),
 ) -> Option<(
     Vec<Result<Event, Infallible>>,
-    (Lines, OwnedSemaphorePermit),
+    (Parts, OwnedSemaphorePermit),
 )> {
-    let batch = lines.recv().await?.ok()?;
-    Some((events(batch), (lines, seat)))
+    let part = parts.recv().await?.ok()?;
+    Some((events(part), (parts, seat)))
 }
 
-fn events(batch: JournalLines) -> Vec<Result<Event, Infallible>> {
-    let pairs = batch.lines.into_iter().zip(batch.seqs);
-    pairs
-        .map(|(line, seq)| Ok(Event::default().id(seq.to_string()).data(short(line))))
-        .collect()
+fn events(part: Part) -> Vec<Result<Event, Infallible>> {
+    let event = |seq: u64| Event::default().id(seq.to_string());
+    match part {
+        Part::Lines(batch) => {
+            let pairs = batch.lines.into_iter().zip(batch.seqs);
+            pairs
+                .map(|(line, seq)| Ok(event(seq).data(short(line))))
+                .collect()
+        }
+        Part::Skipped(seq) => vec![Ok(event(seq).event("resync").data("{}"))],
+    }
 }
 
 /// Of an event only what it is.

@@ -6,7 +6,7 @@ import { Bars, FAILED, FINISHED, RUNNING } from "../bars.js";
 import { colors, pixel } from "../colors.js";
 import { h, setText, show } from "../dom.js";
 import { clock, count, duration, number, plain } from "../format.js";
-import { loaders, onEvents, state } from "../live.js";
+import { loaders, onEvents, onGap, state } from "../live.js";
 import { suspectHosts } from "../problems.js";
 import { view } from "./view.js";
 
@@ -148,6 +148,12 @@ export function timeline() {
       if (bars.length > BARS_MAX) loaded = null;
     }
     place = null;
+    isDirty = true;
+  });
+
+  const endGaps = onGap(() => {
+    loaded = null;
+    missed.length = 0;
     isDirty = true;
   });
 
@@ -475,6 +481,7 @@ export function timeline() {
       isClosed = true;
       cancelAnimationFrame(frame);
       endEvents();
+      endGaps();
       observer.disconnect();
       document.removeEventListener("keydown", onKey);
     },
