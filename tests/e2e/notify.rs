@@ -1,9 +1,14 @@
 //! `--notify`: commands and requests to a web server that listens here.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use serde_json::Value;
 
@@ -20,21 +25,36 @@ struct Web {
 
 impl Web {
     fn new(statuses: &'static [u16]) -> Self {
+        Self::start(statuses, None)
+    }
+
+    fn start(statuses: &'static [u16], tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let port = listener.local_addr().expect("an address").port();
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let (tx, requests) = channel();
         std::thread::spawn(move || {
             let last = *statuses.last().expect("a status");
             let statuses = statuses.iter().copied().chain(std::iter::repeat(last));
             for (connection, status) in listener.incoming().zip(statuses) {
-                let request = connection.map(|connection| answer(connection, status));
-                // Ends with the test.
+                let request = connection.and_then(|connection| match &tls {
+                    None => answer(connection, status),
+                    Some(config) => {
+                        let session = ServerConnection::new(Arc::clone(config));
+                        let session = session.map_err(io::Error::other)?;
+                        answer(StreamOwned::new(session, connection), status)
+                    }
+                });
+                // Ends with the test. Who does not trust the certificate sends nothing.
                 if request.is_ok_and(|request| tx.send(request).is_err()) {
                     return;
                 }
             }
         });
-        Self { address, requests }
+        Self {
+            address: format!("{scheme}://localhost:{port}"),
+            requests,
+        }
     }
 
     fn next(&self) -> (String, Value) {
@@ -42,15 +62,40 @@ impl Web {
     }
 }
 
-fn answer(mut connection: TcpStream, status: u16) -> (String, Value) {
+/// The certificate of an authority of its own as PEM, and what a server needs to be `localhost` by its word.
+fn authority() -> (String, Arc<ServerConfig>) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    let root = params.self_signed(&key).expect("a certificate").pem();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    let certificate = params.signed_by(&key, &issuer).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions of TLS")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.into()],
+            PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+        )
+        .expect("they belong together");
+    (root, Arc::new(config))
+}
+
+fn answer(mut connection: impl Read + Write, status: u16) -> io::Result<(String, Value)> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     loop {
-        let count = connection.read(&mut buffer).expect("a request");
+        let count = connection.read(&mut buffer)?;
         bytes.extend_from_slice(&buffer[..count]);
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            assert!(count > 0, "an end without a head: {text}");
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             continue;
         };
         let length = head.lines().find_map(|line| {
@@ -62,8 +107,9 @@ fn answer(mut connection: TcpStream, status: u16) -> (String, Value) {
             let reply = format!(
                 "HTTP/1.1 {status} X\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             );
-            connection.write_all(reply.as_bytes()).expect("an answer");
-            return (head.to_owned(), serde_json::from_str(body).expect("JSON"));
+            connection.write_all(reply.as_bytes())?;
+            connection.flush()?;
+            return Ok((head.to_owned(), serde_json::from_str(body).expect("JSON")));
         }
     }
 }
@@ -159,6 +205,36 @@ fn what_fails_is_tried_again_and_a_redirect_is_no_success() {
         3
     );
     assert!(env.read("server.log").contains("the answer was 500"));
+}
+
+#[test]
+fn a_server_is_told_whom_to_trust_and_trusts_nobody_else() {
+    let (root, config) = authority();
+    let web = Web::start(&[204], Some(config));
+    let mut env = Env::new();
+    let root = env.write("authority.pem", root);
+    // What the system trusts does not include it.
+    env.start_server();
+    env.start_worker(1);
+    let job = env.submit(&["--notify", &web.address, "--wait", "--", "true"]);
+    wait_for("the certificate is refused", || {
+        let log = env.read("server.log");
+        if log.contains("invalid peer certificate: UnknownIssuer") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
+    assert!(web.requests.try_recv().is_err(), "nothing was sent");
+    // What is owed is sent by a server that trusts it.
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    env.set("SSL_CERT_FILE", &root.to_string_lossy());
+    env.start_server_with(&["--resume"]);
+    let (head, body) = web.next();
+    assert!(head.starts_with("POST / HTTP/1.1"), "{head}");
+    assert_eq!(body["job"]["id"].to_string(), job);
+    wait_states(&env, &job, &["end delivered"]);
 }
 
 #[test]

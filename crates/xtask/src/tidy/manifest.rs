@@ -56,7 +56,9 @@ const PLACES: &[(&str, &[&str])] = &[
     ("libc", &["hq-spawn"]),
     ("axum", &["hq-server"]),
     ("prometheus-client", &["hq-server"]),
-    ("rustls", &["hq-server"]),
+    // The client has none: its tests run a web server.
+    ("rustls", &["hq-server", "hq-cli"]),
+    ("rcgen", &["hq-cli"]),
     ("ureq", &["hq-server"]),
     ("ratatui", &["hq-cli"]),
     ("crossterm", &["hq-cli"]),
