@@ -11,7 +11,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use crate::harness::{Env, wait_for};
 
 /// A dashboard and the screen that it draws on.
-struct Screen {
+pub(crate) struct Screen {
     keyboard: File,
     parser: Arc<Mutex<vt100::Parser>>,
     child: Child,
@@ -19,7 +19,7 @@ struct Screen {
 
 impl Screen {
     /// Starts `hq` on a terminal of its own with 80 columns and 24 rows.
-    fn start(env: &Env, args: &[&str]) -> Self {
+    pub(crate) fn start(env: &Env, args: &[&str]) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
         grantpt(&master).expect("grant");
         unlockpt(&master).expect("unlock");
@@ -78,13 +78,13 @@ impl Screen {
         self.parser.lock().expect("screen").screen().contents()
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).expect("type");
     }
 
     /// Waits until all of it is on the screen.
     #[track_caller]
-    fn shows(&self, wanted: &[&str]) -> String {
+    pub(crate) fn shows(&self, wanted: &[&str]) -> String {
         wait_for(&format!("the screen shows {wanted:?}"), || {
             let text = self.text();
             if wanted.iter().all(|part| text.contains(part)) {
@@ -117,7 +117,7 @@ impl Screen {
     }
 
     /// Waits for its end; gives the exit code.
-    fn end(&mut self) -> Option<i32> {
+    pub(crate) fn end(&mut self) -> Option<i32> {
         wait_for("the dashboard ends", || match self.child.try_wait() {
             Ok(Some(status)) => Ok(status.code()),
             other => Err(format!("{other:?}\n{}", self.text())),
@@ -278,6 +278,7 @@ fn a_journal_is_shown_at_any_time() {
     screen.shows(&[
         "19 finished",
         "1 failed",
+        "cpus 0/2",
         "Failing job 1 old: 1 of 20 tasks failed, mostly: exit code 1",
         "100%",
     ]);
@@ -313,6 +314,7 @@ fn a_journal_becomes_a_page() {
     env.start_worker(2);
     let script = "exit $((HQ_TASK_ID % 10 == 0 ? 5 : 0))";
     let name = "--name=<script>alert(1)</script>";
+    env.submit(&["--array=1-7", "--name=greedy", "--cpus=99", "--", "true"]);
     let job = env.submit(&["--array=1-30", name, "--", "bash", "-c", script]);
     env.wait_job(&job);
     env.hq(&["journal", "report", "run.db", "run.html"]).ok();
@@ -323,6 +325,7 @@ fn a_journal_becomes_a_page() {
         "<b>3</b>tasks failed",
         "&lt;script&gt;alert(1)&lt;/script&gt;",
         "exit code 5",
+        "Starving job 1 greedy: none of 7 waiting tasks runs: they ask for 99 cpus, no worker has more than 2",
         "Slowest tasks",
         "cores,",
     ] {

@@ -23,6 +23,7 @@ mod notify;
 mod options;
 mod output_modes;
 mod pbs;
+mod queues;
 mod reattach;
 mod resources;
 mod scale;

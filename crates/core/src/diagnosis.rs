@@ -92,6 +92,20 @@ impl QueueFacts<'_> {
     }
 }
 
+/// The essence of the reason of a queue: what the command of the batch system complained of, if it did.
+#[must_use]
+pub fn queue_reason(reason: &str) -> &str {
+    let Some((_, told)) = reason.split_once("Stderr: ") else {
+        return reason;
+    };
+    let (complaint, rest) = told.split_once("; Stdout:").unwrap_or((told, ""));
+    match (complaint.trim(), rest.trim()) {
+        ("", "") => reason,
+        ("", printed) => printed,
+        (complaint, _) => complaint,
+    }
+}
+
 /// Why nothing of a job runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Obstacle {
@@ -386,8 +400,7 @@ fn starving_queue(queue: &QueueFacts<'_>) -> Option<Finding> {
         severity: Severity::Error,
         subject: Subject::Queue(queue.id),
         title: format!("{}{space}{}", queue.id, queue.name),
-        // What the command printed last is often nothing.
-        text: format!("{what}: {}", queue.reason.trim_end_matches("; Stdout:")),
+        text: format!("{what}: {}", queue_reason(queue.reason)),
         part: 0,
         whole: 0,
     })
@@ -517,6 +530,23 @@ mod tests {
                 "Starving job 3 j: none of 1 234 waiting tasks runs: they ask for gpus",
             ]
         );
+    }
+
+    #[test]
+    fn of_what_a_batch_system_said_the_complaint_counts() {
+        let failed =
+            "next attempt in 9 s, after a failure: sbatch execution failed; Exit code: 1; ";
+        let reason = |streams: &str| queue_reason(&format!("{failed}{streams}")).to_owned();
+        assert_eq!(
+            reason("Stderr: no such partition; Stdout:"),
+            "no such partition"
+        );
+        assert_eq!(reason("Stderr: ; Stdout: usage"), "usage");
+        assert_eq!(
+            reason("Stderr: ; Stdout:"),
+            format!("{failed}Stderr: ; Stdout:")
+        );
+        assert_eq!(queue_reason("nothing waits for it"), "nothing waits for it");
     }
 
     #[test]

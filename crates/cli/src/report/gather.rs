@@ -8,12 +8,13 @@ use serde_json::Value;
 use hq_store::reader::{RUN_BOUNDS, run_bin_sql};
 
 use super::{Failures, JobFigures, Report, STEPS, SlowTask, Step, WorkerLife};
-use crate::dashboard::model::clean;
+use crate::dashboard::model::{Obstacle, Snapshot, clean};
 use crate::dashboard::problems;
 use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::live;
 use crate::dashboard::source::{Ask as _, fill, outcome_words};
 use crate::error::CliResult;
+use crate::output::format::amount;
 
 /// Jobs that are shown, the most expensive first; the rest is summed up in words.
 pub(super) const JOBS_MAX: usize = 200;
@@ -49,7 +50,8 @@ pub(crate) async fn gather(
     report.failures = failures(file, &values).await?;
     let snapshot = file.snapshot(to_ns).await?;
     let ended = live::ended(file, to_ns).await?;
-    let findings = problems::find(&snapshot, &ended, Some(&[]));
+    let obstacles = obstacles(file, &snapshot).await?;
+    let findings = problems::find(&snapshot, &ended, Some(&obstacles));
     report.findings = findings
         .into_iter()
         .filter(|finding| finding.part > 0)
@@ -69,28 +71,47 @@ impl Report {
     }
 }
 
+/// Jobs of which nothing was ever started although there were workers, because none offers what they ask for.
+async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec<Obstacle>> {
+    let requests = file.requests().await?;
+    let unstarted = snapshot.jobs.iter().filter(|job| {
+        let counts = &job.counts;
+        counts.waiting > 0 && counts.waiting == counts.total()
+    });
+    let found = unstarted.filter_map(|job| {
+        let request = requests.get(&(job.id, 0))?;
+        let asked = request
+            .iter()
+            .filter_map(|(name, units)| Some((name, (*units)?)));
+        let why = asked.map(|(name, units)| {
+            let offered = snapshot.workers.iter().flat_map(|worker| &worker.resources);
+            let offered = offered.filter(|one| one.name == *name);
+            let most = offered.map(|one| one.total).max().unwrap_or(0);
+            (units > most).then(|| {
+                let most = if most == 0 {
+                    "no worker has any".to_owned()
+                } else {
+                    format!("no worker has more than {}", amount(most))
+                };
+                format!("they ask for {} {name}, {most}", amount(units))
+            })
+        });
+        let why = why.flatten().next()?;
+        Some(Obstacle { job: job.id, why })
+    });
+    Ok(found.collect())
+}
+
 async fn requests(file: &mut JournalFile) -> CliResult<Requests> {
-    let sql = "SELECT e.job, v.key, json_extract(r.value, '$.resource'), json_extract(r.value, '$.policy') \
-               FROM event_log e, json_each(json_extract(e.data, '$.submit_desc.task_desc.resources.variants')) v, \
-               json_each(json_extract(v.value, '$.resources')) r WHERE e.type = 'job-created'";
-    let mut found = Requests::new();
-    for row in file.ask(sql).await?.iter() {
-        let policy: Value = row
-            .text(3)
-            .and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default();
-        let units = policy
-            .as_object()
-            .and_then(|policy| policy.values().next())
-            .and_then(Value::as_f64);
-        let amounts = found.entry((row.small(0), row.small(1))).or_default();
-        // A whole pool is not known here; it is counted as one.
-        amounts.insert(
-            clean(row.text(2).unwrap_or_default()),
-            units.unwrap_or(UNITS) / UNITS,
-        );
-    }
-    Ok(found)
+    // A whole pool is not known here; it is counted as one.
+    let whole = |units: Option<u64>| units.map_or(1.0, |units| float(units) / UNITS);
+    let found = file.requests().await?.into_iter().map(|(key, amounts)| {
+        let amounts = amounts
+            .into_iter()
+            .map(|(name, units)| (name, whole(units)));
+        (key, amounts.collect())
+    });
+    Ok(found.collect())
 }
 
 /// What a task asks of a resource. Where the journal does not tell, as of graphs, a task takes one core.

@@ -7,6 +7,7 @@ use super::svg::{self, short};
 use super::{JobFigures, Report, WorkerLife};
 use crate::dashboard::view::run_time;
 use crate::output::format::{file_size, local_seconds};
+use hq_core::diagnosis::{Severity, number};
 use hq_store::reader::RUN_BOUNDS;
 
 /// A worker that was idle for more than this part of its life is worth a hint.
@@ -24,8 +25,10 @@ table{border-collapse:collapse;width:100%;font-size:.9rem}th,td{text-align:left;
 border-bottom:1px solid var(--line)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
 svg{width:100%;height:auto}svg.small{width:auto;max-width:100%}svg text{font:11px system-ui,sans-serif;fill:currentColor}\
 .end{text-anchor:end}.area{fill:var(--soft);stroke:var(--bar)}.limit{fill:none;stroke:currentColor;stroke-dasharray:4 3}\
-.bar{fill:var(--bar)}.bad{color:var(--bad);font-weight:600}.figures{display:flex;flex-wrap:wrap;gap:1.5rem}\
-.figures div{min-width:7rem}.figures b{display:block;font-size:1.5rem}.wide{overflow-x:auto}";
+.bar{fill:var(--bar)}.bad{color:var(--bad);font-weight:600}.figures{display:flex;flex-wrap:wrap;gap:.8rem 1.5rem;font-size:.85rem}\
+.figures div{min-width:4rem}.figures b{display:block;font-size:1.5rem}.wide{overflow-x:auto}td.n,th.n,.figures b{white-space:nowrap}\
+.findings{list-style:none;padding:0}.findings li{margin:.4rem 0;padding:.3rem .8rem;border-left:4px solid #d08a1d;background:#d08a1d1c}\
+.findings .error{border-color:var(--bad);background:#c0392b1c}";
 
 /// Text as text: nothing in it is markup.
 pub(crate) fn escape(text: &str) -> String {
@@ -80,7 +83,8 @@ fn life_s(worker: &WorkerLife) -> f64 {
 
 fn add_figures(page: &mut String, report: &Report) {
     let sum = |of: fn(&JobFigures) -> f64| report.jobs.iter().map(of).sum::<f64>();
-    let (finished, failed) = (sum(|job| float(job.finished)), sum(|job| float(job.failed)));
+    let count = |of: fn(&JobFigures) -> u64| report.jobs.iter().map(of).sum::<u64>();
+    let (finished, failed) = (count(|job| job.finished), count(|job| job.failed));
     let (used, wasted) = (sum(|job| job.core_s), sum(|job| job.failed_core_s));
     let offered = offered(&report.workers);
     let used_share = if offered > 0.0 {
@@ -89,9 +93,9 @@ fn add_figures(page: &mut String, report: &Report) {
         "–".to_owned()
     };
     let rows = [
-        ("jobs", short(float(report.jobs.len() as u64))),
-        ("tasks finished", short(finished)),
-        ("tasks failed", short(failed)),
+        ("jobs", number(report.jobs.len() as u64)),
+        ("tasks finished", number(finished)),
+        ("tasks failed", number(failed)),
         ("core-hours used", short(used / 3600.0)),
         ("core-hours of failed tasks", short(wasted / 3600.0)),
         ("core-hours offered", short(offered / 3600.0)),
@@ -99,7 +103,7 @@ fn add_figures(page: &mut String, report: &Report) {
     ];
     page.push_str("<div class=\"figures\">");
     for (name, value) in rows {
-        let class = if name == "tasks failed" && failed > 0.0 {
+        let class = if name == "tasks failed" && failed > 0 {
             " class=\"bad\""
         } else {
             ""
@@ -113,9 +117,14 @@ fn add_findings(page: &mut String, report: &Report) {
     if report.findings.is_empty() {
         return;
     }
-    page.push_str("<h2>What went wrong</h2><ul>");
+    page.push_str("<h2>What went wrong</h2><ul class=\"findings\">");
     for finding in &report.findings {
-        let _ = write!(page, "<li>{}.</li>", escape(&finding.to_string()));
+        let class = match finding.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let text = escape(&finding.to_string());
+        let _ = write!(page, "<li class=\"{class}\">{text}.</li>");
     }
     page.push_str("</ul>");
 }
@@ -215,7 +224,7 @@ fn add_failures(page: &mut String, report: &Report) {
         let _ = write!(
             page,
             "<tr><td class=\"n\">{}<td class=\"n\">{}<td>{}<td>{}</tr>",
-            row.count,
+            number(row.count),
             row.job,
             escape(&row.error),
             escape(&row.host)
@@ -237,9 +246,9 @@ fn add_jobs(page: &mut String, report: &Report) {
             "<tr><td class=\"n\">{}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n{bad}\">{}<td class=\"n\">{}",
             job.id,
             escape(&job.name),
-            job.task_count,
-            job.finished,
-            job.failed,
+            number(job.task_count),
+            number(job.finished),
+            number(job.failed),
             short(job.core_s / 3600.0)
         );
         for us in job.run_us {

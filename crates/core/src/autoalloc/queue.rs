@@ -567,7 +567,10 @@ impl Queue {
         match &self.demand {
             None => Reason::NotAsked,
             Some(demand) if demand.waiting == 0 => Reason::NoTasks,
-            Some(demand) if demand.workers > 0 || !demand.gangs.is_empty() => Reason::Asking,
+            Some(demand) if demand.workers > 0 || !demand.gangs.is_empty() => {
+                let has_failed = self.submit_fails + self.allocation_fails > 0;
+                Reason::Asking(has_failed.then(|| self.last_failure.clone()))
+            }
             Some(demand) if demand.covered => Reason::Covered,
             Some(QueueDemand {
                 unfit: Some(unfit),

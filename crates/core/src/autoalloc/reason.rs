@@ -45,8 +45,8 @@ pub enum Reason {
     NotAsked,
     /// There is no work that existing workers cannot take.
     NoTasks,
-    /// Allocations are being asked for.
-    Asking,
+    /// Allocations are being asked for; again, if there was a failure.
+    Asking(Option<String>),
     /// Workers on their way will take what waits.
     Covered,
     /// Tasks wait that its workers cannot run.
@@ -106,7 +106,12 @@ impl fmt::Display for Reason {
             }
             Self::NotAsked => f.write_str("nothing was decided yet"),
             Self::NoTasks => f.write_str("no task waits that connected workers cannot take"),
-            Self::Asking => f.write_str("allocations are being asked for"),
+            Self::Asking(None) => f.write_str("allocations are being asked for"),
+            Self::Asking(Some(why)) => write!(
+                f,
+                "allocations are being asked for again, after a failure: {}",
+                Line(why)
+            ),
             Self::Covered => f.write_str("workers that are on their way will take what waits"),
             Self::Unfit(waiting, unfit) => write!(f, "{waiting} tasks wait, but {}", Why(unfit)),
             Self::OtherQueues => f.write_str("other queues serve what waits"),

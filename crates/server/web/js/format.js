@@ -5,10 +5,10 @@ const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFracti
 
 export const STATES = ["waiting", "running", "finished", "failed", "canceled", "aborted"];
 
-/** `12,345`. */
-export const number = (value) => GROUPS.format(value);
+/** `12 345`, as the server writes it in sentences. */
+export const number = (value) => GROUPS.format(value).replaceAll(",", "\u202f");
 /** `12.3K`. */
-export const compact = (value) => (value < 10_000 ? GROUPS.format(value) : COMPACT.format(value));
+export const compact = (value) => (value < 10_000 ? number(value) : COMPACT.format(value));
 /** `1 task`, `2 tasks`. */
 export const count = (value, what) => `${number(value)} ${what}${value === 1 ? "" : "s"}`;
 

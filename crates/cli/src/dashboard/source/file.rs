@@ -1,8 +1,10 @@
 //! A journal file as the source, as of any time in it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_store::StoreError;
 use hq_store::reader::{self, QueryLimits};
 use serde_json::Value;
@@ -19,10 +21,16 @@ const LIMITS: QueryLimits = QueryLimits {
     rows: 100_000,
 };
 
+/// What tasks of a job ask for, by job and variant: units of each resource, `None` = all that there is. Graphs are
+/// not told of.
+pub(crate) type Requests = BTreeMap<(u32, u32), BTreeMap<String, Option<u64>>>;
+
 /// An open journal.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     path: std::path::PathBuf,
+    /// Of the jobs up to some id.
+    requests: (u32, Requests),
 }
 
 impl Ask for JournalFile {
@@ -46,6 +54,7 @@ impl JournalFile {
         reader::open_for_reading(path).map_err(|e| store_error(&e))?;
         Ok(Self {
             path: path.to_path_buf(),
+            requests: (0, Requests::new()),
         })
     }
 
@@ -61,12 +70,38 @@ impl JournalFile {
 
     /// Everything as it was then.
     pub(crate) async fn snapshot(&mut self, at_ns: i64) -> CliResult<Snapshot> {
+        let jobs = self.jobs(at_ns).await?;
+        let last = jobs.last().map_or(0, |job| job.id);
+        if last > self.requests.0 {
+            self.requests = (last, self.requests().await?);
+        }
         Ok(Snapshot {
             now_ns: at_ns,
-            jobs: self.jobs(at_ns).await?,
+            jobs,
             workers: self.workers(at_ns).await?,
             queues: self.queues(at_ns).await?,
         })
+    }
+
+    /// What the jobs of the journal ask for.
+    pub(crate) async fn requests(&mut self) -> CliResult<Requests> {
+        let sql = "SELECT e.job, v.key, json_extract(r.value, '$.resource'), json_extract(r.value, '$.policy') \
+                   FROM event_log e, json_each(json_extract(e.data, '$.submit_desc.task_desc.resources.variants')) v, \
+                   json_each(json_extract(v.value, '$.resources')) r WHERE e.type = 'job-created'";
+        let mut found = Requests::new();
+        for row in self.ask(sql).await?.iter() {
+            let policy: Value = row
+                .text(3)
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default();
+            let units = policy
+                .as_object()
+                .and_then(|policy| policy.values().next())
+                .and_then(Value::as_u64);
+            let amounts = found.entry((row.small(0), row.small(1))).or_default();
+            amounts.insert(clean(row.text(2).unwrap_or_default()), units);
+        }
+        Ok(found)
     }
 
     async fn jobs(&mut self, at_ns: i64) -> CliResult<Vec<JobRow>> {
@@ -110,8 +145,9 @@ impl JournalFile {
         let sql = "SELECT w.id, w.hostname, w.started_unix_ns, \
                    CASE WHEN w.ended_unix_ns <= ?T THEN coalesce(w.reason, 'ended') END, w.config \
                    FROM worker_data w WHERE w.started_unix_ns <= ?T ORDER BY w.id LIMIT 1000";
-        let running =
-            format!("SELECT worker, count(*) FROM task_data WHERE {STATE_SQL} = 1 GROUP BY worker");
+        let running = format!(
+            "SELECT worker, job, variant, count(*) FROM task_data WHERE {STATE_SQL} = 1 GROUP BY 1, 2, 3"
+        );
         let at = [("?T", at_ns)];
         let mut workers: Vec<WorkerRow> = self
             .ask(&fill(sql, &at))
@@ -135,7 +171,9 @@ impl JournalFile {
         for row in self.ask(&fill(&running, &at)).await?.iter() {
             let id = row.small(0);
             if let Ok(at) = workers.binary_search_by_key(&id, |worker| worker.id) {
-                workers[at].running = row.small(1);
+                let request = self.requests.1.get(&(row.small(1), row.small(2)));
+                workers[at].running += row.small(3);
+                take(&mut workers[at].resources, request, row.uint(3));
             }
         }
         Ok(workers)
@@ -181,6 +219,29 @@ impl JournalFile {
     }
 }
 
+/// Counts what so many tasks use of a worker's resources. Of a task of which the journal does not tell one cpu is
+/// counted, and what it uses of others is not known.
+fn take(
+    resources: &mut [ResourceRow],
+    request: Option<&BTreeMap<String, Option<u64>>>,
+    tasks: u64,
+) {
+    for resource in resources {
+        let units = match request {
+            Some(request) => match request.get(&resource.name) {
+                Some(units) => Some(units.unwrap_or(resource.total)),
+                None => Some(0),
+            },
+            None => (resource.name == "cpus").then_some(UNITS_PER_WHOLE),
+        };
+        let used = |units: u64| units.saturating_mul(tasks);
+        resource.used = resource
+            .used
+            .zip(units)
+            .map(|(before, units)| before.saturating_add(used(units)).min(resource.total));
+    }
+}
+
 /// Counts waiting tasks of a job in another state.
 fn shift(jobs: &mut [JobRow], job: u32, state: i64, count: u64) {
     if let Ok(at) = jobs.binary_search_by_key(&job, |job| job.id) {
@@ -205,7 +266,6 @@ fn words(reason: &str) -> String {
 
 /// Of a worker's configuration as the events show it.
 pub(crate) fn resources(config: &Value) -> Vec<ResourceRow> {
-    const WHOLE: u64 = hq_core::resource::amount::UNITS_PER_WHOLE;
     let items = config
         .pointer("/resources/resources")
         .and_then(Value::as_array);
@@ -233,10 +293,40 @@ pub(crate) fn resources(config: &Value) -> Vec<ResourceRow> {
             .unwrap_or(sizes.iter().sum::<usize>() as u64);
         ResourceRow {
             name: clean(item.get("name").and_then(Value::as_str).unwrap_or_default()),
-            total: number("/Sum/size").unwrap_or(count * WHOLE),
-            used: None,
+            total: number("/Sum/size").unwrap_or(count * UNITS_PER_WHOLE),
+            used: Some(0),
             groups: sizes,
         }
     });
     rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_tells_what_is_used_as_far_as_it_is_known() {
+        let resource = |name: &str, total| ResourceRow {
+            name: name.into(),
+            total: total * UNITS_PER_WHOLE,
+            used: Some(0),
+            groups: Vec::new(),
+        };
+        let mut all = [resource("cpus", 8), resource("mem", 100)];
+        let used = |all: &[ResourceRow]| {
+            let used = |one: &ResourceRow| one.used.map(|units| units / UNITS_PER_WHOLE);
+            all.iter().map(used).collect::<Vec<_>>()
+        };
+        let request = [("cpus".to_owned(), Some(2 * UNITS_PER_WHOLE))];
+        let request = BTreeMap::from(request);
+        take(&mut all, Some(&request), 3);
+        assert_eq!(used(&all), [Some(6), Some(0)]);
+        // A graph, of which the journal does not tell.
+        take(&mut all, None, 1);
+        assert_eq!(used(&all), [Some(7), None]);
+        let request = BTreeMap::from([("cpus".to_owned(), None)]);
+        take(&mut all, Some(&request), 1);
+        assert_eq!(used(&all), [Some(8), None], "never more than there is");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hq_core::diagnosis::suspect_hosts;
+use hq_core::diagnosis::{queue_reason, suspect_hosts};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -385,7 +385,7 @@ fn queue_row(theme: Theme, queue: &QueueRow) -> Row<'_> {
         Line::from(count("queued").to_string()).right_aligned(),
         Line::from(count("running").to_string()).right_aligned(),
         Line::from(Span::styled(failed.to_string(), style)).right_aligned(),
-        Line::from(queue.reason.as_str()),
+        Line::from(queue_reason(&queue.reason)),
     ])
 }
 

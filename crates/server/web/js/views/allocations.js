@@ -48,7 +48,7 @@ function card(queue) {
   return h("section", { className: isBad ? "panel queue starving" : "panel queue" },
     h("div", { className: "headline" }, h("h2", null, `Queue ${queue.id}${queue.name ? ` ${plain(queue.name)}` : ""}`), word.element, h("span", { className: "grow" }),
       h("button", { type: "button", "data-focus": `queue${queue.id}`, onclick: () => actions.pauseQueue(queue) }, queue.is_paused ? "Resume …" : "Pause …")),
-    h("p", { className: isBad ? "why bad" : "why" }, plain(queue.reason)),
+    h("p", { className: isBad ? "why bad" : "why" }, plain(queue.reason.replace(/; Stdout:\s*$/, ""))),
     h("p", { className: "muted" }, counts.length > 0 ? counts.map(([name, found]) => `${number(found)} ${name}`).join(", ") : count(0, "allocation")));
 }
 
