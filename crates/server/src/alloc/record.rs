@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hq_core::autoalloc::{AllocationRecord, AllocationState, QueueRecord, QueueSpec};
 use hq_core::id::{AllocationKey, QueueId};
+use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::descriptor::ResourceDescriptor;
 use hq_core::time::Timestamp;
 use hq_protocol::client::{self, alloc_allocation::State};
@@ -150,6 +151,15 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
     })
 }
 
+/// An amount as a pool: cpus always have numbers, of others only the amount is known.
+fn kind_json(name: &str, units: u64) -> serde_json::Value {
+    let whole = units / UNITS_PER_WHOLE;
+    if name == "cpus" && whole > 0 {
+        return json!({"Range": {"start": 0, "end": whole - 1}});
+    }
+    json!({"Sum": {"size": units}})
+}
+
 /// Parameters as the journal tells them.
 pub(super) fn params_json(params: &QueueParams) -> String {
     let manager = match &*params.system.manager {
@@ -160,7 +170,7 @@ pub(super) fn params_json(params: &QueueParams) -> String {
     let amounts: Vec<_> = params
         .amounts
         .iter()
-        .map(|(name, units)| json!({"name": name, "kind": {"Sum": {"size": units}}}))
+        .map(|(name, units)| json!({"name": name, "kind": kind_json(name, *units)}))
         .collect();
     let resources =
         (!amounts.is_empty()).then(|| json!({"resources": amounts, "coupling": {"weights": []}}));
