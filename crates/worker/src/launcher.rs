@@ -3,6 +3,7 @@
 //! Owns the spawn engine and with it all processes: dropping it kills them. It decides nothing; it
 //! does not know the server.
 
+mod control_group;
 mod failure;
 mod memory;
 mod oom;
@@ -12,7 +13,7 @@ mod template;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -36,6 +37,8 @@ use crate::hardware::MEMORY;
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup};
 use crate::running_task::{RunningTask, RunningTasks};
+use control_group::ControlGroups;
+pub(crate) use control_group::TaskGroup;
 pub(crate) use memory::Excess;
 use memory::MemoryWatch;
 use oom::OomWatch;
@@ -58,6 +61,8 @@ pub(crate) struct TaskLauncher {
     oom: OomWatch,
     /// Set if tasks are held to the memory that they asked for.
     memory: Option<MemoryWatch>,
+    /// Set if the kernel does that; what has no group is watched.
+    groups: Option<ControlGroups>,
     excess_tx: mpsc::UnboundedSender<Excess>,
     excess_rx: mpsc::UnboundedReceiver<Excess>,
     /// How tasks reach the worker; `None` = they cannot.
@@ -112,6 +117,7 @@ impl TaskLauncher {
             running: RunningTasks::default(),
             oom: OomWatch::of_this_machine(),
             memory: None,
+            groups: None,
             excess_tx,
             excess_rx,
             notify: None,
@@ -125,6 +131,16 @@ impl TaskLauncher {
     /// Ends the tasks of now on when they use more memory than they asked for.
     pub(crate) fn enforce_memory(&mut self) -> std::io::Result<()> {
         self.memory = Some(MemoryWatch::start(self.excess_tx.clone())?);
+        match ControlGroups::find(Path::new("/"), &self.nonce) {
+            Ok(groups) => {
+                let base = groups.base().display();
+                tracing::info!("Tasks are held to their memory by control groups in {base}");
+                self.groups = Some(groups);
+            }
+            Err(reason) => {
+                tracing::info!("Tasks are held to their memory by watching them: {reason}");
+            }
+        }
         Ok(())
     }
 
@@ -227,8 +243,8 @@ impl TaskLauncher {
     fn watch_memory(&self, token: LaunchToken, pid: u32) {
         let Some(watch) = &self.memory else { return };
         memory::expose(pid);
-        let limit = self.running.get(token).and_then(|task| task.memory_limit);
-        if let Some(limit) = limit {
+        let task = self.running.get(token).filter(|task| task.group.is_none());
+        if let Some(limit) = task.and_then(|task| task.memory_limit) {
             watch.add(token, pid, limit);
         }
     }
@@ -240,6 +256,17 @@ impl TaskLauncher {
             watch.remove(token);
         }
         task.excess
+    }
+
+    /// Removes the control group of a task, if it has one; says whether it used too much.
+    fn leave_group(&mut self, token: LaunchToken) -> Option<Excess> {
+        let group = self.running.get_mut(token)?.group.take()?;
+        let used = group.excess();
+        if let Some(groups) = &mut self.groups {
+            groups.remove(&group);
+        }
+        let limit = group.limit;
+        used.map(|used| Excess { token, used, limit })
     }
 
     /// Collects what has happened. `is_ending` says whether an instance was told to end.
@@ -334,6 +361,7 @@ impl TaskLauncher {
             }
             Event::Failed { token, error } => {
                 let token = LaunchToken(token.0);
+                self.leave_group(token);
                 let failure = match self.running.get(token) {
                     Some(task) => failure::translate(&error, &task.template.task.args, &task.cwd),
                     None => LaunchFailure::Permanent(error.to_string().into()),
@@ -357,9 +385,11 @@ impl TaskLauncher {
                     );
                 }
                 let excess = self.stop_watching(token);
+                let by_kernel = self.leave_group(token).filter(|_| !status.success());
                 let event = LaunchEvent::Exited {
                     token,
                     status: match status {
+                        _ if by_kernel.is_some() => ExitStatus::ExceededMemory,
                         hq_spawn::ExitStatus::Signal { .. } if excess.is_some() => {
                             ExitStatus::ExceededMemory
                         }
@@ -378,7 +408,7 @@ impl TaskLauncher {
                         user: Duration::from_micros(usage.user_us),
                         system: Duration::from_micros(usage.system_us),
                     },
-                    message: excess.map(Excess::words),
+                    message: by_kernel.or(excess).map(Excess::words),
                 };
                 (event, status.success())
             }
@@ -449,6 +479,11 @@ impl TaskLauncher {
         if let Some(cpus) = affinity {
             plan = plan.affinity(cpus);
         }
+        let memory_limit = self.memory.as_ref().and_then(|_| memory_of(task, pools));
+        let group = memory_limit.and_then(|limit| self.make_group(task.token, limit));
+        if let Some(group) = &group {
+            plan = plan.cgroup(Arc::clone(&group.fd));
+        }
         let cleanup = Some(cleanup).filter(|cleanup| !cleanup.is_empty());
         Ok((
             plan,
@@ -456,10 +491,20 @@ impl TaskLauncher {
                 template: Arc::clone(&task.template),
                 cwd,
                 cleanup,
-                memory_limit: self.memory.as_ref().and_then(|_| memory_of(task, pools)),
+                memory_limit,
+                group,
                 excess: None,
             },
         ))
+    }
+
+    /// A control group for a task; `None` = it is watched.
+    fn make_group(&self, token: LaunchToken, limit: u64) -> Option<TaskGroup> {
+        let made = self.groups.as_ref()?.make(&token.0.to_string(), limit);
+        made.inspect_err(|error| {
+            tracing::warn!("a task is watched, because it can have no control group: {error}");
+        })
+        .ok()
     }
 
     /// The directory of a task, with the variables that name what is in it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hq_core::worker_state::{LaunchToken, WorkTemplate};
 
-use crate::launcher::Excess;
+use crate::launcher::{Excess, TaskGroup};
 use crate::output::Cleanup;
 
 /// One launched instance.
@@ -18,6 +18,8 @@ pub(crate) struct RunningTask {
     pub(crate) cleanup: Option<Cleanup>,
     /// Memory it may use, in KiB; `None` = not watched.
     pub(crate) memory_limit: Option<u64>,
+    /// Where the kernel holds it to that.
+    pub(crate) group: Option<TaskGroup>,
     /// It was killed for using more.
     pub(crate) excess: Option<Excess>,
 }

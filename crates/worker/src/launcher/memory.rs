@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const TASK_SCORE: &str = "500";
 /// The same of the worker, where it has the right to lower it.
 const WORKER_SCORE: &str = "-500";
-const KIB: u64 = 1024;
+pub(super) const KIB: u64 = 1024;
 
 /// A tree that used more than it may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

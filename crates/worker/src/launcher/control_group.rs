@@ -1,0 +1,224 @@
+//! Holds tasks to the memory that they asked for by control groups, where this process may make some.
+//!
+//! Needs version 2, a group that was given to this user (`Delegate=yes` of systemd, most containers), and
+//! the memory controller in it; see `cgroup-v2.rst` of the kernel. Processes may only be in the leaves of a
+//! tree that hands controllers on, so this process and its front move into one, but nobody else is moved.
+//!
+//! ```text
+//!  ours ─┬─ hq-NAME-worker     this process and its front, if they were in `ours`
+//!        └─ hq-NAME ─┬─ 17     a task, with its limit
+//!                    └─ 18
+//! ```
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::memory::KIB;
+
+/// Why there are no control groups to use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unusable {
+    /// Version 1, or none at all.
+    #[error("there are no control groups of version 2")]
+    NoVersion2,
+    /// The controller is used by version 1, or was not handed down.
+    #[error("the control group {0} has no memory controller")]
+    NoMemory(PathBuf),
+    /// Others would have to be moved.
+    #[error("other processes are in the control group {0}")]
+    Shared(PathBuf),
+    /// It belongs to somebody else.
+    #[error("the control group {0} cannot be used: {1}")]
+    NotOurs(PathBuf, io::Error),
+}
+
+/// Control groups for tasks.
+#[derive(Debug)]
+pub(super) struct ControlGroups {
+    base: PathBuf,
+    /// Groups of ended tasks in which a process is still about to end.
+    leftovers: Vec<PathBuf>,
+}
+
+/// The control group of one task.
+#[derive(Debug)]
+pub(crate) struct TaskGroup {
+    dir: PathBuf,
+    /// For the spawn engine.
+    pub(super) fd: Arc<OwnedFd>,
+    /// In KiB.
+    pub(super) limit: u64,
+}
+
+impl ControlGroups {
+    /// Prepares the group of this process for groups of tasks. `root` is `/`, `name` what no other worker
+    /// is called.
+    pub(super) fn find(root: &Path, name: &str) -> Result<Self, Unusable> {
+        let ours = own_group(root).ok_or(Unusable::NoVersion2)?;
+        if !lists_memory(&ours.join("cgroup.controllers")) {
+            return Err(Unusable::NoMemory(ours));
+        }
+        let not_ours = |error| Unusable::NotOurs(ours.clone(), error);
+        let base = ours.join(format!("hq-{name}"));
+        if !lists_memory(&ours.join("cgroup.subtree_control")) && hand_memory_on(&ours).is_err() {
+            step_aside(&ours, name)?;
+            hand_memory_on(&ours).map_err(not_ours)?;
+        }
+        fs::create_dir(&base).map_err(not_ours)?;
+        let groups = Self {
+            base,
+            leftovers: Vec::new(),
+        };
+        hand_memory_on(&groups.base).map_err(not_ours)?;
+        Ok(groups)
+    }
+
+    /// Where the groups of tasks are.
+    pub(super) fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// A group for a task that may use so many KiB, swap included.
+    pub(super) fn make(&self, name: &str, limit: u64) -> io::Result<TaskGroup> {
+        let dir = self.base.join(name);
+        fs::create_dir(&dir)?;
+        let fill = || {
+            let bytes = limit.saturating_mul(KIB);
+            fs::write(dir.join("memory.max"), bytes.to_string())?;
+            // Not there without swap, or before Linux 4.19.
+            let _ = fs::write(dir.join("memory.swap.max"), "0");
+            let _ = fs::write(dir.join("memory.oom.group"), "1");
+            fs::File::open(&dir)
+        };
+        match fill() {
+            Ok(file) => Ok(TaskGroup {
+                fd: Arc::new(file.into()),
+                limit,
+                dir,
+            }),
+            Err(error) => {
+                let _ = fs::remove_dir(&dir);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends what is left in the group of a task, and removes it, at the latest when the next one is.
+    pub(super) fn remove(&mut self, group: &TaskGroup) {
+        self.leftovers.push(group.dir.clone());
+        self.leftovers.retain(|dir| !remove(dir));
+    }
+}
+
+impl Drop for ControlGroups {
+    fn drop(&mut self) {
+        for dir in &self.leftovers {
+            remove(dir);
+        }
+        // What this leaves is an empty group, which costs nothing and ends with the one around it.
+        let _ = fs::remove_dir(&self.base);
+    }
+}
+
+impl TaskGroup {
+    /// What the task used, in KiB, if the kernel had to end some of it because that was too much.
+    pub(super) fn excess(&self) -> Option<u64> {
+        let events = fs::read_to_string(self.dir.join("memory.events")).ok()?;
+        if oom_kills(&events) == 0 {
+            return None;
+        }
+        // Since Linux 5.19; what is held to a limit has used all of it.
+        let peak = fs::read_to_string(self.dir.join("memory.peak")).ok();
+        let peak = peak.and_then(|text| text.trim().parse::<u64>().ok());
+        Some(peak.map_or(self.limit, |bytes| bytes / KIB))
+    }
+}
+
+impl Drop for TaskGroup {
+    fn drop(&mut self) {
+        remove(&self.dir);
+    }
+}
+
+/// Processes of a group that were ended for lack of memory, from its `memory.events`.
+fn oom_kills(events: &str) -> u64 {
+    let mut lines = events.lines();
+    let found = lines.find_map(|line| line.strip_prefix("oom_kill "));
+    found
+        .and_then(|count| count.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+/// Directory of the version 2 group that this process is in.
+fn own_group(root: &Path) -> Option<PathBuf> {
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let membership = read("proc/self/cgroup");
+    let path = membership
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))?;
+    let mounts = read("proc/self/mountinfo");
+    // See `proc_pid_mountinfo(5)`: the root of the mount and the mount point are the 4th and 5th field.
+    let (top, point) = mounts.lines().find_map(|line| {
+        let (fields, kind) = line.split_once(" - ")?;
+        let mut fields = fields.split(' ').skip(3);
+        kind.starts_with("cgroup2 ").then_some(())?;
+        Some((fields.next()?, fields.next()?))
+    })?;
+    let inside = Path::new(path).strip_prefix(top).unwrap_or(Path::new(path));
+    let inside = inside.strip_prefix("/").unwrap_or(inside);
+    let point = Path::new(point).strip_prefix("/").ok()?;
+    let dir = root.join(point).join(inside);
+    dir.is_dir().then_some(dir)
+}
+
+fn lists_memory(file: &Path) -> bool {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.split_ascii_whitespace().any(|name| name == "memory")
+}
+
+/// Lets the groups inside one have limits of memory.
+fn hand_memory_on(dir: &Path) -> io::Result<()> {
+    fs::write(dir.join("cgroup.subtree_control"), "+memory")
+}
+
+/// Moves this process and its front into a group of their own.
+fn step_aside(ours: &Path, name: &str) -> Result<(), Unusable> {
+    let not_ours = |error| Unusable::NotOurs(ours.to_owned(), error);
+    let front = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    let inside = fs::read_to_string(ours.join("cgroup.procs")).map_err(not_ours)?;
+    let inside: Vec<i32> = inside.lines().filter_map(|pid| pid.parse().ok()).collect();
+    let own = i32::try_from(std::process::id()).ok();
+    if inside
+        .iter()
+        .any(|pid| Some(*pid) != own && Some(*pid) != front)
+    {
+        return Err(Unusable::Shared(ours.to_owned()));
+    }
+    let aside = ours.join(format!("hq-{name}-worker"));
+    fs::create_dir(&aside).map_err(not_ours)?;
+    for pid in inside {
+        fs::write(aside.join("cgroup.procs"), pid.to_string()).map_err(not_ours)?;
+    }
+    Ok(())
+}
+
+/// Ends all that is in a group and removes it; says whether it is gone.
+fn remove(dir: &Path) -> bool {
+    // Since Linux 5.14; before, the spawn engine alone ends what a task leaves.
+    if let Ok(mut kill) = fs::File::options()
+        .write(true)
+        .open(dir.join("cgroup.kill"))
+    {
+        let _ = kill.write_all(b"1");
+    }
+    match fs::remove_dir(dir) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests;

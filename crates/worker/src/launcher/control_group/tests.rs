@@ -1,0 +1,129 @@
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const MOUNTS: &str = "22 1 0:20 / /proc rw - proc proc rw\n\
+                      30 1 0:26 /top /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
+const OURS: &str = "sys/fs/cgroup/user/job";
+
+/// A machine whose version 2 group of this process has these controllers.
+fn machine(controllers: &str, handed_on: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let write = |path: &str, text: &str| {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().expect("is in a directory")).expect("writable");
+        fs::write(path, text).expect("writable");
+    };
+    write("proc/self/cgroup", "4:memory:/old\n0::/top/user/job\n");
+    write("proc/self/mountinfo", MOUNTS);
+    write(&format!("{OURS}/cgroup.controllers"), controllers);
+    write(&format!("{OURS}/cgroup.subtree_control"), handed_on);
+    dir
+}
+
+#[test]
+fn a_task_gets_a_group_with_its_limit() {
+    let root = machine("cpu memory pids\n", "");
+    let mut groups = ControlGroups::find(root.path(), "a").expect("usable");
+    assert_eq!(groups.base(), root.path().join(OURS).join("hq-a"));
+    let told = |file: &str| fs::read_to_string(root.path().join(OURS).join(file));
+    assert_eq!(told("cgroup.subtree_control").expect("written"), "+memory");
+    assert_eq!(
+        told("hq-a/cgroup.subtree_control").expect("written"),
+        "+memory"
+    );
+    let task = groups.make("17", 200 * KIB).expect("made");
+    assert_eq!(told("hq-a/17/memory.max").expect("written"), "209715200");
+    assert_eq!(told("hq-a/17/memory.oom.group").expect("written"), "1");
+
+    let events = |text: &str| fs::write(task.dir.join("memory.events"), text).expect("writable");
+    assert_eq!(task.excess(), None, "nothing is known");
+    events("low 0\nmax 12\noom 0\noom_kill 0\noom_group_kill 0\n");
+    assert_eq!(task.excess(), None, "it came close");
+    events("low 0\nmax 12\noom 1\noom_kill 3\noom_group_kill 1\n");
+    assert_eq!(task.excess(), Some(200 * KIB));
+    fs::write(task.dir.join("memory.peak"), "209711104\n").expect("writable");
+    assert_eq!(task.excess(), Some(204_796));
+
+    // Files keep this one from being removed, as processes do a real one.
+    groups.remove(&task);
+    assert_eq!(groups.leftovers, std::slice::from_ref(&task.dir));
+    for file in fs::read_dir(&task.dir).expect("is there") {
+        fs::remove_file(file.expect("readable").path()).expect("writable");
+    }
+    let other = groups.make("18", KIB).expect("made");
+    groups.remove(&other);
+    assert_eq!(
+        groups.leftovers,
+        std::slice::from_ref(&other.dir),
+        "the first is gone"
+    );
+}
+
+#[test]
+fn what_cannot_be_used_says_why() {
+    let root = machine("cpu pids\n", "");
+    let error = ControlGroups::find(root.path(), "a").expect_err("no memory");
+    assert!(matches!(error, Unusable::NoMemory(_)), "{error}");
+
+    fs::write(root.path().join("proc/self/mountinfo"), "").expect("writable");
+    let error = ControlGroups::find(root.path(), "a").expect_err("not mounted");
+    assert!(matches!(error, Unusable::NoVersion2), "{error}");
+
+    let root = machine("memory\n", "memory\n");
+    let ours = root.path().join(OURS);
+    ControlGroups::find(root.path(), "a").expect("handed on already");
+    // A file that cannot be written stands for a group with processes in it.
+    let control = ours.join("cgroup.subtree_control");
+    fs::remove_file(&control).expect("writable");
+    fs::create_dir(&control).expect("writable");
+    fs::write(ours.join("cgroup.procs"), "1\n4194304\n").expect("writable");
+    let error = ControlGroups::find(root.path(), "b").expect_err("shared");
+    assert!(matches!(error, Unusable::Shared(_)), "{error}");
+    // Alone it steps aside.
+    fs::write(
+        ours.join("cgroup.procs"),
+        format!("{}\n", std::process::id()),
+    )
+    .expect("writable");
+    let error = ControlGroups::find(root.path(), "c").expect_err("still refused");
+    assert!(matches!(error, Unusable::NotOurs(..)), "{error}");
+    let moved = fs::read_to_string(ours.join("hq-c-worker/cgroup.procs")).expect("moved");
+    assert_eq!(moved, std::process::id().to_string());
+}
+
+/// On this machine, if its user may make groups; without a memory controller no limit is set.
+#[test]
+fn a_real_group_is_removed_with_what_runs_in_it() {
+    let Some(ours) = own_group(Path::new("/")) else {
+        println!("not run: there are no control groups of version 2");
+        return;
+    };
+    let dir = ours.join(format!("hq-test-{}", std::process::id()));
+    if let Err(error) = fs::create_dir(&dir) {
+        println!("not run: {} cannot be changed: {error}", ours.display());
+        return;
+    }
+    let mut child = Command::new("sleep").arg("600").spawn().expect("starts");
+    let moved = fs::write(dir.join("cgroup.procs"), child.id().to_string());
+    let can_kill = dir.join("cgroup.kill").exists();
+    if moved.is_err() || !can_kill {
+        println!("not run: groups cannot be used: {moved:?}");
+        child.kill().expect("is ours");
+    }
+    let end = Instant::now() + Duration::from_secs(20);
+    while !remove(&dir) {
+        let _ = child.try_wait();
+        assert!(Instant::now() < end, "{} is still there", dir.display());
+        std::thread::yield_now();
+    }
+    child.wait().expect("is ours");
+    match ControlGroups::find(Path::new("/"), &format!("probe-{}", std::process::id())) {
+        Ok(groups) => println!(
+            "tasks can be held to their memory in {}",
+            groups.base().display()
+        ),
+        Err(error) => println!("tasks can only be watched: {error}"),
+    }
+}
