@@ -108,6 +108,8 @@ pub struct Cluster {
     /// Cpus that tasks have now.
     granted: f64,
     granted_seconds: f64,
+    /// The same, and seconds of all cpus, while tasks waited for a worker.
+    contended: (f64, f64),
     nodes: BTreeMap<WorkerId, Node>,
     joining: BTreeMap<LinkId, WorkerConfig>,
     events: BinaryHeap<Reverse<(Time, u64)>>,
@@ -141,6 +143,7 @@ impl Default for Cluster {
             cpus: 0.0,
             granted: 0.0,
             granted_seconds: 0.0,
+            contended: (0.0, 0.0),
             nodes: BTreeMap::new(),
             joining: BTreeMap::new(),
             events: BinaryHeap::new(),
@@ -291,7 +294,10 @@ impl Cluster {
                 }
                 self.at_node(id, WorkerInput::Timer);
             }
-            Event::End(id, token) => self.end(id, token),
+            Event::End(id, token) => {
+                let tokens = self.ends(id, token);
+                self.end(id, &tokens);
+            }
         }
         true
     }
@@ -315,6 +321,21 @@ impl Cluster {
             }
         }
         inputs
+    }
+
+    /// What ends at the same time on one worker: it hears of all that in one batch.
+    fn ends(&mut self, id: WorkerId, first: LaunchToken) -> Vec<LaunchToken> {
+        let mut tokens = vec![first];
+        while let Some(Reverse((at, number))) = self.events.peek().copied()
+            && at <= self.now
+            && let Some(Event::End(other, token)) = self.waiting.get(&number)
+            && *other == id
+        {
+            tokens.push(*token);
+            self.events.pop();
+            self.waiting.remove(&number);
+        }
+        tokens
     }
 
     fn next_until(&mut self, end: Time) -> Option<(Time, Event)> {
@@ -533,7 +554,17 @@ impl Cluster {
         failed
     }
 
-    fn end(&mut self, id: WorkerId, token: LaunchToken) {
+    fn end(&mut self, id: WorkerId, tokens: &[LaunchToken]) {
+        let mut events = Vec::new();
+        for token in tokens {
+            self.end_one(id, *token, &mut events);
+        }
+        if !events.is_empty() {
+            self.at_node(id, WorkerInput::Launcher(events));
+        }
+    }
+
+    fn end_one(&mut self, id: WorkerId, token: LaunchToken, events: &mut Vec<LaunchEvent>) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
@@ -544,19 +575,18 @@ impl Cluster {
         if !process.is_gang {
             self.cpu_seconds += process.cpus * process.run.as_secs_f64();
         }
-        let mut events = vec![LaunchEvent::Exited {
+        events.push(LaunchEvent::Exited {
             token,
             status: ExitStatus::Code(0),
             ended: now,
             run: process.run,
             usage: Usage::default(),
             message: None,
-        }];
+        });
         let queue = node.lanes.entry(process.lane).or_default();
         let was_first = queue.front() == Some(&token);
         queue.retain(|other| *other != token);
         if !was_first {
-            self.at_node(id, WorkerInput::Launcher(events));
             return;
         }
         let next = queue.front().copied();
@@ -573,7 +603,6 @@ impl Cluster {
                 self.granted -= process.cpus;
             }
         }
-        self.at_node(id, WorkerInput::Launcher(events));
     }
 
     /// Share of all cpu time so far that was given to tasks that run on one node, 0.0 to 1.0.
@@ -583,10 +612,21 @@ impl Cluster {
         self.granted_seconds / (self.cpus * span).max(f64::MIN_POSITIVE)
     }
 
+    /// The same of the time in which tasks waited for a worker; 1.0 if none ever did.
+    #[must_use]
+    pub fn contended_share(&self) -> f64 {
+        let (granted, all) = self.contended;
+        if all > 0.0 { granted / all } else { 1.0 }
+    }
+
     /// Counts what is granted now for the time until `at`.
     fn account(&mut self, at: Time) {
         let span = at.since(self.now).as_secs_f64();
         self.granted_seconds += self.granted * span;
+        if span > 0.0 && self.server.ready_len() > 0 {
+            self.contended.0 += self.granted * span;
+            self.contended.1 += self.cpus * span;
+        }
     }
 }
 

@@ -29,8 +29,9 @@ pub struct Quality {
     pub makespan: Duration,
     /// Less is impossible.
     pub bound: Duration,
-    /// Share of the cpu time that single-node tasks used, 0.0 to 1.0.
-    pub cpu_use: f64,
+    /// Share of the cpu time that tasks had while others waited for a worker, 0.0 to 1.0: without what
+    /// chains and the last tasks leave idle.
+    pub contended_use: f64,
     /// Decision time: median, 99 %, longest.
     pub decisions: [Duration; 3],
 }
@@ -96,7 +97,7 @@ pub fn measure(load: Load, workers: u32) -> Quality {
         tasks,
         makespan,
         bound,
-        cpu_use: cluster.cpu_seconds / (f64::from(CPUS) * whole * makespan.as_secs_f64()),
+        contended_use: cluster.contended_share(),
         decisions: [0.5, 0.99, 1.0].map(|share| percentile(&sorted, share)),
     }
 }

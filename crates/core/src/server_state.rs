@@ -70,7 +70,9 @@ pub struct Ignored {
 #[derive(Clone, Debug, Default)]
 pub struct ServerState {
     jobs: BTreeMap<JobId, Job>,
+    /// Those that have not ended: what is done for all of them costs nothing for the others.
     workers: BTreeMap<WorkerId, Worker>,
+    ended_workers: BTreeMap<WorkerId, Worker>,
     classes: Classes,
     ready: ReadyQueue,
     watches: Watches,
@@ -177,17 +179,31 @@ impl ServerState {
         &self.jobs
     }
 
-    /// All workers that ever registered.
+    /// Workers that are connected or expected back.
     #[must_use]
     pub const fn workers(&self) -> &BTreeMap<WorkerId, Worker> {
         &self.workers
     }
 
+    /// Workers of this run of the server that have ended.
+    #[must_use]
+    pub const fn ended_workers(&self) -> &BTreeMap<WorkerId, Worker> {
+        &self.ended_workers
+    }
+
+    /// A worker of this run of the server, whether it has ended or not.
+    #[must_use]
+    pub fn worker(&self, id: WorkerId) -> Option<&Worker> {
+        self.workers
+            .get(&id)
+            .or_else(|| self.ended_workers.get(&id))
+    }
+
     /// Host name of a worker, also of one of an earlier run of this server.
     #[must_use]
     pub fn hostname(&self, id: WorkerId) -> Option<&str> {
-        let connected = self.workers.get(&id).map(|w| &*w.config.hostname);
-        connected.or_else(|| self.former_hosts.get(&id).map(|name| &**name))
+        let known = self.worker(id).map(|w| &*w.config.hostname);
+        known.or_else(|| self.former_hosts.get(&id).map(|name| &**name))
     }
 
     /// Interned request classes.
@@ -324,7 +340,7 @@ impl ServerState {
     fn kill_assigned(&self, job: JobId, effects: &mut Vec<Effect>) {
         let first = TaskKey::new(job, crate::id::TaskId(0));
         let last = TaskKey::new(job, crate::id::TaskId(u32::MAX));
-        for worker in self.workers.values().filter(|worker| worker.is_connected()) {
+        for worker in self.workers.values() {
             let tasks: Vec<(TaskKey, InstanceId)> = worker
                 .assigned()
                 .range(first..=last)
@@ -380,12 +396,10 @@ impl ServerState {
             worker
                 .templates
                 .retain(|template| !templates.contains(template));
-            if worker.is_connected() {
-                effects.push(Effect::ToWorker(
-                    worker.id,
-                    WorkerCommand::DropTemplates(known),
-                ));
-            }
+            effects.push(Effect::ToWorker(
+                worker.id,
+                WorkerCommand::DropTemplates(known),
+            ));
         }
     }
 
@@ -398,9 +412,11 @@ impl ServerState {
     pub fn check_invariants(&self) {
         for worker in self.workers.values() {
             worker.check_books(&self.classes);
-            if !worker.is_connected() {
-                assert!(worker.assigned().is_empty(), "lost workers hold no task");
-            }
+            assert!(worker.is_connected(), "ended workers are kept apart");
+        }
+        for worker in self.ended_workers.values() {
+            assert!(!worker.is_connected(), "only ended workers are kept apart");
+            assert!(worker.assigned().is_empty(), "ended workers hold no task");
         }
         self.check_gangs();
         for job in self.jobs.values() {

@@ -96,10 +96,15 @@ struct Rate {
     per_second: f64,
     window_start: Time,
     window_count: u32,
+    /// When the last task ended.
+    last: Time,
 }
 
 impl Rate {
     fn count(&mut self, now: Time, ended: u32) {
+        if ended > 0 {
+            self.last = now;
+        }
         self.window_count = self.window_count.saturating_add(ended);
         let span = now.since(self.window_start);
         if span >= RATE_WINDOW {
@@ -187,6 +192,8 @@ pub struct Worker {
     pub gang: Option<GangNode>,
     /// Kept for multi-node tasks of this queue: gets only more urgent work.
     pub reserved: Option<QueueKey>,
+    /// Requests that it keeps room for without having been sent them: variant, and since when.
+    claims: BTreeMap<QueueKey, (u32, Time)>,
     offers: Vec<Offer>,
     free: Vec<i64>,
     assigned: BTreeMap<TaskKey, Assigned>,
@@ -227,6 +234,7 @@ impl Worker {
             templates: BTreeSet::new(),
             gang: None,
             reserved: None,
+            claims: BTreeMap::new(),
             offers,
             free,
             assigned: BTreeMap::new(),
@@ -239,6 +247,7 @@ impl Worker {
                 per_second: 0.0,
                 window_start: now,
                 window_count: 0,
+                last: now,
             },
             config,
         }
@@ -293,6 +302,44 @@ impl Worker {
     /// What waits on it, most urgent first.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
         self.waiting.keys().copied()
+    }
+
+    /// Queues that it keeps room for.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = QueueKey> + '_ {
+        self.claims.keys().copied()
+    }
+
+    /// The same with the variants.
+    pub(crate) fn claimed(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
+        self.claims
+            .iter()
+            .map(|(key, (variant, _))| (*key, *variant))
+    }
+
+    pub(crate) fn has_claims(&self) -> bool {
+        !self.claims.is_empty()
+    }
+
+    /// Since when it keeps room for a queue.
+    pub(crate) fn claim_since(&self, key: QueueKey) -> Option<Time> {
+        self.claims.get(&key).map(|(_, since)| *since)
+    }
+
+    /// The most urgent request that it has kept room for so long.
+    pub(crate) fn first_claim_since(&self, now: Time, span: Duration) -> Option<QueueKey> {
+        let mut claims = self.claims.iter();
+        let found = claims.find(|(_, (_, since))| *since + span <= now);
+        found.map(|(key, _)| *key)
+    }
+
+    /// Keeps room for these and nothing else.
+    pub(crate) fn set_claims(&mut self, claims: &[(QueueKey, u32)], now: Time) {
+        let before = std::mem::take(&mut self.claims);
+        let claims = claims.iter().map(|(key, variant)| {
+            let since = before.get(key).map_or(now, |(_, since)| *since);
+            (*key, (*variant, since))
+        });
+        self.claims = claims.collect();
     }
 
     /// Placed tasks: class, variant, how many.
@@ -391,6 +438,10 @@ impl Worker {
     /// Tasks it will still have queued after `span` at its present rate: worth taking back.
     #[must_use]
     pub fn surplus(&self, now: Time, span: Duration) -> usize {
+        // Equal tasks that started together end together: after as long a silence nobody knows when.
+        if now.since(self.rate.last) >= span {
+            return self.backlog.len();
+        }
         let soon = self.rate.current(now) * span.as_secs_f64();
         #[expect(
             clippy::cast_possible_truncation,
@@ -649,6 +700,7 @@ impl Worker {
         self.placed.clear();
         self.stuck.clear();
         self.reserved = None;
+        self.claims.clear();
         self.gang = None;
         self.running = 0;
         self.free = everything(&self.offers);

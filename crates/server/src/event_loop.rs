@@ -467,7 +467,7 @@ impl Core {
 
     /// Tells automatic allocation that a worker came or went.
     fn tell_of_worker(&self, id: WorkerId) {
-        let (Some(news), Some(worker)) = (&self.news, self.state.workers().get(&id)) else {
+        let (Some(news), Some(worker)) = (&self.news, self.state.worker(id)) else {
             return;
         };
         if worker.config.allocation.is_none() {

@@ -54,11 +54,14 @@ pub(crate) fn read(view: &View<'_>) -> Figures {
         ignored: state.ignored(),
         ..Figures::default()
     };
+    for (_, reason) in state
+        .ended_workers()
+        .values()
+        .filter_map(|worker| worker.ended)
+    {
+        *figures.lost.entry(reason_label(reason)).or_default() += 1;
+    }
     for worker in state.workers().values() {
-        if let Some((_, reason)) = worker.ended {
-            *figures.lost.entry(reason_label(reason)).or_default() += 1;
-            continue;
-        }
         figures.connected += 1;
         figures.away += u64::from(worker.away);
         figures.backlog += worker.backlog_len() as u64;

@@ -209,6 +209,7 @@ pub fn hindrances(
         });
         return nodes.into_iter().collect();
     }
+    lane.note_claims(|_| true);
     lane.enter(key, classes);
     let lacking: Vec<Hindrance> = lacking(&lane, demand, classes);
     if !lacking.is_empty() {

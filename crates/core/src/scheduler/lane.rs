@@ -3,6 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 
 use super::queue::QueueKey;
+use super::solve::PATIENCE;
 use super::{ClassId, Classes, Demand, Offer, VariantDemand};
 use crate::resource::amount::UNITS_PER_WHOLE;
 use crate::resource::shadow::slack;
@@ -34,6 +35,8 @@ pub(crate) struct Lane<'a> {
     pub(crate) reserved: Option<QueueKey>,
     /// Which of the kinds of workers of a round it is.
     pub(crate) kind: usize,
+    /// Several requests of the level in hand are left for it.
+    pub(crate) has_choice: bool,
     /// Tasks that should wait on it at its present rate; known once it was asked for.
     rate_target: Option<u32>,
     /// What waits on it, as seen from the level in hand.
@@ -110,8 +113,18 @@ impl<'a> Lane<'a> {
             sent: Vec::new(),
             reserved: worker.reserved,
             kind: 0,
+            has_choice: false,
             rate_target: None,
             split: None,
+        }
+    }
+
+    /// Keeps room for what the worker has a claim on, as long as some of it is ready.
+    pub(crate) fn note_claims(&mut self, is_ready: impl Fn(QueueKey) -> bool) {
+        for (key, number) in self.worker.claimed() {
+            if is_ready(key) {
+                self.block(key, number);
+            }
         }
     }
 
@@ -183,6 +196,29 @@ impl<'a> Lane<'a> {
         }
     }
 
+    /// Whether it has kept room for a request for longer than equally urgent ones may overtake it.
+    pub(crate) fn is_overdue(&self, now: Time) -> bool {
+        self.worker.first_claim_since(now, PATIENCE).is_some()
+    }
+
+    /// What is kept from now on is [`Lane::keep_only`] of this again later.
+    pub(crate) fn kept_amounts(&self) -> Vec<i64> {
+        self.kept.clone()
+    }
+
+    /// Keeps just this from what is less urgent.
+    pub(crate) fn keep_only(&mut self, kept: Vec<i64>) {
+        self.kept = kept;
+    }
+
+    /// Keeps room for a variant of a request.
+    pub(crate) fn keep_for(&mut self, key: QueueKey, number: u32, classes: &Classes) {
+        let class = classes.get(key.class);
+        if let Some(demand) = class.and_then(|class| class.variants.get(number as usize)) {
+            self.keep(demand, classes);
+        }
+    }
+
     /// Keeps what a blocked variant needs, and of what it cannot use yet all that it will miss.
     fn keep(&mut self, demand: &VariantDemand, classes: &Classes) {
         let keeps: Vec<(usize, i64)> = demand
@@ -202,8 +238,8 @@ impl<'a> Lane<'a> {
         let available = self.available(demand.resource.0 as usize).max(0);
         let need = demand.units.unwrap_or_else(|| self.worker.total(demand));
         let need = i64::try_from(need).unwrap_or(i64::MAX);
-        if available >= need {
-            return need;
+        if available >= need || available == 0 {
+            return need.min(available);
         }
         let missing = u64::try_from(need - available).unwrap_or(0);
         let held = self.worker.placed().chain(self.placed.iter().copied());
@@ -268,13 +304,13 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// How many more tasks may be sent ahead for this queue.
-    pub(crate) fn backlog_room(&mut self, key: QueueKey, capacity: u32, now: Time) -> u32 {
+    /// How many more tasks may be sent ahead for this queue: `least` in all, more if they are short.
+    pub(crate) fn backlog_room(&mut self, key: QueueKey, least: u32, now: Time) -> u32 {
         let split = self.backlog_split(key);
         let by_rate = *self
             .rate_target
             .get_or_insert_with(|| self.worker.backlog_by_rate(now));
-        let target = by_rate.max(capacity.max(1)).min(BACKLOG_MAX);
+        let target = by_rate.max(least).min(BACKLOG_MAX);
         // What is less urgent must not start before this: send enough to go in front of all of it, or
         // so many that the next sending comes in time.
         let cover = split.below.min(COVER_MAX);

@@ -1,16 +1,71 @@
 //! The best mix of equally urgent requests for one worker.
 //!
-//! Value of a task: the shares of the worker's resources that it takes, times its weight. A search over
-//! counts, most valuable request first, so that its first answer is the greedy one; it stops when its
-//! budget is used up and is then as good as what it has found.
+//! Value of a task: the shares of the worker's resources that it takes, those of scarce resources counting
+//! more ("dot product" in Panigrahy et al., Heuristics for Vector Bin Packing, 2011), to the power of 5/4,
+//! times its weight. The power lets large tasks go first where others would use only a little more: small
+//! ones fit later as well. A search over counts, most valuable request first, so that its first answer is
+//! the greedy one; it stops when its budget is used up and is then as good as what it has found.
+//!
+//! Of the last few tasks the mix is taken after which the others need the fewest workers like this one
+//! (bin packing, exactly, by dynamic programming over counts): the most valuable mix can leave a rest that
+//! fits together badly, and with few tasks left nothing makes up for that.
 
-use super::VariantDemand;
-use super::lane::{Lane, fitting};
+use super::lane::fitting;
+use super::{Offer, VariantDemand};
 
 /// Counts that one search may try.
 const NODES_PER_SEARCH: u32 = 256;
 /// Shares are counted in millionths.
 const SHARE_UNIT: u64 = 1_000_000;
+/// How much the share of the scarcest resource counts; that of others less by the square of the ratio.
+const WORTH_MAX: u64 = 256;
+/// So many tasks are few: beyond them what one mix leaves over goes into a later one.
+pub(super) const FEW: u64 = 24;
+/// Rests that are looked at to choose one mix of few tasks; more different counts are not compared.
+const RESTS_MAX: usize = 2_048;
+/// Mixes that may be tried for all of them together.
+const REST_NODES: u32 = 8_192;
+
+/// A worker to be filled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site<'a> {
+    /// What it offers, by resource number.
+    pub(super) offers: &'a [Offer],
+    /// Units that may be given away now, by resource number.
+    pub(super) available: &'a [i64],
+    /// How much a share of each resource counts, see [`worths`].
+    pub(super) worths: &'a [u64],
+}
+
+/// How much a share of each resource counts, 1 to 256, if so much is asked for in all: `(request, tasks)`.
+pub(super) fn worths<'a>(
+    offers: &[Offer],
+    asked: impl Iterator<Item = (&'a VariantDemand, u64)>,
+) -> Vec<u64> {
+    let mut shares = vec![0_u64; offers.len()];
+    for (demand, tasks) in asked {
+        for (slot, units) in costs(demand, offers) {
+            if let Some(sum) = shares.get_mut(slot) {
+                let share = share_of(units, total(offers, slot));
+                *sum = sum.saturating_add(share.saturating_mul(tasks));
+            }
+        }
+    }
+    let most = shares.iter().copied().max().unwrap_or(0).max(1);
+    let worth = |share: u64| {
+        let squared = u128::from(share) * u128::from(share) * u128::from(WORTH_MAX);
+        let worth = squared / (u128::from(most) * u128::from(most));
+        u64::try_from(worth).unwrap_or(WORTH_MAX).max(1)
+    };
+    shares.into_iter().map(worth).collect()
+}
+
+/// What shares that count so much together are worth: their power of 5/4.
+fn value_of(share: u64) -> u64 {
+    let squared = u128::from(share) * u128::from(share);
+    let power = squared.saturating_mul(u128::from(share.isqrt())).isqrt();
+    u64::try_from(power).unwrap_or(u64::MAX)
+}
 
 /// A request that may be placed.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +74,8 @@ pub(super) struct Candidate<'a> {
     pub(super) queue: usize,
     pub(super) number: u32,
     pub(super) demand: &'a VariantDemand,
+    /// Tasks there are.
+    pub(super) left: u64,
     value: u64,
 }
 
@@ -27,47 +84,96 @@ impl<'a> Candidate<'a> {
         queue: usize,
         number: u32,
         demand: &'a VariantDemand,
-        lane: &Lane<'_>,
+        left: u64,
+        site: Site<'_>,
     ) -> Self {
-        let offers = lane.worker.offers();
-        let share: u64 = lane
-            .costs(demand)
-            .map(|(slot, units)| {
-                let total = offers.get(slot).map_or(0, |offer| offer.units).max(1);
-                share_of(u64::try_from(units).unwrap_or(0), total)
-            })
+        let share: u64 = costs(demand, site.offers)
+            .map(|(slot, units)| site.share(slot, units))
             .sum();
-        let value = share.saturating_mul(u64::from(demand.weight)).max(1);
+        let value = value_of(share)
+            .saturating_mul(u64::from(demand.weight))
+            .max(1);
         Self {
             queue,
             number,
             demand,
+            left,
             value,
         }
     }
 }
 
-fn share_of(units: u64, total: u64) -> u64 {
-    let share = u128::from(units) * u128::from(SHARE_UNIT) / u128::from(total.max(1));
+impl Site<'_> {
+    /// How much units of a resource count.
+    fn share(&self, slot: usize, units: i64) -> u64 {
+        let worth = self.worths.get(slot).copied().unwrap_or(1);
+        share_of(units, total(self.offers, slot)).saturating_mul(worth)
+    }
+
+    /// How many tasks of a variant fit into what is available.
+    fn room(&self, demand: &VariantDemand, available: &[i64]) -> u32 {
+        fitting(demand, self.offers, |slot| {
+            available.get(slot).copied().unwrap_or(0)
+        })
+    }
+}
+
+impl Candidate<'_> {
+    /// The most valuable first.
+    pub(super) fn rank(&self) -> (std::cmp::Reverse<u64>, usize) {
+        (std::cmp::Reverse(self.value), self.queue)
+    }
+}
+
+/// Units that one task takes, by resource number.
+fn costs<'a>(
+    demand: &'a VariantDemand,
+    offers: &'a [Offer],
+) -> impl Iterator<Item = (usize, i64)> + 'a {
+    demand.demands.iter().map(|demand| {
+        let slot = demand.resource.0 as usize;
+        let units = demand.units.unwrap_or_else(|| total(offers, slot));
+        (slot, i64::try_from(units).unwrap_or(i64::MAX))
+    })
+}
+
+fn total(offers: &[Offer], slot: usize) -> u64 {
+    offers.get(slot).map_or(0, |offer| offer.units)
+}
+
+fn share_of(units: i64, total: u64) -> u64 {
+    let units = u128::try_from(units).unwrap_or(0);
+    let share = units * u128::from(SHARE_UNIT) / u128::from(total.max(1));
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// How many tasks of each candidate to place, at most `left` of each queue. `nodes` is what all
-/// searches of a round may still try.
+/// Takes something from what is available; a negative count gives back.
+fn take(available: &mut [i64], demand: &VariantDemand, offers: &[Offer], count: i64) {
+    for (slot, units) in costs(demand, offers) {
+        if let Some(available) = available.get_mut(slot) {
+            *available -= units.saturating_mul(count);
+        }
+    }
+}
+
+/// How many tasks of each candidate to place, in the order in which the candidates are afterwards.
+/// `nodes` is what all searches of a round may still try.
 pub(super) fn best_mix(
-    lane: &Lane<'_>,
+    site: Site<'_>,
     candidates: &mut [Candidate<'_>],
-    left: &[u64],
     nodes: &mut u32,
 ) -> Vec<u32> {
-    candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.value), candidate.queue));
+    candidates.sort_by_key(Candidate::rank);
     if let [only] = candidates {
-        let room = u64::from(lane.room(only.demand)).min(left[only.queue]);
+        let room = u64::from(site.room(only.demand, site.available)).min(only.left);
         return vec![u32::try_from(room).unwrap_or(u32::MAX)];
+    }
+    if let Some(mix) = best_of_few(site, candidates, nodes) {
+        return mix;
     }
     let mut used: Vec<usize> = Vec::new();
     for candidate in candidates.iter() {
-        for (slot, _) in lane.costs(candidate.demand) {
+        for (slot, _) in costs(candidate.demand, site.offers) {
             if !used.contains(&slot) {
                 used.push(slot);
             }
@@ -76,12 +182,11 @@ pub(super) fn best_mix(
     let budget = NODES_PER_SEARCH.min(*nodes);
     let weight = candidates.iter().map(|c| c.demand.weight).max();
     let mut search = Search {
-        lane,
+        site,
         candidates,
-        left,
         used,
         weight: u64::from(weight.unwrap_or(1)),
-        available: lane.available_all(),
+        available: site.available.to_vec(),
         counts: vec![0; candidates.len()],
         best: vec![0; candidates.len()],
         best_value: 0,
@@ -92,10 +197,9 @@ pub(super) fn best_mix(
     search.best
 }
 
-struct Search<'s, 'a> {
-    lane: &'s Lane<'a>,
+struct Search<'s> {
+    site: Site<'s>,
     candidates: &'s [Candidate<'s>],
-    left: &'s [u64],
     /// Resources that any candidate takes.
     used: Vec<usize>,
     weight: u64,
@@ -106,7 +210,7 @@ struct Search<'s, 'a> {
     nodes: u32,
 }
 
-impl Search<'_, '_> {
+impl Search<'_> {
     fn descend(&mut self, at: usize, value: u64) {
         if value > self.best_value {
             self.best_value = value;
@@ -118,11 +222,8 @@ impl Search<'_, '_> {
         if value.saturating_add(self.bound()) <= self.best_value {
             return;
         }
-        let available = &self.available;
-        let room = fitting(candidate.demand, self.lane.worker.offers(), |slot| {
-            available.get(slot).copied().unwrap_or(0)
-        });
-        let most = u64::from(room).min(self.left[candidate.queue]);
+        let room = self.site.room(candidate.demand, &self.available);
+        let most = u64::from(room).min(candidate.left);
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         let mut count = most;
         loop {
@@ -143,23 +244,169 @@ impl Search<'_, '_> {
 
     /// More than this cannot be gained with what is left.
     fn bound(&self) -> u64 {
-        let offers = self.lane.worker.offers();
         let shares = self.used.iter().map(|slot| {
             let free = self.available.get(*slot).copied().unwrap_or(0).max(0);
-            let total = offers.get(*slot).map_or(0, |offer| offer.units);
-            share_of(u64::try_from(free).unwrap_or(0), total) + 1
+            self.site.share(*slot, free) + WORTH_MAX
         });
-        shares
-            .sum::<u64>()
+        // The power of a sum is at least the sum of the powers; what rounding may take is added.
+        (value_of(shares.sum()) + 1)
             .saturating_mul(self.weight)
             .max(u64::from(self.used.is_empty()))
     }
 
     fn take(&mut self, candidate: &Candidate<'_>, count: i64) {
-        for (slot, units) in self.lane.costs(candidate.demand) {
-            if let Some(available) = self.available.get_mut(slot) {
-                *available -= units * count;
-            }
+        take(
+            &mut self.available,
+            candidate.demand,
+            self.site.offers,
+            count,
+        );
+    }
+}
+
+/// The mix of few tasks whose rest needs the fewest workers, of equal ones the most valuable; `None` if
+/// there are too many to compare.
+fn best_of_few(site: Site<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> Option<Vec<u32>> {
+    let left: Vec<u32> = candidates
+        .iter()
+        .map(|candidate| u32::try_from(candidate.left).unwrap_or(u32::MAX))
+        .collect();
+    let few = u32::try_from(FEW).unwrap_or(u32::MAX);
+    if left
+        .iter()
+        .fold(0_u32, |sum, left| sum.saturating_add(*left))
+        > few
+    {
+        return None;
+    }
+    let mut strides = Vec::with_capacity(left.len());
+    let mut rests = 1_usize;
+    for left in &left {
+        strides.push(rests);
+        rests = rests.checked_mul(usize::try_from(*left).ok()? + 1)?;
+        if rests > RESTS_MAX {
+            return None;
         }
+    }
+    let empty = site.offers.iter().map(|offer| i64::try_from(offer.units));
+    let budget = REST_NODES.min(*nodes);
+    let mut rests = Rests {
+        site,
+        candidates,
+        strides,
+        fewest: vec![UNKNOWN; rests],
+        empty: empty.map(|units| units.unwrap_or(i64::MAX)).collect(),
+        nodes: budget,
+    };
+    let mut best: Option<(u32, std::cmp::Reverse<u64>, Vec<u32>)> = None;
+    let mut available = site.available.to_vec();
+    let mut rest = left.clone();
+    rests.each_mix(0, &mut available, &mut rest, &mut |rests, rest| {
+        let needed = rests.fewest(rest)?;
+        let counts: Vec<u32> = left.iter().zip(rest.iter()).map(|(l, r)| l - r).collect();
+        let taken = counts.iter().zip(candidates);
+        let value = taken.map(|(count, of)| of.value.saturating_mul(u64::from(*count)));
+        let rank = (needed, std::cmp::Reverse(value.sum()));
+        let is_better = best
+            .as_ref()
+            .is_none_or(|(needed, value, _)| rank < (*needed, *value));
+        if is_better {
+            best = Some((rank.0, rank.1, counts));
+        }
+        Some(())
+    })?;
+    *nodes -= budget - rests.nodes.min(budget);
+    best.map(|(_, _, counts)| counts)
+}
+
+/// A rest of which nothing is known yet.
+const UNKNOWN: u32 = u32::MAX;
+
+/// How many empty workers a rest of the candidates needs, by its counts.
+struct Rests<'s> {
+    site: Site<'s>,
+    candidates: &'s [Candidate<'s>],
+    /// What one task more of a candidate adds to the position in `fewest`.
+    strides: Vec<usize>,
+    fewest: Vec<u32>,
+    empty: Vec<i64>,
+    nodes: u32,
+}
+
+/// What is done with what a mix leaves; `None` = too many steps.
+type OnRest<'f, 's> = &'f mut dyn FnMut(&mut Rests<'s>, &mut [u32]) -> Option<()>;
+
+impl<'s> Rests<'s> {
+    /// Visits the rest of each mix to which nothing can be added; `None` = too many steps.
+    fn each_mix(
+        &mut self,
+        at: usize,
+        available: &mut [i64],
+        rest: &mut [u32],
+        visit: OnRest<'_, 's>,
+    ) -> Option<()> {
+        let Some(candidate) = self.candidates.get(at).copied() else {
+            if self.is_full(available, rest) {
+                visit(self, rest)?;
+            }
+            return Some(());
+        };
+        let most = self.site.room(candidate.demand, available).min(rest[at]);
+        for count in (0..=most).rev() {
+            self.nodes = self.nodes.checked_sub(1)?;
+            take(
+                available,
+                candidate.demand,
+                self.site.offers,
+                i64::from(count),
+            );
+            rest[at] -= count;
+            let goes_on = self.each_mix(at + 1, available, rest, visit);
+            rest[at] += count;
+            take(
+                available,
+                candidate.demand,
+                self.site.offers,
+                -i64::from(count),
+            );
+            goes_on?;
+        }
+        Some(())
+    }
+
+    /// Whether nothing of a rest fits into what is available.
+    fn is_full(&self, available: &[i64], rest: &[u32]) -> bool {
+        let mut more = self.candidates.iter().zip(rest);
+        !more.any(|(candidate, rest)| *rest > 0 && self.site.room(candidate.demand, available) > 0)
+    }
+
+    /// Empty workers for a rest; `None` = too many steps.
+    fn fewest(&mut self, rest: &mut [u32]) -> Option<u32> {
+        let place = |rest: &[u32], strides: &[usize]| -> usize {
+            let parts = rest.iter().zip(strides);
+            parts.map(|(count, stride)| *count as usize * stride).sum()
+        };
+        let at = place(rest, &self.strides);
+        if at == 0 {
+            return Some(0);
+        }
+        if self.fewest[at] != UNKNOWN {
+            return Some(self.fewest[at]);
+        }
+        let mut available = self.empty.clone();
+        let mut fewest = UNKNOWN - 1;
+        let mut left = rest.to_vec();
+        self.each_mix(0, &mut available, &mut left, &mut |rests, rest| {
+            // What fits no empty worker of this kind does not wait for one.
+            let after = if place(rest, &rests.strides) == at {
+                0
+            } else {
+                rests.fewest(rest)?
+            };
+            fewest = fewest.min(after + 1);
+            Some(())
+        })?;
+        self.fewest[at] = fewest;
+        Some(fewest)
     }
 }

@@ -7,11 +7,13 @@
 //! answer. Cost O(levels + classes × workers with room), independent of the number of tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::gang::GangPlanner;
 pub use super::gang::GangStart;
 use super::lane::Lane;
-use super::pack::{Candidate, best_mix};
+use super::pack::{Candidate, FEW, Site, best_mix, worths};
 use super::queue::QueueKey;
 use super::{Class, Classes, Offer};
 use crate::id::WorkerId;
@@ -20,6 +22,11 @@ use crate::worker::Worker;
 
 /// Mixes that all searches of one round may try; what is left afterwards is placed greedily.
 const NODES_PER_ROUND: u32 = 20_000;
+/// How long equally urgent tasks may overtake the most valuable request that finds no room: long enough
+/// that short tasks flow, short enough that those who ask for much do not notice.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// Requests of one level for which a worker keeps room.
+const CLAIMS_MAX: usize = 2;
 /// Mixes remembered for like workers.
 const MEMO_MAX: usize = 4;
 
@@ -49,6 +56,8 @@ pub struct Question<'a> {
     pub workers: &'a BTreeMap<WorkerId, Worker>,
     /// Those that may have room.
     pub rooms: &'a BTreeSet<WorkerId>,
+    /// How many workers keep room for tasks of a queue.
+    pub claimed: &'a BTreeMap<QueueKey, u64>,
     /// Look for nodes for multi-node tasks, and decide anew which workers are kept for them.
     pub with_gangs: bool,
     /// Most tasks to hand out.
@@ -66,6 +75,9 @@ pub struct Answer {
     pub gangs: Vec<GangStart>,
     /// Workers kept for multi-node tasks from now on; only with [`Question::with_gangs`].
     pub kept: BTreeMap<WorkerId, QueueKey>,
+    /// What workers that were looked at keep room for from now on, request and variant, without having
+    /// been sent it; nothing if the round was cut.
+    pub claims: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
     /// The limit of tasks was reached: there is more to do.
     pub is_cut: bool,
 }
@@ -82,6 +94,7 @@ pub fn solve(question: &Question<'_>) -> Answer {
         };
         let mut lane = Lane::new(worker);
         lane.kind = round.kind_of(worker);
+        lane.note_claims(|key| round.positions.contains_key(&key));
         if question.with_gangs {
             lane.reserved = None;
         }
@@ -121,7 +134,8 @@ pub fn solve(question: &Question<'_>) -> Answer {
         for lane in &mut lanes {
             round.fill(level.clone(), lane);
         }
-        round.send_ahead(level, &mut lanes);
+        round.send_ahead(level.clone(), &mut lanes);
+        round.claim(level, &mut lanes);
         if round.is_used_up() {
             break;
         }
@@ -129,10 +143,14 @@ pub fn solve(question: &Question<'_>) -> Answer {
     for lane in &mut demanding {
         round.fill_demanding(lane);
     }
+    if round.is_used_up() {
+        round.claims.clear();
+    }
     let (gang_starts, kept) = gangs.map_or_else(Default::default, |g| (g.starts, g.kept));
     Answer {
         is_cut: round.is_used_up(),
         placements: round.placements,
+        claims: round.claims,
         gangs: gang_starts,
         kept,
     }
@@ -169,6 +187,20 @@ struct Round<'a> {
     placements: Vec<Placement>,
     memo: Vec<Memo<'a>>,
     memo_level: usize,
+    /// Where each queue is.
+    positions: BTreeMap<QueueKey, usize>,
+    /// By level and kind of worker.
+    rankings: BTreeMap<(usize, usize), Arc<Ranking>>,
+    claimed: BTreeMap<QueueKey, u64>,
+    claims: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
+}
+
+/// The requests of a level as a kind of worker sees them.
+struct Ranking {
+    /// What shares of its resources count.
+    worths: Vec<u64>,
+    /// Queues it could serve, each with the first variant that it could, the most valuable first.
+    queues: Vec<(usize, u32)>,
 }
 
 impl<'a> Round<'a> {
@@ -188,6 +220,15 @@ impl<'a> Round<'a> {
             placements: Vec::new(),
             memo: Vec::new(),
             memo_level: usize::MAX,
+            positions: question
+                .queues
+                .iter()
+                .map(|(key, _)| *key)
+                .zip(0..)
+                .collect(),
+            rankings: BTreeMap::new(),
+            claimed: question.claimed.clone(),
+            claims: BTreeMap::new(),
         }
     }
 
@@ -265,13 +306,19 @@ impl<'a> Round<'a> {
             self.memo_level = level.start;
             self.memo.clear();
         }
-        let is_plain = lane.worker.deadline.is_none() && !lane.worker.is_any_stuck();
+        let is_plain = lane.worker.deadline.is_none()
+            && !lane.worker.is_any_stuck()
+            && !lane.is_overdue(self.question.now);
         let available = lane.available_all();
         if is_plain && self.repeat_mix(&available, lane) {
             return;
         }
         let before = self.placements.len();
-        self.fill_by_rank(level, lane);
+        let kept = lane.kept_amounts();
+        if !self.keep_overdue(level.clone(), lane) || self.has_room(level.clone(), lane) {
+            self.fill_by_rank(level, lane);
+        }
+        lane.keep_only(kept);
         if is_plain && self.memo.len() < MEMO_MAX {
             let mix = self.placements[before..].iter().filter_map(|placement| {
                 let queue = self
@@ -331,7 +378,15 @@ impl<'a> Round<'a> {
     /// First variants first: the others fill what these leave.
     fn fill_by_rank(&mut self, level: std::ops::Range<usize>, lane: &mut Lane<'a>) {
         let mut rank = 0;
+        let are_few = self.left[level.clone()].iter().sum::<u64>() <= FEW;
+        let ranking = self.ranking(level.clone(), lane);
         loop {
+            let available = lane.available_all();
+            let site = Site {
+                offers: lane.worker.offers(),
+                available: &available,
+                worths: &ranking.worths,
+            };
             let mut deeper = false;
             let mut candidates: Vec<Candidate<'a>> = Vec::new();
             for queue in level.clone() {
@@ -350,13 +405,14 @@ impl<'a> Round<'a> {
                 };
                 deeper |= usable.next().is_some();
                 if lane.serves(key.class, number, variant, self.question.now)
-                    && lane.room(variant) > 0
+                    && (are_few || lane.room(variant) > 0)
                 {
-                    candidates.push(Candidate::new(queue, number, variant, lane));
+                    let left = self.left[queue];
+                    candidates.push(Candidate::new(queue, number, variant, left, site));
                 }
             }
             if !candidates.is_empty() {
-                let counts = best_mix(lane, &mut candidates, &self.left, &mut self.nodes);
+                let counts = best_mix(site, &mut candidates, &mut self.nodes);
                 for (candidate, count) in candidates.iter().zip(counts) {
                     self.place(candidate.queue, candidate.number, count, lane);
                 }
@@ -365,6 +421,119 @@ impl<'a> Round<'a> {
                 return;
             }
             rank += 1;
+        }
+    }
+
+    fn ranking(&mut self, level: std::ops::Range<usize>, lane: &Lane<'_>) -> Arc<Ranking> {
+        let place = (level.start, lane.kind);
+        if let Some(known) = self.rankings.get(&place) {
+            return Arc::clone(known);
+        }
+        let usable = level.filter_map(|queue| {
+            let class = self.classes[queue].filter(|_| self.left[queue] > 0)?;
+            let mut variants = class.variants.iter().zip(0..);
+            let first = variants.find(|(_, number)| self.capacity(lane, queue, *number) > 0);
+            first.map(|(variant, number)| (queue, number, variant))
+        });
+        let usable: Vec<_> = usable.collect();
+        let offers = lane.worker.offers();
+        let asked = usable
+            .iter()
+            .map(|(queue, _, variant)| (*variant, self.left[*queue]));
+        let worths = worths(offers, asked);
+        let site = Site {
+            offers,
+            available: &[],
+            worths: &worths,
+        };
+        let mut queues: Vec<Candidate<'_>> = usable
+            .iter()
+            .map(|(queue, number, variant)| Candidate::new(*queue, *number, variant, 0, site))
+            .collect();
+        queues.sort_by_key(Candidate::rank);
+        let queues = queues.iter().map(|of| (of.queue, of.number)).collect();
+        let found = Arc::new(Ranking { worths, queues });
+        self.rankings.insert(place, Arc::clone(&found));
+        found
+    }
+
+    /// The most valuable requests of a level that are ready and find no room on a worker.
+    fn blocked(
+        &mut self,
+        level: std::ops::Range<usize>,
+        lane: &Lane<'_>,
+        most: usize,
+    ) -> Vec<(QueueKey, u32)> {
+        let ranking = self.ranking(level, lane);
+        let blocked = ranking.queues.iter().filter_map(|(queue, number)| {
+            let class = self.classes[*queue].filter(|_| self.left[*queue] > 0)?;
+            let variant = class.variants.get(*number as usize)?;
+            let key = self.question.queues[*queue].0;
+            let waits = lane.room(variant) == 0
+                && lane.serves(key.class, *number, variant, self.question.now);
+            waits.then_some((key, *number))
+        });
+        blocked.take(most).collect()
+    }
+
+    /// Keeps room for the most valuable request of a level that waits for it, if it has done so for long;
+    /// says whether that is so.
+    fn keep_overdue(&mut self, level: std::ops::Range<usize>, lane: &mut Lane<'a>) -> bool {
+        let now = self.question.now;
+        if !lane.is_overdue(now) {
+            return false;
+        }
+        let Some((key, number)) = self.blocked(level, lane, 1).pop() else {
+            return false;
+        };
+        let since = lane.worker.claim_since(key);
+        let is_due = since.is_some_and(|since| since + PATIENCE <= now);
+        if is_due {
+            lane.keep_for(key, number, self.question.classes);
+        }
+        is_due
+    }
+
+    /// Whether a task of a level could start on a worker, next to what is kept.
+    fn has_room(&self, mut level: std::ops::Range<usize>, lane: &Lane<'_>) -> bool {
+        level.any(|queue| {
+            let class = self.classes[queue].filter(|_| self.left[queue] > 0);
+            let mut variants = class.iter().flat_map(|class| &class.variants);
+            variants.any(|variant| lane.room(variant) > 0)
+        })
+    }
+
+    /// Notes what workers keep room for that were not sent it: no more of them than there are tasks.
+    fn claim(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) {
+        for lane in lanes {
+            let has_claims = lane.worker.has_claims();
+            if lane.reserved.is_some() || !(lane.has_choice || has_claims) {
+                continue;
+            }
+            self.claims.entry(lane.worker.id).or_default();
+            for key in lane.worker.claims() {
+                let ours = self.question.queues.get(level.start);
+                if ours.is_some_and(|(first, _)| first.priority == key.priority)
+                    && let Some(claimed) = self.claimed.get_mut(&key)
+                {
+                    *claimed = claimed.saturating_sub(1);
+                }
+            }
+            if !lane.has_choice {
+                continue;
+            }
+            for (key, number) in self.blocked(level.clone(), lane, CLAIMS_MAX) {
+                let ready = self.ready_of(key);
+                let claimed = self.claimed.entry(key).or_default();
+                if *claimed < ready {
+                    *claimed += 1;
+                    lane.block(key, number);
+                    self.claims
+                        .entry(lane.worker.id)
+                        .or_default()
+                        .push((key, number));
+                }
+            }
         }
     }
 
@@ -388,8 +557,13 @@ impl<'a> Round<'a> {
         });
     }
 
-    /// Sends ahead what could not start, spread evenly.
+    /// Sends ahead what could not start, spread evenly. A worker that can choose between requests gets
+    /// only as much as it needs not to idle: what goes best with what, is better decided when something
+    /// has ended.
     fn send_ahead(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) {
+        for lane in lanes.iter_mut() {
+            lane.has_choice = self.has_choice(level.clone(), lane);
+        }
         for queue in level {
             let (key, _) = self.question.queues[queue];
             let Some(class) = self.classes[queue].filter(|_| self.left[queue] > 0) else {
@@ -408,7 +582,8 @@ impl<'a> Round<'a> {
                     serves.then_some((number, capacity))
                 });
                 if let Some((number, capacity)) = preferred {
-                    let room = lane.backlog_room(key, capacity, self.question.now);
+                    let least = if lane.has_choice { 0 } else { capacity };
+                    let room = lane.backlog_room(key, least, self.question.now);
                     if room > 0 {
                         rooms.push((at, number, room));
                     }
@@ -434,6 +609,22 @@ impl<'a> Round<'a> {
                 });
             }
         }
+    }
+
+    /// Tasks of a queue that nobody was given.
+    fn ready_of(&self, key: QueueKey) -> u64 {
+        let at = self.positions.get(&key);
+        at.and_then(|at| self.left.get(*at)).copied().unwrap_or(0)
+    }
+
+    /// Whether tasks of several requests of a level are left that a worker could run.
+    fn has_choice(&mut self, level: std::ops::Range<usize>, lane: &Lane<'_>) -> bool {
+        let ranking = self.ranking(level, lane);
+        let mut left = ranking
+            .queues
+            .iter()
+            .filter(|(queue, _)| self.left[*queue] > 0);
+        left.nth(1).is_some()
     }
 
     /// Gives work to a worker that wants enough of it or none.

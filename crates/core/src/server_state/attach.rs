@@ -40,11 +40,7 @@ impl ServerState {
             variants,
         } = reattach;
         let is_ours = *server_uid == *self.uid;
-        let Some(worker) = self
-            .workers
-            .get_mut(&id)
-            .filter(|worker| is_ours && worker.is_connected())
-        else {
+        let Some(worker) = self.workers.get_mut(&id).filter(|_| is_ours) else {
             self.on_worker_connected(now, link, config, effects);
             return;
         };

@@ -169,22 +169,16 @@ impl ServerState {
     pub(super) fn select_workers(&self, selector: &Selector) -> Vec<WorkerId> {
         match selector {
             Selector::Last => self.last_worker().into_iter().collect(),
-            Selector::All => self
-                .workers
-                .values()
-                .filter(|w| w.is_connected())
-                .map(|w| w.id)
-                .collect(),
+            Selector::All => self.workers.keys().copied().collect(),
             Selector::Ids(ids) => ids.iter().map(WorkerId).collect(),
         }
     }
 
     fn stop_worker(&mut self, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {
         match self.workers.get_mut(&id) {
+            None if self.ended_workers.contains_key(&id) => StopResult::AlreadyStopped,
             None => StopResult::NotFound,
-            Some(worker) if worker.ended.is_some() || worker.stopping.is_some() => {
-                StopResult::AlreadyStopped
-            }
+            Some(worker) if worker.stopping.is_some() => StopResult::AlreadyStopped,
             Some(worker) => {
                 worker.stopping = Some(LostReason::Stopped);
                 self.agenda.note_plans_changed();

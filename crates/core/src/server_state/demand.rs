@@ -18,7 +18,7 @@ impl ServerState {
     #[must_use]
     pub fn demand(&self, now: Time, queries: &[QueueQuery]) -> Vec<QueueDemand> {
         let mut waiting: BTreeMap<QueueKey, u64> = self.ready.counts().collect();
-        for worker in self.workers.values().filter(|worker| worker.is_connected()) {
+        for worker in self.workers.values() {
             let surplus = worker.surplus(now, SOON);
             for (_, assigned) in worker.backlog_last().take(surplus) {
                 *waiting.entry(assigned.key).or_default() += 1;

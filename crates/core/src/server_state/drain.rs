@@ -24,10 +24,9 @@ impl ServerState {
 
     fn drain_worker(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {
         match self.workers.get_mut(&id) {
+            None if self.ended_workers.contains_key(&id) => StopResult::AlreadyStopped,
             None => StopResult::NotFound,
-            Some(worker) if worker.ended.is_some() || worker.stopping.is_some() => {
-                StopResult::AlreadyStopped
-            }
+            Some(worker) if worker.stopping.is_some() => StopResult::AlreadyStopped,
             Some(worker) => {
                 if !std::mem::replace(&mut worker.is_draining, true) {
                     self.draining.insert(id);
@@ -56,7 +55,7 @@ impl ServerState {
             let Some(worker) = self.workers.get_mut(&id) else {
                 continue;
             };
-            if worker.ended.is_some() || worker.stopping.is_some() {
+            if worker.stopping.is_some() {
                 continue;
             }
             self.draining.insert(id);

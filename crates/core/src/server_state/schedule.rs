@@ -11,7 +11,7 @@ use crate::job::{Job, SharedTemplate, TaskSlot, TemplateId};
 use crate::range::IdArray;
 use crate::scheduler::ClassId;
 use crate::scheduler::queue::{QueueKey, TakenRange};
-use crate::scheduler::solve::{GangStart, Placement, Question, solve};
+use crate::scheduler::solve::{GangStart, PATIENCE, Placement, Question, solve};
 use crate::task::{Phase, TaskRecord};
 use crate::template::Entries;
 use crate::time::{Now, Time};
@@ -23,6 +23,13 @@ const RETRACT_HORIZON: Duration = Duration::from_millis(30);
 
 /// Least time between two looks for tasks to take back; well below what anybody notices.
 const REBALANCE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Work that a worker will start within this time stays with it when there are others to choose from: as
+/// much as is sent ahead.
+const CLAIM_HORIZON: Duration = Duration::from_millis(100);
+
+/// Most tasks that one round asks back so that workers can keep room; there is no hurry.
+const CLAIM_TASKS_MAX: usize = 64;
 
 /// How often to look for tasks that cannot start where they were sent, as long as there may be some.
 const STUCK_CHECK: Duration = Duration::from_millis(250);
@@ -74,6 +81,8 @@ pub(super) struct Agenda {
     kept: BTreeSet<WorkerId>,
     /// Those of them that have not been asked for all that has not started.
     full: BTreeSet<WorkerId>,
+    /// How many workers keep room for tasks of a queue that they were not sent.
+    claimed: BTreeMap<QueueKey, u64>,
     /// Workers that take enough or nothing.
     demanding: BTreeSet<WorkerId>,
     /// The last round was cut: go on at this time, that is, at once.
@@ -102,6 +111,18 @@ impl Agenda {
     /// A worker joins that takes enough or nothing.
     pub(super) fn note_demanding(&mut self, worker: WorkerId) {
         self.demanding.insert(worker);
+    }
+
+    /// A worker keeps no room for these any more.
+    pub(super) fn forget_claims(&mut self, claims: impl Iterator<Item = QueueKey>) {
+        for key in claims {
+            if let Some(count) = self.claimed.get_mut(&key) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.claimed.remove(&key);
+                }
+            }
+        }
     }
 
     /// A worker is gone.
@@ -195,6 +216,7 @@ impl ServerState {
             classes: &self.classes,
             workers: &self.workers,
             rooms: &self.agenda.room,
+            claimed: &self.agenda.claimed,
             with_gangs,
             tasks_max: ROUND_TASKS_MAX,
             now: now.mono,
@@ -204,6 +226,14 @@ impl ServerState {
         }
         for gang in &answer.gangs {
             self.start_gang(now, gang, effects);
+        }
+        let mut left = CLAIM_TASKS_MAX;
+        for (worker, claims) in &answer.claims {
+            let back = self.note_claims(now, *worker, claims, left);
+            left -= back.len();
+            if !back.is_empty() {
+                effects.push(Effect::ToWorker(*worker, WorkerCommand::Retract(back)));
+            }
         }
         let mut parcels: BTreeMap<WorkerId, Parcel> = BTreeMap::new();
         for placement in &answer.placements {
@@ -225,6 +255,37 @@ impl ServerState {
             // All of them were tried against all that is left.
             self.agenda.room.clear();
         }
+    }
+
+    /// What a worker keeps room for without having been sent it. Once it has done so for long, what was
+    /// sent ahead when there was no choice is to be asked back, but for what it will start soon.
+    fn note_claims(
+        &mut self,
+        now: Now,
+        id: WorkerId,
+        claims: &[(QueueKey, u32)],
+        most: usize,
+    ) -> Vec<(TaskKey, InstanceId)> {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return Vec::new();
+        };
+        self.agenda.forget_claims(worker.claims());
+        for (key, _) in claims {
+            *self.agenda.claimed.entry(*key).or_default() += 1;
+        }
+        worker.set_claims(claims, now.mono);
+        let overdue = worker.first_claim_since(now.mono, PATIENCE);
+        let Some(overdue) = overdue.filter(|_| worker.backlog_len() > 0) else {
+            return Vec::new();
+        };
+        let surplus = worker.surplus(now.mono, CLAIM_HORIZON);
+        let back = worker.backlog_last().take(surplus.min(most));
+        let back = back.filter(|(_, a)| a.key.priority >= overdue.priority);
+        let back: Vec<(TaskKey, InstanceId)> = back.map(|(task, a)| (task, a.instance)).collect();
+        for (task, _) in &back {
+            worker.mark_retracting(*task);
+        }
+        back
     }
 
     /// Keeps these workers, and no others, for multi-node tasks.

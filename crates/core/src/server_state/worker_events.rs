@@ -64,11 +64,7 @@ impl ServerState {
         message: WorkerMessage,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(worker) = self
-            .workers
-            .get_mut(&id)
-            .filter(|worker| worker.is_connected())
-        else {
+        let Some(worker) = self.workers.get_mut(&id) else {
             self.ignored.unknown_workers += 1;
             return;
         };
@@ -111,11 +107,7 @@ impl ServerState {
         how: LinkEnd,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(worker) = self
-            .workers
-            .get_mut(&id)
-            .filter(|worker| worker.is_connected() && !worker.away)
-        else {
+        let Some(worker) = self.workers.get_mut(&id).filter(|worker| !worker.away) else {
             return;
         };
         if worker.may_come_back() {
@@ -516,11 +508,7 @@ impl ServerState {
         reason: LostReason,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(worker) = self
-            .workers
-            .get_mut(&id)
-            .filter(|worker| worker.is_connected())
-        else {
+        let Some(mut worker) = self.workers.remove(&id) else {
             return;
         };
         worker.ended = Some((now.wall, reason));
@@ -528,7 +516,9 @@ impl ServerState {
         let is_crash = reason.is_crash() && !worker.restored;
         worker.templates.clear();
         self.heartbeats.remove(&(worker.heartbeat_deadline, id));
+        self.agenda.forget_claims(worker.claims());
         let tasks = worker.clear();
+        self.ended_workers.insert(id, worker);
         persist(
             effects,
             now.wall,

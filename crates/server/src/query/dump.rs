@@ -16,7 +16,8 @@ pub(crate) fn dump(view: &View<'_>) -> Value {
     let state = view.state;
     let mut groups: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     let mut workers = Vec::new();
-    for worker in state.workers().values() {
+    let ended = state.ended_workers().values();
+    for worker in state.workers().values().chain(ended) {
         if worker.is_connected() {
             let members = groups.entry(&worker.config.group).or_default();
             members.push(worker.id.as_u32());

@@ -21,13 +21,18 @@ pub(super) fn workers(
     with_runtime: bool,
 ) -> client::Workers {
     let mut found = client::Workers::default();
-    let mut add = |id: WorkerId| match state.workers().get(&id) {
+    let mut add = |id: WorkerId| match state.worker(id) {
         Some(worker) => found.workers.push(worker_info(state, worker, with_runtime)),
         None => found.not_found.push(id.as_u32()),
     };
     match selector {
         Selector::Last => state.last_worker().into_iter().for_each(add),
-        Selector::All => state.workers().keys().copied().for_each(add),
+        Selector::All => {
+            let ended = state.ended_workers().keys();
+            let mut all: Vec<WorkerId> = state.workers().keys().chain(ended).copied().collect();
+            all.sort_unstable();
+            all.into_iter().for_each(add);
+        }
         Selector::Ids(ids) => ids.iter().map(WorkerId).for_each(&mut add),
     }
     found
@@ -115,7 +120,6 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
         .map(|record| record.worker().as_u32());
     let workers = state.workers().values();
     let workers = workers
-        .filter(|worker| worker.is_connected())
         .map(|worker| explain_worker(view, class, worker, ready_key))
         .collect();
     Reply::Explanation(client::Explanation {
@@ -141,7 +145,7 @@ fn explain_worker(
     let state = view.state;
     let group = &*worker.config.group;
     let members = state.workers().values();
-    let members = members.filter(|other| other.is_connected() && &*other.config.group == group);
+    let members = members.filter(|other| &*other.config.group == group);
     let size = u32::try_from(members.count()).unwrap_or(u32::MAX);
     let explained = explain_class(class, state.classes(), worker, size, view.now.mono);
     let variants = explained.iter().zip(class.variants.iter().zip(0..));

@@ -56,6 +56,7 @@ impl Bench {
             classes: &self.classes,
             workers: &self.workers,
             rooms: &rooms,
+            claimed: &BTreeMap::new(),
             with_gangs: true,
             tasks_max: u64::MAX,
             now: Time(0),
@@ -218,42 +219,85 @@ fn nodes_come_from_one_group_and_are_kept_until_they_are_empty() {
     assert_eq!(low_on_kept.count(), 0);
 }
 
-/// The largest share of `total` that tasks of these sizes can fill.
-fn best_fill(total: u32, sizes: &[(u32, u64)]) -> u32 {
-    let mut reachable = vec![false; total as usize + 1];
-    reachable[0] = true;
-    for (size, count) in sizes {
-        for _ in 0..*count {
-            for sum in (*size..=total).rev() {
-                reachable[sum as usize] |= reachable[(sum - size) as usize];
+/// Fewest workers of so many cpus for tasks of these sizes, by trying every way; few tasks.
+fn fewest_workers(total: u32, tasks: &[u32]) -> u32 {
+    let all = (1_usize << tasks.len()) - 1;
+    let size = |set: usize| -> u32 {
+        let chosen = tasks
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| (set >> at) & 1 == 1);
+        chosen.map(|(_, size)| size).sum()
+    };
+    let mut fewest = vec![u32::MAX; all + 1];
+    fewest[0] = 0;
+    for set in 1..=all {
+        let mut part = set;
+        while part > 0 {
+            if size(part) <= total && fewest[set ^ part] < u32::MAX {
+                fewest[set] = fewest[set].min(fewest[set ^ part] + 1);
             }
+            part = (part - 1) & set;
         }
     }
-    (0..=total)
-        .rev()
-        .find(|sum| reachable[*sum as usize])
-        .unwrap_or(0)
+    fewest[all]
+}
+
+/// The greatest value of a mix of any number of tasks of these sizes.
+fn best_value(total: u32, sizes: &[u32]) -> f64 {
+    let mut best = vec![0.0_f64; total as usize + 1];
+    for filled in 1..=total {
+        let with = sizes.iter().filter(|size| **size <= filled);
+        let values = with.map(|size| best[(filled - size) as usize] + f64::from(*size).powf(1.25));
+        best[filled as usize] = values.fold(0.0, f64::max);
+    }
+    best[total as usize]
 }
 
 proptest! {
+    /// Worker after worker is filled, each with what the one before left.
     #[test]
-    fn one_worker_is_filled_as_well_as_possible(
+    fn few_tasks_need_as_few_workers_as_possible(
         total in 1_u32..24,
-        sizes in vec((1_u32..9, 0_u64..5), 1..4),
+        sizes in vec((1_u32..9, 1_u64..5), 1..4),
     ) {
         let mut bench = Bench::with(&[total]);
-        for (size, ready) in &sizes {
+        let mut tasks = Vec::new();
+        for (size, ready) in sizes.iter().filter(|(size, _)| *size <= total) {
             bench.queue(0, cpus(*size), *ready);
+            tasks.extend((0..*ready).map(|_| *size));
         }
-        bench.queues.retain(|_, ready| *ready > 0);
-        let used: u64 = bench
-            .solve()
-            .placements
-            .iter()
-            .filter(|p| p.placed)
-            .map(|p| p.count * bench.classes.get(p.key.class).expect("known").variants[0].demands[0].units.expect("amount"))
-            .sum();
-        prop_assert_eq!(used, u64::from(best_fill(total, &sizes)) * 10_000);
+        let mut needed = 0;
+        while !bench.queues.is_empty() {
+            for placement in bench.solve().placements.iter().filter(|p| p.placed) {
+                *bench.queues.get_mut(&placement.key).expect("is queued") -= placement.count;
+            }
+            bench.queues.retain(|_, ready| *ready > 0);
+            needed += 1;
+        }
+        prop_assert_eq!(needed, fewest_workers(total, &tasks));
+    }
+
+    #[test]
+    fn of_many_tasks_a_worker_gets_the_most_valuable_mix(
+        total in 1_u32..17,
+        sizes in prop::collection::btree_set(1_u32..9, 1..4),
+    ) {
+        let mut bench = Bench::with(&[total]);
+        let sizes: Vec<u32> = sizes.into_iter().collect();
+        for size in &sizes {
+            bench.queue(0, cpus(*size), 100);
+        }
+        let demand = |p: &Placement| {
+            let class = bench.classes.get(p.key.class).expect("known");
+            class.variants[0].demands[0].units.expect("amount") / 10_000
+        };
+        let placements = bench.solve().placements;
+        let placed = placements.iter().filter(|p| p.placed);
+        #[expect(clippy::cast_precision_loss, reason = "small")]
+        let values = placed.map(|p| p.count as f64 * (demand(p) as f64).powf(1.25));
+        let (value, best) = (values.sum::<f64>(), best_value(total, &sizes));
+        prop_assert!(value >= best * 0.999, "{value} of {best}");
     }
 
     /// No over-commit, no idle worker while something fits, priorities in order.

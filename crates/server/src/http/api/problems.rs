@@ -109,7 +109,8 @@ fn read_state(view: &View<'_>) -> Looked {
             counts: *counts,
         })
     });
-    let workers = view.state.workers().values().map(|worker| {
+    let ended = view.state.ended_workers().values();
+    let workers = view.state.workers().values().chain(ended).map(|worker| {
         let reason = worker.ended.map(|(_, reason)| reason);
         (
             worker.config.hostname.to_string(),

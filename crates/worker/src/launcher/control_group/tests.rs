@@ -1,3 +1,5 @@
+//! On made-up machines, and as far as it goes on this one.
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
