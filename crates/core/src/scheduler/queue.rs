@@ -28,6 +28,11 @@ impl QueueKey {
             class,
         }
     }
+
+    /// Whether its tasks go before those of the other one wherever either could run.
+    pub(crate) fn overtakes(self, other: Self) -> bool {
+        self.class == other.class && self.priority < other.priority
+    }
 }
 
 /// Consecutive indices of one submit taken from a queue; `to` is exclusive.

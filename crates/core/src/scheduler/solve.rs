@@ -15,7 +15,7 @@ pub use super::gang::GangStart;
 use super::lane::Lane;
 use super::pack::{Candidate, FEW, Site, best_mix, worths};
 use super::queue::QueueKey;
-use super::{Class, Classes, Offer};
+use super::{Class, ClassId, Classes, Offer};
 use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
@@ -78,6 +78,9 @@ pub struct Answer {
     /// What workers that were looked at keep room for from now on, request and variant, without having
     /// been sent it; nothing if the round was cut.
     pub claims: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
+    /// What these workers were sent ahead is to be asked back if it is of the class of such a queue and
+    /// less urgent: more of that queue waits here than they were sent.
+    pub overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
     /// The limit of tasks was reached: there is more to do.
     pub is_cut: bool,
 }
@@ -151,6 +154,7 @@ pub fn solve(question: &Question<'_>) -> Answer {
         is_cut: round.is_used_up(),
         placements: round.placements,
         claims: round.claims,
+        overtaken: round.overtaken,
         gangs: gang_starts,
         kept,
     }
@@ -193,6 +197,9 @@ struct Round<'a> {
     rankings: BTreeMap<(usize, usize), Arc<Ranking>>,
     claimed: BTreeMap<QueueKey, u64>,
     claims: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
+    /// Classes of which some are left that are more urgent than what comes now.
+    left_over: BTreeSet<ClassId>,
+    overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
 }
 
 /// The requests of a level as a kind of worker sees them.
@@ -229,6 +236,8 @@ impl<'a> Round<'a> {
             rankings: BTreeMap::new(),
             claimed: question.claimed.clone(),
             claims: BTreeMap::new(),
+            left_over: BTreeSet::new(),
+            overtaken: BTreeMap::new(),
         }
     }
 
@@ -569,6 +578,10 @@ impl<'a> Round<'a> {
             let Some(class) = self.classes[queue].filter(|_| self.left[queue] > 0) else {
                 continue;
             };
+            if self.left_over.contains(&key.class) {
+                // Those go first, wherever this could go.
+                continue;
+            }
             let mut rooms: Vec<(usize, u32, u32)> = Vec::new();
             for (at, lane) in lanes.iter_mut().enumerate() {
                 if lane.reserved.is_some() {
@@ -607,6 +620,24 @@ impl<'a> Round<'a> {
                     count,
                     placed: false,
                 });
+            }
+            self.note_overtaken(queue, lanes);
+        }
+    }
+
+    /// More of a queue is left than workers were sent. They must not get to less urgent tasks of its class
+    /// that they were sent before, however long the next sending takes.
+    fn note_overtaken(&mut self, queue: usize, lanes: &[Lane<'a>]) {
+        if self.left[queue] == 0 {
+            return;
+        }
+        let (key, _) = self.question.queues[queue];
+        self.left_over.insert(key.class);
+        for lane in lanes {
+            let mut waiting = lane.worker.waiting();
+            if waiting.any(|(other, _)| key.overtakes(other)) {
+                let overtaken = self.overtaken.entry(lane.worker.id).or_default();
+                overtaken.push(key);
             }
         }
     }

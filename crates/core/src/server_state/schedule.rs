@@ -235,6 +235,9 @@ impl ServerState {
                 effects.push(Effect::ToWorker(*worker, WorkerCommand::Retract(back)));
             }
         }
+        for (worker, queues) in &answer.overtaken {
+            self.ask_overtaken_back(*worker, queues, effects);
+        }
         let mut parcels: BTreeMap<WorkerId, Parcel> = BTreeMap::new();
         for placement in &answer.placements {
             for range in self.ready.take(placement.key, placement.count) {
@@ -286,6 +289,22 @@ impl ServerState {
             worker.mark_retracting(*task);
         }
         back
+    }
+
+    /// Asks a worker for less urgent tasks of the classes of these queues.
+    fn ask_overtaken_back(&mut self, id: WorkerId, by: &[QueueKey], effects: &mut Vec<Effect>) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let back = worker.backlog_last();
+        let back = back.filter(|(_, a)| by.iter().any(|key| key.overtakes(a.key)));
+        let back: Vec<(TaskKey, InstanceId)> = back.map(|(task, a)| (task, a.instance)).collect();
+        for (task, _) in &back {
+            worker.mark_retracting(*task);
+        }
+        if !back.is_empty() {
+            effects.push(Effect::ToWorker(id, WorkerCommand::Retract(back)));
+        }
     }
 
     /// Keeps these workers, and no others, for multi-node tasks.

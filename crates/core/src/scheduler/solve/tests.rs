@@ -339,6 +339,30 @@ proptest! {
     }
 }
 
+#[test]
+fn what_was_sent_ahead_makes_way_for_more_urgent_tasks_of_its_class() {
+    let mut bench = Bench::with(&[1]);
+    let low = bench.queue(0, cpus(1), 100);
+    carry_out(&mut bench);
+    bench.queue(0, cpus(1), 100);
+    let (worker, _) = bench.workers.first_key_value().expect("one");
+    let worker = *worker;
+    assert!(
+        bench.workers[&worker].backlog_len() > 0,
+        "something waits there"
+    );
+    let other = bench.queue(1, cpus(2), 100);
+    assert!(bench.solve().overtaken.is_empty(), "does not compete");
+    bench.queues.remove(&other);
+
+    let high = bench.queue(1, cpus(1), 1);
+    assert!(bench.solve().overtaken.is_empty(), "all of it is sent");
+    bench.queues.insert(high, 100);
+    let answer = bench.solve();
+    assert_eq!(answer.overtaken, BTreeMap::from([(worker, vec![high])]));
+    assert!(answer.placements.iter().all(|p| p.key != low));
+}
+
 /// Gives the workers what a round decided for them.
 fn carry_out(bench: &mut Bench) {
     let mut next = 0;
