@@ -300,7 +300,7 @@ impl Worker {
     }
 
     /// What waits on it, most urgent first.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
+    pub(crate) fn waiting(&self) -> impl DoubleEndedIterator<Item = (QueueKey, u32)> + '_ {
         self.waiting.keys().copied()
     }
 

@@ -27,6 +27,9 @@ const NODES_PER_ROUND: u32 = 20_000;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Requests of one level for which a worker keeps room.
 const CLAIMS_MAX: usize = 2;
+/// Workers for which a round thinks anew about what to keep room for; the others are thought of when they
+/// report.
+const CLAIM_WORKERS_MAX: usize = 128;
 /// Mixes remembered for like workers.
 const MEMO_MAX: usize = 4;
 
@@ -514,11 +517,10 @@ impl<'a> Round<'a> {
 
     /// Notes what workers keep room for that were not sent it: no more of them than there are tasks.
     fn claim(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) {
-        for lane in lanes {
-            let has_claims = lane.worker.has_claims();
-            if lane.reserved.is_some() || !(lane.has_choice || has_claims) {
-                continue;
-            }
+        let choosing = lanes.iter_mut().filter(|lane| {
+            lane.reserved.is_none() && (lane.has_choice || lane.worker.has_claims())
+        });
+        for lane in choosing.take(CLAIM_WORKERS_MAX) {
             self.claims.entry(lane.worker.id).or_default();
             for key in lane.worker.claims() {
                 let ours = self.question.queues.get(level.start);
@@ -634,8 +636,9 @@ impl<'a> Round<'a> {
         let (key, _) = self.question.queues[queue];
         self.left_over.insert(key.class);
         for lane in lanes {
-            let mut waiting = lane.worker.waiting();
-            if waiting.any(|(other, _)| key.overtakes(other)) {
+            let waiting = lane.worker.waiting().rev();
+            let mut less_urgent = waiting.take_while(|(other, _)| other.priority > key.priority);
+            if less_urgent.any(|(other, _)| key.overtakes(other)) {
                 let overtaken = self.overtaken.entry(lane.worker.id).or_default();
                 overtaken.push(key);
             }
