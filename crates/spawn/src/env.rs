@@ -248,7 +248,7 @@ impl TaskEnv {
         check_name(name.as_bytes())?;
         let start = self.begin(name);
         let value_start = self.text.len();
-        // Writing to a vector cannot fail.
+        // Writing to a vector cannot fail; what fails to display itself stands for what it has written.
         let _ = write!(Utf8Sink(&mut self.text), "{value}");
         if let Err(error) = check_value(name.as_bytes(), &self.text[value_start..]) {
             self.text.truncate(start);
