@@ -1,7 +1,8 @@
 //! Question: how close is the launcher to the tightest C loop that spawns and reaps the same processes?
 //!
-//! Both run in turns, many short rounds each, so that a busy machine disturbs both alike. Printed are the median
-//! rates and the median of the ratios of each round, for `/bin/true` and for a static program that does nothing.
+//! All run in turns, in another order in each of many short rounds, so that a busy machine disturbs them alike. Printed
+//! are the median rates and the median of the ratios of each round with its standard error, for `/bin/true` and for a
+//! static program that does nothing.
 //! *lanes*: as many lanes as threads, everything requested at once. *bare lanes*: the same for processes that get no
 //! more than those of the C loop: no session, no parent-death signal, no streams of their own. *queued*: no lanes,
 //! everything requested at once. *slots*: as many processes as threads live at a time, and the consumer requests the
@@ -36,26 +37,27 @@ fn main() {
     std::fs::remove_dir_all(&directory).expect("the directory made above");
 }
 
+const CONTESTANTS: [&str; 5] = ["C loop", "lanes", "bare lanes", "queued", "slots"];
+
 fn compare(c_loop: &Path, program: &Path, rounds: usize, count: usize, threads: usize) {
     let mut launcher = Bench::new(threads);
-    let mut theirs = Vec::new();
-    let mut ours: [(&str, Vec<f64>); 4] =
-        ["lanes", "bare lanes", "queued", "slots"].map(|name| (name, Vec::new()));
-    for _ in 0..rounds {
-        theirs.push(run_c(c_loop, program, count, threads, &launcher.env));
-        for (index, (_, seconds)) in ours.iter_mut().enumerate() {
-            seconds.push(match index {
-                0 | 1 => launcher.run_in_lanes(program, count, threads, index == 1),
-                2 => launcher.run(program, count, count),
+    let mut seconds = CONTESTANTS.map(|_| Vec::new());
+    for round in 0..rounds {
+        for turn in 0..CONTESTANTS.len() {
+            let contestant = (round + turn) % CONTESTANTS.len();
+            seconds[contestant].push(match CONTESTANTS[contestant] {
+                "C loop" => run_c(c_loop, program, count, threads, &launcher.env),
+                "lanes" => launcher.run_in_lanes(program, count, threads, false),
+                "bare lanes" => launcher.run_in_lanes(program, count, threads, true),
+                "queued" => launcher.run(program, count, count),
                 _ => launcher.run(program, count, threads),
             });
         }
     }
-    let rate = |seconds: &[f64]| count as f64 / median(seconds.to_vec());
     println!("{}, {threads} threads", program.display());
-    println!("  C loop      {:7.0}/s", rate(&theirs));
-    for (name, seconds) in &ours {
-        let ratio = ratio(&theirs, seconds);
-        println!("  {name:10}  {:7.0}/s  ratio {ratio:.3}", rate(seconds));
+    for (name, ours) in CONTESTANTS.iter().zip(&seconds) {
+        let rate = count as f64 / median(ours.clone());
+        let (ratio, error) = ratio(&seconds[0], ours);
+        println!("  {name:10}  {rate:7.0}/s  ratio {ratio:.3} ± {error:.3}");
     }
 }

@@ -76,11 +76,11 @@ impl Measure {
 
     fn report(&self, name: &str, without: &[f64], with: &[f64]) {
         let rate = |seconds: &[f64]| self.count as f64 / median(seconds.to_vec());
+        let (ratio, error) = ratio(without, with);
         println!(
-            "{name:24} without {:6.0}/s, with {:6.0}/s, ratio {:.3}",
+            "{name:24} without {:6.0}/s, with {:6.0}/s, ratio {ratio:.3} ± {error:.3}",
             rate(without),
             rate(with),
-            ratio(without, with)
         );
     }
 
@@ -113,10 +113,8 @@ impl Measure {
         let [c_small, c_large, our_small, our_large] = &seconds;
         self.report("C loop, more variables", c_small, c_large);
         self.report(&name, our_small, our_large);
-        println!(
-            "  beyond the C loop       ratio {:.3}",
-            ratio(our_small, our_large) / ratio(c_small, c_large)
-        );
+        let (ours, theirs) = (ratio(our_small, our_large), ratio(c_small, c_large));
+        println!("  beyond the C loop       ratio {:.3}", ours.0 / theirs.0);
         std::fs::remove_dir_all(&directory).expect("the directory made above");
     }
 }

@@ -221,8 +221,10 @@ impl Launcher {
             reaper: None,
         };
         let pool = Arc::clone(&launcher.pool);
-        let reaper = reaper::start(&launcher.watch, move |ended| pool.finish(ended, false))
-            .map_err(os("start the reaper thread"))?;
+        let reaper = reaper::start(&launcher.watch, move |ended| {
+            pool.finish(ended, false);
+        })
+        .map_err(os("start the reaper thread"))?;
         launcher.reaper = Some(reaper);
         launcher.spawners = launcher
             .pool

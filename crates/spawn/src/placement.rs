@@ -7,12 +7,78 @@
 //! hands that CPU on to its child. The child inherits the hold and releases both right before it executes, so that the
 //! second look is free to choose, and the parent may wake up anywhere.
 //!
+//! That costs a few system calls, and there is nothing to win while every process finds an idle CPU anyway. So threads
+//! are held only while the short children of the thread have to wait for a CPU, which their ends tell: see
+//! [`Crowding`].
+//!
 //! Both get the mask back that the thread had. One that may run on every CPU gets a mask of all ones, which also covers
 //! CPUs that are given to its control group later.
 
 use std::cell::Cell;
 
+use crate::event::{MonotonicNs, ResourceUsage};
 use crate::sys;
+
+/// What an ended child tells of the machine, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Life {
+    /// From the begin of its creation until its end was noticed.
+    pub(crate) lived: u64,
+    /// How long of that it was on a CPU.
+    pub(crate) on_cpu: u64,
+}
+
+impl Life {
+    pub(crate) const fn new(
+        started: MonotonicNs,
+        ended: MonotonicNs,
+        usage: &ResourceUsage,
+    ) -> Self {
+        let on_cpu_us = usage.user_us.saturating_add(usage.system_us);
+        Self {
+            lived: ended.since(started),
+            on_cpu: on_cpu_us.saturating_mul(1000),
+        }
+    }
+}
+
+/// Whether children lately had to wait for a CPU.
+///
+/// Two moving averages: of the time that children were on a CPU, and of the rest of their lives. A child that sleeps
+/// looks like one that waits; it costs such children nothing that counts.
+#[derive(Debug, Clone, Copy)]
+struct Crowding {
+    on_cpu: u64,
+    off_cpu: u64,
+    is_crowded: bool,
+}
+
+impl Crowding {
+    /// The last so many children count.
+    const CHILDREN: u64 = 64;
+    /// One child counts at most this much, so that a long one is not remembered for long.
+    const LIFE_MAX_NS: u64 = 5_000_000;
+    /// What creating a process and noticing its end take at most on a machine with nothing else to do.
+    const OVERHEAD_NS: u64 = 100_000;
+
+    /// Of a machine that nothing is known of. Holding threads where it is of no use costs little, and the opposite much.
+    const UNKNOWN: Self = Self {
+        on_cpu: 0,
+        off_cpu: 0,
+        is_crowded: true,
+    };
+
+    fn learn(&mut self, life: Life) {
+        let average = |average: u64, new: u64| {
+            (average * (Self::CHILDREN - 1) + new.min(Self::LIFE_MAX_NS)) / Self::CHILDREN
+        };
+        self.on_cpu = average(self.on_cpu, life.on_cpu);
+        self.off_cpu = average(self.off_cpu, life.lived.saturating_sub(life.on_cpu));
+        let much = self.on_cpu / 2 + Self::OVERHEAD_NS;
+        // Where threads are held, children wait less: only much less says that the machine has become idle.
+        self.is_crowded = self.off_cpu > if self.is_crowded { much / 2 } else { much };
+    }
+}
 
 /// What has to be undone after a clone on the thread's own CPU.
 #[derive(Debug)]
@@ -34,6 +100,7 @@ pub(crate) struct Placement {
     one: Vec<usize>,
     /// Whether it works here: not once it was refused.
     usable: bool,
+    crowding: Crowding,
 }
 
 /// CPUs of the first mask; a machine with more answers that it is too short.
@@ -50,6 +117,7 @@ impl Placement {
             mask: Vec::new(),
             one: Vec::new(),
             usable: true,
+            crowding: Crowding::UNKNOWN,
         };
         let mut cpus = CPUS;
         while cpus <= CPUS_MAX {
@@ -68,7 +136,7 @@ impl Placement {
     /// Holds the calling thread, the one this was made for, to the CPU it runs on. `None` if that is of no use or
     /// not possible; it is not held then.
     pub(crate) fn hold(&mut self) -> Option<Home<'_>> {
-        if !self.usable || sys::affinity(&mut self.mask).is_err() {
+        if !self.usable || !self.crowding.is_crowded || sys::affinity(&mut self.mask).is_err() {
             return None;
         }
         let cpus: usize = self
@@ -100,6 +168,11 @@ impl Placement {
         })
     }
 
+    /// Takes in how a child of this thread fared.
+    pub(crate) fn learn(&mut self, life: Life) {
+        self.crowding.learn(life);
+    }
+
     /// Lets the calling thread run where it might before, after a child that did not get to it.
     pub(crate) fn release(&mut self) {
         if sys::set_affinity(0, &self.mask).is_err() {
@@ -120,6 +193,32 @@ mod tests {
         let mut mask = vec![0; CPUS_MAX / WORD_BITS];
         sys::affinity(&mut mask).expect("this thread's mask");
         mask
+    }
+
+    fn life(lived_us: u64, on_cpu_us: u64) -> Life {
+        Life {
+            lived: lived_us * 1000,
+            on_cpu: on_cpu_us * 1000,
+        }
+    }
+
+    #[test]
+    fn threads_are_held_while_children_wait_for_a_cpu() {
+        let mut crowding = Crowding::UNKNOWN;
+        // As measured with `/bin/true`: alone on the machine, beside busy programs, and there with held threads.
+        let (alone, crowded, held) = (life(880, 780), life(2_500, 880), life(1_200, 780));
+        let mut after = |children, life| {
+            for _ in 0..children {
+                crowding.learn(life);
+            }
+            crowding.is_crowded
+        };
+        assert!(!after(64, alone));
+        assert!(after(64, crowded));
+        assert!(after(1_000, held), "better, since they are held");
+        assert!(!after(200, alone));
+        assert!(!after(1, life(3_600_000_000, 0)), "one that slept");
+        assert!(!after(1_000, life(250, 170)), "very short ones, alone");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::error::SpawnError;
 use crate::event::{Event, Token};
 use crate::lanes::{Lane, Lanes};
 use crate::live::{InFlight, Key, Running, Termination};
+use crate::placement::Life;
 use crate::plan::SpawnPlan;
 use crate::prepare::Common;
 use crate::probe::Features;
@@ -256,17 +257,18 @@ impl Pool {
     }
 
     /// Reaps and reports children that have ended and were taken out of the table; what waited behind them is
-    /// queued. `alone`: the caller asks for the next request itself, nobody needs to be woken for it.
-    pub(crate) fn finish(self: &Arc<Self>, ended: &mut Vec<Running>, alone: bool) {
+    /// queued. `alone`: the caller asks for the next request itself, nobody needs to be woken for it. Answers how the
+    /// last of them fared.
+    pub(crate) fn finish(self: &Arc<Self>, ended: &mut Vec<Running>, alone: bool) -> Option<Life> {
         let lanes: Vec<_> = ended.iter().filter_map(|child| child.lane).collect();
         // The consumer may sleep a little while there is more to do.
         let lazily = lanes.len() == ended.len() && {
             let queue = self.lock();
             lanes.iter().all(|lane| queue.lanes.has_next(*lane))
         };
-        self.watch.finish(ended, lazily);
+        let life = self.watch.finish(ended, lazily);
         if lanes.is_empty() {
-            return;
+            return life;
         }
         let mut queue = self.lock();
         for lane in lanes {
@@ -275,6 +277,7 @@ impl Pool {
         if !alone {
             self.call_threads(queue);
         }
+        life
     }
 
     /// A request of this lane has come to nothing.

@@ -14,6 +14,7 @@ use crate::event::{Event, ExitStatus, ResourceUsage};
 use crate::event_queue::EventQueue;
 use crate::live::{Key, Running, Table};
 use crate::orphans::{self, Orphans, Task};
+use crate::placement::Life;
 use crate::signal;
 use crate::sys::{self, Epoll, WaitFor, Waited};
 
@@ -117,8 +118,8 @@ impl Watch {
     }
 
     /// Reaps children that have ended and reports them. They have been taken out of the table. `lazily`: nobody
-    /// waits for the news.
-    pub(crate) fn finish(&self, ended: &mut Vec<Running>, lazily: bool) {
+    /// waits for the news. Answers how the last of them fared.
+    pub(crate) fn finish(&self, ended: &mut Vec<Running>, lazily: bool) -> Option<Life> {
         let at = sys::monotonic_now();
         let any_running = self.adopting && !self.table().is_empty();
         let mut orphans = self.orphans();
@@ -129,8 +130,10 @@ impl Watch {
             // It may sleep longer than the look-out for late ones allows.
             self.wake_reaper();
         }
+        let mut life = None;
         let exits = ended.drain(..).map(|child| {
             let waited = self.reap(&child);
+            life = Some(Life::new(child.started, at, &waited.usage));
             let leaked = if self.adopting || !child.leader {
                 leaked.get(&child.token).copied().unwrap_or(0)
             } else {
@@ -151,6 +154,7 @@ impl Watch {
         } else {
             self.events.extend(exits.into_iter());
         }
+        life
     }
 
     fn reap(&self, child: &Running) -> Waited {

@@ -199,7 +199,7 @@ impl<'a> Spawner<'a> {
         if ended {
             self.ended.extend(table.take(key));
             drop(table);
-            self.pool.finish(&mut self.ended, true);
+            self.finish();
             return;
         }
         drop(table);
@@ -244,7 +244,14 @@ impl<'a> Spawner<'a> {
             self.brief = sys::monotonic_now().0.saturating_sub(begun)
                 < u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
             self.ended.extend(child);
-            self.pool.finish(&mut self.ended, true);
+            self.finish();
+        }
+    }
+
+    /// Reaps and reports a child whose end this thread has waited for.
+    fn finish(&mut self) {
+        if let Some(life) = self.pool.finish(&mut self.ended, true) {
+            self.placement.learn(life);
         }
     }
 

@@ -139,10 +139,24 @@ pub(crate) fn compile(directory: &Path, name: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Median of the ratios of two contestants round by round, as rates: 1 = `ours` is as fast as `theirs`.
-pub(crate) fn ratio(theirs: &[f64], ours: &[f64]) -> f64 {
-    let pairs = theirs.iter().zip(ours);
-    median(pairs.map(|(theirs, ours)| theirs / ours).collect())
+/// Median of the ratios of two contestants round by round, as rates: 1 = `ours` is as fast as `theirs`; and its standard
+/// error, as if the ratios were distributed normally.
+pub(crate) fn ratio(theirs: &[f64], ours: &[f64]) -> (f64, f64) {
+    /// Of a median, in standard errors of the mean.
+    const MEDIAN_ERROR: f64 = 1.253;
+    let ratios: Vec<f64> = theirs
+        .iter()
+        .zip(ours)
+        .map(|(theirs, ours)| theirs / ours)
+        .collect();
+    let count = ratios.len() as f64;
+    let mean = ratios.iter().sum::<f64>() / count;
+    let variance = ratios
+        .iter()
+        .map(|ratio| (ratio - mean).powi(2))
+        .sum::<f64>()
+        / count;
+    (median(ratios), MEDIAN_ERROR * (variance / count).sqrt())
 }
 
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
