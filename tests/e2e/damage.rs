@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use crate::harness::{Env, signal, wait_for};
 
@@ -113,30 +114,50 @@ impl Drop for SmallDisk {
     }
 }
 
+/// What became of a submit to a server whose disk may be full.
+pub(crate) enum Submitted {
+    Accepted,
+    /// With what it was told.
+    Refused(String),
+    /// It was under way when the disk became full: it is stored, and ends, once there is room.
+    Waits(Child),
+}
+
+/// Submits a task with this argument.
+pub(crate) fn submit_to_full_disk(env: &Env, argument: &str) -> Submitted {
+    let mut submit = env
+        .command(&["submit", "--output-mode=quiet", "--", "true", argument])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program can be run");
+    for _ in 0..200 {
+        match submit.try_wait().expect("it can be waited for") {
+            Some(status) if status.success() => return Submitted::Accepted,
+            Some(_) => {
+                let output = submit.wait_with_output().expect("its output");
+                return Submitted::Refused(String::from_utf8_lossy(&output.stderr).into_owned());
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    Submitted::Waits(submit)
+}
+
 /// Submits until one is refused; what it is told, and the submits that wait for room.
 pub(crate) fn refused_submit(env: &Env) -> (String, Vec<Child>) {
-    // Results pile up in the log until it cannot grow; a submit that meets the full disk waits for room.
-    let spec = "x".repeat(100_000);
+    // Results pile up in the log until it cannot grow.
+    let argument = "x".repeat(100_000);
     let mut waiting = Vec::new();
     let refusal = wait_for("a submit is refused", || {
-        let mut submit = env
-            .command(&["submit", "--output-mode=quiet", "--", "true", &spec])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program can be run");
-        for _ in 0..200 {
-            match submit.try_wait().expect("it can be waited for") {
-                Some(status) if status.success() => return Err("accepted".to_owned()),
-                Some(_) => {
-                    let output = submit.wait_with_output().expect("its output");
-                    return Ok(String::from_utf8_lossy(&output.stderr).into_owned());
-                }
-                None => std::thread::sleep(std::time::Duration::from_millis(10)),
+        match submit_to_full_disk(env, &argument) {
+            Submitted::Accepted => Err("accepted".to_owned()),
+            Submitted::Refused(refusal) => Ok(refusal),
+            Submitted::Waits(submit) => {
+                waiting.push(submit);
+                Err("it waits".to_owned())
             }
         }
-        waiting.push(submit);
-        Err("it waits".to_owned())
     });
     (refusal, waiting)
 }
