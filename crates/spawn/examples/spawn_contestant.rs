@@ -372,12 +372,7 @@ impl Requests<'_> {
                 batch.push(self.plan(due));
                 next = self.work.next();
             }
-            if self.work.options.interval_ns > 0 {
-                let free = batch.into_iter().map(|(_, token, plan)| (token, plan));
-                launcher.spawn_batch(free);
-            } else {
-                launcher.spawn_in_lanes(batch);
-            }
+            launcher.spawn_in_lanes(batch);
             let left = match next {
                 Some(due @ Due(Some(_))) => due.left(),
                 Some(Due(None)) | None => Duration::from_secs(60),
