@@ -187,7 +187,7 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
     screen.press("/big\r");
     screen.shows(&["Jobs (1)"]);
     screen.press("c");
-    screen.shows(&["Cancel job 2 and end its running"]);
+    screen.shows(&["Cancel job 2 `<script>big`? 500 tasks are not run"]);
     screen.press("n");
     assert_eq!(env.stats("2")["waiting"], 500);
     screen.press("cy");
@@ -200,7 +200,7 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
     screen.press("5");
     screen.shows(&["job-created", "worker-connected"]);
     screen.press("3x");
-    screen.shows(&["Stop worker 1?"]);
+    screen.shows(&["Stop worker 1 on "]);
     screen.press("y");
     screen.shows(&["Workers (0 of 1 connected)", "stopped"]);
     screen.press("q");

@@ -43,7 +43,7 @@ fn a_queue_is_paused_and_resumed_from_the_terminal() {
     screen.press("4");
     screen.shows(&["Allocation queues (1)", "refused", "specified: gpux"]);
     screen.press("p");
-    screen.shows(&["Pause queue 1? It asks for no more allocations."]);
+    screen.shows(&["Pause queue 1 gpu? It asks for no more allocations."]);
     screen.press("n");
     assert_eq!(state(&env), "\"Active\"");
     screen.press("py");
@@ -52,12 +52,33 @@ fn a_queue_is_paused_and_resumed_from_the_terminal() {
     screen.press("1");
     screen.shows(&["Starving queue 1 gpu: asks for no allocations"]);
     screen.press("4p");
-    screen.shows(&["Let queue 1 ask for allocations again?"]);
+    screen.shows(&["Let queue 1 gpu ask for allocations again?"]);
     screen.press("y");
     wait_for("the queue goes on", || match state(&env) {
         state if state == "\"Active\"" => Ok(()),
         state => Err(state),
     });
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
+fn a_report_names_the_queue_that_starves() {
+    let mut env = starving();
+    let screen = Screen::start(&env, &["dashboard"]);
+    screen.shows(&["Starving queue 1 gpu"]);
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    let journal = "server/001/state.db";
+    env.hq(&["journal", "report", journal, "run.html"]).ok();
+    let page = env.read("run.html");
+    let wanted = "Starving queue 1 gpu: gets no allocations: sbatch: error: invalid partition specified: gpux";
+    assert!(page.contains(wanted), "{page}");
+    // In the past of it, too.
+    let mut screen = Screen::start(&env, &["dashboard", "--journal", journal]);
+    screen.shows(&["Starving queue 1 gpu: gets no allocations"]);
+    screen.press("4");
+    screen.shows(&["refused", "specified: gpux"]);
     screen.press("q");
     assert_eq!(screen.end(), Some(0));
 }

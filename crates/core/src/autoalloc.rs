@@ -33,7 +33,7 @@ use std::time::Duration;
 
 pub use allocation::{Allocation, AllocationRecord, AllocationState};
 pub use input::{AllocationEvent, Effect, Input, Level, LookOutcome, Report, SubmitOutcome};
-pub use queue::{Queue, QueueRecord, QueueSpec, QueueState};
+pub use queue::{Queue, QueueFailure, QueueRecord, QueueSpec, QueueState};
 pub use reason::Reason;
 
 use crate::id::{AllocationKey, QueueId, WorkerId};

@@ -4,10 +4,12 @@
 //!
 //! * A node, if most of what ends there fails although the same jobs go well on at least as many other nodes as
 //!   they fail on. Only these jobs count: a job that fails everywhere says nothing about a node.
-//! * Otherwise the job.
+//! * Otherwise the job. What failed of it on a broken node counts, too, unless it goes well on other nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
 
 /// Fewer failures than this say nothing about a node.
 const NODE_FAILURES_MIN: u64 = 3;
@@ -113,6 +115,34 @@ pub struct Obstacle {
     pub job: u32,
     /// In a few words, such as `they ask for 64 cpus, no worker has more than 8`.
     pub why: String,
+}
+
+/// That tasks ask for more of a resource than any worker has.
+#[must_use]
+pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
+    // Memory is kept in MiB.
+    let shown = |amount: Amount| match amount.0 / UNITS_PER_WHOLE {
+        mib @ 1_024.. if resource == "mem" => {
+            let hundredths = u128::from(mib) * 100 / 1_024;
+            format!("{}.{:02} GiB", hundredths / 100, hundredths % 100)
+        }
+        _ if resource == "mem" => format!("{amount} MiB"),
+        _ => amount.to_string(),
+    };
+    let kind = if resource == "mem" {
+        "of memory"
+    } else {
+        resource
+    };
+    if most.0 == 0 {
+        format!("they ask for {} {kind}, no worker has any", shown(asked))
+    } else {
+        format!(
+            "they ask for {} {kind}, no worker has more than {}",
+            shown(asked),
+            shown(most)
+        )
+    }
 }
 
 /// All that is looked at.
@@ -262,8 +292,9 @@ pub fn suspect_hosts(shares: &[Share]) -> BTreeSet<&str> {
 #[must_use]
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let suspects = suspect_hosts(facts.shares);
-    let mut found = broken_nodes(facts.shares, &suspects);
-    let mut failing: Vec<Finding> = failing_jobs(facts, &suspects);
+    let own_fault = failing_by_themselves(facts.shares, &suspects);
+    let mut found = broken_nodes(facts.shares, &suspects, &own_fault);
+    let mut failing: Vec<Finding> = failing_jobs(facts, &suspects, &own_fault);
     failing.sort_by_key(|finding| {
         std::cmp::Reverse(finding.part.saturating_mul(1_000) / finding.whole.max(1))
     });
@@ -304,9 +335,29 @@ fn mostly(why: Option<&str>) -> String {
     why.map_or(String::new(), |why| format!(", mostly: {why}"))
 }
 
-fn broken_nodes(shares: &[Share], suspects: &BTreeSet<&str>) -> Vec<Finding> {
+/// Jobs that do not go well on nodes that are not suspected, or did not run on any.
+fn failing_by_themselves(shares: &[Share], suspects: &BTreeSet<&str>) -> BTreeSet<u32> {
+    let mut elsewhere = BTreeMap::<u32, Ends>::new();
+    for share in shares {
+        let ends = elsewhere.entry(share.job).or_default();
+        if !suspects.contains(share.host.as_str()) {
+            ends.add(share);
+        }
+    }
+    elsewhere.retain(|_, ends| ends.good == 0 || ends.is_mostly_bad());
+    elsewhere.into_keys().collect()
+}
+
+fn broken_nodes(
+    shares: &[Share],
+    suspects: &BTreeSet<&str>,
+    own_fault: &BTreeSet<u32>,
+) -> Vec<Finding> {
     let nodes = suspects.iter().map(|host| {
-        let there = || shares.iter().filter(|share| share.host == *host);
+        let there = || {
+            let found = shares.iter().filter(|share| share.host == *host);
+            found.filter(|share| !own_fault.contains(&share.job))
+        };
         let mut ends = Ends::default();
         there().for_each(|share| ends.add(share));
         let whole = ends.good + ends.bad;
@@ -327,33 +378,39 @@ fn broken_nodes(shares: &[Share], suspects: &BTreeSet<&str>) -> Vec<Finding> {
             whole,
         }
     });
-    nodes.collect()
+    nodes.filter(|finding| finding.part > 0).collect()
 }
 
-fn failing_jobs(facts: &Facts<'_>, suspects: &BTreeSet<&str>) -> Vec<Finding> {
-    let mut shares = BTreeMap::<u32, Vec<&Share>>::new();
+fn failing_jobs(
+    facts: &Facts<'_>,
+    suspects: &BTreeSet<&str>,
+    own_fault: &BTreeSet<u32>,
+) -> Vec<Finding> {
+    let mut own = BTreeMap::<u32, Vec<&Share>>::new();
     for share in facts.shares.iter().filter(|share| share.error.is_some()) {
-        shares.entry(share.job).or_default().push(share);
+        // The sums may be older than the counts: until a job has any, the counts are all that is known.
+        let shares = own.entry(share.job).or_default();
+        if own_fault.contains(&share.job) || !suspects.contains(share.host.as_str()) {
+            shares.push(share);
+        }
     }
     let jobs = facts.jobs.iter().filter(|job| job.failed > 0);
+    let is_suspect = |share: &&Share| suspects.contains(share.host.as_str());
     jobs.filter_map(|job| {
-        let known = shares.get(&job.id).map_or(&[][..], Vec::as_slice);
-        failing_job(job, known, suspects)
+        let own = own.get(&job.id).map(Vec::as_slice);
+        let mut found = failing_job(job, own)?;
+        // Nobody knows whether it would go well elsewhere.
+        if own.is_some_and(|own| !own.is_empty() && own.iter().all(is_suspect)) {
+            found.text.push_str("; all of them on broken nodes");
+        }
+        Some(found)
     })
     .collect()
 }
 
-fn failing_job(job: &JobFacts<'_>, known: &[&Share], suspects: &BTreeSet<&str>) -> Option<Finding> {
-    let own = || {
-        let shares = known.iter().copied();
-        shares.filter(|share| !suspects.contains(share.host.as_str()))
-    };
-    // The sums may be older than the counts: until they are there the counts are all that is known.
-    let left = if known.is_empty() {
-        job.failed
-    } else {
-        own().map(|share| share.count).sum()
-    };
+/// `own` are the failures that it is to blame for; `None` = not known yet.
+fn failing_job(job: &JobFacts<'_>, own: Option<&[&Share]>) -> Option<Finding> {
+    let left = own.map_or(job.failed, |own| own.iter().map(|share| share.count).sum());
     if left == 0 {
         return None;
     }
@@ -375,7 +432,7 @@ fn failing_job(job: &JobFacts<'_>, known: &[&Share], suspects: &BTreeSet<&str>) 
             "{} of {} tasks failed{}",
             number(left),
             number(job.total),
-            mostly(most_common(own())),
+            mostly(most_common(own.unwrap_or_default().iter().copied())),
         ),
         part: left,
         whole: job.total,
@@ -524,8 +581,8 @@ mod tests {
         assert_eq!(
             texts(&jobs, &[queue], &shares),
             [
-                "Broken node n2: 6 of 6 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
-                "Failing job 2 j: 39 of 43 tasks failed, mostly: exit code 1",
+                "Broken node n2: 5 of 5 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
+                "Failing job 2 j: 40 of 43 tasks failed, mostly: exit code 1",
                 "Starving queue 4 gpu: asks for no allocations: it failed 3 times",
                 "Starving job 3 j: none of 1 234 waiting tasks runs: they ask for gpus",
             ]
@@ -605,6 +662,60 @@ mod tests {
             shares.push(share(1, host, Some("out of memory"), 9));
         }
         assert!(suspect_hosts(&shares).is_empty());
+    }
+
+    #[test]
+    fn a_failing_job_stays_one_if_most_of_it_ended_on_a_broken_node() {
+        let shares = [
+            share(1, "n1", None, 90),
+            share(1, "n2", Some("exit code 127"), 900),
+            share(2, "n1", Some("exit code 3"), 1),
+            share(2, "n2", Some("exit code 3"), 39),
+        ];
+        assert_eq!(
+            texts(
+                &[job(1, (90, 900, 0, 0)), job(2, (0, 40, 0, 0))],
+                &[],
+                &shares
+            ),
+            [
+                "Broken node n2: 900 of 900 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
+                "Failing job 2 j: 40 of 40 tasks failed, mostly: exit code 3",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_failing_job_of_which_all_ended_on_a_broken_node_is_named() {
+        let shares = [
+            share(1, "n1", None, 90),
+            share(1, "n2", Some("exit code 127"), 900),
+            share(2, "n2", Some("exit code 3"), 40),
+        ];
+        assert_eq!(
+            texts(
+                &[job(1, (90, 900, 0, 0)), job(2, (0, 40, 0, 0))],
+                &[],
+                &shares
+            ),
+            [
+                "Broken node n2: 900 of 900 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
+                "Failing job 2 j: 40 of 40 tasks failed, mostly: exit code 3; all of them on broken nodes",
+            ]
+        );
+    }
+
+    #[test]
+    fn memory_is_told_in_gibibytes() {
+        let units = |whole: u64| Amount(whole * UNITS_PER_WHOLE);
+        assert_eq!(
+            lacking("mem", units(9_000_000), units(24_105)),
+            "they ask for 8789.06 GiB of memory, no worker has more than 23.54 GiB"
+        );
+        assert_eq!(
+            lacking("gpus/amd", units(2), units(0)),
+            "they ask for 2 gpus/amd, no worker has any"
+        );
     }
 
     #[test]

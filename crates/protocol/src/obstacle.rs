@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hq_core::diagnosis;
 use hq_core::resource::amount::Amount;
 
 use crate::client::{ExplainItem, Explanation, VariantExplanation, explain_item::Item};
@@ -45,16 +46,7 @@ fn lacking<'a>(item: &ExplainItem, all: impl Iterator<Item = &'a ExplainItem>) -
             });
             let most = most.max().unwrap_or(0);
             (most < wanted.request_units).then(|| {
-                let most = if most == 0 {
-                    "no worker has any".to_owned()
-                } else {
-                    format!("no worker has more than {}", Amount(most))
-                };
-                format!(
-                    "they ask for {} {}, {most}",
-                    Amount(wanted.request_units),
-                    wanted.resource
-                )
+                diagnosis::lacking(&wanted.resource, Amount(wanted.request_units), Amount(most))
             })
         }
         Item::Group(wanted) => (wanted.group_size < wanted.n_nodes).then(|| {

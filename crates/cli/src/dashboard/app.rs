@@ -4,6 +4,7 @@
 use crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, MouseButton, MouseEvent, MouseEventKind,
 };
+use hq_core::diagnosis::{Finding, suspect_hosts};
 use ratatui::layout::{Position, Rect};
 use ratatui::widgets::TableState;
 
@@ -11,8 +12,10 @@ use super::history::History;
 use super::keys::{self, Command};
 use super::model::{
     EndedShare, EventRow, FailureRow, JobRow, JobView, Obstacle, OutputTail, PastStep, QueueRow,
-    Sample, Snapshot,
+    Sample, Snapshot, WorkerRow,
 };
+use super::problems;
+use super::question::Question;
 
 /// Rows of a page.
 const PAGE: isize = 10;
@@ -62,27 +65,6 @@ pub(crate) enum Action {
     DrainWorker(u32),
     PauseQueue(u32),
     ResumeQueue(u32),
-}
-
-impl Action {
-    pub(crate) fn question(self) -> String {
-        match self {
-            Self::CancelJob(id) => format!("Cancel job {id} and end its running tasks?"),
-            Self::ResubmitFailed(id) => {
-                format!("Submit the failed tasks of job {id} again, as a new job?")
-            }
-            Self::StopWorker(id) => {
-                format!("Stop worker {id}? Its running tasks are ended and run again elsewhere.")
-            }
-            Self::DrainWorker(id) => {
-                format!(
-                    "Drain worker {id}? It gets no new tasks and stops when its own have ended."
-                )
-            }
-            Self::PauseQueue(id) => format!("Pause queue {id}? It asks for no more allocations."),
-            Self::ResumeQueue(id) => format!("Let queue {id} ask for allocations again?"),
-        }
-    }
 }
 
 /// What the shell shall do.
@@ -228,7 +210,7 @@ pub(crate) struct App {
     pub(crate) output: Option<OutputTail>,
     pub(crate) trouble: Option<String>,
     pub(crate) told: Option<String>,
-    pub(crate) dialog: Option<Action>,
+    pub(crate) dialog: Option<Question>,
     pub(crate) is_help_open: bool,
     pub(crate) search: String,
     pub(crate) is_searching: bool,
@@ -411,12 +393,52 @@ impl App {
         jobs
     }
 
+    /// What is wrong, worst first.
+    pub(crate) fn problems(&self) -> Vec<Finding> {
+        self.snapshot.as_ref().map_or_else(Vec::new, |snapshot| {
+            problems::find(snapshot, &self.ended, self.obstacles.as_deref())
+        })
+    }
+
+    /// The workers as they are shown: those with problems first.
+    pub(crate) fn visible_workers(&self) -> Vec<&WorkerRow> {
+        let suspects = suspect_hosts(&self.ended);
+        let rank = |worker: &&WorkerRow| match worker.ended.as_deref() {
+            None if suspects.contains(worker.host.as_str()) => 0,
+            Some(why) if why.contains("lost") => 1,
+            None => 2,
+            Some(_) => 3,
+        };
+        let workers = self.snapshot.iter().flat_map(|snapshot| &snapshot.workers);
+        let mut workers: Vec<&WorkerRow> = workers.collect();
+        workers.sort_by_key(rank);
+        workers
+    }
+
+    pub(crate) fn selected_worker(&self) -> Option<&WorkerRow> {
+        let at = self.workers_table.selected()?;
+        self.visible_workers().get(at).copied()
+    }
+
+    /// Why nothing of a job runs, if that is known.
+    pub(crate) fn obstacle(&self, job: u32) -> Option<&str> {
+        let mut known = self.obstacles.iter().flatten();
+        let found = known.find(|known| known.job == job);
+        found.map(|known| known.why.as_str())
+    }
+
     /// The job that is open, or else selected.
     pub(crate) fn current_job(&self) -> Option<u32> {
         self.job.or_else(|| {
             let jobs = self.visible_jobs();
             jobs.get(self.jobs_table.selected()?).map(|job| job.id)
         })
+    }
+
+    pub(crate) fn current_job_row(&self) -> Option<&JobRow> {
+        let id = self.current_job()?;
+        let mut jobs = self.snapshot.iter().flat_map(|snapshot| &snapshot.jobs);
+        jobs.find(|job| job.id == id)
     }
 
     pub(crate) fn failure(&self) -> Option<&FailureRow> {
@@ -476,10 +498,9 @@ impl App {
     fn on_key(&mut self, key: &KeyEvent) -> Option<Ask> {
         self.told = None;
         let command = keys::command(key);
-        if let Some(action) = self.dialog {
-            self.dialog = None;
+        if let Some(question) = self.dialog.take() {
             let is_yes = key.code == KeyCode::Char('y');
-            return is_yes.then_some(Ask::Do(action));
+            return is_yes.then_some(Ask::Do(question.action));
         }
         if self.is_searching {
             self.on_search_key(key);
@@ -588,28 +609,24 @@ impl App {
             self.told = Some("this is a journal: nothing can be changed".to_owned());
             return;
         }
-        let snapshot = self.snapshot.as_ref();
-        let worker = snapshot.and_then(|s| s.workers.get(self.workers_table.selected()?));
-        let queue = snapshot.and_then(|s| s.queues.get(self.queues_table.selected()?));
-        let job = self.current_job();
-        self.dialog = match (self.tab, command) {
-            (Tab::Jobs, Command::Cancel) => job.map(Action::CancelJob),
-            (Tab::Jobs, Command::Resubmit) => job.map(Action::ResubmitFailed),
-            (Tab::Workers, Command::Drain) => worker
-                .filter(|worker| worker.ended.is_none() && !worker.is_draining)
-                .map(|worker| Action::DrainWorker(worker.id)),
-            (Tab::Workers, Command::Stop) => worker
-                .filter(|worker| worker.ended.is_none())
-                .map(|worker| Action::StopWorker(worker.id)),
-            (Tab::Allocations, Command::Pause) => queue.map(|queue| {
-                if queue.is_paused {
-                    Action::ResumeQueue(queue.id)
-                } else {
-                    Action::PauseQueue(queue.id)
-                }
-            }),
+        let question = match (self.tab, command) {
+            (Tab::Jobs, Command::Cancel) => self.current_job_row().map(Question::cancel),
+            (Tab::Jobs, Command::Resubmit) => self.current_job_row().map(Question::resubmit),
+            (Tab::Workers, Command::Drain) => self.selected_worker().map(Question::drain),
+            (Tab::Workers, Command::Stop) => self.selected_worker().map(Question::stop),
+            (Tab::Allocations, Command::Pause) => {
+                let queues = self.snapshot.as_ref().map(|snapshot| &snapshot.queues);
+                let selected = self.queues_table.selected();
+                let queue = queues.zip(selected).and_then(|(all, at)| all.get(at));
+                queue.map(|queue| Ok(Question::pause_or_resume(queue)))
+            }
             _ => None,
         };
+        match question {
+            Some(Ok(question)) => self.dialog = Some(question),
+            Some(Err(why)) => self.told = Some(why),
+            None => {}
+        }
     }
 
     fn travel(&mut self, steps: i64) {

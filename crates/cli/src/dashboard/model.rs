@@ -140,6 +140,8 @@ pub(crate) struct QueueRow {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct EventRow {
     pub(crate) at_ns: i64,
+    /// The job that it is about.
+    pub(crate) job: Option<u32>,
     pub(crate) kind: String,
     pub(crate) text: String,
 }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use hq_core::diagnosis;
+use hq_core::resource::amount::Amount;
 use serde_json::Value;
 
 use hq_store::reader::{RUN_BOUNDS, run_bin_sql};
@@ -14,7 +16,6 @@ use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::live;
 use crate::dashboard::source::{Ask as _, fill, outcome_words};
 use crate::error::CliResult;
-use crate::output::format::amount;
 
 /// Jobs that are shown, the most expensive first; the rest is summed up in words.
 pub(super) const JOBS_MAX: usize = 200;
@@ -51,11 +52,7 @@ pub(crate) async fn gather(
     let snapshot = file.snapshot(to_ns).await?;
     let ended = live::ended(file, to_ns).await?;
     let obstacles = obstacles(file, &snapshot).await?;
-    let findings = problems::find(&snapshot, &ended, Some(&obstacles));
-    report.findings = findings
-        .into_iter()
-        .filter(|finding| finding.part > 0)
-        .collect();
+    report.findings = problems::find(&snapshot, &ended, Some(&obstacles));
     Ok(report)
 }
 
@@ -87,14 +84,7 @@ async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec
             let offered = snapshot.workers.iter().flat_map(|worker| &worker.resources);
             let offered = offered.filter(|one| one.name == *name);
             let most = offered.map(|one| one.total).max().unwrap_or(0);
-            (units > most).then(|| {
-                let most = if most == 0 {
-                    "no worker has any".to_owned()
-                } else {
-                    format!("no worker has more than {}", amount(most))
-                };
-                format!("they ask for {} {name}, {most}", amount(units))
-            })
+            (units > most).then(|| diagnosis::lacking(name, Amount(units), Amount(most)))
         });
         let why = why.flatten().next()?;
         Some(Obstacle { job: job.id, why })

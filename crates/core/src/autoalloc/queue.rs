@@ -9,7 +9,7 @@ use super::reason::Reason;
 use super::{AllocationRecord, AllocationState};
 use crate::id::{AllocationKey, QueueId};
 use crate::scheduler::demand::{QueueDemand, QueueQuery, WorkerKind};
-use crate::time::{Now, Time};
+use crate::time::{Now, Time, Timestamp};
 
 /// Pause before the next attempt after so many failures in a row.
 const DELAYS: [Duration; 5] = [
@@ -62,6 +62,15 @@ pub enum QueueState {
     Paused,
 }
 
+/// Why a queue gets no allocations.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueFailure {
+    /// The first of the failures in a row.
+    pub since: Timestamp,
+    /// What the last one said.
+    pub last: Box<str>,
+}
+
 /// A queue as it is stored.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueRecord {
@@ -77,6 +86,8 @@ pub struct QueueRecord {
     pub last_number: u32,
     /// Allocations that may be alive or are remembered.
     pub allocations: Vec<AllocationRecord>,
+    /// For people who read the journal; a restored queue tries again.
+    pub failure: Option<QueueFailure>,
 }
 
 /// One queue.
@@ -95,6 +106,8 @@ pub struct Queue {
     allocation_fails: u32,
     level: usize,
     retry_at: Option<Time>,
+    /// The first of the last failures in a row.
+    failing_since: Option<Timestamp>,
     last_failure: String,
     pub(super) demand: Option<QueueDemand>,
 }
@@ -114,6 +127,7 @@ impl Queue {
             allocation_fails: 0,
             level: 0,
             retry_at: None,
+            failing_since: None,
             last_failure: String::new(),
             demand: None,
         }
@@ -177,6 +191,10 @@ impl Queue {
             known_resources: self.known.clone(),
             last_number: self.last_number,
             allocations: allocations.map(|a| a.record().clone()).collect(),
+            failure: self.failing_since.map(|since| QueueFailure {
+                since,
+                last: self.last_failure.as_str().into(),
+            }),
         }
     }
 
@@ -213,6 +231,7 @@ impl Queue {
         self.allocation_fails = 0;
         self.level = 0;
         self.retry_at = None;
+        self.failing_since = None;
     }
 
     /// Cancels everything; what is still unclear is canceled when it becomes clear.
@@ -353,8 +372,7 @@ impl Queue {
     pub(super) fn on_submit_ok(&mut self) {
         self.submit_fails = 0;
         if self.allocation_fails == 0 {
-            self.level = 0;
-            self.retry_at = None;
+            self.forgive();
         }
     }
 
@@ -384,6 +402,7 @@ impl Queue {
     fn back_off(&mut self, now: Now, text: &str) {
         self.level = (self.level + 1).min(DELAYS.len() - 1);
         self.retry_at = Some(now.mono + DELAYS[self.level]);
+        self.failing_since.get_or_insert(now.wall);
         text.clone_into(&mut self.last_failure);
     }
 

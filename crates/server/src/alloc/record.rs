@@ -56,6 +56,10 @@ pub(super) fn encode(record: &QueueRecord, shell: &QueueShell, dirs: &Dirs) -> V
         known_resources: shell.known.as_ref().map(Into::into),
         last_number: record.last_number,
         allocations,
+        failure: record.failure.as_ref().map(|failure| client::AllocFailure {
+            since_unix_ns: failure.since.0,
+            last: failure.last.to_string(),
+        }),
     };
     message.encode_to_vec()
 }
@@ -142,6 +146,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
             known_resources: known.as_ref().map(units),
             last_number: message.last_number,
             allocations,
+            failure: None,
         },
         shell: QueueShell {
             params: Arc::new(params),

@@ -83,7 +83,17 @@ fn jobs_are_sorted_and_searched() {
 fn actions_are_asked_about_and_only_then_done() {
     let mut app = app();
     assert_eq!(press(&mut app, "2c"), None);
-    assert_eq!(app.dialog, Some(Action::CancelJob(3)));
+    assert_eq!(app.dialog, None, "it is over");
+    assert_eq!(
+        app.told.as_deref(),
+        Some("job 3 is over: there is nothing to cancel")
+    );
+    let snapshot = app.snapshot.as_mut().expect("a snapshot");
+    snapshot.jobs[2].counts.waiting = 1_200;
+    assert_eq!(press(&mut app, "2c"), None);
+    let text = app.dialog.as_ref().map(|question| question.text.as_str());
+    let wanted = "Cancel job 3 `sweep-again`? 1 200 tasks are not run, 0 that run are ended.";
+    assert_eq!(text, Some(wanted));
     assert_eq!(press(&mut app, "n"), None);
     assert_eq!(app.dialog, None);
     assert_eq!(press(&mut app, "cy"), Some(Ask::Do(Action::CancelJob(3))));

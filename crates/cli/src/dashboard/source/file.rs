@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use hq_core::resource::amount::UNITS_PER_WHOLE;
+use hq_protocol::Message as _;
+use hq_protocol::client::AllocQueueRecord;
 use hq_store::StoreError;
 use hq_store::reader::{self, QueryLimits};
 use serde_json::Value;
@@ -181,15 +183,12 @@ impl JournalFile {
 
     async fn queues(&mut self, at_ns: i64) -> CliResult<Vec<QueueRow>> {
         let at = [("?T", at_ns)];
-        let sql = "SELECT id FROM queue_data ORDER BY id LIMIT 1000";
+        let sql = "SELECT id, record FROM queue_data ORDER BY id LIMIT 1000";
         // Journals of the first version have no such table.
         let rows = self.ask(sql).await.unwrap_or_default();
         let mut queues: Vec<QueueRow> = rows
             .iter()
-            .map(|row| QueueRow {
-                id: row.small(0),
-                ..QueueRow::default()
-            })
+            .map(|row| queue(row.small(0), row.text(1), at_ns))
             .collect();
         let sql = "SELECT queue, id, worker_count, queued_unix_ns, started_unix_ns, ended_unix_ns FROM allocation_data \
                    WHERE queued_unix_ns <= ?T ORDER BY queued_unix_ns LIMIT 10000";
@@ -216,6 +215,36 @@ impl JournalFile {
             }
         }
         Ok(queues)
+    }
+}
+
+/// A queue by its record in hexadecimal digits: what it is called, and why it got nothing then.
+fn queue(id: u32, record: Option<&str>, at_ns: i64) -> QueueRow {
+    let record = record.and_then(|digits| {
+        let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+        let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
+        AllocQueueRecord::decode(bytes?.as_slice()).ok()
+    });
+    let Some(record) = record else {
+        return QueueRow {
+            id,
+            reason: "it was removed".to_owned(),
+            ..QueueRow::default()
+        };
+    };
+    let failing = record.failure;
+    let failing = failing.filter(|failure| failure.since_unix_ns <= at_ns);
+    let reason = match (&record.paused, failing) {
+        (Some(why), _) => why.clone(),
+        (None, Some(failure)) => format!("after a failure: {}", failure.last),
+        (None, None) => String::new(),
+    };
+    QueueRow {
+        id,
+        name: clean(&record.spec.and_then(|spec| spec.name).unwrap_or_default()),
+        is_paused: record.paused.is_some(),
+        reason: clean(&reason.trim_end().replace('\n', "; ")),
+        allocations: Vec::new(),
     }
 }
 

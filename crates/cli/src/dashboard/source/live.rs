@@ -212,6 +212,7 @@ pub(crate) async fn events<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<Even
                 .unwrap_or_default();
             EventRow {
                 at_ns: row.int(0),
+                job: row.has(2).then(|| row.small(2)),
                 kind: clean(row.text(1).unwrap_or_default()),
                 text: event_text(row.time(2), row.time(3), &data),
             }

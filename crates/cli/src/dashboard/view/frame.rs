@@ -86,9 +86,9 @@ pub(super) fn foot(frame: &mut Frame<'_>, area: Rect, app: &App) {
             "Enter open",
             "/ search",
             "s sort",
-            "r reverse",
             "c cancel",
             "R resubmit",
+            "r reverse",
         ],
         Tab::Workers => vec!["↑↓", "d drain", "x stop"],
         Tab::Allocations => vec!["↑↓", "p pause/resume"],
@@ -108,18 +108,38 @@ pub(super) fn foot(frame: &mut Frame<'_>, area: Rect, app: &App) {
         });
         keys.extend(["←→ time", "[ ] more", "Space play"]);
     }
-    keys.extend(["Tab view", "? help", "q quit"]);
-    let mut text = keys.join("  ");
+    keys.push("Tab view");
     if !app.theme.unicode {
-        text = text.replace("↑↓", "Up/Down").replace("←→", "Left/Right");
+        for key in &mut keys {
+            *key = match *key {
+                "↑↓" => "Up/Down",
+                "↑↓ failures" => "Up/Down failures",
+                "←→ time" => "Left/Right time",
+                other => other,
+            };
+        }
     }
     frame.render_widget(
         Span::styled(
-            fit(&text, area.width.into()),
+            hints(keys, area.width.into()),
             colored(app.theme, Style::new(), Color::DarkGray),
         ),
         area,
     );
+}
+
+/// Keys in a line of this width. Those that do not fit are in the help, which is always named.
+fn hints(mut keys: Vec<&str>, width: usize) -> String {
+    const ALWAYS: &str = "? help  q quit";
+    loop {
+        let text = format!("{}  {ALWAYS}", keys.join("  "));
+        if text.chars().count() <= width {
+            return text;
+        }
+        if keys.pop().is_none() {
+            return fit(ALWAYS, width);
+        }
+    }
 }
 
 const HELP: &str = "\
@@ -130,11 +150,11 @@ Esc               back
 /                 search jobs by name, id or state
 s  r              sort jobs; the other way round
 t                 time of the charts: 10 m, 2 h, 1 d, all
-c                 cancel a job           (asks first)
-R                 submit failed tasks of a job again (asks first)
-d                 drain a worker         (asks first)
-x                 stop a worker          (asks first)
-p                 pause or resume a queue (asks first)
+c                 cancel a job                (asks first)
+R                 submit failed tasks again   (asks first)
+d                 drain a worker              (asks first)
+x                 stop a worker               (asks first)
+p                 pause or resume a queue     (asks first)
 Left Right [ ]    time, in a journal; Space plays it
 q, Ctrl-C         quit
 
@@ -146,8 +166,8 @@ pub(super) fn dialogs(frame: &mut Frame<'_>, area: Rect, app: &App) {
         let text = Paragraph::new(HELP);
         popup(frame, app, area, " Keys ", text, (62, 19));
     }
-    if let Some(action) = app.dialog {
-        let text = format!("{}\n\ny  yes     any other key  no", action.question());
+    if let Some(question) = &app.dialog {
+        let text = format!("{}\n\ny  yes     any other key  no", question.text);
         let text = Paragraph::new(text).wrap(Wrap { trim: true });
         popup(frame, app, area, " Sure? ", text, (56, 7));
     }

@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Row, Table};
+use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::parts::{
     bordered, clock, colored, fit, glyph, number, run_time, state_style, strong, worst,
@@ -40,9 +40,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
 }
 
 fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App) {
-    let mut jobs = app.snapshot.iter().flat_map(|snapshot| &snapshot.jobs);
-    let found = jobs.find(|job| Some(job.id) == app.job);
-    let Some(job) = found else {
+    let Some(job) = app.current_job_row() else {
         frame.render_widget(format!("job {} was forgotten", app.job.unwrap_or(0)), area);
         return;
     };
@@ -140,6 +138,13 @@ fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &mut App, view: &JobVie
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
         .block(bordered(app.theme).title(title));
     frame.render_stateful_widget(table, area, &mut app.failures_table);
+    let why = app.job.and_then(|job| app.obstacle(job));
+    if let Some(why) = why.filter(|_| view.failures.is_empty()) {
+        let text = format!("Nothing of it runs: {why}");
+        let style = state_style(app.theme, "starving");
+        let text = Paragraph::new(text).style(style).wrap(Wrap { trim: true });
+        frame.render_widget(text, app.hits.rows);
+    }
 }
 
 fn draw_histogram(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hq_core::diagnosis::{queue_reason, suspect_hosts};
+use hq_core::diagnosis::{Subject, queue_reason, suspect_hosts};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,9 +10,11 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
-use super::parts::{bordered, clock, fit, number, progress, since, state_style, strong};
+use super::parts::{bordered, clock, fit, number, progress, since, state_style, strong, wrapped};
 use crate::dashboard::app::{App, Theme};
-use crate::dashboard::model::{AllocationRow, EndedShare, LoadRow, QueueRow, WorkerRow};
+use crate::dashboard::model::{
+    AllocationRow, EndedShare, EventRow, JobRow, LoadRow, QueueRow, WorkerRow,
+};
 use crate::output::format::{amount, memory};
 
 /// Draws the table of this view and remembers where its rows are.
@@ -62,7 +64,7 @@ pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
             Row::new(vec![
                 Line::from(job.id.to_string()).right_aligned(),
                 Line::from(fit(&job.name, 20)),
-                Line::from(Span::styled(job.state(), state_style(theme, job.state()))),
+                Line::from(state_of(app, job)),
                 Line::from(progress(theme, counts, bar)),
                 Line::from(number(counts.total())).right_aligned(),
                 Line::from(number(counts.running)).right_aligned(),
@@ -108,17 +110,28 @@ pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     draw_table(frame, area, app, &title, table);
 }
 
+/// A word for a job; one of which nothing can run does not just wait.
+fn state_of(app: &App, job: &JobRow) -> Span<'static> {
+    if job.is_starving() && app.obstacle(job.id).is_some() {
+        return Span::styled("starving", state_style(app.theme, "starving"));
+    }
+    Span::styled(job.state(), state_style(app.theme, job.state()))
+}
+
 pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
-    let Some(snapshot) = app.snapshot.take() else {
+    if app.snapshot.is_none() {
         frame.render_widget("waiting for the server ...", area);
         return;
-    };
+    }
     let [list, detail] = Layout::vertical([Constraint::Min(5), Constraint::Length(7)]).areas(area);
     let theme = app.theme;
+    let is_narrow = area.width < 70;
+    let state_width = if is_narrow { 9 } else { 14 };
     let suspects = suspect_hosts(&app.ended);
     let ends = ends_of_workers(&app.ended);
-    let rows: Vec<Row<'_>> = snapshot
-        .workers
+    let shown = app.visible_workers();
+    let has_gpus = shown.iter().any(|worker| !gpus(worker).is_empty());
+    let rows: Vec<Row<'static>> = shown
         .iter()
         .map(|worker| {
             let state = match worker.ended.as_deref() {
@@ -135,7 +148,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
             Row::new(vec![
                 Line::from(worker.id.to_string()).right_aligned(),
                 Line::from(fit(&worker.host, 24)),
-                Line::from(Span::styled(fit(state, 14), style)),
+                Line::from(Span::styled(fit(state, state_width), style)),
                 Line::from(worker.running.to_string()).right_aligned(),
                 Line::from(use_of(worker, "cpus")).right_aligned(),
                 Line::from(gpus(worker)).right_aligned(),
@@ -147,18 +160,18 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let widths = [
         Constraint::Length(6),
         Constraint::Min(8),
-        Constraint::Length(14),
+        Constraint::Length(if is_narrow { 9 } else { 14 }),
         Constraint::Length(5),
         Constraint::Length(9),
-        Constraint::Length(7),
+        Constraint::Length(if has_gpus { 7 } else { 0 }),
         // Below there is more of it than here.
         Constraint::Length(if area.width < 100 { 0 } else { 10 }),
         Constraint::Length(13),
     ];
     let title = format!(
         " Workers ({} of {} connected) ",
-        snapshot.connected().count(),
-        snapshot.workers.len()
+        shown.iter().filter(|worker| worker.ended.is_none()).count(),
+        shown.len()
     );
     let table = Table::new(rows, widths).header(header(&[
         "    ID",
@@ -171,14 +184,9 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         " Failed there",
     ]));
     draw_table(frame, list, app, &title, table);
-    let selected = app
-        .workers_table
-        .selected()
-        .and_then(|at| snapshot.workers.get(at));
-    if let Some(worker) = selected {
-        worker_detail(frame, detail, app, worker, snapshot.now_ns);
+    if let Some(worker) = app.selected_worker() {
+        worker_detail(frame, detail, app, worker);
     }
-    app.snapshot = Some(snapshot);
 }
 
 /// Tasks that failed, and all that ended, by worker.
@@ -239,8 +247,12 @@ fn memory_of(worker: &WorkerRow) -> String {
 }
 
 /// Each resource with a bar, group by group where it has several (NUMA nodes).
-fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRow, now_ns: i64) {
+fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRow) {
     let mut lines = Vec::new();
+    let style = state_style(app.theme, "failed");
+    for text in what_is_wrong(app, worker, area.width.saturating_sub(2).into()) {
+        lines.push(Line::styled(text, style));
+    }
     for item in &worker.resources {
         let shown = if item.name == "mem" { memory } else { amount };
         let mut line = vec![Span::raw(format!("{:<14}", fit(&item.name, 13)))];
@@ -283,13 +295,23 @@ fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRo
         " Worker {} on {}, for {} ",
         worker.id,
         worker.host,
-        since(worker.started_ns, now_ns)
+        since(worker.started_ns, app.now_ns())
     );
     if let Some(allocation) = &worker.allocation {
         title.push_str(&format!("in allocation {allocation} "));
     }
     let block = bordered(app.theme).title(fit(&title, area.width.saturating_sub(2).into()));
     frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// Why its node is suspected, on two lines at most.
+fn what_is_wrong(app: &App, worker: &WorkerRow, width: usize) -> Vec<String> {
+    let found = app.problems().into_iter();
+    let mut found = found.filter(
+        |finding| matches!(&finding.subject, Subject::Node { host, .. } if *host == worker.host),
+    );
+    let text = found.next().map(|finding| finding.to_string());
+    text.map(|text| wrapped(&text, width)).unwrap_or_default()
 }
 
 /// What the machine is busy with, tasks of others included.
@@ -327,7 +349,7 @@ pub(super) fn allocations(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         Constraint::Length(6),
         Constraint::Length(7),
         Constraint::Length(6),
-        Constraint::Min(20),
+        Constraint::Min(if area.width < 70 { 8 } else { 20 }),
     ];
     let title = format!(" Allocation queues ({}) ", snapshot.queues.len());
     let names = [
@@ -427,15 +449,45 @@ fn allocation_table(
     frame.render_widget(table, area);
 }
 
+/// What came of a job that has ended, if it was not all good.
+fn failures_of(app: &App, event: &EventRow) -> String {
+    let jobs = app.snapshot.as_ref().map(|snapshot| &snapshot.jobs);
+    let found = jobs.zip(event.job).and_then(|(jobs, id)| {
+        let at = jobs.binary_search_by_key(&id, |job| job.id).ok()?;
+        jobs.get(at)
+    });
+    match found {
+        Some(job) if event.kind == "job-completed" && job.counts.failed > 0 => format!(
+            "  {}: {} of {} tasks failed",
+            fit(&job.name, 20),
+            number(job.counts.failed),
+            number(job.counts.total())
+        ),
+        _ => String::new(),
+    }
+}
+
 pub(super) fn events(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let events = std::mem::take(&mut app.events);
-    let rows = events.iter().rev().map(|event| {
-        Row::new(vec![
-            Line::from(clock(event.at_ns)),
-            Line::from(fit(&event.kind, 28)),
-            Line::from(event.text.as_str()),
-        ])
-    });
+    let theme = app.theme;
+    let rows: Vec<Row<'_>> = events
+        .iter()
+        .rev()
+        .map(|event| {
+            let came_of_it = failures_of(app, event);
+            let is_bad = !came_of_it.is_empty() || event.kind.contains("lost");
+            let style = if is_bad {
+                state_style(theme, "failed")
+            } else {
+                Style::new()
+            };
+            Row::new(vec![
+                Line::from(clock(event.at_ns)),
+                Line::styled(fit(&event.kind, 28), style),
+                Line::from(format!("{}{came_of_it}", event.text)),
+            ])
+        })
+        .collect();
     let widths = [
         Constraint::Length(8),
         Constraint::Length(28),

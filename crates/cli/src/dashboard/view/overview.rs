@@ -1,6 +1,6 @@
 //! The first view: what is going on, and what is wrong.
 
-use hq_core::diagnosis::Severity;
+use hq_core::diagnosis::{Finding, Severity};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
@@ -13,23 +13,34 @@ use super::parts::{
 use crate::dashboard::app::App;
 use crate::dashboard::history::Column;
 use crate::dashboard::model::Snapshot;
-use crate::dashboard::problems;
 use crate::output::format::amount;
+
+/// Rows of the figures, and of the charts as far as there is room.
+const FIGURES: u16 = 5;
+const CHARTS: std::ops::RangeInclusive<u16> = 3..=6;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App) {
     let Some(snapshot) = &app.snapshot else {
         frame.render_widget("waiting for the server ...", area);
         return;
     };
+    let found = app.problems();
+    let width = area.width.saturating_sub(4).into();
+    // What is wrong matters more than charts.
+    let wanted = found
+        .iter()
+        .map(|one| wrapped(&one.to_string(), width).len());
+    let wanted = u16::try_from(wanted.sum::<usize>() + 2).unwrap_or(u16::MAX);
+    let left = area.height.saturating_sub(FIGURES).saturating_sub(wanted);
     let rows = [
-        Constraint::Length(5),
-        Constraint::Length(6),
+        Constraint::Length(FIGURES),
+        Constraint::Length(left.clamp(*CHARTS.start(), *CHARTS.end())),
         Constraint::Min(4),
     ];
     let [figures, charts, problems] = Layout::vertical(rows).areas(area);
     draw_figures(frame, figures, app, snapshot);
     draw_charts(frame, charts, app);
-    draw_problems(frame, problems, app, snapshot);
+    draw_problems(frame, problems, app, &found);
 }
 
 fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapshot) {
@@ -42,7 +53,8 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapsho
         ("canceled", counts.canceled + counts.aborted),
     ];
     let mut line = Vec::new();
-    for (state, count) in states {
+    let is_told = |(state, count): &(&str, u64)| *count > 0 || *state != "canceled";
+    for (state, count) in states.into_iter().filter(is_told) {
         let style = if count > 0 {
             state_style(app.theme, state)
         } else {
@@ -146,24 +158,43 @@ const ASCII_BARS: ratatui::symbols::bar::Set<'static> = ratatui::symbols::bar::S
     empty: " ",
 };
 
-fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapshot) {
-    let found = problems::find(snapshot, &app.ended, app.obstacles.as_deref());
-    let width = usize::from(area.width.saturating_sub(4));
-    let mut lines: Vec<Line<'_>> = found
-        .iter()
-        .flat_map(|problem| {
-            let (mark, style) = match problem.severity {
-                Severity::Error => ("! ", colored(app.theme, strong(), Color::Red)),
-                Severity::Warning => ("- ", colored(app.theme, Style::new(), Color::Yellow)),
-            };
-            let marks = std::iter::once(mark).chain(std::iter::repeat("  "));
+/// Each on two lines as far as there is room, the worst first; then on one. Of those that are left the number is told.
+fn problem_lines(app: &App, found: &[Finding], width: usize, room: usize) -> Vec<Line<'static>> {
+    let shown = if found.len() > room {
+        room.saturating_sub(1)
+    } else {
+        found.len()
+    };
+    let mut spare = room.saturating_sub(found.len());
+    let mut lines = Vec::new();
+    for problem in found.iter().take(shown) {
+        let (mark, style) = match problem.severity {
+            Severity::Error => ("! ", colored(app.theme, strong(), Color::Red)),
+            Severity::Warning => ("- ", colored(app.theme, Style::new(), Color::Yellow)),
+        };
+        let text = problem.to_string();
+        let mut parts = wrapped(&text, width);
+        if parts.len() - 1 > spare {
+            parts = vec![fit(&text, width)];
+        }
+        spare -= parts.len() - 1;
+        let marks = std::iter::once(mark).chain(std::iter::repeat("  "));
+        lines.extend(
             marks
-                .zip(wrapped(&problem.to_string(), width))
-                .map(move |(mark, text)| {
-                    Line::from(vec![Span::styled(mark, style), Span::raw(text)])
-                })
-        })
-        .collect();
+                .zip(parts)
+                .map(|(mark, text)| Line::from(vec![Span::styled(mark, style), Span::raw(text)])),
+        );
+    }
+    if shown < found.len() {
+        lines.push(Line::raw(format!("  and {} more", found.len() - shown)));
+    }
+    lines
+}
+
+fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &App, found: &[Finding]) {
+    let width = usize::from(area.width.saturating_sub(4));
+    let room = usize::from(area.height.saturating_sub(2));
+    let mut lines = problem_lines(app, found, width, room);
     let title = if found.is_empty() {
         lines.push(Line::styled(
             "nothing is wrong",
@@ -173,7 +204,6 @@ fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapsh
     } else {
         format!(" Problems ({}) ", found.len())
     };
-    let room = usize::from(area.height.saturating_sub(2));
     let left = room.saturating_sub(lines.len() + 1);
     if left > 0 && !app.events.is_empty() {
         lines.push(Line::styled("last events", strong()));

@@ -15,7 +15,7 @@ pub(super) fn state_style(theme: Theme, state: &str) -> Style {
         "running" | "connected" => (Color::Cyan, false),
         "finished" | "active" => (Color::Green, false),
         "failed" | "lost" | "broken?" | "refused" => (Color::Red, true),
-        "aborted" | "canceled" | "paused" | "draining" => (Color::Yellow, false),
+        "aborted" | "canceled" | "paused" | "draining" | "starving" => (Color::Yellow, false),
         "waiting" | "queued" => (Color::DarkGray, false),
         _ => (Color::Reset, false),
     };
@@ -184,7 +184,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// A text that fits.
-pub(super) fn fit(text: &str, width: usize) -> String {
+pub(crate) fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }

@@ -9,6 +9,7 @@ use crate::dashboard::model::{
     AllocationRow, Counts, EndedShare, EventRow, FailureRow, JobRow, JobView, Obstacle, OutputTail,
     QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
 };
+use crate::dashboard::question::Question;
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -116,6 +117,7 @@ fn sick_run() -> App {
     }]));
     app.on_news(News::Events(vec![EventRow {
         at_ns: SECOND,
+        job: None,
         kind: "worker-lost".to_owned(),
         text: "worker 3  HeartbeatLost".to_owned(),
     }]));
@@ -199,6 +201,14 @@ fn every_view_has_its_rows() {
     );
     app.tab = Tab::Events;
     shows(&screen(&mut app, 80, 24), &["worker-lost", "HeartbeatLost"]);
+    app.on_news(News::Events(vec![EventRow {
+        job: Some(2),
+        kind: "job-completed".to_owned(),
+        text: "job 2".to_owned(),
+        ..EventRow::default()
+    }]));
+    let text = screen(&mut app, 80, 24);
+    shows(&text, &["job 2  train: 40 of 42 tasks failed"]);
 }
 
 fn with_job(app: &mut App) {
@@ -277,6 +287,52 @@ fn output_of_another_task_is_not_shown() {
     assert!(!screen(&mut app, 80, 24).contains("solver: not found"));
 }
 
+fn question() -> Question {
+    Question {
+        action: Action::CancelJob(1),
+        text: "Cancel job 1 `sweep`?".to_owned(),
+    }
+}
+
+#[test]
+fn every_problem_is_named_on_small_screens() {
+    for (width, height) in [(80, 24), (60, 20)] {
+        let text = screen(&mut sick_run(), width, height);
+        shows(
+            &text,
+            &[
+                "Broken node node2",
+                "Failing job 2",
+                "Lost worker",
+                "Starving queue 5",
+                "Starving job 3",
+                "? help  q quit",
+            ],
+        );
+    }
+    shows(&screen(&mut sick_run(), 60, 14), &["and ", " more"]);
+}
+
+#[test]
+fn what_is_wrong_is_first_and_said_where_it_is_looked_at() {
+    let mut app = sick_run();
+    app.tab = Tab::Workers;
+    let text = screen(&mut app, 80, 24);
+    shows(&text, &["Worker 2 on node2", "Broken node node2: 7 of 7"]);
+    let row = |host| text.lines().position(|line| line.contains(host));
+    assert!(row("node2") < row("node3"), "{text}");
+    assert!(row("node3") < row("node1"), "{text}");
+    app.tab = Tab::Jobs;
+    shows(&screen(&mut app, 80, 24), &["starving", "? help  q quit"]);
+    app.job = Some(3);
+    app.on_news(News::Job(Box::new(JobView {
+        job: 3,
+        ..JobView::default()
+    })));
+    let text = screen(&mut app, 80, 24);
+    shows(&text, &["Nothing of it runs: they ask for gpus"]);
+}
+
 #[test]
 fn nothing_breaks_on_any_size_or_without_data() {
     for empty in [true, false] {
@@ -289,7 +345,7 @@ fn nothing_breaks_on_any_size_or_without_data() {
         for tab in Tab::ALL {
             app.tab = tab;
             for (width, height) in [(1, 1), (40, 10), (41, 11), (80, 24), (500, 100), (10, 80)] {
-                app.dialog = Some(Action::CancelJob(1));
+                app.dialog = Some(question());
                 app.is_help_open = true;
                 screen(&mut app, width, height);
             }
@@ -320,15 +376,11 @@ fn plain_terminals_get_plain_characters() {
 #[test]
 fn questions_and_trouble_are_on_top() {
     let mut app = sick_run();
-    app.dialog = Some(Action::CancelJob(1));
+    app.dialog = Some(question());
     app.trouble = Some("no server: connection refused".to_owned());
     shows(
         &screen(&mut app, 80, 24),
-        &[
-            "Cancel job 1 and end its running",
-            "y  yes",
-            "no server: connection",
-        ],
+        &["Cancel job 1 `sweep`?", "y  yes", "no server: connection"],
     );
     app.dialog = None;
     app.replay = Some(Replay {

@@ -248,9 +248,14 @@ fn refused_submissions_back_off_and_pause() {
         world.reason(),
         "next attempt in 60 s, after a failure: no; way"
     );
+    let failure = |world: &World| world.state.queue(QUEUE).expect("exists").record().failure;
+    let first = failure(&world).expect("is recorded");
+    assert_eq!(&*first.last, "no\nway");
     assert_eq!(world.answer(1, &[]), []);
     world.pass(61);
-    for _ in 0..9 {
+    world.refuse();
+    assert_eq!(failure(&world).map(|later| later.since), Some(first.since));
+    for _ in 0..8 {
         world.refuse();
     }
     assert!(world.is_paused());

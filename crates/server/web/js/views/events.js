@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { h, setText } from "../dom.js";
-import { brief, clock, number, plain } from "../format.js";
+import { brief, clock, count, number, plain, total } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
 import { view } from "./view.js";
@@ -20,9 +20,16 @@ export function words(event) {
   if (event.configuration?.hostname) parts.push(`on ${event.configuration.hostname}`);
   if (event["queue-id"] !== undefined) parts.push(`queue ${event["queue-id"]}`);
   if (event["allocation-id"]) parts.push(`allocation ${event["allocation-id"]}`);
+  if (event.type === "job-completed") parts.push(...failures(state.jobs.get(job)));
   const reason = event.reason ?? event.error;
   if (reason) parts.push(typeof reason === "string" ? reason : JSON.stringify(reason));
   return plain(brief(parts.join(" · "), 300));
+}
+
+/** What came of a job that has ended, if it was not all good. */
+function failures(job) {
+  if (!job?.tasks.failed) return [];
+  return [job.name, `${number(job.tasks.failed)} of ${count(total(job.tasks), "task")} failed`];
 }
 
 export function events() {
@@ -74,7 +81,7 @@ function row() {
       setText(at, clock(found.at_ms));
       setText(kind, found.event.type.replaceAll("-", " "));
       setText(text, words(found.event));
-      const isBad = BAD.test(found.event.type) || BAD.test(String(found.event.reason ?? ""));
+      const isBad = BAD.test(found.event.type) || BAD.test(String(found.event.reason ?? "")) || (found.event.type === "job-completed" && state.jobs.get(found.event.job ?? found.event.job_id)?.tasks.failed > 0);
       kind.classList.toggle("bad", isBad);
     },
   };

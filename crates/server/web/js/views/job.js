@@ -4,9 +4,10 @@ import * as api from "../api.js";
 import { StateBar, Strip, histogram } from "../charts.js";
 import { actions } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { STATES, brief, bytes, clock, count, duration, failure, jobState, number, plain, total } from "../format.js";
+import { STATES, brief, bytes, clock, count, duration, failure, number, plain, total } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
+import { jobWord, starvation } from "../problems.js";
 import { LogTail } from "../tail.js";
 import { chip, panel, view } from "./view.js";
 
@@ -25,6 +26,7 @@ export function job(id) {
   const bar = new StateBar();
   const counts = h("span", { className: "counts" });
   const facts = h("p", { className: "muted facts" });
+  const why = h("p", { className: "why", hidden: true });
   const cancel = h("button", { type: "button", className: "danger", "data-action": "cancel", onclick: () => actions.cancel(detail) }, "Cancel …");
   const resubmit = h("button", { type: "button", "data-action": "resubmit", onclick: () => actions.resubmit(detail, (hash) => { location.hash = hash; }) }, "Resubmit failed …");
   const graph = h("a", { className: "button", href: `#/job/${id}/graph`, hidden: true }, "Graph");
@@ -75,10 +77,13 @@ export function job(id) {
     const fresher = state.jobs.get(id);
     if (fresher) Object.assign(detail, { tasks: fresher.tasks, is_open: fresher.is_open });
     setText(title, `Job ${id}: ${plain(detail.name)}`);
-    word.update(jobState(detail));
+    word.update(jobWord(detail));
     bar.update(detail.tasks);
     rebuild(counts, JSON.stringify(detail.tasks), () => STATES.filter((name) => detail.tasks[name] > 0).map((name) => h("span", { className: `count ${name}` }, `${number(detail.tasks[name])} ${name}`)));
     setText(facts, factsOf(detail));
+    const reason = starvation(detail);
+    show(why, reason !== "");
+    setText(why, plain(reason));
     cancel.disabled = detail.tasks.waiting + detail.tasks.running === 0;
     resubmit.disabled = detail.tasks.failed === 0;
     show(graph, detail.submits.some((submit) => submit.is_graph));
@@ -103,7 +108,7 @@ export function job(id) {
   return view({
     title: `Job ${id}`,
     element: h("div", { className: "job" },
-      h("header", { className: "panel jobhead" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), graph, h("a", { className: "button", href: `#/timeline?job=${id}` }, "Timeline"), resubmit, cancel), h("div", { className: "progress" }, bar.element, counts), facts),
+      h("header", { className: "panel jobhead" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), graph, h("a", { className: "button", href: `#/timeline?job=${id}` }, "Timeline"), resubmit, cancel), h("div", { className: "progress" }, bar.element, counts), why, facts),
       failureBox,
       panel("All tasks, in the order of their ids", cells.element),
       panel("Run times", times),

@@ -5,6 +5,7 @@ import { h, setText } from "../dom.js";
 import { STATES, ended, jobState, number, plain, total } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
+import { jobWord, starvation } from "../problems.js";
 import { chip, view } from "./view.js";
 
 const KEYS = {
@@ -85,7 +86,8 @@ function row() {
       setText(id, String(job.id));
       setText(link, plain(job.name) || "–");
       link.href = `#/job/${job.id}`;
-      word.update(jobState(job));
+      word.update(jobWord(job));
+      word.element.title = plain(starvation(job));
       bar.update(job.tasks);
       setText(tasks, `${number(ended(job.tasks))}/${number(total(job.tasks))}`);
       setText(failed, job.tasks.failed ? number(job.tasks.failed) : "");

@@ -4,9 +4,9 @@ import * as api from "../api.js";
 import { Meter, StateBar, TimeChart } from "../charts.js";
 import { actions } from "../dialog.js";
 import { h, rebuild, setText } from "../dom.js";
-import { STATES, compact, count, duration, ended, jobState, number, plain, total } from "../format.js";
+import { STATES, compact, count, duration, ended, number, plain, total } from "../format.js";
 import { keepFresh, loaders, state } from "../live.js";
-import { linkOf } from "../problems.js";
+import { jobWord, linkOf } from "../problems.js";
 import { chip, panel, view } from "./view.js";
 
 /** Time over which the rate is averaged. */
@@ -142,7 +142,7 @@ function jobRow() {
       if (!job) return;
       setText(name, `${job.id} ${plain(job.name)}`);
       name.href = `#/job/${job.id}`;
-      word.update(jobState(job));
+      word.update(jobWord(job));
       bar.update(job.tasks);
       const failed = job.tasks.failed ? `, ${number(job.tasks.failed)} failed` : "";
       setText(figures, `${number(ended(job.tasks))} of ${count(total(job.tasks), "task")}${failed}`);

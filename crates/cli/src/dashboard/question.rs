@@ -1,0 +1,98 @@
+//! Questions that are asked before something is done.
+
+use hq_core::diagnosis::number;
+
+use super::app::Action;
+use super::model::{JobRow, QueueRow, WorkerRow};
+use super::view::fit;
+
+/// Columns of a name.
+const NAME: usize = 30;
+
+/// An action that waits for a yes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Question {
+    pub(crate) action: Action,
+    pub(crate) text: String,
+}
+
+/// The question, or why there is nothing to do.
+type Asked = Result<Question, String>;
+
+impl Question {
+    pub(crate) fn cancel(job: &JobRow) -> Asked {
+        let (id, counts) = (job.id, &job.counts);
+        if counts.waiting + counts.running == 0 && !job.is_open {
+            return Err(format!("job {id} is over: there is nothing to cancel"));
+        }
+        let text = format!(
+            "Cancel job {id} `{}`? {} tasks are not run, {} that run are ended.",
+            fit(&job.name, NAME),
+            number(counts.waiting),
+            number(counts.running)
+        );
+        let action = Action::CancelJob(id);
+        Ok(Self { action, text })
+    }
+
+    pub(crate) fn resubmit(job: &JobRow) -> Asked {
+        let id = job.id;
+        if job.counts.failed == 0 {
+            return Err(format!("no task of job {id} has failed"));
+        }
+        let text = format!(
+            "Submit the {} failed tasks of job {id} `{}` again, as a new job?",
+            number(job.counts.failed),
+            fit(&job.name, NAME)
+        );
+        let action = Action::ResubmitFailed(id);
+        Ok(Self { action, text })
+    }
+
+    pub(crate) fn drain(worker: &WorkerRow) -> Asked {
+        let id = here(worker)?;
+        if worker.is_draining {
+            return Err(format!("worker {id} is draining already"));
+        }
+        let host = fit(&worker.host, NAME);
+        let text = format!(
+            "Drain worker {id} on {host}? It gets no new tasks and stops when its own have ended."
+        );
+        let action = Action::DrainWorker(id);
+        Ok(Self { action, text })
+    }
+
+    pub(crate) fn stop(worker: &WorkerRow) -> Asked {
+        let id = here(worker)?;
+        let host = fit(&worker.host, NAME);
+        let text = format!(
+            "Stop worker {id} on {host}? Its running tasks are ended and run again elsewhere."
+        );
+        let action = Action::StopWorker(id);
+        Ok(Self { action, text })
+    }
+
+    pub(crate) fn pause_or_resume(queue: &QueueRow) -> Self {
+        let id = queue.id;
+        let name = fit(&queue.name, NAME);
+        let space = if name.is_empty() { "" } else { " " };
+        if queue.is_paused {
+            Self {
+                action: Action::ResumeQueue(id),
+                text: format!("Let queue {id}{space}{name} ask for allocations again?"),
+            }
+        } else {
+            Self {
+                action: Action::PauseQueue(id),
+                text: format!("Pause queue {id}{space}{name}? It asks for no more allocations."),
+            }
+        }
+    }
+}
+
+fn here(worker: &WorkerRow) -> Result<u32, String> {
+    if worker.ended.is_some() {
+        return Err(format!("worker {} is gone", worker.id));
+    }
+    Ok(worker.id)
+}
