@@ -41,6 +41,7 @@ pub use input::{
 };
 pub use notify::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use restore::{JobRecord, RestoreError, StoredNodes, StoredTask, StoredWorker};
+pub use schedule::RoundSize;
 pub(crate) use totals::Counted;
 pub use totals::{JobTotals, TaskTotals, Totals};
 
@@ -236,6 +237,12 @@ impl ServerState {
     #[must_use]
     pub const fn ignored(&self) -> Ignored {
         self.ignored
+    }
+
+    /// What the last [`ServerState::settle`] had to look at to hand out work.
+    #[must_use]
+    pub const fn last_round(&self) -> RoundSize {
+        self.agenda.size
     }
 
     /// Number of tasks that could run if a worker had room.

@@ -44,13 +44,15 @@ pub(super) struct GangPlanner<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Node<'a> {
     is_busy: bool,
+    running: u32,
+    id: WorkerId,
     worker: &'a Worker,
 }
 
 impl Node<'_> {
     /// The soonest empty first.
-    fn order(&self) -> (bool, u32, WorkerId) {
-        (self.is_busy, self.worker.running(), self.worker.id)
+    const fn order(&self) -> (bool, u32, WorkerId) {
+        (self.is_busy, self.running, self.id)
     }
 }
 
@@ -74,7 +76,12 @@ impl<'a> GangPlanner<'a> {
         for worker in workers.filter(|worker| worker.accepts_work()) {
             let is_busy = !worker.assigned().is_empty();
             let group = groups.entry(&worker.config.group).or_default();
-            group.push(Node { is_busy, worker });
+            group.push(Node {
+                is_busy,
+                running: worker.running(),
+                id: worker.id,
+                worker,
+            });
         }
         for group in groups.values_mut() {
             group.sort_unstable_by_key(Node::order);
@@ -100,6 +107,11 @@ impl<'a> GangPlanner<'a> {
             })
     }
 
+    /// Whether a worker is a node of a task that starts.
+    pub(super) fn is_given(&self, id: WorkerId) -> bool {
+        self.starts.iter().any(|start| start.workers.contains(&id))
+    }
+
     /// Notes which workers were given something in this round; `lanes` by ascending id.
     pub(super) fn note_given(&mut self, lanes: &[Lane<'_>]) {
         let is_given = |id: WorkerId| {
@@ -119,13 +131,14 @@ impl<'a> GangPlanner<'a> {
         }
     }
 
-    /// Finds nodes for up to `ready` tasks of one queue; returns how many start. Workers are kept for
-    /// as many more as they were before, and for others as long as there are fewer than `keep_max`.
+    /// Finds nodes for up to `ready` tasks of one queue, of which up to `start_max` start; returns how many
+    /// do. Workers are kept for as many more as they were before, and for others as long as there are fewer
+    /// than `keep_max`.
     pub(super) fn plan(
         &mut self,
         key: QueueKey,
         (number, demand): (u32, &VariantDemand),
-        ready: u64,
+        (ready, start_max): (u64, u64),
         keep_max: u32,
     ) -> u64 {
         let before = self.kept_before(key).div_ceil(demand.n_nodes.max(1));
@@ -136,7 +149,7 @@ impl<'a> GangPlanner<'a> {
             };
             let may_keep =
                 self.kept_tasks < KEPT_TASKS_MAX && (kept < before || self.kept_tasks < keep_max);
-            if choice.busy > 0 && !may_keep {
+            if choice.busy > 0 && !may_keep || choice.busy == 0 && started >= start_max {
                 break;
             }
             if let Some(members) = self.groups.get_mut(choice.group) {

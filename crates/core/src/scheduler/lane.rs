@@ -28,6 +28,8 @@ pub(crate) struct Lane<'a> {
     /// Tasks that wait on the worker, most urgent first; those before `absorbed` are in `kept`.
     blocked: Vec<(QueueKey, u32)>,
     absorbed: usize,
+    /// What the worker has a claim on is in `blocked`.
+    claims_noted: bool,
     /// Placed and sent ahead in this round.
     placed: Vec<(ClassId, u32, u32)>,
     sent: Vec<(QueueKey, u32)>,
@@ -37,6 +39,8 @@ pub(crate) struct Lane<'a> {
     pub(crate) kind: usize,
     /// Several requests of the level in hand are left for it.
     pub(crate) has_choice: bool,
+    /// The round thinks anew about what it keeps room for.
+    pub(crate) has_turn: bool,
     /// Tasks that should wait on it at its present rate; known once it was asked for.
     rate_target: Option<u32>,
     /// What waits on it, as seen from the level in hand.
@@ -109,23 +113,28 @@ impl<'a> Lane<'a> {
             kept: Vec::new(),
             blocked: worker.waiting().collect(),
             absorbed: 0,
+            claims_noted: false,
             placed: Vec::new(),
             sent: Vec::new(),
             reserved: worker.reserved,
             kind: 0,
             has_choice: false,
+            has_turn: false,
             rate_target: None,
             split: None,
         }
     }
 
-    /// Keeps room for what the worker has a claim on, as long as some of it is ready.
+    /// Keeps room for what the worker has a claim on, as long as some of it is ready. To be called before
+    /// [`Lane::enter`]; only the first call does something.
     pub(crate) fn note_claims(&mut self, is_ready: impl Fn(QueueKey) -> bool) {
-        for (key, number) in self.worker.claimed() {
-            if is_ready(key) {
-                self.block(key, number);
-            }
+        if std::mem::replace(&mut self.claims_noted, true) {
+            return;
         }
+        let claimed = self.worker.claimed().filter(|(key, _)| is_ready(*key));
+        self.blocked.extend(claimed);
+        self.blocked.sort_unstable();
+        self.blocked.dedup();
     }
 
     /// As if nothing waited on the worker yet.
@@ -168,6 +177,12 @@ impl<'a> Lane<'a> {
     /// Tasks of a variant that could start now.
     pub(crate) fn room(&self, demand: &VariantDemand) -> u32 {
         fitting(demand, self.worker.offers(), |slot| self.available(slot))
+    }
+
+    /// Whether it has so many units of each resource free, by resource number.
+    pub(crate) fn reaches(&self, floor: &[i64]) -> bool {
+        let free = self.free.iter().copied().chain(std::iter::repeat(0));
+        floor.iter().zip(free).all(|(least, free)| free >= *least)
     }
 
     /// Whether a task of a variant could start now if nothing was kept; much cheaper than to know what is.

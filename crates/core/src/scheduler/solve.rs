@@ -6,6 +6,7 @@
 //! less urgent ones what these would delay (`lane`). Pure: nothing changes until the caller applies the
 //! answer. Cost O(levels + classes × workers with room), independent of the number of tasks.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +28,11 @@ const NODES_PER_ROUND: u32 = 20_000;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Requests of one level for which a worker keeps room.
 const CLAIMS_MAX: usize = 2;
-/// Workers for which a round thinks anew about what to keep room for; the others are thought of when they
-/// report.
-const CLAIM_WORKERS_MAX: usize = 128;
+/// Workers for which a round thinks anew about what to keep room for; then it is the turn of the next.
+/// Nothing is lost: what a worker keeps matters when something ends there, and it keeps what it did.
+const CLAIM_WORKERS_MAX: usize = 32;
+/// A multi-node task that starts takes about as much of a round's time as so many other tasks.
+const GANG_COST: u64 = 16;
 /// Mixes remembered for like workers.
 const MEMO_MAX: usize = 4;
 
@@ -61,9 +64,11 @@ pub struct Question<'a> {
     pub rooms: &'a BTreeSet<WorkerId>,
     /// How many workers keep room for tasks of a queue.
     pub claimed: &'a BTreeMap<QueueKey, u64>,
+    /// The worker that was thought of last for that; the one behind it is the first whose turn it is.
+    pub claims_after: Option<WorkerId>,
     /// Look for nodes for multi-node tasks, and decide anew which workers are kept for them.
     pub with_gangs: bool,
-    /// Most tasks to hand out.
+    /// Most tasks to hand out; multi-node tasks count more.
     pub tasks_max: u64,
     /// Now.
     pub now: Time,
@@ -81,6 +86,8 @@ pub struct Answer {
     /// What workers that were looked at keep room for from now on, request and variant, without having
     /// been sent it; nothing if the round was cut.
     pub claims: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
+    /// The next value of [`Question::claims_after`].
+    pub claims_after: Option<WorkerId>,
     /// What these workers were sent ahead is to be asked back if it is of the class of such a queue and
     /// less urgent: more of that queue waits here than they were sent.
     pub overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
@@ -92,7 +99,7 @@ pub struct Answer {
 #[must_use]
 pub fn solve(question: &Question<'_>) -> Answer {
     let mut round = Round::new(question);
-    let mut lanes: Vec<Lane<'_>> = Vec::new();
+    let mut lanes: Vec<Lane<'_>> = Vec::with_capacity(question.rooms.len());
     let mut demanding: Vec<Lane<'_>> = Vec::new();
     for id in question.rooms {
         let Some(worker) = question.workers.get(id).filter(|w| w.accepts_work()) else {
@@ -100,7 +107,6 @@ pub fn solve(question: &Question<'_>) -> Answer {
         };
         let mut lane = Lane::new(worker);
         lane.kind = round.kind_of(worker);
-        lane.note_claims(|key| round.positions.contains_key(&key));
         if question.with_gangs {
             lane.reserved = None;
         }
@@ -114,6 +120,8 @@ pub fn solve(question: &Question<'_>) -> Answer {
         let queues = question.queues.iter().map(|(key, _)| *key);
         GangPlanner::new(question.workers.values(), queues, question.now)
     });
+    let claims_after = give_turns(question.claims_after, &mut lanes);
+    let behind = Behind::new(&lanes, question.queues);
     for level in levels(question.queues) {
         if let Some(planner) = &mut gangs
             && round.has_gangs(level.clone())
@@ -121,26 +129,18 @@ pub fn solve(question: &Question<'_>) -> Answer {
             planner.note_given(&lanes);
             planner.note_given(&demanding);
             round.plan_gangs(level.clone(), planner);
-            lanes.retain(|lane| {
-                !planner
-                    .starts
-                    .iter()
-                    .any(|s| s.workers.contains(&lane.worker.id))
-            });
-            demanding.retain(|lane| {
-                !planner
-                    .starts
-                    .iter()
-                    .any(|s| s.workers.contains(&lane.worker.id))
-            });
-            for lane in lanes.iter_mut().chain(&mut demanding) {
-                lane.reserved = planner.kept.get(&lane.worker.id).copied();
+            for lanes in [&mut lanes, &mut demanding] {
+                lanes.retain(|lane| !planner.is_given(lane.worker.id));
+                for lane in lanes {
+                    lane.reserved = planner.kept.get(&lane.worker.id).copied();
+                }
             }
         }
-        for lane in &mut lanes {
+        let floor = round.floor(level.clone());
+        for lane in lanes.iter_mut().filter(|lane| lane.reaches(&floor)) {
             round.fill(level.clone(), lane);
         }
-        round.send_ahead(level.clone(), &mut lanes);
+        round.send_ahead(level.clone(), &mut lanes, &behind);
         round.claim(level, &mut lanes);
         if round.is_used_up() {
             break;
@@ -157,10 +157,22 @@ pub fn solve(question: &Question<'_>) -> Answer {
         is_cut: round.is_used_up(),
         placements: round.placements,
         claims: round.claims,
+        claims_after,
         overtaken: round.overtaken,
         gangs: gang_starts,
         kept,
     }
+}
+
+/// Marks the workers that are thought of in this round; answers with the last of them.
+fn give_turns(after: Option<WorkerId>, lanes: &mut [Lane<'_>]) -> Option<WorkerId> {
+    let first = lanes.partition_point(|lane| Some(lane.worker.id) <= after);
+    let (later, sooner) = lanes.split_at_mut(first);
+    let turns = sooner.iter_mut().chain(later).take(CLAIM_WORKERS_MAX);
+    turns.fold(after, |_, lane| {
+        lane.has_turn = true;
+        Some(lane.worker.id)
+    })
 }
 
 /// Positions of queues of equal priority.
@@ -203,6 +215,47 @@ struct Round<'a> {
     /// Classes of which some are left that are more urgent than what comes now.
     left_over: BTreeSet<ClassId>,
     overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
+}
+
+/// Workers that were sent tasks before of which more urgent ones of the same class are ready now, by
+/// class, with the least urgent priority of these.
+struct Behind(BTreeMap<ClassId, Vec<(Reverse<i32>, WorkerId)>>);
+
+impl Behind {
+    fn new(lanes: &[Lane<'_>], queues: &[(QueueKey, u64)]) -> Self {
+        // The most urgent come first, and stay.
+        let mut most_urgent: Vec<Option<Reverse<i32>>> = Vec::new();
+        for (key, _) in queues {
+            let class = key.class.0 as usize;
+            if most_urgent.len() <= class {
+                most_urgent.resize(class + 1, None);
+            }
+            most_urgent[class].get_or_insert(key.priority);
+        }
+        let mut by_class: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for lane in lanes {
+            for (key, _) in lane.worker.waiting() {
+                let ready = most_urgent.get(key.class.0 as usize).copied().flatten();
+                if ready.is_none_or(|ready| ready >= key.priority) {
+                    continue;
+                }
+                let of_class = by_class.entry(key.class).or_default();
+                match of_class.last_mut() {
+                    Some((least, worker)) if *worker == lane.worker.id => *least = key.priority,
+                    Some(_) | None => of_class.push((key.priority, lane.worker.id)),
+                }
+            }
+        }
+        Self(by_class)
+    }
+
+    /// Workers with tasks that are less urgent than others of their class.
+    fn less_urgent(&self, key: QueueKey) -> impl Iterator<Item = WorkerId> {
+        let of_class = self.0.get(&key.class).into_iter().flatten();
+        of_class
+            .filter(move |(priority, _)| *priority > key.priority)
+            .map(|(_, worker)| *worker)
+    }
 }
 
 /// The requests of a level as a kind of worker sees them.
@@ -294,12 +347,10 @@ impl<'a> Round<'a> {
             let key = self.question.queues[queue].0;
             for (variant, number) in class.variants.iter().zip(0..) {
                 if variant.n_nodes > 0 && self.left[queue] > 0 {
-                    self.left[queue] -= planner.plan(
-                        key,
-                        (number, variant),
-                        self.left[queue].min(self.tasks_left),
-                        keep_max,
-                    );
+                    let limits = (self.left[queue], self.tasks_left.div_ceil(GANG_COST));
+                    let started = planner.plan(key, (number, variant), limits, keep_max);
+                    self.left[queue] -= started;
+                    self.tasks_left = self.tasks_left.saturating_sub(started * GANG_COST);
                 }
             }
         }
@@ -313,6 +364,7 @@ impl<'a> Round<'a> {
         if self.is_used_up() || !lane.admits(*first) || !self.may_fill(level.clone(), lane) {
             return;
         }
+        lane.note_claims(|key| self.positions.contains_key(&key));
         lane.enter(*first, self.question.classes);
         if self.memo_level != level.start {
             self.memo_level = level.start;
@@ -359,6 +411,39 @@ impl<'a> Round<'a> {
             let mut variants = class.iter().flat_map(|class| &class.variants);
             variants.any(|variant| lane.has_free(variant))
         })
+    }
+
+    /// Units of each resource of which every ready task of a level takes at least so many, by resource
+    /// number. Most workers are full, and this tells at once that nothing fits.
+    fn floor(&self, level: std::ops::Range<usize>) -> Vec<i64> {
+        let ready = level.filter(|queue| self.left[*queue] > 0);
+        let variants = ready
+            .filter_map(|queue| self.classes[queue])
+            .flat_map(|class| &class.variants)
+            .filter(|variant| variant.n_nodes == 0);
+        let mut floor: Option<Vec<i64>> = None;
+        for variant in variants {
+            let mut units: Vec<i64> = Vec::new();
+            for demand in &variant.demands {
+                let slot = demand.resource.0 as usize;
+                if units.len() <= slot {
+                    units.resize(slot + 1, 0);
+                }
+                let least = i64::try_from(demand.units.unwrap_or(1)).unwrap_or(i64::MAX);
+                units[slot] = units[slot].max(least);
+            }
+            match &mut floor {
+                None => floor = Some(units),
+                Some(floor) => {
+                    floor.truncate(units.len());
+                    for (least, units) in floor.iter_mut().zip(units) {
+                        *least = units.min(*least);
+                    }
+                }
+            }
+        }
+        // Nothing is ready: no worker reaches that.
+        floor.unwrap_or_else(|| vec![i64::MAX])
     }
 
     /// Does for a worker what was done for one like it.
@@ -518,9 +603,10 @@ impl<'a> Round<'a> {
     /// Notes what workers keep room for that were not sent it: no more of them than there are tasks.
     fn claim(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) {
         let choosing = lanes.iter_mut().filter(|lane| {
-            lane.reserved.is_none() && (lane.has_choice || lane.worker.has_claims())
+            let may_change = lane.has_choice || lane.worker.has_claims();
+            lane.has_turn && lane.reserved.is_none() && may_change
         });
-        for lane in choosing.take(CLAIM_WORKERS_MAX) {
+        for lane in choosing {
             self.claims.entry(lane.worker.id).or_default();
             for key in lane.worker.claims() {
                 let ours = self.question.queues.get(level.start);
@@ -571,10 +657,13 @@ impl<'a> Round<'a> {
     /// Sends ahead what could not start, spread evenly. A worker that can choose between requests gets
     /// only as much as it needs not to idle: what goes best with what, is better decided when something
     /// has ended.
-    fn send_ahead(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) {
-        for lane in lanes.iter_mut() {
-            lane.has_choice = self.has_choice(level.clone(), lane);
-        }
+    fn send_ahead(
+        &mut self,
+        level: std::ops::Range<usize>,
+        lanes: &mut [Lane<'a>],
+        behind: &Behind,
+    ) {
+        let open = self.open_lanes(level.clone(), lanes);
         for queue in level {
             let (key, _) = self.question.queues[queue];
             let Some(class) = self.classes[queue].filter(|_| self.left[queue] > 0) else {
@@ -585,10 +674,8 @@ impl<'a> Round<'a> {
                 continue;
             }
             let mut rooms: Vec<(usize, u32, u32)> = Vec::new();
-            for (at, lane) in lanes.iter_mut().enumerate() {
-                if lane.reserved.is_some() {
-                    continue;
-                }
+            for at in &open {
+                let lane = &mut lanes[*at];
                 let mut variants = class.variants.iter().zip(0..);
                 let preferred = variants.find_map(|(variant, number)| {
                     let capacity = self.capacity(lane, queue, number);
@@ -600,7 +687,7 @@ impl<'a> Round<'a> {
                     let least = if lane.has_choice { 0 } else { capacity };
                     let room = lane.backlog_room(key, least, self.question.now);
                     if room > 0 {
-                        rooms.push((at, number, room));
+                        rooms.push((*at, number, room));
                     }
                 }
             }
@@ -623,26 +710,38 @@ impl<'a> Round<'a> {
                     placed: false,
                 });
             }
-            self.note_overtaken(queue, lanes);
+            if self.left[queue] > 0 {
+                // They must not get to less urgent tasks of its class that they were sent before, however
+                // long the next sending takes.
+                self.left_over.insert(key.class);
+                for worker in behind.less_urgent(key) {
+                    self.overtaken.entry(worker).or_default().push(key);
+                }
+            }
         }
     }
 
-    /// More of a queue is left than workers were sent. They must not get to less urgent tasks of its class
-    /// that they were sent before, however long the next sending takes.
-    fn note_overtaken(&mut self, queue: usize, lanes: &[Lane<'a>]) {
-        if self.left[queue] == 0 {
-            return;
-        }
-        let (key, _) = self.question.queues[queue];
-        self.left_over.insert(key.class);
-        for lane in lanes {
-            let waiting = lane.worker.waiting().rev();
-            let mut less_urgent = waiting.take_while(|(other, _)| other.priority > key.priority);
-            if less_urgent.any(|(other, _)| key.overtakes(other)) {
-                let overtaken = self.overtaken.entry(lane.worker.id).or_default();
-                overtaken.push(key);
+    /// Positions of workers that may be sent something of a level, and notes which of them can choose.
+    fn open_lanes(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) -> Vec<usize> {
+        let Some((first, _)) = self.question.queues.get(level.start) else {
+            return Vec::new();
+        };
+        let mut choices: Vec<Option<bool>> = vec![None; self.capacities.len()];
+        let mut open = Vec::new();
+        for (at, lane) in lanes.iter_mut().enumerate() {
+            let known = choices.get_mut(lane.kind);
+            lane.has_choice = match known {
+                Some(Some(known)) => *known,
+                Some(unknown) => *unknown.insert(self.has_choice(level.clone(), lane)),
+                None => self.has_choice(level.clone(), lane),
+            };
+            let is_open = lane.reserved.is_none()
+                && (!lane.has_choice || lane.backlog_room(*first, 0, self.question.now) > 0);
+            if is_open {
+                open.push(at);
             }
         }
+        open
     }
 
     /// Tasks of a queue that nobody was given.
@@ -679,7 +778,9 @@ impl<'a> Round<'a> {
             return;
         }
         for level in levels(self.question.queues) {
-            self.send_ahead(level, std::slice::from_mut(lane));
+            let lanes = std::slice::from_mut(lane);
+            let behind = Behind::new(lanes, self.question.queues);
+            self.send_ahead(level, lanes, &behind);
         }
     }
 }

@@ -36,7 +36,7 @@ const STUCK_CHECK: Duration = Duration::from_millis(250);
 
 /// Most tasks that one round hands out, and about how many it asks back; what is left follows in the
 /// next, so that nobody waits long.
-const ROUND_TASKS_MAX: u64 = 2_048;
+const ROUND_TASKS_MAX: u64 = 1_024;
 
 /// How often plans for multi-node tasks are looked at again, as long as there are some that wait.
 const PLANS_CHECK: Duration = Duration::from_millis(250);
@@ -54,6 +54,19 @@ struct Run {
     instance: InstanceId,
     from: u32,
     to: u32,
+}
+
+/// How much a scheduling round had to look at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RoundSize {
+    /// Workers that may have had room.
+    pub workers: usize,
+    /// Requests of one priority of which tasks were ready.
+    pub queues: usize,
+    /// Whether it looked for nodes for multi-node tasks, among all workers.
+    pub with_gangs: bool,
+    /// Multi-node tasks that it started.
+    pub gangs: usize,
 }
 
 /// Which workers a round must look at, so that its cost follows what changed.
@@ -83,10 +96,14 @@ pub(super) struct Agenda {
     full: BTreeSet<WorkerId>,
     /// How many workers keep room for tasks of a queue that they were not sent.
     claimed: BTreeMap<QueueKey, u64>,
+    /// Whose turn it was last to be thought of for that.
+    claims_after: Option<WorkerId>,
     /// Workers that take enough or nothing.
     demanding: BTreeSet<WorkerId>,
     /// The last round was cut: go on at this time, that is, at once.
     again_at: Option<Time>,
+    /// The last round.
+    pub(super) size: RoundSize,
 }
 
 impl Agenda {
@@ -155,6 +172,7 @@ impl ServerState {
     pub(super) fn schedule(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let everyone = std::mem::take(&mut self.agenda.ready);
         self.agenda.again_at = None;
+        self.agenda.size = RoundSize::default();
         if everyone {
             let able = self.workers.values().filter(|worker| worker.accepts_work());
             self.agenda.room.extend(able.map(|worker| worker.id));
@@ -217,23 +235,29 @@ impl ServerState {
             workers: &self.workers,
             rooms: &self.agenda.room,
             claimed: &self.agenda.claimed,
+            claims_after: self.agenda.claims_after,
             with_gangs,
             tasks_max: ROUND_TASKS_MAX,
             now: now.mono,
         });
+        self.agenda.size = RoundSize {
+            workers: self.agenda.room.len(),
+            queues: queues.len(),
+            with_gangs,
+            gangs: answer.gangs.len(),
+        };
         if with_gangs {
             self.keep_workers(&answer.kept);
         }
         for gang in &answer.gangs {
             self.start_gang(now, gang, effects);
         }
+        self.agenda.claims_after = answer.claims_after;
         let mut left = CLAIM_TASKS_MAX;
         for (worker, claims) in &answer.claims {
             let back = self.note_claims(now, *worker, claims, left);
             left -= back.len();
-            if !back.is_empty() {
-                effects.push(Effect::ToWorker(*worker, WorkerCommand::Retract(back)));
-            }
+            self.ask_back(*worker, back, effects);
         }
         for (worker, queues) in &answer.overtaken {
             self.ask_overtaken_back(*worker, queues, effects);
@@ -284,27 +308,34 @@ impl ServerState {
         let surplus = worker.surplus(now.mono, CLAIM_HORIZON);
         let back = worker.backlog_last().take(surplus.min(most));
         let back = back.filter(|(_, a)| a.key.priority >= overdue.priority);
-        let back: Vec<(TaskKey, InstanceId)> = back.map(|(task, a)| (task, a.instance)).collect();
+        back.map(|(task, a)| (task, a.instance)).collect()
+    }
+
+    /// Asks a worker to give tasks back.
+    fn ask_back(
+        &mut self,
+        id: WorkerId,
+        back: Vec<(TaskKey, InstanceId)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(worker) = self.workers.get_mut(&id).filter(|_| !back.is_empty()) else {
+            return;
+        };
         for (task, _) in &back {
             worker.mark_retracting(*task);
         }
-        back
+        effects.push(Effect::ToWorker(id, WorkerCommand::Retract(back)));
     }
 
     /// Asks a worker for less urgent tasks of the classes of these queues.
     fn ask_overtaken_back(&mut self, id: WorkerId, by: &[QueueKey], effects: &mut Vec<Effect>) {
-        let Some(worker) = self.workers.get_mut(&id) else {
+        let Some(worker) = self.workers.get(&id) else {
             return;
         };
         let back = worker.backlog_last();
         let back = back.filter(|(_, a)| by.iter().any(|key| key.overtakes(a.key)));
-        let back: Vec<(TaskKey, InstanceId)> = back.map(|(task, a)| (task, a.instance)).collect();
-        for (task, _) in &back {
-            worker.mark_retracting(*task);
-        }
-        if !back.is_empty() {
-            effects.push(Effect::ToWorker(id, WorkerCommand::Retract(back)));
-        }
+        let back = back.map(|(task, a)| (task, a.instance)).collect();
+        self.ask_back(id, back, effects);
     }
 
     /// Keeps these workers, and no others, for multi-node tasks.
@@ -332,7 +363,7 @@ impl ServerState {
         while left > 0
             && let Some(id) = self.agenda.full.pop_first()
         {
-            let Some(worker) = self.workers.get_mut(&id) else {
+            let Some(worker) = self.workers.get(&id) else {
                 continue;
             };
             let Some(key) = worker.reserved else {
@@ -340,12 +371,7 @@ impl ServerState {
             };
             let back = worker.unstarted_behind(key);
             left = left.saturating_sub(back.len());
-            for (task, _) in &back {
-                worker.mark_retracting(*task);
-            }
-            if !back.is_empty() {
-                effects.push(Effect::ToWorker(id, WorkerCommand::Retract(back)));
-            }
+            self.ask_back(id, back, effects);
         }
         if !self.agenda.full.is_empty() {
             self.agenda.again_at = Some(now.mono);
@@ -557,15 +583,7 @@ impl ServerState {
         let mut next: BTreeMap<ClassId, usize> = BTreeMap::new();
         for (donor, surplus) in donors {
             let back = self.worth_retracting(now, donor, surplus, (&mut takers, &mut next));
-            if back.is_empty() {
-                continue;
-            }
-            if let Some(worker) = self.workers.get_mut(&donor) {
-                for (task, _) in &back {
-                    worker.mark_retracting(*task);
-                }
-            }
-            effects.push(Effect::ToWorker(donor, WorkerCommand::Retract(back)));
+            self.ask_back(donor, back, effects);
         }
         true
     }

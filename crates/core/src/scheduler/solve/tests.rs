@@ -49,6 +49,10 @@ impl Bench {
     }
 
     fn solve(&self) -> Answer {
+        self.solve_some(u64::MAX)
+    }
+
+    fn solve_some(&self, tasks_max: u64) -> Answer {
         let queues: Vec<(QueueKey, u64)> = self.queues.iter().map(|(k, n)| (*k, *n)).collect();
         let rooms = self.workers.keys().copied().collect();
         solve(&Question {
@@ -57,8 +61,9 @@ impl Bench {
             workers: &self.workers,
             rooms: &rooms,
             claimed: &BTreeMap::new(),
+            claims_after: None,
             with_gangs: true,
-            tasks_max: u64::MAX,
+            tasks_max,
             now: Time(0),
         })
     }
@@ -187,6 +192,36 @@ fn a_demanding_worker_gets_enough_or_nothing() {
     assert_eq!(bench.rows(), []);
     bench.queues.insert(key, 3);
     assert_eq!(bench.rows(), [(1, 3, true)]);
+}
+
+#[test]
+fn a_round_starts_only_so_many_multi_node_tasks() {
+    let mut bench = Bench::with(&[4; 8]);
+    bench.queue(0, nodes(2), 10);
+    let answer = bench.solve_some(2 * GANG_COST);
+    assert_eq!((answer.gangs.len(), answer.is_cut), (2, true));
+    assert_eq!(bench.solve().gangs.len(), 4, "all that find nodes");
+}
+
+#[test]
+fn every_worker_has_its_turn_to_keep_room() {
+    let bench = Bench::with(&[1; CLAIM_WORKERS_MAX + 8]);
+    let turns = |after| {
+        let mut lanes: Vec<Lane<'_>> = bench.workers.values().map(Lane::new).collect();
+        let last = give_turns(after, &mut lanes);
+        let marked = lanes.iter().filter(|lane| lane.has_turn);
+        (
+            last,
+            marked.map(|lane| lane.worker.id).collect::<BTreeSet<_>>(),
+        )
+    };
+    let (last, first_round) = turns(None);
+    let (_, second_round) = turns(last);
+    assert_eq!(first_round.len(), CLAIM_WORKERS_MAX);
+    assert_eq!(
+        first_round.union(&second_round).count(),
+        bench.workers.len()
+    );
 }
 
 #[test]
