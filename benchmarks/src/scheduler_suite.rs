@@ -3,6 +3,7 @@
 
 pub mod bound;
 pub mod cluster;
+pub mod decision;
 pub mod quality;
 pub mod scale;
 pub mod shapes;

@@ -31,10 +31,6 @@ const SHAPES: [Shape; 7] = [
     with_gangs,
 ];
 
-#[expect(
-    clippy::print_stdout,
-    reason = "the figures are the product of this program"
-)]
 fn main() -> anyhow::Result<()> {
     let mut clusters = vec![1, 4, 16, 64, 256];
     let mut plots: Option<PathBuf> = None;
@@ -50,31 +46,60 @@ fn main() -> anyhow::Result<()> {
         shapes(&clusters, plots)?;
         small(300);
     }
-    let largest = scale::measure(Scale {
+    largest();
+    Ok(())
+}
+
+/// The largest case.
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn largest() {
+    let found = scale::measure(Scale {
         workers: 1_000,
         tasks: 1_000_000,
         classes: 50,
         churn: 10,
         span: Duration::from_secs(20),
     });
-    let [p50, p99, p999, max] = largest.times;
-    let [beat50, beat99, beat] = largest.heartbeats;
     println!(
         "\n1 000 workers, 1 000 000 ready tasks in 50 classes, 10 workers a second come and go, 20 s:\n\
-         {} decisions: p50 {p50:.1?}, p99 {p99:.1?}, p99.9 {p999:.1?}, max {max:.1?}; submit {:.1?}; \
-         heartbeats answered in p50 {beat50:.1?}, p99 {beat99:.1?}, max {beat:.1?}\n\
-         {} tasks started, {} of them multi-node; {} handed out, {} asked back; \
-         cpus busy {:.1} %; real time {:.1?}",
-        largest.decisions,
-        largest.submit,
-        largest.started,
-        largest.gangs,
-        largest.handed_out,
-        largest.asked_back,
-        largest.busy * 100.0,
-        largest.took
+         {} decisions: cpu time {}; on the wall {}; the longest with a submit {:.1?} ({:.1?} on the wall)\n\
+         heartbeats answered in {}\n\
+         not on a cpu: {:.1?} of {:.1?}; the thread lost its cpu {} times, the host took {:.1?}",
+        found.decisions,
+        quantiles(found.cpu),
+        quantiles(found.wall),
+        found.submit.cpu,
+        found.submit.wall,
+        quantiles(found.heartbeats),
+        found.off_cpu,
+        found.took,
+        found.noise.preemptions,
+        found.noise.stolen,
     );
-    Ok(())
+    println!(
+        "{} tasks started, {} of them multi-node; {} handed out, {} asked back; cpus busy {:.1} %",
+        found.started,
+        found.gangs,
+        found.handed_out,
+        found.asked_back,
+        found.busy * 100.0,
+    );
+    println!("most cpu time:");
+    for (number, decision) in &found.hardest {
+        println!("  {number}: {decision}");
+    }
+    let shared = found.shared();
+    println!("longest on the wall, {shared} of them also above:");
+    for (number, decision) in &found.longest {
+        println!("  {number}: {decision}");
+    }
+}
+
+fn quantiles([p50, p99, p999, max]: [Duration; 4]) -> String {
+    format!("p50 {p50:.1?}, p99 {p99:.1?}, p99.9 {p999:.1?}, max {max:.1?}")
 }
 
 /// Small cases against their optimum.
@@ -124,7 +149,7 @@ fn shapes(clusters: &[u32], plots: Option<PathBuf>) -> anyhow::Result<()> {
             let x = f64::from(*workers);
             ratio.medians.push((x, quality.efficiency()));
             time.medians
-                .push((x, quality.decisions[2].as_secs_f64() * 1e6));
+                .push((x, quality.decisions[3].as_secs_f64() * 1e6));
         }
         efficiency.push(ratio);
         slowest.push(time);
@@ -145,7 +170,7 @@ fn shapes(clusters: &[u32], plots: Option<PathBuf>) -> anyhow::Result<()> {
     reason = "the figures are the product of this program"
 )]
 fn row(name: &str, workers: u32, quality: &Quality) {
-    let [p50, p99, max] = quality.decisions;
+    let [p50, p99, _, max] = quality.decisions;
     println!(
         "| {name} | {workers} | {} | {:.1?} | {:.3} | {:.3} | {p50:.1?} | {p99:.1?} | {max:.1?} |",
         quality.tasks,

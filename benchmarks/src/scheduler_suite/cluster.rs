@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{LostReason, Usage};
@@ -22,6 +22,8 @@ use hq_core::worker_state::{
 };
 use hq_protocol::convert::{FromServer, FromWorker};
 use hq_protocol::worker::{ToServer, ToWorker};
+
+use super::decision::{Decision, Stopwatch};
 
 /// Time of a message between server and worker.
 const LINK: Duration = Duration::from_micros(100);
@@ -93,8 +95,8 @@ pub struct Cluster {
     pub server: ServerState,
     /// Virtual time.
     pub now: Time,
-    /// How long each decision of the server took.
-    pub decisions: Vec<Duration>,
+    /// What each decision of the server was and how long it took.
+    pub decisions: Vec<Decision>,
     /// Every start, in order.
     pub starts: Vec<Start>,
     /// Tasks that the server handed to workers, each time.
@@ -361,16 +363,21 @@ impl Cluster {
     fn decide(&mut self, inputs: Vec<Input>) {
         let now = both(self.now);
         let mut effects = Vec::new();
-        let start = Instant::now();
+        let mut decision = Decision::of(&inputs);
+        let watch = Stopwatch::start();
         for input in inputs {
             self.server.apply(now, input, &mut effects);
         }
+        decision.digested = watch.read();
         self.server.settle(now, &mut effects);
-        let took = start.elapsed();
-        self.decisions.push(took);
+        decision.took = watch.read();
+        decision.note(&effects, self.server.last_round());
         if self.is_timed {
-            self.busy_until = self.busy_until.max(self.now) + took;
+            self.busy_until = self.busy_until.max(self.now) + decision.took.wall;
         }
+        self.handed_out += decision.handed_out;
+        self.asked_back += decision.asked_back;
+        self.decisions.push(decision);
         if self.check {
             self.server.check_invariants();
         }
@@ -403,22 +410,10 @@ impl Cluster {
             }
             Effect::ToWorker(id, command) => {
                 let sent = self.busy_until.max(self.now);
-                match &command {
-                    WorkerCommand::Ping => {
-                        if let Some(asked) = self.asked.remove(&id) {
-                            self.answers.push((sent + LINK).since(asked));
-                        }
-                    }
-                    WorkerCommand::Assign { assignments, .. } => {
-                        let counts = assignments.iter().map(|part| u64::from(part.ids.len()));
-                        self.handed_out += counts.sum::<u64>();
-                    }
-                    WorkerCommand::Retract(tasks) => self.asked_back += tasks.len() as u64,
-                    WorkerCommand::Acknowledge(_)
-                    | WorkerCommand::DropTemplates(_)
-                    | WorkerCommand::Hold(_)
-                    | WorkerCommand::Kill(_)
-                    | WorkerCommand::Stop => {}
+                if matches!(command, WorkerCommand::Ping)
+                    && let Some(asked) = self.asked.remove(&id)
+                {
+                    self.answers.push((sent + LINK).since(asked));
                 }
                 let wire = ToWorker::from(&command);
                 if let Ok(FromServer::Input(input)) = FromServer::try_from(wire) {
@@ -635,20 +630,6 @@ fn both(mono: Time) -> Now {
         mono,
         wall: Timestamp(i64::try_from(mono.0).unwrap_or(i64::MAX)),
     }
-}
-
-/// Value below which this share of the sorted durations lies.
-#[must_use]
-pub fn percentile(sorted: &[Duration], share: f64) -> Duration {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "a position in a slice"
-    )]
-    let at = (share * sorted.len() as f64) as usize;
-    let last = sorted.len().saturating_sub(1);
-    sorted.get(at.min(last)).copied().unwrap_or_default()
 }
 
 #[cfg(test)]

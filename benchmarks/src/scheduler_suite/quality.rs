@@ -10,7 +10,8 @@ use hq_core::testing::worker_config;
 use hq_core::worker_config::WorkerConfig;
 
 use super::bound::{Capacity, makespan_min, rounds_min};
-use super::cluster::{Cluster, percentile};
+use super::cluster::Cluster;
+use super::decision::percentiles;
 use super::shapes::{Load, array_of, request, scatter, work};
 
 /// Cpus of a worker.
@@ -32,8 +33,8 @@ pub struct Quality {
     /// Share of the cpu time that tasks had while others waited for a worker, 0.0 to 1.0: without what
     /// chains and the last tasks leave idle.
     pub contended_use: f64,
-    /// Decision time: median, 99 %, longest.
-    pub decisions: [Duration; 3],
+    /// Cpu time of decisions: median, 99 %, 99.9 %, longest.
+    pub decisions: [Duration; 4],
 }
 
 impl Quality {
@@ -91,14 +92,12 @@ pub fn measure(load: Load, workers: u32) -> Quality {
         cluster.submit(body, runs);
     }
     let makespan = cluster.finish();
-    let mut sorted = std::mem::take(&mut cluster.decisions);
-    sorted.sort_unstable();
     Quality {
         tasks,
         makespan,
         bound,
         contended_use: cluster.contended_share(),
-        decisions: [0.5, 0.99, 1.0].map(|share| percentile(&sorted, share)),
+        decisions: percentiles(cluster.decisions.iter().map(|decision| decision.took.cpu)),
     }
 }
 

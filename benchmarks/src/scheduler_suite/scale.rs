@@ -1,12 +1,14 @@
 //! The largest case: many workers, many ready tasks, many kinds of requests, workers that come and go.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::resource::request::ResourceRequest;
 use hq_core::time::Time;
 
-use super::cluster::{Cluster, percentile};
+use super::cluster::Cluster;
+use super::decision::{Decision, Noise, Span, percentiles};
 use super::quality::worker;
 use super::shapes::{array_of, nodes, request, scatter, work};
 
@@ -25,17 +27,30 @@ pub struct Scale {
     pub span: Duration,
 }
 
+/// Decisions that are told in full.
+const TOLD: usize = 5;
+
 /// What was measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Outcome {
     /// Decisions of the server.
     pub decisions: usize,
-    /// Decision time: median, 99 %, 99.9 %, longest.
-    pub times: [Duration; 4],
+    /// Cpu time of the server's thread for a decision: median, 99 %, 99.9 %, longest.
+    pub cpu: [Duration; 4],
+    /// The same on the clock on the wall.
+    pub wall: [Duration; 4],
+    /// Decisions that took most cpu time, with their numbers.
+    pub hardest: Vec<(usize, Decision)>,
+    /// Decisions that took longest on the wall, with their numbers.
+    pub longest: Vec<(usize, Decision)>,
+    /// Time that all decisions were not on a cpu.
+    pub off_cpu: Duration,
+    /// What the machine did meanwhile.
+    pub noise: Noise,
     /// Longest decision that a submit was part of.
-    pub submit: Duration,
-    /// Time until a heartbeat is answered, with the way there and back: median, 99 %, longest.
-    pub heartbeats: [Duration; 3],
+    pub submit: Span,
+    /// Time until a heartbeat is answered, with the way there and back: median, 99 %, 99.9 %, longest.
+    pub heartbeats: [Duration; 4],
     /// Share of all cpu time that was given to tasks while there was work, 0.0 to 1.0.
     pub busy: f64,
     /// Tasks that started.
@@ -54,12 +69,12 @@ pub struct Outcome {
 #[must_use]
 pub fn measure(scale: Scale) -> Outcome {
     let begin = Instant::now();
+    let noise = Noise::now();
     let mut cluster = Cluster::timed();
     let mut joined = 0;
     for _ in 0..scale.workers {
         join(&mut cluster, &mut joined, scale);
     }
-    let before = cluster.decisions.len();
     for class in 0..scale.classes {
         let mean = Duration::from_secs_f64(2.0 + 18.0 * scatter(u64::from(class)));
         let salt = u64::from(class) << 32;
@@ -75,7 +90,6 @@ pub fn measure(scale: Scale) -> Outcome {
         let template = work(requests(class), i32::try_from(class % 5).unwrap_or(0));
         cluster.submit(array_of(count, template), runs);
     }
-    let submit = longest(&cluster.decisions[before..]);
     let steps = scale.churn.max(1);
     let whole = u32::try_from(scale.span.as_secs()).unwrap_or(1) * steps;
     for step in 1..=whole {
@@ -89,10 +103,6 @@ pub fn measure(scale: Scale) -> Outcome {
         let (parts, rest) = (steps as usize, (step % steps) as usize);
         cluster.heartbeat(parts, rest);
     }
-    let mut answers = std::mem::take(&mut cluster.answers);
-    answers.sort_unstable();
-    let mut sorted = cluster.decisions.clone();
-    sorted.sort_unstable();
     let gangs = cluster
         .server
         .jobs()
@@ -102,11 +112,22 @@ pub fn measure(scale: Scale) -> Outcome {
         let counts = job.counts();
         counts.running + counts.finished
     });
+    let all = &cluster.decisions;
+    let off_cpu = |decision: &Decision| decision.took.wall.saturating_sub(decision.took.cpu);
+    let submits = all.iter().filter(|decision| decision.submits > 0);
     Outcome {
-        decisions: sorted.len(),
-        times: [0.5, 0.99, 0.999, 1.0].map(|share| percentile(&sorted, share)),
-        submit,
-        heartbeats: [0.5, 0.99, 1.0].map(|share| percentile(&answers, share)),
+        decisions: all.len(),
+        cpu: percentiles(all.iter().map(|decision| decision.took.cpu)),
+        wall: percentiles(all.iter().map(|decision| decision.took.wall)),
+        hardest: greatest(all, |decision| decision.took.cpu),
+        longest: greatest(all, |decision| decision.took.wall),
+        off_cpu: all.iter().map(off_cpu).sum(),
+        noise: Noise::now() - noise,
+        submit: submits
+            .map(|of| of.took)
+            .max_by_key(|took| took.cpu)
+            .unwrap_or_default(),
+        heartbeats: percentiles(cluster.answers.iter().copied()),
         busy: cluster.busy_share(),
         started: cluster.starts.len(),
         handed_out: cluster.handed_out,
@@ -116,8 +137,24 @@ pub fn measure(scale: Scale) -> Outcome {
     }
 }
 
-fn longest(decisions: &[Duration]) -> Duration {
-    decisions.iter().max().copied().unwrap_or_default()
+/// The greatest decisions by some measure, the greatest first.
+fn greatest(all: &[Decision], measure: impl Fn(&Decision) -> Duration) -> Vec<(usize, Decision)> {
+    let mut order: Vec<(usize, Decision)> = all.iter().copied().enumerate().collect();
+    order.sort_by_key(|(_, decision)| std::cmp::Reverse(measure(decision)));
+    order.truncate(TOLD);
+    order
+}
+
+impl Outcome {
+    /// How many of the decisions that took longest are also among those that took most cpu time.
+    #[must_use]
+    pub fn shared(&self) -> usize {
+        let hardest: BTreeSet<usize> = self.hardest.iter().map(|(number, _)| *number).collect();
+        let longest = self.longest.iter();
+        longest
+            .filter(|(number, _)| hardest.contains(number))
+            .count()
+    }
 }
 
 fn join(cluster: &mut Cluster, joined: &mut u32, scale: Scale) {

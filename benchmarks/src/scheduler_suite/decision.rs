@@ -1,0 +1,227 @@
+//! What the server did in one decision, and how long that took.
+
+use std::fmt;
+use std::fs::read_to_string;
+use std::ops::Sub;
+use std::time::{Duration, Instant};
+
+use hq_core::server_state::{Effect, Input, RoundSize, WorkerCommand, WorkerMessage};
+use rustix::time::{ClockId, clock_gettime};
+
+/// A span of time on the clock on the wall and on that of the thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// What passes for everybody; other programs and other virtual machines are in it.
+    pub wall: Duration,
+    /// What the thread had of a cpu.
+    pub cpu: Duration,
+}
+
+impl Sub for Span {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            wall: self.wall.saturating_sub(earlier.wall),
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+        }
+    }
+}
+
+/// Measures spans of the thread that started it.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    wall: Instant,
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    /// From now on.
+    #[must_use]
+    pub fn start() -> Self {
+        let cpu = thread_time();
+        let wall = Instant::now();
+        Self { wall, cpu }
+    }
+
+    /// The span since the start.
+    #[must_use]
+    pub fn read(&self) -> Span {
+        let wall = self.wall.elapsed();
+        let cpu = thread_time().saturating_sub(self.cpu);
+        Span { wall, cpu }
+    }
+}
+
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let (seconds, nanos) = (
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    );
+    Duration::new(seconds, nanos)
+}
+
+/// Which of the times of a cpu is what the host took, see proc_stat(5).
+const STEAL: usize = 7;
+/// Their unit, which is the same on all machines of today.
+const TICKS_PER_SECOND: u32 = 100;
+
+/// What the machine took from this program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Noise {
+    /// Times that the thread had to leave its cpu to another.
+    pub preemptions: u64,
+    /// Time that the host gave the cpus of this virtual machine to others, all cpus together.
+    pub stolen: Duration,
+}
+
+impl Noise {
+    /// Since the start of the thread and of the machine; zero where the system does not tell.
+    #[must_use]
+    pub fn now() -> Self {
+        let status = read_to_string("/proc/thread-self/status").unwrap_or_default();
+        let stat = read_to_string("/proc/stat").unwrap_or_default();
+        let preemptions = field(&status, "nonvoluntary_ctxt_switches:", 0);
+        let ticks = field(&stat, "cpu", STEAL);
+        Self {
+            preemptions: preemptions.unwrap_or(0),
+            stolen: Duration::from_secs(ticks.unwrap_or(0)) / TICKS_PER_SECOND,
+        }
+    }
+}
+
+/// A number of the line with this name.
+fn field(text: &str, name: &str, at: usize) -> Option<u64> {
+    let mut words = text.lines().map(str::split_whitespace);
+    let line = words.find_map(|mut words| (words.next() == Some(name)).then_some(words));
+    line?.nth(at)?.parse().ok()
+}
+
+impl Sub for Noise {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            preemptions: self.preemptions.saturating_sub(earlier.preemptions),
+            stolen: self.stolen.saturating_sub(earlier.stolen),
+        }
+    }
+}
+
+/// One decision of the server: some inputs, then a round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Decision {
+    /// All of it.
+    pub took: Span,
+    /// The inputs alone.
+    pub digested: Span,
+    /// Inputs.
+    pub inputs: usize,
+    /// Starts and ends in them.
+    pub rows: usize,
+    /// Workers that joined.
+    pub joined: usize,
+    /// Workers that were lost.
+    pub lost: usize,
+    /// Submits.
+    pub submits: usize,
+    /// The scheduling round.
+    pub round: RoundSize,
+    /// Tasks that workers were given.
+    pub handed_out: u64,
+    /// Tasks that workers were asked to give back.
+    pub asked_back: u64,
+}
+
+impl Decision {
+    /// A decision about these.
+    #[must_use]
+    pub fn of(inputs: &[Input]) -> Self {
+        let is_goodbye =
+            |input: &&Input| matches!(input, Input::WorkerMessage(_, WorkerMessage::Goodbye(_)));
+        let is_join = |input: &&Input| matches!(input, Input::WorkerConnected(..));
+        let is_submit = |input: &&Input| matches!(input, Input::Request(..));
+        Self {
+            inputs: inputs.len(),
+            rows: inputs.iter().map(Input::rows).sum(),
+            joined: inputs.iter().filter(is_join).count(),
+            lost: inputs.iter().filter(is_goodbye).count(),
+            submits: inputs.iter().filter(is_submit).count(),
+            ..Self::default()
+        }
+    }
+
+    /// Notes what came of it.
+    pub fn note(&mut self, effects: &[Effect], round: RoundSize) {
+        self.round = round;
+        for effect in effects {
+            match effect {
+                Effect::ToWorker(_, WorkerCommand::Assign { assignments, .. }) => {
+                    let counts = assignments.iter().map(|part| u64::from(part.ids.len()));
+                    self.handed_out += counts.sum::<u64>();
+                }
+                Effect::ToWorker(_, WorkerCommand::Retract(tasks)) => {
+                    self.asked_back += tasks.len() as u64;
+                }
+                Effect::ToWorker(..)
+                | Effect::Registered { .. }
+                | Effect::Reply(..)
+                | Effect::WatchUpdate(..)
+                | Effect::Persist(_)
+                | Effect::Notify(_)
+                | Effect::DropWorker(_) => {}
+            }
+        }
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "cpu {:.1?} (inputs {:.1?}), wall {:.1?}: {} inputs with {} rows, {} submits, {} joined, \
+             {} lost; round of {} workers and {} queues{}; {} tasks handed out, {} multi-node started, \
+             {} asked back",
+            self.took.cpu,
+            self.digested.cpu,
+            self.took.wall,
+            self.inputs,
+            self.rows,
+            self.submits,
+            self.joined,
+            self.lost,
+            self.round.workers,
+            self.round.queues,
+            if self.round.with_gangs {
+                " with plans for nodes"
+            } else {
+                ""
+            },
+            self.handed_out,
+            self.round.gangs,
+            self.asked_back
+        )
+    }
+}
+
+/// Percentiles of durations: median, 99 %, 99.9 %, longest.
+#[must_use]
+pub fn percentiles(durations: impl Iterator<Item = Duration>) -> [Duration; 4] {
+    let mut sorted: Vec<Duration> = durations.collect();
+    sorted.sort_unstable();
+    [0.5, 0.99, 0.999, 1.0].map(|share| percentile(&sorted, share))
+}
+
+/// Value below which this share of the sorted durations lies.
+fn percentile(sorted: &[Duration], share: f64) -> Duration {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a position in a slice"
+    )]
+    let at = (share * sorted.len() as f64) as usize;
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(at.min(last)).copied().unwrap_or_default()
+}
