@@ -126,7 +126,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let [list, detail] = Layout::vertical([Constraint::Min(5), Constraint::Length(7)]).areas(area);
     let theme = app.theme;
     let is_narrow = area.width < 70;
-    let state_width = if is_narrow { 9 } else { 14 };
+    let state_width: u16 = if is_narrow { 9 } else { 14 };
     let suspects = suspect_hosts(&app.ended);
     let ends = ends_of_workers(&app.ended);
     let shown = app.visible_workers();
@@ -148,7 +148,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
             Row::new(vec![
                 Line::from(worker.id.to_string()).right_aligned(),
                 Line::from(fit(&worker.host, 24)),
-                Line::from(Span::styled(fit(state, state_width), style)),
+                Line::from(Span::styled(fit(state, state_width.into()), style)),
                 Line::from(worker.running.to_string()).right_aligned(),
                 Line::from(use_of(worker, "cpus")).right_aligned(),
                 Line::from(gpus(worker)).right_aligned(),
@@ -160,7 +160,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let widths = [
         Constraint::Length(6),
         Constraint::Min(8),
-        Constraint::Length(if is_narrow { 9 } else { 14 }),
+        Constraint::Length(state_width),
         Constraint::Length(5),
         Constraint::Length(9),
         Constraint::Length(if has_gpus { 7 } else { 0 }),
