@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Env, signal, wait_for};
+use crate::harness::{Env, signal, skip, wait_for};
 
 /// Bytes of a block that a failing disk gives back as zeros.
 const BLOCK_LEN: usize = 8_192;
@@ -88,7 +88,7 @@ impl SmallDisk {
         match made {
             Ok(output) if output.status.success() => Some(Self(path)),
             other => {
-                eprintln!("skipped: a small file system cannot be mounted: {other:?}");
+                skip(&format!("a small file system cannot be mounted: {other:?}"));
                 None
             }
         }
