@@ -383,7 +383,7 @@ impl Requests<'_> {
             launcher.drain_events(&mut events);
             for event in events.drain(..) {
                 match event {
-                    Event::Started { .. } => {}
+                    Event::Started { .. } | Event::Stalled { .. } | Event::Unkillable { .. } => {}
                     Event::Exited { token, status, .. } => {
                         let lane = usize::try_from(token.0 % lanes).expect("few lanes");
                         self.load[lane] -= 1;

@@ -1,7 +1,8 @@
 //! What a launcher reports: a started child, a spawn that failed, a child that ended.
 //!
 //! Plain values only. Nothing here knows how a child is created or waited for. For one token the order is
-//! always `Started` before `Exited`, and either `Failed` or `Exited` is the last event of that token.
+//! always `Started` before `Exited`, and either `Failed` or `Exited` is the last event of that token. `Stalled` and
+//! `Unkillable` are warnings in between: nothing has to be done about them, and the last event still comes.
 
 use std::fmt;
 
@@ -97,6 +98,27 @@ pub enum Event {
         /// When the spawn began.
         at: MonotonicNs,
     },
+    /// The creation of the process has taken longer than a second and has not come to an end.
+    ///
+    /// Either the child waits for a file (an input that is a FIFO, a file system that does not answer), or this
+    /// process does, on the way to it. Another thread of the launcher has taken over the place of the one that
+    /// hangs. At most once for a creation; `Started`, `Failed` or [`Event::Unkillable`] may follow at any time.
+    Stalled {
+        /// The caller's name for the child.
+        token: Token,
+        /// Process id of the child that hangs; `None` if it is not known, or there is none yet.
+        pid: Option<u32>,
+    },
+    /// The child was sent SIGKILL ten seconds ago ([`crate::LauncherConfig::unkillable_after`]) and still exists.
+    ///
+    /// Almost always it sleeps in the kernel without being interruptible, for a file system or a device that does
+    /// not answer, and what it uses is not free. At most once for a child; `Exited` or `Failed` follows if it ever ends.
+    Unkillable {
+        /// The caller's name for the child.
+        token: Token,
+        /// Process id of the child; `None` if it hangs in its creation and is not known.
+        pid: Option<u32>,
+    },
     /// There is no process, and there will be none for this request.
     Failed {
         /// The caller's name for the child.
@@ -127,6 +149,8 @@ impl Event {
     pub const fn token(&self) -> Token {
         match self {
             Self::Started { token, .. }
+            | Self::Stalled { token, .. }
+            | Self::Unkillable { token, .. }
             | Self::Failed { token, .. }
             | Self::Exited { token, .. } => *token,
         }

@@ -96,6 +96,9 @@ pub struct LauncherConfig {
     /// Whether this process's soft limit of open descriptors is raised to the hard one, for many live children.
     /// Children still start with the limit that was there before. Default: no.
     pub raise_descriptor_limit: bool,
+    /// How long after SIGKILL a child that still exists is reported as [`Event::Unkillable`]. Default: 10 s, which
+    /// is more than even the end of a process with terabytes of memory takes.
+    pub unkillable_after: Duration,
     /// Called when the event queue turns non-empty.
     pub wake: Wake,
 }
@@ -111,6 +114,7 @@ impl LauncherConfig {
             transient_limit: Duration::from_secs(10),
             event_delay: Duration::from_millis(10),
             raise_descriptor_limit: false,
+            unkillable_after: Duration::from_secs(10),
             wake,
         }
     }

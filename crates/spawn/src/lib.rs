@@ -43,6 +43,9 @@
 //!                 ended += 1;
 //!             }
 //!             Event::Failed { token, error } => return Err(format!("{token:?}: {error}").into()),
+//!             Event::Stalled { token, .. } | Event::Unkillable { token, .. } => {
+//!                 println!("{token:?} hangs in the kernel");
+//!             }
 //!         }
 //!     }
 //! }

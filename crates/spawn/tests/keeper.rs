@@ -236,7 +236,10 @@ fn leak(directory: &Path) -> ExitCode {
                 leaked,
                 ..
             } => Some(*leaked),
-            Event::Exited { .. } | Event::Started { .. } => None,
+            Event::Exited { .. }
+            | Event::Started { .. }
+            | Event::Stalled { .. }
+            | Event::Unkillable { .. } => None,
             Event::Failed { error, .. } => panic!("{error}"),
         });
         if let Some(leaked) = found {

@@ -283,7 +283,9 @@ impl TaskLauncher {
         self.engine.drain_events(&mut drained);
         let mut unclean = Vec::new();
         for event in drained.drain(..) {
-            let (event, has_exited_well) = self.translate(event);
+            let Some((event, has_exited_well)) = self.translate(event) else {
+                continue;
+            };
             let is_start = matches!(event, LaunchEvent::Started { .. });
             if !is_start && self.streaming.has(token_of(&event)) {
                 // Its end counts when its output is in the file.
@@ -350,14 +352,22 @@ impl TaskLauncher {
         });
     }
 
-    /// The event for the core, and whether it is the end of a process that exited with 0.
-    fn translate(&mut self, event: Event) -> (LaunchEvent, bool) {
-        match event {
+    /// The event for the core, if it is one, and whether it is the end of a process that exited with 0.
+    fn translate(&mut self, event: Event) -> Option<(LaunchEvent, bool)> {
+        let translated = match event {
             Event::Started { token, at, pid } => {
                 let token = LaunchToken(token.0);
                 self.watch_memory(token, pid);
                 let at = Time(at.0);
                 (LaunchEvent::Started { token, at }, false)
+            }
+            Event::Stalled { token, pid } => {
+                self.warn_of_stall(LaunchToken(token.0), pid);
+                return None;
+            }
+            Event::Unkillable { token, pid } => {
+                self.warn_of_unkillable(LaunchToken(token.0), pid);
+                return None;
             }
             Event::Failed { token, error } => {
                 let token = LaunchToken(token.0);
@@ -412,7 +422,36 @@ impl TaskLauncher {
                 };
                 (event, status.success())
             }
-        }
+        };
+        Some(translated)
+    }
+
+    /// The start of a task takes longer than a second.
+    fn warn_of_stall(&self, token: LaunchToken, pid: Option<u32>) {
+        let Some(task) = self.running.get(token) else {
+            return;
+        };
+        tracing::warn!(
+            task = %task.key,
+            pid,
+            directory = %task.cwd.display(),
+            "The start of a task hangs: its directory, its program or its output is on a file system that does not \
+             answer. Other tasks go on"
+        );
+    }
+
+    /// A task was sent SIGKILL and does not end.
+    fn warn_of_unkillable(&self, token: LaunchToken, pid: Option<u32>) {
+        let Some(task) = self.running.get(token) else {
+            return;
+        };
+        tracing::warn!(
+            task = %task.key,
+            pid,
+            directory = %task.cwd.display(),
+            "A task cannot be killed: it sleeps in the kernel, most likely for a file system that does not answer. \
+             What it uses stays taken until it ends"
+        );
     }
 
     fn prepare(
@@ -488,6 +527,7 @@ impl TaskLauncher {
         Ok((
             plan,
             RunningTask {
+                key: task.key,
                 template: Arc::clone(&task.template),
                 cwd,
                 cleanup,

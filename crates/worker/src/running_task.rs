@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hq_core::worker_state::{LaunchToken, WorkTemplate};
+use hq_core::worker_state::{InstanceKey, LaunchToken, WorkTemplate};
 
 use crate::launcher::{Excess, TaskGroup};
 use crate::output::Cleanup;
@@ -12,6 +12,7 @@ use crate::output::Cleanup;
 /// One launched instance.
 #[derive(Debug)]
 pub(crate) struct RunningTask {
+    pub(crate) key: InstanceKey,
     pub(crate) template: Arc<WorkTemplate>,
     pub(crate) cwd: PathBuf,
     /// `None` = nothing to do, which is the usual case.

@@ -76,7 +76,7 @@ impl Bench {
         let mut ended = 0;
         for event in events.drain(..) {
             match event {
-                Event::Started { .. } => {}
+                Event::Started { .. } | Event::Stalled { .. } | Event::Unkillable { .. } => {}
                 Event::Exited { .. } => ended += 1,
                 Event::Failed { error, .. } => panic!("{error}"),
             }

@@ -78,7 +78,9 @@ impl Rig {
             for event in &self.events[seen..] {
                 match event {
                     Event::Started { token, .. } => missing.remove(token),
-                    Event::Exited { .. } => false,
+                    Event::Exited { .. } | Event::Stalled { .. } | Event::Unkillable { .. } => {
+                        false
+                    }
                     Event::Failed { error, .. } => panic!("expected a running child, got {error}"),
                 };
             }
@@ -122,7 +124,7 @@ impl Rig {
         self.wait(token, |event| match event {
             Event::Started { pid, .. } => Some(*pid),
             Event::Failed { error, .. } => panic!("expected a running child, got {error}"),
-            Event::Exited { .. } => None,
+            Event::Exited { .. } | Event::Stalled { .. } | Event::Unkillable { .. } => None,
         })
     }
 
@@ -130,7 +132,7 @@ impl Rig {
     #[track_caller]
     pub(crate) fn end(&mut self, token: Token) -> End {
         self.wait(token, |event| match event {
-            Event::Started { .. } => None,
+            Event::Started { .. } | Event::Stalled { .. } | Event::Unkillable { .. } => None,
             Event::Failed { error, .. } => Some(End::Failed(error.clone())),
             Event::Exited { status, .. } => Some(End::Exited(*status, event.clone())),
         })
@@ -172,7 +174,9 @@ impl Rig {
         loop {
             for event in &self.events[seen..] {
                 let end = match event {
-                    Event::Started { .. } => continue,
+                    Event::Started { .. } | Event::Stalled { .. } | Event::Unkillable { .. } => {
+                        continue;
+                    }
                     Event::Failed { error, .. } => End::Failed(error.clone()),
                     Event::Exited { status, .. } => End::Exited(*status, event.clone()),
                 };

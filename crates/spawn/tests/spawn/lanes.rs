@@ -57,11 +57,17 @@ fn children_of_a_lane_run_in_order_and_never_two_at_a_time() {
         for token in 3..30 {
             let before = of(token - 3).find_map(|event| match event {
                 Event::Exited { ended, .. } => Some(*ended),
-                Event::Started { .. } | Event::Failed { .. } => None,
+                Event::Started { .. }
+                | Event::Stalled { .. }
+                | Event::Unkillable { .. }
+                | Event::Failed { .. } => None,
             });
             let started = of(token).find_map(|event| match event {
                 Event::Started { at, .. } => Some(*at),
-                Event::Exited { .. } | Event::Failed { .. } => None,
+                Event::Exited { .. }
+                | Event::Stalled { .. }
+                | Event::Unkillable { .. }
+                | Event::Failed { .. } => None,
             });
             assert!(before.unwrap() <= started.unwrap(), "{backend:?} {token}");
         }

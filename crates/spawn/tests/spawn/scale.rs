@@ -152,6 +152,7 @@ fn each_was_reported_once(events: &[Event]) {
         let (started, ended) = counts.entry(event.token()).or_default();
         match event {
             Event::Started { .. } => *started += 1,
+            Event::Stalled { .. } | Event::Unkillable { .. } => {}
             Event::Exited { .. } => *ended += 1,
             Event::Failed { error, .. } => panic!("{error}"),
         }
