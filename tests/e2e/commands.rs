@@ -88,16 +88,16 @@ fn unknown_ids_are_told_and_exit_as_documented() {
     let env = Env::with_worker(1);
     env.submit(&["--wait", "--", "true"]);
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["job", "info", "9"], 0, "ERROR Job 9 not found"),
+        (&["job", "info", "9"], 1, "ERROR Job 9 not found"),
         (&["task", "list", "9"], 0, "WARN Job 9 not found"),
         (
             &["job", "cat", "9", "stdout"],
-            0,
+            1,
             "ERROR Job 9 was not found",
         ),
         (
             &["job", "cancel", "9"],
-            0,
+            1,
             "ERROR Canceling job 9 failed; job not found",
         ),
         (
@@ -112,7 +112,7 @@ fn unknown_ids_are_told_and_exit_as_documented() {
         ),
         (
             &["job", "close", "9"],
-            0,
+            1,
             "ERROR Closing job 9 failed; job not found",
         ),
         (
@@ -130,14 +130,15 @@ fn unknown_ids_are_told_and_exit_as_documented() {
             0,
             "INFO 0 jobs were forgotten, 1 were ignored due to wrong state or invalid ID",
         ),
-        (&["job", "wait", "9"], 0, ""),
+        (&["job", "wait", "9"], 1, "ERROR Job 9 not found"),
+        (&["--output-mode=quiet", "job", "wait", "9"], 0, ""),
         (
             &["job", "progress", "9"],
-            0,
+            1,
             "WARN There are no jobs to wait for",
         ),
         (&["job", "task-ids", "9"], 1, "Error: Job Id not found"),
-        (&["task", "info", "9", "0"], 0, "ERROR Cannot find job 9"),
+        (&["task", "info", "9", "0"], 1, "ERROR Cannot find job 9"),
         (&["task", "info", "1", "9"], 0, "WARN Task 9 not found"),
         (&["task", "explain", "9", "0"], 1, "Error: Job not found"),
         (&["task", "explain", "1", "9"], 1, "Error: Task not found"),
@@ -146,10 +147,10 @@ fn unknown_ids_are_told_and_exit_as_documented() {
             1,
             "Error: Explain command works only for tasks in WAITING or RUNNING state",
         ),
-        (&["worker", "info", "9"], 0, "ERROR Worker 9 not found"),
+        (&["worker", "info", "9"], 1, "ERROR Worker 9 not found"),
         (
             &["worker", "stop", "9"],
-            0,
+            1,
             "ERROR Stopping worker 9 failed; worker not found",
         ),
         (&["worker", "address", "9"], 1, "Worker 9 not found"),
@@ -173,6 +174,111 @@ fn unknown_ids_are_told_and_exit_as_documented() {
     for (args, code, words) in cases {
         env.hq(args).exits_with(*code).says(words);
     }
+}
+
+/// Every id that there could be, as people write it for "all of them".
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
+fn a_range_of_ids_costs_what_exists() {
+    let env = Env::with_worker(1);
+    env.submit(&["--array=5-7", "--wait", "--", "true"]);
+    env.submit(&["--cpus=9", "--", "true"]);
+    let all = "2-4294967295";
+    let cases: &[(&[&str], i32, &str)] = &[
+        (
+            &["job", "info", all],
+            1,
+            "ERROR Jobs 3-4294967295 not found",
+        ),
+        (
+            &["job", "cancel", all],
+            1,
+            "ERROR Canceling jobs 3-4294967295 failed; jobs not found",
+        ),
+        (
+            &["job", "close", all],
+            1,
+            "ERROR Closing jobs 3-4294967295 failed; jobs not found",
+        ),
+        (
+            &["job", "resubmit", "3-4294967295"],
+            1,
+            "ERROR Resubmitting jobs 3-4294967295 failed; jobs not found",
+        ),
+        (
+            &["job", "stats", all],
+            1,
+            "ERROR Jobs 3-4294967295 not found",
+        ),
+        (
+            &["job", "wait", all],
+            1,
+            "ERROR Jobs 3-4294967295 not found",
+        ),
+        (
+            &["job", "progress", all],
+            1,
+            "ERROR Jobs 3-4294967295 not found",
+        ),
+        (
+            &["job", "cat", all, "stdout"],
+            1,
+            "ERROR Jobs 3-4294967295 were not found",
+        ),
+        (&["job", "task-ids", all], 1, "Error: Job Id not found"),
+        (
+            &["job", "cat", "1", "stdout", "--tasks=7-4294967295"],
+            0,
+            "WARN Tasks 8-4294967295 of job 1 not found",
+        ),
+        (
+            &["job", "tail", "1.7-4294967295"],
+            0,
+            "WARN Tasks 8-4294967295 of job 1 not found",
+        ),
+        (
+            &["task", "info", "1", "0-4294967293:2"],
+            0,
+            "WARN Tasks 0-4:2,8-4294967292:2 not found",
+        ),
+        (
+            &["task", "list", all],
+            0,
+            "WARN Jobs 3-4294967295 not found",
+        ),
+        (
+            &["task", "list", "1", "--tasks=0-4294967294"],
+            0,
+            "WARN Tasks 0-4,8-4294967294 of job 1 not found",
+        ),
+        (
+            &["worker", "info", all],
+            1,
+            "ERROR Workers 2-4294967295 not found",
+        ),
+        (
+            &["worker", "drain", all],
+            1,
+            "ERROR Draining workers 2-4294967295 failed; workers not found",
+        ),
+        (
+            &["worker", "stop", all],
+            1,
+            "ERROR Stopping workers 2-4294967295 failed; workers not found",
+        ),
+        (
+            &["job", "forget", all],
+            0,
+            "INFO 1 job were forgotten, 4294967293 were ignored",
+        ),
+    ];
+    for (args, code, words) in cases {
+        let run = env.hq(args).exits_with(*code).says(words);
+        let printed = run.stdout.len() + run.stderr.len();
+        assert!(printed < 8_000, "{args:?} printed {printed} bytes");
+    }
+    assert_eq!(env.json(&["job", "info", "3-4294967295"]), json!([]));
+    assert_eq!(env.json(&["worker", "stop", all]), json!({}));
 }
 
 #[test]
@@ -200,7 +306,7 @@ fn jobs_are_selected_listed_and_forgotten() {
     );
     assert_eq!(env.json(&["job", "info", "3"])[0]["max_fails"], 3);
     env.hq(&["job", "forget", "all", "--filter=failed,canceled"])
-        .says("2 jobs were forgotten")
+        .says("2 jobs were forgotten, 2 were ignored due to wrong state or invalid ID")
         .ok();
     env.hq(&["job", "forget", "1-4"])
         .says("1 job were forgotten, 3 were ignored")
@@ -208,7 +314,7 @@ fn jobs_are_selected_listed_and_forgotten() {
     assert_eq!(quiet(&["job", "list", "--all"]), "3 OPENED\n");
     env.hq(&["job", "info", "last"])
         .says("Job 4 not found")
-        .ok();
+        .exits_with(1);
     env.hq(&["job", "close", "all"]).says("Job 3 closed").ok();
     assert_eq!(quiet(&["job", "list", "--all"]), "3 FINISHED\n");
     assert_eq!(env.submit(&["--", "true"]), "5", "ids are not used again");

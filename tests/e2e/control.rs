@@ -41,7 +41,7 @@ fn cancel_ends_tasks_and_their_children() {
         .ok();
     env.hq(&["job", "cancel", "99"])
         .says("Canceling job 99 failed; job not found")
-        .ok();
+        .exits_with(1);
     let after = env.submit(&["--wait", "--", "true"]);
     assert_eq!(env.stats(&after)["finished"], 1, "the slots are free again");
 }
@@ -116,7 +116,9 @@ fn lists_and_summaries_agree() {
     env.hq(&["task", "explain", "3", "0"])
         .says("There is no worker where the task can run.")
         .ok();
-    env.hq(&["job", "info", "42"]).says("Job 42 not found").ok();
+    env.hq(&["job", "info", "42"])
+        .says("Job 42 not found")
+        .exits_with(1);
     assert_eq!(env.json(&["job", "info", "42"]), json!([]));
     env.hq(&["job", "forget", "all"])
         .says("2 jobs were forgotten")
@@ -193,7 +195,7 @@ fn workers_stop_on_request_and_give_tasks_back() {
     env.hq(&["worker", "stop", "1-2"])
         .says("Stopping worker 1 failed; worker is already stopped")
         .says("Stopping worker 2 failed; worker not found")
-        .ok();
+        .exits_with(1);
     env.start_worker(1);
     assert_eq!(env.wait_lines("starts", 2), "0\n1\n");
     env.write("go", "");
@@ -244,7 +246,7 @@ fn a_drained_worker_ends_what_runs_and_takes_nothing_new() {
     env.hq(&["worker", "drain", "1-2"])
         .says("Draining worker 1 failed; worker is already stopped")
         .says("Draining worker 2 failed; worker not found")
-        .ok();
+        .exits_with(1);
     env.start_worker(1);
     env.wait_job(&job);
     assert_eq!(env.stats(&job)["finished"], 3);
@@ -279,7 +281,7 @@ fn worker_info_shows_what_it_offers() {
         .says("Worker 5 not found");
     env.hq(&["worker", "info", "5"])
         .says("Worker 5 not found")
-        .ok();
+        .exits_with(1);
 }
 
 #[test]

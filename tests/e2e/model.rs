@@ -288,5 +288,5 @@ fn statistics_tell_what_tasks_took() {
     assert_eq!(rows[11][0], "mean", "{table}");
     env.hq(&["job", "stats", "99"])
         .says("Job 99 not found")
-        .ok();
+        .exits_with(1);
 }

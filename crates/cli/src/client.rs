@@ -280,25 +280,22 @@ impl Client {
     }
 
     /// Closes or cancels jobs; one result per job.
-    pub(crate) async fn change_jobs(
-        &mut self,
-        request: Request,
-    ) -> CliResult<Vec<client::JobResult>> {
+    pub(crate) async fn change_jobs(&mut self, request: Request) -> CliResult<client::JobResults> {
         let Reply::JobResults(results) = self.ask(request).await? else {
             return Err(unexpected_reply());
         };
-        Ok(results.results)
+        Ok(results)
     }
 
     /// Submits jobs again; one result per job.
     pub(crate) async fn resubmit(
         &mut self,
         resubmit: client::Resubmit,
-    ) -> CliResult<Vec<client::ResubmittedJob>> {
+    ) -> CliResult<client::Resubmitted> {
         let Reply::Resubmitted(results) = self.ask(Request::JobResubmit(resubmit)).await? else {
             return Err(unexpected_reply());
         };
-        Ok(results.jobs)
+        Ok(results)
     }
 
     /// Forgets jobs.
@@ -409,22 +406,22 @@ impl Client {
     pub(crate) async fn stop_workers(
         &mut self,
         workers: client::Selector,
-    ) -> CliResult<Vec<client::WorkerStopResult>> {
+    ) -> CliResult<client::WorkerStopResults> {
         let Reply::WorkerStop(results) = self.ask(Request::WorkerStop(workers)).await? else {
             return Err(unexpected_reply());
         };
-        Ok(results.results)
+        Ok(results)
     }
 
     /// Drains workers; one result per worker.
     pub(crate) async fn drain_workers(
         &mut self,
         workers: client::Selector,
-    ) -> CliResult<Vec<client::WorkerStopResult>> {
+    ) -> CliResult<client::WorkerStopResults> {
         let Reply::WorkerStop(results) = self.ask(Request::WorkerDrain(workers)).await? else {
             return Err(unexpected_reply());
         };
-        Ok(results.results)
+        Ok(results)
     }
 
     /// Begins to follow jobs; [`Client::next_update`] follows until an update is `done`.

@@ -32,6 +32,7 @@ mod follow;
 mod job;
 mod journal;
 mod manual;
+mod missing;
 mod notify;
 mod output_log;
 mod run;

@@ -316,7 +316,21 @@ impl IdIndex {
         {
             return None;
         }
-        ids.iter().find(|id| self.find(*id).is_some())
+        ids.ranges().iter().find_map(|range| self.first_in(range))
+    }
+
+    /// Lowest id of a range that exists. O(segments that are passed over), however wide the range is.
+    fn first_in(&self, wanted: &IdRange) -> Option<u32> {
+        let before = self.segments.range(..wanted.first()).next_back();
+        let within = self.segments.range(wanted.first()..=wanted.last());
+        // The spans do not cross, so the first segment with a common id has the lowest.
+        let by_span = before
+            .into_iter()
+            .chain(within)
+            .find_map(|(_, segment)| segment.range.first_common(wanted));
+        let crossing = self.crossing.iter();
+        let crossing = crossing.filter_map(|segment| segment.range.first_common(wanted));
+        crossing.chain(by_span).min()
     }
 }
 
@@ -475,6 +489,12 @@ impl Job {
     #[must_use]
     pub fn first_existing(&self, ids: &IdArray) -> Option<TaskId> {
         self.index.first_existing(ids).map(TaskId)
+    }
+
+    /// Lowest id of a range that the job has.
+    #[must_use]
+    pub fn first_in(&self, wanted: &IdRange) -> Option<TaskId> {
+        self.index.first_in(wanted).map(TaskId)
     }
 
     /// First of `ids` that the job does not have.

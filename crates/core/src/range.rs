@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// `count` ids starting at `first`, `step` apart. `count >= 1`, `step >= 1`, the last id fits `u32`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -113,6 +114,40 @@ impl IdRange {
             return None;
         }
         Some((id - self.first) / self.step)
+    }
+
+    /// The ids at positions `from..to`; `None` if there are none.
+    #[must_use]
+    pub const fn part(&self, from: u32, to: u32) -> Option<Self> {
+        let to = if to < self.count { to } else { self.count };
+        if from >= to {
+            return None;
+        }
+        let count = to - from;
+        Some(Self {
+            first: self.first + from * self.step,
+            count,
+            step: if count == 1 { 1 } else { self.step },
+            slack: 0,
+        })
+    }
+
+    /// Lowest id that both ranges have, by the Chinese remainder theorem. O(log step).
+    #[must_use]
+    pub fn first_common(&self, other: &Self) -> Option<u32> {
+        let (a, b) = (i128::from(self.step), i128::from(other.step));
+        let (gcd, inverse) = gcd_with_inverse(a, b);
+        let distance = i128::from(other.first) - i128::from(self.first);
+        if distance % gcd != 0 {
+            return None;
+        }
+        // `self.first + steps * a` is a member of both endless progressions, which meet every `period`.
+        let steps = (distance / gcd * inverse).rem_euclid(b / gcd);
+        let (common, period) = (i128::from(self.first) + steps * a, a / gcd * b);
+        let low = i128::from(self.first.max(other.first));
+        let high = i128::from(self.last().min(other.last()));
+        let found = low + (common - low).rem_euclid(period);
+        u32::try_from(found).ok().filter(|_| found <= high)
     }
 
     /// All ids in order.
@@ -258,6 +293,39 @@ impl IdArray {
         self.ranges.iter().flat_map(IdRange::iter)
     }
 
+    /// The ids from `index` on that belong to the range there; `None` behind the end.
+    #[must_use]
+    pub fn range_from(&self, index: u32) -> Option<IdRange> {
+        let slot = self.starts.partition_point(|start| *start <= index);
+        let slot = slot.checked_sub(1)?;
+        let range = self.ranges.get(slot)?;
+        range.part(index - self.starts.get(slot)?, range.count)
+    }
+
+    /// Separates the ids that exist from those that do not; both keep the order given. `existing`
+    /// returns the existing ids of a span, ascending. O(ranges + existing ids in their spans), however
+    /// many ids the array has.
+    pub fn split<I: IntoIterator<Item = u32>>(
+        &self,
+        existing: impl Fn(RangeInclusive<u32>) -> I,
+    ) -> (Vec<u32>, Self) {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for range in &self.ranges {
+            let mut next = 0;
+            for id in existing(range.first..=range.last()) {
+                let Some(position) = range.position(id) else {
+                    continue;
+                };
+                missing.extend(range.part(next, position));
+                found.push(id);
+                next = position + 1;
+            }
+            missing.extend(range.part(next, range.count));
+        }
+        // Parts of disjoint ranges are disjoint, and no more ids than before.
+        (found, Self::from_disjoint(missing).unwrap_or_default())
+    }
+
     /// The ids at indices `from..to` as ranges; `to` is cut at the length.
     #[must_use]
     pub fn slice(&self, from: u32, to: u32) -> Vec<IdRange> {
@@ -270,16 +338,8 @@ impl IdArray {
         let mut index = from;
         while index < to {
             let (range, start) = (self.ranges[slot], self.starts[slot]);
-            let offset = index - start;
-            let count = (range.count - offset).min(to - index);
-            let step = if count == 1 { 1 } else { range.step };
-            parts.push(IdRange {
-                first: range.first + offset * range.step,
-                count,
-                step,
-                slack: 0,
-            });
-            index += count;
+            parts.extend(range.part(index - start, to - start));
+            index = start + range.count;
             slot += 1;
         }
         parts
@@ -306,7 +366,7 @@ fn has_overlap(ranges: &[IdRange]) -> bool {
     let mut open: Vec<&IdRange> = Vec::new();
     for range in sorted {
         open.retain(|other| other.last() >= range.first);
-        if open.iter().any(|other| ranges_share_id(other, range)) {
+        if open.iter().any(|other| other.first_common(range).is_some()) {
             return true;
         }
         open.push(range);
@@ -314,34 +374,17 @@ fn has_overlap(ranges: &[IdRange]) -> bool {
     false
 }
 
-/// Whether two arithmetic progressions meet. Walks the one with fewer members in the common span.
-fn ranges_share_id(a: &IdRange, b: &IdRange) -> bool {
-    if a.step == 1 && b.step == 1 {
-        return a.first <= b.last() && b.first <= a.last();
+/// Greatest common divisor of two positive numbers, and the inverse of `a / gcd` modulo `b / gcd`
+/// (extended Euclidean algorithm).
+const fn gcd_with_inverse(a: i128, b: i128) -> (i128, i128) {
+    let (mut rest, mut next) = (a, b);
+    let (mut factor, mut next_factor) = (1, 0);
+    while next != 0 {
+        let quotient = rest / next;
+        (rest, next) = (next, rest - quotient * next);
+        (factor, next_factor) = (next_factor, factor - quotient * next_factor);
     }
-    if a.step == b.step {
-        let spans_cross = a.first <= b.last() && b.first <= a.last();
-        return spans_cross && a.first % a.step == b.first % b.step;
-    }
-    let gcd = gcd(a.step, b.step);
-    if a.first % gcd != b.first % gcd {
-        return false;
-    }
-    // A common id exists in the infinite progressions; look for it in the common span, where the
-    // ids of the coarser one are few.
-    let (coarse, fine) = if a.step > b.step { (a, b) } else { (b, a) };
-    let low = a.first.max(b.first);
-    let high = a.last().min(b.last());
-    let skip = low.saturating_sub(coarse.first).div_ceil(coarse.step);
-    (skip..coarse.count)
-        .map(|i| coarse.first + i * coarse.step)
-        .take_while(|id| *id <= high)
-        .take(fine.step as usize)
-        .any(|id| fine.position(id).is_some())
-}
-
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
+    (rest, factor)
 }
 
 /// A set of `u32` indices as disjoint, non-adjacent half-open ranges.

@@ -27,6 +27,7 @@ mod watch;
 mod worker_events;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 pub use change::{AllocationChange, Change, ChangeKind};
@@ -47,9 +48,10 @@ pub use totals::{JobTotals, TaskTotals, Totals};
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
+use crate::range::IdArray;
 use crate::scheduler::queue::{QueueKey, ReadyQueue};
 use crate::scheduler::{Class, Classes};
-use crate::selector::Selector;
+use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
 use crate::worker::Worker;
 use after::Followers;
@@ -289,18 +291,33 @@ impl ServerState {
         effects.push(Effect::Reply(request, reply));
     }
 
-    /// Ids that a selector names; `all` = known jobs for which `matches` holds. Unknown ids stay in.
-    fn select_jobs(&self, selector: &Selector, matches: impl Fn(&Job) -> bool) -> Vec<JobId> {
+    /// What a selector names; `all` = jobs for which `matches` holds.
+    fn select_jobs(&self, selector: &Selector, matches: impl Fn(&Job) -> bool) -> Selected<JobId> {
         match selector {
-            Selector::Last => self.last_job().into_iter().collect(),
-            Selector::All => self
-                .jobs
-                .values()
-                .filter(|job| matches(job))
-                .map(|job| job.id)
-                .collect(),
-            Selector::Ids(ids) => ids.iter().map(JobId).collect(),
+            Selector::All => {
+                let jobs = self.jobs.values().filter(|job| matches(job));
+                Selected::all(jobs.map(|job| job.id).collect())
+            }
+            Selector::Last | Selector::Ids(_) => self.find_jobs(selector),
         }
+    }
+
+    /// Jobs that a selector names. O(known jobs within its ranges + ranges).
+    #[must_use]
+    pub fn find_jobs(&self, selector: &Selector) -> Selected<JobId> {
+        let within = |span: RangeInclusive<u32>| {
+            let span = JobId(*span.start())..=JobId(*span.end());
+            self.jobs.range(span).map(|(id, _)| id.0)
+        };
+        let found = match selector {
+            Selector::All => Selected::all(within(0..=u32::MAX).collect()),
+            Selector::Last => {
+                let last = self.last_job().map(|id| IdArray::single(id.0));
+                Selected::of_ids(&last.unwrap_or_default(), within)
+            }
+            Selector::Ids(ids) => Selected::of_ids(ids, within),
+        };
+        found.filter_map(|id| Some(JobId(id)))
     }
 
     fn class(&self, key: QueueKey) -> Option<Arc<Class>> {

@@ -87,6 +87,7 @@ pub(crate) fn watch_update(
     client::WatchUpdate {
         jobs,
         done: update.done,
+        not_found: (!update.not_found.is_empty()).then(|| (&update.not_found).into()),
         notifications,
     }
 }

@@ -29,8 +29,12 @@ impl Client {
         options: WatchOptions,
         mut on_update: impl FnMut(&client::WatchUpdate) -> CliResult<()>,
     ) -> CliResult<()> {
+        let mut is_return = false;
         loop {
-            match self.follow_once(&mut jobs, options, &mut on_update).await {
+            let followed = self.follow_once(&mut jobs, options, is_return, &mut on_update);
+            let result = followed.await;
+            is_return = true;
+            match result {
                 Err(error) if self.is_lost && self.dir.is_some() => self.come_back(error).await?,
                 result => return result,
             }
@@ -41,12 +45,17 @@ impl Client {
         &mut self,
         jobs: &mut client::Selector,
         options: WatchOptions,
+        is_return: bool,
         on_update: &mut impl FnMut(&client::WatchUpdate) -> CliResult<()>,
     ) -> CliResult<()> {
         self.watch(jobs.clone(), options).await?;
         let mut is_first = true;
         loop {
-            let update = self.next_update().await?;
+            let mut update = self.next_update().await?;
+            if is_return {
+                // Those that are missing now were forgotten since: they have ended.
+                update.not_found = None;
+            }
             if std::mem::replace(&mut is_first, false) {
                 // "All" and "last" may be others after a restart.
                 if let Some(named) = name_jobs(&update) {

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use hq_protocol::client;
 
 use super::Context;
+use super::missing::Missing;
 use super::notify::Callback;
 use super::worker;
 use crate::args::global::OutputMode;
@@ -22,16 +23,30 @@ const BAR_WIDTH: usize = 40;
 /// `job wait`.
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    wait_for(&mut client, args.selector, args.without_close, None).await?;
-    context.done()
+    let missing = wait_for(&mut client, args.selector, args.without_close, None).await?;
+    tell_missing(&missing, context);
+    context.done()?;
+    missing.end(context)
 }
 
 /// `job progress`.
 pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let seen = Progress::default();
-    show_progress(&mut client, args.selector, seen, context, None).await?;
-    context.done()
+    let missing = show_progress(&mut client, args.selector, seen, context, None).await?;
+    tell_missing(&missing, context);
+    context.done()?;
+    missing.end(context)
+}
+
+/// For people only: those who read JSON or bare words expect silence.
+fn tell_missing(missing: &Missing, context: &Context) {
+    if context.mode() == OutputMode::Cli {
+        missing.tell(
+            |job| format!("Job {job} not found"),
+            |jobs| format!("Jobs {jobs} not found"),
+        );
+    }
 }
 
 /// Stays until new jobs have ended, if that is asked for.
@@ -43,25 +58,25 @@ pub(super) async fn stay(
     callback: Option<&Callback>,
 ) -> CliResult<()> {
     if how.wait {
-        wait_for(client, jobs, false, callback).await
+        wait_for(client, jobs, false, callback).await?;
     } else if how.progress {
         let seen = Progress {
             with_ended: true,
             ..Progress::default()
         };
-        show_progress(client, jobs, seen, context, callback).await
-    } else {
-        Ok(())
+        show_progress(client, jobs, seen, context, callback).await?;
     }
+    Ok(())
 }
 
-/// Blocks until the jobs have ended.
+/// Blocks until the jobs have ended; returns those that do not exist.
 async fn wait_for(
     client: &mut Client,
     jobs: Selector,
     until_idle: bool,
     callback: Option<&Callback>,
-) -> CliResult<()> {
+) -> CliResult<Missing> {
+    let mut missing = Missing::default();
     let options = WatchOptions {
         until_idle,
         with_notifications: callback.is_some(),
@@ -69,22 +84,25 @@ async fn wait_for(
     };
     client
         .follow(jobs.to_message(), options, |update| {
+            missing.add(update.not_found.as_ref());
             if let Some(callback) = callback {
                 callback.take(&update.notifications);
             }
             Ok(())
         })
-        .await
+        .await?;
+    Ok(missing)
 }
 
-/// Blocks until the jobs have ended, and draws a bar meanwhile.
+/// Blocks until the jobs have ended, and draws a bar meanwhile; returns those that do not exist.
 async fn show_progress(
     client: &mut Client,
     jobs: Selector,
     mut seen: Progress,
     context: &mut Context,
     callback: Option<&Callback>,
-) -> CliResult<()> {
+) -> CliResult<Missing> {
+    let mut missing = Missing::default();
     let options = WatchOptions {
         until_idle: true,
         with_progress: true,
@@ -102,6 +120,7 @@ async fn show_progress(
     let out = &mut context.out;
     client
         .follow(jobs.to_message(), options, |update| {
+            missing.add(update.not_found.as_ref());
             if let Some(callback) = callback {
                 callback.take(&update.notifications);
             }
@@ -119,7 +138,7 @@ async fn show_progress(
     if is_drawn {
         writeln!(out)?;
     }
-    Ok(())
+    Ok(missing)
 }
 
 /// What is known of the followed jobs.

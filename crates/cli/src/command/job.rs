@@ -2,6 +2,7 @@
 
 use hq_protocol::client::{self, job_result::Kind, request::Request};
 
+use super::missing::Missing;
 use super::{Context, all_tasks};
 use crate::args::job::{
     CancelArgs, ForgetArgs, JobState, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs,
@@ -72,9 +73,11 @@ pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
 pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let infos = client.job_infos(args.selector.to_message()).await?;
-    for job in &infos.not_found {
-        tracing::error!("Job {job} not found");
-    }
+    let missing = Missing::of(infos.not_found.as_ref());
+    missing.tell(
+        |job| format!("Job {job} not found"),
+        |jobs| format!("Jobs {jobs} not found"),
+    );
     let wants_tasks = context.output.wants_tasks_of_jobs();
     let mut sink = context.output.job_infos(&mut context.out);
     for job in &infos.jobs {
@@ -89,7 +92,8 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
                 .map(|cursor| client::TaskPage { cursor, ..request });
         }
     }
-    Ok(sink.finish()?)
+    sink.finish()?;
+    missing.end(context)
 }
 
 /// `job cancel`.
@@ -98,12 +102,13 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
         jobs: Some(args.selector.to_message()),
         reason: args.reason.unwrap_or_default(),
     };
-    let results = context
+    let client::JobResults { results, not_found } = context
         .connect()
         .await?
         .change_jobs(Request::JobCancel(cancel))
         .await?;
-    if results.is_empty() {
+    let missing = Missing::of(not_found.as_ref());
+    if results.is_empty() && missing.is_empty() {
         tracing::info!("There is nothing to cancel");
     }
     for result in results {
@@ -117,36 +122,42 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
             Ok(Kind::Ok) => tracing::info!(
                 "Job {job} canceled ({canceled} tasks canceled, {already_finished} tasks already finished)"
             ),
-            Ok(Kind::Already) => {
+            Ok(Kind::Already) | Err(_) => {
                 tracing::error!("Canceling job {job} failed; all tasks are already finished");
-            }
-            Ok(Kind::NotFound) | Err(_) => {
-                tracing::error!("Canceling job {job} failed; job not found");
             }
         }
     }
-    context.done()
+    missing.tell(
+        |job| format!("Canceling job {job} failed; job not found"),
+        |jobs| format!("Canceling jobs {jobs} failed; jobs not found"),
+    );
+    context.done()?;
+    missing.end(context)
 }
 
 /// `job close`.
 pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let request = Request::JobClose(args.selector.to_message());
-    let results = context.connect().await?.change_jobs(request).await?;
-    if results.is_empty() {
+    let client::JobResults { results, not_found } =
+        context.connect().await?.change_jobs(request).await?;
+    let missing = Missing::of(not_found.as_ref());
+    if results.is_empty() && missing.is_empty() {
         tracing::info!("There is nothing to close");
     }
     for client::JobResult { job, kind, .. } in results {
         match Kind::try_from(kind) {
             Ok(Kind::Ok) => tracing::info!("Job {job} closed"),
-            Ok(Kind::Already) => {
+            Ok(Kind::Already) | Err(_) => {
                 tracing::error!("Closing job {job} failed; job is already closed");
-            }
-            Ok(Kind::NotFound) | Err(_) => {
-                tracing::error!("Closing job {job} failed; job not found");
             }
         }
     }
-    context.done()
+    missing.tell(
+        |job| format!("Closing job {job} failed; job not found"),
+        |jobs| format!("Closing jobs {jobs} failed; jobs not found"),
+    );
+    context.done()?;
+    missing.end(context)
 }
 
 /// `job forget`.

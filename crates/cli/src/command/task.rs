@@ -1,9 +1,12 @@
 //! `hq task …`.
 
+use std::collections::BTreeSet;
+
 use hq_core::range::IdArray;
 use hq_protocol::client::{self, explain, task_page};
 
 use super::Context;
+use super::missing::Missing;
 use crate::args::task::{ExplainArgs, InfoArgs, ListArgs, states_to_message};
 use crate::error::CliResult;
 use crate::output::TaskListView;
@@ -29,17 +32,17 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
             states: states_to_message(args.task_status.as_deref()),
             ..client::TaskPage::default()
         };
+        let mut missing = Missing::default();
         loop {
             let page = client.task_page(request.clone()).await?;
-            for task in &page.not_found {
-                tracing::warn!("Task {task} of job {} not found", job.id);
-            }
+            missing.add(page.not_found.as_ref());
             sink.tasks(&page)?;
             let Some(cursor) = page.next_cursor else {
                 break;
             };
             request.cursor = cursor;
         }
+        warn_about_tasks(&missing, job.id);
     }
     if sink.finish()? {
         context.flush()?;
@@ -49,9 +52,25 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
 }
 
 fn warn_about_missing(ids: &IdArray, jobs: &[client::JobSummary]) {
-    let found: std::collections::BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
-    for id in ids.iter().filter(|id| !found.contains(id)) {
-        tracing::warn!("Job {id} not found");
+    let found: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
+    let (_, missing) = ids.split(|span| found.range(span).copied());
+    let lines = Missing::of(Some(&array_to_message(&missing))).lines(
+        |job| format!("Job {job} not found"),
+        |jobs| format!("Jobs {jobs} not found"),
+    );
+    for line in lines {
+        tracing::warn!("{line}");
+    }
+}
+
+/// Tells which tasks a job does not have.
+pub(super) fn warn_about_tasks(missing: &Missing, job: u32) {
+    let lines = missing.lines(
+        |task| format!("Task {task} of job {job} not found"),
+        |tasks| format!("Tasks {tasks} of job {job} not found"),
+    );
+    for line in lines {
+        tracing::warn!("{line}");
     }
 }
 
@@ -69,22 +88,30 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         ..client::TaskPage::default()
     };
     let mut sink = context.output.task_infos(&mut context.out, args.verbose);
+    let (mut missing, mut missing_job) = (Missing::default(), Missing::default());
     loop {
         let page = client.task_page(request.clone()).await?;
         if !page.job_found {
             tracing::error!("Cannot find job {name}");
+            missing_job = Missing::one();
             break;
         }
-        for task in &page.not_found {
-            tracing::warn!("Task {task} not found");
-        }
+        missing.add(page.not_found.as_ref());
         sink.tasks(&page)?;
         let Some(cursor) = page.next_cursor else {
             break;
         };
         request.cursor = cursor;
     }
-    Ok(sink.finish()?)
+    let lines = missing.lines(
+        |task| format!("Task {task} not found"),
+        |tasks| format!("Tasks {tasks} not found"),
+    );
+    for line in lines {
+        tracing::warn!("{line}");
+    }
+    sink.finish()?;
+    missing_job.end(context)
 }
 
 /// `task explain`.

@@ -7,6 +7,7 @@ use hq_core::range::IdArray;
 use hq_protocol::client::{self, worker_stop_result};
 
 use super::Context;
+use super::missing::Missing;
 use crate::args::worker::{AddressArgs, ListArgs, SelectorArgs, WaitArgs, WorkerFilter};
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
@@ -25,7 +26,7 @@ const WAIT_STEP: Duration = Duration::from_secs(1);
 
 /// `worker stop`.
 pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let results = context
+    let client::WorkerStopResults { results, not_found } = context
         .connect()
         .await?
         .stop_workers(args.selector.to_message())
@@ -35,20 +36,23 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
         let worker = result.worker;
         match Kind::try_from(result.kind) {
             Ok(Kind::Stopped | Kind::Draining) => tracing::info!("Worker {worker} stopped"),
-            Ok(Kind::AlreadyStopped) => {
+            Ok(Kind::AlreadyStopped) | Err(_) => {
                 tracing::warn!("Stopping worker {worker} failed; worker is already stopped");
-            }
-            Ok(Kind::NotFound) | Err(_) => {
-                tracing::error!("Stopping worker {worker} failed; worker not found");
             }
         }
     }
-    context.done()
+    let missing = Missing::of(not_found.as_ref());
+    missing.tell(
+        |worker| format!("Stopping worker {worker} failed; worker not found"),
+        |workers| format!("Stopping workers {workers} failed; workers not found"),
+    );
+    context.done()?;
+    missing.end(context)
 }
 
 /// `worker drain`.
 pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let results = context
+    let client::WorkerStopResults { results, not_found } = context
         .connect()
         .await?
         .drain_workers(args.selector.to_message())
@@ -60,15 +64,18 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
             Ok(Kind::Draining | Kind::Stopped) => tracing::info!(
                 "Worker {worker} gets no new tasks and stops when its running ones have ended"
             ),
-            Ok(Kind::AlreadyStopped) => {
+            Ok(Kind::AlreadyStopped) | Err(_) => {
                 tracing::warn!("Draining worker {worker} failed; worker is already stopped");
-            }
-            Ok(Kind::NotFound) | Err(_) => {
-                tracing::error!("Draining worker {worker} failed; worker not found");
             }
         }
     }
-    context.done()
+    let missing = Missing::of(not_found.as_ref());
+    missing.tell(
+        |worker| format!("Draining worker {worker} failed; worker not found"),
+        |workers| format!("Draining workers {workers} failed; workers not found"),
+    );
+    context.done()?;
+    missing.end(context)
 }
 
 /// `worker list`.
@@ -102,12 +109,15 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
         .await?
         .workers(args.selector.to_message(), true)
         .await?;
-    for worker in &found.not_found {
-        tracing::error!("Worker {worker} not found");
-    }
-    Ok(context
+    let missing = Missing::of(found.not_found.as_ref());
+    missing.tell(
+        |worker| format!("Worker {worker} not found"),
+        |workers| format!("Workers {workers} not found"),
+    );
+    context
         .output
-        .worker_infos(&mut context.out, &found.workers)?)
+        .worker_infos(&mut context.out, &found.workers)?;
+    missing.end(context)
 }
 
 /// `worker address`.

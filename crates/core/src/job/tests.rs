@@ -45,6 +45,28 @@ fn job(ids: Vec<IdArray>) -> Job {
 }
 
 #[test]
+fn the_first_id_of_a_range_is_found_without_walking_it() {
+    let job = job(vec![
+        array(1_000_000_000, 1_000_000_000, 2),
+        array(1_000_000_001, 10, 2),
+        array(5, 1, 1),
+    ]);
+    let first = |first, count, step| {
+        let wanted = IdRange::new(first, count, step).expect("valid");
+        job.first_in(&wanted).map(TaskId::as_u32)
+    };
+    assert_eq!(first(0, u32::MAX, 1), Some(5));
+    assert_eq!(first(6, u32::MAX - 6, 1), Some(1_000_000_000));
+    assert_eq!(first(1_000_000_005, 10, 2), Some(1_000_000_005), "crosses");
+    assert_eq!(first(1_000_000_021, 500_000_000, 2), None, "odd ones");
+    assert_eq!(first(2_999_999_999, 1_000, 1), None, "behind the last");
+    assert_eq!(
+        job.first_existing(&array(1_000_000_021, 900_000_000, 2)),
+        None
+    );
+}
+
+#[test]
 fn finds_ids_of_interleaved_submits() {
     let job = job(vec![
         array(0, 10, 2),

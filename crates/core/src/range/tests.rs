@@ -36,6 +36,27 @@ fn refuses_ranges_that_do_not_exist() {
 }
 
 #[test]
+fn the_rest_of_a_range_begins_at_a_position() {
+    let array = IdArray::new(vec![range(1, 3, 1), range(10, 3, 5)]).expect("disjoint");
+    assert_eq!(array.range_from(1), Some(range(2, 2, 1)));
+    assert_eq!(array.range_from(3), Some(range(10, 3, 5)));
+    assert_eq!(array.range_from(5), Some(range(20, 1, 1)));
+    assert_eq!(array.range_from(6), None);
+    assert_eq!(IdArray::default().range_from(0), None);
+    let all = IdArray::new(vec![range(0, u32::MAX, 1)]).expect("fits");
+    assert_eq!(all.range_from(u32::MAX), None);
+}
+
+#[test]
+fn coprime_steps_meet_where_their_product_says() {
+    let a = range(1, 65_535, 65_521);
+    let b = range(0, 65_535, 65_519);
+    let met = a.first_common(&b).expect("they meet below 2^32");
+    assert!(a.position(met).is_some() && b.position(met).is_some());
+    assert_eq!(a.first_common(&range(u32::MAX, 1, 1)), None);
+}
+
+#[test]
 fn whole_id_space_costs_one_range() {
     let all = IdArray::new(vec![range(0, u32::MAX, 1)]).expect("fits");
     assert_eq!(all.get(u32::MAX - 1), Some(u32::MAX - 1));
@@ -57,6 +78,44 @@ proptest! {
         let ids: Vec<u32> = ranges.iter().flat_map(IdRange::iter).collect();
         let distinct: BTreeSet<u32> = ids.iter().copied().collect();
         prop_assert_eq!(IdArray::new(ranges).is_ok(), distinct.len() == ids.len());
+    }
+
+    #[test]
+    fn the_first_common_id_agrees_with_brute_force(a in any_range(), b in any_range()) {
+        prop_assert_eq!(a.first_common(&b), a.iter().find(|id| b.position(*id).is_some()));
+    }
+
+    #[test]
+    fn what_exists_and_what_does_not_are_told_apart(
+        ranges in proptest::collection::vec(any_range(), 1..4),
+        existing in proptest::collection::btree_set(0u32..80, 0..30),
+    ) {
+        if let Ok(array) = IdArray::new(ranges) {
+            let (found, missing) = array.split(|span| existing.range(span).copied());
+            let (expected, rest): (Vec<u32>, Vec<u32>) = array.iter().partition(|id| existing.contains(id));
+            prop_assert_eq!(found, expected);
+            prop_assert_eq!(missing.iter().collect::<Vec<_>>(), rest);
+            prop_assert!(missing.ranges().len() <= array.ranges().len() + existing.len());
+        }
+    }
+
+    /// What a selector costs follows what exists, not the ids that it could mean.
+    #[test]
+    fn separating_looks_at_each_existing_id_once(
+        first in 0u32..1_000,
+        count in 1u32..=1 << 31,
+        step in 1u32..3,
+        existing in proptest::collection::btree_set(any::<u32>(), 0..200),
+    ) {
+        let step = if count > 1 << 30 { 1 } else { step };
+        let array = IdArray::new(vec![range(first, count, step)]).expect("disjoint");
+        let looked_at = std::cell::Cell::new(0);
+        let (found, missing) = array.split(|span| {
+            existing.range(span).copied().inspect(|_| looked_at.set(looked_at.get() + 1))
+        });
+        prop_assert!(looked_at.get() <= existing.len());
+        prop_assert!(missing.ranges().len() <= existing.len() + 1);
+        prop_assert_eq!(found.len() + missing.len() as usize, count as usize);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Closing, cancelling and forgetting jobs; stopping workers.
 
+use std::ops::RangeInclusive;
+
 use super::change::persist;
 use super::{ChangeKind, Effect, JobResult, Reply, ServerState, StopResult, WorkerCommand};
 use crate::id::{JobId, WorkerId};
 use crate::job::JobState;
 use crate::outcome::LostReason;
-use crate::selector::Selector;
+use crate::range::IdArray;
+use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 use crate::time::Now;
 
@@ -15,19 +18,16 @@ impl ServerState {
         now: Now,
         selector: &Selector,
         effects: &mut Vec<Effect>,
-    ) -> Vec<JobResult> {
-        let ids = self.select_jobs(selector, |job| job.is_open);
-        ids.into_iter()
-            .map(|id| self.close_job(now, id, effects))
-            .collect()
+    ) -> Selected<JobResult> {
+        self.select_jobs(selector, |job| job.is_open)
+            .filter_map(|id| self.close_job(now, id, effects))
     }
 
-    fn close_job(&mut self, now: Now, id: JobId, effects: &mut Vec<Effect>) -> JobResult {
-        let Some(job) = self.jobs.get_mut(&id) else {
-            return JobResult::NotFound(id);
-        };
+    /// `None` if there is no such job.
+    fn close_job(&mut self, now: Now, id: JobId, effects: &mut Vec<Effect>) -> Option<JobResult> {
+        let job = self.jobs.get_mut(&id)?;
         if !job.is_open {
-            return JobResult::Already(id);
+            return Some(JobResult::Already(id));
         }
         job.is_open = false;
         let completed = job.is_completed();
@@ -39,11 +39,11 @@ impl ServerState {
             self.followers.note(id, None);
             self.drop_templates(id, effects);
         }
-        JobResult::Ok {
+        Some(JobResult::Ok {
             job: id,
             canceled: 0,
             already_finished: 0,
-        }
+        })
     }
 
     pub(super) fn cancel_jobs(
@@ -52,25 +52,22 @@ impl ServerState {
         selector: &Selector,
         reason: &str,
         effects: &mut Vec<Effect>,
-    ) -> Vec<JobResult> {
-        let ids = self.select_jobs(selector, |job| !job.is_completed());
-        ids.into_iter()
-            .map(|id| self.cancel_job(now, id, reason, effects))
-            .collect()
+    ) -> Selected<JobResult> {
+        self.select_jobs(selector, |job| !job.is_completed())
+            .filter_map(|id| self.cancel_job(now, id, reason, effects))
     }
 
+    /// `None` if there is no such job.
     fn cancel_job(
         &mut self,
         now: Now,
         id: JobId,
         reason: &str,
         effects: &mut Vec<Effect>,
-    ) -> JobResult {
-        let Some(job) = self.jobs.get(&id) else {
-            return JobResult::NotFound(id);
-        };
+    ) -> Option<JobResult> {
+        let job = self.jobs.get(&id)?;
         if job.is_completed() {
-            return JobResult::Already(id);
+            return Some(JobResult::Already(id));
         }
         let unfinished = job.counts().unfinished();
         let already_finished = job.counts().total() - unfinished;
@@ -85,11 +82,11 @@ impl ServerState {
                 job.cancel_reason = Some(reason.into());
             }
         }
-        JobResult::Ok {
+        Some(JobResult::Ok {
             job: id,
             canceled: unfinished,
             already_finished,
-        }
+        })
     }
 
     /// Ends every unfinished task of a job, wherever it is.
@@ -128,10 +125,11 @@ impl ServerState {
             JobState::Aborted => states.contains(&TaskState::Aborted),
             JobState::Waiting | JobState::Running | JobState::Opened => false,
         };
-        let ids = self.select_jobs(selector, |job| job.is_completed() && wanted(job.state()));
-        let (mut forgotten, mut ignored) = (0, 0);
+        // `all` are all jobs here: those that stay are counted.
+        let selected = self.select_jobs(selector, |_| true);
+        let (mut forgotten, mut ignored) = (0, selected.not_found.len());
         let mut dropped = Vec::new();
-        for id in ids {
+        for id in selected.rows {
             let drop = self
                 .jobs
                 .get(&id)
@@ -145,7 +143,7 @@ impl ServerState {
                 dropped.push(id);
                 forgotten += 1;
             } else {
-                ignored += 1;
+                ignored = ignored.saturating_add(1);
             }
         }
         if !dropped.is_empty() {
@@ -158,26 +156,44 @@ impl ServerState {
         &mut self,
         selector: &Selector,
         effects: &mut Vec<Effect>,
-    ) -> Vec<(WorkerId, StopResult)> {
-        let ids = self.select_workers(selector);
-        ids.into_iter()
-            .map(|id| (id, self.stop_worker(id, effects)))
-            .collect()
+    ) -> Selected<(WorkerId, StopResult)> {
+        self.select_workers(selector)
+            .filter_map(|id| Some((id, self.stop_worker(id, effects))))
     }
 
-    /// Ids that a selector names; `all` = those that are connected. Unknown ids stay in.
-    pub(super) fn select_workers(&self, selector: &Selector) -> Vec<WorkerId> {
+    /// What a selector names; `all` = those that are connected.
+    pub(super) fn select_workers(&self, selector: &Selector) -> Selected<WorkerId> {
         match selector {
-            Selector::Last => self.last_worker().into_iter().collect(),
-            Selector::All => self.workers.keys().copied().collect(),
-            Selector::Ids(ids) => ids.iter().map(WorkerId).collect(),
+            Selector::All => Selected::all(self.workers.keys().copied().collect()),
+            Selector::Last | Selector::Ids(_) => self.find_workers(selector),
         }
+    }
+
+    /// Workers that a selector names, connected or not; `all` = all that are known.
+    #[must_use]
+    pub fn find_workers(&self, selector: &Selector) -> Selected<WorkerId> {
+        let within = |span: RangeInclusive<u32>| {
+            let span = WorkerId(*span.start())..=WorkerId(*span.end());
+            let ended = self.ended_workers.range(span.clone());
+            let known = self.workers.range(span).map(|(id, _)| id.0);
+            let mut known: Vec<u32> = known.chain(ended.map(|(id, _)| id.0)).collect();
+            known.sort_unstable();
+            known
+        };
+        let found = match selector {
+            Selector::All => Selected::all(within(0..=u32::MAX)),
+            Selector::Last => {
+                let last = self.last_worker().map(|id| IdArray::single(id.0));
+                Selected::of_ids(&last.unwrap_or_default(), within)
+            }
+            Selector::Ids(ids) => Selected::of_ids(ids, within),
+        };
+        found.filter_map(|id| Some(WorkerId(id)))
     }
 
     fn stop_worker(&mut self, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {
         match self.workers.get_mut(&id) {
-            None if self.ended_workers.contains_key(&id) => StopResult::AlreadyStopped,
-            None => StopResult::NotFound,
+            None => StopResult::AlreadyStopped,
             Some(worker) if worker.stopping.is_some() => StopResult::AlreadyStopped,
             Some(worker) => {
                 worker.stopping = Some(LostReason::Stopped);
@@ -186,5 +202,142 @@ impl ServerState {
                 StopResult::Stopped
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::range::IdRange;
+    use crate::server_state::{Command, Input, LinkId, WatchSpec};
+    use crate::testing::{array_submit, request, template, worker_config};
+
+    /// Jobs 1 to 6 without 3, and workers 1 to 3.
+    fn server() -> ServerState {
+        let mut state = ServerState::new("test");
+        for link in 1..4 {
+            let connected = Input::WorkerConnected(LinkId(link), worker_config(1));
+            crate::testing::apply(&mut state, connected);
+        }
+        for _ in 0..6 {
+            let submit = array_submit(0, template(&["true"]));
+            request(&mut state, Command::Submit(Box::new(submit)));
+        }
+        let jobs = Selector::Ids(IdArray::single(3));
+        let forget = Command::ForgetJobs {
+            jobs,
+            states: vec![TaskState::Finished],
+        };
+        request(&mut state, forget);
+        state
+    }
+
+    fn commands(ids: &Selector) -> Vec<Command> {
+        let jobs = || ids.clone();
+        vec![
+            Command::CloseJobs(jobs()),
+            Command::CancelJobs {
+                jobs: jobs(),
+                reason: "".into(),
+            },
+            Command::Resubmit {
+                jobs: jobs(),
+                states: vec![TaskState::Failed],
+            },
+            Command::StopWorkers(jobs()),
+            Command::DrainWorkers(jobs()),
+            Command::Watch(WatchSpec {
+                jobs: jobs(),
+                until_idle: false,
+                with_progress: true,
+                with_outcomes: true,
+                with_notifications: true,
+                interval: Duration::ZERO,
+            }),
+        ]
+    }
+
+    /// Rows of an answer, and what it says does not exist.
+    fn answer(effects: &[Effect]) -> (usize, IdArray) {
+        let found = effects.iter().find_map(|effect| {
+            if let Effect::WatchUpdate(_, update) = effect {
+                return Some((update.jobs.len(), &update.not_found));
+            }
+            let Effect::Reply(_, reply) = effect else {
+                return None;
+            };
+            match reply {
+                Reply::Jobs(jobs) => Some((jobs.rows.len(), &jobs.not_found)),
+                Reply::Resubmitted(jobs) => Some((jobs.rows.len(), &jobs.not_found)),
+                Reply::Workers(all) => Some((all.rows.len(), &all.not_found)),
+                Reply::Submitted(_)
+                | Reply::SubmittedAll(_)
+                | Reply::Refused(_)
+                | Reply::Forgotten { .. } => None,
+            }
+        });
+        let (rows, not_found) = found.expect("an answer");
+        (rows, not_found.clone())
+    }
+
+    prop_compose! {
+        /// Few or very many ids, near those that exist and far away.
+        fn any_ids()(low in 0u32..8, count in prop_oneof![1u32..9, any::<u32>()], step in 1u32..4, far in any::<bool>()) -> IdArray {
+            let step = if count > u32::MAX / 4 { 1 } else { step };
+            let count = count.clamp(1, u32::MAX - 8);
+            let near = IdRange::new(low, count, step).expect("fits");
+            let mut ranges = vec![near];
+            if far && near.last() < u32::MAX {
+                ranges.extend(IdRange::new(u32::MAX, 1, 1));
+            }
+            IdArray::new(ranges).expect("disjoint")
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_answer_costs_what_exists_not_what_is_named(ids in any_ids()) {
+            let state = server();
+            let known_jobs = state.jobs().len();
+            for command in commands(&Selector::Ids(ids.clone())) {
+                let name = format!("{command:?}");
+                let (rows, not_found) = answer(&request(&mut state.clone(), command));
+                prop_assert!(rows <= known_jobs, "{name}");
+                prop_assert_eq!(rows + not_found.len() as usize, ids.len() as usize, "{}", name);
+                prop_assert!(not_found.ranges().len() <= ids.ranges().len() + known_jobs, "{}", name);
+            }
+        }
+    }
+
+    #[test]
+    fn forgetting_counts_what_stays_and_what_is_missing() {
+        let mut state = server();
+        let open = Command::OpenJob {
+            name: "open".into(),
+            max_fails: None,
+        };
+        request(&mut state, open);
+        let forget = |jobs| Command::ForgetJobs {
+            jobs,
+            states: vec![TaskState::Finished],
+        };
+        let counts = |effects: &[Effect]| {
+            effects.iter().find_map(|effect| {
+                let Effect::Reply(_, Reply::Forgotten { forgotten, ignored }) = effect else {
+                    return None;
+                };
+                Some((*forgotten, *ignored))
+            })
+        };
+        let wide = IdArray::new(vec![IdRange::new(5, u32::MAX - 5, 1).expect("fits")]);
+        let wide = Selector::Ids(wide.expect("one range"));
+        let effects = request(&mut state, forget(wide));
+        assert_eq!(counts(&effects), Some((2, u32::MAX - 7)));
+        let effects = request(&mut state, forget(Selector::All));
+        assert_eq!(counts(&effects), Some((3, 1)), "the open job stays");
     }
 }

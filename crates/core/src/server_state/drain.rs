@@ -6,7 +6,7 @@ use super::change::persist;
 use super::{ChangeKind, Effect, ServerState, StopResult, WorkerCommand};
 use crate::id::WorkerId;
 use crate::outcome::LostReason;
-use crate::selector::Selector;
+use crate::selector::{Selected, Selector};
 use crate::time::Now;
 
 impl ServerState {
@@ -15,17 +15,14 @@ impl ServerState {
         now: Now,
         selector: &Selector,
         effects: &mut Vec<Effect>,
-    ) -> Vec<(WorkerId, StopResult)> {
-        let ids = self.select_workers(selector);
-        ids.into_iter()
-            .map(|id| (id, self.drain_worker(now, id, effects)))
-            .collect()
+    ) -> Selected<(WorkerId, StopResult)> {
+        self.select_workers(selector)
+            .filter_map(|id| Some((id, self.drain_worker(now, id, effects))))
     }
 
     fn drain_worker(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {
         match self.workers.get_mut(&id) {
-            None if self.ended_workers.contains_key(&id) => StopResult::AlreadyStopped,
-            None => StopResult::NotFound,
+            None => StopResult::AlreadyStopped,
             Some(worker) if worker.stopping.is_some() => StopResult::AlreadyStopped,
             Some(worker) => {
                 if !std::mem::replace(&mut worker.is_draining, true) {
@@ -193,10 +190,10 @@ mod tests {
             };
             Some(found.clone())
         });
-        let expected = vec![
-            (WorkerId(1), StopResult::Draining),
-            (WorkerId(2), StopResult::NotFound),
-        ];
+        let expected = Selected {
+            rows: vec![(WorkerId(1), StopResult::Draining)],
+            not_found: IdArray::single(2),
+        };
         assert_eq!(found, Some(expected));
         let is_stop = |effect: &Effect| matches!(effect, Effect::ToWorker(_, WorkerCommand::Stop));
         assert!(effects.iter().any(is_stop));

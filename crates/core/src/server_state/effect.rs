@@ -6,6 +6,7 @@ use super::input::{JobResult, LinkId, RequestId};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{GraphError, SharedTemplate, TemplateId};
 use crate::range::IdArray;
+use crate::selector::Selected;
 use crate::template::Entries;
 
 /// One thing to do. Effects of one input are carried out in order.
@@ -45,9 +46,9 @@ pub enum Reply {
     /// The submit was refused; nothing of it remains.
     Refused(SubmitRefusal),
     /// Answer to close and cancel, a row a job.
-    Jobs(Vec<JobResult>),
+    Jobs(Selected<JobResult>),
     /// Answer to resubmit, a row a job.
-    Resubmitted(Vec<Resubmitted>),
+    Resubmitted(Selected<Resubmitted>),
     /// Answer to forget.
     Forgotten {
         /// Dropped jobs.
@@ -56,7 +57,7 @@ pub enum Reply {
         ignored: u32,
     },
     /// Answer to worker stop and drain, a row a worker.
-    Workers(Vec<(WorkerId, StopResult)>),
+    Workers(Selected<(WorkerId, StopResult)>),
 }
 
 /// What became of one job that was to be submitted again.
@@ -71,8 +72,6 @@ pub enum Resubmitted {
         /// Tasks of the new one.
         task_count: u32,
     },
-    /// No such job.
-    NotFound(JobId),
     /// None of its tasks is in the chosen states.
     Nothing(JobId),
     /// It cannot be submitted like this.
@@ -88,8 +87,6 @@ pub enum StopResult {
     Draining,
     /// It has ended already.
     AlreadyStopped,
-    /// No such worker.
-    NotFound,
 }
 
 /// Why a submit was refused. `Display` is the text for users.
@@ -153,6 +150,8 @@ pub struct WatchUpdate {
     pub jobs: Vec<WatchedJob>,
     /// Every watched job has ended; nothing follows.
     pub done: bool,
+    /// Ids of the request that do not exist; in the first update only.
+    pub not_found: IdArray,
     /// What tasks wanted to be told, in order.
     pub notifications: Vec<Notification>,
 }

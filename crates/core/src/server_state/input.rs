@@ -233,8 +233,6 @@ pub enum JobResult {
         /// Tasks that had ended before.
         already_finished: u32,
     },
-    /// No such job.
-    NotFound(JobId),
     /// Nothing to do: closed already, or every task had ended.
     Already(JobId),
 }

@@ -6,7 +6,7 @@ use super::{Effect, Resubmitted, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind};
 use crate::range::{IdArray, IdRange};
-use crate::selector::Selector;
+use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 use crate::template::{
     ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
@@ -21,45 +21,42 @@ impl ServerState {
         jobs: &Selector,
         states: &[TaskState],
         effects: &mut Vec<Effect>,
-    ) -> Vec<Resubmitted> {
-        let ids = self.select_jobs(jobs, |_| true);
-        ids.into_iter()
-            .map(|id| self.resubmit_job(now, id, states, effects))
-            .collect()
+    ) -> Selected<Resubmitted> {
+        self.find_jobs(jobs)
+            .filter_map(|id| self.resubmit_job(now, id, states, effects))
     }
 
+    /// `None` if there is no such job.
     fn resubmit_job(
         &mut self,
         now: Now,
         id: JobId,
         states: &[TaskState],
         effects: &mut Vec<Effect>,
-    ) -> Resubmitted {
-        let Some(job) = self.jobs.get(&id) else {
-            return Resubmitted::NotFound(id);
-        };
+    ) -> Option<Resubmitted> {
+        let job = self.jobs.get(&id)?;
         let bodies = match bodies(job, states) {
             Ok(bodies) => bodies,
-            Err(refusal) => return Resubmitted::Refused(id, refusal),
+            Err(refusal) => return Some(Resubmitted::Refused(id, refusal)),
         };
         let task_count = bodies.iter().map(|(_, count)| count).sum();
         let mut specs = bodies.into_iter().map(|(spec, _)| spec);
         let result = match (specs.next(), specs.len()) {
-            (None, _) => return Resubmitted::Nothing(id),
+            (None, _) => return Some(Resubmitted::Nothing(id)),
             (Some(spec), 0) => self.submit(now, &Arc::new(spec), effects),
             (Some(first), _) => {
                 let specs = std::iter::once(first).chain(specs).collect();
                 self.submit_together(now, specs, effects)
             }
         };
-        match result {
+        Some(match result {
             Ok(new) => Resubmitted::Ok {
                 job: id,
                 new,
                 task_count,
             },
             Err(refusal) => Resubmitted::Refused(id, refusal),
-        }
+        })
     }
 
     /// Several submits as one closed job.

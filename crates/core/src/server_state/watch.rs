@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Effect, Notification, RequestId, WatchSpec, WatchUpdate, WatchedJob};
 use crate::id::{JobId, TaskId};
 use crate::job::Job;
+use crate::range::IdArray;
+use crate::selector::Selected;
 use crate::time::Time;
 
 #[derive(Clone, Debug, Default)]
@@ -23,6 +25,8 @@ struct Watch {
     next: Time,
     /// Nothing was sent yet.
     is_new: bool,
+    /// What the request named in vain; taken by the first update.
+    not_found: IdArray,
     notifications: Vec<Notification>,
 }
 
@@ -64,6 +68,7 @@ impl Watch {
         let mut update = WatchUpdate {
             jobs: Vec::new(),
             done,
+            not_found: std::mem::take(&mut self.not_found),
             notifications: std::mem::take(&mut self.notifications),
         };
         let (until_idle, mut rows) = (self.spec.until_idle, std::mem::take(&mut self.jobs));
@@ -102,7 +107,17 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    pub(super) fn add(&mut self, now: Time, request: RequestId, spec: WatchSpec, jobs: Vec<JobId>) {
+    pub(super) fn add(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        spec: WatchSpec,
+        selected: Selected<JobId>,
+    ) {
+        let Selected {
+            rows: jobs,
+            not_found,
+        } = selected;
         for job in &jobs {
             self.by_job.entry(*job).or_default().insert(request);
         }
@@ -119,6 +134,7 @@ impl Watches {
                 pending,
                 next: now,
                 is_new: true,
+                not_found,
                 notifications: Vec::new(),
             },
         );

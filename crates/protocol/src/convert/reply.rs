@@ -54,7 +54,6 @@ impl From<&JobResult> for client::JobResult {
                 already_finished,
                 ..row(job, Kind::Ok)
             },
-            JobResult::NotFound(job) => row(job, Kind::NotFound),
             JobResult::Already(job) => row(job, Kind::Already),
         }
     }
@@ -78,7 +77,6 @@ impl TryFrom<client::JobResult> for JobResult {
                 canceled,
                 already_finished,
             },
-            Kind::NotFound => Self::NotFound(job),
             Kind::Already => Self::Already(job),
         })
     }
@@ -103,7 +101,6 @@ impl From<&Resubmitted> for client::ResubmittedJob {
                 new,
                 task_count,
             } => (job, Wire::NewJob(new.as_u32()), *task_count),
-            Resubmitted::NotFound(job) => (job, Wire::NotFound(client::Empty {}), 0),
             Resubmitted::Nothing(job) => (job, Wire::Nothing(client::Empty {}), 0),
             Resubmitted::Refused(job, refusal) => (job, Wire::Refused(refusal.to_string()), 0),
         };
@@ -122,7 +119,6 @@ impl From<&(WorkerId, StopResult)> for client::WorkerStopResult {
             StopResult::Stopped => Kind::Stopped,
             StopResult::Draining => Kind::Draining,
             StopResult::AlreadyStopped => Kind::AlreadyStopped,
-            StopResult::NotFound => Kind::NotFound,
         };
         Self {
             worker: worker.as_u32(),
@@ -140,7 +136,6 @@ impl TryFrom<client::WorkerStopResult> for (WorkerId, StopResult) {
             Kind::Stopped => StopResult::Stopped,
             Kind::Draining => StopResult::Draining,
             Kind::AlreadyStopped => StopResult::AlreadyStopped,
-            Kind::NotFound => StopResult::NotFound,
         };
         Ok((WorkerId(message.worker), result))
     }
@@ -155,7 +150,8 @@ impl From<&Reply> for client::Reply {
                 message: refusal.to_string(),
             }),
             Reply::Jobs(results) => Wire::JobResults(client::JobResults {
-                results: results.iter().map(Into::into).collect(),
+                results: results.rows.iter().map(Into::into).collect(),
+                not_found: Some((&results.not_found).into()),
             }),
             Reply::Forgotten { forgotten, ignored } => Wire::Forgotten(client::Forgotten {
                 forgotten: *forgotten,
@@ -165,10 +161,12 @@ impl From<&Reply> for client::Reply {
                 results: results.iter().map(submit_result).collect(),
             }),
             Reply::Resubmitted(jobs) => Wire::Resubmitted(client::Resubmitted {
-                jobs: jobs.iter().map(Into::into).collect(),
+                jobs: jobs.rows.iter().map(Into::into).collect(),
+                not_found: Some((&jobs.not_found).into()),
             }),
             Reply::Workers(results) => Wire::WorkerStop(client::WorkerStopResults {
-                results: results.iter().map(Into::into).collect(),
+                results: results.rows.iter().map(Into::into).collect(),
+                not_found: Some((&results.not_found).into()),
             }),
         };
         Self { reply: Some(reply) }

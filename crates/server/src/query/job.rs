@@ -1,8 +1,7 @@
 //! Jobs: lists, details, task ids.
 
-use hq_core::id::JobId;
 use hq_core::job::{Job, Submit, SubmitKind};
-use hq_core::selector::Selector;
+use hq_core::selector::{Selected, Selector};
 use hq_core::server_state::{Notice, NoticeState, ServerState};
 use hq_core::task::TaskState;
 use hq_protocol::client::{self, reply::Reply};
@@ -14,23 +13,17 @@ use crate::notify::shown;
 /// Workers named in the details of a job.
 const WORKERS_SHOWN_MAX: usize = 2;
 
-fn select<'a>(
-    state: &'a ServerState,
-    selector: &'a Selector,
-) -> Box<dyn Iterator<Item = (JobId, Option<&'a Job>)> + 'a> {
-    let find = |id: JobId| (id, state.jobs().get(&id));
-    match selector {
-        Selector::Last => Box::new(state.last_job().map(find).into_iter()),
-        Selector::All => Box::new(state.jobs().iter().map(|(id, job)| (*id, Some(job)))),
-        Selector::Ids(ids) => Box::new(ids.iter().map(move |id| find(JobId(id)))),
-    }
+fn select<'a>(state: &'a ServerState, selector: &Selector) -> Selected<&'a Job> {
+    state
+        .find_jobs(selector)
+        .filter_map(|id| state.jobs().get(&id))
 }
 
 pub(super) fn list(state: &ServerState, selector: &Selector) -> client::JobList {
-    let jobs = select(state, selector)
-        .filter_map(|(_, job)| job.map(summary))
-        .collect();
-    client::JobList { jobs }
+    let jobs = select(state, selector).rows;
+    client::JobList {
+        jobs: jobs.into_iter().map(summary).collect(),
+    }
 }
 
 pub(super) fn summary(job: &Job) -> client::JobSummary {
@@ -53,14 +46,11 @@ pub(super) fn summary(job: &Job) -> client::JobSummary {
 }
 
 pub(super) fn infos(view: &View<'_>, selector: &Selector) -> client::JobInfos {
-    let mut infos = client::JobInfos::default();
-    for (id, job) in select(view.state, selector) {
-        match job {
-            Some(job) => infos.jobs.push(detail(view, job)),
-            None => infos.not_found.push(id.as_u32()),
-        }
+    let Selected { rows, not_found } = select(view.state, selector);
+    client::JobInfos {
+        jobs: rows.into_iter().map(|job| detail(view, job)).collect(),
+        not_found: Some((&not_found).into()),
     }
-    infos
 }
 
 fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
@@ -154,19 +144,18 @@ fn submit_info(submit: &Submit) -> client::SubmitInfo {
 }
 
 pub(super) fn task_ids(state: &ServerState, selector: &Selector, states: &[TaskState]) -> Reply {
-    let mut jobs = Vec::new();
-    for (id, job) in select(state, selector) {
-        let Some(job) = job else {
-            return error("Error: Job Id not found");
-        };
-        let ids = job.sorted_ids(|state| states.is_empty() || states.contains(&state));
-        jobs.push(client::JobTaskIds {
-            job: id.as_u32(),
-            ids: Some((&ids).into()),
-        });
-    }
-    if jobs.is_empty() && *selector == Selector::Last {
+    let Selected { rows, not_found } = select(state, selector);
+    if !not_found.is_empty() || rows.is_empty() && *selector == Selector::Last {
         return error("Error: Job Id not found");
     }
-    Reply::TaskIds(client::TaskIdsReply { jobs })
+    let jobs = rows.into_iter().map(|job| {
+        let ids = job.sorted_ids(|state| states.is_empty() || states.contains(&state));
+        client::JobTaskIds {
+            job: job.id.as_u32(),
+            ids: Some((&ids).into()),
+        }
+    });
+    Reply::TaskIds(client::TaskIdsReply {
+        jobs: jobs.collect(),
+    })
 }

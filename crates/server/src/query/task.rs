@@ -9,8 +9,8 @@ use hq_core::outcome::Usage;
 use hq_core::placeholder::{PathPatterns, PathValues};
 use hq_core::server_state::ServerState;
 use hq_core::task::{TaskRecord, TaskState};
-use hq_protocol::client;
 use hq_protocol::convert::TaskPageQuery;
+use hq_protocol::{client, common};
 
 use super::{resolve, worker_ref};
 use crate::event_loop::View;
@@ -77,17 +77,26 @@ impl Page<'_> {
 
     /// The tasks that the user named, in that order.
     fn add_selected(&mut self, ids: &hq_core::range::IdArray) {
-        let (_, from) = split_cursor(self.query.cursor);
-        let to = from.saturating_add(self.limit()).min(ids.len());
-        for position in from..to {
-            let Some(id) = ids.get(position) else { break };
-            match self.job.find(TaskId(id)) {
-                Some(slot) => self.add_slot(slot),
-                None => self.reply.not_found.push(id),
+        let (_, mut at) = split_cursor(self.query.cursor);
+        let mut missing = Vec::new();
+        // Each step finds a task or leaves a range behind.
+        for _ in 0..self.limit() {
+            let Some(rest) = ids.range_from(at) else {
+                break;
+            };
+            let found = self.job.first_in(&rest);
+            let position = found.and_then(|task| rest.position(task.as_u32()));
+            missing.extend(rest.part(0, position.unwrap_or(rest.count())));
+            if let Some(slot) = found.and_then(|task| self.job.find(task)) {
+                self.add_slot(slot);
             }
+            at += position.map_or(rest.count(), |position| position + 1);
         }
-        if to < ids.len() {
-            self.reply.next_cursor = Some(cursor(0, to));
+        self.reply.not_found = Some(common::IdArray {
+            ranges: missing.iter().map(Into::into).collect(),
+        });
+        if at < ids.len() {
+            self.reply.next_cursor = Some(cursor(0, at));
         }
     }
 

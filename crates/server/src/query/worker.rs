@@ -1,10 +1,10 @@
 //! Workers, and why a task does not run on them.
 
-use hq_core::id::{TaskId, WorkerId};
+use hq_core::id::TaskId;
 use hq_core::scheduler::Class;
 use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
 use hq_core::scheduler::queue::QueueKey;
-use hq_core::selector::Selector;
+use hq_core::selector::{Selected, Selector};
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskState};
 use hq_core::time::nanos;
@@ -20,22 +20,13 @@ pub(super) fn workers(
     selector: &Selector,
     with_runtime: bool,
 ) -> client::Workers {
-    let mut found = client::Workers::default();
-    let mut add = |id: WorkerId| match state.worker(id) {
-        Some(worker) => found.workers.push(worker_info(state, worker, with_runtime)),
-        None => found.not_found.push(id.as_u32()),
-    };
-    match selector {
-        Selector::Last => state.last_worker().into_iter().for_each(add),
-        Selector::All => {
-            let ended = state.ended_workers().keys();
-            let mut all: Vec<WorkerId> = state.workers().keys().chain(ended).copied().collect();
-            all.sort_unstable();
-            all.into_iter().for_each(add);
-        }
-        Selector::Ids(ids) => ids.iter().map(WorkerId).for_each(&mut add),
+    let Selected { rows, not_found } = state
+        .find_workers(selector)
+        .filter_map(|id| Some(worker_info(state, state.worker(id)?, with_runtime)));
+    client::Workers {
+        workers: rows,
+        not_found: Some((&not_found).into()),
     }
-    found
 }
 
 fn worker_info(state: &ServerState, worker: &Worker, with_runtime: bool) -> client::WorkerInfo {

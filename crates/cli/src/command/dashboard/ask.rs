@@ -41,7 +41,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
                 reason: String::new(),
             };
             let results = client.change_jobs(Request::JobCancel(cancel)).await?;
-            let canceled = results.first().map_or(0, |result| result.canceled);
+            let canceled = results.results.first().map_or(0, |result| result.canceled);
             Ok(format!("{canceled} tasks of job {id} were canceled"))
         }
         Action::ResubmitFailed(id) => {
@@ -51,7 +51,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
                 states,
             };
             let results = client.resubmit(resubmit).await?;
-            let new = results.into_iter().next();
+            let new = results.jobs.into_iter().next();
             Ok(match new.map(|job| (job.result, job.task_count)) {
                 Some((Some(resubmitted_job::Result::NewJob(job)), count)) => {
                     format!("{count} tasks were submitted as job {job}")
@@ -60,7 +60,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
                 Some((Some(resubmitted_job::Result::Nothing(_)), _)) => {
                     format!("no task of job {id} has failed")
                 }
-                Some((Some(resubmitted_job::Result::NotFound(_)) | None, _)) | None => {
+                Some((None, _)) | None => {
                     format!("job {id} not found")
                 }
             })

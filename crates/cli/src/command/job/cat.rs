@@ -1,5 +1,6 @@
 //! `hq job cat`: the raw bytes of what tasks wrote.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -14,6 +15,8 @@ use crate::args::job::{CatArgs, StreamArg};
 use crate::args::task::states_to_message;
 use crate::client::Client;
 use crate::command::Context;
+use crate::command::missing::Missing;
+use crate::command::task::warn_about_tasks;
 use crate::error::{CliError, CliResult};
 use crate::output::console::Console;
 use crate::output::view::stdio_kind;
@@ -25,24 +28,36 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
         return Err(CliError::new("JSON output mode doesn't support job output"));
     }
     let mut client = context.connect().await?;
-    let jobs: Vec<task_page::Job> = match &args.selector {
-        Selector::Last | Selector::All => vec![task_page::Job::Last(client::Empty {})],
-        Selector::Ids(ids) => ids.iter().map(task_page::Job::Id).collect(),
+    let jobs = client.job_list(args.selector.to_message()).await?;
+    let missing = match &args.selector {
+        Selector::Ids(ids) => {
+            let found: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
+            let (_, missing) = ids.split(|span| found.range(span).copied());
+            Missing::of(Some(&array_to_message(&missing)))
+        }
+        Selector::Last | Selector::All => Missing::default(),
     };
-    for job in jobs {
-        cat_job(job, &args, &mut client, &mut context.out).await?;
+    missing.tell(
+        |job| format!("Job {job} was not found"),
+        |jobs| format!("Jobs {jobs} were not found"),
+    );
+    if jobs.is_empty() && missing.is_empty() {
+        tracing::error!("No jobs were found");
     }
-    Ok(())
+    for job in jobs {
+        cat_job(job.id, &args, &mut client, &mut context.out).await?;
+    }
+    missing.end(context)
 }
 
 async fn cat_job(
-    job: task_page::Job,
+    job: u32,
     args: &CatArgs,
     client: &mut Client,
     out: &mut Console,
 ) -> CliResult<()> {
     let mut request = client::TaskPage {
-        job: Some(job),
+        job: Some(task_page::Job::Id(job)),
         tasks: args.tasks.as_ref().map(array_to_message),
         states: states_to_message(args.task_status.as_deref()),
         ..client::TaskPage::default()
@@ -51,17 +66,12 @@ async fn cat_job(
     loop {
         let page = client.task_page(request.clone()).await?;
         if !page.job_found {
-            match (job, page.job) {
-                (task_page::Job::Last(_), 0) => tracing::error!("No jobs were found"),
-                (task_page::Job::Last(_), id) | (task_page::Job::Id(id), _) => {
-                    tracing::error!("Job {id} was not found");
-                }
-            }
+            // It was forgotten a moment ago.
+            tracing::error!("Job {job} was not found");
             return Ok(());
         }
-        for task in &page.not_found {
-            tracing::warn!("Task {task} of job {} not found", page.job);
-        }
+        let missing = Missing::of(page.not_found.as_ref());
+        warn_about_tasks(&missing, job);
         for task in &page.tasks {
             is_empty = false;
             if args.print_task_header {

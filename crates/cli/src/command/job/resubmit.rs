@@ -4,6 +4,7 @@ use hq_core::range::{IdArray, IdRange};
 use hq_protocol::client::{self, resubmitted_job::Result as Row};
 
 use crate::args::job::ResubmitArgs;
+use crate::command::missing::Missing;
 use crate::command::{Context, follow};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::ResubmittedView;
@@ -24,9 +25,13 @@ pub(in crate::command) async fn resubmit(
             .collect(),
     };
     let mut client = context.connect().await?;
-    let results = client.resubmit(request).await?;
+    let client::Resubmitted {
+        jobs: results,
+        not_found,
+    } = client.resubmit(request).await?;
+    let missing = Missing::of(not_found.as_ref());
     let mut jobs = Vec::new();
-    let mut has_failed = false;
+    let mut has_failed = !missing.is_empty();
     for client::ResubmittedJob {
         job,
         result,
@@ -46,11 +51,15 @@ pub(in crate::command) async fn resubmit(
             Some(Row::Nothing(_)) if is_all => continue,
             Some(Row::Nothing(_)) => "no task is in the selected states".to_owned(),
             Some(Row::Refused(why)) => why,
-            Some(Row::NotFound(_)) | None => "job not found".to_owned(),
+            None => "the server did not say why".to_owned(),
         };
         has_failed = true;
         tracing::error!("Resubmitting job {job} failed; {problem}");
     }
+    missing.tell(
+        |job| format!("Resubmitting job {job} failed; job not found"),
+        |jobs| format!("Resubmitting jobs {jobs} failed; jobs not found"),
+    );
     if jobs.is_empty() && !has_failed {
         tracing::info!("There is nothing to resubmit");
     }

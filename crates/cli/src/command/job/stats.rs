@@ -5,6 +5,7 @@
 use hq_protocol::{client, common};
 
 use crate::args::job::StatsArgs;
+use crate::command::missing::Missing;
 use crate::command::{Context, all_tasks};
 use crate::error::CliResult;
 use crate::output::format::elapsed;
@@ -17,9 +18,11 @@ const UNITS_PER_CPU: f64 = 10_000.0;
 pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let infos = client.job_infos(args.selector.to_message()).await?;
-    for id in &infos.not_found {
-        tracing::error!("Job {id} not found");
-    }
+    let missing = Missing::of(infos.not_found.as_ref());
+    missing.tell(
+        |job| format!("Job {job} not found"),
+        |jobs| format!("Jobs {jobs} not found"),
+    );
     let mut samples = Samples::default();
     for job in &infos.jobs {
         let id = job.summary.as_ref().map_or(0, |summary| summary.id);
@@ -42,10 +45,11 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
     }
     let view = samples.into_view();
     if args.csv {
-        Ok(view.write_csv(&mut context.out)?)
+        view.write_csv(&mut context.out)?;
     } else {
-        Ok(context.output.job_stats(&mut context.out, &view)?)
+        context.output.job_stats(&mut context.out, &view)?;
     }
+    missing.end(context)
 }
 
 /// One number per task and quantity.

@@ -8,8 +8,9 @@ mod reader;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use hq_core::range::IdArray;
+use hq_core::range::{IdArray, IndexSet};
 use hq_protocol::client::{self, task_page};
+use hq_protocol::common;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -18,6 +19,8 @@ use crate::args::job::{StreamArg, TailArgs};
 use crate::args::task::TaskStateArg;
 use crate::client::{Client, WatchOptions};
 use crate::command::Context;
+use crate::command::missing::Missing;
+use crate::command::task::warn_about_tasks;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
 use print::{Printer, Shape};
@@ -33,7 +36,7 @@ const PIECES_MAX: usize = 16;
 pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let Some((job, is_single)) = find_job(&args, &mut client).await? else {
-        return Ok(());
+        return Missing::one().end(context);
     };
     let (pieces_tx, pieces) = mpsc::channel(PIECES_MAX);
     let shape = match context.mode() {
@@ -44,10 +47,11 @@ pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()>
     let mut tail = Tail {
         job,
         printer: Printer::new(job, shape),
-        wanted: args.target.tasks.as_ref().map(|ids| ids.iter().collect()),
+        wanted: args.target.tasks.clone().map(Wanted::new),
         readers_max: if args.follow { READERS_MAX } else { 1 },
         args,
         client,
+        has_told_missing: false,
         seen: BTreeSet::new(),
         queue: VecDeque::new(),
         readers: JoinSet::new(),
@@ -96,7 +100,9 @@ struct Tail {
     client: Client,
     printer: Printer,
     /// Named tasks whose end was not seen; `None` = all of the job.
-    wanted: Option<BTreeSet<u32>>,
+    wanted: Option<Wanted>,
+    /// What does not exist was told.
+    has_told_missing: bool,
     /// Tasks that are or were read.
     seen: BTreeSet<u32>,
     /// Tasks that wait for a reader, and whether they are read from their beginning.
@@ -153,13 +159,12 @@ impl Tail {
             states: crate::args::task::states_to_message(Some(states)),
             ..client::TaskPage::default()
         };
+        let mut missing = Missing::default();
         loop {
             let page = self.client.task_page(request.clone()).await?;
-            for task in &page.not_found {
-                if self.seen.insert(*task) {
-                    tracing::warn!("Task {task} of job {} not found", self.job);
-                    self.forget(*task);
-                }
+            missing.add(page.not_found.as_ref());
+            if let Some(wanted) = &mut self.wanted {
+                wanted.forget(page.not_found.as_ref());
             }
             for task in &page.tasks {
                 if task.paths.is_some() {
@@ -171,9 +176,13 @@ impl Tail {
             }
             match page.next_cursor {
                 Some(cursor) => request.cursor = cursor,
-                None => return Ok(()),
+                None => break,
             }
         }
+        if !std::mem::replace(&mut self.has_told_missing, true) {
+            warn_about_tasks(&missing, self.job);
+        }
+        Ok(())
     }
 
     fn add(&mut self, task: u32, anew: bool) {
@@ -185,12 +194,12 @@ impl Tail {
     fn is_wanted(&self, task: u32) -> bool {
         self.wanted
             .as_ref()
-            .is_none_or(|wanted| wanted.contains(&task))
+            .is_none_or(|wanted| wanted.contains(task))
     }
 
     fn forget(&mut self, task: u32) {
         if let Some(wanted) = &mut self.wanted {
-            wanted.remove(&task);
+            wanted.remove(task);
         }
     }
 
@@ -202,7 +211,7 @@ impl Tail {
     ) -> CliResult<()> {
         loop {
             self.start_readers(context).await?;
-            let all_seen = self.wanted.as_ref().is_some_and(BTreeSet::is_empty);
+            let all_seen = self.wanted.as_ref().is_some_and(Wanted::is_empty);
             if self.readers.is_empty() && (watch.is_none() || all_seen) {
                 break;
             }
@@ -271,6 +280,46 @@ impl Tail {
             }
         }
         self.list(&[TaskStateArg::Running], true).await
+    }
+}
+
+/// Named tasks whose end was not seen; costs what was written, not how many that are.
+struct Wanted {
+    ids: IdArray,
+    /// Positions in `ids`.
+    left: IndexSet,
+}
+
+impl Wanted {
+    fn new(ids: IdArray) -> Self {
+        let mut left = IndexSet::new();
+        left.insert_range(0, ids.len());
+        Self { ids, left }
+    }
+
+    fn contains(&self, task: u32) -> bool {
+        let position = self.ids.position(task);
+        position.is_some_and(|position| self.left.contains(position))
+    }
+
+    fn remove(&mut self, task: u32) {
+        if let Some(position) = self.ids.position(task) {
+            self.left.remove(position);
+        }
+    }
+
+    /// Drops ids that do not exist; each range of them is a part of one of ours.
+    fn forget(&mut self, missing: Option<&common::IdArray>) {
+        for range in missing.iter().flat_map(|missing| &missing.ranges) {
+            if let Some(position) = self.ids.position(range.first) {
+                let end = position.saturating_add(range.count);
+                self.left.remove_range(position, end);
+            }
+        }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.left.is_empty()
     }
 }
 

@@ -39,12 +39,10 @@ pub(in crate::http) async fn cancel(
     let Outcome::Jobs(results) = carry_out(&app, command).await? else {
         return Err(unexpected());
     };
-    match results.first() {
+    match results.rows.first() {
         Some(JobResult::Ok { canceled, .. }) => Ok(Json(json!({"canceled": canceled}))),
         Some(JobResult::Already(_)) => Ok(Json(json!({"canceled": 0}))),
-        Some(JobResult::NotFound(_)) | None => {
-            Err(ApiError::not_found(format!("there is no job {job}")))
-        }
+        None => Err(ApiError::not_found(format!("there is no job {job}"))),
     }
 }
 
@@ -60,7 +58,7 @@ pub(in crate::http) async fn resubmit(
     let Outcome::Resubmitted(results) = carry_out(&app, command).await? else {
         return Err(unexpected());
     };
-    match results.first() {
+    match results.rows.first() {
         Some(Resubmitted::Ok {
             new, task_count, ..
         }) => Ok(Json(json!({"job": new.as_u32(), "task_count": task_count}))),
@@ -68,9 +66,7 @@ pub(in crate::http) async fn resubmit(
             "no task of job {job} has failed"
         ))),
         Some(Resubmitted::Refused(_, why)) => Err(ApiError::conflict(why.to_string())),
-        Some(Resubmitted::NotFound(_)) | None => {
-            Err(ApiError::not_found(format!("there is no job {job}")))
-        }
+        None => Err(ApiError::not_found(format!("there is no job {job}"))),
     }
 }
 
@@ -82,12 +78,10 @@ pub(in crate::http) async fn stop_worker(
     let Outcome::Workers(results) = carry_out(&app, command).await? else {
         return Err(unexpected());
     };
-    match results.first() {
+    match results.rows.first() {
         Some((_, StopResult::Stopped | StopResult::Draining)) => Ok(Json(json!({"stopped": true}))),
         Some((_, StopResult::AlreadyStopped)) => Ok(Json(json!({"stopped": false}))),
-        Some((_, StopResult::NotFound)) | None => {
-            Err(ApiError::not_found(format!("there is no worker {worker}")))
-        }
+        None => Err(ApiError::not_found(format!("there is no worker {worker}"))),
     }
 }
 
@@ -100,14 +94,12 @@ pub(in crate::http) async fn drain_worker(
     let Outcome::Workers(results) = carry_out(&app, command).await? else {
         return Err(unexpected());
     };
-    match results.first() {
+    match results.rows.first() {
         Some((_, StopResult::Draining | StopResult::Stopped)) => {
             Ok(Json(json!({"draining": true})))
         }
         Some((_, StopResult::AlreadyStopped)) => Ok(Json(json!({"draining": false}))),
-        Some((_, StopResult::NotFound)) | None => {
-            Err(ApiError::not_found(format!("there is no worker {worker}")))
-        }
+        None => Err(ApiError::not_found(format!("there is no worker {worker}"))),
     }
 }
 

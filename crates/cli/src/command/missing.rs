@@ -1,0 +1,155 @@
+//! Telling that ids do not exist.
+//!
+//! A few are named one by one, in words that scripts look for. Where a range such as `1-4294967295` meets a
+//! server with one job, one line names the ranges, and not all of them if there are many.
+
+use hq_protocol::common;
+
+use crate::args::global::OutputMode;
+use crate::error::{CliError, CliResult, exit};
+use crate::output::format::{id_array, ids};
+
+use super::Context;
+
+/// Most ids that are named one by one.
+const SINGLE_MAX: u32 = 8;
+/// Most ranges that one line names.
+const RANGES_MAX: usize = 32;
+
+/// Ids that do not exist, put together from answers.
+#[derive(Default, Debug)]
+pub(super) struct Missing {
+    ranges: Vec<common::IdRange>,
+    count: u64,
+}
+
+impl Missing {
+    /// The ids of an answer.
+    pub(super) fn of(found: Option<&common::IdArray>) -> Self {
+        let mut missing = Self::default();
+        missing.add(found);
+        missing
+    }
+
+    /// Something that was told already.
+    pub(super) fn one() -> Self {
+        Self {
+            ranges: Vec::new(),
+            count: 1,
+        }
+    }
+
+    /// Adds the ids of another answer.
+    pub(super) fn add(&mut self, found: Option<&common::IdArray>) {
+        for range in found.iter().flat_map(|found| &found.ranges) {
+            self.count += u64::from(range.count);
+            match self.ranges.last_mut() {
+                Some(last) if follows(last, range) => last.count += range.count,
+                _ => self.ranges.push(*range),
+            }
+        }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// A line for each of a few ids, which `one` words, otherwise one line, which `many` words.
+    pub(super) fn lines(
+        &self,
+        one: impl Fn(u32) -> String,
+        many: impl Fn(&str) -> String,
+    ) -> Vec<String> {
+        if self.count > u64::from(SINGLE_MAX) {
+            return vec![many(&self.shown())];
+        }
+        let few = common::IdArray {
+            ranges: self.ranges.clone(),
+        };
+        ids(&few).map(one).collect()
+    }
+
+    /// `2-9,11-4294967295`, or the first of very many ranges and how many ids there are.
+    fn shown(&self) -> String {
+        let shown = common::IdArray {
+            ranges: self.ranges.iter().take(RANGES_MAX).copied().collect(),
+        };
+        let text = id_array(&shown);
+        if self.ranges.len() > RANGES_MAX {
+            format!("{text},… ({} in total)", self.count)
+        } else {
+            text
+        }
+    }
+
+    /// The line as an error each.
+    pub(super) fn tell(&self, one: impl Fn(u32) -> String, many: impl Fn(&str) -> String) {
+        for line in self.lines(one, many) {
+            tracing::error!("{line}");
+        }
+    }
+
+    /// Ends a command: without success if people asked for what does not exist. Those who read JSON or
+    /// bare words see that in what was printed, and get the exit code that they know from HyperQueue.
+    pub(super) fn end(&self, context: &Context) -> CliResult<()> {
+        if self.is_empty() || context.mode() != OutputMode::Cli {
+            return Ok(());
+        }
+        Err(CliError::Told(exit::FAILURE))
+    }
+}
+
+/// Whether `next` goes on where `last` ends.
+fn follows(last: &common::IdRange, next: &common::IdRange) -> bool {
+    let is_dense = |range: &common::IdRange| range.count == 1 || range.step <= 1;
+    let end = u64::from(last.first) + u64::from(last.count);
+    is_dense(last) && is_dense(next) && u64::from(next.first) == end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u32, count: u32, step: u32) -> common::IdRange {
+        common::IdRange {
+            first,
+            count,
+            step,
+            slack: 0,
+        }
+    }
+
+    fn told(ranges: Vec<common::IdRange>) -> Vec<String> {
+        let found = common::IdArray { ranges };
+        Missing::of(Some(&found)).lines(|id| format!("job {id}"), |ids| format!("jobs {ids}"))
+    }
+
+    #[test]
+    fn few_are_named_one_by_one_and_many_in_one_line() {
+        assert_eq!(told(vec![]), [""; 0]);
+        assert_eq!(
+            told(vec![range(7, 1, 0), range(3, 1, 0)]),
+            ["job 7", "job 3"]
+        );
+        assert_eq!(told(vec![range(2, 9, 0)]), ["jobs 2-10"]);
+        assert_eq!(told(vec![range(2, u32::MAX - 1, 0)]), ["jobs 2-4294967295"]);
+        assert_eq!(
+            told(vec![
+                range(2, 1, 0),
+                range(3, 1, 1),
+                range(4, 20, 1),
+                range(30, 5, 10)
+            ]),
+            ["jobs 2-23,30-70:10"]
+        );
+    }
+
+    #[test]
+    fn a_line_has_an_end() {
+        let gaps = (0..1_000_000).map(|i| range(i * 3, 2, 1)).collect();
+        let lines = told(gaps);
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].len() < 400, "{}", lines[0].len());
+        assert!(lines[0].ends_with(",… (2000000 in total)"), "{}", lines[0]);
+    }
+}
