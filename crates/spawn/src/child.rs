@@ -310,6 +310,12 @@ fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), F
         StdioStep::SameAsStdout => duplicate(stage, 1, target),
         StdioStep::Path(path, flags) => {
             let fd = open(stage, libc::AT_FDCWD, path, *flags)?;
+            if *flags & libc::O_NONBLOCK != 0 {
+                // Only the open must not block. The other flags that can be changed were not set.
+                let arguments = [int(fd), int(libc::F_SETFL), 0, 0, 0];
+                // SAFETY: plain numbers.
+                unsafe { call(stage, libc::SYS_fcntl, arguments) }?;
+            }
             duplicate(stage, fd, target)
         }
         StdioStep::Bytes(bytes) => {

@@ -83,10 +83,20 @@ impl EventQueue {
         self.signal(queue);
     }
 
+    /// Adds an event for which [`EventQueue::notify`] wakes the consumer: for callers that hold a lock.
+    pub(crate) fn append(&self, event: Event) {
+        self.lock().events.push(event);
+    }
+
+    /// Wakes the consumer if something waits for it.
+    pub(crate) fn notify(&self) {
+        self.signal(self.lock());
+    }
+
     /// The timer went off: wakes the consumer if something still waits.
     pub(crate) fn on_timer(&self) {
         sys::consume_counter(self.timer.as_fd());
-        self.signal(self.lock());
+        self.notify();
     }
 
     /// Moves everything to `into`. Once the front process is dead that is nothing: what ends from then on was

@@ -169,7 +169,7 @@ pub fn kill_descendants(limit: Duration) -> usize {
         if clean_rounds == 2 || Instant::now() >= deadline {
             return alive;
         }
-        std::thread::sleep(ROUND_PAUSE);
+        sys::pause(ROUND_PAUSE);
     }
 }
 
@@ -236,7 +236,7 @@ fn end_with_front(front: OwnedFd) -> io::Result<()> {
             signal::block_all();
             while let Err(error) = sys::wait_readable(front.as_fd()) {
                 tracing::error!(%error, "cannot watch the front process");
-                std::thread::sleep(Duration::from_secs(1));
+                sys::pause(Duration::from_secs(1));
             }
             HALTED.store(true, Ordering::Release);
             let left = kill_descendants(KILL_LIMIT);
@@ -322,7 +322,7 @@ fn kill_children() {
         if Instant::now() >= deadline {
             return;
         }
-        std::thread::sleep(ROUND_PAUSE);
+        sys::pause(ROUND_PAUSE);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::error::LauncherError;
 use crate::event::{Event, Token};
 use crate::event_queue::EventQueue;
 use crate::lanes::Lane;
-use crate::live::Termination;
+use crate::live::{Running, Termination};
 use crate::plan::SpawnPlan;
 use crate::pool::{Pool, Threads};
 use crate::prepare::Common;
@@ -172,7 +172,6 @@ pub struct Launcher {
     pool: Arc<Pool>,
     watch: Arc<Watch>,
     backend: Backend,
-    spawners: Vec<JoinHandle<()>>,
     reaper: Option<JoinHandle<()>>,
 }
 
@@ -207,8 +206,8 @@ impl Launcher {
         let threads = (config.thread_count(), config.strategy.threads()?);
         let events = EventQueue::new(config.wake, config.event_delay)
             .map_err(os("create the event timer"))?;
-        let watch = Watch::new(events, features.wait_pidfd).map_err(os("create the reaper"))?;
-        let watch = Arc::new(watch);
+        let watch = Watch::new(events, features.wait_pidfd, config.unkillable_after);
+        let watch = Arc::new(watch.map_err(os("create the reaper"))?);
         let pool = Arc::new(Pool::new(
             Arc::clone(&watch),
             common,
@@ -221,19 +220,18 @@ impl Launcher {
             pool,
             watch,
             backend,
-            spawners: Vec::new(),
             reaper: None,
         };
-        let pool = Arc::clone(&launcher.pool);
-        let reaper = reaper::start(&launcher.watch, move |ended| {
-            pool.finish(ended, false);
-        })
-        .map_err(os("start the reaper thread"))?;
-        launcher.reaper = Some(reaper);
-        launcher.spawners = launcher
-            .pool
-            .start()
-            .map_err(os("start the spawner threads"))?;
+        let [finishing, looking] = [&launcher.pool, &launcher.pool].map(Arc::clone);
+        let finish = move |ended: &mut Vec<Running>| {
+            finishing.finish(ended, false);
+        };
+        let reaper = reaper::start(&launcher.watch, finish, move |now| {
+            looking.look_for_stalls(now)
+        });
+        launcher.reaper = Some(reaper.map_err(os("start the reaper thread"))?);
+        let started = launcher.pool.start();
+        started.map_err(os("start the spawner threads"))?;
         Ok(launcher)
     }
 
@@ -306,15 +304,16 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
+        const POLL: Duration = Duration::from_millis(1);
         self.pool.stop();
         self.pool.kill_all();
         let limit = Instant::now() + SHUTDOWN_LIMIT;
         while self.pending() > 0 && Instant::now() < limit {
-            std::thread::sleep(Duration::from_millis(1));
+            sys::pause(POLL);
         }
-        for thread in self.spawners.drain(..) {
+        for thread in self.pool.take_threads() {
             while !thread.is_finished() && Instant::now() < limit {
-                std::thread::sleep(Duration::from_millis(1));
+                sys::pause(POLL);
             }
             // One that hangs in the kernel is left alone. A panicked one has said so already.
             if thread.is_finished() {

@@ -5,13 +5,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::event::{MonotonicNs, Token};
 use crate::lanes::Lane;
+use crate::procfs;
 use crate::sys;
 
 /// How to end a child: a signal, some time, then SIGKILL.
@@ -86,24 +87,61 @@ enum State {
     Running(Running),
 }
 
-/// The pidfd of the child that a spawner thread is creating right now; -1 when there is none.
+/// What a spawner thread is creating right now, for those who want to end it.
 ///
-/// The kernel writes the number before the child runs, while the spawner thread sleeps until the child executes
-/// its program. A child that hangs on the way there (opening a fifo, or a file on a dead server) can be killed
-/// through it. The descriptor is closed only after the child has left the table of children, so whoever finds the
-/// child there, under the table's lock, uses the right descriptor.
+/// The kernel writes the number of the child's pidfd before the child runs, while the spawner thread sleeps until
+/// the child executes its program. A child that hangs on the way there (opening a fifo, or a file on a dead server)
+/// can be killed through it. The descriptor is closed only after the child has left the table of children, and the
+/// number is forgotten before the next one enters it. So whoever finds the child there, under the table's lock,
+/// uses the right descriptor.
 #[derive(Debug)]
-pub(crate) struct InFlight(pub(crate) AtomicI32);
+pub(crate) struct InFlight {
+    /// -1 when there is none.
+    pidfd: AtomicI32,
+    /// Somebody wants the end of what is being created: it must not come into being if it has not yet.
+    cancelled: AtomicBool,
+}
 
 impl Default for InFlight {
     fn default() -> Self {
-        Self(AtomicI32::new(-1))
+        Self {
+            pidfd: AtomicI32::new(-1),
+            cancelled: AtomicBool::new(false),
+        }
     }
 }
 
 impl InFlight {
+    /// Where the kernel writes the number.
+    pub(crate) const fn as_ptr(&self) -> *mut i32 {
+        self.pidfd.as_ptr()
+    }
+
+    /// The number, -1 when there is none.
+    pub(crate) fn pidfd(&self) -> RawFd {
+        self.pidfd.load(Ordering::Acquire)
+    }
+
+    /// A new process is about to be created.
+    pub(crate) fn forget(&self) {
+        self.pidfd.store(-1, Ordering::Release);
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// The number as it was left by an earlier child.
+    #[cfg(test)]
+    fn stale(pidfd: RawFd) -> Self {
+        Self {
+            pidfd: AtomicI32::new(pidfd),
+            cancelled: AtomicBool::new(true),
+        }
+    }
+
     fn kill(&self) {
-        let fd = self.0.load(Ordering::Acquire);
+        let fd = self.pidfd();
         if fd >= 0 {
             sys::pidfd_kill_raw(fd);
         }
@@ -114,19 +152,61 @@ impl InFlight {
 struct Slot {
     generation: u32,
     state: State,
+    /// It is known when to look whether SIGKILL has ended the child.
+    is_doomed: bool,
 }
 
-/// All children that have not been handed to the reaper for their last rites.
+/// What happens to a child at a deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// It gets SIGKILL.
+    Kill,
+    /// Whoever still exists by now cannot be killed.
+    Report,
+}
+
+/// What is due, in buffers that are used again.
 #[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// Running children that get SIGKILL.
+    pub(crate) kill: Vec<Key>,
+    /// Children that SIGKILL did not end, with their process ids as far as they are known.
+    pub(crate) unkillable: Vec<(Token, Option<u32>)>,
+}
+
+impl Due {
+    pub(crate) fn clear(&mut self) {
+        self.kill.clear();
+        self.unkillable.clear();
+    }
+}
+
+/// When a child in creation gets SIGKILL again: the first one may have come before there was a process.
+const KILL_AGAIN: Duration = Duration::from_millis(100);
+
+/// All children that have not been handed to the reaper for their last rites.
+#[derive(Debug)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_token: HashMap<Token, usize>,
-    /// When children get SIGKILL. May name children that have ended meanwhile.
-    deadlines: BinaryHeap<Reverse<(Instant, Key)>>,
+    /// What happens to children when. May name children that have ended meanwhile.
+    deadlines: BinaryHeap<Reverse<(Instant, Key, Step)>>,
+    /// How long after SIGKILL a child that still exists is reported.
+    unkillable_after: Duration,
 }
 
 impl Table {
+    pub(crate) fn new(unkillable_after: Duration) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_token: HashMap::new(),
+            deadlines: BinaryHeap::new(),
+            unkillable_after,
+        }
+    }
+
     /// Number of children that are being created or run.
     pub(crate) fn len(&self) -> usize {
         self.by_token.len()
@@ -138,6 +218,10 @@ impl Table {
 
     /// Enters a child that is about to be created.
     pub(crate) fn begin(&mut self, token: Token, in_flight: Arc<InFlight>) -> Key {
+        // The thread may still hold the number of its last child, which runs, or of somebody who has got the number
+        // since. Under the lock, so that nobody finds this child together with that number.
+        in_flight.forget();
+        in_flight.cancelled.store(false, Ordering::Release);
         let state = State::Starting {
             token,
             kill: None,
@@ -146,10 +230,12 @@ impl Table {
         let index = self.free.pop().unwrap_or(self.slots.len());
         if let Some(slot) = self.slots.get_mut(index) {
             slot.state = state;
+            slot.is_doomed = false;
         } else {
             self.slots.push(Slot {
                 generation: 0,
                 state,
+                is_doomed: false,
             });
         }
         self.by_token.insert(token, index);
@@ -185,6 +271,14 @@ impl Table {
         }
     }
 
+    /// Whether the child is still being created.
+    pub(crate) fn is_starting(&self, key: Key) -> bool {
+        self.slots.get(key.index()).is_some_and(|slot| {
+            u64::from(slot.generation) == key.generation()
+                && matches!(slot.state, State::Starting { .. })
+        })
+    }
+
     /// The children that run.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Running> {
         self.slots.iter().filter_map(|slot| match &slot.state {
@@ -212,23 +306,23 @@ impl Table {
         let index = *self.by_token.get(&token)?;
         let slot = self.slots.get_mut(index)?;
         let key = Key::new(index, slot.generation);
+        let due = if how.is_hard() { now } else { now + how.grace };
         match &mut slot.state {
             State::Free => None,
             State::Starting {
                 kill, in_flight, ..
             } => {
-                if how.is_hard() {
-                    in_flight.kill();
-                }
+                in_flight.cancelled.store(true, Ordering::Release);
                 // The hardest request counts.
                 if kill.is_none_or(|earlier| !earlier.is_hard()) {
                     *kill = Some(how);
                 }
+                // Its program could not handle a gentle signal before it runs, but it may hang before that for ever.
+                self.deadlines.push(Reverse((due, key, Step::Kill)));
                 None
             }
             State::Running(child) => {
-                let due = if how.is_hard() { now } else { now + how.grace };
-                self.deadlines.push(Reverse((due, key)));
+                self.deadlines.push(Reverse((due, key, Step::Kill)));
                 // The hard signal is the reaper's business: it also finds the descendants.
                 (!how.is_hard()).then_some((&*child, how.signal))
             }
@@ -239,31 +333,60 @@ impl Table {
     pub(crate) fn terminate_all(&mut self, now: Instant) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             match &mut slot.state {
-                State::Free => {}
+                State::Free => continue,
                 State::Starting {
                     kill, in_flight, ..
                 } => {
-                    in_flight.kill();
+                    in_flight.cancelled.store(true, Ordering::Release);
                     *kill = Some(Termination::KILL);
                 }
-                State::Running(_) => {
-                    let key = Key::new(index, slot.generation);
-                    self.deadlines.push(Reverse((now, key)));
-                }
+                State::Running(_) => {}
             }
+            let key = Key::new(index, slot.generation);
+            self.deadlines.push(Reverse((now, key, Step::Kill)));
         }
     }
 
-    /// Appends the children whose SIGKILL is due to `due`; answers when the next one is.
-    pub(crate) fn due(&mut self, now: Instant, due: &mut Vec<Key>) -> Option<Instant> {
-        while let Some(Reverse((at, key))) = self.deadlines.peek().copied() {
-            if self.get(key).is_none() {
+    /// Appends what is due to `due`; kills children in creation whose time has come. Returns when the next step is.
+    pub(crate) fn due(&mut self, now: Instant, due: &mut Due) -> Option<Instant> {
+        while let Some(Reverse((at, key, step))) = self.deadlines.peek().copied() {
+            let slot = self
+                .slots
+                .get_mut(key.index())
+                .filter(|slot| u64::from(slot.generation) == key.generation());
+            let Some(slot) = slot else {
                 self.deadlines.pop();
-            } else if at <= now {
-                self.deadlines.pop();
-                due.push(key);
-            } else {
+                continue;
+            };
+            if at > now {
                 return Some(at);
+            }
+            self.deadlines.pop();
+            match (&slot.state, step) {
+                (State::Free, _) => continue,
+                (State::Starting { in_flight, .. }, Step::Kill) => {
+                    in_flight.kill();
+                    let again = now + KILL_AGAIN;
+                    self.deadlines.push(Reverse((again, key, Step::Kill)));
+                }
+                (State::Running(_), Step::Kill) => due.kill.push(key),
+                (
+                    State::Starting {
+                        token, in_flight, ..
+                    },
+                    Step::Report,
+                ) => {
+                    due.unkillable
+                        .push((*token, procfs::pid_of(in_flight.pidfd())));
+                }
+                (State::Running(child), Step::Report) => {
+                    due.unkillable
+                        .push((child.token, Some(child.pid.unsigned_abs())));
+                }
+            }
+            if step == Step::Kill && !std::mem::replace(&mut slot.is_doomed, true) {
+                let report = now + self.unkillable_after;
+                self.deadlines.push(Reverse((report, key, Step::Report)));
             }
         }
         None
@@ -292,11 +415,14 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
     fn a_stale_key_finds_nothing() {
-        let mut table = Table::default();
+        let mut table = table();
         let key = table.begin(Token(1), Arc::default());
         assert!(table.take(key).is_none(), "it does not run yet");
         assert_eq!(table.running(key, running(1)), None);
@@ -312,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_termination_before_the_start_is_kept_and_the_hardest_wins() {
-        let mut table = Table::default();
+        let mut table = table();
         let soft = Termination {
             signal: libc::SIGTERM,
             grace: Duration::from_secs(1),
@@ -327,7 +453,7 @@ mod tests {
 
     #[test]
     fn deadlines_come_due_in_order_and_forget_the_dead() {
-        let mut table = Table::default();
+        let mut table = table();
         let now = Instant::now();
         let grace = Duration::from_secs(5);
         let soft = Termination {
@@ -341,13 +467,97 @@ mod tests {
             assert_eq!((child.token, signal), (Token(token), libc::SIGTERM));
             key
         });
-        let mut due = Vec::new();
+        let mut due = Due::default();
         assert_eq!(table.due(now, &mut due), Some(now + grace));
-        assert!(due.is_empty());
+        assert!(due.kill.is_empty());
         table.take(keys[0]);
-        assert_eq!(table.due(now + grace, &mut due), None);
-        assert_eq!(due, [keys[1]]);
+        let later = now + grace;
+        assert_eq!(table.due(later, &mut due), Some(later + UNKILLABLE_AFTER));
+        assert_eq!(due.kill, [keys[1]]);
         assert!(table.terminate(Token(9), soft, now).is_none());
+    }
+
+    #[test]
+    fn who_survives_sigkill_is_reported_once() {
+        let mut table = table();
+        let begin = Instant::now();
+        let starting = table.begin(Token(1), Arc::default());
+        let key = table.begin(Token(2), Arc::default());
+        table.running(key, running(2));
+        let dying = table.begin(Token(3), Arc::default());
+        table.running(dying, running(3));
+        let mut due = Due::default();
+        for token in 1..=3 {
+            table.terminate(Token(token), Termination::KILL, begin);
+            table.terminate(Token(token), Termination::KILL, begin);
+        }
+        assert!(table.due(begin, &mut due).is_some());
+        table.take(dying);
+        assert_eq!(due.unkillable, []);
+        let end = begin + UNKILLABLE_AFTER;
+        table.due(end, &mut due);
+        assert_eq!(due.unkillable, [(Token(1), None), (Token(2), Some(1))]);
+        table.terminate(Token(1), Termination::KILL, end);
+        table.terminate(Token(2), Termination::KILL, end);
+        table.due(end + UNKILLABLE_AFTER, &mut due);
+        assert_eq!(due.unkillable.len(), 2, "each is told once");
+        table.abandon(starting);
+        table.take(key);
+        due.clear();
+        assert_eq!(table.due(end + 3 * UNKILLABLE_AFTER, &mut due), None);
+        assert!(due.kill.is_empty() && due.unkillable.is_empty());
+    }
+
+    #[test]
+    fn a_child_in_creation_is_killed_after_its_grace_and_again_until_it_is_gone() {
+        let mut table = table();
+        let begin = Instant::now();
+        let mut victim = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let in_flight = Arc::new(InFlight::default());
+        let key = table.begin(Token(1), Arc::clone(&in_flight));
+        let grace = Duration::from_secs(1);
+        let signal = libc::SIGTERM;
+        table.terminate(Token(1), Termination { signal, grace }, begin);
+        assert!(in_flight.is_cancelled());
+        let mut due = Due::default();
+        assert_eq!(table.due(begin, &mut due), Some(begin + grace));
+        // There is no process when the first one is due.
+        let next = table.due(begin + grace, &mut due);
+        assert_eq!(next, Some(begin + grace + KILL_AGAIN));
+        let pidfd = sys::pidfd_open(victim.id().cast_signed()).unwrap();
+        in_flight.pidfd.store(sys::raw(&pidfd), Ordering::Release);
+        table.due(begin + grace + KILL_AGAIN, &mut due);
+        assert_eq!(victim.wait().unwrap().signal(), Some(libc::SIGKILL));
+        assert!(table.abandon(key));
+    }
+
+    #[test]
+    fn a_child_in_creation_is_not_taken_for_the_threads_last_one() {
+        let mut table = table();
+        let mut other = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pidfd = sys::pidfd_open(other.id().cast_signed()).unwrap();
+        let in_flight = Arc::new(InFlight::stale(sys::raw(&pidfd)));
+        table.begin(Token(1), Arc::clone(&in_flight));
+        assert!(!in_flight.is_cancelled());
+        let now = Instant::now();
+        table.terminate(Token(1), Termination::KILL, now);
+        table.terminate_all(now);
+        table.due(now, &mut Due::default());
+        // It counts only if no SIGKILL has come before.
+        sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGTERM).unwrap();
+        assert_eq!(other.wait().unwrap().signal(), Some(libc::SIGTERM));
+    }
+
+    const UNKILLABLE_AFTER: Duration = Duration::from_secs(10);
+
+    fn table() -> Table {
+        Table::new(UNKILLABLE_AFTER)
     }
 
     fn running(token: u64) -> Running {

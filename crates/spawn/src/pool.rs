@@ -31,6 +31,13 @@ use crate::sys;
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
+/// How long a creation may take before another thread takes over the place of the one that hangs. Usually it takes
+/// less than a millisecond, and a slow file system answers within a second.
+const STALL: Duration = Duration::from_secs(1);
+
+/// How many threads may take over places at a time. If that many hang, so will all others, and each holds a stack.
+const STALLED_MAX: usize = 64;
+
 /// One request.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -55,14 +62,32 @@ struct Queue {
     paused_until: Option<Instant>,
     /// Successive transient failures.
     failures: u32,
-    /// Threads that create a process now, and how many may.
+    /// Creations under way, a thread each; those that hang included.
+    at_work: Vec<AtWork>,
+    /// Threads that create a process now, and how many may. Those that hang do not count.
     active: usize,
     active_max: usize,
+    /// The reaper looks for creations that hang.
+    is_watched: bool,
+    /// The pool's own threads.
+    dedicated: usize,
     /// Threads that wait for work.
     idle: usize,
     /// Borrowed threads at work; see [`Threads::Borrowed`].
     borrowed: usize,
     stop: bool,
+}
+
+/// A creation under way.
+#[derive(Debug)]
+struct AtWork {
+    key: Key,
+    token: Token,
+    since: Instant,
+    /// Also tells which thread it is.
+    in_flight: Arc<InFlight>,
+    /// It hangs, and another thread has taken over.
+    is_stalled: bool,
 }
 
 /// How a thread that waits for the end of its last child is called away.
@@ -89,6 +114,11 @@ impl Minder {
 }
 
 impl Queue {
+    /// Creations that hang.
+    fn stalled(&self) -> usize {
+        self.at_work.iter().filter(|work| work.is_stalled).count()
+    }
+
     /// Whatever waits in a lane comes to its turn.
     fn leave(&mut self, lane: Lane) {
         if let Some(job) = self.lanes.leave(lane) {
@@ -158,6 +188,8 @@ pub(crate) struct Pool {
     work: Condvar,
     threads: usize,
     source: Threads,
+    /// Those of the pool's own threads that nobody has asked for.
+    handles: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) common: Common,
     pub(crate) resolver: Resolver,
@@ -184,6 +216,7 @@ impl Pool {
             work: Condvar::new(),
             threads,
             source,
+            handles: Mutex::default(),
             watch,
             common,
             resolver: Resolver::default(),
@@ -194,20 +227,81 @@ impl Pool {
     }
 
     /// Starts the threads. Those that started before a failure are stopped again by the caller's `stop`.
-    pub(crate) fn start(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
-        let dedicated = match self.source {
-            Threads::Dedicated => self.threads,
-            Threads::Borrowed(_) => 0,
-        };
-        (0..dedicated)
-            .map(|index| {
-                let stack = ChildStack::new()?;
-                let pool = Arc::clone(self);
-                std::thread::Builder::new()
-                    .name(format!("spawner-{index}"))
-                    .spawn(move || Spawner::new(&pool, stack).run())
-            })
-            .collect()
+    pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
+        match self.source {
+            Threads::Dedicated => (0..self.threads).try_for_each(|_| self.add_thread()),
+            Threads::Borrowed(_) => Ok(()),
+        }
+    }
+
+    fn add_thread(self: &Arc<Self>) -> io::Result<()> {
+        let stack = ChildStack::new()?;
+        let index = self.lock().dedicated;
+        let pool = Arc::clone(self);
+        let handle = std::thread::Builder::new()
+            .name(format!("spawner-{index}"))
+            .spawn(move || Spawner::new(&pool, stack).run())?;
+        self.lock().dedicated += 1;
+        self.handles().push(handle);
+        Ok(())
+    }
+
+    /// The threads, to be joined after [`Pool::stop`].
+    pub(crate) fn take_threads(&self) -> Vec<JoinHandle<()>> {
+        std::mem::take(&mut *self.handles())
+    }
+
+    /// Looks for creations that hang: reports them and has other threads take over. Returns when to look again.
+    ///
+    /// The thread itself cannot be helped. It waits for its child, or for a file system, and comes back to the pool
+    /// when that answers, or when somebody kills the child.
+    pub(crate) fn look_for_stalls(self: &Arc<Self>, now: Instant) -> Option<Instant> {
+        let mut queue = self.lock();
+        let is_old = |work: &AtWork| now.saturating_duration_since(work.since) >= STALL;
+        let mut found = Vec::new();
+        for work in &mut queue.at_work {
+            if !work.is_stalled && is_old(work) {
+                work.is_stalled = true;
+                found.push((work.key, work.token, Arc::clone(&work.in_flight)));
+            }
+        }
+        queue.active -= found.len();
+        let fresh = queue.at_work.iter().filter(|work| !work.is_stalled);
+        let mut next = fresh.map(|work| work.since + STALL).min();
+        let missing = self.missing_threads(&queue);
+        queue.is_watched = next.is_some();
+        if found.is_empty() && missing == 0 {
+            return next;
+        }
+        // Somebody may be idle who was not allowed to start anything.
+        self.call_threads(queue);
+        for (_, token, _) in &found {
+            tracing::warn!(
+                token = token.0,
+                "creating a process takes longer than a second; another thread takes over"
+            );
+        }
+        self.watch.report_stalls(&found);
+        for _ in 0..missing {
+            if let Err(error) = self.add_thread() {
+                tracing::warn!(%error, "cannot start a thread in place of one that hangs");
+                // Tried again, whether somebody starts anything meanwhile or not.
+                next = Some(next.map_or(now + STALL, |next| next.min(now + STALL)));
+                break;
+            }
+        }
+        next
+    }
+
+    /// How many threads have to be started in place of those that hang.
+    fn missing_threads(&self, queue: &Queue) -> usize {
+        match self.source {
+            Threads::Dedicated if !queue.stop => {
+                let wanted = self.threads + queue.stalled().min(STALLED_MAX);
+                wanted.saturating_sub(queue.dedicated)
+            }
+            Threads::Dedicated | Threads::Borrowed(_) => 0,
+        }
     }
 
     /// Queues requests.
@@ -241,7 +335,10 @@ impl Pool {
         let called = queue.minders.split_off(keep);
         let borrowing = match self.source {
             Threads::Dedicated => 0,
-            Threads::Borrowed(_) => (wanted - waking).min(self.threads - queue.borrowed),
+            Threads::Borrowed(_) => {
+                let most = self.threads + queue.stalled().min(STALLED_MAX);
+                (wanted - waking).min(most.saturating_sub(queue.borrowed))
+            }
         };
         queue.borrowed += borrowing;
         drop(queue);
@@ -260,13 +357,18 @@ impl Pool {
     /// queued. `alone`: the caller asks for the next request itself, nobody needs to be woken for it. Answers how the
     /// last of them fared.
     pub(crate) fn finish(self: &Arc<Self>, ended: &mut Vec<Running>, alone: bool) -> Option<Life> {
-        let lanes: Vec<_> = ended.iter().filter_map(|child| child.lane).collect();
+        let mut lanes: Vec<_> = ended.iter().filter_map(|child| child.lane).collect();
         // The consumer may sleep a little while there is more to do.
         let lazily = lanes.len() == ended.len() && {
             let queue = self.lock();
             lanes.iter().all(|lane| queue.lanes.has_next(*lane))
         };
         let life = self.watch.finish(ended, lazily);
+        if !ended.is_empty() {
+            // Not reported yet: what waits behind them must not start before.
+            lanes.retain(|lane| !ended.iter().any(|child| child.lane == Some(*lane)));
+            self.watch.hold(ended);
+        }
         if lanes.is_empty() {
             return life;
         }
@@ -392,7 +494,7 @@ impl Pool {
         minder: Option<&Arc<Minder>>,
     ) -> Next {
         let mut queue = self.lock();
-        self.account(&mut queue, outcome);
+        self.account(&mut queue, outcome, in_flight);
         if let Some(minder) = minder {
             if queue.stop || !queue.jobs.is_empty() || !queue.delayed.is_empty() {
                 return Next::HandOver;
@@ -407,8 +509,7 @@ impl Pool {
                 && queue.active < queue.active_max
                 && let Some(job) = queue.jobs.pop_front()
             {
-                queue.active += 1;
-                let key = self.watch.table().begin(job.token, Arc::clone(in_flight));
+                let key = self.begin(&mut queue, job.token, in_flight);
                 return Next::Job {
                     job: Box::new(job),
                     key,
@@ -450,11 +551,33 @@ impl Pool {
         }
     }
 
-    fn account(&self, queue: &mut Queue, outcome: Outcome) {
+    /// A thread, known by what it has in flight, begins to create a process.
+    fn begin(&self, queue: &mut Queue, token: Token, in_flight: &Arc<InFlight>) -> Key {
+        let key = self.watch.table().begin(token, Arc::clone(in_flight));
+        queue.active += 1;
+        queue.at_work.push(AtWork {
+            key,
+            token,
+            since: Instant::now(),
+            in_flight: Arc::clone(in_flight),
+            is_stalled: false,
+        });
+        if !std::mem::replace(&mut queue.is_watched, true) && !self.watch.ticks() {
+            self.watch.wake_reaper();
+        }
+        key
+    }
+
+    fn account(&self, queue: &mut Queue, outcome: Outcome, in_flight: &Arc<InFlight>) {
         if outcome == Outcome::None {
             return;
         }
-        queue.active -= 1;
+        let is_own = |work: &AtWork| Arc::ptr_eq(&work.in_flight, in_flight);
+        let own = queue.at_work.iter().position(is_own);
+        let own = own.map(|index| queue.at_work.swap_remove(index));
+        if own.is_some_and(|work| !work.is_stalled) {
+            queue.active -= 1;
+        }
         match outcome {
             Outcome::None | Outcome::Later => {}
             Outcome::Done => {
@@ -494,6 +617,11 @@ impl Pool {
     /// Tries a request again after a pause.
     pub(crate) fn delay(&self, job: Job, pause: Duration) {
         self.lock().delayed.push((Instant::now() + pause, job));
+    }
+
+    fn handles(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        // Its methods do not panic half way.
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

@@ -54,17 +54,16 @@ struct Places {
     oom_score: Range<usize>,
 }
 
+/// How an output is opened. Not blocking: a FIFO that nobody reads would otherwise hold up the child, and the thread
+/// that creates it, until somebody does. The child takes the flag back.
+const OUTPUT: c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK;
+
 /// One stream before the text buffer is complete.
 const STREAMS: [(Stage, c_int); 3] = [
+    // Blocking: whoever reads from a FIFO expects to wait for its writer, and would see its end at once otherwise.
     (Stage::Stdin, libc::O_RDONLY),
-    (
-        Stage::Stdout,
-        libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
-    ),
-    (
-        Stage::Stderr,
-        libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
-    ),
+    (Stage::Stdout, OUTPUT),
+    (Stage::Stderr, OUTPUT),
 ];
 
 impl Scratch {
@@ -104,7 +103,12 @@ impl Scratch {
                 (Stdio::Inherit, _) => StdioStep::Inherit,
                 (Stdio::Bytes(bytes), _) if index == 0 => StdioStep::Bytes(bytes),
                 (Stdio::File { .. }, Some(place)) => {
-                    StdioStep::Path(self.c_str(place), flags | libc::O_CLOEXEC | libc::O_NOCTTY)
+                    let path = self.c_str(place);
+                    let mut flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
+                    if path == c"/dev/null" {
+                        flags &= !libc::O_NONBLOCK;
+                    }
+                    StdioStep::Path(path, flags)
                 }
                 (Stdio::File { .. }, None) => StdioStep::SameAsStdout,
                 (Stdio::Null | Stdio::Fd(_) | Stdio::Bytes(_), _) => StdioStep::Fd(fds[index]),

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use crate::sys;
 
@@ -99,6 +99,23 @@ pub(crate) fn environment(pid: libc::pid_t) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
         .ok()
         .filter(|text| !text.is_empty())
+}
+
+/// The process behind a pidfd of this process, known by number. `None` when it has ended, or it is no pidfd.
+pub(crate) fn pid_of(pidfd: RawFd) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    // -1 once it was reaped.
+    pid.trim().parse().ok()
+}
+
+/// The process that traces another one.
+pub(crate) fn tracer_of(pid: libc::pid_t) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let tracer = text
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"))?;
+    tracer.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
 /// Sends SIGKILL to a process if `still_meant` says so once its id can no longer be recycled.

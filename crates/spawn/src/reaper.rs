@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::event::{Event, ExitStatus, ResourceUsage};
+use crate::event::{Event, ExitStatus, ResourceUsage, Token};
 use crate::event_queue::EventQueue;
-use crate::live::{Key, Running, Table};
+use crate::live::{Due, InFlight, Key, Running, Table};
 use crate::orphans::{self, Orphans, Task};
 use crate::placement::Life;
+use crate::procfs;
 use crate::signal;
 use crate::sys::{self, Epoll, WaitFor, Waited};
 
@@ -23,9 +24,14 @@ use crate::sys::{self, Epoll, WaitFor, Waited};
 const WAKE: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 
+/// Pause between two looks whether the tracer of an ended child has let go of it: nothing tells of it.
+const HELD_PAUSE: Duration = Duration::from_millis(100);
+
 /// What spawner threads, the reaper and the public front share about children.
 pub(crate) struct Watch {
-    pub(crate) table: Mutex<Table>,
+    table: Mutex<Table>,
+    /// Children that have ended and cannot be reaped yet, because somebody traces them. They are not in the table.
+    held: Mutex<Vec<Running>>,
     pub(crate) events: EventQueue,
     epoll: Epoll,
     wake: OwnedFd,
@@ -36,14 +42,20 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(events: EventQueue, wait_pidfd: bool) -> std::io::Result<Self> {
+    /// `unkillable_after`: how long after SIGKILL a child that still exists is reported.
+    pub(crate) fn new(
+        events: EventQueue,
+        wait_pidfd: bool,
+        unkillable_after: Duration,
+    ) -> std::io::Result<Self> {
         let epoll = Epoll::new()?;
         let wake = sys::eventfd()?;
         epoll.add(wake.as_fd(), WAKE, false)?;
         epoll.add(events.timer(), TIMER, false)?;
         let orphans = Orphans::new();
         Ok(Self {
-            table: Mutex::default(),
+            table: Mutex::new(Table::new(unkillable_after)),
+            held: Mutex::default(),
             events,
             epoll,
             wake,
@@ -76,19 +88,33 @@ impl Watch {
         self.epoll.add(pidfd.as_fd(), key.0, true)
     }
 
-    /// Body of the reaper thread. `finish` is handed children that have ended.
-    pub(crate) fn run(&self, finish: impl Fn(&mut Vec<Running>)) {
+    /// Whether the reaper wakes up from time to time by itself.
+    pub(crate) const fn ticks(&self) -> bool {
+        self.adopting
+    }
+
+    /// Body of the reaper thread. `finish` is handed children that have ended; `look_for_stalls` looks for creations
+    /// that hang and returns when to look again.
+    pub(crate) fn run(
+        &self,
+        finish: impl Fn(&mut Vec<Running>),
+        look_for_stalls: impl Fn(Instant) -> Option<Instant>,
+    ) {
         signal::block_all();
         let mut ready = Vec::new();
         let mut ended = Vec::new();
-        let mut due = Vec::new();
+        let mut due = Due::default();
         let mut tick_at = self.adopting.then(Instant::now);
         while !self.stop.load(Ordering::Acquire) {
             let now = Instant::now();
             let next_kill = self.kill_due(now, &mut due);
-            let until = [next_kill, tick_at].into_iter().flatten().min();
+            let next_stall = look_for_stalls(now);
+            let next_held = self.take_released(now, &mut ended);
+            let until = [next_kill, next_stall, next_held, tick_at];
             ready.clear();
-            self.sleep(until, now, &mut ready);
+            if ended.is_empty() {
+                self.sleep(until.into_iter().flatten().min(), now, &mut ready);
+            }
             let mut table = self.table();
             for data in &ready {
                 match *data {
@@ -113,12 +139,13 @@ impl Watch {
         if let Err(error) = self.epoll.wait(ready, timeout) {
             // Only a bug can cause it; do not burn a CPU on it.
             tracing::error!(%error, "cannot wait for children");
-            std::thread::sleep(Duration::from_millis(100));
+            sys::pause(Duration::from_millis(100));
         }
     }
 
-    /// Reaps children that have ended and reports them. They have been taken out of the table. `lazily`: nobody
-    /// waits for the news. Answers how the last of them fared.
+    /// Reaps children that have ended and reports them. They have been taken out of the table. Those that cannot be
+    /// reaped yet stay in `ended`, for [`Watch::hold`]. `lazily`: nobody waits for the news. Returns how the last of
+    /// them fared.
     pub(crate) fn finish(&self, ended: &mut Vec<Running>, lazily: bool) -> Option<Life> {
         let at = sys::monotonic_now();
         let any_running = self.adopting && !self.table().is_empty();
@@ -131,24 +158,27 @@ impl Watch {
             self.wake_reaper();
         }
         let mut life = None;
-        let exits = ended.drain(..).map(|child| {
-            let waited = self.reap(&child);
+        let mut exits = Vec::with_capacity(ended.len());
+        ended.retain(|child| {
+            let Some(waited) = self.reap(child) else {
+                return true;
+            };
             life = Some(Life::new(child.started, at, &waited.usage));
             let leaked = if self.adopting || !child.leader {
                 leaked.get(&child.token).copied().unwrap_or(0)
             } else {
                 orphans::count_left(child.pid)
             };
-            Event::Exited {
+            exits.push(Event::Exited {
                 token: child.token,
                 status: waited.status,
                 usage: waited.usage,
                 started: child.started,
                 ended: at,
                 leaked,
-            }
+            });
+            false
         });
-        let exits: Vec<_> = exits.collect();
         if lazily {
             self.events.extend_lazily(exits.into_iter());
         } else {
@@ -157,39 +187,96 @@ impl Watch {
         life
     }
 
-    fn reap(&self, child: &Running) -> Waited {
-        let which = match &child.pidfd {
-            Some(fd) if self.wait_pidfd => WaitFor::Pidfd(fd.as_fd()),
-            Some(_) | None => WaitFor::Pid(child.pid),
-        };
-        match sys::wait(which, 0) {
-            Ok(Some(waited)) => waited,
-            result => {
+    /// `None`: it has ended, but cannot be reaped yet.
+    fn reap(&self, child: &Running) -> Option<Waited> {
+        // Never blocking: a pidfd also tells of the end of a traced process, which its tracer has to take note of
+        // before we can. That may be a debugger at its prompt, and all other children would wait for it.
+        match sys::wait(self.wait_for(child), libc::WNOHANG) {
+            Ok(waited) => waited,
+            Err(error) => {
                 // Somebody else in this process reaped a child that is not theirs. Its status is lost.
                 tracing::error!(
                     pid = child.pid,
-                    ?result,
+                    %error,
                     "a child was reaped by somebody else"
                 );
-                Waited {
+                Some(Waited {
                     pid: child.pid,
                     status: ExitStatus::Code(255),
                     usage: ResourceUsage::default(),
-                }
+                })
             }
         }
     }
 
-    /// Sends SIGKILL where it is due; answers when it is next.
-    fn kill_due(&self, now: Instant, due: &mut Vec<Key>) -> Option<Instant> {
+    fn wait_for<'a>(&self, child: &'a Running) -> WaitFor<'a> {
+        match &child.pidfd {
+            Some(fd) if self.wait_pidfd => WaitFor::Pidfd(fd.as_fd()),
+            Some(_) | None => WaitFor::Pid(child.pid),
+        }
+    }
+
+    /// Keeps ended children that cannot be reaped until they can.
+    pub(crate) fn hold(&self, children: &mut Vec<Running>) {
+        for child in &*children {
+            let tracer = procfs::tracer_of(child.pid);
+            tracing::warn!(
+                pid = child.pid,
+                tracer,
+                "a child has ended and is held by the process that traces it; it counts as running until it is let go"
+            );
+        }
+        self.held().append(children);
+        self.wake_reaper();
+    }
+
+    /// Moves held children that can be reaped by now to `ended`. Returns when to look at the others again.
+    fn take_released(&self, now: Instant, ended: &mut Vec<Running>) -> Option<Instant> {
+        let mut held = self.held();
+        let is_released = |child: &mut Running| {
+            let flags = libc::WNOHANG | libc::WNOWAIT;
+            !matches!(sys::wait(self.wait_for(child), flags), Ok(None))
+        };
+        ended.extend(held.extract_if(.., is_released));
+        (!held.is_empty()).then_some(now + HELD_PAUSE)
+    }
+
+    /// Reports creations that hang, unless they have come to an end meanwhile.
+    pub(crate) fn report_stalls(&self, stalls: &[(Key, Token, Arc<InFlight>)]) {
+        let table = self.table();
+        for (key, token, in_flight) in stalls {
+            if table.is_starting(*key) {
+                // Under the lock: the last event of the child comes after it has left the table.
+                self.events.append(Event::Stalled {
+                    token: *token,
+                    pid: procfs::pid_of(in_flight.pidfd()),
+                });
+            }
+        }
+        drop(table);
+        self.events.notify();
+    }
+
+    /// Sends SIGKILL where it is due, reports whom it did not end; returns when to look again.
+    fn kill_due(&self, now: Instant, due: &mut Due) -> Option<Instant> {
         due.clear();
         let mut table = self.table();
         let next = table.due(now, due);
-        if due.is_empty() {
+        for &(token, pid) in &due.unkillable {
+            // Under the lock: the last event of the child comes after it has left the table.
+            self.events.append(Event::Unkillable { token, pid });
+        }
+        if !due.unkillable.is_empty() {
+            drop(table);
+            self.events.notify();
+            table = self.table();
+        }
+        if due.kill.is_empty() {
             return next;
         }
         if !self.adopting {
             let tasks: Vec<_> = due
+                .kill
                 .iter()
                 .filter_map(|key| table.get(*key))
                 .map(Task::from)
@@ -200,7 +287,7 @@ impl Watch {
             orphans::kill_descendants_of(&tasks);
             table = self.table();
         }
-        for key in due.iter() {
+        for key in &due.kill {
             if let Some(child) = table.get(*key) {
                 let _ = sys::kill(child.target(), libc::SIGKILL);
             }
@@ -224,18 +311,24 @@ impl Watch {
         self.table().iter().map(Task::from).collect()
     }
 
+    fn held(&self) -> MutexGuard<'_, Vec<Running>> {
+        // Its methods do not panic half way.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn orphans(&self) -> MutexGuard<'_, Orphans> {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Starts the reaper thread. `finish` is handed children that have ended.
+/// Starts the reaper thread; see [`Watch::run`].
 pub(crate) fn start(
     watch: &Arc<Watch>,
     finish: impl Fn(&mut Vec<Running>) + Send + 'static,
+    look_for_stalls: impl Fn(Instant) -> Option<Instant> + Send + 'static,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     let watch = Arc::clone(watch);
     std::thread::Builder::new()
         .name("spawn-reaper".to_owned())
-        .spawn(move || watch.run(finish))
+        .spawn(move || watch.run(finish, look_for_stalls))
 }

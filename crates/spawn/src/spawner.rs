@@ -115,7 +115,7 @@ impl<'a> Spawner<'a> {
         let limit = Instant::now() + LAST_CHILDREN_LIMIT;
         while !self.own.is_empty() && Instant::now() < limit {
             self.reap_own();
-            std::thread::sleep(POLL_MAX);
+            sys::pause(POLL_MAX);
         }
     }
 
@@ -266,6 +266,10 @@ impl<'a> Spawner<'a> {
         let mut resolved = self.pool.resolver.resolve(plan)?;
         let mut repairs = 0;
         loop {
+            if self.in_flight.is_cancelled() {
+                // What came before may have taken its time, and nobody wants the program any more.
+                return Err(SpawnError::cancelled());
+            }
             let mut error = match self.try_create(plan, &resolved, patience) {
                 Ok(created) => return Ok(created),
                 Err(error) => error,

@@ -471,6 +471,22 @@ pub(crate) fn exit_now(code: libc::c_int) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Sleeps. Unlike that of the standard library it ends in time whatever signals interrupt it: a relative sleep is
+/// started again for what is left plus the slack of the timer, so that signals which come quickly after one another
+/// keep it going for ever.
+pub(crate) fn pause(duration: Duration) {
+    let end = monotonic_now().0 + u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 2);
+    let end = libc::timespec {
+        tv_sec: libc::time_t::try_from(end / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::try_from(end % 1_000_000_000).unwrap_or(0),
+    };
+    let (clock, flags) = (libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME);
+    // SAFETY: the time is valid for reads; what is left of an absolute one is not told.
+    while unsafe { libc::clock_nanosleep(clock, flags, &raw const end, ptr::null_mut()) }
+        == libc::EINTR
+    {}
+}
+
 /// Waits until a descriptor is readable or its other end is closed.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut poll = libc::pollfd {

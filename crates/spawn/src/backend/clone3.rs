@@ -53,8 +53,7 @@ pub(super) fn spawn(
             Err(failure) => return Err(failure),
             Ok(pid) => {
                 let ended = patience.is_some_and(|patience| {
-                    let ended =
-                        sys::wait_readable_for(in_flight.0.load(Ordering::Acquire), patience);
+                    let ended = sys::wait_readable_for(in_flight.pidfd(), patience);
                     sys::wait_until_zero(&inside);
                     ended
                 });
@@ -89,7 +88,7 @@ fn by_clone3(
     const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
     const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-    in_flight.0.store(-1, Ordering::Release);
+    in_flight.forget();
     let cgroup = std::mem::replace(&mut child.cgroup, -1);
     child.reset_signals = child.ignored_signals;
     let flags = u64::from(clone_vfork::flags(child, Pidfd::Yes).unsigned_abs());
@@ -100,7 +99,7 @@ fn by_clone3(
     };
     let arguments = libc::clone_args {
         flags: flags | CLONE_CLEAR_SIGHAND | into | u64::from(meanwhile.unsigned_abs()),
-        pidfd: in_flight.0.as_ptr() as u64,
+        pidfd: in_flight.as_ptr() as u64,
         child_tid: inside.map_or(0, |inside| inside.as_ptr() as u64),
         parent_tid: 0,
         exit_signal: u64::from(libc::SIGCHLD.unsigned_abs()),

@@ -7,7 +7,6 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::Ordering;
 
 use super::{Created, Failure};
 use crate::child::{ChildPlan, Descriptors, child_main};
@@ -30,7 +29,7 @@ pub(super) fn spawn(
     pidfd: Pidfd,
     in_flight: &InFlight,
 ) -> Result<Created, Failure> {
-    in_flight.0.store(-1, Ordering::Release);
+    in_flight.forget();
     // SAFETY: the stack is mapped, private to this thread and not in use, because the thread has waited
     // until every earlier child on it had left. `child_main` gets the ChildPlan it expects, which stays borrowed until
     // this call returns, and by then the child has left this address space. The kernel writes the pidfd to
@@ -41,7 +40,7 @@ pub(super) fn spawn(
             stack.top(),
             flags(child, pidfd) | libc::CLONE_VFORK | libc::SIGCHLD,
             ptr::from_mut(child).cast(),
-            in_flight.0.as_ptr(),
+            in_flight.as_ptr(),
         )
     };
     if pid < 0 {
@@ -68,7 +67,7 @@ pub(super) fn collect(
     pid: libc::pid_t,
     in_flight: &InFlight,
 ) -> Result<Created, Failure> {
-    let fd = in_flight.0.load(Ordering::Acquire);
+    let fd = in_flight.pidfd();
     let pidfd = (fd >= 0).then(|| {
         // SAFETY: the kernel has just installed this descriptor, and nobody else knows of it.
         unsafe { OwnedFd::from_raw_fd(fd) }

@@ -103,6 +103,8 @@ impl Actions {
             StdioStep::Bytes(_) => return None,
             StdioStep::Fd(fd) => self.duplicate(*fd, target),
             StdioStep::SameAsStdout => self.duplicate(1, target),
+            // The flag could not be taken back.
+            StdioStep::Path(_, flags) if *flags & libc::O_NONBLOCK != 0 => return None,
             StdioStep::Path(path, flags) => {
                 let flags = flags & !libc::O_CLOEXEC;
                 // SAFETY: the actions are initialised; the path is copied.

@@ -179,8 +179,8 @@ fn requests_are_cancelled_while_queued_and_while_being_created() {
                 config.threads = 1;
                 config.backend = Some(backend);
             });
-            // Opening a fifo for writing blocks the only spawner thread until somebody reads.
-            let blocked = rig.spawn(sh("exit 3").stdout(Stdio::File { path: fifo.clone() }));
+            // Opening a fifo for reading blocks the only spawner thread until somebody writes.
+            let blocked = rig.spawn(sh("exit 3").stdin(Stdio::File { path: fifo.clone() }));
             eventually("the child exists", || {
                 (!children().is_empty()).then_some(())
             });
@@ -196,7 +196,7 @@ fn requests_are_cancelled_while_queued_and_while_being_created() {
             rig.launcher.terminate(blocked, Termination::KILL);
             if backend != Backend::ClonePidfd {
                 // Only the pidfd of the clone is known before the program runs.
-                drop(fs::File::open(&fifo).unwrap());
+                drop(fs::OpenOptions::new().write(true).open(&fifo).unwrap());
             }
             match rig.end(blocked) {
                 End::Failed(error) => assert_eq!(error.kind(), SpawnErrorKind::Cancelled),

@@ -14,4 +14,5 @@ mod lanes;
 mod scale;
 mod seccomp;
 mod storm;
+mod stuck;
 mod termination;
