@@ -33,7 +33,11 @@ pub(super) fn spawn(
     in_flight: &InFlight,
     patience: Option<Duration>,
 ) -> Result<Created, Failure> {
-    let patience = patience.filter(|_| raw::LEAVES_ERRNO);
+    // The kernel spares a child between clone and exec, and what shares its memory, only if the clone said vfork. In a
+    // control group of its own the child may meet the group's limit in execve, and the kernel ends all that share the
+    // victim's memory: this process. And a score that such a child sets is set for all that share its memory, too.
+    let alone = child.cgroup < 0 && child.oom_score.is_empty();
+    let patience = patience.filter(|_| raw::LEAVES_ERRNO && alone);
     let inside = AtomicU32::new(1);
     if !ABSENT.load(Ordering::Relaxed) {
         match by_clone3(child, stack, in_flight, patience.map(|_| &inside)) {

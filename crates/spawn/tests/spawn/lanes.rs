@@ -227,3 +227,22 @@ fn what_comes_after_short_children_is_told_like_anything_else() {
         assert_eq!(status, ExitStatus::Code(3), "{backend:?}");
     }
 }
+
+#[test]
+fn a_child_of_a_lane_does_not_change_the_score_of_the_launcher() {
+    let name = "lanes::a_child_of_a_lane_does_not_change_the_score_of_the_launcher";
+    crate::isolated::alone(name, &[], || {
+        let own = || fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+        let before = own();
+        assert_ne!(before.trim(), "700");
+        let mut rig = Rig::new(Backend::ClonePidfd);
+        let tokens: Vec<Token> = (0..50).map(Token).collect();
+        // After the first short ones the thread goes on while the next child still shares this memory.
+        let plans = tokens
+            .iter()
+            .map(|token| (Lane(1), *token, command(&["/bin/true"]).oom_score_adj(700)));
+        rig.launcher.spawn_in_lanes(plans.collect::<Vec<_>>());
+        rig.ends(&tokens).values().for_each(succeeded);
+        assert_eq!(own(), before);
+    });
+}
