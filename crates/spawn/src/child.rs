@@ -189,6 +189,7 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
         Descriptors::UnshareFrom(_) | Descriptors::Trust => {}
     }
     leave_home(plan)?;
+    set_descriptor_limits(plan)?;
     unblock_signals()?;
     let (argv, envp) = (plan.argv.as_ptr(), plan.envp.as_ptr());
     let arguments = [
@@ -271,12 +272,29 @@ fn set_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
         unsafe { call(Stage::Nice, libc::SYS_setpriority, arguments) }?;
     }
     for (resource, limit) in plan.rlimits {
-        let new = ptr::from_ref(limit).expose_provenance();
-        let arguments = [0, *resource as usize, new, 0, 0];
-        // SAFETY: the limit is in the kernel's layout and valid for reads; the old one is not asked for.
-        unsafe { call(Stage::Rlimit, libc::SYS_prlimit64, arguments) }?;
+        if *resource != libc::RLIMIT_NOFILE {
+            set_limit(*resource, limit)?;
+        }
     }
     Ok(())
+}
+
+/// Limits of the number of descriptors. Last of all: until then the child may hold copies of its parent's descriptors
+/// with numbers above the limit, and could open nothing.
+fn set_descriptor_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
+    for (resource, limit) in plan.rlimits {
+        if *resource == libc::RLIMIT_NOFILE {
+            set_limit(*resource, limit)?;
+        }
+    }
+    Ok(())
+}
+
+fn set_limit(resource: c_uint, limit: &KernelRlimit) -> Result<(), Failure> {
+    let new = ptr::from_ref(limit).expose_provenance();
+    let arguments = [0, resource as usize, new, 0, 0];
+    // SAFETY: the limit is in the kernel's layout and valid for reads; the old one is not asked for.
+    unsafe { call(Stage::Rlimit, libc::SYS_prlimit64, arguments) }.map(drop)
 }
 
 /// Lets the child and the thread that created it run where they may; see `placement.rs`.

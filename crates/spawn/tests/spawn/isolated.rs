@@ -2,6 +2,7 @@
 //! runs alone in there.
 
 #![expect(clippy::print_stdout, reason = "passes on what a test says in there")]
+#![expect(unsafe_code, reason = "limits of the test process")]
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -16,6 +17,9 @@ use crate::harness::{End, Rig, command, eventually, sh};
 /// Set in the process that runs one test alone.
 const ALONE: &str = "HQ_SPAWN_TEST_ALONE";
 
+/// Much longer than any of them takes on a busy machine.
+const ALONE_LIMIT: Duration = Duration::from_secs(300);
+
 /// Runs `body` in a process where no other test runs. `prefix` is a command that the test binary is run by.
 pub(crate) fn alone(name: &str, prefix: &[&str], body: fn()) {
     if std::env::var_os(ALONE).is_some() {
@@ -24,8 +28,11 @@ pub(crate) fn alone(name: &str, prefix: &[&str], body: fn()) {
     let own = std::env::current_exe().unwrap();
     let own = own.to_str().unwrap();
     let argv = [prefix, &[own, "--exact", name, "--nocapture"]].concat();
-    let output = Command::new(argv[0])
-        .args(&argv[1..])
+    let limit = ALONE_LIMIT.as_secs().to_string();
+    // Kills what hangs, so that the test fails with what it has said so far.
+    let output = Command::new("timeout")
+        .args(["--signal=KILL", &limit])
+        .args(&argv)
         .env(ALONE, "1")
         .output()
         .unwrap();
@@ -305,6 +312,42 @@ fn a_raised_descriptor_limit_is_not_passed_on() {
             rig.pid(*token);
         }
         assert_eq!(rig.launcher.pending(), 200);
+    });
+}
+
+#[test]
+fn a_low_descriptor_limit_of_children_does_not_keep_them_from_opening_files() {
+    let name = "isolated::a_low_descriptor_limit_of_children_does_not_keep_them_from_opening_files";
+    alone(name, &["prlimit", "--nofile=32:1000"], || {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        for backend in Backend::ALL {
+            let mut rig = Rig::with(|config| {
+                config.backend = Some(backend);
+                config.raise_descriptor_limit = true;
+                config.transient_limit = Duration::from_millis(50);
+            });
+            // The child's table has copies up to that of the pipe, more of them than its limit allows.
+            let hoard: Vec<_> = (0..64)
+                .map(|_| fs::File::open("/dev/null").unwrap())
+                .collect();
+            let pipe = std::io::pipe().unwrap();
+            let plan = sh("ulimit -n")
+                .stdout(Stdio::File { path: out.clone() })
+                .stderr(Stdio::Fd(Arc::new(pipe.1.into())));
+            rig.succeed(plan);
+            assert_eq!(fs::read_to_string(&out).unwrap(), "32\n", "{backend:?}");
+            drop(hoard);
+            drop(rig);
+            // The next launcher raises the limit again.
+            let limit = libc::rlimit {
+                rlim_cur: 32,
+                rlim_max: 1000,
+            };
+            // SAFETY: the limit is valid for reads.
+            let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+            assert_eq!(result, 0);
+        }
     });
 }
 
