@@ -185,7 +185,11 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     match plan.descriptors {
         // What was copied below the limit and was not meant for the program.
         Descriptors::UnshareFrom(first) if first > 3 => close_range(Stage::Sweep, 3, 0)?,
-        Descriptors::Sweep => close_range(Stage::Sweep, 3, libc::CLOSE_RANGE_CLOEXEC)?,
+        Descriptors::Sweep => match close_range(Stage::Sweep, 3, libc::CLOSE_RANGE_CLOEXEC) {
+            // The flag came two versions after the call (Linux 5.11): as without the call.
+            Ok(()) | Err((_, libc::EINVAL)) => {}
+            Err(failure) => return Err(failure),
+        },
         Descriptors::UnshareFrom(_) | Descriptors::Trust => {}
     }
     leave_home(plan)?;
@@ -337,10 +341,7 @@ fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), F
             duplicate(stage, fd, target)
         }
         StdioStep::Bytes(bytes) => {
-            let arguments = [text(c"stdin"), libc::MFD_CLOEXEC as usize, 0, 0, 0];
-            // SAFETY: the name is a C string. Only used by number, it is not close-on-exec twice.
-            let fd = unsafe { call(stage, libc::SYS_memfd_create, arguments) }?;
-            let fd = descriptor(fd);
+            let fd = memory_file(stage)?;
             write_all(stage, fd, bytes)?;
             let arguments = [int(fd), 0, int(libc::SEEK_SET), 0, 0];
             // SAFETY: plain numbers.
@@ -362,6 +363,22 @@ fn duplicate(stage: Stage, fd: c_int, target: c_int) -> Result<(), Failure> {
         unsafe { call(stage, libc::SYS_dup3, [int(fd), int(target), 0, 0, 0]) }
     };
     result.map(drop)
+}
+
+/// A file in memory. Systems may insist on it being marked as not executable (`vm.memfd_noexec`), which kernels
+/// before 6.3 do not know.
+fn memory_file(stage: Stage) -> Result<c_int, Failure> {
+    const MFD_NOEXEC_SEAL: c_uint = 8;
+    let create = |flags: c_uint| {
+        let arguments = [text(c"stdin"), flags as usize, 0, 0, 0];
+        // SAFETY: the name is a C string.
+        unsafe { call(stage, libc::SYS_memfd_create, arguments) }
+    };
+    let fd = match create(libc::MFD_CLOEXEC | MFD_NOEXEC_SEAL) {
+        Err((_, libc::EINVAL)) => create(libc::MFD_CLOEXEC),
+        result => result,
+    };
+    fd.map(descriptor)
 }
 
 /// Opens a file, creating it if the flags say so.

@@ -31,6 +31,10 @@ use crate::sys;
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
+/// How long a request meets transient failures until somebody should hear of it, and how often that is said at most.
+pub(crate) const TROUBLE: Duration = Duration::from_secs(1);
+const TROUBLE_PAUSE: Duration = Duration::from_secs(60);
+
 /// How long a creation may take before another thread takes over the place of the one that hangs. Usually it takes
 /// less than a millisecond, and a slow file system answers within a second.
 const STALL: Duration = Duration::from_secs(1);
@@ -190,6 +194,8 @@ pub(crate) struct Pool {
     source: Threads,
     /// Those of the pool's own threads that nobody has asked for.
     handles: Mutex<Vec<JoinHandle<()>>>,
+    /// When transient failures were last warned of.
+    warned: Mutex<Option<Instant>>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) common: Common,
     pub(crate) resolver: Resolver,
@@ -217,6 +223,7 @@ impl Pool {
             threads,
             source,
             handles: Mutex::default(),
+            warned: Mutex::default(),
             watch,
             common,
             resolver: Resolver::default(),
@@ -291,6 +298,15 @@ impl Pool {
             }
         }
         next
+    }
+
+    /// Says in the log that the machine is short of something, now and then.
+    pub(crate) fn warn_of_trouble(&self, error: &SpawnError) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|at| at.elapsed() >= TROUBLE_PAUSE) {
+            *warned = Some(Instant::now());
+            tracing::warn!(%error, "no process can be created for now; it is tried again");
+        }
     }
 
     /// How many threads have to be started in place of those that hang.

@@ -2,8 +2,10 @@
 //!
 //! It owns what is used again for every spawn: the child's stack and the buffers. It knows nothing of queueing.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::io::{Seek as _, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use crate::event::{Event, MonotonicNs};
 use crate::keeper;
 use crate::live::{InFlight, Key, Running};
 use crate::placement::Placement;
-use crate::plan::{Leads, SpawnPlan};
+use crate::plan::{Leads, SpawnPlan, Stdio};
 use crate::pool::{self, Job, Minder, Next, Outcome, Pool};
 use crate::prepare::{self, Scratch};
 use crate::resolve::Resolved;
@@ -146,6 +148,9 @@ impl<'a> Spawner<'a> {
                     let (since, times) = job.trouble.unwrap_or_else(|| (Instant::now(), 0));
                     if since.elapsed() < self.pool.transient_limit {
                         tracing::debug!(token = job.token.0, %error, "spawn failed for now");
+                        if since.elapsed() >= pool::TROUBLE {
+                            self.pool.warn_of_trouble(&error);
+                        }
                         job.trouble = Some((since, times + 1));
                         self.pool.delay(job, pool::pause(times));
                         // A busy program file is no reason to hold up others.
@@ -263,32 +268,40 @@ impl<'a> Spawner<'a> {
     ) -> Result<Created, SpawnError> {
         /// A missing directory each for the working directory and both outputs, and a moved program.
         const REPAIRS_MAX: usize = 4;
-        let mut resolved = self.pool.resolver.resolve(plan)?;
+        let mut plan = Cow::Borrowed(plan);
+        let mut resolved = self.pool.resolver.resolve(&plan)?;
         let mut repairs = 0;
         loop {
             if self.in_flight.is_cancelled() {
                 // What came before may have taken its time, and nobody wants the program any more.
                 return Err(SpawnError::cancelled());
             }
-            let mut error = match self.try_create(plan, &resolved, patience) {
+            let mut error = match self.try_create(&plan, &resolved, patience) {
                 Ok(created) => return Ok(created),
                 Err(error) => error,
             };
-            if error.errno != libc::ENOENT || repairs == REPAIRS_MAX {
+            if repairs == REPAIRS_MAX {
                 return Err(error);
             }
             repairs += 1;
             match (&resolved, error.stage) {
+                (_, Stage::Stdin) => match input_file(&plan, &error)? {
+                    Some(file) => plan = Cow::Owned(plan.into_owned().stdin(file)),
+                    None => return Err(error),
+                },
+                _ if error.errno != libc::ENOENT => return Err(error),
                 (Resolved::Found { cached: true, .. }, Stage::Exec) => {
-                    resolved = self.pool.resolver.resolve_again(plan)?;
+                    resolved = self.pool.resolver.resolve_again(&plan)?;
                 }
                 (_, Stage::Exec) => {
-                    let exists = error.path().is_some_and(|path| in_cwd(plan, path).exists());
+                    let exists = error
+                        .path()
+                        .is_some_and(|path| in_cwd(&plan, path).exists());
                     error.program_exists = exists;
                     return Err(error);
                 }
                 (_, Stage::Chdir | Stage::Stdout | Stage::Stderr) if plan.create_dirs => {
-                    create_directory_for(plan, &error)?;
+                    create_directory_for(&plan, &error)?;
                 }
                 _ => return Err(error),
             }
@@ -364,6 +377,27 @@ fn in_cwd(plan: &SpawnPlan, path: &Path) -> PathBuf {
     plan.cwd
         .as_ref()
         .map_or_else(|| path.to_path_buf(), |cwd| cwd.join(path))
+}
+
+/// A file with the plan's input, where there are no files in memory: before Linux 3.17, and where a sandbox forbids
+/// them. `None`: that is not what has failed.
+fn input_file(plan: &SpawnPlan, failed: &SpawnError) -> Result<Option<Stdio>, SpawnError> {
+    let Stdio::Bytes(bytes) = &plan.stdin else {
+        return Ok(None);
+    };
+    if !matches!(failed.errno, libc::ENOSYS | libc::EPERM | libc::EACCES) {
+        return Ok(None);
+    }
+    let file = sys::unnamed_file(&std::env::temp_dir()).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.rewind()?;
+        Ok(file)
+    });
+    let file = file.map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        SpawnError::new(Stage::Stdin, errno, Some(std::env::temp_dir()))
+    })?;
+    Ok(Some(Stdio::Fd(Arc::new(file.into()))))
 }
 
 /// Creates the directory whose absence made a step fail.

@@ -5,9 +5,12 @@
 #![expect(unsafe_code, reason = "system calls")]
 
 use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -258,6 +261,28 @@ pub(crate) fn pidfd_kill_raw(fd: RawFd) {
 pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: `path` is a valid C string; without O_CREAT no further argument is read.
     own(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })
+}
+
+/// A file for reading and writing that has no name any more.
+pub(crate) fn unnamed_file(directory: &Path) -> io::Result<File> {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    /// Names that are taken belong to files of an earlier process that was killed here.
+    const ATTEMPTS: u32 = 100;
+    for attempt in 0.. {
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let path = directory.join(format!(".hq-input-{}-{count}", getpid()));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        match options.open(&path) {
+            Ok(file) => {
+                std::fs::remove_file(&path)?;
+                return Ok(file);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EEXIST))
 }
 
 /// A duplicate with a number of at least 3, close-on-exec.

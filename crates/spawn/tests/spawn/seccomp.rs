@@ -20,6 +20,8 @@ enum Deny {
     Bits(c_long, u32),
     /// A call whose first argument is this number.
     First(c_long, u32),
+    /// A call whose third argument is this number.
+    Third(c_long, u32),
 }
 
 const PIDFD_OPEN: Deny = Deny::Call(libc::SYS_pidfd_open);
@@ -51,19 +53,23 @@ fn deny(calls: &[Deny], errno: i32) {
     );
     let mut program = Vec::new();
     for call in calls {
-        let (Deny::Call(number) | Deny::Bits(number, _) | Deny::First(number, _)) = *call;
+        let (Deny::Call(number)
+        | Deny::Bits(number, _)
+        | Deny::First(number, _)
+        | Deny::Third(number, _)) = *call;
         let number = u32::try_from(number).unwrap();
         program.push(load(0));
         match *call {
             Deny::Call(_) => program.push(jump(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1)),
-            Deny::Bits(_, value) | Deny::First(_, value) => {
+            Deny::Bits(_, value) | Deny::First(_, value) | Deny::Third(_, value) => {
                 let test = if matches!(call, Deny::Bits(..)) {
                     BPF_JSET
                 } else {
                     BPF_JEQ
                 };
                 program.push(jump(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3));
-                program.push(load(16));
+                let is_third = matches!(call, Deny::Third(..));
+                program.push(load(if is_third { 32 } else { 16 }));
                 program.push(jump(BPF_JMP | test | BPF_K, value, 0, 1));
             }
         }
@@ -134,6 +140,45 @@ ladder! {
     with_clone_pidfd_forbidden: &[CLONE_PIDFD], EPERM => PosixSpawnPidfd;
     without_any_pidfd: &[CLONE_PIDFD, PIDFD_OPEN, WAIT_PIDFD], EINVAL => PosixSpawnWait;
     without_anything_new: &[CLONE_PIDFD, PIDFD_OPEN, WAIT_PIDFD, CLOSE_RANGE, CLONE3], ENOSYS => PosixSpawnWait;
+}
+
+#[test]
+fn close_range_without_its_later_flag() {
+    let name = "seccomp::close_range_without_its_later_flag";
+    alone(name, &[], || {
+        // As on Linux 5.9 and 5.10.
+        let flag = Deny::Third(libc::SYS_close_range, libc::CLOSE_RANGE_CLOEXEC);
+        deny(&[flag], libc::EINVAL);
+        for backend in Backend::ALL {
+            everything_works(&mut Rig::new(backend));
+        }
+    });
+}
+
+fn input_without_files_in_memory(errno: i32) {
+    deny(&[Deny::Call(libc::SYS_memfd_create)], errno);
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let text = vec![b'x'; 200_000];
+    for backend in Backend::ALL {
+        let plan = command(&["cat"])
+            .stdin(Stdio::Bytes(text.clone().into()))
+            .stdout(Stdio::File { path: out.clone() });
+        Rig::new(backend).succeed(plan);
+        assert_eq!(fs::read(&out).unwrap(), text, "{backend:?}");
+    }
+}
+
+#[test]
+fn input_where_the_kernel_has_no_files_in_memory() {
+    let name = "seccomp::input_where_the_kernel_has_no_files_in_memory";
+    alone(name, &[], || input_without_files_in_memory(libc::ENOSYS));
+}
+
+#[test]
+fn input_where_files_in_memory_are_forbidden() {
+    let name = "seccomp::input_where_files_in_memory_are_forbidden";
+    alone(name, &[], || input_without_files_in_memory(libc::EACCES));
 }
 
 #[test]
