@@ -1,6 +1,6 @@
 //! Many tasks, many waiting tasks.
 
-use crate::harness::Env;
+use crate::harness::{Env, wait_for};
 
 #[test]
 fn a_large_array_on_two_workers_finishes_completely() {
@@ -21,7 +21,12 @@ fn a_large_array_on_two_workers_finishes_completely() {
 
 #[test]
 fn a_million_waiting_tasks_cost_little_and_cancel_at_once() {
-    let env = Env::with_worker(1);
+    let mut env = Env::with_worker(1);
+    env.spawn("followed", &["journal", "stream"]);
+    wait_for("the stream follows", || {
+        let text = env.read("followed.log");
+        text.contains("worker-connected").then_some(()).ok_or(text)
+    });
     let pid = env.json(&["server", "info"])["pid"]
         .as_u64()
         .expect("a pid");
@@ -52,4 +57,15 @@ fn a_million_waiting_tasks_cost_little_and_cancel_at_once() {
     assert_eq!(canceled[0]["task_stats"]["canceled"], 1_000_000);
     let some = env.json(&["task", "list", &job, "--tasks=5-6"]);
     assert_eq!(some[&job][1]["state"], "canceled");
+    // The stream names each of them; the server never did.
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 60_000_000, "grown by {grown}");
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("followed"), Some(0));
+    let followed = env.read("followed.log");
+    let canceled = followed
+        .lines()
+        .filter(|line| line.contains("task-canceled"));
+    let named = canceled.map(|line| line.matches("\"job_task_id\":").count());
+    assert_eq!(named.sum::<usize>(), 1_000_000);
 }

@@ -7,6 +7,7 @@ use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{AllocRequest, ClientRequest, JournalAction, Query};
 use hq_protocol::{Connection, Limits, MessageReader, MessageWriter};
 use hq_store::StoreClient;
+use hq_store::event::Event;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::event_loop::{CoreGone, Shared};
@@ -247,7 +248,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut lines = journal_link::read::<client::JournalLines>(store, after, is_live);
+    let mut lines = journal_link::read::<client::JournalLines>(store, after, is_live, Event::line);
     loop {
         tokio::select! {
             next = lines.recv() => {

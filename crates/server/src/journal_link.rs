@@ -1,25 +1,36 @@
-//! Requests about the journal: read on threads of their own, never on the core's.
+//! Requests about the journal, which never wait on the core's thread.
+//!
+//! The file is read on threads of their own. Who only waits for what happens next takes no thread: a hundred streams that
+//! nobody reads must not keep queries from running.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JournalAction;
-use hq_store::StoreClient;
-use hq_store::reader::{self, EventLine, QueryLimits};
-use tokio::sync::mpsc;
+use hq_store::event::{self, Event};
+use hq_store::reader::{self, QueryLimits};
+use hq_store::{Live, StoreClient};
+use tokio::sync::{Semaphore, mpsc};
 
-/// Lines per message.
+/// Lines per message, and bytes at which one is full.
 const LINES_PER_MESSAGE: usize = 512;
-/// Messages that may wait for a reader; then its thread waits, and the writer cuts it off in the end.
+const MESSAGE_LEN: usize = 256 << 10;
+/// Messages that may wait for a reader; then it is not given more, and the writer cuts it off in the end.
 const MESSAGES_WAITING: usize = 16;
 /// Events that a reader who can do without them is sent after an interruption.
 const MISSED_MAX: usize = 10_000;
-/// How often a silent stream looks whether its reader is still there.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Readers that are sent the file at the same time. Each has a thread while its client reads, or does not read; there are
+/// 512, which queries need, too.
+const FILE_READERS_MAX: usize = 64;
 /// Upper bounds of what a client can ask for.
 const QUERY_TIME_MAX: Duration = Duration::from_secs(600);
 const QUERY_ROWS_MAX: u64 = 1_000_000;
+
+static FILE_READERS: Semaphore = Semaphore::const_new(FILE_READERS_MAX);
+
+/// How an event becomes a line.
+pub(crate) type Format = fn(&Event) -> String;
 
 /// What a reader gets.
 #[derive(Debug)]
@@ -36,139 +47,203 @@ impl From<client::JournalLines> for Part {
     }
 }
 
+type Sender<T> = mpsc::Sender<Result<T, String>>;
+type Receiver<T> = mpsc::Receiver<Result<T, String>>;
+
 /// Starts to read all events behind `after`, from the file if need be, which passes over all tasks. The channel ends
 /// behind the message that is `done`, or with the server.
-pub(crate) fn read<T>(
-    store: StoreClient,
-    after: i64,
-    is_live: bool,
-) -> mpsc::Receiver<Result<T, String>>
+pub(crate) fn read<T>(store: StoreClient, after: i64, is_live: bool, format: Format) -> Receiver<T>
 where
     T: From<client::JournalLines> + Send + 'static,
 {
-    start(move |tx| feed(&store, after, is_live, tx))
+    start(format, move |batch| feed(store, after, is_live, batch))
 }
 
 /// Starts to follow the events behind `after`, if they are not long ago and not many, or is told that they are left
 /// out; `None` = from now on. It costs what it sends.
-pub(crate) fn follow(
-    store: StoreClient,
-    after: Option<i64>,
-) -> mpsc::Receiver<Result<Part, String>> {
-    start(move |tx| feed_near(&store, after, tx))
+pub(crate) fn follow(store: StoreClient, after: Option<i64>, format: Format) -> Receiver<Part> {
+    start(format, move |batch| feed_near(store, after, batch))
 }
 
-type Sender<T> = mpsc::Sender<Result<T, String>>;
-
-fn start<T: Send + 'static>(
-    feed: impl FnOnce(&Sender<T>) -> Result<(), String> + Send + 'static,
-) -> mpsc::Receiver<Result<T, String>> {
+/// Runs `feed` until its reader goes.
+fn start<T, F>(format: Format, feed: impl FnOnce(Batch<T>) -> F + Send + 'static) -> Receiver<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<(), String>> + Send,
+{
     let (tx, rx) = mpsc::channel(MESSAGES_WAITING);
-    tokio::task::spawn_blocking(move || {
-        if let Err(text) = feed(&tx) {
-            // If the client is gone, nobody needs to know.
-            let _ = tx.blocking_send(Err(text));
+    tokio::spawn(async move {
+        let batch = Batch {
+            message: client::JournalLines::default(),
+            len: 0,
+            format,
+            tx: tx.clone(),
+        };
+        tokio::select! {
+            fed = feed(batch) => if let Err(text) = fed {
+                // If the client is gone, nobody needs to know.
+                let _ = tx.send(Err(text)).await;
+            },
+            () = tx.closed() => {}
         }
     });
     rx
+}
+
+/// Lines on their way to a reader.
+struct Batch<T> {
+    message: client::JournalLines,
+    /// Bytes of its lines.
+    len: usize,
+    format: Format,
+    tx: Sender<T>,
+}
+
+impl<T: From<client::JournalLines>> Batch<T> {
+    /// Adds an event; says whether the message is full.
+    fn push(&mut self, event: &Event) -> bool {
+        let line = (self.format)(event);
+        self.len += line.len();
+        self.message.lines.push(line);
+        self.message.seqs.push(event.seq().unsigned_abs());
+        self.message.lines.len() >= LINES_PER_MESSAGE || self.len >= MESSAGE_LEN
+    }
+
+    fn message(&mut self) -> Result<T, String> {
+        self.len = 0;
+        Ok(std::mem::take(&mut self.message).into())
+    }
+
+    /// Sends what is there; `false` if the reader is gone.
+    async fn send(&mut self) -> bool {
+        let message = self.message();
+        self.tx.send(message).await.is_ok()
+    }
+
+    /// Sends events; some may stay for the next message. `false` if the reader is gone.
+    async fn send_all(&mut self, events: &[Arc<Event>]) -> bool {
+        for event in events {
+            if self.push(event) && !self.send().await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sends what happens from now on, until there is nothing more or the reader is gone.
+    async fn follow(mut self, mut live: Live) {
+        loop {
+            let events = live.next(LINES_PER_MESSAGE).await;
+            if events.is_empty() || !self.send_all(&events).await {
+                return;
+            }
+            if !self.message.lines.is_empty() && !self.send().await {
+                return;
+            }
+        }
+    }
 }
 
 fn closed() -> String {
     "Error: the journal is closed".to_owned()
 }
 
-fn feed_near(store: &StoreClient, after: Option<i64>, tx: &Sender<Part>) -> Result<(), String> {
-    let seen = store.subscribe(after).ok_or_else(closed)?;
-    let is_near = |missed: &Vec<EventLine>| missed.len() <= MISSED_MAX;
+/// Asks the writer, which may be waiting for the disk.
+async fn ask_writer<T: Send + 'static>(
+    store: &StoreClient,
+    question: impl FnOnce(&StoreClient) -> Option<T> + Send + 'static,
+) -> Result<T, String> {
+    let store = store.clone();
+    let answer = tokio::task::spawn_blocking(move || question(&store)).await;
+    answer.ok().flatten().ok_or_else(closed)
+}
+
+async fn feed_near(
+    store: StoreClient,
+    after: Option<i64>,
+    mut batch: Batch<Part>,
+) -> Result<(), String> {
+    let seen = ask_writer(&store, move |store| store.subscribe(after)).await?;
+    let is_near = |missed: &Vec<Arc<Event>>| missed.len() <= MISSED_MAX;
     let missed = match after {
         None => Some(Vec::new()),
         // The number of another journal.
-        Some(after) if after > seen.upto => None,
-        Some(_) => seen.missed.filter(is_near),
+        Some(after) if after > seen.past.upto => None,
+        Some(_) => seen.past.missed.filter(is_near),
     };
-    let Some(missed) = missed else {
-        let skipped = Part::Skipped(seen.upto.unsigned_abs());
-        if tx.blocking_send(Ok(skipped)).is_ok() {
-            follow_live(&seen.live, tx);
-        }
-        return Ok(());
-    };
-    let mut missed = missed.into_iter().peekable();
-    while missed.peek().is_some() {
-        let mut message = client::JournalLines::default();
-        for event in missed.by_ref().take(LINES_PER_MESSAGE) {
-            push(&mut message, event);
-        }
-        if tx.blocking_send(Ok(message.into())).is_err() {
-            return Ok(());
-        }
-    }
-    follow_live(&seen.live, tx);
-    Ok(())
-}
-
-fn feed<T: From<client::JournalLines>>(
-    store: &StoreClient,
-    after: i64,
-    is_live: bool,
-    tx: &Sender<T>,
-) -> Result<(), String> {
-    let seen = store.subscribe(Some(after)).ok_or_else(closed)?;
-    let live = is_live.then_some(seen.live);
-    let mut message = client::JournalLines::default();
-    let mut is_wanted = true;
-    let mut take = |event| {
-        push(&mut message, event);
-        if message.lines.len() >= LINES_PER_MESSAGE {
-            let full = std::mem::take(&mut message).into();
-            is_wanted = tx.blocking_send(Ok(full)).is_ok();
-        }
-        is_wanted
-    };
-    match seen.missed {
+    let is_there = match missed {
         Some(missed) => {
-            let _ = missed
-                .into_iter()
-                .try_for_each(|event| take(event).then_some(()));
+            batch.send_all(&missed).await && (batch.message.lines.is_empty() || batch.send().await)
         }
         None => {
-            let connection =
-                reader::open_for_reading(store.path()).map_err(|e| format!("Error: {e}"))?;
-            reader::lines_since(&connection, after, seen.upto, &mut take)
-                .map_err(|e| format!("Error: the journal cannot be read: {e}"))?;
+            let skipped = Part::Skipped(seen.past.upto.unsigned_abs());
+            batch.tx.send(Ok(skipped)).await.is_ok()
         }
-    }
-    message.done = live.is_none();
-    if !is_wanted || tx.blocking_send(Ok(message.into())).is_err() {
-        return Ok(());
-    }
-    if let Some(live) = live {
-        follow_live(&live, tx);
+    };
+    if is_there {
+        batch.follow(seen.live).await;
     }
     Ok(())
 }
 
-fn follow_live<T: From<client::JournalLines>>(live: &Receiver<EventLine>, tx: &Sender<T>) {
-    loop {
-        let first = match live.recv_timeout(LOOK_INTERVAL) {
-            Ok(first) => first,
-            Err(RecvTimeoutError::Timeout) if tx.is_closed() => return,
-            Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => return,
-        };
-        let mut message = client::JournalLines::default();
-        for event in std::iter::once(first).chain(live.try_iter().take(LINES_PER_MESSAGE)) {
-            push(&mut message, event);
+async fn feed<T>(
+    store: StoreClient,
+    after: i64,
+    is_live: bool,
+    mut batch: Batch<T>,
+) -> Result<(), String>
+where
+    T: From<client::JournalLines> + Send + 'static,
+{
+    let (past, live) = if is_live {
+        let seen = ask_writer(&store, move |store| store.subscribe(Some(after))).await?;
+        (seen.past, Some(seen.live))
+    } else {
+        let past = ask_writer(&store, move |store| store.position(after)).await?;
+        (past, None)
+    };
+    let is_there = match past.missed {
+        Some(missed) => batch.send_all(&missed).await,
+        None => {
+            // Never closed.
+            let _seat = FILE_READERS.acquire().await;
+            let work = move || read_file(&store, after, past.upto, batch);
+            let (read, is_there) = tokio::task::spawn_blocking(work)
+                .await
+                .map_err(|_| closed())??;
+            batch = read;
+            is_there
         }
-        if tx.blocking_send(Ok(message.into())).is_err() {
-            return;
-        }
+    };
+    batch.message.done = live.is_none();
+    if is_there
+        && batch.send().await
+        && let Some(live) = live
+    {
+        batch.follow(live).await;
     }
+    Ok(())
 }
 
-fn push(message: &mut client::JournalLines, event: EventLine) {
-    message.lines.push(event.line);
-    message.seqs.push(event.seq.unsigned_abs());
+/// Sends events from the file; some may stay for the next message. `false` if the reader is gone.
+fn read_file<T: From<client::JournalLines>>(
+    store: &StoreClient,
+    after: i64,
+    upto: i64,
+    mut batch: Batch<T>,
+) -> Result<(Batch<T>, bool), String> {
+    let connection = reader::open_for_reading(store.path()).map_err(|e| format!("Error: {e}"))?;
+    let mut is_there = true;
+    let mut take = |event: Event| {
+        if batch.push(&event) {
+            let message = batch.message();
+            is_there = batch.tx.blocking_send(message).is_ok();
+        }
+        is_there
+    };
+    event::events_since(&connection, after, upto, &mut take)
+        .map_err(|e| format!("Error: the journal cannot be read: {e}"))?;
+    Ok((batch, is_there))
 }
 
 /// Prunes or flushes.

@@ -237,7 +237,7 @@ fn template_json(template: &TaskTemplate, ids: &IdArray) -> Value {
         .iter()
         .map(|range| {
             // The width of the range, not the number of ids in it.
-            let count = range.last() - range.first() + 1;
+            let count = u64::from(range.last() - range.first()) + 1;
             json!({"start": range.first(), "count": count, "step": range.step()})
         })
         .collect();
@@ -282,4 +282,24 @@ fn requests_json(requests: &RequestVariants) -> Value {
     };
     let variants: Vec<Value> = requests.as_slice().iter().map(variant).collect();
     json!({"variants": variants})
+}
+
+#[cfg(test)]
+mod tests {
+    use hq_core::range::IdRange;
+    use hq_core::testing::template;
+
+    use super::*;
+
+    #[test]
+    fn the_widest_range_of_ids_has_a_width() {
+        let range = IdRange::new(0, 858_993_460, 5).expect("it ends at the last id");
+        assert_eq!(range.last(), u32::MAX);
+        let ids = IdArray::new(vec![range]).expect("one range");
+        let ranges = template_json(&template(&["true"]), &ids)["ids"]["ranges"].take();
+        assert_eq!(
+            ranges,
+            json!([{"start": 0, "count": 4_294_967_296_u64, "step": 5}])
+        );
+    }
 }

@@ -13,7 +13,10 @@ use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
 use crate::encode;
-use crate::reader::EventRow;
+use crate::event::Event;
+
+/// Ranges of canceled or aborted tasks in one event: if every other task of a large job had finished, there are very many.
+const RANGES_PER_EVENT: usize = 1_000;
 
 /// A start that is not written yet, because its end may follow in the same group.
 struct Start {
@@ -42,7 +45,7 @@ pub(crate) struct Group<'a> {
     connection: &'a Connection,
     seq: &'a mut i64,
     starts: BTreeMap<TaskKey, Start>,
-    events: Option<&'a mut Vec<EventRow>>,
+    events: Option<&'a mut Vec<Event>>,
 }
 
 /// Writes changes, inside of a transaction of the caller; `seq` is the number of the next event. The
@@ -51,7 +54,7 @@ pub(crate) fn write(
     connection: &Connection,
     seq: &mut i64,
     changes: &[Change],
-    events: Option<&mut Vec<EventRow>>,
+    events: Option<&mut Vec<Event>>,
 ) -> rusqlite::Result<()> {
     let mut group = Group::new(connection, seq);
     group.events = events;
@@ -88,7 +91,7 @@ impl<'a> Group<'a> {
     pub(crate) fn event(
         &mut self,
         at: Timestamp,
-        kind: &str,
+        kind: &'static str,
         job: Option<JobId>,
         worker: Option<WorkerId>,
         data: &Value,
@@ -97,14 +100,14 @@ impl<'a> Group<'a> {
         let (job, worker) = (job.map(JobId::as_u32), worker.map(WorkerId::as_u32));
         let data = data.to_string();
         if let Some(events) = &mut self.events {
-            events.push(EventRow {
+            events.push(Event {
                 seq,
                 at,
-                kind: kind.to_owned(),
+                kind: kind.into(),
                 job,
                 worker,
                 data: Some(data.clone()),
-                ..EventRow::default()
+                ..Event::default()
             });
         }
         let values = params![seq, at.0, kind, job, worker, data];
@@ -116,11 +119,11 @@ impl<'a> Group<'a> {
     fn tell(&mut self, at: Timestamp, data: &Value) {
         let seq = *self.seq - 1;
         if let Some(events) = &mut self.events {
-            events.push(EventRow {
+            events.push(Event {
                 seq,
                 at,
                 data: Some(data.to_string()),
-                ..EventRow::default()
+                ..Event::default()
             });
         }
     }
@@ -191,10 +194,10 @@ impl<'a> Group<'a> {
         let (instance, variant, worker) = start;
         let seq = self.next_seq();
         if let Some(events) = &mut self.events {
-            events.push(EventRow {
+            events.push(Event {
                 seq,
                 at,
-                kind: "task-started".to_owned(),
+                kind: "task-started".into(),
                 job: Some(task.job.as_u32()),
                 task: Some(task.task.as_u32()),
                 instance: Some(instance.as_u32()),
@@ -541,15 +544,15 @@ impl<'a> Group<'a> {
                 "task-failed"
             };
             let data = json!({"outcome": code, "message": message});
-            events.push(EventRow {
+            events.push(Event {
                 seq,
                 at: end.at,
-                kind: kind.to_owned(),
+                kind: kind.into(),
                 job: Some(task.job.as_u32()),
                 task: Some(task.task.as_u32()),
                 worker: Some(worker.as_u32()),
                 data: (!is_finished).then(|| data.to_string()),
-                ..EventRow::default()
+                ..Event::default()
             });
         }
         let started = end.at.minus(end.run).0;
@@ -645,7 +648,6 @@ impl<'a> Group<'a> {
     ) -> rusqlite::Result<()> {
         let state = encode::number_of(to);
         let seq = *self.seq;
-        let mut ranges = Vec::new();
         for range in ids.ranges() {
             let (first, count, step) = (range.first(), range.count(), range.step());
             self.run(
@@ -664,20 +666,21 @@ impl<'a> Group<'a> {
                  WHERE t.job = ?1 AND t.task = node_data.task)",
                 params![job.as_u32(), first, range.last(), step],
             )?;
-            ranges.push(json!([first, count, step]));
         }
         let kind = if to == TaskState::Canceled {
             "task-canceled"
         } else {
             "task-aborted"
         };
-        self.event(
-            at,
-            kind,
-            Some(job),
-            None,
-            &json!({"job": job.as_u32(), "ranges": ranges}),
-        )
+        for ranges in ids.ranges().chunks(RANGES_PER_EVENT) {
+            let ranges = ranges.iter();
+            let ranges: Value = ranges
+                .map(|range| json!([range.first(), range.count(), range.step()]))
+                .collect();
+            let data = json!({"job": job.as_u32(), "ranges": ranges});
+            self.event(at, kind, Some(job), None, &data)?;
+        }
+        Ok(())
     }
 }
 

@@ -140,7 +140,7 @@ fn now_ms() -> i64 {
 mod tests {
     use super::*;
     use crate::Store;
-    use crate::testing::{change, filled, started};
+    use crate::testing::{change, filled};
     use hq_core::id::JobId;
     use hq_core::server_state::ChangeKind;
 
@@ -198,34 +198,5 @@ mod tests {
             .query_row("SELECT fence FROM lease", [], |row| row.get(0))
             .expect("a lease");
         assert_eq!(number, 2);
-    }
-
-    #[test]
-    fn a_reader_that_is_too_slow_is_cut_off_and_costs_no_more_memory() {
-        let dir = tempfile::tempdir().expect("directory");
-        let path = dir.path().join("j.db");
-        let mut handle = started(Store::open(&path).expect("a fresh file"));
-        let slow = handle.client().subscribe(None).expect("a writer").live;
-        let quick = handle.client().subscribe(None).expect("a writer").live;
-        let reader = std::thread::spawn(move || quick.iter().count());
-        let open = |job| ChangeKind::JobOpened {
-            job: JobId(job),
-            name: "job".into(),
-            max_fails: None,
-        };
-        let count = 70_000;
-        for first in (0..count).step_by(1_000) {
-            handle.store(
-                (first..first + 1_000)
-                    .map(|job| change(open(job)))
-                    .collect(),
-            );
-            assert!(handle.client().flush(), "nobody waits for the slow one");
-        }
-        drop(handle);
-        let heard = reader.join().expect("it ends");
-        assert!(heard >= count as usize, "{heard}");
-        let kept = slow.iter().count();
-        assert!(kept < count as usize, "it ended early: {kept}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Store`] opens or makes the file, [`Store::load`] gives the state back, [`Store::start`] hands the
 //! file to its one writer thread, which commits [`hq_core::server_state::Change`]s in groups and tells
-//! up to which one they are on disk. [`reader`] reads beside it. See `docs/durability.md`.
+//! up to which one they are on disk. [`reader`] and [`event`] read beside it. See `docs/durability.md`.
 //!
 //! It decides nothing about jobs, and nothing of it runs on the thread that owns the state.
 
@@ -10,6 +10,7 @@
 
 mod compact;
 mod encode;
+pub mod event;
 mod group;
 mod lease;
 mod load;
@@ -20,6 +21,7 @@ mod salvage;
 mod schema;
 #[cfg(test)]
 mod simulation;
+mod subscribe;
 #[cfg(test)]
 mod testing;
 mod writer;
@@ -27,4 +29,5 @@ mod writer;
 pub use load::Loaded;
 pub use open::{Store, StoreError, check, repair};
 pub use salvage::{LostResults, RepairReport};
-pub use writer::{Health, Progress, Pruned, StoreClient, StoreHandle, Subscription};
+pub use subscribe::Live;
+pub use writer::{Health, Position, Progress, Pruned, StoreClient, StoreHandle, Subscription};

@@ -1,13 +1,12 @@
-//! Reading beside the writer: the journal as JSON lines, and SQL of users that can only read.
+//! Reading beside the writer: SQL of users that can only read, and what dashboards and reports share.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hq_core::time::Timestamp;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, Row};
-use serde_json::{Map, Value, json};
+use rusqlite::{Connection, OpenFlags};
+use serde_json::{Value, json};
 
 use crate::{StoreError, encode, open};
 
@@ -51,60 +50,6 @@ pub fn unfinished_jobs(path: &Path) -> Result<u64, StoreError> {
             path: path.to_path_buf(),
             reason: error.to_string(),
         })
-}
-
-/// One event.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EventLine {
-    /// Its number: grows, has gaps.
-    pub seq: i64,
-    /// The event as JSON, without a line feed.
-    pub line: String,
-    /// The task of which it is the end.
-    pub ended: Option<EndedTask>,
-}
-
-/// A task that ended by itself.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EndedTask {
-    /// Its job.
-    pub job: u32,
-    /// Where it ran.
-    pub worker: u32,
-    /// Column `outcome` of one that failed.
-    pub failure: Option<i64>,
-    /// Column `message` of one that failed.
-    pub message: Option<Box<str>>,
-}
-
-/// Calls `take` with each task that ended by itself up to the event `upto`. Passes over all tasks.
-///
-/// # Errors
-///
-/// If the store cannot be read.
-pub fn ended_tasks(
-    connection: &Connection,
-    upto: i64,
-    take: &mut dyn FnMut(EndedTask),
-) -> rusqlite::Result<()> {
-    let sql = "SELECT job, worker, state, outcome, message FROM task_data \
-               WHERE state IN (2, 3) AND coalesce(end_seq, 0) <= ?";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([upto])?;
-    while let Some(row) = rows.next()? {
-        let has_failed = row.get::<_, i64>(2)? == 3;
-        take(EndedTask {
-            job: row.get(0)?,
-            worker: row.get(1)?,
-            failure: if has_failed { Some(row.get(3)?) } else { None },
-            message: if has_failed {
-                row.get::<_, Option<String>>(4)?.map(Into::into)
-            } else {
-                None
-            },
-        });
-    }
-    Ok(())
 }
 
 /// What an integrity check found; empty if the file is whole.
@@ -192,143 +137,6 @@ pub fn run_bin_sql() -> String {
 
 /// Failures of a job that dashboards list.
 pub const FAILURES_MAX: u32 = 200;
-
-/// Calls `take` with each event behind `after` up to `upto`, in order; stops early when it returns `false`. Returns the number of lines.
-///
-/// # Errors
-///
-/// If the store cannot be read.
-pub fn lines_since(
-    connection: &Connection,
-    after: i64,
-    upto: i64,
-    take: &mut dyn FnMut(EventLine) -> bool,
-) -> rusqlite::Result<u64> {
-    if after >= upto {
-        // Events of tasks have no index by number: looking for nothing would pass over all tasks.
-        return Ok(0);
-    }
-    let sql = "SELECT at_unix_ns, type, job, task, instance, worker, variant, data, seq FROM events \
-               WHERE seq > ? AND seq <= ? ORDER BY seq";
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query([after, upto])?;
-    let mut count = 0;
-    while let Some(row) = rows.next()? {
-        count += 1;
-        if !take(EventRow::read(row)?.line()) {
-            break;
-        }
-    }
-    Ok(count)
-}
-
-/// An event as it is in the view `events`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct EventRow {
-    pub(crate) seq: i64,
-    pub(crate) at: Timestamp,
-    /// Empty: only told to those who read live.
-    pub(crate) kind: String,
-    pub(crate) job: Option<u32>,
-    pub(crate) task: Option<u32>,
-    pub(crate) instance: Option<u32>,
-    pub(crate) worker: Option<u32>,
-    pub(crate) variant: Option<u32>,
-    /// JSON.
-    pub(crate) data: Option<String>,
-}
-
-impl EventRow {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self {
-            at: Timestamp(row.get(0)?),
-            kind: row.get(1)?,
-            job: row.get(2)?,
-            task: row.get(3)?,
-            instance: row.get(4)?,
-            worker: row.get(5)?,
-            variant: row.get(6)?,
-            data: row.get(7)?,
-            seq: row.get(8)?,
-        })
-    }
-
-    /// The event as JSON.
-    pub(crate) fn line(self) -> EventLine {
-        let data: Option<Map<String, Value>> =
-            self.data.and_then(|text| serde_json::from_str(&text).ok());
-        let mut data = data.unwrap_or_default();
-        let mut event = Map::new();
-        let mut ended = None;
-        match self.kind.as_str() {
-            "task-started" => {
-                event.insert("job".into(), json!(self.job));
-                event.insert("task".into(), json!(self.task));
-                event.insert("instance".into(), json!(self.instance));
-                match data.remove("workers") {
-                    Some(workers) => event.insert("workers".into(), workers),
-                    None => event.insert("worker".into(), json!(self.worker)),
-                };
-                if let Some(variant) = self.variant.filter(|variant| *variant != 0) {
-                    event.insert("variant".into(), json!(variant));
-                }
-            }
-            "task-finished" | "task-failed" => {
-                event.insert("job".into(), json!(self.job));
-                event.insert("task".into(), json!(self.task));
-                let mut task = EndedTask {
-                    job: self.job.unwrap_or(0),
-                    worker: self.worker.unwrap_or(0),
-                    failure: None,
-                    message: None,
-                };
-                if self.kind == "task-failed" {
-                    let code = data.get("outcome").and_then(Value::as_i64).unwrap_or(0);
-                    let message = data.get("message").and_then(Value::as_str);
-                    task.failure = Some(code);
-                    task.message = message.map(Into::into);
-                    let outcome = encode::outcome_of(code, message.map(str::to_owned));
-                    event.insert("error".into(), Value::String(outcome.error_text()));
-                }
-                ended = Some(task);
-            }
-            "task-canceled" | "task-aborted" => {
-                event.insert("tasks".into(), Value::Array(expand(&data)));
-            }
-            _ => event.append(&mut data),
-        }
-        if !self.kind.is_empty() {
-            event.insert("type".into(), Value::String(self.kind));
-        }
-        EventLine {
-            seq: self.seq,
-            line: json!({"event": event, "time": time_text(self.at)}).to_string(),
-            ended,
-        }
-    }
-}
-
-/// Tasks of `{"job": j, "ranges": [[first, count, step], …]}`.
-fn expand(data: &Map<String, Value>) -> Vec<Value> {
-    let job = data.get("job").cloned().unwrap_or_default();
-    let ranges = data.get("ranges").and_then(Value::as_array);
-    let part = |range: &Value, at: usize| range.get(at).and_then(Value::as_u64).unwrap_or(0);
-    ranges
-        .into_iter()
-        .flatten()
-        .flat_map(|range| {
-            let (first, count, step) = (part(range, 0), part(range, 1), part(range, 2));
-            (0..count).map(move |position| first + position * step)
-        })
-        .map(|task| json!({"job_id": job, "job_task_id": task}))
-        .collect()
-}
-
-/// `2026-11-21T08:15:50.314Z`.
-fn time_text(at: Timestamp) -> String {
-    let time = jiff::Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or_default();
-    format!("{time:.3}")
-}
 
 /// Bounds of one query.
 #[derive(Clone, Copy, Debug)]

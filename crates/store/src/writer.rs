@@ -3,8 +3,8 @@
 //! What somebody waits for is committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
 //! A full disk stops nothing: the changes stay in memory and are tried again.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,8 +16,9 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use serde_json::json;
 
 use crate::compact::Compactor;
+use crate::event::Event;
 use crate::group::{self, Group, set_number};
-use crate::reader::{EventLine, EventRow};
+use crate::subscribe::{Live, Subscribers};
 use crate::{StoreError, lease, load};
 
 /// Least time between two commits that nobody waits for.
@@ -28,12 +29,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const COMPACT_PAUSE: Duration = Duration::from_millis(20);
 /// Pages in the write-ahead log at which it is moved into the database: 16 MiB.
 const CHECKPOINT_PAGES: i32 = 4_096;
-/// Lines that may wait for a reader of the live journal; beyond that it is cut off.
-const STREAM_QUEUE_LEN: usize = 65_536;
-/// The last events are kept for a reader that comes back: at most so many, and
-const RECENT_MAX: usize = 32_768;
-/// so long after the last reader went.
-const RECENT_SPAN: Duration = Duration::from_secs(120);
 
 /// Whether the store takes changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,15 +51,22 @@ pub struct Progress {
     pub health: Health,
 }
 
+/// How far the journal is.
+#[derive(Debug)]
+pub struct Position {
+    /// Number of the last event.
+    pub upto: i64,
+    /// Events behind the one that was asked for, up to `upto`; `None` = they are in the file only.
+    pub missed: Option<Vec<Arc<Event>>>,
+}
+
 /// What a reader of the live journal gets.
 #[derive(Debug)]
 pub struct Subscription {
-    /// Number of the last event before those of `live`.
-    pub upto: i64,
-    /// Events behind the one that was asked for, up to `upto`; `None` = they are in the file only.
-    pub missed: Option<Vec<EventLine>>,
-    /// Events from now on. Ends when the server ends or the reader is too slow.
-    pub live: Receiver<EventLine>,
+    /// What came before the events of `live`.
+    pub past: Position,
+    /// Events from now on.
+    pub live: Live,
 }
 
 /// What a prune came to.
@@ -79,6 +81,7 @@ enum Message {
     Hurry,
     Flush(SyncSender<()>),
     Prune(SyncSender<Result<Pruned, String>>),
+    Position(i64, SyncSender<Position>),
     Subscribe(Option<i64>, SyncSender<Subscription>),
     Stop,
 }
@@ -167,7 +170,16 @@ impl StoreClient {
         rx.recv().map_err(|_| gone())?
     }
 
-    /// Events from now on as lines, and those behind the number `after` if they are not long ago. `None` if the
+    /// How far the journal is, and the events behind the number `after` if they are not long ago. `None` if the writer
+    /// has ended.
+    #[must_use]
+    pub fn position(&self, after: i64) -> Option<Position> {
+        let (tx, rx) = mpsc::sync_channel(1);
+        self.messages.send(Message::Position(after, tx)).ok()?;
+        rx.recv().ok()
+    }
+
+    /// Events from now on, and those behind the number `after` if they are not long ago. `None` if the
     /// writer has ended.
     #[must_use]
     pub fn subscribe(&self, after: Option<i64>) -> Option<Subscription> {
@@ -185,8 +197,7 @@ struct Writer {
     report: Box<dyn Fn(Progress) + Send>,
     committed: u64,
     health: Health,
-    streams: Vec<SyncSender<EventLine>>,
-    recent: Recent,
+    subscribers: Subscribers,
     compactor: Compactor,
 }
 
@@ -213,8 +224,7 @@ pub(crate) fn start(
         report,
         committed: 0,
         health: Health::Good,
-        streams: Vec::new(),
-        recent: Recent::default(),
+        subscribers: Subscribers::default(),
         compactor: Compactor::new(size_max),
     };
     writer
@@ -234,52 +244,6 @@ pub(crate) fn start(
         last: 0,
         thread: Some(thread),
     })
-}
-
-/// The last events, for readers that come back: in the file there is no index by their numbers.
-#[derive(Default)]
-struct Recent {
-    /// All behind this number are there; `None` = nothing is kept.
-    after: Option<i64>,
-    events: VecDeque<EventLine>,
-    /// When there was a reader last.
-    read: Option<Instant>,
-}
-
-impl Recent {
-    /// Whether events are to be kept, now that there is a reader or none.
-    fn is_wanted(&mut self, has_reader: bool) -> bool {
-        if has_reader {
-            self.read = Some(Instant::now());
-        }
-        let is_wanted = self.read.is_some_and(|at| at.elapsed() < RECENT_SPAN);
-        if !is_wanted && self.after.is_some() {
-            *self = Self::default();
-        }
-        is_wanted
-    }
-
-    /// Takes what was committed behind the number `before`.
-    fn push(&mut self, before: i64, event: EventLine) {
-        self.after.get_or_insert(before);
-        if self.events.len() >= RECENT_MAX
-            && let Some(oldest) = self.events.pop_front()
-        {
-            self.after = Some(oldest.seq);
-        }
-        self.events.push_back(event);
-    }
-
-    fn since(&self, after: i64, upto: i64) -> Option<Vec<EventLine>> {
-        if after >= upto {
-            return Some(Vec::new());
-        }
-        if self.after.is_none_or(|kept| after < kept) {
-            return None;
-        }
-        let newer = self.events.iter().filter(|event| event.seq > after);
-        Some(newer.cloned().collect())
-    }
 }
 
 impl Writer {
@@ -342,6 +306,7 @@ impl Writer {
                             Message::Stop => is_open = false,
                             other @ (Message::Flush(_)
                             | Message::Prune(_)
+                            | Message::Position(..)
                             | Message::Subscribe(..)) => {
                                 asked.push(other);
                             }
@@ -391,17 +356,24 @@ impl Writer {
                 let result = self.prune().map_err(|error| error.to_string());
                 let _ = reply.send(result);
             }
+            Message::Position(after, reply) => {
+                let _ = reply.send(self.position(Some(after)));
+            }
             Message::Subscribe(after, reply) => {
-                let (tx, live) = mpsc::sync_channel(STREAM_QUEUE_LEN);
-                self.streams.push(tx);
-                let upto = self.next_seq - 1;
                 let _ = reply.send(Subscription {
-                    upto,
-                    missed: after.and_then(|after| self.recent.since(after, upto)),
-                    live,
+                    past: self.position(after),
+                    live: self.subscribers.subscribe(),
                 });
             }
             Message::Flush(_) | Message::Changes(..) | Message::Hurry | Message::Stop => {}
+        }
+    }
+
+    fn position(&self, after: Option<i64>) -> Position {
+        let upto = self.next_seq - 1;
+        Position {
+            upto,
+            missed: after.and_then(|after| self.subscribers.since(after, upto)),
         }
     }
 
@@ -422,7 +394,7 @@ impl Writer {
         match self.try_commit(changes, &mut events) {
             Ok((seq, true)) => {
                 let before = std::mem::replace(&mut self.next_seq, seq) - 1;
-                self.publish(before, events);
+                self.subscribers.publish(before, events);
                 let is_forgotten =
                     |change: &Change| matches!(change.kind, ChangeKind::JobsForgotten(_));
                 if changes.iter().any(is_forgotten) {
@@ -483,30 +455,19 @@ impl Writer {
     fn try_commit(
         &mut self,
         changes: &[Change],
-        events: &mut Vec<EventRow>,
+        events: &mut Vec<Event>,
     ) -> rusqlite::Result<(i64, bool)> {
         let mut seq = self.next_seq;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let is_wanted = self.recent.is_wanted(!self.streams.is_empty());
-        let wanted = is_wanted.then_some(&mut *events);
+        let wanted = self.subscribers.are_there().then_some(&mut *events);
         group::write(&transaction, &mut seq, changes, wanted)?;
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));
         }
         transaction.commit()?;
         Ok((seq, true))
-    }
-
-    /// Sends events behind the number `before` to the live readers.
-    fn publish(&mut self, before: i64, events: Vec<EventRow>) {
-        for event in events {
-            let line = event.line();
-            self.recent.push(before, line.clone());
-            self.streams
-                .retain(|stream| stream.try_send(line.clone()).is_ok());
-        }
     }
 
     fn prune(&mut self) -> rusqlite::Result<Pruned> {

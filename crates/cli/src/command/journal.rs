@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use hq_protocol::client::{self, journal::Action};
-use hq_store::StoreError;
 use hq_store::reader::{self, QueryLimits, Table};
-use serde_json::{Map, Value, json};
+use hq_store::{StoreError, event};
+use serde_json::Value;
 
 use super::Context;
 use crate::args::global::OutputMode;
@@ -30,8 +30,8 @@ pub(super) fn export(args: &ExportArgs, context: &mut Context) -> CliResult<()> 
     let connection = reader::open_for_reading(&args.file).map_err(|e| store_error(&e))?;
     let mut failed = None;
     let out = &mut context.out;
-    let count = reader::lines_since(&connection, 0, i64::MAX, &mut |event| {
-        failed = writeln!(out, "{}", event.line).err();
+    let count = event::events_since(&connection, 0, i64::MAX, &mut |event| {
+        failed = event::write_line(out, &event.line(), None).err();
         failed.is_none()
     })
     .map_err(|e| CliError::caused(unreadable(&args.file), &e))?;
@@ -115,13 +115,7 @@ pub(super) async fn stream(
     // A live stream ends with its server.
     while let Some(lines) = client.next_lines(is_live).await? {
         for (line, seq) in lines.lines.iter().zip(&lines.seqs) {
-            match serde_json::from_str::<Map<String, Value>>(line) {
-                Ok(mut event) if args.verbose => {
-                    event.insert("seq".into(), json!(seq));
-                    writeln!(context.out, "{}", Value::Object(event))?;
-                }
-                Ok(_) | Err(_) => writeln!(context.out, "{line}")?,
-            }
+            event::write_line(&mut context.out, line, args.verbose.then_some(*seq))?;
         }
         context.flush()?;
         if lines.done {

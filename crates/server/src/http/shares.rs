@@ -5,13 +5,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use hq_core::diagnosis::Share;
 use hq_core::id::WorkerId;
-use hq_store::StoreClient;
-use hq_store::reader::{self, EndedTask, EventLine};
+use hq_store::event::{self, EndedTask};
+use hq_store::{Live, StoreClient, reader};
 use tokio::sync::Mutex;
 
 use super::App;
@@ -23,6 +22,9 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 const CATCH_UP: Duration = Duration::from_secs(5);
 /// Sums that are kept; what is beyond is not counted. People have far fewer jobs times workers.
 const SUMS_MAX: usize = 200_000;
+
+/// Events that are added up in one go.
+const EVENTS_AT_ONCE: usize = 4_096;
 
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
@@ -42,7 +44,7 @@ struct Sum {
 /// The sums up to some event, and those that follow.
 struct Tally {
     sums: HashMap<Key, Sum>,
-    live: Receiver<EventLine>,
+    live: Live,
     asked: Instant,
 }
 
@@ -57,7 +59,7 @@ impl Tally {
             asked: Instant::now(),
         };
         let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;
-        reader::ended_tasks(&connection, seen.upto, &mut |task| tally.add(task))
+        event::ended_tasks(&connection, seen.past.upto, &mut |task| tally.add(task))
             .map_err(|e| format!("the journal cannot be read: {e}"))?;
         Ok(tally)
     }
@@ -80,17 +82,15 @@ impl Tally {
 
     /// Adds what happened meanwhile; `false` if some of it is lost.
     fn catch_up(&mut self) -> bool {
-        loop {
-            match self.live.try_recv() {
-                Ok(event) => {
-                    if let Some(task) = event.ended {
-                        self.add(task);
-                    }
-                }
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return false,
+        while let Some(events) = self.live.ready(EVENTS_AT_ONCE) {
+            if events.is_empty() {
+                return true;
+            }
+            for ended in events.iter().filter_map(|event| event.ended()) {
+                self.add(ended);
             }
         }
+        false
     }
 }
 

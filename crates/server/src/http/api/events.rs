@@ -9,7 +9,6 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream, StreamExt as _};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Receiver;
 
@@ -17,7 +16,7 @@ use super::ApiError;
 use crate::http::App;
 use crate::journal_link::{self, Part};
 
-/// Longer lines are cut down to what says that something happened: canceling a job names each of its tasks.
+/// Longer lines are cut down to what says that something happened.
 const LINE_LEN_MAX: usize = 64 * 1024;
 
 type Parts = Receiver<Result<Part, String>>;
@@ -53,9 +52,9 @@ pub(in crate::http) async fn stream(
         .or(asked.after)
         .and_then(|after| i64::try_from(after).ok());
     let parts = if after.is_none() || asked.resync == Some(true) {
-        journal_link::follow(store, after)
+        journal_link::follow(store, after, line)
     } else {
-        journal_link::read(store, after.unwrap_or(i64::MAX), true)
+        journal_link::read(store, after.unwrap_or(i64::MAX), true, line)
     };
     let batches = stream::unfold((parts, seat), next_batch);
     let mut ended = app.ended.clone();
@@ -83,56 +82,12 @@ fn events(part: Part) -> Vec<Result<Event, Infallible>> {
     match part {
         Part::Lines(batch) => {
             let pairs = batch.lines.into_iter().zip(batch.seqs);
-            pairs
-                .map(|(line, seq)| Ok(event(seq).data(short(line))))
-                .collect()
+            pairs.map(|(line, seq)| Ok(event(seq).data(line))).collect()
         }
         Part::Skipped(seq) => vec![Ok(event(seq).event("resync").data("{}"))],
     }
 }
 
-/// Of an event only what it is.
-#[derive(Deserialize)]
-struct Gist {
-    event: EventGist,
-    time: String,
-}
-
-#[derive(Deserialize)]
-struct EventGist {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    job: Option<Value>,
-}
-
-fn short(line: String) -> String {
-    if line.len() <= LINE_LEN_MAX {
-        return line;
-    }
-    match serde_json::from_str::<Gist>(&line) {
-        Ok(Gist { event, time }) => {
-            let event = json!({"type": event.kind, "job": event.job, "is_cut": true});
-            json!({"event": event, "time": time}).to_string()
-        }
-        Err(_) => line,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_endless_event_is_cut_down_to_what_it_is() {
-        let tasks: Vec<Value> = (0..10_000)
-            .map(|task| json!({"job_id": 3, "job_task_id": task}))
-            .collect();
-        let event = json!({"tasks": tasks, "type": "task-canceled"});
-        let line = json!({"event": event, "time": "2026-11-21T08:15:50.314Z"}).to_string();
-        assert_eq!(
-            short(line),
-            r#"{"event":{"is_cut":true,"job":null,"type":"task-canceled"},"time":"2026-11-21T08:15:50.314Z"}"#
-        );
-        assert_eq!(short("{}".to_owned()), "{}");
-    }
+fn line(event: &hq_store::event::Event) -> String {
+    event.bounded_line(LINE_LEN_MAX)
 }
