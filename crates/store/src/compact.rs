@@ -1,52 +1,86 @@
 //! Keeping the file as small as what it has to hold.
 //!
-//! Rows of forgotten jobs go; so do the oldest completed jobs when the file reaches its largest size. Pages
-//! that are free then go back to the file system. All in steps of a few milliseconds between commits, so
-//! that nobody waits for it. A crash between two steps leaves jobs that are marked as forgotten, and the
-//! next server goes on with them.
+//! Rows of forgotten jobs go; so do the oldest completed jobs when the file reaches its largest size, and the oldest
+//! overviews of workers when they take too large a part of it. Pages that are free then go back to the file system. All
+//! in steps of a few milliseconds between commits, so that nobody waits for it. A crash between two steps leaves jobs
+//! that are marked as forgotten, and the next server goes on with them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use crate::group::set_number;
-use crate::{lease, load};
+use crate::lease;
+
+mod sweep;
+
+use sweep::{Scope, Sweep};
 
 /// Least time between two looks at the size.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Least time between the beginnings of two sweeps: each reads the log of events once.
+/// Least time between the beginnings of two sweeps.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// Pause after a step that could not be done, e.g. for want of room.
+/// Pause after a step that could not be done, e.g. because the disk is full.
 const FAILURE_PAUSE: Duration = Duration::from_secs(30);
-/// Rows that one step deletes.
-const STEP_ROWS: u32 = 2_000;
+/// Pause between two steps, and between those that somebody waits for.
+const STEP_PAUSE: Duration = Duration::from_millis(20);
+const PRUNE_PAUSE: Duration = Duration::from_millis(2);
 /// Pages that one step gives back.
 const STEP_PAGES: u32 = 256;
 /// Free pages that are kept for what comes next: 1 MiB, or a share of the file if that is more.
 const RESERVE_PAGES: u64 = 256;
 /// Part of the file that may be free: one in this many pages.
 const RESERVE_SHARE: u64 = 4;
+/// A file at rest has at least so many free pages, and is given so many more if it has not. Commits find them without
+/// making the file longer; and since a prune gives them back, it leaves a smaller file even if what it removed shared its
+/// pages with what stays.
+const SPARE_PAGES_MIN: u64 = 16;
+const SPARE_PAGES: u64 = 64;
+/// A file of so many pages (4 MiB) is written anew by a prune, in one go, which makes it as small as can be.
+const REWRITE_PAGES_MAX: u64 = 1_024;
 /// Percent of the largest size at which people are warned, and to which the file is emptied.
 const WARN_PERCENT: u64 = 80;
 const TARGET_PERCENT: u64 = 75;
-/// Bytes that a task and a job cost roughly; only to choose how many jobs are enough.
+/// Percent of the largest size that overviews of workers may take; of a file that may have any size, so many bytes.
+const OVERVIEW_PERCENT: u64 = 25;
+const OVERVIEW_BYTES_MAX: u64 = 1 << 30;
+/// Bytes that a task, a job and an overview (beside its text) cost roughly; only to choose how many are enough.
 const TASK_LEN: u64 = 100;
 const JOB_LEN: u64 = 1_000;
+const OVERVIEW_LEN: u64 = 50;
 
-/// What to do next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    Idle,
-    /// Rows of forgotten jobs are deleted.
-    Sweep,
-    /// Free pages are given back.
-    Shrink,
+/// What a prune came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pruned {
+    /// Jobs that were dropped.
+    pub jobs: u64,
 }
 
-/// Does one step after the other.
+/// What to do next.
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    /// Rows are deleted.
+    Sweep(Sweep),
+    /// Free pages are given back.
+    Shrink,
+    /// The file is written anew.
+    Rewrite,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stepped {
+    /// The write-ahead log should be moved into the file now.
+    pub(crate) has_finished: bool,
+    /// A prune is done.
+    pub(crate) pruned: Option<Pruned>,
+}
+
+/// Does one step after the other. What it does is only committed if no other server has taken over the store.
 #[derive(Debug)]
 pub(crate) struct Compactor {
+    fence: i64,
     /// Bytes that the file may have; `None` = any number.
     size_max: Option<u64>,
     phase: Phase,
@@ -57,12 +91,16 @@ pub(crate) struct Compactor {
     is_warned: bool,
     /// Whether lost workers may have lost their last task.
     has_dropped: bool,
+    /// Overviews in the file; `None` = not counted yet.
+    overviews: Option<u64>,
+    prune: Option<Pruned>,
     pause_until: Option<Instant>,
 }
 
 impl Compactor {
-    pub(crate) const fn new(size_max: Option<u64>) -> Self {
+    pub(crate) const fn new(fence: i64, size_max: Option<u64>) -> Self {
         Self {
+            fence,
             size_max,
             phase: Phase::Idle,
             looked: None,
@@ -70,6 +108,8 @@ impl Compactor {
             is_sweep_wanted: true,
             is_warned: false,
             has_dropped: false,
+            overviews: None,
+            prune: None,
             pause_until: None,
         }
     }
@@ -79,35 +119,72 @@ impl Compactor {
         self.is_sweep_wanted = true;
     }
 
-    /// Whether [`Compactor::step`] has something to do now.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.phase != Phase::Idle && self.pause_until.is_none_or(|until| Instant::now() >= until)
+    /// So many overviews were written.
+    pub(crate) fn add_overviews(&mut self, count: u64) {
+        if let Some(overviews) = &mut self.overviews {
+            *overviews += count;
+        }
     }
 
-    /// The last step failed; the next one can wait.
-    pub(crate) fn pause(&mut self) {
+    /// Whether [`Compactor::step`] has something to do now.
+    pub(crate) fn is_busy(&self) -> bool {
+        !matches!(self.phase, Phase::Idle)
+            && self.pause_until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// How long commits come first before the next step; `None` = there is none.
+    pub(crate) fn pause_len(&self) -> Option<Duration> {
+        let pause = if self.prune.is_some() {
+            PRUNE_PAUSE
+        } else {
+            STEP_PAUSE
+        };
+        self.is_busy().then_some(pause)
+    }
+
+    /// A step failed: what it had done is undone, and all begins again after a while. A prune is given up.
+    pub(crate) fn give_up(&mut self) {
+        self.phase = Phase::Idle;
+        self.is_sweep_wanted = true;
+        self.swept = None;
+        self.overviews = None;
+        self.prune = None;
         self.pause_until = Some(Instant::now() + FAILURE_PAUSE);
     }
 
-    /// Looks what there is to do, at most once in a while.
-    pub(crate) fn look(&mut self, db: &mut Connection, path: &Path) -> rusqlite::Result<()> {
+    /// Looks what there is to do, at most once in a while. `false` if another server has taken over the store.
+    pub(crate) fn look(&mut self, db: &mut Connection, path: &Path) -> rusqlite::Result<bool> {
         let is_recent = |last: Option<Instant>, span| last.is_some_and(|at| at.elapsed() < span);
-        if self.phase != Phase::Idle || is_recent(self.looked, LOOK_INTERVAL) {
-            return Ok(());
+        let is_paused = self.pause_until.is_some_and(|until| Instant::now() < until);
+        let is_idle = matches!(self.phase, Phase::Idle);
+        if !is_idle || is_paused || is_recent(self.looked, LOOK_INTERVAL) {
+            return Ok(true);
         }
+        self.pause_until = None;
         self.looked = Some(Instant::now());
-        self.look_at_size(db, path)?;
-        if self.is_sweep_wanted && !is_recent(self.swept, SWEEP_INTERVAL) {
+        let overviews = self.look_at_overviews(db)?;
+        // Jobs go only for what is left without the overviews.
+        if overviews == 0 && !self.look_at_size(db, path)? {
+            return Ok(false);
+        }
+        let is_due = self.is_sweep_wanted && !is_recent(self.swept, SWEEP_INTERVAL);
+        if is_due || overviews > 0 {
+            let scope = Scope {
+                with_workers: self.has_dropped,
+                is_prune: false,
+                overviews,
+            };
+            self.phase = Phase::Sweep(Sweep::new(&db.transaction()?, scope)?);
             self.swept = Some(Instant::now());
             self.is_sweep_wanted = false;
-            self.phase = Phase::Sweep;
+            self.has_dropped = false;
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn look_at_size(&mut self, db: &mut Connection, path: &Path) -> rusqlite::Result<()> {
+    fn look_at_size(&mut self, db: &mut Connection, path: &Path) -> rusqlite::Result<bool> {
         let Some(size_max) = self.size_max else {
-            return Ok(());
+            return Ok(true);
         };
         let size = Size::of(db)?;
         let (used, file) = (size.used(), path.display());
@@ -115,7 +192,10 @@ impl Compactor {
             self.is_warned = false;
         }
         if used > size_max {
-            let dropped = forget_oldest(db, used, percent(size_max, TARGET_PERCENT))?;
+            let target = percent(size_max, TARGET_PERCENT);
+            let Some(dropped) = forget_oldest(db, self.fence, used, target)? else {
+                return Ok(false);
+            };
             if dropped > 0 {
                 tracing::warn!(
                     "The journal `{file}` has reached its largest size of {}; the {dropped} oldest \
@@ -142,36 +222,132 @@ impl Compactor {
                 Bytes(size_max)
             );
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// One step; returns whether the write-ahead log should be moved into the file now. `Ok(None)` if
-    /// another server has taken the store over.
-    pub(crate) fn step(
-        &mut self,
-        db: &mut Connection,
-        fence: i64,
-    ) -> rusqlite::Result<Option<bool>> {
+    /// How many of the oldest overviews are too many. Nobody forgets them, and a worker may send one each second.
+    fn look_at_overviews(&mut self, db: &Connection) -> rusqlite::Result<u64> {
+        let count = match self.overviews {
+            Some(count) => count,
+            None => {
+                let sql = "SELECT count(*) FROM event_log INDEXED BY event_overview \
+                           WHERE type = 'worker-overview'";
+                let count: u32 = db.query_row(sql, [], |row| row.get(0))?;
+                *self.overviews.insert(count.into())
+            }
+        };
+        if count == 0 {
+            return Ok(0);
+        }
+        let sql = "SELECT coalesce(avg(len), 0) FROM (SELECT length(data) AS len FROM event_log \
+                   INDEXED BY event_overview WHERE type = 'worker-overview' ORDER BY seq DESC LIMIT 100)";
+        let len = db
+            .prepare_cached(sql)?
+            .query_row([], |row| row.get::<_, f64>(0))?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a length"
+        )]
+        let len = len as u64 + OVERVIEW_LEN;
+        let share = self.size_max.map(|max| percent(max, OVERVIEW_PERCENT));
+        let count_max = share.unwrap_or(u64::MAX).min(OVERVIEW_BYTES_MAX) / len;
+        if count <= count_max {
+            return Ok(0);
+        }
+        // More than needed, so that this is seldom done.
+        let kept = percent(count_max, TARGET_PERCENT);
+        self.overviews = Some(kept);
+        Ok(count - kept)
+    }
+
+    /// Begins to drop all completed and forgotten jobs, lost workers and overviews; [`Stepped::pruned`] tells the end.
+    /// `false` if another server has taken over the store.
+    pub(crate) fn prune(&mut self, db: &mut Connection) -> rusqlite::Result<bool> {
+        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let jobs = transaction.execute(
+            "UPDATE job_data SET is_forgotten = 1 WHERE completed_unix_ns IS NOT NULL AND is_forgotten = 0",
+            [],
+        )?;
+        let forgotten: u32 = transaction.query_row(
+            "SELECT count(*) FROM job_data WHERE is_forgotten",
+            [],
+            |row| row.get(0),
+        )?;
+        if !lease::renew(&transaction, self.fence, true)? {
+            return Ok(false);
+        }
+        let scope = Scope {
+            is_prune: true,
+            ..Scope::default()
+        };
+        let sweep = Sweep::new(&transaction, scope)?;
+        transaction.commit()?;
+        // Another prune that is under way ends with this one, and had some of the jobs already.
+        let earlier = self
+            .prune
+            .take()
+            .map_or(0, |prune| prune.jobs + jobs as u64);
+        let jobs = earlier.max(forgotten.into());
+        self.prune = Some(Pruned { jobs });
+        self.phase = Phase::Sweep(sweep);
+        self.overviews = Some(0);
+        self.pause_until = None;
+        Ok(true)
+    }
+
+    /// One step. `Ok(None)` if another server has taken over the store.
+    pub(crate) fn step(&mut self, db: &mut Connection) -> rusqlite::Result<Option<Stepped>> {
         self.pause_until = None;
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let is_done = match self.phase {
-            Phase::Idle => return Ok(Some(false)),
-            Phase::Sweep => sweep_some(&transaction, self.has_dropped)?,
-            Phase::Shrink => shrink_some(&transaction)?,
+        let is_prune = self.prune.is_some();
+        let is_done = match &mut self.phase {
+            Phase::Idle => return Ok(Some(Stepped::default())),
+            Phase::Sweep(sweep) => sweep.step(&transaction)?,
+            Phase::Shrink => shrink_some(&transaction, is_prune)?,
+            Phase::Rewrite => true,
         };
-        if !lease::renew(&transaction, fence, true)? {
+        if !lease::renew(&transaction, self.fence, true)? {
             return Ok(None);
         }
         transaction.commit()?;
-        let was = self.phase;
-        if is_done {
-            self.phase = match was {
-                Phase::Sweep => Phase::Shrink,
-                Phase::Shrink | Phase::Idle => Phase::Idle,
-            };
-            self.has_dropped = false;
+        if !is_done {
+            return Ok(Some(Stepped::default()));
         }
-        Ok(Some(is_done && was == Phase::Shrink))
+        self.phase = match self.phase {
+            Phase::Sweep(_) if is_prune && Size::of(db)?.pages <= REWRITE_PAGES_MAX => {
+                Phase::Rewrite
+            }
+            Phase::Sweep(_) => Phase::Shrink,
+            Phase::Rewrite => {
+                // It cannot be part of a transaction; that it changes nothing but places makes up for it.
+                db.execute_batch("VACUUM")?;
+                Phase::Idle
+            }
+            Phase::Shrink | Phase::Idle => Phase::Idle,
+        };
+        let has_finished = matches!(self.phase, Phase::Idle);
+        Ok(Some(Stepped {
+            has_finished,
+            pruned: self.prune.take_if(|_| has_finished),
+        }))
+    }
+
+    /// Gives the file spare pages. `false` if another server has taken over the store.
+    pub(crate) fn top_up(&self, db: &mut Connection) -> rusqlite::Result<bool> {
+        if !matches!(self.phase, Phase::Idle) || Size::of(db)?.free >= SPARE_PAGES_MIN {
+            return Ok(true);
+        }
+        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let len = SPARE_PAGES * Size::of(&transaction)?.page_len;
+        transaction.execute_batch(&format!(
+            "CREATE TABLE spare (bytes BLOB); INSERT INTO spare VALUES (zeroblob({len})); DROP TABLE spare"
+        ))?;
+        let is_ours = lease::renew(&transaction, self.fence, true)?;
+        if is_ours {
+            transaction.commit()?;
+        }
+        Ok(is_ours)
     }
 }
 
@@ -216,8 +392,13 @@ impl Size {
 }
 
 /// Marks completed jobs as forgotten, oldest first, until what is left should be small enough. Returns how
-/// many.
-fn forget_oldest(db: &mut Connection, used: u64, target: u64) -> rusqlite::Result<u64> {
+/// many; `None` if another server has taken over the store.
+fn forget_oldest(
+    db: &mut Connection,
+    fence: i64,
+    used: u64,
+    target: u64,
+) -> rusqlite::Result<Option<u64>> {
     let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut victims: Vec<u32> = Vec::new();
     let mut freed = 0;
@@ -242,92 +423,21 @@ fn forget_oldest(db: &mut Connection, used: u64, target: u64) -> rusqlite::Resul
             .prepare_cached("UPDATE job_data SET is_forgotten = 1 WHERE id = ?")?
             .execute([job])?;
     }
+    if !lease::renew(&transaction, fence, true)? {
+        return Ok(None);
+    }
     transaction.commit()?;
-    Ok(victims.len() as u64)
+    Ok(Some(victims.len() as u64))
 }
 
-/// Deletes some rows of forgotten jobs; says whether none is left.
-fn sweep_some(db: &Transaction<'_>, with_workers: bool) -> rusqlite::Result<bool> {
-    let mut removed_events = 0;
-    // With its key and the events that a row stands for.
-    let tables = [
-        (
-            "task_data",
-            "task",
-            "(start_seq IS NOT NULL) + (end_seq IS NOT NULL)",
-        ),
-        ("attempt_data", "task, instance", "start_seq IS NOT NULL"),
-        ("node_data", "task, instance, position", "0"),
-        ("dropped_data", "rowid", "0"),
-        ("notification_data", "number", "0"),
-        ("submit_data", "rowid", "0"),
-    ];
-    let mut is_done = true;
-    for (table, key, events) in tables {
-        let sql = format!(
-            "SELECT job FROM {table} WHERE job IN (SELECT id FROM job_data WHERE is_forgotten) LIMIT 1"
-        );
-        let job: Option<u32> = db
-            .prepare_cached(&sql)?
-            .query_row([], |row| row.get(0))
-            .optional()?;
-        let Some(job) = job else { continue };
-        is_done = false;
-        let sql = format!(
-            "DELETE FROM {table} WHERE job = ?1 AND ({key}) IN \
-             (SELECT {key} FROM {table} WHERE job = ?1 LIMIT {STEP_ROWS}) RETURNING {events}"
-        );
-        let mut statement = db.prepare_cached(&sql)?;
-        let mut rows = statement.query([job])?;
-        while let Some(row) = rows.next()? {
-            removed_events += row.get::<_, i64>(0)?;
-        }
-        break;
-    }
-    if is_done {
-        removed_events += sweep_events(db, with_workers)?;
-    }
-    if removed_events > 0 {
-        let pruned = load::meta_number(db, "pruned_count")?;
-        set_number(db, "pruned_count", pruned + removed_events)?;
-    }
-    Ok(is_done)
-}
-
-/// The last step of a sweep, in one go: events of forgotten jobs, the jobs themselves, and workers of which
-/// nothing tells any more. Returns how many events went.
-fn sweep_events(db: &Transaction<'_>, with_workers: bool) -> rusqlite::Result<i64> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM job_data WHERE is_forgotten)";
-    if !db.query_row(sql, [], |row| row.get(0))? {
-        return Ok(0);
-    }
-    let forgotten = "SELECT id FROM job_data WHERE is_forgotten";
-    let mut removed = db.execute(
-        &format!("DELETE FROM event_log WHERE job IN ({forgotten})"),
-        [],
-    )?;
-    db.execute("DELETE FROM job_data WHERE is_forgotten", [])?;
-    if with_workers {
-        db.execute(
-            "DELETE FROM worker_data WHERE ended_unix_ns IS NOT NULL \
-             AND id NOT IN (SELECT worker FROM task_data) \
-             AND id NOT IN (SELECT worker FROM attempt_data) \
-             AND id NOT IN (SELECT worker FROM node_data)",
-            [],
-        )?;
-        removed += db.execute(
-            "DELETE FROM event_log WHERE worker IS NOT NULL \
-             AND worker NOT IN (SELECT id FROM worker_data)",
-            [],
-        )?;
-    }
-    Ok(i64::try_from(removed).unwrap_or(0))
-}
-
-/// Gives some free pages back; says whether enough of them are gone.
-fn shrink_some(db: &Transaction<'_>) -> rusqlite::Result<bool> {
+/// Gives some free pages back, or in the end all of them; says whether enough of them are gone.
+fn shrink_some(db: &Transaction<'_>, is_prune: bool) -> rusqlite::Result<bool> {
     let size = Size::of(db)?;
-    let reserve = RESERVE_PAGES.max(size.pages / RESERVE_SHARE);
+    let reserve = if is_prune {
+        0
+    } else {
+        RESERVE_PAGES.max(size.pages / RESERVE_SHARE)
+    };
     if size.free <= reserve {
         return Ok(true);
     }

@@ -26,8 +26,9 @@ mod subscribe;
 mod testing;
 mod writer;
 
+pub use compact::Pruned;
 pub use load::Loaded;
 pub use open::{Store, StoreError, check, repair};
 pub use salvage::{LostResults, RepairReport};
 pub use subscribe::Live;
-pub use writer::{Health, Position, Progress, Pruned, StoreClient, StoreHandle, Subscription};
+pub use writer::{Health, Position, Progress, StoreClient, StoreHandle, Subscription};

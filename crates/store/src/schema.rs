@@ -1,4 +1,7 @@
 //! Tables and views, and the steps from older versions to the present one.
+//!
+//! Every SQLite from 3.26 (2018, RHEL 8) on can read them. A program that does not know one word of one view can read no
+//! table at all, because SQLite takes the whole schema apart first.
 
 use rusqlite::Connection;
 
@@ -12,6 +15,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0003.sql"),
     include_str!("schema/0004.sql"),
     include_str!("schema/0005.sql"),
+    include_str!("schema/0006.sql"),
 ];
 
 /// Present version of the schema.
@@ -73,6 +77,123 @@ mod tests {
                 .query_row("SELECT name FROM jobs WHERE id = 7", [], |row| row.get(0))
                 .expect("the row");
             assert_eq!(name, "kept");
+        }
+    }
+
+    /// Functions that SQLite 3.26 has, of those that views use.
+    const OLD_FUNCTIONS: [&str; 6] = [
+        "coalesce",
+        "count",
+        "json",
+        "json_group_array",
+        "json_object",
+        "sum",
+    ];
+    /// What later versions brought.
+    const NEW_WORDS: [&str; 14] = [
+        "HAVING", // without GROUP BY: 3.39
+        "FILTER",
+        "NULLS",
+        "GENERATED",
+        "MATERIALIZED",
+        "STRICT",
+        "RETURNING",
+        "RIGHT",
+        "FULL",
+        "DISTINCT", // IS DISTINCT FROM: 3.39
+        "WITHIN",
+        "GROUPS",
+        "EXCLUDE",
+        "->",
+    ];
+
+    /// What a schema that SQLite 3.26 can read does not have.
+    fn newer_parts(sql: &str) -> Vec<String> {
+        let without_comments: Vec<&str> = sql
+            .lines()
+            .map(|line| line.split("--").next().unwrap_or_default())
+            .collect();
+        let sql = without_comments.join(" ");
+        let mut found: Vec<String> = NEW_WORDS
+            .iter()
+            .filter(|word| sql.split([' ', '(', ')', ',']).any(|part| part == **word))
+            .map(|word| (*word).to_owned())
+            .collect();
+        let mut calls = Vec::new();
+        for (at, c) in sql.char_indices() {
+            if c == '(' {
+                let name = sql[..at].rsplit(|c: char| !c.is_ascii_lowercase() && c != '_');
+                calls.push(name.into_iter().next().unwrap_or_default());
+                let is_known = calls
+                    .last()
+                    .is_none_or(|name| name.is_empty() || OLD_FUNCTIONS.contains(name));
+                // The columns of a table or index.
+                let is_definition =
+                    sql.starts_with("CREATE TABLE") || sql.starts_with("CREATE INDEX");
+                if !is_known && !is_definition {
+                    found.extend(calls.last().map(|name| (*name).to_owned()));
+                }
+            } else if c == ')' {
+                calls.pop();
+            } else if sql[at..].starts_with("ORDER BY")
+                && calls.last().is_some_and(|name| !name.is_empty())
+            {
+                found.push("ORDER BY in an aggregate: 3.44".to_owned());
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_schema_has_nothing_that_old_programs_do_not_know() {
+        let mut fresh = Connection::open_in_memory().expect("a database in memory");
+        migrate(&mut fresh, 0).expect("the steps are valid");
+        for (name, sql) in shape(&fresh) {
+            assert_eq!(newer_parts(&sql), Vec::<String>::new(), "{name}");
+        }
+        let earlier = STEPS[2];
+        assert!(
+            newer_parts(earlier).len() >= 2,
+            "it finds what was there once"
+        );
+    }
+
+    #[test]
+    fn programs_of_the_system_read_every_view() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("j.db");
+        crate::testing::filled(&path, &[3]);
+        let db = Connection::open(&path).expect("a database");
+        db.execute_batch(
+            "INSERT INTO node_data VALUES (1, 2, 0, 1, 5, 0), (1, 2, 0, 0, 9, 0), (1, 2, 0, 2, 7, 0)",
+        )
+        .expect("rows");
+        let sql = "SELECT group_concat(name) FROM sqlite_schema WHERE type = 'view'";
+        let views: String = db.query_row(sql, [], |row| row.get(0)).expect("views");
+        let nodes = "SELECT json_extract(data, '$.workers') FROM events WHERE task = 2 AND type = 'task-started'";
+        let ours: String = db.query_row(nodes, [], |row| row.get(0)).expect("a row");
+        assert_eq!(ours, "[9,5,7]", "in the order of their positions");
+        drop(db);
+        let mut sql: String = views
+            .split(',')
+            .map(|view| format!("SELECT count(*) FROM {view};"))
+            .collect();
+        sql.push_str(nodes);
+        let script = "import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1])\n\
+                      for sql in sys.argv[2].split(';'): print(*db.execute(sql).fetchone())";
+        let programs: [(&str, &[&str]); 2] = [("sqlite3", &[]), ("python3", &["-c", script])];
+        for (program, args) in programs {
+            let mut command = std::process::Command::new(program);
+            let Ok(read) = command.args(args).arg(&path).arg(&sql).output() else {
+                // It is not installed; the other test is for all.
+                continue;
+            };
+            let (out, error) = (
+                String::from_utf8_lossy(&read.stdout),
+                String::from_utf8_lossy(&read.stderr),
+            );
+            assert!(read.status.success(), "{program}: {error}");
+            assert_eq!(out.lines().last(), Some("[9,5,7]"), "{program}: {out}");
         }
     }
 }

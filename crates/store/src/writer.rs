@@ -15,7 +15,7 @@ use hq_core::time::Timestamp;
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use serde_json::json;
 
-use crate::compact::Compactor;
+use crate::compact::{Compactor, Pruned, Stepped};
 use crate::event::Event;
 use crate::group::{self, Group, set_number};
 use crate::subscribe::{Live, Subscribers};
@@ -25,8 +25,8 @@ use crate::{StoreError, lease, load};
 const GROUP_SPAN: Duration = Duration::from_millis(20);
 /// Pause between two attempts to write to a full disk.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// Pause between two steps of compaction.
-const COMPACT_PAUSE: Duration = Duration::from_millis(20);
+/// Longest wait for somebody else who has the file locked, e.g. `hq journal check`.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pages in the write-ahead log at which it is moved into the database: 16 MiB.
 const CHECKPOINT_PAGES: i32 = 4_096;
 
@@ -67,13 +67,6 @@ pub struct Subscription {
     pub past: Position,
     /// Events from now on.
     pub live: Live,
-}
-
-/// What a prune came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Pruned {
-    /// Jobs that were dropped.
-    pub jobs: u64,
 }
 
 enum Message {
@@ -199,6 +192,10 @@ struct Writer {
     health: Health,
     subscribers: Subscribers,
     compactor: Compactor,
+    /// Who waits for the prune that is under way.
+    pruning: Vec<SyncSender<Result<Pruned, String>>>,
+    /// Whether something was committed since the write-ahead log was moved into the file.
+    has_log: bool,
 }
 
 pub(crate) fn start(
@@ -225,11 +222,14 @@ pub(crate) fn start(
         committed: 0,
         health: Health::Good,
         subscribers: Subscribers::default(),
-        compactor: Compactor::new(size_max),
+        compactor: Compactor::new(fence, size_max),
+        pruning: Vec::new(),
+        has_log: true,
     };
     writer
         .note_server_start(uid, gone_workers, at)
         .map_err(&sql)?;
+    writer.settle();
     let (tx, rx) = mpsc::channel();
     let thread = std::thread::Builder::new()
         .name("store".into())
@@ -283,17 +283,13 @@ impl Writer {
         while is_open {
             let mut wait = lease::HEARTBEAT;
             if !pending.is_empty() {
-                let span = if self.health == Health::Good {
-                    GROUP_SPAN
-                } else {
-                    RETRY_INTERVAL
-                };
-                wait = span.saturating_sub(last_commit.elapsed());
+                wait = self.span().saturating_sub(last_commit.elapsed());
             }
-            if self.compactor.is_busy() {
-                wait = wait.min(COMPACT_PAUSE);
+            if let Some(pause) = self.compactor.pause_len() {
+                wait = wait.min(pause);
             }
             let mut asked = Vec::new();
+            let mut is_quiet = false;
             match messages.recv_timeout(wait) {
                 Ok(first) => {
                     for message in std::iter::once(first).chain(messages.try_iter()) {
@@ -313,15 +309,10 @@ impl Writer {
                         }
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => is_quiet = wait == lease::HEARTBEAT,
                 Err(RecvTimeoutError::Disconnected) => is_open = false,
             }
-            let span = if self.health == Health::Good {
-                GROUP_SPAN
-            } else {
-                RETRY_INTERVAL
-            };
-            let is_due = last_commit.elapsed() >= span;
+            let is_due = last_commit.elapsed() >= self.span();
             let is_urgent = self.health == Health::Good
                 && !pending.is_empty()
                 && (is_hurried || pending.iter().any(|change| change.kind.is_urgent()));
@@ -336,7 +327,10 @@ impl Writer {
             for message in asked {
                 self.answer(message, pending.is_empty());
             }
-            if self.health == Health::Good {
+            if is_quiet && self.health == Health::Good {
+                self.settle();
+            }
+            if self.health == Health::Good || !self.pruning.is_empty() {
                 self.compact();
             }
             if matches!(self.health, Health::Broken(_)) {
@@ -346,15 +340,29 @@ impl Writer {
         self.finish();
     }
 
+    /// Least time between two commits.
+    fn span(&self) -> Duration {
+        if self.health == Health::Good {
+            GROUP_SPAN
+        } else {
+            RETRY_INTERVAL
+        }
+    }
+
     fn answer(&mut self, message: Message, is_stored: bool) {
         match message {
             // Dropping the sender tells that it did not work out.
             Message::Flush(reply) if is_stored => {
+                self.settle();
                 let _ = reply.send(());
             }
             Message::Prune(reply) => {
-                let result = self.prune().map_err(|error| error.to_string());
-                let _ = reply.send(result);
+                self.pruning.push(reply);
+                match self.compactor.prune(&mut self.connection) {
+                    Ok(true) => {}
+                    Ok(false) => self.taken_over(),
+                    Err(error) => self.end_prune(&Err(error.to_string())),
+                }
             }
             Message::Position(after, reply) => {
                 let _ = reply.send(self.position(Some(after)));
@@ -400,6 +408,11 @@ impl Writer {
                 if changes.iter().any(is_forgotten) {
                     self.compactor.want_sweep();
                 }
+                let is_overview =
+                    |change: &&Change| matches!(change.kind, ChangeKind::WorkerOverview { .. });
+                let overviews = changes.iter().filter(is_overview).count();
+                self.compactor.add_overviews(overviews as u64);
+                self.has_log |= !changes.is_empty();
                 true
             }
             Ok((_, false)) => {
@@ -430,26 +443,56 @@ impl Writer {
 
     /// One step of compaction, if there is something to do.
     fn compact(&mut self) {
-        let stepped = self
-            .compactor
-            .look(&mut self.connection, &self.path)
-            .and_then(|()| {
-                if self.compactor.is_busy() {
-                    self.compactor.step(&mut self.connection, self.fence)
-                } else {
-                    Ok(Some(false))
+        match self.try_compact() {
+            Ok(Some(Stepped {
+                has_finished,
+                pruned,
+            })) => {
+                if has_finished {
+                    self.checkpoint("TRUNCATE");
                 }
-            });
-        match stepped {
-            Ok(Some(true)) => self.checkpoint(),
-            Ok(Some(false)) => {}
+                if let Some(pruned) = pruned {
+                    self.end_prune(&Ok(pruned));
+                }
+            }
             Ok(None) => self.taken_over(),
             Err(error) => {
                 // What matters is stored; if the file is not good any more, the next commit says so.
                 tracing::warn!(%error, "the journal could not be made smaller");
-                self.compactor.pause();
+                self.compactor.give_up();
+                self.end_prune(&Err(error.to_string()));
             }
         }
+    }
+
+    fn try_compact(&mut self) -> rusqlite::Result<Option<Stepped>> {
+        if !self.compactor.look(&mut self.connection, &self.path)? {
+            return Ok(None);
+        }
+        if self.compactor.is_busy() {
+            self.compactor.step(&mut self.connection)
+        } else {
+            Ok(Some(Stepped::default()))
+        }
+    }
+
+    fn end_prune(&mut self, result: &Result<Pruned, String>) {
+        for reply in self.pruning.drain(..) {
+            let _ = reply.send(result.clone());
+        }
+    }
+
+    /// Makes the file complete in itself: what was committed moves from the write-ahead log into it.
+    fn settle(&mut self) {
+        if !std::mem::take(&mut self.has_log) {
+            return;
+        }
+        match self.compactor.top_up(&mut self.connection) {
+            Ok(true) => {}
+            Ok(false) => return self.taken_over(),
+            Err(error) => tracing::debug!(%error, "the journal has no spare pages"),
+        }
+        self.checkpoint("PASSIVE");
     }
 
     fn try_commit(
@@ -470,51 +513,14 @@ impl Writer {
         Ok((seq, true))
     }
 
-    fn prune(&mut self) -> rusqlite::Result<Pruned> {
-        let transaction = self.connection.transaction()?;
-        let dead = "SELECT id FROM job_data WHERE is_forgotten OR completed_unix_ns IS NOT NULL";
-        let jobs: i64 =
-            transaction.query_row(&format!("SELECT count(*) FROM ({dead})"), [], |row| {
-                row.get(0)
-            })?;
-        for table in [
-            "submit_data",
-            "task_data",
-            "attempt_data",
-            "node_data",
-            "dropped_data",
-            "notification_data",
-            "event_log",
-        ] {
-            transaction.execute(&format!("DELETE FROM {table} WHERE job IN ({dead})"), [])?;
-        }
-        let lost = "SELECT id FROM worker_data WHERE ended_unix_ns IS NOT NULL";
-        transaction.execute(
-            &format!("DELETE FROM event_log WHERE worker IN ({lost}) OR type = 'worker-overview'"),
-            [],
-        )?;
-        transaction.execute(
-            "DELETE FROM worker_data WHERE ended_unix_ns IS NOT NULL \
-             AND id NOT IN (SELECT worker FROM task_data)",
-            [],
-        )?;
-        transaction.execute(&format!("DELETE FROM job_data WHERE id IN ({dead})"), [])?;
-        let events: i64 =
-            transaction.query_row("SELECT count(*) FROM events", [], |row| row.get(0))?;
-        set_number(&transaction, "pruned_count", self.next_seq - 1 - events)?;
-        transaction.commit()?;
-        self.connection.execute_batch("VACUUM")?;
-        self.checkpoint();
-        Ok(Pruned {
-            jobs: u64::try_from(jobs).unwrap_or(0),
-        })
-    }
-
-    /// Moves the write-ahead log into the database. Readers may prevent a part of it, which is no loss.
-    fn checkpoint(&self) {
-        let done = self
-            .connection
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    /// Moves the write-ahead log into the database. Readers may prevent a part of it, which is no loss; they are not
+    /// waited for, because one that stands still (`hq journal export FILE | less`) would hold up all commits.
+    fn checkpoint(&self, mode: &str) {
+        let done = self.connection.busy_timeout(Duration::ZERO).and_then(|()| {
+            let sql = format!("PRAGMA wal_checkpoint({mode})");
+            self.connection.query_row(&sql, [], |_| Ok(()))
+        });
+        let done = done.and(self.connection.busy_timeout(LOCK_TIMEOUT));
         if let Err(error) = done {
             tracing::debug!(%error, "the write-ahead log stays");
         }
@@ -539,7 +545,7 @@ impl Writer {
         if let Err(error) = { stopped }() {
             tracing::warn!(%error, "the journal was not closed cleanly");
         }
-        self.checkpoint();
+        self.checkpoint("TRUNCATE");
     }
 }
 

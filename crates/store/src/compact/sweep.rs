@@ -1,0 +1,278 @@
+//! Deleting rows in steps: each does a bounded amount of work, however the rows are spread over jobs.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use rusqlite::{Transaction, params, params_from_iter};
+
+use crate::group::set_number;
+use crate::load;
+
+/// What one step does: rows that it deletes and statements that it runs, some µs each.
+const STEP_WORK: u32 = 2_000;
+/// Rows that one step only looks at.
+const STEP_SCAN: u32 = 20_000;
+/// Events that one step looks at.
+const STEP_EVENTS: u32 = 5_000;
+
+/// A table with rows of jobs: its name, its key, and the events that a row stands for.
+struct JobTable {
+    name: &'static str,
+    key: &'static str,
+    events: &'static str,
+}
+
+const fn table(name: &'static str, key: &'static str, events: &'static str) -> JobTable {
+    JobTable { name, key, events }
+}
+
+/// The job itself is last: as long as it is there, it is known that it was forgotten.
+const JOB_TABLES: [JobTable; 8] = [
+    table(
+        "task_data",
+        "task",
+        "(start_seq IS NOT NULL) + (end_seq IS NOT NULL)",
+    ),
+    table("attempt_data", "task, instance", "start_seq IS NOT NULL"),
+    table("node_data", "task, instance, position", "0"),
+    table("dropped_data", "rowid", "0"),
+    table("notification_data", "number", "0"),
+    table("submit_data", "rowid", "0"),
+    table("event_log", "seq", "1"),
+    table("job_data", "id", "0"),
+];
+
+/// Tables that name workers, with their keys.
+const WORKER_TABLES: [(&str, &str, usize); 3] = [
+    ("task_data", "job, task", 2),
+    ("attempt_data", "job, task, instance", 3),
+    ("node_data", "job, task, instance, position", 4),
+];
+
+/// What is to be deleted, in this order.
+#[derive(Debug)]
+enum Work {
+    /// Rows of these jobs, the last one first; `table` is the next of the last job.
+    Jobs { jobs: Vec<u32>, table: usize },
+    /// So many overviews of workers, the oldest first.
+    Overviews(u64),
+    /// Finds out which ended workers nothing tells of any more; `None` = not begun.
+    FindWorkers {
+        unused: Option<BTreeSet<u32>>,
+        table: usize,
+        after: Vec<i64>,
+    },
+    /// These workers.
+    Workers(BTreeSet<u32>),
+    /// Events behind `after` of workers that are not there any more; `is_prune`: also of those that ended, and all
+    /// overviews.
+    WorkerEvents { after: i64, is_prune: bool },
+}
+
+/// What a sweep takes besides forgotten jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Scope {
+    /// Lost workers of which nothing tells any more.
+    pub(super) with_workers: bool,
+    /// Everything that the journal can do without.
+    pub(super) is_prune: bool,
+    /// Overviews of workers.
+    pub(super) overviews: u64,
+}
+
+/// One pass.
+#[derive(Debug)]
+pub(super) struct Sweep(VecDeque<Work>);
+
+impl Sweep {
+    /// Looks which jobs were forgotten; reads nothing else.
+    pub(super) fn new(db: &Transaction<'_>, scope: Scope) -> rusqlite::Result<Self> {
+        let mut statement =
+            db.prepare_cached("SELECT id FROM job_data WHERE is_forgotten ORDER BY id DESC")?;
+        let jobs = statement.query_map([], |row| row.get(0))?;
+        let jobs = jobs.collect::<Result<_, _>>()?;
+        let mut work = VecDeque::from([Work::Jobs { jobs, table: 0 }]);
+        if scope.overviews > 0 {
+            work.push_back(Work::Overviews(scope.overviews));
+        }
+        if scope.with_workers || scope.is_prune {
+            work.push_back(Work::FindWorkers {
+                unused: None,
+                table: 0,
+                after: Vec::new(),
+            });
+            work.push_back(Work::WorkerEvents {
+                after: 0,
+                is_prune: scope.is_prune,
+            });
+        }
+        Ok(Self(work))
+    }
+
+    /// Does some of it; says whether nothing is left. If the transaction does not come about, the sweep has to begin
+    /// again.
+    pub(super) fn step(&mut self, db: &Transaction<'_>) -> rusqlite::Result<bool> {
+        let Some(work) = self.0.front_mut() else {
+            return Ok(true);
+        };
+        let mut removed_events = 0;
+        let is_done = match work {
+            Work::Jobs { jobs, table } => sweep_jobs(db, jobs, table, &mut removed_events)?,
+            Work::Overviews(left) => sweep_overviews(db, left, &mut removed_events)?,
+            Work::FindWorkers {
+                unused,
+                table,
+                after,
+            } => {
+                let found = match unused.take() {
+                    Some(found) => found,
+                    None => ended_workers(db)?,
+                };
+                let found = unused.insert(found);
+                let is_done = found.is_empty() || find_used(db, found, table, after)?;
+                if is_done {
+                    let unused = std::mem::take(found);
+                    self.0.insert(1, Work::Workers(unused));
+                }
+                is_done
+            }
+            Work::Workers(workers) => sweep_workers(db, workers)?,
+            Work::WorkerEvents { after, is_prune } => {
+                sweep_worker_events(db, after, *is_prune, &mut removed_events)?
+            }
+        };
+        if is_done {
+            self.0.pop_front();
+        }
+        if removed_events > 0 {
+            let pruned = load::meta_number(db, "pruned_count")?;
+            set_number(db, "pruned_count", pruned + removed_events)?;
+        }
+        Ok(self.0.is_empty())
+    }
+}
+
+fn sweep_jobs(
+    db: &Transaction<'_>,
+    jobs: &mut Vec<u32>,
+    table: &mut usize,
+    removed_events: &mut i64,
+) -> rusqlite::Result<bool> {
+    let mut left = STEP_WORK;
+    while let Some(job) = jobs.last() {
+        while let Some(JobTable { name, key, events }) = JOB_TABLES.get(*table) {
+            if left == 0 {
+                return Ok(false);
+            }
+            let column = if *name == "job_data" { "id" } else { "job" };
+            let sql = format!(
+                "DELETE FROM {name} WHERE {column} = ?1 AND ({key}) IN \
+                 (SELECT {key} FROM {name} WHERE {column} = ?1 LIMIT ?2) RETURNING {events}"
+            );
+            let mut statement = db.prepare_cached(&sql)?;
+            let mut rows = statement.query(params![job, left])?;
+            let mut deleted = 0;
+            while let Some(row) = rows.next()? {
+                deleted += 1;
+                *removed_events += row.get::<_, i64>(0)?;
+            }
+            if deleted < left {
+                *table += 1;
+            }
+            left = left.saturating_sub(deleted + 1);
+        }
+        jobs.pop();
+        *table = 0;
+    }
+    Ok(true)
+}
+
+fn sweep_overviews(
+    db: &Transaction<'_>,
+    left: &mut u64,
+    removed_events: &mut i64,
+) -> rusqlite::Result<bool> {
+    let count = (*left).min(STEP_WORK.into());
+    let sql = "DELETE FROM event_log WHERE seq IN (SELECT seq FROM event_log INDEXED BY event_overview \
+               WHERE type = 'worker-overview' ORDER BY seq LIMIT ?)";
+    let removed = db.prepare_cached(sql)?.execute([count.cast_signed()])? as u64;
+    *removed_events += removed.cast_signed();
+    *left -= removed.min(*left);
+    Ok(*left == 0 || removed < count)
+}
+
+fn ended_workers(db: &Transaction<'_>) -> rusqlite::Result<BTreeSet<u32>> {
+    let mut statement =
+        db.prepare_cached("SELECT id FROM worker_data WHERE ended_unix_ns IS NOT NULL")?;
+    let ids = statement.query_map([], |row| row.get(0))?;
+    ids.collect()
+}
+
+/// Takes those out of `unused` that some rows name. A row that moves from one table to the next while this goes on is
+/// seen in one of them: tasks come first, and what they are moved to comes after.
+fn find_used(
+    db: &Transaction<'_>,
+    unused: &mut BTreeSet<u32>,
+    table: &mut usize,
+    after: &mut Vec<i64>,
+) -> rusqlite::Result<bool> {
+    let Some((name, key, width)) = WORKER_TABLES.get(*table) else {
+        return Ok(true);
+    };
+    after.resize(*width, -1);
+    let marks = vec!["?"; *width].join(", ");
+    let sql = format!(
+        "SELECT worker, {key} FROM {name} WHERE ({key}) > ({marks}) ORDER BY {key} LIMIT {STEP_SCAN}"
+    );
+    let mut statement = db.prepare_cached(&sql)?;
+    let mut rows = statement.query(params_from_iter(after.clone()))?;
+    let mut count = 0;
+    while let Some(row) = rows.next()? {
+        count += 1;
+        unused.remove(&row.get(0)?);
+        for (at, value) in after.iter_mut().enumerate() {
+            *value = row.get(at + 1)?;
+        }
+    }
+    if count < STEP_SCAN {
+        *table += 1;
+        after.clear();
+    }
+    Ok(*table == WORKER_TABLES.len())
+}
+
+fn sweep_workers(db: &Transaction<'_>, workers: &mut BTreeSet<u32>) -> rusqlite::Result<bool> {
+    for _ in 0..STEP_WORK {
+        let Some(worker) = workers.pop_first() else {
+            return Ok(true);
+        };
+        db.prepare_cached("DELETE FROM worker_data WHERE id = ?")?
+            .execute([worker])?;
+    }
+    Ok(false)
+}
+
+fn sweep_worker_events(
+    db: &Transaction<'_>,
+    after: &mut i64,
+    is_prune: bool,
+    removed_events: &mut i64,
+) -> rusqlite::Result<bool> {
+    let sql = format!(
+        "SELECT max(seq) FROM (SELECT seq FROM event_log WHERE seq > ? ORDER BY seq LIMIT {STEP_EVENTS})"
+    );
+    let upto: Option<i64> = db
+        .prepare_cached(&sql)?
+        .query_row([*after], |row| row.get(0))?;
+    let Some(upto) = upto else { return Ok(true) };
+    let condition = if is_prune {
+        "type = 'worker-overview' OR (worker IS NOT NULL AND NOT EXISTS \
+         (SELECT 1 FROM worker_data w WHERE w.id = event_log.worker AND w.ended_unix_ns IS NULL))"
+    } else {
+        "worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM worker_data w WHERE w.id = event_log.worker)"
+    };
+    let sql = format!("DELETE FROM event_log WHERE seq > ? AND seq <= ? AND ({condition})");
+    let removed = db.prepare_cached(&sql)?.execute([*after, upto])?;
+    *removed_events += i64::try_from(removed).unwrap_or(0);
+    *after = upto;
+    Ok(false)
+}
