@@ -203,7 +203,15 @@ fn a_restarted_server_counts_what_it_restored() {
     assert_eq!(env.wait_exit("server"), Some(0));
     env.start_server_with(&["--http", "--resume"]);
     let after = Site::of(&env);
-    assert_eq!(after.token, before.token);
+    assert_ne!(
+        after.token, before.token,
+        "what reached somebody else is void"
+    );
+    let old = Site {
+        address: after.address.clone(),
+        token: before.token,
+    };
+    assert_eq!(old.get("/api/v1/summary").status, 401);
     assert_agreement(&env, &after);
     assert_eq!(after.metric("hq_tasks{state=\"waiting\"}"), 500.0);
     assert_eq!(

@@ -51,7 +51,16 @@ fn pages_need_the_token_and_are_kept_by_browsers() {
     let again = format!("{known}If-None-Match: {}\r\n", tag.expect("a tag"));
     assert_eq!(plain("/", &again).status, 304);
     assert_eq!(plain("/app/js/nothing.js", &known).status, 404);
-    // It opens pages, not data.
+    // Anybody may have the server prove itself; that opens nothing.
+    let proof = plain("/login/proof?nonce=0123", "");
+    assert_eq!(proof.status, 200);
+    let proof = proof.value()["proof"].as_str().expect("text").to_owned();
+    assert_ne!(proof, site.token);
+    let shown = format!("Authorization: HQ {proof}\r\n");
+    assert_eq!(plain("/api/v1/jobs", &shown).status, 401);
+    let long = "0".repeat(129);
+    assert_eq!(plain(&format!("/login/proof?nonce={long}"), "").status, 400);
+    // The cookie opens pages, not data.
     assert_eq!(plain("/api/v1/jobs", &known).status, 401);
     assert_eq!(plain("/metrics", &known).status, 401);
 }
@@ -158,6 +167,53 @@ fn a_run_is_watched_and_mended_in_a_browser() {
         text(&out.stderr),
         env.read("server.log")
     );
+}
+
+/// The port of a server that has ended belongs to whoever takes it first; a page that is open goes on dialing.
+#[test]
+fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {
+    let python = match browser() {
+        Ok(python) => python,
+        Err(reason) => {
+            assert!(std::env::var_os(REQUIRED).is_none(), "{reason}");
+            println!("skipped: {reason}");
+            return;
+        }
+    };
+    let mut env = Env::new();
+    let pid = env.start_server_with(&["--http"]);
+    let before = Site::of(&env);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/web/stranger.py");
+    let url = format!("http://{}", before.address);
+    let out = Command::new(python)
+        .arg(script)
+        .args([&url, &before.token, &pid.to_string()])
+        .output()
+        .expect("python can be run");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        out.status.success(),
+        "{}\n{}\n{}",
+        text(&out.stdout),
+        text(&out.stderr),
+        env.read("server.log")
+    );
+    assert_eq!(env.wait_exit("server"), None, "it was killed");
+    // What the stranger got, and even the token itself, opens nothing when the server is back.
+    let (_, port) = before.address.rsplit_once(':').expect("a port");
+    env.start_server_with(&["--resume", &format!("--http={port}")]);
+    let after = Site::of(&env);
+    assert_eq!(after.address, before.address);
+    let bearer = format!("Bearer {}", before.token);
+    for shown in text(&out.stdout).lines().chain([&*bearer]) {
+        for path in ["/api/v1/summary", "/api/v1/events?resync=true", "/metrics"] {
+            let answer = after.send(&format!(
+                "GET {path} HTTP/1.1\r\nAuthorization: {shown}\r\n"
+            ));
+            assert_eq!(answer.status, 401, "{path} {shown}");
+        }
+    }
+    assert_eq!(after.get("/api/v1/summary").status, 200);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod api;
 mod auth;
+mod connections;
 mod door;
 mod figures;
 mod kept;
@@ -29,6 +30,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::event_loop::Shared;
 use crate::metrics;
 pub(crate) use auth::Token;
+use auth::{Asked, Entrance};
 pub(crate) use door::{Asks, Door, door, keep};
 
 /// Name of the file with the token, in the directory of the instance.
@@ -47,7 +49,7 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Opens the listener and makes the token, or takes that of an earlier run of the instance.
+    /// Opens the listener and makes a new token.
     ///
     /// # Errors
     ///
@@ -56,7 +58,7 @@ impl HttpServer {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let token_path = instance.join(TOKEN_FILE_NAME);
-        let token = Token::load_or_create(&token_path)?;
+        let token = Token::create(&token_path)?;
         Ok(Self {
             listener,
             address,
@@ -86,12 +88,11 @@ impl HttpServer {
 
     /// Serves until dropped.
     pub(crate) async fn run(self, shared: Shared) {
-        // Connections are tasks of their own, which would hold the core: they end when this is dropped.
+        // Who follows the events holds the core: that ends when this is dropped.
         let (_alive, ended) = watch::channel(());
-        let mut over = ended.clone();
         let app = Arc::new(App {
             shared,
-            token: self.token,
+            entrance: Entrance::new(self.token),
             event_seats: Arc::new(Semaphore::new(EVENT_READERS_MAX)),
             ended,
             page_key: self.page_key,
@@ -100,20 +101,14 @@ impl HttpServer {
             shares: shares::Shares::default(),
             timeline_turn: tokio::sync::Mutex::default(),
         });
-        let served = axum::serve(self.listener, router(app)).with_graceful_shutdown(async move {
-            // Nothing is ever sent.
-            let _ = over.changed().await;
-        });
-        if let Err(error) = served.await {
-            tracing::error!(%error, "the HTTP listener ended");
-        }
+        connections::serve(self.listener, router(app)).await;
     }
 }
 
 /// What every request works with.
 pub(crate) struct App {
     shared: Shared,
-    token: Token,
+    entrance: Entrance,
     /// For those that follow the events.
     event_seats: Arc<Semaphore>,
     /// Closed when the listener ends.
@@ -125,6 +120,31 @@ pub(crate) struct App {
     shares: shares::Shares,
     /// Held by the one who reads a timeline.
     timeline_turn: tokio::sync::Mutex<()>,
+}
+
+impl App {
+    /// Whether a request shows the token or is signed with it. Its connection is then not one of those that
+    /// make room for others.
+    fn admits(&self, request: &Request) -> bool {
+        let asked = Asked {
+            method: request.method(),
+            target: request
+                .uri()
+                .path_and_query()
+                .map_or("", |target| target.as_str()),
+            headers: request.headers(),
+        };
+        let is_known = self.entrance.admits(asked, now_ms());
+        if is_known && let Some(admitted) = request.extensions().get::<connections::Admitted>() {
+            admitted.note();
+        }
+        is_known
+    }
+}
+
+/// Of the clock that people see, as JavaScript counts.
+fn now_ms() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -140,7 +160,7 @@ fn router(app: Arc<App>) -> Router {
 /// Lets a request pass that shows the token, and forbids browsers what they need not do.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let stats = &app.shared.stats;
-    let mut response = if app.token.is_shown(request.headers()) {
+    let mut response = if app.admits(&request) {
         stats.http_requests.inc();
         next.run(request).await
     } else {

@@ -1,5 +1,7 @@
-// Exchanges the token for the pages. The token stays in this tab; a cookie, which opens nothing but the
-// pages themselves, is all that the browser keeps for other requests.
+// Shows that the user has the token, for a cookie that opens the pages and nothing else; it is all that the browser keeps
+// for other requests. The token stays in this tab and is not sent: see key.js.
+
+import { Key, StrangerError } from "./key.js";
 
 const TOKEN = "hq-token";
 const form = document.querySelector("form");
@@ -7,7 +9,8 @@ const input = document.querySelector("#token");
 const problem = document.querySelector("#problem");
 
 async function logIn(token) {
-  const answer = await fetch("/login", { method: "POST", headers: { authorization: `Bearer ${token}` } });
+  const authorization = await new Key(token).authorization("POST", "/login");
+  const answer = await fetch("/login", { method: "POST", headers: { authorization } });
   if (answer.status === 401) throw new Error("This is not the token of this server.");
   if (!answer.ok) throw new Error(`The server refused: ${answer.status}`);
   sessionStorage.setItem(TOKEN, token);
@@ -22,7 +25,9 @@ async function attempt(token) {
     await logIn(token);
   } catch (error) {
     sessionStorage.removeItem(TOKEN);
-    problem.textContent = error instanceof TypeError ? "The server cannot be reached." : error.message;
+    const isStranger = error instanceof StrangerError;
+    const words = error instanceof TypeError ? "The server cannot be reached." : error.message;
+    problem.textContent = isStranger ? "This is not the token of this server. Each start of the server has a new one." : words;
     input.select();
   }
 }

@@ -1,16 +1,26 @@
-//! The token that every request shows: `Authorization: Bearer …`.
+//! The token, which every request shows (`Authorization: Bearer TOKEN`) or is signed with.
+//!
+//! The port belongs to nobody once the server has ended, and on the far side of an `ssh -L` not even before:
+//! any user may listen there. The dashboard in a browser dials by itself and for days, so it never sends the token:
+//! the server proves first that it has it (`/login/proof`), and requests carry a signature that is worth nothing
+//! for another request, after a minute, or to another run of the server. Programs that send the token itself,
+//! such as Prometheus, do so to whatever listens; each start of the server has a new token.
 
+use std::collections::VecDeque;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ring::hmac;
 
 /// Random bytes of a token; it is twice as many hexadecimal digits.
 const TOKEN_LEN: usize = 32;
-/// What is cut off a token file before it is compared: nobody's token is longer.
-const FILE_LEN_MAX: usize = 512;
+/// How far the time of a signed request may be off. The page follows the server's clock.
+const FRESH_MS: u64 = 60_000;
+/// Requests that change something and are still fresh; more than anybody clicks.
+const USED_MAX: usize = 1_024;
 
 /// A secret text.
 #[derive(Clone)]
@@ -23,24 +33,15 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// The token of the file, or a new one in a file that only its owner can read.
-    pub(super) fn load_or_create(path: &Path) -> io::Result<Self> {
-        match std::fs::read_to_string(path) {
-            Ok(text) if is_token(text.trim()) => return Ok(Self(text.trim().into())),
-            Ok(_) => {
-                return Err(io::Error::other(format!(
-                    "expected a token of {} hexadecimal digits in '{}'; remove the file for a new one",
-                    2 * TOKEN_LEN,
-                    path.display()
-                )));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+    /// A new one, in a file that only its owner can read. That of an earlier run is replaced: a client that
+    /// sent it to another program, on a port that the server had left, gave nothing away.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
         let token = Self::random()?;
-        let mut options = std::fs::OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        options.open(path)?.write_all(token.0.as_bytes())?;
+        let dir = path.parent().unwrap_or(Path::new("."));
+        // Made with mode 0600, and in place at once: a scraper reads the old one or the new one.
+        let mut file = tempfile::NamedTempFile::new_in(dir)?;
+        file.write_all(token.0.as_bytes())?;
+        file.persist(path).map_err(|error| error.error)?;
         Ok(token)
     }
 
@@ -57,30 +58,101 @@ impl Token {
         &self.0
     }
 
-    /// Whether a request shows it.
-    pub(super) fn is_shown(&self, headers: &HeaderMap) -> bool {
-        let shown = headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok());
-        let bearer = shown.and_then(|value| {
-            let (scheme, token) = value.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-        });
-        bearer.is_some_and(|token| self.matches(token))
-    }
-
     /// Compares in a time that does not tell how much is right.
     pub(super) fn matches(&self, shown: &str) -> bool {
         let (ours, shown) = (self.0.as_bytes(), shown.as_bytes());
         let differences = ours.iter().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b));
         ours.len() == shown.len() && differences == 0
     }
+
+    fn key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes())
+    }
 }
 
-fn is_token(text: &str) -> bool {
-    text.len() == 2 * TOKEN_LEN
-        && text.len() <= FILE_LEN_MAX
-        && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// What a request says of itself, as far as it is signed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) method: &'a Method,
+    /// Path and query as the client wrote them.
+    pub(super) target: &'a str,
+    pub(super) headers: &'a HeaderMap,
+}
+
+/// Lets those in who know the token.
+pub(crate) struct Entrance {
+    token: Token,
+    /// Signatures of requests that change something, with their time: each counts once.
+    used: Mutex<VecDeque<(i64, Box<str>)>>,
+}
+
+impl Entrance {
+    pub(super) fn new(token: Token) -> Self {
+        Self {
+            token,
+            used: Mutex::default(),
+        }
+    }
+
+    /// Proves to a client that this server has the token, before the client shows anything.
+    pub(super) fn prove(&self, nonce: &str, now_ms: i64) -> String {
+        let text = format!("hq-server\n{nonce}\n{now_ms}");
+        hex(hmac::sign(&self.token.key(), text.as_bytes()).as_ref())
+    }
+
+    /// Whether a request shows the token (`Bearer`), or is signed with it (`HQ`).
+    pub(super) fn admits(&self, asked: Asked<'_>, now_ms: i64) -> bool {
+        let shown = asked.headers.get(header::AUTHORIZATION);
+        let shown = shown.and_then(|value| value.to_str().ok());
+        let Some((scheme, shown)) = shown.and_then(|value| value.split_once(' ')) else {
+            return false;
+        };
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return self.token.matches(shown.trim());
+        }
+        scheme == "HQ" && self.is_signed(asked, shown, now_ms)
+    }
+
+    /// `TIME.RANDOM.SIGNATURE`; the signature is over method, target, time and random text.
+    fn is_signed(&self, asked: Asked<'_>, shown: &str, now_ms: i64) -> bool {
+        let Some((stamp, signature)) = shown.rsplit_once('.') else {
+            return false;
+        };
+        let at = stamp.split_once('.').and_then(|(at, _)| at.parse().ok());
+        let is_fresh = |at: &i64| now_ms.abs_diff(*at) <= FRESH_MS;
+        let Some(at) = at.filter(is_fresh) else {
+            return false;
+        };
+        let Some(signature) = from_hex(signature) else {
+            return false;
+        };
+        let Asked { method, target, .. } = asked;
+        let text = format!("hq-request\n{method}\n{target}\n{stamp}");
+        let is_ours = hmac::verify(&self.token.key(), text.as_bytes(), &signature).is_ok();
+        is_ours && (*method == Method::GET || self.is_first(at, stamp, now_ms))
+    }
+
+    /// Whether a signed request that changes something comes for the first time.
+    fn is_first(&self, at: i64, stamp: &str, now_ms: i64) -> bool {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|(at, _)| now_ms.abs_diff(*at) <= FRESH_MS);
+        let is_first = used.len() < USED_MAX && !used.iter().any(|(_, known)| **known == *stamp);
+        if is_first {
+            used.push_back((at, stamp.into()));
+        }
+        is_first
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? * 16 + digit(*low)?).ok();
+    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
 /// The answer to a request without the token.
@@ -97,6 +169,10 @@ mod tests {
 
     use super::*;
 
+    fn entrance() -> Entrance {
+        Entrance::new(Token("a".repeat(64).into()))
+    }
+
     fn with(value: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(
@@ -106,37 +182,118 @@ mod tests {
         headers
     }
 
+    fn admits(entrance: &Entrance, method: &Method, target: &str, value: &str, now: i64) -> bool {
+        let asked = Asked {
+            method,
+            target,
+            headers: &with(value),
+        };
+        entrance.admits(asked, now)
+    }
+
+    /// What the page sends.
+    fn signed(entrance: &Entrance, method: &Method, target: &str, stamp: &str) -> String {
+        let text = format!("hq-request\n{method}\n{target}\n{stamp}");
+        let signature = hmac::sign(&entrance.token.key(), text.as_bytes());
+        format!("HQ {stamp}.{}", hex(signature.as_ref()))
+    }
+
     #[test]
     fn only_the_whole_token_opens() {
-        let token = Token("a".repeat(64).into());
-        assert!(token.is_shown(&with(&format!("Bearer {}", "a".repeat(64)))));
-        assert!(token.is_shown(&with(&format!("bearer {}", "a".repeat(64)))));
+        let entrance = entrance();
+        let opens = |value: &str| admits(&entrance, &Method::GET, "/metrics", value, 0);
+        assert!(opens(&format!("Bearer {}", "a".repeat(64))));
+        assert!(opens(&format!("bearer {}", "a".repeat(64))));
         for wrong in [
             "Bearer ",
             "Bearer a",
             "Basic YTph",
             &format!("Bearer {}", "a".repeat(65)),
             &"a".repeat(64),
+            &format!("HQ {}", "a".repeat(64)),
+            "HQ 0.1.zz",
+            "HQ ",
         ] {
-            assert!(!token.is_shown(&with(wrong)), "{wrong}");
+            assert!(!opens(wrong), "{wrong}");
         }
-        assert!(!token.is_shown(&HeaderMap::new()));
+        let nothing = Asked {
+            method: &Method::GET,
+            target: "/",
+            headers: &HeaderMap::new(),
+        };
+        assert!(!entrance.admits(nothing, 0));
     }
 
     #[test]
-    fn a_token_lives_as_long_as_its_file_and_is_private() {
+    fn a_signature_is_good_for_one_request_and_a_minute() {
+        let (entrance, now) = (entrance(), 1_000_000);
+        let get = signed(&entrance, &Method::GET, "/api/v1/jobs?limit=2", "999000.ab");
+        let check =
+            |method, target, value: &str, now| admits(&entrance, method, target, value, now);
+        assert!(check(&Method::GET, "/api/v1/jobs?limit=2", &get, now));
+        assert!(!check(&Method::GET, "/api/v1/jobs?limit=3", &get, now));
+        assert!(!check(&Method::POST, "/api/v1/jobs?limit=2", &get, now));
+        assert!(!check(
+            &Method::GET,
+            "/api/v1/jobs?limit=2",
+            &get,
+            now + 60_001
+        ));
+        assert!(!check(&Method::GET, "/api/v1/jobs?limit=2", &get, 900_000));
+        let other = Entrance::new(Token("b".repeat(64).into()));
+        assert!(!admits(
+            &other,
+            &Method::GET,
+            "/api/v1/jobs?limit=2",
+            &get,
+            now
+        ));
+    }
+
+    #[test]
+    fn what_changes_something_counts_once() {
+        let (entrance, now) = (entrance(), 1_000_000);
+        let path = "/api/v1/jobs/3/resubmit";
+        let send = |stamp: &str, now| {
+            let value = signed(&entrance, &Method::POST, path, stamp);
+            admits(&entrance, &Method::POST, path, &value, now)
+        };
+        assert!(send("1000000.aa", now));
+        assert!(!send("1000000.aa", now));
+        assert!(send("1000000.bb", now));
+        for number in 0..USED_MAX {
+            send(&format!("1000001.{number:x}"), now);
+        }
+        assert!(!send("1000002.ff", now), "the memory for them is bounded");
+        assert!(send("1070000.ff", now + 70_000), "and empties with time");
+    }
+
+    /// The values that `crypto.subtle` gives for these texts.
+    #[test]
+    fn the_proof_is_an_hmac_over_nonce_and_time() {
+        let proof = entrance().prove("00ff", 5);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, "a".repeat(64).as_bytes());
+        let bytes = from_hex(&proof).expect("hexadecimal digits");
+        hmac::verify(&key, b"hq-server\n00ff\n5", &bytes).expect("the same");
+        assert_eq!(proof.len(), 64);
+    }
+
+    #[test]
+    fn each_start_has_a_new_token_and_it_is_private() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("token");
-        let first = Token::load_or_create(&path).expect("a new token");
-        let again = Token::load_or_create(&path).expect("the same token");
-        assert_eq!(first.0, again.0);
+        let first = Token::create(&path).expect("a token");
+        let second = Token::create(&path).expect("another token");
+        assert_ne!(first.0, second.0);
+        let kept = std::fs::read_to_string(&path).expect("the file");
+        assert_eq!(kept, *second.0);
         let mode = std::fs::metadata(&path)
             .expect("the file")
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o600);
-        std::fs::write(&path, "short").expect("write");
-        assert!(Token::load_or_create(&path).is_err());
+        let files = std::fs::read_dir(dir.path()).expect("the directory");
+        assert_eq!(files.count(), 1);
     }
 }

@@ -1,24 +1,30 @@
 //! The web dashboard: files that are part of the program, and who gets them.
 //!
 //! Without the token there is a page to enter it, which knows nothing. Who shows it gets a cookie that opens the
-//! files of the dashboard and nothing else; for data the page sends the token itself, in a header. Cookies are
+//! files of the dashboard and nothing else; for data the page signs each request with the token. Cookies are
 //! shared by all ports of a machine, so that another user's server on it may see this one: it is worth nothing.
 
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 
+use axum::Json;
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use serde::Deserialize;
+use serde_json::json;
 
-use super::{App, auth};
+use super::{App, auth, now_ms};
 
 /// What a page may load: its own files; no text becomes script or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// Longest nonce of a page that wants proof; twice what it takes.
+const NONCE_LEN_MAX: usize = 128;
 
 /// A file of the dashboard.
 struct File {
@@ -58,6 +64,7 @@ const FILES: &[File] = files![
     "js/views/timeline.js",
     "js/views/view.js",
     "js/views/workers.js",
+    "key.js",
     "login.css",
     "login.html",
     "login.js",
@@ -68,18 +75,20 @@ pub(super) fn router() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(home))
         .route("/login", get(login_page).post(log_in))
+        .route("/login/proof", get(prove))
         .route(
             "/login.css",
             get(async |h: HeaderMap| file("login.css", &h)),
         )
+        .route("/key.js", get(async |h: HeaderMap| file("key.js", &h)))
         .route("/login.js", get(async |h: HeaderMap| file("login.js", &h)))
         .route("/app/{*path}", get(part))
 }
 
-async fn home(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    if is_known(&app, &headers) {
+async fn home(State(app): State<Arc<App>>, request: Request) -> Response {
+    if is_known(&app, &request) {
         app.shared.stats.http_requests.inc();
-        file("index.html", &headers)
+        file("index.html", request.headers())
     } else {
         app.shared.stats.http_refused.inc();
         login_page().await
@@ -93,8 +102,8 @@ async fn login_page() -> Response {
 }
 
 /// The token for the cookie.
-async fn log_in(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    if !app.token.is_shown(&headers) {
+async fn log_in(State(app): State<Arc<App>>, request: Request) -> Response {
+    if !app.admits(&request) {
         return refused(&app);
     }
     app.shared.stats.http_requests.inc();
@@ -108,17 +117,32 @@ async fn log_in(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     response
 }
 
-async fn part(
-    State(app): State<Arc<App>>,
-    Path(path): Path<String>,
-    headers: HeaderMap,
-) -> Response {
-    if is_known(&app, &headers) {
+async fn part(State(app): State<Arc<App>>, Path(path): Path<String>, request: Request) -> Response {
+    if is_known(&app, &request) {
         app.shared.stats.http_requests.inc();
-        file(&path, &headers)
+        file(&path, request.headers())
     } else {
         refused(&app)
     }
+}
+
+#[derive(Deserialize)]
+struct Challenge {
+    nonce: String,
+}
+
+/// Proves to a page that this is the server whose token it has, and tells the time for its signatures. Anybody
+/// may ask: what is said is of use to nobody else.
+async fn prove(State(app): State<Arc<App>>, Query(challenge): Query<Challenge>) -> Response {
+    let nonce = &challenge.nonce;
+    if nonce.len() > NONCE_LEN_MAX {
+        return (StatusCode::BAD_REQUEST, "the nonce is too long\n").into_response();
+    }
+    let now_ms = now_ms();
+    let proof = app.entrance.prove(nonce, now_ms);
+    let mut response = Json(json!({"now_ms": now_ms, "proof": proof})).into_response();
+    protect(&mut response);
+    response
 }
 
 fn refused(app: &App) -> Response {
@@ -136,15 +160,15 @@ fn cookie_name(app: &App) -> String {
 }
 
 /// Whether a request comes with the cookie, or the token itself.
-fn is_known(app: &App, headers: &HeaderMap) -> bool {
+fn is_known(app: &App, request: &Request) -> bool {
     let name = cookie_name(app);
-    let cookies = headers.get_all(header::COOKIE).iter();
+    let cookies = request.headers().get_all(header::COOKIE).iter();
     let mut pairs = cookies
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='));
     let has_cookie = pairs.any(|(key, value)| key == name && app.page_key.matches(value));
-    has_cookie || app.token.is_shown(headers)
+    has_cookie || app.admits(request)
 }
 
 /// One file, or that the browser has it already.

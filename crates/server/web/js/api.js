@@ -1,38 +1,51 @@
-// Requests and the stream of events. The token is sent in a header and lives in this tab only.
+// Requests and the stream of events. The token lives in this tab only, and is not sent: see key.js.
+
+import { Key, StrangerError } from "../../key.js";
 
 const TOKEN = "hq-token";
 const BASE = "/api/v1";
 const RETRY_MS_MAX = 5_000;
-const FELLOW_WAIT_MS = 400;
+const FELLOW_WAIT_MS = 1_000;
 
 const fellows = new BroadcastChannel("hq-token");
-let token = sessionStorage.getItem(TOKEN);
+const kept = sessionStorage.getItem(TOKEN);
+let key = kept ? new Key(kept) : null;
+/** Something else has the port: nothing is said to it, ever. */
+let isStranger = false;
 
 fellows.addEventListener("message", ({ data }) => {
-  if (data === "ask" && token) fellows.postMessage({ token });
-  else if (data?.token && !token) keep(data.token);
+  if (data === "ask") tellFellow();
+  else if (data?.token && !key) keep(data.token);
 });
 
+/** Another tab asks for the token. Pages of a stranger on this port can ask, too: so the server proves itself first. */
+async function tellFellow() {
+  if (!key || isStranger) return;
+  key.doubt();
+  const isOurs = await key.prove().then(() => true, () => false);
+  if (isOurs) fellows.postMessage({ token: key.token });
+}
+
 function keep(text) {
-  token = text;
+  key = new Key(text);
   sessionStorage.setItem(TOKEN, text);
 }
 
 /** Finds the token: of this tab, or of another tab of this server. Otherwise the user is asked. */
 export async function ready() {
-  if (token) return;
-  fellows.postMessage("ask");
-  const until = performance.now() + FELLOW_WAIT_MS;
-  while (!token && performance.now() < until) {
-    await new Promise((resume) => setTimeout(resume, 20));
+  if (!key) {
+    fellows.postMessage("ask");
+    const until = performance.now() + FELLOW_WAIT_MS;
+    while (!key && performance.now() < until) {
+      await new Promise((resume) => setTimeout(resume, 20));
+    }
   }
-  if (!token) logOut();
-}
-
-/** Forgets the token and asks for it. */
-export function logOut() {
-  sessionStorage.removeItem(TOKEN);
-  location.replace(`/login${location.hash}`);
+  // This page came from what is there now, so its question for the token is as good as this page.
+  const isOurs = await key?.prove().then(() => true, (error) => !(error instanceof StrangerError));
+  if (!isOurs) {
+    sessionStorage.removeItem(TOKEN);
+    location.replace(`/login${location.hash}`);
+  }
 }
 
 /** An answer that is none: `status` 0 = the server was not reached. */
@@ -43,18 +56,27 @@ export class ApiError extends Error {
   }
 }
 
-async function send(path, options = {}) {
-  const headers = { authorization: `Bearer ${token}`, ...options.headers };
+const STRANGER = "another server or program answers now; `hq dashboard --web` prints a new link";
+
+async function send(path, options = {}, isAgain = false) {
+  if (isStranger || !key) throw new ApiError(401, STRANGER);
+  const url = new URL(BASE + path, location.origin);
   let answer;
   try {
-    answer = await fetch(BASE + path, { cache: "no-store", ...options, headers });
+    const authorization = await key.authorization(options.method ?? "GET", url.pathname + url.search);
+    answer = await fetch(url, { cache: "no-store", ...options, headers: { ...options.headers, authorization } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "the server cannot be reached");
+    key.doubt();
+    if (!(error instanceof StrangerError)) throw new ApiError(0, "the server cannot be reached");
+    isStranger = true;
+    sessionStorage.removeItem(TOKEN);
+    throw new ApiError(401, STRANGER);
   }
-  if (answer.status === 401) {
-    logOut();
-    throw new ApiError(401, "the token is wrong");
+  if (answer.status === 401 && !isAgain) {
+    // A clock that was set, or another server.
+    key.doubt();
+    return send(path, options, true);
   }
   if (!answer.ok) {
     const found = await answer.json().catch(() => null);
@@ -67,7 +89,8 @@ export const get = async (path, signal) => (await send(path, { signal })).json()
 export const post = async (path) => (await send(path, { method: "POST" })).json();
 
 /**
- * Follows the events. `onEvents` gets `[{seq, event, at_ms}]`, `onState` "live", "away", "polling" or "none". Goes on behind
+ * Follows the events. `onEvents` gets `[{seq, event, at_ms}]`, `onState` "live", "away", "polling", "none" or
+ * "stranger", after which nothing more comes. Goes on behind
  * the last event after an interruption; if that is too long ago, `onGap` is called. Returns what
  * ends it.
  */
@@ -92,6 +115,11 @@ export function follow(onEvents, onState, onGap) {
         });
       } catch (error) {
         if (stop.signal.aborted) return;
+        key?.doubt();
+        if (isStranger) {
+          onState("stranger");
+          return;
+        }
         if (error.status === 404 || error.status === 401) {
           onState("none");
           return;
@@ -100,6 +128,7 @@ export function follow(onEvents, onState, onGap) {
         isBusy = error.status === 503;
       }
       if (stop.signal.aborted) return;
+      if (!isBusy) key?.doubt();
       onState(isBusy ? "polling" : "away");
       await new Promise((resume) => setTimeout(resume, isBusy ? RETRY_MS_MAX : pause));
       pause = Math.min(pause * 2, RETRY_MS_MAX);

@@ -116,6 +116,7 @@ export function touch() {
 }
 
 async function run(source) {
+  if (state.link === "stranger") return;
   const now = performance.now();
   if (source.isBusy || document.hidden || now < source.due) return;
   const current = version(source);

@@ -68,7 +68,8 @@ function route() {
 }
 
 function renderFrame() {
-  const texts = { live: "live", away: "server away, trying again", none: "live, without journal", polling: "live" };
+  const stranger = "another server or program has this address now; hq dashboard --web prints a new link";
+  const texts = { stranger, live: "live", away: "server away, trying again", none: "live, without journal", polling: "live" };
   setText(live, texts[state.link]);
   live.dataset.state = state.link;
   if (state.server) setText(document.querySelector("#server"), `${state.server.host} · ${state.server.version}`);

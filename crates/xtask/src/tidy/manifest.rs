@@ -55,6 +55,9 @@ const PLACES: &[(&str, &[&str])] = &[
     ("snow", &["hq-protocol"]),
     ("libc", &["hq-spawn"]),
     ("axum", &["hq-server"]),
+    ("hyper", &["hq-server"]),
+    ("hyper-util", &["hq-server"]),
+    ("ring", &["hq-server"]),
     ("prometheus-client", &["hq-server"]),
     // The client has none: its tests run a web server.
     ("rustls", &["hq-server", "hq-cli"]),
