@@ -3,18 +3,24 @@
 use std::net::TcpStream;
 
 use crate::harness::{Env, wait_for};
+use crate::http::Site;
 
 #[test]
 fn a_server_without_descriptors_waits_until_there_are_some() {
     let mut env = Env::new();
-    env.start_server_behind(&["prlimit", "--nofile=60:60"], &[]);
+    let pid = env.start_server_behind(&["prlimit", "--nofile=60:60"], &[]);
     env.start_worker(2);
+    let pid = pid.to_string();
+    let limit = |count: &str| {
+        let status = std::process::Command::new("prlimit")
+            .args(["--pid", &pid, &format!("--nofile={count}:60")])
+            .status();
+        assert!(status.expect("prlimit can be run").success());
+    };
     let info = env.json(&["server", "info"]);
-    let port = |name: &str| u16::try_from(info[name].as_u64().expect("a port")).expect("a port");
-    let ports = [port("client_port"), port("worker_port")];
-    let strangers: Vec<TcpStream> = (0..120)
-        .filter_map(|n| TcpStream::connect(("127.0.0.1", ports[n % 2])).ok())
-        .collect();
+    let port = u16::try_from(info["client_port"].as_u64().expect("a port")).expect("a port");
+    limit("10");
+    let caller = TcpStream::connect(("127.0.0.1", port)).expect("the kernel takes it");
     wait_for("the server has no descriptor left", || {
         let log = env.read("server.log");
         if log.contains("cannot accept a connection") {
@@ -23,11 +29,41 @@ fn a_server_without_descriptors_waits_until_there_are_some() {
             Err(log)
         }
     });
-    drop(strangers);
+    drop(caller);
+    limit("60");
     let job = env.submit(&["--array=1-20", "--", "true"]);
     env.wait_job(&job);
     assert_eq!(env.stats(&job)["finished"], 20);
     assert_eq!(env.workers(), ["RUNNING"]);
+}
+
+/// What any user of the machine can do: connections to every port that say nothing, or never end their first line.
+#[test]
+fn strangers_at_the_ports_leave_room_for_everybody_else() {
+    use std::io::Write as _;
+    let mut env = Env::new();
+    env.start_server_behind(&["prlimit", "--nofile=128:128"], &["--http"]);
+    let site = Site::of(&env);
+    let mut strangers: Vec<TcpStream> = Vec::new();
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(&site.address).expect("the kernel takes it");
+        // One that had to make room already cannot be written to.
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nX: ");
+        strangers.push(stream);
+    }
+    let info = env.json(&["server", "info"]);
+    for name in ["client_port", "worker_port"] {
+        let port = u16::try_from(info[name].as_u64().expect("a port")).expect("a port");
+        let streams = (0..60).map(|_| TcpStream::connect(("127.0.0.1", port)));
+        strangers.extend(streams.map(|stream| stream.expect("the kernel takes it")));
+    }
+    env.start_worker(2);
+    let job = env.submit(&["--array=1-20", "--", "true"]);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 20);
+    assert_eq!(site.get("/api/v1/summary").status, 200);
+    let log = env.read("server.log");
+    assert!(!log.contains("cannot accept"), "{log}");
 }
 
 #[test]

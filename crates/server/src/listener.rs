@@ -1,10 +1,11 @@
 //! Accepting TCP connections: handshakes run aside, bounded in number and time.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_protocol::{Connection, Plane, SecretKey};
@@ -12,10 +13,14 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::descriptors;
 use crate::stats::PlaneStats;
 
-/// Peers that may be in the handshake at once; beyond that the oldest is dropped.
-const UNAUTHENTICATED_MAX: usize = 64;
+/// Peers that may be in the handshake at once; others wait to be accepted.
+const UNAUTHENTICATED_MAX: usize = 256;
+/// How long a handshake may take when others wait: many round trips between any two nodes, and the bursts of
+/// workers that a batch system starts together are through by then.
+const GRACE: Duration = Duration::from_secs(1);
 /// Connections the kernel may hold for us.
 const BACKLOG_LEN: i32 = 1_024;
 /// Pause after a failed accept, e.g. when no descriptor is left.
@@ -51,21 +56,59 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(KEEPALIVE))
 }
 
+/// A handshake under way.
+struct Handshake {
+    task: AbortHandle,
+    since: Instant,
+    from: IpAddr,
+    /// It was told to end; its descriptor is free when it has.
+    is_dropped: bool,
+}
+
 /// Handshakes under way, oldest first.
-#[derive(Default)]
-struct Waiting(Mutex<VecDeque<AbortHandle>>);
+struct Waiting {
+    queue: VecDeque<Handshake>,
+    max: usize,
+}
 
 impl Waiting {
-    /// Adds one and drops the oldest if there are too many.
-    fn add(&self, handle: AbortHandle) {
-        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|handle| !handle.is_finished());
-        if queue.len() >= UNAUTHENTICATED_MAX
-            && let Some(oldest) = queue.pop_front()
-        {
-            oldest.abort();
+    fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            max: descriptors::share(UNAUTHENTICATED_MAX),
         }
-        queue.push_back(handle);
+    }
+
+    /// Forgets those that are over; says whether there is room for another one.
+    fn has_room(&mut self) -> bool {
+        self.queue.retain(|handshake| !handshake.task.is_finished());
+        self.queue.len() < self.max
+    }
+
+    /// When the oldest has had its time; `None` while room is being made.
+    fn next_due(&self) -> Option<Instant> {
+        let is_busy = self.queue.iter().any(|handshake| handshake.is_dropped);
+        let oldest = self.queue.front().filter(|_| !is_busy)?;
+        Some(oldest.since + GRACE)
+    }
+
+    /// Drops the oldest of the address that has most of them, which is the one that takes the room of others.
+    fn drop_one(&mut self, now: Instant) {
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for handshake in &self.queue {
+            *counts.entry(handshake.from).or_default() += 1;
+        }
+        let is_due = |handshake: &Handshake| now.duration_since(handshake.since) >= GRACE;
+        let due = self.queue.iter().enumerate();
+        let due = due.filter(|(_, handshake)| is_due(handshake));
+        let victim = due.max_by_key(|(position, handshake)| {
+            (counts.get(&handshake.from).copied(), Reverse(*position))
+        });
+        let victim = victim.map(|(position, _)| position);
+        if let Some(handshake) = victim.and_then(|position| self.queue.get_mut(position)) {
+            handshake.is_dropped = true;
+            handshake.task.abort();
+        }
     }
 }
 
@@ -81,16 +124,22 @@ pub(crate) async fn run<F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let (key, serve) = (Arc::new(key), Arc::new(serve));
-    let (waiting, mut links) = (Waiting::default(), JoinSet::new());
+    let (mut waiting, mut links) = (Waiting::new(), JoinSet::new());
     let (ready_tx, mut ready) = tokio::sync::mpsc::channel(UNAUTHENTICATED_MAX);
     let mut complained: Option<Instant> = None;
     loop {
+        // Without room nobody is cut off: who comes waits in the kernel's queue until a handshake is over.
+        let has_room = waiting.has_room();
+        let due = waiting.next_due();
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if !has_room && due.is_some() => {
+                waiting.drop_one(Instant::now());
+            }
+            accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
                     let (key, ready) = (Arc::clone(&key), ready_tx.clone());
                     let refused = stats.refused.clone();
-                    let handle = links.spawn(async move {
+                    let task = links.spawn(async move {
                         // A connection whose options cannot be set is closed already.
                         if tune(&stream).is_err() {
                             return;
@@ -105,7 +154,13 @@ pub(crate) async fn run<F>(
                             }
                         }
                     });
-                    waiting.add(handle);
+                    let (since, from) = (Instant::now(), peer.ip());
+                    waiting.queue.push_back(Handshake {
+                        task,
+                        since,
+                        from,
+                        is_dropped: false,
+                    });
                 }
                 Err(error) => {
                     let is_news = complained.is_none_or(|at| at.elapsed() >= COMPLAINT_INTERVAL);
@@ -127,3 +182,6 @@ pub(crate) async fn run<F>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

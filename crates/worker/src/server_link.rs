@@ -3,7 +3,9 @@
 //! Knows connections and the first two messages, nothing of tasks. Waiting is bounded everywhere; what
 //! is worth another attempt is decided by [`RegisterError::is_retryable`].
 
+use std::collections::hash_map::RandomState;
 use std::future::Future;
+use std::hash::BuildHasher as _;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -213,7 +215,7 @@ impl Connector {
                 }
             }
             attempt += 1;
-            tokio::time::sleep(self.connect_retry.pause).await;
+            tokio::time::sleep(spread(self.connect_retry.pause)).await;
         };
         self.agree(stream).await
     }
@@ -244,7 +246,7 @@ impl Connector {
             }
             attempt += 1;
             tracing::warn!(%error, "Registration failed, will try again");
-            tokio::time::sleep(self.register_retry.pause).await;
+            tokio::time::sleep(spread(self.register_retry.pause)).await;
         }
     }
 
@@ -303,6 +305,13 @@ impl Connector {
                 ConnectError::Handshake { host, port, source }
             })
     }
+}
+
+/// Half to one and a half times a pause: workers that a batch system started together, and that were turned away
+/// together, come back one by one.
+fn spread(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) % 1_000;
+    pause / 2 + pause * u32::try_from(random).unwrap_or(0) / 1_000
 }
 
 /// Small messages go at once; a dead peer is noticed.

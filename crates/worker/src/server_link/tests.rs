@@ -40,6 +40,16 @@ async fn connector() -> (Connector, TcpListener) {
     (connector, listener)
 }
 
+#[test]
+fn those_who_were_turned_away_together_do_not_come_back_together() {
+    let pause = Duration::from_secs(10);
+    let pauses: std::collections::BTreeSet<Duration> = (0..100).map(|_| spread(pause)).collect();
+    assert!(pauses.len() > 50, "{pauses:?}");
+    let first = pauses.first().expect("some");
+    let last = pauses.last().expect("some");
+    assert!(*first >= pause / 2 && *last <= pause * 3 / 2, "{pauses:?}");
+}
+
 /// Accepts one worker and gives this answer to its registration.
 async fn answer(listener: &TcpListener, message: to_worker::Message) -> impl Sized + use<> {
     let (stream, _) = listener.accept().await.expect("a connection");
