@@ -207,6 +207,20 @@ fn what_fails_is_tried_again_and_a_redirect_is_no_success() {
     assert!(env.read("server.log").contains("the answer was 500"));
 }
 
+/// A web server that takes requests and never answers has its share of the turns, not all.
+#[test]
+fn a_place_that_hangs_does_not_hold_up_others() {
+    let env = Env::with_worker(2);
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}/", silent.local_addr().expect("an address"));
+    for _ in 0..9 {
+        env.submit(&["--notify", &address, "--wait", "--", "true"]);
+    }
+    let job = env.submit(&["--notify=cmd:touch told", "--wait", "--", "true"]);
+    wait_states(&env, &job, &["end delivered"]);
+    assert!(env.path("told").exists());
+}
+
 #[test]
 fn a_server_is_told_whom_to_trust_and_trusts_nobody_else() {
     let (root, config) = authority();

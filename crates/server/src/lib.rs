@@ -28,4 +28,5 @@ mod stats;
 mod worker_link;
 
 pub use embedded::{EmbeddedConfig, EmbeddedServer};
+pub use notify::check_webhook;
 pub use server::{Journal, RunError, Server, ServerConfig, StartError};

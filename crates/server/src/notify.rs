@@ -4,11 +4,13 @@
 //! one is under way sends it again in its next life: at least once.
 
 mod command;
+mod queue;
 mod webhook;
 
-use std::collections::VecDeque;
+pub use webhook::check_webhook;
+
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hq_core::id::JobId;
 use hq_core::job::{Job, job_state};
@@ -21,6 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::event_loop::{CoreHandle, View};
 use crate::query;
+use queue::Queue;
 
 /// Longest time of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,10 +34,6 @@ const PAUSES: [Duration; 4] = [
     Duration::from_secs(60),
     Duration::from_secs(300),
 ];
-/// Notifications under way at once.
-const RUNNING_MAX: usize = 8;
-/// Notifications that wait for their turn; what is beyond is given up.
-const WAITING_MAX: usize = 10_000;
 /// Longest text of an error that is kept.
 const ERROR_LEN_MAX: usize = 500;
 
@@ -58,8 +57,7 @@ impl Outbox {
     }
 }
 
-/// What is sent, read when its turn comes.
-#[derive(Clone)]
+/// What is sent, as things stood when it was owed.
 struct Message {
     target: NotifyTarget,
     event: NotifyEvent,
@@ -71,25 +69,57 @@ struct Message {
     body: Arc<str>,
 }
 
+/// One notification, and how often it was tried.
+struct Delivery {
+    key: NoticeKey,
+    message: Message,
+    attempts: u32,
+}
+
 /// Sends until dropped.
 pub(crate) async fn run(core: CoreHandle, mut owed: Owed, server_uid: String) {
     let server_uid: Arc<str> = server_uid.into();
     let mut running = JoinSet::new();
-    let mut waiting = VecDeque::new();
+    let mut queue: Queue<tokio::task::Id, Delivery> = Queue::new();
     loop {
+        let due = queue.next_due();
         tokio::select! {
             key = owed.0.recv() => match key {
-                Some(key) if waiting.len() < WAITING_MAX => waiting.push_back(key),
-                Some(key) => note(&core, key, (0, Some("too many notifications were waiting".into()))).await,
+                Some(key) if queue.is_full() => {
+                    note(&core, key, (0, Some("too many notifications were waiting".into()))).await;
+                }
+                Some(key) => add(&core, key, &server_uid, &mut queue).await,
                 None => return,
             },
-            Some(_) = running.join_next(), if !running.is_empty() => {}
+            Some(ended) = running.join_next_with_id(), if !running.is_empty() => match ended {
+                Ok((id, again)) => queue.end(&id, again),
+                Err(error) => queue.end(&error.id(), None),
+            },
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
         }
-        while running.len() < RUNNING_MAX
-            && let Some(key) = waiting.pop_front()
-        {
-            running.spawn(deliver(core.clone(), key, Arc::clone(&server_uid)));
+        while let Some((place, delivery)) = queue.next(Instant::now()) {
+            let id = running.spawn(attempt(core.clone(), delivery)).id();
+            queue.begin(id, place);
         }
+    }
+}
+
+/// Takes in what is owed; nothing if the job was forgotten.
+async fn add(
+    core: &CoreHandle,
+    key: NoticeKey,
+    server_uid: &Arc<str>,
+    queue: &mut Queue<tokio::task::Id, Delivery>,
+) {
+    let uid = Arc::clone(server_uid);
+    let read = core.query(move |view| message(view, key, &uid)).await;
+    if let Ok(Some(message)) = read {
+        let delivery = Delivery {
+            key,
+            attempts: 0,
+            message,
+        };
+        queue.add(place(&delivery.message.target), delivery);
     }
 }
 
@@ -98,32 +128,43 @@ async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option
     let _ = core.notified(key, attempts, error).await;
 }
 
-async fn deliver(core: CoreHandle, key: NoticeKey, server_uid: Arc<str>) {
-    let read = core
-        .query(move |view| message(view, key, &server_uid))
-        .await;
-    let Ok(Some(message)) = read else { return };
+/// Tries once. Returns what is to be tried again, and when; otherwise what became of it is noted.
+async fn attempt(core: CoreHandle, mut delivery: Delivery) -> Option<(Instant, Delivery)> {
+    let Delivery { key, message, .. } = &delivery;
     let (job, target) = (key.job, shown(&message.target));
-    let mut attempts = 0;
-    let error = loop {
-        attempts += 1;
-        let sent = tokio::time::timeout(ATTEMPT_TIMEOUT, send(&message)).await;
-        let Some(error) = sent
-            .unwrap_or_else(|_| Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())))
-            .err()
-        else {
+    let sent = tokio::time::timeout(ATTEMPT_TIMEOUT, send(message)).await;
+    let sent =
+        sent.unwrap_or_else(|_| Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())));
+    delivery.attempts += 1;
+    let attempts = delivery.attempts;
+    let error: Option<Box<str>> = match sent {
+        Ok(()) => {
             tracing::info!(%job, to = target, attempts, "notification sent");
-            break None;
-        };
-        let error: Box<str> = cut(&error).into();
-        let Some(pause) = PAUSES.get(attempts as usize - 1) else {
+            None
+        }
+        Err(error) => {
+            let error = cut(&error);
+            if let Some(pause) = PAUSES.get(attempts as usize - 1) {
+                tracing::warn!(%job, to = target, attempts, "notification failed, next attempt in {} s: {error}", pause.as_secs());
+                return Some((Instant::now() + *pause, delivery));
+            }
             tracing::warn!(%job, to = target, attempts, "notification given up: {error}");
-            break Some(error);
-        };
-        tracing::warn!(%job, to = target, attempts, "notification failed, next attempt in {} s: {error}", pause.as_secs());
-        tokio::time::sleep(*pause).await;
+            Some(error.into())
+        }
     };
-    note(&core, key, (attempts, error)).await;
+    note(&core, delivery.key, (attempts, error)).await;
+    None
+}
+
+/// What hangs or fails together: a web server, or a program.
+fn place(target: &NotifyTarget) -> Box<str> {
+    match target {
+        NotifyTarget::Command(command) => {
+            let program = command.split_whitespace().next().unwrap_or_default();
+            format!("cmd:{program}").into()
+        }
+        NotifyTarget::Webhook(_) => shown(target).into(),
+    }
 }
 
 async fn send(message: &Message) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! Who is told of a job: `cmd:mail -s done me`, `https://example.org/hook`.
 
 use hq_core::template::NotifyTarget;
+use hq_server::check_webhook;
 
 /// Longest command or address that the server takes.
 const LEN_MAX: usize = 4_096;
@@ -21,6 +22,8 @@ pub(crate) fn parse_notify_target(text: &str) -> Result<NotifyTarget, String> {
         .filter_map(|scheme| text.strip_prefix(scheme))
         .any(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(' '));
     if is_web {
+        // What cannot work is refused now, not after the job, when nobody is looking.
+        check_webhook(text).map_err(|why| format!("not an address for a request: {why}"))?;
         return Ok(NotifyTarget::Webhook(text.into()));
     }
     Err("expected `cmd:COMMAND`, `http://…` or `https://…`".to_owned())
@@ -49,6 +52,8 @@ mod tests {
             "http:///x",
             "https://a b",
             "cmd:a\nb",
+            "http://[bad/x",
+            "http://host:70000/",
         ] {
             assert!(parse_notify_target(wrong).is_err(), "{wrong:?}");
         }

@@ -4,12 +4,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use ureq::http::Uri;
+use ureq::http::uri::InvalidUri;
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 
 use super::ATTEMPT_TIMEOUT;
 
 /// Longest time of one request: ends before the attempt does, so that no thread stays behind.
 const TIMEOUT: Duration = ATTEMPT_TIMEOUT.saturating_sub(Duration::from_secs(2));
+
+/// Whether a request to an address can be made at all, by the rules of the library that makes it.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn check_webhook(url: &str) -> Result<(), String> {
+    let uri: Uri = url.parse().map_err(|error: InvalidUri| error.to_string())?;
+    let authority = uri.authority().ok_or("it has no host")?;
+    if authority.host().is_empty() {
+        return Err("it has no host".to_owned());
+    }
+    let (_, place) = authority
+        .as_str()
+        .rsplit_once('@')
+        .unwrap_or(("", authority.as_str()));
+    let port = place.strip_prefix(authority.host()).unwrap_or_default();
+    if !port.is_empty() && authority.port_u16().is_none_or(|port| port == 0) {
+        return Err(format!(
+            "expected a port from 1 to 65535, found `{}`",
+            port.trim_start_matches(':')
+        ));
+    }
+    Ok(())
+}
 
 /// Sends it; anything but a status of 2xx is an error. Certificates are checked against those of the system.
 pub(super) async fn post(url: String, body: Arc<str>) -> Result<(), String> {
@@ -51,4 +78,33 @@ fn post_now(url: &str, body: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("the answer was {status}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_no_request_can_be_made_to_are_found_out() {
+        for good in [
+            "http://localhost",
+            "https://user:pw@hooks.example.org:8443/a/b?c=d",
+            "http://[::1]:80/x",
+            "http://192.0.2.1/",
+        ] {
+            assert_eq!(check_webhook(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "http://[bad/x",
+            "http://host:port/",
+            "http://host:0/",
+            "http://host:65536/",
+            "http://:80/",
+            "http://user@/x",
+            "http://a\u{7f}b/",
+            "http://a\"b/",
+        ] {
+            assert!(check_webhook(bad).is_err(), "{bad}");
+        }
+    }
 }
