@@ -503,7 +503,8 @@ impl Job {
         self.index.first_missing(ids).map(TaskId)
     }
 
-    /// All ids, sorted and merged into ranges of step 1. O(tasks).
+    /// All ids, sorted and merged into ranges; of step 1, unless there are very many with another step.
+    /// O(runs of equal state).
     #[must_use]
     pub fn sorted_ids(&self, wanted: impl Fn(TaskState) -> bool) -> IdArray {
         let mut ids = Vec::new();
@@ -689,8 +690,18 @@ impl Job {
     }
 }
 
-/// Sorts ranges and merges neighbours; stepped ranges are taken apart.
-fn merge_ranges(ranges: Vec<IdRange>) -> IdArray {
+/// Ids of stepped ranges that are taken apart to be merged; beyond that they stay ranges.
+const TAKEN_APART_MAX: u64 = 1 << 16;
+
+/// Sorts ranges and merges neighbours. Stepped ranges are taken apart, unless they have very many ids.
+fn merge_ranges(mut ranges: Vec<IdRange>) -> IdArray {
+    let stepped = ranges.iter().filter(|range| range.step() > 1);
+    let count: u64 = stepped.map(|range| u64::from(range.count())).sum();
+    if count > TAKEN_APART_MAX {
+        // A list of single ids would take gigabytes, and nobody reads it.
+        ranges.sort_unstable_by_key(IdRange::first);
+        return IdArray::new(ranges).unwrap_or_default();
+    }
     let mut parts: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
     for range in ranges {
         if range.step() == 1 {

@@ -16,6 +16,7 @@ use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
 
 use crate::event_loop::View;
+pub(crate) use job::JobOverview;
 
 /// Answers a query.
 pub(crate) fn answer(view: &View<'_>, query: &Query) -> Reply {
@@ -32,6 +33,11 @@ pub(crate) fn answer(view: &View<'_>, query: &Query) -> Reply {
         } => Reply::Workers(worker::workers(view.state, workers, *with_runtime)),
         Query::Explain { job, task } => worker::explain(view, *job, *task),
     }
+}
+
+/// A job as dashboards show it.
+pub(crate) fn job_overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
+    job::overview(view, id)
 }
 
 /// A failed task of a job, as the details of the job have it.

@@ -67,6 +67,18 @@ fn the_first_id_of_a_range_is_found_without_walking_it() {
 }
 
 #[test]
+fn very_many_stepped_ids_stay_ranges() {
+    let few = job(vec![array(0, 3, 2), array(1, 3, 2)]);
+    assert_eq!(few.sorted_ids(|_| true).to_string(), "0-5");
+    let gaps = job(vec![array(9, 2, 5), array(0, 3, 2)]);
+    assert_eq!(gaps.sorted_ids(|_| true).to_string(), "0,2,4,9,14");
+    let many = job(vec![array(1, 1 << 30, 2), array(0, 1 << 30, 2)]);
+    let ids = many.sorted_ids(|_| true);
+    assert_eq!(ids.ranges().len(), 2);
+    assert_eq!(ids.to_string(), "0-2147483646:2,1-2147483647:2");
+}
+
+#[test]
 fn finds_ids_of_interleaved_submits() {
     let job = job(vec![
         array(0, 10, 2),

@@ -1,5 +1,6 @@
 //! Jobs: lists, details, task ids.
 
+use hq_core::id::JobId;
 use hq_core::job::{Job, Submit, SubmitKind};
 use hq_core::selector::{Selected, Selector};
 use hq_core::server_state::{Notice, NoticeState, ServerState};
@@ -48,12 +49,36 @@ pub(super) fn summary(job: &Job) -> client::JobSummary {
 pub(super) fn infos(view: &View<'_>, selector: &Selector) -> client::JobInfos {
     let Selected { rows, not_found } = select(view.state, selector);
     client::JobInfos {
-        jobs: rows.into_iter().map(|job| detail(view, job)).collect(),
+        jobs: rows
+            .into_iter()
+            .map(|job| detail(view, job, usize::MAX))
+            .collect(),
         not_found: Some((&not_found).into()),
     }
 }
 
-fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
+/// One job without what nobody looks at twice a second: of each submit only the first template, and no ids.
+pub(crate) struct JobOverview {
+    pub(crate) detail: client::JobDetail,
+    /// How many templates each submit has.
+    pub(crate) template_counts: Vec<usize>,
+}
+
+pub(super) fn overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
+    let job = view.state.jobs().get(&id)?;
+    let count = |submit: &Submit| match &submit.kind {
+        SubmitKind::Array { .. } => 1,
+        SubmitKind::Graph { templates, .. } => templates.len(),
+    };
+    Some(JobOverview {
+        detail: detail(view, job, 1),
+        template_counts: job.submits.iter().map(count).collect(),
+    })
+}
+
+/// With at most so many templates of each submit; ids and templates of tasks only if there is no such limit.
+fn detail(view: &View<'_>, job: &Job, templates_max: usize) -> client::JobDetail {
+    let is_whole = templates_max == usize::MAX;
     let single_array = matches!(
         job.submits.as_slice(),
         [Submit {
@@ -73,7 +98,11 @@ fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
         submitted_unix_ns: job.submitted.0,
         finished_unix_ns: finished.map(|time| time.0),
         max_fails: job.max_fails,
-        submits: job.submits.iter().map(submit_info).collect(),
+        submits: job
+            .submits
+            .iter()
+            .map(|submit| submit_info(submit, templates_max))
+            .collect(),
         workers: job
             .workers
             .iter()
@@ -85,7 +114,7 @@ fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
             .failed_lowest()
             .filter_map(|task| super::task::failed(view.state, job, task))
             .collect(),
-        task_ids: (!single_array).then(|| (&job.sorted_ids(|_| true)).into()),
+        task_ids: (is_whole && !single_array).then(|| (&job.sorted_ids(|_| true)).into()),
         now_unix_ns: view.now.wall.0,
         notifications: job.notices.iter().map(notification).collect(),
     }
@@ -111,7 +140,8 @@ fn notification(notice: &Notice) -> client::JobNotice {
     }
 }
 
-fn submit_info(submit: &Submit) -> client::SubmitInfo {
+fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
+    let is_whole = templates_max == usize::MAX;
     let (is_graph, ids, templates, graph_templates) = match &submit.kind {
         SubmitKind::Array { template, .. } => (
             false,
@@ -124,10 +154,11 @@ fn submit_info(submit: &Submit) -> client::SubmitInfo {
             template_of,
             graph,
         } => {
-            let order = graph.order().iter();
+            let order = graph.order().iter().filter(|_| is_whole);
             let of = order.filter_map(|index| template_of.get(*index as usize).copied());
             let all = templates
                 .iter()
+                .take(templates_max)
                 .map(|template| template.task.as_ref().into())
                 .collect();
             (true, None, all, of.collect())
@@ -158,4 +189,48 @@ pub(super) fn task_ids(state: &ServerState, selector: &Selector, states: &[TaskS
     Reply::TaskIds(client::TaskIdsReply {
         jobs: jobs.collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use hq_core::range::IdArray;
+    use hq_core::server_state::Command;
+    use hq_core::template::{GraphSpec, GraphTask, SubmitBody};
+    use hq_core::testing::{NOW, array_submit, request, template};
+
+    use super::*;
+
+    #[test]
+    fn an_overview_costs_what_it_shows() {
+        let mut state = ServerState::new("test");
+        let count = 30_000;
+        let mut submit = array_submit(0, template(&["true"]));
+        submit.body = SubmitBody::Graph(GraphSpec {
+            templates: (0..count)
+                .map(|number| template(&["run", &number.to_string()]).into())
+                .collect(),
+            tasks: (0..count)
+                .map(|number| GraphTask {
+                    id: hq_core::id::TaskId(2 * number),
+                    template: number,
+                    deps: Vec::new(),
+                })
+                .collect(),
+        });
+        request(&mut state, Command::Submit(Box::new(submit)));
+        let view = View {
+            state: &state,
+            now: NOW,
+        };
+        let shown = overview(&view, JobId(1)).expect("the job");
+        assert_eq!(shown.template_counts, [30_000]);
+        let submits = &shown.detail.submits;
+        assert_eq!(submits[0].templates.len(), 1);
+        assert_eq!(submits[0].graph_templates.len(), 0);
+        assert!(shown.detail.task_ids.is_none());
+        assert!(overview(&view, JobId(2)).is_none());
+        let whole = infos(&view, &Selector::Ids(IdArray::single(1)));
+        assert_eq!(whole.jobs[0].submits[0].templates.len(), 30_000);
+        assert_eq!(whole.jobs[0].submits[0].graph_templates.len(), 30_000);
+    }
 }

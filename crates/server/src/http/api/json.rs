@@ -4,6 +4,8 @@ use hq_protocol::client;
 use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
 use serde_json::{Value, json};
 
+use crate::query::JobOverview;
+
 /// Units of one whole amount.
 #[expect(
     clippy::cast_precision_loss,
@@ -41,14 +43,16 @@ pub(super) fn job(job: &client::JobSummary) -> Value {
     })
 }
 
-pub(super) fn job_detail(detail: &client::JobDetail) -> Value {
+pub(super) fn job_detail(found: &JobOverview) -> Value {
+    let detail = &found.detail;
     let mut value = detail.summary.as_ref().map(job).unwrap_or_default();
     value["submitted_ms"] = json!(ms(detail.submitted_unix_ns));
     value["finished_ms"] = json!(detail.finished_unix_ns.map(ms));
     value["max_fails"] = json!(detail.max_fails);
     value["worker_count"] = json!(detail.worker_count);
     value["notifications"] = detail.notifications.iter().map(notification).collect();
-    let submits = detail.submits.iter().map(|submit| {
+    let counted = detail.submits.iter().zip(&found.template_counts);
+    let submits = counted.map(|(submit, template_count)| {
         let command = submit.templates.first().map(|template| {
             template
                 .args
@@ -59,7 +63,7 @@ pub(super) fn job_detail(detail: &client::JobDetail) -> Value {
         json!({
             "submit_dir": lossy(&submit.submit_dir),
             "is_graph": submit.is_graph,
-            "template_count": submit.templates.len(),
+            "template_count": template_count,
             "command": command,
         })
     });

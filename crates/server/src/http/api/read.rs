@@ -7,7 +7,6 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query as UrlQuery, State};
 use hq_core::id::{JobId, QueueId, TaskId, TaskKey};
-use hq_core::range::IdArray;
 use hq_core::selector::Selector;
 use hq_core::task::TaskState;
 use hq_protocol::client::{TaskPageReply, alloc_reply, reply::Reply};
@@ -97,18 +96,13 @@ pub(in crate::http) async fn jobs(
 }
 
 pub(in crate::http) async fn job(State(app): State<Arc<App>>, Path(job): Path<String>) -> Answer {
-    let ids = Selector::Ids(IdArray::single(id(&job, "job")?));
-    let answer = app
-        .shared
-        .core
-        .query(move |view| query::answer(view, &Query::JobInfo(ids)))
+    let asked = JobId(id(&job, "job")?);
+    let core = &app.shared.core;
+    let found = core
+        .query(move |view| query::job_overview(view, asked))
         .await?;
-    let Reply::JobInfos(infos) = accepted(answer)? else {
-        return Err(unexpected());
-    };
-    let detail = infos.jobs.first();
-    let detail = detail.ok_or_else(|| ApiError::not_found(format!("there is no job {job}")))?;
-    Ok(Json(shape::job_detail(detail)))
+    let found = found.ok_or_else(|| ApiError::not_found(format!("there is no job {job}")))?;
+    Ok(Json(shape::job_detail(&found)))
 }
 
 pub(super) fn unexpected() -> ApiError {
