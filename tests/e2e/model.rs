@@ -201,7 +201,9 @@ fn debug_dump_writes_what_the_server_knows() {
     let env = Env::with_worker(2);
     env.submit(&["--array=1-3", "--wait", "--", "true"]);
     let path = env.path("dump.json");
-    env.hq(&["server", "debug-dump", path.to_str().expect("text")])
+    let ask = ["server", "debug-dump", path.to_str().expect("text")];
+    env.hq(&ask)
+        .says(&format!("Dump finished: '{}'", path.display()))
         .ok();
     let dump: serde_json::Value = serde_json::from_str(&env.read("dump.json")).expect("JSON");
     assert_eq!(dump["tako"]["workers"][0]["id"], 1);
@@ -210,6 +212,15 @@ fn debug_dump_writes_what_the_server_knows() {
         dump["tako"]["tasks"][0],
         json!({"job": 1, "first": 1, "last": 3, "count": 3, "state": "finished"})
     );
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(&path)
+        .expect("the file")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let before = env.read("dump.json");
+    env.hq(&ask).exits_with(1).says("File exists");
+    assert_eq!(env.read("dump.json"), before, "nothing is overwritten");
     env.hq(&["server", "debug-dump", "/nonexistent/x"])
         .exits_with(1)
         .says("Cannot write /nonexistent/x");

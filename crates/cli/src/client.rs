@@ -192,13 +192,13 @@ impl Client {
         Ok(opened)
     }
 
-    /// Asks the server to write its state into a file.
-    pub(crate) async fn debug_dump(&mut self, path: Vec<u8>) -> CliResult<()> {
+    /// Asks the server to write its state into a file; returns where that is.
+    pub(crate) async fn debug_dump(&mut self, path: Vec<u8>) -> CliResult<Vec<u8>> {
         let dump = client::DebugDump { path: path.into() };
-        let Reply::Done(_) = self.ask(Request::DebugDump(dump)).await? else {
+        let Reply::DebugDump(written) = self.ask(Request::DebugDump(dump)).await? else {
             return Err(unexpected_reply());
         };
-        Ok(())
+        Ok(written.path.into())
     }
 
     /// Begins to read the journal; [`Client::next_lines`] follows until a part is `done`.

@@ -1,6 +1,6 @@
 //! One connection of a client: requests in, replies out, one after the other.
 
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use hq_core::server_state::Command;
 use hq_protocol::client::{self, reply};
@@ -154,12 +154,29 @@ async fn ask_alloc(request: Box<AllocRequest>, shared: &Shared) -> reply::Reply 
     }
 }
 
-/// Writes the server's state where the client wants it.
+/// Writes the server's state where the client wants it: into a new file, because the client sees another
+/// working directory than the server's, and cannot know what it would overwrite there.
 async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
+    use tokio::io::AsyncWriteExt as _;
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
     let text = format!("{dump:#}\n");
-    match tokio::fs::write(path, text).await {
-        Ok(()) => reply::Reply::Done(client::Empty {}),
+    let written = async {
+        let mut options = tokio::fs::OpenOptions::new();
+        // Environments of tasks and names of hosts are nobody else's business.
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .await?;
+        file.write_all(text.as_bytes()).await?;
+        file.flush().await?;
+        std::path::absolute(path)
+    };
+    match written.await {
+        Ok(path) => reply::Reply::DebugDump(client::DebugDump {
+            path: path.into_os_string().into_vec().into(),
+        }),
         Err(error) => {
             let message = format!("Error: Cannot write {}: {error}", path.display());
             reply::Reply::Error(client::Error { message })

@@ -17,6 +17,7 @@ use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
 use hq_store::{Health, Progress, StoreClient, StoreHandle};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::{AllocHandle, News, WorkerNews};
@@ -596,10 +597,14 @@ impl Core {
                 let Some((_, queue)) = self.workers.get_mut(&id) else {
                     return;
                 };
-                let sent = queue.as_ref().map(|queue| queue.try_send(command));
-                if matches!(sent, Some(Err(_))) {
-                    tracing::warn!(worker = %id, "worker does not read; connection dropped");
-                    *queue = None;
+                match queue.as_ref().map(|queue| queue.try_send(command)) {
+                    None | Some(Ok(())) => {}
+                    Some(Err(TrySendError::Full(_))) => {
+                        tracing::warn!(worker = %id, "worker does not read; connection dropped");
+                        *queue = None;
+                    }
+                    // Its connection has just ended, which is on its way here as an input.
+                    Some(Err(TrySendError::Closed(_))) => *queue = None,
                 }
             }
             Outgoing::Notify(key) => {

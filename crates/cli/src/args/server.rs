@@ -171,7 +171,7 @@ pub(crate) struct GenerateAccessArgs {
 /// Options of `server debug-dump`.
 #[derive(Args, Debug)]
 pub(crate) struct DebugDumpArgs {
-    /// File to write; relative paths start at the server's working directory
+    /// New file to write; relative paths start at the server's working directory
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
 }

@@ -209,7 +209,8 @@ pub(super) async fn debug_dump(args: DebugDumpArgs, context: &mut Context) -> Cl
     let mut client = context.connect().await?;
     tracing::info!("Dumping server state ...");
     let path = args.path.as_os_str().as_bytes().to_vec();
-    client.debug_dump(path).await?;
-    tracing::info!("Dump finished");
+    let written = client.debug_dump(path).await?;
+    let written = Path::new(std::ffi::OsStr::from_bytes(&written));
+    tracing::info!("Dump finished: '{}'", written.display());
     context.done()
 }
