@@ -382,6 +382,14 @@ fn paths_follow_their_placeholders() {
         text("stdout").ends_with(&format!("/o-{job}-%{{INSTANCE_ID}}")),
         "{program}"
     );
+    let relative = env.submit(&["--cwd=sub", "--stdout=out/x", "--", "true"]);
+    let wanted = env.path("sub/out/x").display().to_string();
+    let shown = env.json(&["job", "info", &relative]);
+    assert_eq!(
+        shown[0]["submits"][0]["array"]["program"]["stdout"],
+        json!(wanted)
+    );
+    env.hq(&["job", "info", &relative]).says(&wanted).ok();
     env.hq(&["submit", "--stdout=%{A}-%{B}", "--", "true"])
         .says("WARN Found unknown placeholders `A, B` in stdout path")
         .ok();

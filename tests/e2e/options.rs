@@ -25,6 +25,28 @@ fn planes_without_keys_take_everybody() {
     assert_eq!(env.stats(&job)["finished"], 1);
 }
 
+/// What names a job is up to its batch system: arrays, federations and simulators have more than numbers.
+#[test]
+fn the_id_of_a_batch_job_is_any_word() {
+    let mut env = Env::new();
+    env.start_server();
+    for (id, number) in ["abcd", "1.job", "123_4", "123+0", "123;cluster"]
+        .into_iter()
+        .zip(1..)
+    {
+        env.set("SLURM_JOB_ID", id);
+        env.start_worker_with(&["--cpus=1", "--time-limit=1h"]);
+        let worker = env.json(&["worker", "info", &number.to_string()])[0].clone();
+        assert_eq!(worker["allocation"], json!({"id": id, "manager": "Slurm"}));
+    }
+    env.set("SLURM_JOB_ID", "");
+    env.start_worker_with(&["--cpus=1"]);
+    assert_eq!(
+        env.json(&["worker", "info", "6"])[0]["allocation"],
+        Value::Null
+    );
+}
+
 #[test]
 fn workers_are_what_their_options_say() {
     let mut env = Env::new();

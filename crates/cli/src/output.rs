@@ -125,7 +125,12 @@ pub(crate) trait Output {
     fn task_ids(&self, out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()>;
 
     /// `task explain`.
-    fn explanation(&self, out: Out<'_>, explanation: &client::Explanation) -> io::Result<()>;
+    fn explanation(
+        &self,
+        out: Out<'_>,
+        explanation: &client::Explanation,
+        is_verbose: bool,
+    ) -> io::Result<()>;
 
     /// `output-log summary`.
     fn stream_summary(

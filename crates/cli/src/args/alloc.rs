@@ -57,7 +57,7 @@ pub(crate) enum SystemCommand {
 #[derive(Args, Debug)]
 pub(crate) struct QueueArgs {
     /// Wall time of each allocation
-    #[arg(short = 't', long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(short = 't', long, value_name = "TIME_LIMIT", value_parser = parse_duration)]
     pub(crate) time_limit: Duration,
 
     /// Allocations that may wait in the batch system at a time

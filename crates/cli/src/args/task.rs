@@ -113,4 +113,8 @@ pub(crate) struct ExplainArgs {
     /// Id of the task
     #[arg(value_name = "TASK")]
     pub(crate) task: u32,
+
+    /// Also tell what keeps the task from starting on each worker at this moment, and what to do
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }

@@ -125,13 +125,15 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
         task: args.task,
     };
     let explanation = context.connect().await?.explain(request).await?;
-    context.output.explanation(&mut context.out, &explanation)?;
+    let is_verbose = args.verbose;
+    let output = &context.output;
+    output.explanation(&mut context.out, &explanation, is_verbose)?;
     context.flush()?;
-    if explanation.waiting_dep_count > 0 {
+    if is_verbose && explanation.waiting_dep_count > 0 {
         let (job, task) = (explanation.job, explanation.task);
         tracing::info!("`hq task info {job} {task}` tells what it depends on");
     }
-    if explanation.workers.is_empty() {
+    if is_verbose && explanation.workers.is_empty() {
         tracing::info!("No worker is connected; `hq worker start` starts one");
     }
     Ok(())

@@ -131,7 +131,12 @@ impl Output for JsonOutput {
         task::write_ids(out, reply)
     }
 
-    fn explanation(&self, out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
+    fn explanation(
+        &self,
+        out: Out<'_>,
+        explanation: &client::Explanation,
+        _is_verbose: bool,
+    ) -> io::Result<()> {
         write_value(out, &task::explanation(explanation))
     }
 

@@ -101,7 +101,12 @@ impl Output for QuietOutput {
         super::table::write_task_ids(out, reply)
     }
 
-    fn explanation(&self, _out: Out<'_>, _explanation: &client::Explanation) -> io::Result<()> {
+    fn explanation(
+        &self,
+        _out: Out<'_>,
+        _explanation: &client::Explanation,
+        _is_verbose: bool,
+    ) -> io::Result<()> {
         Ok(())
     }
 

@@ -151,8 +151,13 @@ impl Output for TableOutput {
         write_task_ids(out, reply)
     }
 
-    fn explanation(&self, out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
-        explain::write(out, self.look, explanation)
+    fn explanation(
+        &self,
+        out: Out<'_>,
+        explanation: &client::Explanation,
+        is_verbose: bool,
+    ) -> io::Result<()> {
+        explain::write(out, self.look, explanation, is_verbose)
     }
 
     fn stream_summary(

@@ -129,6 +129,15 @@ pub(crate) fn job_path(path: &[u8], job: u32) -> String {
     String::from_utf8_lossy(&replaced).into_owned()
 }
 
+/// Path of a standard stream as `job info` shows it: absolute, from the directory in which the task runs.
+pub(crate) fn stdio_path(path: &[u8], cwd: &[u8], job: u32) -> String {
+    let path = job_path(path, job);
+    if path.starts_with('/') {
+        return path;
+    }
+    format!("{}/{path}", job_path(cwd, job))
+}
+
 /// Kind of a standard stream; a kind of a newer server counts as none.
 pub(crate) fn stdio_kind(stdio: &common::Stdio) -> common::stdio::Kind {
     common::stdio::Kind::try_from(stdio.kind).unwrap_or(common::stdio::Kind::None)

@@ -140,6 +140,10 @@ fn definition(template: &common::TaskTemplate, job: Option<u32>) -> Value {
         Some(job) => view::job_path(bytes, job),
         None => lossy(bytes),
     };
+    let stdio_path = |bytes: &[u8]| match job {
+        Some(job) => view::stdio_path(bytes, &template.cwd, job),
+        None => lossy(bytes),
+    };
     let env: Map<String, Value> = template
         .env
         .iter()
@@ -164,8 +168,8 @@ fn definition(template: &common::TaskTemplate, job: Option<u32>) -> Value {
             "args": args,
             "cwd": path(&template.cwd),
             "env": env,
-            "stderr": template.stderr.as_ref().and_then(|stdio| stdio_value(stdio, path)),
-            "stdout": template.stdout.as_ref().and_then(|stdio| stdio_value(stdio, path)),
+            "stderr": template.stderr.as_ref().and_then(|stdio| stdio_value(stdio, stdio_path)),
+            "stdout": template.stdout.as_ref().and_then(|stdio| stdio_value(stdio, stdio_path)),
         },
         "resources": resources,
         "task_dir": template.task_dir,

@@ -12,7 +12,12 @@ use crate::output::format::{amount, joined_ids, words};
 use crate::output::view::variant_fits;
 
 /// `task explain`.
-pub(super) fn write(out: Out<'_>, look: Look, explanation: &client::Explanation) -> io::Result<()> {
+pub(super) fn write(
+    out: Out<'_>,
+    look: Look,
+    explanation: &client::Explanation,
+    is_verbose: bool,
+) -> io::Result<()> {
     let task = format!("Task {}@{}", explanation.job, explanation.task);
     let (count, waiting) = (explanation.dep_count, explanation.waiting_dep_count);
     match (count, waiting) {
@@ -38,12 +43,10 @@ pub(super) fn write(out: Out<'_>, look: Look, explanation: &client::Explanation)
     if able.is_empty() {
         writeln!(out, "There is no worker where the task can run.")?;
     } else {
-        writeln!(
-            out,
-            "The task can run on {} worker(s): {}",
-            able.len(),
-            joined_ids(able)
-        )?;
+        let count = able.len();
+        let plural = if count == 1 { "" } else { "s" };
+        let ids = joined_ids(able);
+        writeln!(out, "The task can run on {count} worker{plural}: {ids}")?;
     }
     let header = [
         "Worker Id",
@@ -58,7 +61,11 @@ pub(super) fn write(out: Out<'_>, look: Look, explanation: &client::Explanation)
         add_worker(&mut grid, worker);
     }
     grid.write(out)?;
-    write_now(out, explanation)
+    // Scripts read up to the end of the table.
+    if is_verbose {
+        write_now(out, explanation)?;
+    }
+    Ok(())
 }
 
 /// What keeps a task that could run from running at this moment.

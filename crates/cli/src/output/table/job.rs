@@ -292,8 +292,9 @@ fn add_definition(grid: &mut Grid, submit: &client::SubmitInfo, job: u32) {
     grid.field("Pin", template::pin(task));
     grid.field("Priority", task.priority.to_string());
     grid.field("Command", template::command(task));
-    grid.field("Stdout", template::stdio(task.stdout.as_ref(), path));
-    grid.field("Stderr", template::stdio(task.stderr.as_ref(), path));
+    let stdio_path = |bytes: &[u8]| view::stdio_path(bytes, &task.cwd, job);
+    grid.field("Stdout", template::stdio(task.stdout.as_ref(), stdio_path));
+    grid.field("Stderr", template::stdio(task.stderr.as_ref(), stdio_path));
     grid.field("Environment", template::environment(task));
     grid.field("Working directory", path(&task.cwd));
     grid.field("Task time limit", template::time_limit(task));

@@ -268,9 +268,9 @@ fn explanation_as_text_and_json() {
         is_ready: false,
         sent_to: None,
     };
-    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.explanation(out, &explanation)), @"
+    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.explanation(out, &explanation, false)), @"
     Task 3@0 is not ready to run, because 2/3 dependencies are not finished.
-    The task can run on 2 worker(s): 2-3
+    The task can run on 2 workers: 2-3
     +-----------+-----------+---------+------+----------+---------+
     | Worker Id | Runnable  | Variant | Type | Provides | Request |
     +-----------+-----------+---------+------+----------+---------+
@@ -288,7 +288,7 @@ fn explanation_as_text_and_json() {
         workers: explanation.workers[..1].to_vec(),
         ..explanation
     };
-    insta::assert_snapshot!(print(OutputMode::Json, |o, out| o.explanation(out, &small)), @r#"
+    insta::assert_snapshot!(print(OutputMode::Json, |o, out| o.explanation(out, &small, false)), @r#"
     {
       "explanation": {
         "n_task_deps": 3,
@@ -363,7 +363,9 @@ fn explain_says_what_is_missing_now() {
         is_ready: true,
         ..client::Explanation::default()
     };
-    let text = print(OutputMode::Cli, |o, out| o.explanation(out, &explanation));
+    let text = print(OutputMode::Cli, |o, out| {
+        o.explanation(out, &explanation, true)
+    });
     let now: Vec<&str> = text
         .lines()
         .filter(|line| line.starts_with("Now"))
@@ -378,7 +380,7 @@ fn explain_says_what_is_missing_now() {
         sent_to: Some(4),
         ..explanation
     };
-    let text = print(OutputMode::Cli, |o, out| o.explanation(out, &sent));
+    let text = print(OutputMode::Cli, |o, out| o.explanation(out, &sent, true));
     assert!(
         text.ends_with("The task was sent to worker 4, which starts it as soon as it has room.\n")
     );
