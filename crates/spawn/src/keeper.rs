@@ -11,7 +11,7 @@
 //!   until the kernel says that it has no child left, then ends as W ended: same exit status, same signal.
 //! * **P dies, SIGKILL included**: W notices through a pipe, stops spawning, kills all its descendants and ends.
 //! * **Both at once** (a signal to all processes of that name): direct children die by their parent-death signal.
-//!   Their detached descendants are left to [`kill_marked`] at the next start. P renames itself so that
+//!   Whatever those have started is left to [`crate::leftovers`] at the next start. P renames itself so that
 //!   `killall NAME` meets W only; and W has a process group of its own, so that a signal to the group of P,
 //!   SIGKILL included, does not meet both.
 //!
@@ -36,7 +36,7 @@ use crate::signal;
 use crate::sys::{self, WaitFor};
 
 /// What the front calls itself, so that a kill by the program's name does not meet it.
-const FRONT_NAME: &std::ffi::CStr = c"spawn-keeper";
+const FRONT_NAME: &std::ffi::CStr = c"hq-keeper";
 
 /// How long descendants are killed before giving up on those that cannot die (uninterruptible waits).
 const KILL_LIMIT: Duration = Duration::from_secs(5);
@@ -171,28 +171,6 @@ pub fn kill_descendants(limit: Duration) -> usize {
         }
         sys::pause(ROUND_PAUSE);
     }
-}
-
-/// Kills every process of this user that has `entry` (`NAME=value`) in its environment, except this one and its
-/// parent; answers with their number.
-///
-/// For leftovers of an earlier worker that was killed together with its front.
-pub fn kill_marked(entry: &str) -> usize {
-    let is_marked = |pid| {
-        procfs::environment(pid).is_some_and(|environment| {
-            environment
-                .split(|byte| *byte == 0)
-                .any(|found| found == entry.as_bytes())
-        })
-    };
-    let own = sys::getpid();
-    let parent = Process::read(own).map_or(0, |process| process.parent);
-    procfs::all_processes()
-        .iter()
-        .filter(|process| process.pid != own && process.pid != parent && !process.is_dead())
-        .filter(|process| is_marked(process.pid))
-        .filter(|process| procfs::kill_if(process.pid, || is_marked(process.pid)))
-        .count()
 }
 
 /// Sends SIGKILL to all descendants once; answers how many were alive.

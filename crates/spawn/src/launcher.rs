@@ -10,12 +10,14 @@ use crate::child::KernelRlimit;
 use crate::error::LauncherError;
 use crate::event::{Event, Token};
 use crate::event_queue::EventQueue;
+use crate::label::Labels;
 use crate::lanes::Lane;
 use crate::live::{Running, Termination};
 use crate::plan::SpawnPlan;
 use crate::pool::{Pool, Threads};
 use crate::prepare::Common;
 use crate::probe::{self, Features};
+use crate::procfs::Process;
 use crate::reaper::{self, Watch};
 use crate::signal;
 use crate::sys;
@@ -196,8 +198,11 @@ impl Launcher {
         } else {
             None
         };
+        let own = sys::getpid();
+        let began = Process::read(own).map_or(0, |process| process.began);
         let common = Common {
-            parent: sys::getpid(),
+            parent: own,
+            labels: Labels::new(own, began),
             null,
             close_range: features.close_range,
             descriptor_limit: descriptor_limit.map(|(soft, hard)| KernelRlimit { soft, hard }),

@@ -74,13 +74,14 @@
 //! * A child is signalled by number only while it is known to be unreaped. Its group gets SIGKILL after its end was
 //!   seen and before it is reaped.
 //! * Descendants in other sessions are found when this process adopts orphans (see [`keeper`]), and otherwise when
-//!   their task is killed, by parentage and by [`SpawnPlan::marker`].
+//!   their task is killed, by parentage, by [`SpawnPlan::marker`], and by a label that goes with the marker.
 //!
 //! # Limits
 //!
 //! Each running child needs one descriptor in this process: raise `RLIMIT_NOFILE` for many. Linux only.
 
 pub mod keeper;
+pub mod leftovers;
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
@@ -90,6 +91,7 @@ mod env;
 mod error;
 mod event;
 mod event_queue;
+mod label;
 mod lanes;
 mod launcher;
 mod live;

@@ -65,6 +65,8 @@ pub(crate) struct Running {
     /// Whether it leads a process group of its own.
     pub(crate) leader: bool,
     pub(crate) marker: Option<Vec<u8>>,
+    /// What everything that it starts inherits: see `label.rs`.
+    pub(crate) label: Option<u64>,
     /// What waits for its end.
     pub(crate) lane: Option<Lane>,
 }
@@ -190,6 +192,8 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_token: HashMap<Token, usize>,
+    /// Process ids of children that were taken out and have not been reaped yet.
+    ending: Vec<libc::pid_t>,
     /// What happens to children when. May name children that have ended meanwhile.
     deadlines: BinaryHeap<Reverse<(Instant, Key, Step)>>,
     /// How long after SIGKILL a child that still exists is reported.
@@ -202,6 +206,7 @@ impl Table {
             slots: Vec::new(),
             free: Vec::new(),
             by_token: HashMap::new(),
+            ending: Vec::new(),
             deadlines: BinaryHeap::new(),
             unkillable_after,
         }
@@ -266,9 +271,22 @@ impl Table {
             return None;
         }
         match self.vacate(key)? {
-            State::Running(child) => Some(child),
+            State::Running(child) => {
+                self.ending.push(child.pid);
+                Some(child)
+            }
             State::Starting { .. } | State::Free => None,
         }
+    }
+
+    /// These children have been reaped.
+    pub(crate) fn reaped(&mut self, children: &[libc::pid_t]) {
+        self.ending.retain(|pid| !children.contains(pid));
+    }
+
+    /// Children that were taken out and have not been reaped yet.
+    pub(crate) fn ending(&self) -> &[libc::pid_t] {
+        &self.ending
     }
 
     /// Whether the child is still being created.
@@ -427,6 +445,9 @@ mod tests {
         assert!(table.take(key).is_none(), "it does not run yet");
         assert_eq!(table.running(key, running(1)), None);
         assert_eq!(table.take(key).unwrap().token, Token(1));
+        assert_eq!(table.ending(), [1], "it is still a child of this process");
+        table.reaped(&[1]);
+        assert!(table.ending().is_empty());
         let next = table.begin(Token(2), Arc::default());
         table.running(next, running(2));
         assert!(table.take(key).is_none());
@@ -568,6 +589,7 @@ mod tests {
             started: MonotonicNs(0),
             leader: true,
             marker: None,
+            label: None,
             lane: None,
         }
     }

@@ -3,8 +3,8 @@
 //! Two situations. In a process that adopts orphans (a child subreaper, see `keeper`) whatever outlives its parent
 //! becomes a child of our main thread. One look at that thread's list of children, per batch of ended tasks, then
 //! tells that nothing was left, which is the normal case. If the list is not empty, every orphan is attributed
-//! once: by session or group, which no process outside the task can have, or by the task's marker in its
-//! environment. Orphans of ended tasks are killed with all their descendants; those of running tasks stay.
+//! once: by session or group, which no process outside the task can have, by the label that it has inherited from the
+//! task (see `label.rs`), or by the task's marker in its environment. Orphans of ended tasks are killed with all their descendants; those of running tasks stay.
 //!
 //! In any other process orphans go elsewhere, and only the task's process group can be ended.
 //!
@@ -29,6 +29,9 @@ const FOLLOW_UP_PAUSE: Duration = Duration::from_millis(10);
 /// Pause between two looks for ended orphans of running tasks, which would otherwise stay zombies until a task ends.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long an orphan that cannot be attributed is looked at again: the environment is empty during execve.
+const DOUBT: Duration = Duration::from_secs(2);
+
 /// Whom an adopted process belongs to. Valid until we reap it: nobody else can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
@@ -46,6 +49,7 @@ pub(crate) struct Task {
     pub(crate) pid: libc::pid_t,
     pub(crate) leader: bool,
     pub(crate) marker: Option<Vec<u8>>,
+    pub(crate) label: Option<u64>,
 }
 
 impl From<&Running> for Task {
@@ -55,7 +59,30 @@ impl From<&Running> for Task {
             pid: child.pid,
             leader: child.leader,
             marker: child.marker.clone(),
+            label: child.label,
         }
+    }
+}
+
+/// The launcher's own children.
+#[derive(Debug)]
+pub(crate) struct Census {
+    pub(crate) running: Vec<Task>,
+    /// Ended ones that have not been reaped. When the thread that created one has ended, it is found among the children
+    /// of the main thread like an orphan; but its status belongs to somebody.
+    pub(crate) ending: Vec<libc::pid_t>,
+}
+
+/// An adopted process.
+#[derive(Debug)]
+struct Adopted {
+    owner: Owner,
+    since: Instant,
+}
+
+impl Adopted {
+    fn is_certain(&self) -> bool {
+        self.owner != Owner::Unknown || self.since.elapsed() >= DOUBT
     }
 }
 
@@ -67,7 +94,7 @@ pub(crate) struct Orphans {
     own_session: libc::pid_t,
     /// Children of the main thread, sorted.
     adopted: Vec<libc::pid_t>,
-    known: HashMap<libc::pid_t, Owner>,
+    known: HashMap<libc::pid_t, Adopted>,
     /// Tasks that ended a moment ago, and until when their orphans are looked for.
     ended: Vec<(Task, Instant)>,
 }
@@ -101,7 +128,7 @@ impl Orphans {
         &mut self,
         batch: &[Running],
         any_running: bool,
-        running: impl FnOnce() -> Vec<Task>,
+        census: impl FnOnce() -> Census,
     ) -> HashMap<Token, u32> {
         if !self.adopting() {
             for child in batch.iter().filter(|child| child.leader) {
@@ -118,20 +145,16 @@ impl Orphans {
         let until = Instant::now() + FOLLOW_UP;
         self.ended
             .extend(batch.iter().map(|child| (Task::from(child), until)));
-        self.sweep(any_running, running)
+        self.sweep(any_running, census)
     }
 
     /// Called from time to time: reaps ended orphans, ends late ones. Answers when to call again.
-    pub(crate) fn tick(
-        &mut self,
-        any_running: bool,
-        running: impl FnOnce() -> Vec<Task>,
-    ) -> Duration {
+    pub(crate) fn tick(&mut self, any_running: bool, census: impl FnOnce() -> Census) -> Duration {
         self.list();
         if self.adopted.is_empty() {
             self.known.clear();
         } else {
-            self.sweep(any_running, running);
+            self.sweep(any_running, census);
         }
         let now = Instant::now();
         self.ended.retain(|(_, until)| *until > now);
@@ -163,22 +186,20 @@ impl Orphans {
     }
 
     /// Attributes new orphans, kills those of ended tasks, reaps the dead.
-    fn sweep(
-        &mut self,
-        any_running: bool,
-        running: impl FnOnce() -> Vec<Task>,
-    ) -> HashMap<Token, u32> {
+    fn sweep(&mut self, any_running: bool, census: impl FnOnce() -> Census) -> HashMap<Token, u32> {
         let adopted = &self.adopted;
         self.known
             .retain(|pid, _| adopted.binary_search(pid).is_ok());
-        if self.known.len() < self.adopted.len() {
-            let running = running();
-            let index = Index::new(self.ended.iter().map(|(task, _)| task), &running);
+        if self.known.len() < self.adopted.len() || !self.known.values().all(Adopted::is_certain) {
+            let census = census();
+            let index = Index::new(self.ended.iter().map(|(task, _)| task), &census);
             for pid in &self.adopted {
-                if !self.known.contains_key(pid) {
+                let before = self.known.get(pid);
+                if before.is_none_or(|adopted| !adopted.is_certain()) {
+                    let since = before.map_or_else(Instant::now, |adopted| adopted.since);
                     let owner = index.owner(*pid, self.own_session);
                     tracing::debug!(pid, ?owner, "adopted a process");
-                    self.known.insert(*pid, owner);
+                    self.known.insert(*pid, Adopted { owner, since });
                 }
             }
         }
@@ -191,7 +212,7 @@ impl Orphans {
         let condemned: Vec<_> = self
             .known
             .iter()
-            .filter_map(|(pid, owner)| match owner {
+            .filter_map(|(pid, adopted)| match &adopted.owner {
                 Owner::Task(token) => ended.contains(token).then_some((*pid, *token)),
                 // With no task left that it could belong to, it is a leftover of one that ended.
                 Owner::Unknown if !any_running => Some((*pid, culprit)),
@@ -205,8 +226,8 @@ impl Orphans {
 
     /// Reaps adopted processes that have ended.
     fn reap(&mut self) {
-        self.known.retain(|pid, owner| {
-            *owner == Owner::Foreign
+        self.known.retain(|pid, adopted| {
+            adopted.owner == Owner::Foreign
                 || matches!(sys::wait(WaitFor::Pid(*pid), libc::WNOHANG), Ok(None))
         });
     }
@@ -215,21 +236,28 @@ impl Orphans {
 /// Who is who, built only when an orphan appears that was not seen before.
 struct Index<'a> {
     by_leader: HashMap<libc::pid_t, Token>,
+    by_label: HashMap<u64, Token>,
     by_marker: HashMap<&'a [u8], Token>,
     own: HashSet<libc::pid_t>,
 }
 
 impl<'a> Index<'a> {
-    fn new(ended: impl Iterator<Item = &'a Task>, running: &'a [Task]) -> Self {
+    fn new(ended: impl Iterator<Item = &'a Task>, census: &'a Census) -> Self {
+        let running = &census.running;
         let mut index = Self {
             by_leader: HashMap::new(),
+            by_label: HashMap::new(),
             by_marker: HashMap::new(),
             own: running.iter().map(|task| task.pid).collect(),
         };
+        index.own.extend(&census.ending);
         // Running tasks come last and win: an ended one's number may have been used again.
         for task in ended.chain(running) {
             if task.leader {
                 index.by_leader.insert(task.pid, task.token);
+            }
+            if let Some(label) = task.label {
+                index.by_label.insert(label, task.token);
             }
             if let Some(marker) = &task.marker {
                 index.by_marker.insert(marker, task.token);
@@ -240,7 +268,7 @@ impl<'a> Index<'a> {
 
     fn owner(&self, pid: libc::pid_t, own_session: libc::pid_t) -> Owner {
         if self.own.contains(&pid) {
-            // Created by the main thread and not an orphan at all.
+            // Not an orphan at all: created by the main thread, or by one that has ended.
             return Owner::Foreign;
         }
         let Some(process) = Process::read(pid) else {
@@ -251,6 +279,11 @@ impl<'a> Index<'a> {
             .get(&process.session)
             .or_else(|| self.by_leader.get(&process.group));
         if let Some(token) = by_leader {
+            return Owner::Task(*token);
+        }
+        // The soft limit first: it is that of the innermost launcher.
+        let labels = procfs::labels(pid).unwrap_or_default();
+        if let Some(token) = labels.iter().find_map(|label| self.by_label.get(label)) {
             return Owner::Task(*token);
         }
         let environment = procfs::environment(pid).unwrap_or_default();
@@ -337,16 +370,19 @@ pub(crate) fn kill_descendants_of(tasks: &[Task]) {
         .iter()
         .filter_map(|task| task.marker.as_deref())
         .collect();
+    let labels: HashSet<u64> = tasks.iter().filter_map(|task| task.label).collect();
     let own: HashSet<libc::pid_t> = tasks.iter().map(|task| task.pid).collect();
     if markers.is_empty() {
         return;
     }
     let is_marked = |pid: libc::pid_t| {
-        procfs::environment(pid).is_some_and(|environment| {
-            environment
-                .split(|byte| *byte == 0)
-                .any(|entry| markers.contains(entry))
-        })
+        let found = procfs::labels(pid).unwrap_or_default();
+        found.iter().any(|label| labels.contains(label))
+            || procfs::environment(pid).is_some_and(|environment| {
+                environment
+                    .split(|byte| *byte == 0)
+                    .any(|entry| markers.contains(entry))
+            })
     };
     for process in processes {
         if !own.contains(&process.pid) && is_marked(process.pid) {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::child::{ChildPlan, ChildReport, Descriptors, KernelRlimit, StdioStep};
 use crate::error::{SpawnError, Stage};
+use crate::label::Labels;
 use crate::placement::Home;
 use crate::plan::{SpawnPlan, Stdio};
 use crate::signal;
@@ -30,6 +31,8 @@ pub(crate) struct Common {
     pub(crate) close_range: bool,
     /// Whether a plan's parent-death signal is honoured.
     pub(crate) death_signal: bool,
+    /// Labels for plans with a marker, where there are any.
+    pub(crate) labels: Option<Labels>,
     /// The limit of open descriptors that children get when the launcher has raised its own.
     pub(crate) descriptor_limit: Option<KernelRlimit>,
 }
@@ -74,18 +77,19 @@ impl Scratch {
     /// Prepares `plan` and hands it to `spawn`.
     ///
     /// `found` is the program's path, or `None` to execute the plan's program as given. With `share_descriptors`
-    /// the child may start on the parent's descriptor table. `home`: what the child has to release.
+    /// the child may start on the parent's descriptor table. `home`: what the child has to release. `label`: the limit
+    /// that everything it starts inherits.
     pub(crate) fn with_child_plan<T>(
         &mut self,
         plan: &SpawnPlan,
         found: Option<&Arc<CStr>>,
         common: &Common,
         share_descriptors: bool,
-        home: Option<Home<'_>>,
+        (home, label): (Option<Home<'_>>, Option<KernelRlimit>),
         spawn: impl FnOnce(&mut ChildPlan<'_>) -> Result<T, SpawnError>,
     ) -> Result<T, SpawnError> {
         let ignored_signals = self.ignored.signals();
-        let places = self.fill(plan, common)?;
+        let places = self.fill(plan, common, label)?;
         let moved_before = self.moved.len();
         let mut fds = [-1; 3];
         for (index, stream) in [&plan.stdin, &plan.stdout, &plan.stderr]
@@ -147,7 +151,12 @@ impl Scratch {
     }
 
     /// Fills the buffers anew. Nothing is allocated once they have grown to the size of a task.
-    fn fill(&mut self, plan: &SpawnPlan, common: &Common) -> Result<Places, SpawnError> {
+    fn fill(
+        &mut self,
+        plan: &SpawnPlan,
+        common: &Common,
+        label: Option<KernelRlimit>,
+    ) -> Result<Places, SpawnError> {
         self.argv.clear();
         plan.argv.gather(&mut self.argv);
         self.argv.push(std::ptr::null());
@@ -161,6 +170,8 @@ impl Scratch {
                 .descriptor_limit
                 .map(|limit| (libc::RLIMIT_NOFILE, limit)),
         );
+        self.rlimits
+            .extend(label.map(|label| (libc::RLIMIT_LOCKS, label)));
         self.rlimits.extend(plan.rlimits.iter().map(|limit| {
             let kernel = KernelRlimit {
                 soft: limit.soft,

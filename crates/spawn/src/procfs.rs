@@ -20,6 +20,8 @@ pub(crate) struct Process {
     pub(crate) session: libc::pid_t,
     /// State letter: `R`, `S`, `D`, `T`, `Z`, …
     pub(crate) state: u8,
+    /// When it began, in clock ticks since the machine was started.
+    pub(crate) began: u64,
 }
 
 impl Process {
@@ -43,12 +45,16 @@ fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
         .filter(|field| !field.is_empty());
     let state = *fields.next()?.first()?;
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    let [parent, group, session] = [number()?, number()?, number()?];
+    // Field 22 of proc(5), of which six are behind us.
+    let began = fields.nth(15)?;
     Some(Process {
         pid,
-        parent: number()?,
-        group: number()?,
-        session: number()?,
+        parent,
+        group,
+        session,
         state,
+        began: std::str::from_utf8(began).ok()?.parse().ok()?,
     })
 }
 
@@ -99,6 +105,44 @@ pub(crate) fn environment(pid: libc::pid_t) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
         .ok()
         .filter(|text| !text.is_empty())
+}
+
+/// What `/proc/PID/status` says of a process, readable for everybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// Its real user.
+    pub(crate) user: u32,
+    /// Its pid namespace is the one that `/proc` shows, and not one below.
+    pub(crate) is_in_this_namespace: bool,
+}
+
+pub(crate) fn status(pid: libc::pid_t) -> Option<Status> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let fields = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.split_whitespace())
+    };
+    Some(Status {
+        user: fields("Uid:")?.next()?.parse().ok()?,
+        // An id for each namespace that it is in. Kernels before 4.1 do not tell: then there is no doubt to be had.
+        is_in_this_namespace: fields("NSpid:").is_none_or(|ids| ids.count() == 1),
+    })
+}
+
+/// The limits of file locks of a process, soft and hard: see `label.rs`.
+pub(crate) fn labels(pid: libc::pid_t) -> Option<[u64; 2]> {
+    if let Ok(limit) = sys::limit_of(pid, libc::RLIMIT_LOCKS) {
+        return Some([limit.soft, limit.hard]);
+    }
+    // One that has changed its user may not be asked, but everybody may look.
+    let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Max file locks"))?;
+    let mut fields = line
+        .split_whitespace()
+        .map(|field| field.parse().unwrap_or(u64::MAX));
+    Some([fields.next()?, fields.next()?])
 }
 
 /// The process behind a pidfd of this process, known by number. `None` when it has ended, or it is no pidfd.
@@ -180,7 +224,8 @@ mod tests {
 
     #[test]
     fn a_name_may_contain_spaces_and_parentheses() {
-        let process = parse_stat(7, b"7 (a) b (c)) S 1 2 3 0 -1 4194304").unwrap();
+        let text = b"7 (a) b (c)) S 1 2 3 0 -1 4194304 8 9 10 11 12 13 14 15 16 17 18 0 4711 22";
+        let process = parse_stat(7, text).unwrap();
         assert_eq!(
             process,
             Process {
@@ -188,7 +233,8 @@ mod tests {
                 parent: 1,
                 group: 2,
                 session: 3,
-                state: b'S'
+                state: b'S',
+                began: 4711,
             }
         );
         assert!(parse_stat(7, b"7 (short) S 1").is_none());
@@ -203,6 +249,7 @@ mod tests {
             group: pid,
             session: pid,
             state: b'S',
+            began: 0,
         };
         let all = [
             process(2, 1),
@@ -222,6 +269,14 @@ mod tests {
         assert_eq!(pids(2), [3, 4]);
         assert_eq!(pids(5), Vec::<libc::pid_t>::new());
         assert_eq!(pids(6), [7, 6]);
+    }
+
+    #[test]
+    fn this_process_has_a_status_and_a_label_like_its_children() {
+        let own = status(sys::getpid()).unwrap();
+        assert!(own.is_in_this_namespace);
+        assert_eq!(status(1).map(|init| init.is_in_this_namespace), Some(true));
+        assert_eq!(labels(sys::getpid()), labels(0));
     }
 
     #[test]

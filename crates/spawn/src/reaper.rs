@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::event::{Event, ExitStatus, ResourceUsage, Token};
 use crate::event_queue::EventQueue;
 use crate::live::{Due, InFlight, Key, Running, Table};
-use crate::orphans::{self, Orphans, Task};
+use crate::orphans::{self, Census, Orphans, Task};
 use crate::placement::Life;
 use crate::procfs;
 use crate::signal;
@@ -150,7 +150,7 @@ impl Watch {
         let at = sys::monotonic_now();
         let any_running = self.adopting && !self.table().is_empty();
         let mut orphans = self.orphans();
-        let leaked = orphans.on_ended(ended, any_running, || self.tasks());
+        let leaked = orphans.on_ended(ended, any_running, || self.census());
         let follow_up = orphans.follows_up();
         drop(orphans);
         if follow_up {
@@ -159,10 +159,12 @@ impl Watch {
         }
         let mut life = None;
         let mut exits = Vec::with_capacity(ended.len());
+        let mut reaped = Vec::with_capacity(ended.len());
         ended.retain(|child| {
             let Some(waited) = self.reap(child) else {
                 return true;
             };
+            reaped.push(child.pid);
             life = Some(Life::new(child.started, at, &waited.usage));
             let leaked = if self.adopting || !child.leader {
                 leaked.get(&child.token).copied().unwrap_or(0)
@@ -179,6 +181,7 @@ impl Watch {
             });
             false
         });
+        self.table().reaped(&reaped);
         if lazily {
             self.events.extend_lazily(exits.into_iter());
         } else {
@@ -304,11 +307,15 @@ impl Watch {
             return at.min(now + orphans.pause());
         }
         let any_running = !self.table().is_empty();
-        now + orphans.tick(any_running, || self.tasks())
+        now + orphans.tick(any_running, || self.census())
     }
 
-    fn tasks(&self) -> Vec<Task> {
-        self.table().iter().map(Task::from).collect()
+    fn census(&self) -> Census {
+        let table = self.table();
+        Census {
+            running: table.iter().map(Task::from).collect(),
+            ending: table.ending().to_vec(),
+        }
     }
 
     fn held(&self) -> MutexGuard<'_, Vec<Running>> {

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backend::{self, Backend, Created};
+use crate::child::KernelRlimit;
 use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs};
 use crate::keeper;
+use crate::label::Labels;
 use crate::live::{InFlight, Key, Running};
 use crate::placement::Placement;
 use crate::plan::{Leads, SpawnPlan, Stdio};
@@ -124,16 +126,20 @@ impl<'a> Spawner<'a> {
     /// `alone`: no other request waits.
     fn launch(&mut self, mut job: Job, key: Key, alone: bool) -> Outcome {
         let started = sys::monotonic_now();
+        let labels = self.pool.common.labels.as_ref();
+        let label = labels.filter(|_| job.plan.marker.is_some());
+        let label = label.map(Labels::next);
         let result = if keeper::is_halted() {
             Err(SpawnError::cancelled())
         } else {
             // Others that wait for a thread must not wait for the end of this child, too.
             let patience = self.brief && alone && job.lane.is_some() && self.minder.is_some();
-            self.create(&job.plan, patience.then_some(PATIENCE))
+            self.create(&job.plan, label, patience.then_some(PATIENCE))
         };
         match result {
             Ok(created) => {
-                self.started(job, key, started, created);
+                let label = label.map(|limit| limit.soft);
+                self.started((job, label), key, started, created);
                 Outcome::Done
             }
             Err(error) => {
@@ -170,7 +176,13 @@ impl<'a> Spawner<'a> {
     }
 
     /// The program runs: enters it into the table and has it watched.
-    fn started(&mut self, job: Job, key: Key, started: MonotonicNs, created: Created) {
+    fn started(
+        &mut self,
+        (job, label): (Job, Option<u64>),
+        key: Key,
+        started: MonotonicNs,
+        created: Created,
+    ) {
         let watch = &self.pool.watch;
         let Created { pid, pidfd, ended } = created;
         // Reported before it is watched, so that its end cannot come first.
@@ -190,6 +202,7 @@ impl<'a> Spawner<'a> {
             started,
             leader: job.plan.leads != Leads::Nothing,
             marker: job.plan.marker,
+            label,
             lane: job.lane,
         };
         let mut table = watch.table();
@@ -264,6 +277,7 @@ impl<'a> Spawner<'a> {
     fn create(
         &mut self,
         plan: &SpawnPlan,
+        label: Option<KernelRlimit>,
         patience: Option<Duration>,
     ) -> Result<Created, SpawnError> {
         /// A missing directory each for the working directory and both outputs, and a moved program.
@@ -276,7 +290,7 @@ impl<'a> Spawner<'a> {
                 // What came before may have taken its time, and nobody wants the program any more.
                 return Err(SpawnError::cancelled());
             }
-            let mut error = match self.try_create(&plan, &resolved, patience) {
+            let mut error = match self.try_create(&plan, &resolved, label, patience) {
                 Ok(created) => return Ok(created),
                 Err(error) => error,
             };
@@ -312,6 +326,7 @@ impl<'a> Spawner<'a> {
         &mut self,
         plan: &SpawnPlan,
         resolved: &Resolved,
+        label: Option<KernelRlimit>,
         patience: Option<Duration>,
     ) -> Result<Created, SpawnError> {
         let pool = self.pool;
@@ -327,24 +342,29 @@ impl<'a> Spawner<'a> {
             .then(|| self.placement.hold())
             .flatten();
         let mut held = home.is_some();
-        let result =
-            self.scratch
-                .with_child_plan(plan, found, &pool.common, share, home, |child| {
-                    let created = backend::create(
-                        pool.backend,
-                        &pool.features,
-                        child,
-                        stack,
-                        in_flight,
-                        patience,
-                    );
-                    held &= !child.home.as_ref().is_some_and(|home| home.released.get());
-                    created.map_err(|failure| {
-                        failed.extend(failure.pidfd);
-                        let path = prepare::path_of(failure.stage, plan, found);
-                        SpawnError::new(failure.stage, failure.errno, path)
-                    })
-                });
+        let result = self.scratch.with_child_plan(
+            plan,
+            found,
+            &pool.common,
+            share,
+            (home, label),
+            |child| {
+                let created = backend::create(
+                    pool.backend,
+                    &pool.features,
+                    child,
+                    stack,
+                    in_flight,
+                    patience,
+                );
+                held &= !child.home.as_ref().is_some_and(|home| home.released.get());
+                created.map_err(|failure| {
+                    failed.extend(failure.pidfd);
+                    let path = prepare::path_of(failure.stage, plan, found);
+                    SpawnError::new(failure.stage, failure.errno, path)
+                })
+            },
+        );
         if held {
             self.placement.release();
         }

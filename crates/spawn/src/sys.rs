@@ -15,6 +15,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::child::KernelRlimit;
 use crate::event::{ExitStatus, MonotonicNs, ResourceUsage};
 
 /// Which child to wait for.
@@ -460,6 +461,26 @@ pub(crate) fn raise_descriptor_limit() -> io::Result<Option<(u64, u64)>> {
     // SAFETY: `raised` is valid for reads.
     check(unsafe { libc::setrlimit64(libc::RLIMIT_NOFILE, &raw const raised) })?;
     Ok(Some((limit.rlim_cur, limit.rlim_max)))
+}
+
+/// A limit of a process (0: this one) of the same user.
+pub(crate) fn limit_of(pid: libc::pid_t, resource: u32) -> io::Result<KernelRlimit> {
+    let mut limit = KernelRlimit { soft: 0, hard: 0 };
+    let out: *mut KernelRlimit = &raw mut limit;
+    // SAFETY: the limit is in the kernel's layout and valid for writes; no new one is given.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            pid,
+            resource,
+            ptr::null::<KernelRlimit>(),
+            out,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(limit)
 }
 
 /// The process id of the parent.

@@ -17,12 +17,16 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use hq_spawn::keeper::{self, KeeperContext};
+use hq_spawn::leftovers::{self, Launched};
 use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, TaskEnv, Token};
 
 /// Which part the program plays; absent in the test itself.
 const ROLE: &str = "HQ_SPAWN_TEST_ROLE";
 /// A directory for what the program has to tell. Inherited by all its tasks, which are found by it.
 const DIRECTORY: &str = "HQ_SPAWN_TEST_DIRECTORY";
+
+/// Names the launcher of a task in the environment of the task.
+const LAUNCHER: &str = "HQ_SPAWN_TEST_LAUNCHER";
 
 /// Longer than anything takes on a busy machine; "no survivor" itself is checked against [`NO_SURVIVOR`].
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,6 +49,55 @@ fn reset_signals() {
     }
 }
 
+/// The names are those that a filter on the command line goes by.
+const TESTS: [(&str, fn()); 12] = [
+    (
+        "children_die_with_a_launcher_without_keeper",
+        children_die_with_a_launcher_without_keeper,
+    ),
+    (
+        "no_survivor_when_the_worker_is_killed",
+        no_survivor_when_the_worker_is_killed,
+    ),
+    (
+        "no_survivor_when_the_front_is_killed",
+        no_survivor_when_the_front_is_killed,
+    ),
+    (
+        "no_survivor_when_the_fronts_group_is_killed",
+        no_survivor_when_the_fronts_group_is_killed,
+    ),
+    (
+        "no_survivor_when_the_worker_ends",
+        no_survivor_when_the_worker_ends,
+    ),
+    (
+        "the_front_ends_as_the_worker_does",
+        the_front_ends_as_the_worker_does,
+    ),
+    ("signals_arrive_once", signals_arrive_once),
+    (
+        "stopping_the_front_stops_the_worker",
+        stopping_the_front_stops_the_worker,
+    ),
+    (
+        "leaked_processes_of_a_finished_task_are_ended",
+        leaked_processes_of_a_finished_task_are_ended,
+    ),
+    (
+        "daemons_that_hide_their_environment_are_ended_with_their_task",
+        daemons_that_hide_their_environment_are_ended_with_their_task,
+    ),
+    (
+        "what_outlives_front_and_worker_is_ended_at_the_next_start",
+        what_outlives_front_and_worker_is_ended_at_the_next_start,
+    ),
+    (
+        "an_unknown_orphan_lives_while_tasks_run",
+        an_unknown_orphan_lives_while_tasks_run,
+    ),
+];
+
 fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(ROLE) {
         let role = role.into_string().unwrap();
@@ -54,47 +107,12 @@ fn main() -> ExitCode {
         return keeper::run(move |context| play(&role, &context)).unwrap();
     }
     reset_signals();
-    let tests: [(&str, fn()); 9] = [
-        (
-            "children_die_with_a_launcher_without_keeper",
-            children_die_with_a_launcher_without_keeper,
-        ),
-        (
-            "no_survivor_when_the_worker_is_killed",
-            no_survivor_when_the_worker_is_killed,
-        ),
-        (
-            "no_survivor_when_the_front_is_killed",
-            no_survivor_when_the_front_is_killed,
-        ),
-        (
-            "no_survivor_when_the_fronts_group_is_killed",
-            no_survivor_when_the_fronts_group_is_killed,
-        ),
-        (
-            "no_survivor_when_the_worker_ends",
-            no_survivor_when_the_worker_ends,
-        ),
-        (
-            "the_front_ends_as_the_worker_does",
-            the_front_ends_as_the_worker_does,
-        ),
-        ("signals_arrive_once", signals_arrive_once),
-        (
-            "stopping_the_front_stops_the_worker",
-            stopping_the_front_stops_the_worker,
-        ),
-        (
-            "leaked_processes_of_a_finished_task_are_ended",
-            leaked_processes_of_a_finished_task_are_ended,
-        ),
-    ];
     let filter: Vec<String> = std::env::args()
         .skip(1)
         .filter(|arg| !arg.starts_with('-'))
         .collect();
     let listing = std::env::args().any(|arg| arg == "--list");
-    for (name, test) in tests {
+    for (name, test) in TESTS {
         if !filter.is_empty() && !filter.iter().any(|part| name.contains(part.as_str())) {
             continue;
         }
@@ -143,6 +161,8 @@ fn play(role: &str, context: &KeeperContext) -> ExitCode {
             ExitCode::from(4)
         }
         ("leak", _) => leak(&directory),
+        ("daemons", _) => daemons(&directory),
+        ("survivors", _) => survivors(&directory),
         _ => panic!("unknown role {role}"),
     }
 }
@@ -198,6 +218,63 @@ fn signals(directory: &Path) -> ExitCode {
     );
     // The worker itself becomes the shell, so that it really is the one who gets the signals.
     panic!("{}", Command::new("sh").args(["-c", &text]).exec())
+}
+
+/// Two tasks leave daemons without any environment. The first has a marker and ends, the second has none and runs until
+/// it is asked to end.
+fn daemons(directory: &Path) -> ExitCode {
+    let (launcher, woken) = launcher();
+    let daemon = |name: &str| {
+        let path = directory.join(name);
+        format!(
+            "(env -i setsid sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000' &); \
+             while [ ! -e {0} ]; do sleep 0.01; done;",
+            path.display()
+        )
+    };
+    let end = directory.join("end");
+    let second = format!(
+        "{} while [ ! -e {} ]; do sleep 0.01; done",
+        daemon("unknown"),
+        end.display()
+    );
+    launcher.spawn(Token(2), script(&second));
+    let first = script(&format!(
+        "{} while [ ! -e {} ]; do sleep 0.01; done",
+        daemon("cleared"),
+        directory.join("unknown").display()
+    ));
+    launcher.spawn(Token(1), first.marker("HQ_SPAWN_TEST_TASK=1"));
+    let mut events = Vec::new();
+    for token in [1, 2].map(Token) {
+        let has_ended = |event: &Event| {
+            event.token() == token && matches!(event, Event::Exited { .. } | Event::Failed { .. })
+        };
+        while !events.iter().any(has_ended) {
+            woken.recv().unwrap();
+            launcher.drain_events(&mut events);
+        }
+        tell(directory, &format!("ended{}", token.0), "");
+    }
+    wait_forever()
+}
+
+/// Two tasks whose children outlive them: one is known by its label, the other one by a variable that names this process.
+fn survivors(directory: &Path) -> ExitCode {
+    let own = Launched::own().unwrap();
+    let mut env = TaskEnv::new();
+    env.set(LAUNCHER, format!("{}-{}", own.pid, own.began))
+        .unwrap();
+    let child = |clear: &str, name: &str| {
+        let path = directory.join(name);
+        format!(
+            "{clear} sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000'; true",
+            path.display()
+        )
+    };
+    let labelled = script(&child("env -i", "labelled")).marker("HQ_SPAWN_TEST_TASK=1");
+    let marked = script(&child("", "marked")).task_env(env);
+    tasks(directory, &[labelled, marked], 2)
 }
 
 /// One task that leaks while another runs; reports what the launcher says of the first.
@@ -487,4 +564,66 @@ fn leaked_processes_of_a_finished_task_are_ended() {
         (!alive("first")).then_some(())
     });
     assert!(alive("second"), "orphans of running tasks are left alone");
+}
+
+fn what_outlives_front_and_worker_is_ended_at_the_next_start() {
+    let program = Program::start("survivors");
+    let worker = program.told("ready");
+    let is_gone = |value: &str| {
+        let (pid, began) = value.split_once('-').unwrap();
+        let launched = Launched {
+            pid: pid.parse().unwrap(),
+            began: began.parse().unwrap(),
+        };
+        !launched.is_alive()
+    };
+    let both = ["labelled", "marked"];
+    let alive = || both.map(|name| daemon_is_alive(&program, name));
+    assert_eq!(alive(), [true; 2]);
+    leftovers::kill(LAUNCHER, is_gone);
+    assert_eq!(alive(), [true; 2], "their launcher lives");
+    // Stopped first, so that neither has time to end what the other one leaves.
+    for signal in ["STOP", "KILL"] {
+        program.signal(signal, &worker);
+        program.signal(signal, &program.front_pid());
+    }
+    eventually("the worker is gone", || {
+        (!is_running(&worker)).then_some(())
+    });
+    // Both live on now, unless a worker that has just started on this machine was faster.
+    leftovers::kill(LAUNCHER, is_gone);
+    eventually("nothing survives the next start", || {
+        (alive() == [false; 2]).then_some(())
+    });
+}
+
+fn daemon_is_alive(program: &Program, name: &str) -> bool {
+    is_running(&program.told(name))
+}
+
+fn is_running(pid: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|text| !text.rsplit_once(") ").unwrap().1.starts_with('Z'))
+}
+
+fn daemons_that_hide_their_environment_are_ended_with_their_task() {
+    let program = Program::start("daemons");
+    program.told("ended1");
+    eventually("the daemon ends while another task runs", || {
+        (!daemon_is_alive(&program, "cleared")).then_some(())
+    });
+}
+
+fn an_unknown_orphan_lives_while_tasks_run() {
+    let program = Program::start("daemons");
+    program.told("ended1");
+    eventually("what the first task left is ended", || {
+        (!daemon_is_alive(&program, "cleared")).then_some(())
+    });
+    assert!(daemon_is_alive(&program, "unknown"));
+    tell(program.directory.path(), "end", "");
+    program.told("ended2");
+    eventually("nobody is left it could belong to", || {
+        (!daemon_is_alive(&program, "unknown")).then_some(())
+    });
 }

@@ -381,3 +381,38 @@ fn no_thread_stays_on_the_cpu_it_spawned_from() {
         }
     });
 }
+
+#[cfg(feature = "tokio")]
+#[test]
+fn children_of_a_thread_that_ended_are_no_orphans() {
+    let name = "isolated::children_of_a_thread_that_ended_are_no_orphans";
+    alone(name, &[], || {
+        // SAFETY: takes plain numbers. From now on this process adopts orphans.
+        let result = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+        assert_eq!(result, 0);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .thread_keep_alive(Duration::from_millis(1))
+            .build()
+            .unwrap();
+        let _inside = runtime.enter();
+        let mut rig = Rig::with(|config| config.strategy = hq_spawn::Strategy::SpawnBlocking);
+        let before = threads();
+        let dir = tempfile::tempdir().unwrap();
+        let wait = format!(
+            "while [ ! -e {}/go ]; do sleep 0.01; done; exit 3",
+            dir.path().display()
+        );
+        let tokens = rig.spawn_batch((0..10).map(|_| sh(&wait)));
+        rig.wait_started(&tokens);
+        eventually("the threads that created them end", || {
+            (threads() <= before).then_some(())
+        });
+        fs::write(dir.path().join("go"), "").unwrap();
+        for end in rig.ends(&tokens).into_values() {
+            match end {
+                End::Exited(status, _) => assert_eq!(status, hq_spawn::ExitStatus::Code(3)),
+                End::Failed(error) => panic!("{error}"),
+            }
+        }
+    });
+}
