@@ -52,6 +52,50 @@ fn tasks_of_a_killed_worker_run_elsewhere() {
     assert_eq!(env.stats(&job)["finished"], 4);
 }
 
+#[test]
+fn what_outlives_a_worker_and_its_front_is_ended_by_the_next_worker() {
+    let mut env = Env::with_worker(1);
+    // The shell dies with the worker, its child does not.
+    let script = "echo >> starts; sleep 98773; true";
+    env.submit(&["--stdout=none", "--stderr=none", "--", "bash", "-c", script]);
+    env.wait_lines("starts", 1);
+    let survivors = || processes_with("sleep 98773");
+    wait_for("the shell and its child run", || {
+        let both = survivors();
+        (both.len() == 2)
+            .then_some(())
+            .ok_or_else(|| format!("{both:?}"))
+    });
+    let first = survivors();
+    let front = worker_pid(&env, "1");
+    let children = std::fs::read_to_string(format!("/proc/{front}/task/{front}/children"));
+    let worker = children.expect("the front").trim().parse().expect("a pid");
+    // Stopped first, so that neither has time to end what the other one leaves.
+    for name in ["STOP", "KILL"] {
+        signal(worker, name);
+        signal(front, name);
+    }
+    wait_for("the worker is listed as lost", || {
+        let states = env.workers();
+        if states == ["CONNECTION LOST"] {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    });
+    // Without that the child lives on; a worker of another test may have ended it by now.
+    env.start_worker_with(&["--cpus=1"]);
+    // The task runs again, in other processes.
+    wait_for("the leftover is ended", || {
+        let now = survivors();
+        if first.iter().any(|pid| now.contains(pid)) {
+            Err(format!("{now:?}"))
+        } else {
+            Ok(())
+        }
+    });
+}
+
 /// The worker's own process, not the one that keeps watch over it.
 fn worker_pid(env: &Env, id: &str) -> u32 {
     let table = env.hq(&["worker", "info", id]).ok();

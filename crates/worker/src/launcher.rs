@@ -15,7 +15,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
@@ -34,6 +33,7 @@ use hq_spawn::{
 use tokio::sync::{Notify, mpsc};
 
 use crate::hardware::MEMORY;
+use crate::leftovers::{MARK, nonce};
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup};
 use crate::running_task::{RunningTask, RunningTasks};
@@ -595,20 +595,6 @@ impl TaskLauncher {
         self.templates.insert(work.id, Arc::clone(&compiled));
         Ok(compiled)
     }
-}
-
-/// Variable that no two instances share, by which the spawn engine recognises what belongs to a task.
-const MARK: &str = "HQ_INSTANCE_KEY";
-
-/// Differs between any two launchers: process, time, and a counter for those of one moment.
-fn nonce() -> String {
-    static COUNTER: AtomicU32 = AtomicU32::new(0);
-    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    format!(
-        "{:x}-{:x}-{count:x}",
-        std::process::id(),
-        crate::clock::now().wall.0
-    )
 }
 
 /// Memory in KiB that a task asked for, if it did.

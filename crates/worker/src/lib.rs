@@ -16,6 +16,7 @@ mod config;
 mod doubtful;
 mod event_loop;
 mod launcher;
+mod leftovers;
 mod notify;
 mod output;
 mod output_service;
@@ -27,6 +28,7 @@ mod server_link;
 pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};
 pub use event_loop::{RegisteredWorker, WorkerEnd};
 pub use hq_core::worker_state::Interrupt;
+pub use leftovers::end_leftovers;
 pub use scratch_dir::ScratchDir;
 pub use server_link::{
     ConnectError, Connector, Redial, RegisterError, Retry, Whereabouts, register,

@@ -51,6 +51,7 @@ pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     }
     let keeper = split_off_keeper()?;
     tracing::info!("hq {VERSION}");
+    hq_worker::end_leftovers();
     // One thread: news of a task's end reach the loop without a second thread passing them on.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
