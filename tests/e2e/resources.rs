@@ -55,6 +55,19 @@ fn oom_is_a_cause_for_another_attempt() {
 }
 
 #[test]
+fn the_kernel_ends_tasks_before_their_worker_from_the_first_moment() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=2", "--enforce-memory"]);
+    let script = "read score < /proc/self/oom_score_adj; echo $score >> scores";
+    let job = env.submit(&["--array=1-20", "--stdout=none", "--", "bash", "-c", script]);
+    env.wait_job(&job);
+    let scores = env.wait_lines("scores", 20);
+    let of_tasks = |score: &str| score.parse::<i32>().is_ok_and(|score| score >= 500);
+    assert!(scores.lines().all(of_tasks), "{scores}");
+}
+
+#[test]
 fn coupled_groups_are_given_together() {
     let mut env = Env::new();
     env.start_server();

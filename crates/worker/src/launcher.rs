@@ -242,7 +242,6 @@ impl TaskLauncher {
     /// Looks after the memory of a task that has started.
     fn watch_memory(&self, token: LaunchToken, pid: u32) {
         let Some(watch) = &self.memory else { return };
-        memory::expose(pid);
         let task = self.running.get(token).filter(|task| task.group.is_none());
         if let Some(limit) = task.and_then(|task| task.memory_limit) {
             watch.add(token, pid, limit);
@@ -520,6 +519,10 @@ impl TaskLauncher {
         }
         let memory_limit = self.memory.as_ref().and_then(|_| memory_of(task, pools));
         let group = memory_limit.and_then(|limit| self.make_group(task.token, limit));
+        if let Some(score) = self.memory.as_ref().and_then(MemoryWatch::task_score) {
+            // By the child itself: what it starts before we hear of it would keep the worker's score.
+            plan = plan.oom_score_adj(score);
+        }
         if let Some(group) = &group {
             plan = plan.cgroup(Arc::clone(&group.fd));
         }

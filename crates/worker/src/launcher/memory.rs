@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 /// hundred processes cost about a percent of a cpu.
 const PERIOD: Duration = Duration::from_millis(100);
 /// Added to the readiness of tasks to be chosen when the machine runs out of memory: -1000 to 1000.
-const TASK_SCORE: &str = "500";
+const TASK_SCORE: i16 = 500;
 /// The same of the worker, where it has the right to lower it.
 const WORKER_SCORE: &str = "-500";
 pub(super) const KIB: u64 = 1024;
@@ -73,11 +73,13 @@ struct State {
 #[derive(Debug)]
 pub(super) struct MemoryWatch {
     shared: Arc<Shared>,
+    task_score: Option<i16>,
 }
 
 impl MemoryWatch {
     /// Starts the thread. What it finds goes to `found`, each tree once.
     pub(super) fn start(found: mpsc::UnboundedSender<Excess>) -> std::io::Result<Self> {
+        let task_score = task_score();
         protect_worker();
         let shared = Arc::new(Shared::default());
         let watcher = Watcher {
@@ -89,7 +91,12 @@ impl MemoryWatch {
         thread::Builder::new()
             .name("hq-memory".into())
             .spawn(move || watcher.run())?;
-        Ok(Self { shared })
+        Ok(Self { shared, task_score })
+    }
+
+    /// The score that tasks start with, if any.
+    pub(super) const fn task_score(&self) -> Option<i16> {
+        self.task_score
     }
 
     /// Watches a tree from now on; `limit` in KiB.
@@ -121,9 +128,13 @@ impl Shared {
     }
 }
 
-/// Makes the kernel choose a task, if it must end something; does nothing if it may not.
-pub(super) fn expose(pid: u32) {
-    let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), TASK_SCORE);
+/// The score that has the kernel choose a task, if it must end something; `None` if it cannot be set here.
+fn task_score() -> Option<i16> {
+    let path = "/proc/self/oom_score_adj";
+    let own = fs::read_to_string(path).ok()?;
+    fs::write(path, &own).ok()?;
+    // Only privileged processes may lower it, and tasks inherit ours: containers begin with one that is set for them.
+    own.trim().parse().ok().map(|own: i16| own.max(TASK_SCORE))
 }
 
 fn protect_worker() {
