@@ -109,6 +109,7 @@ mod signal;
 mod spawner;
 mod stack;
 mod sys;
+mod waiter;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncLauncher;

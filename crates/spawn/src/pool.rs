@@ -25,6 +25,7 @@ use crate::resolve::Resolver;
 use crate::spawner::Spawner;
 use crate::stack::ChildStack;
 use crate::sys;
+use crate::waiter::Waiter;
 
 /// First and longest pause after a transient failure. The first is about what a short task takes to end and
 /// give something back, the last keeps a full machine from being hammered.
@@ -166,8 +167,6 @@ pub(crate) enum Next {
         /// No other request waits for a thread.
         alone: bool,
     },
-    /// Look for ended children.
-    Poll,
     /// There is nothing to create: wait for the end of the last child.
     Mind,
     /// There is something else to do: leave the last child to the reaper.
@@ -197,6 +196,8 @@ pub(crate) struct Pool {
     /// When transient failures were last warned of.
     warned: Mutex<Option<Instant>>,
     pub(crate) watch: Arc<Watch>,
+    /// For children without pidfds.
+    pub(crate) waiter: Waiter,
     pub(crate) common: Common,
     pub(crate) resolver: Resolver,
     pub(crate) backend: Backend,
@@ -225,6 +226,7 @@ impl Pool {
             handles: Mutex::default(),
             warned: Mutex::default(),
             watch,
+            waiter: Waiter::default(),
             common,
             resolver: Resolver::default(),
             backend,
@@ -235,10 +237,31 @@ impl Pool {
 
     /// Starts the threads. Those that started before a failure are stopped again by the caller's `stop`.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let has_pidfds = match self.backend {
+            Backend::ClonePidfd | Backend::PosixSpawnPidfd => true,
+            Backend::PosixSpawnWait => false,
+            Backend::Fork => self.features.pidfd_open,
+        };
+        if !has_pidfds {
+            self.start_waiter()?;
+        }
         match self.source {
             Threads::Dedicated => (0..self.threads).try_for_each(|_| self.add_thread()),
             Threads::Borrowed(_) => Ok(()),
         }
+    }
+
+    fn start_waiter(self: &Arc<Self>) -> io::Result<()> {
+        let pool = Arc::clone(self);
+        let finish = move |pool: &Arc<Self>, key| {
+            let child = pool.watch.table().take(key);
+            pool.finish(&mut child.into_iter().collect(), false);
+        };
+        let handle = std::thread::Builder::new()
+            .name("spawn-waiter".to_owned())
+            .spawn(move || pool.waiter.run(|key| finish(&pool, key)))?;
+        self.handles().push(handle);
+        Ok(())
     }
 
     fn add_thread(self: &Arc<Self>) -> io::Result<()> {
@@ -253,8 +276,9 @@ impl Pool {
         Ok(())
     }
 
-    /// The threads, to be joined after [`Pool::stop`].
+    /// The threads, to be joined after [`Pool::stop`], when there are no children any more.
     pub(crate) fn take_threads(&self) -> Vec<JoinHandle<()>> {
+        self.waiter.stop();
         std::mem::take(&mut *self.handles())
     }
 
@@ -501,11 +525,10 @@ impl Pool {
         queue.jobs.len() + queue.delayed.len() + queue.lanes.len()
     }
 
-    /// Waits for the next thing to do, at most `patience`. With `minder` the thread has a child to wait for.
+    /// Waits for the next thing to do. With `minder` the thread has a child to wait for.
     pub(crate) fn next(
         &self,
         outcome: Outcome,
-        patience: Option<Duration>,
         in_flight: &Arc<InFlight>,
         minder: Option<&Arc<Minder>>,
     ) -> Next {
@@ -518,7 +541,6 @@ impl Pool {
             queue.minders.push(Arc::clone(minder));
             return Next::Mind;
         }
-        let poll_at = patience.map(|patience| Instant::now() + patience);
         loop {
             let resume_at = self.release_delayed(&mut queue);
             if resume_at.is_none()
@@ -536,16 +558,13 @@ impl Pool {
             if nothing_to_do && queue.stop {
                 return Next::Stop;
             }
-            // A borrowed thread is given back, unless it still has to wait for its own children.
-            if nothing_to_do && patience.is_none() && matches!(self.source, Threads::Borrowed(_)) {
+            // A borrowed thread is given back.
+            if nothing_to_do && matches!(self.source, Threads::Borrowed(_)) {
                 queue.borrowed -= 1;
                 return Next::Stop;
             }
             let next_delayed = queue.delayed.iter().map(|(at, _)| *at).min();
-            let until = [poll_at, resume_at, next_delayed]
-                .into_iter()
-                .flatten()
-                .min();
+            let until = [resume_at, next_delayed].into_iter().flatten().min();
             queue.idle += 1;
             queue = match until {
                 None => self
@@ -561,9 +580,6 @@ impl Pool {
                 }
             };
             queue.idle -= 1;
-            if poll_at.is_some_and(|at| at <= Instant::now()) {
-                return Next::Poll;
-            }
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 
 use crate::backend::Backend;
 use crate::error::LauncherError;
+use crate::raw;
 use crate::signal::Blocked;
 use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
@@ -140,21 +141,19 @@ fn probe_clone(stack: &ChildStack) -> CloneAnswer {
     // SAFETY: the stack is fresh and stays mapped until the child has ended; the child takes no argument and
     // makes two system calls; `fd` receives the pidfd.
     let pid = unsafe {
-        libc::clone(
-            probe_child,
-            stack.top(),
+        raw::clone(
             flags | libc::SIGCHLD,
-            std::ptr::null_mut(),
+            stack.top(),
             &raw mut fd,
+            probe_child,
+            std::ptr::null_mut(),
         )
     };
-    if pid < 0 {
-        return if is_absent(sys::errno()) {
-            CloneAnswer::Absent
-        } else {
-            CloneAnswer::NotNow
-        };
-    }
+    let pid = match pid {
+        Ok(pid) => pid,
+        Err(errno) if is_absent(errno) => return CloneAnswer::Absent,
+        Err(_) => return CloneAnswer::NotNow,
+    };
     let pidfd = (fd >= 0).then(|| {
         // SAFETY: the kernel has just installed this descriptor, and nobody else knows of it.
         unsafe { OwnedFd::from_raw_fd(fd) }

@@ -4,7 +4,7 @@
 //! not sleep until the child has left, the two would write over each other.
 #![expect(unsafe_code, reason = "system calls")]
 
-use core::ffi::{c_int, c_long};
+use core::ffi::{c_int, c_long, c_void};
 
 /// Whether calls leave `errno` alone here: known for these machines only.
 pub(crate) const LEAVES_ERRNO: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
@@ -22,6 +22,123 @@ pub(crate) unsafe fn call(number: c_long, arguments: [usize; 5]) -> Result<usize
         return Err(c_int::try_from(result.wrapping_neg()).unwrap_or(libc::EIO));
     }
     Ok(usize::try_from(result.cast_unsigned()).unwrap_or(usize::MAX))
+}
+
+/// What a child runs. It must not return.
+pub(crate) type Entry = extern "C" fn(*mut c_void) -> c_int;
+
+/// `clone` with a stack for the child, which runs `entry(argument)` on it: the child's id, or an error number. With
+/// `CLONE_PIDFD` the kernel writes the pidfd to `pidfd`.
+///
+/// Not the C library's: up to glibc 2.24 that of the child writes -1 over the ids that the library keeps of the calling
+/// thread, if they share memory, and a later join of that thread fails.
+///
+/// # Safety
+///
+/// `top` is the aligned end of a stack that nobody uses until the child has left this memory, and `argument` is what
+/// `entry` expects, until then. `entry` ends the process or executes a program. `pidfd` is valid for writes.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn clone(
+    flags: c_int,
+    top: *mut c_void,
+    pidfd: *mut c_int,
+    entry: Entry,
+    argument: *mut c_void,
+) -> Result<libc::pid_t, c_int> {
+    let result: c_long;
+    // SAFETY: in the parent these are a system call and a branch; what the call clobbers is declared. The child has a
+    // copy of the registers, the caller's stack, and calls a function that does not return.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r13",
+            "call r12",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone => result,
+            in("rdi") int(flags),
+            in("rsi") top,
+            in("rdx") pidfd,
+            in("r10") 0,
+            in("r8") 0,
+            in("r12") entry,
+            in("r13") argument,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    pid_or_error(result)
+}
+
+/// As for x86-64, of which the last two arguments of the call are swapped here.
+///
+/// # Safety
+///
+/// As for x86-64.
+#[cfg(target_arch = "aarch64")]
+pub(crate) unsafe fn clone(
+    flags: c_int,
+    top: *mut c_void,
+    pidfd: *mut c_int,
+    entry: Entry,
+    argument: *mut c_void,
+) -> Result<libc::pid_t, c_int> {
+    let result: c_long;
+    // SAFETY: in the parent these are a system call and a branch. The child has a copy of the registers, the caller's
+    // stack, and calls a function that does not return.
+    unsafe {
+        core::arch::asm!(
+            "svc #0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, x21",
+            "blr x20",
+            "brk #1",
+            "2:",
+            inlateout("x0") int(flags) => result,
+            in("x1") top,
+            in("x2") pidfd,
+            in("x3") 0,
+            in("x4") 0,
+            in("x8") libc::SYS_clone,
+            in("x20") entry,
+            in("x21") argument,
+        );
+    }
+    pid_or_error(result)
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn pid_or_error(result: c_long) -> Result<libc::pid_t, c_int> {
+    if result < 0 {
+        return Err(c_int::try_from(result.wrapping_neg()).unwrap_or(libc::EIO));
+    }
+    Ok(libc::pid_t::try_from(result).unwrap_or(0))
+}
+
+/// As for x86-64, through the C library.
+///
+/// # Safety
+///
+/// As for x86-64.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(crate) unsafe fn clone(
+    flags: c_int,
+    top: *mut c_void,
+    pidfd: *mut c_int,
+    entry: Entry,
+    argument: *mut c_void,
+) -> Result<libc::pid_t, c_int> {
+    // SAFETY: the caller's promise.
+    let pid = unsafe { libc::clone(entry, top, flags, argument, pidfd) };
+    if pid >= 0 {
+        return Ok(pid);
+    }
+    // SAFETY: the address is valid for the thread's life.
+    Err(unsafe { *libc::__errno_location() })
 }
 
 /// A number as the kernel takes it.

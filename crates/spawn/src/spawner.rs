@@ -3,7 +3,6 @@
 //! It owns what is used again for every spawn: the child's stack and the buffers. It knows nothing of queueing.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::io::{Seek as _, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -25,18 +24,11 @@ use crate::prepare::{self, Scratch};
 use crate::resolve::Resolved;
 use crate::signal;
 use crate::stack::ChildStack;
-use crate::sys::{self, WaitFor};
-
-/// How often a thread without pidfds looks for its ended children: quickly after it found one, then more slowly.
-const POLL_MIN: Duration = Duration::from_micros(200);
-const POLL_MAX: Duration = Duration::from_millis(5);
+use crate::sys;
 
 /// How long a thread waits for the end of a child before it is sure that the program runs, while the children before
 /// were that short. More is of no use: a switch to another thread and back is nothing beside such a child.
 const PATIENCE: Duration = Duration::from_millis(5);
-
-/// How long a thread without pidfds waits for its last children once everything was killed.
-const LAST_CHILDREN_LIMIT: Duration = Duration::from_secs(5);
 
 /// One spawner thread.
 pub(crate) struct Spawner<'a> {
@@ -44,9 +36,6 @@ pub(crate) struct Spawner<'a> {
     stack: ChildStack,
     scratch: Scratch,
     placement: Placement,
-    /// Children without pidfd, which only this thread can wait for.
-    own: HashMap<libc::pid_t, Key>,
-    poll: Duration,
     in_flight: Arc<InFlight>,
     /// Pidfds of children that failed before their program ran; see [`InFlight`] for why they are kept a while.
     failed: Vec<OwnedFd>,
@@ -74,8 +63,6 @@ impl<'a> Spawner<'a> {
             stack,
             scratch: Scratch::new(),
             placement: Placement::new(),
-            own: HashMap::new(),
-            poll: POLL_MIN,
             in_flight: Arc::default(),
             failed: Vec::new(),
             minded: None,
@@ -91,17 +78,10 @@ impl<'a> Spawner<'a> {
         let _mask = signal::Blocked::for_spawner();
         let mut outcome = Outcome::None;
         loop {
-            let patience = (!self.own.is_empty()).then_some(self.poll);
             let minder = self.minder.as_ref().filter(|_| self.minded.is_some());
-            match self.pool.next(outcome, patience, &self.in_flight, minder) {
+            match self.pool.next(outcome, &self.in_flight, minder) {
                 Next::Job { job, key, alone } => {
                     outcome = self.launch(*job, key, alone);
-                    // Children must be noticed however long the queue is.
-                    self.reap_own();
-                }
-                Next::Poll => {
-                    outcome = Outcome::None;
-                    self.reap_own();
                 }
                 Next::Mind => {
                     outcome = Outcome::None;
@@ -115,11 +95,6 @@ impl<'a> Spawner<'a> {
                 }
                 Next::Stop => break,
             }
-        }
-        let limit = Instant::now() + LAST_CHILDREN_LIMIT;
-        while !self.own.is_empty() && Instant::now() < limit {
-            self.reap_own();
-            sys::pause(POLL_MAX);
         }
     }
 
@@ -191,9 +166,6 @@ impl<'a> Spawner<'a> {
             pid: pid.unsigned_abs(),
             at: started,
         });
-        if pidfd.is_none() {
-            self.own.insert(pid, key);
-        }
         let pidfd_number = pidfd.as_ref().map(AsRawFd::as_raw_fd);
         let child = Running {
             token: job.token,
@@ -227,7 +199,7 @@ impl<'a> Spawner<'a> {
                 self.minded = Some(Minded { key, pidfd });
             }
             Some(_) => self.have_watched(key),
-            None => {}
+            None => self.pool.waiter.add(pid, key),
         }
     }
 
@@ -369,26 +341,6 @@ impl<'a> Spawner<'a> {
             self.placement.release();
         }
         result
-    }
-
-    /// Reaps ended children that have no pidfd.
-    fn reap_own(&mut self) {
-        if self.own.is_empty() {
-            return;
-        }
-        let flags = libc::WNOHANG | libc::WNOWAIT;
-        while let Ok(Some(waited)) = sys::wait(WaitFor::OwnThread, flags) {
-            let key = self.own.remove(&waited.pid);
-            let Some(child) = key.and_then(|key| self.pool.watch.table().take(key)) else {
-                // Not ours to report; taken so that it does not hide the others.
-                let _ = sys::wait(WaitFor::Pid(waited.pid), libc::WNOHANG);
-                continue;
-            };
-            self.ended.push(child);
-            self.pool.finish(&mut self.ended, false);
-            self.poll = POLL_MIN;
-        }
-        self.poll = (self.poll * 2).min(POLL_MAX);
     }
 }
 

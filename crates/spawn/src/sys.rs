@@ -27,6 +27,8 @@ pub(crate) enum WaitFor<'a> {
     Pid(libc::pid_t),
     /// Any child of the calling thread (`__WNOTHREAD`).
     OwnThread,
+    /// Any child of this process.
+    Any,
 }
 
 /// A child that ended.
@@ -138,6 +140,7 @@ pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<
         WaitFor::Pidfd(fd) => (libc::P_PIDFD, libc::c_long::from(fd.as_raw_fd()), 0),
         WaitFor::Pid(pid) => (libc::P_PID, libc::c_long::from(pid), libc::__WALL),
         WaitFor::OwnThread => (libc::P_ALL, 0, libc::__WALL | libc::__WNOTHREAD),
+        WaitFor::Any => (libc::P_ALL, 0, libc::__WALL),
     };
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();

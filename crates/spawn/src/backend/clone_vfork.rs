@@ -12,6 +12,7 @@ use super::{Created, Failure};
 use crate::child::{ChildPlan, Descriptors, child_main};
 use crate::error::Stage;
 use crate::live::InFlight;
+use crate::raw;
 use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
 
@@ -35,17 +36,15 @@ pub(super) fn spawn(
     // this call returns, and by then the child has left this address space. The kernel writes the pidfd to
     // `in_flight`, whose memory is that of an int and lives as long.
     let pid = unsafe {
-        libc::clone(
-            child_main,
-            stack.top(),
+        raw::clone(
             flags(child, pidfd) | libc::CLONE_VFORK | libc::SIGCHLD,
-            ptr::from_mut(child).cast(),
+            stack.top(),
             in_flight.as_ptr(),
+            child_main,
+            ptr::from_mut(child).cast(),
         )
     };
-    if pid < 0 {
-        return Err(Failure::new(Stage::Clone, sys::errno()));
-    }
+    let pid = pid.map_err(|errno| Failure::new(Stage::Clone, errno))?;
     collect(child, pid, in_flight)
 }
 

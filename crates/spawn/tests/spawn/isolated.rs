@@ -352,6 +352,38 @@ fn a_low_descriptor_limit_of_children_does_not_keep_them_from_opening_files() {
 }
 
 #[test]
+fn nobody_polls_while_children_run() {
+    let name = "isolated::nobody_polls_while_children_run";
+    alone(name, &[], || {
+        let wake_ups = || -> u64 {
+            let entries = fs::read_dir("/proc/self/task").unwrap();
+            let of_thread = |entry: std::io::Result<fs::DirEntry>| {
+                let status = fs::read_to_string(entry.unwrap().path().join("status")).unwrap();
+                let line = status
+                    .lines()
+                    .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+                line.unwrap().trim().parse::<u64>().unwrap()
+            };
+            entries.map(of_thread).sum()
+        };
+        for backend in Backend::ALL {
+            let mut rig = Rig::new(backend);
+            // Somebody else's child that nobody reaps must not cost much either.
+            let mut foreign = Command::new("true").spawn().unwrap();
+            let tokens = [(); 4].map(|()| rig.spawn(command(&["/bin/sleep", "1000"])));
+            rig.wait_started(&tokens);
+            let before = wake_ups();
+            std::thread::sleep(Duration::from_millis(500));
+            let count = wake_ups() - before;
+            assert!(count < 40, "{backend:?}: {count} in half a second");
+            rig.launcher.terminate(tokens[0], Termination::KILL);
+            rig.end(tokens[0]);
+            assert!(foreign.wait().unwrap().success(), "it was left alone");
+        }
+    });
+}
+
+#[test]
 fn no_thread_stays_on_the_cpu_it_spawned_from() {
     let name = "isolated::no_thread_stays_on_the_cpu_it_spawned_from";
     alone(name, &["/usr/bin/env"], || {
