@@ -270,6 +270,7 @@ pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply 
     let limits = QueryLimits {
         time: Duration::from_nanos(asked.time_limit_ns).min(QUERY_TIME_MAX),
         rows: asked.row_limit.min(QUERY_ROWS_MAX),
+        bytes: reader::RESULT_LEN_MAX,
     };
     let work = move || {
         let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;

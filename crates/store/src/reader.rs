@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
@@ -12,6 +13,13 @@ use crate::{StoreError, encode, open};
 
 /// Steps of SQLite's machine between two looks at the clock.
 const PROGRESS_STEPS: i32 = 10_000;
+/// Longest value that a query may make or show. One call of a function cannot be interrupted, and how long one takes follows
+/// from the length of its values; a row of ours with a longer one can still be read but for that.
+const VALUE_LEN_MAX: i32 = 8 << 20;
+/// Bytes of a result that a server holds in memory for one query.
+pub const RESULT_LEN_MAX: u64 = 64 << 20;
+/// Bytes that a value takes in memory beside its text.
+const VALUE_SIZE: u64 = size_of::<Value>() as u64;
 
 /// Opens a store for reading; a server may write it at the same time.
 ///
@@ -145,6 +153,8 @@ pub struct QueryLimits {
     pub time: Duration,
     /// Most rows; what is beyond is left out.
     pub rows: u64,
+    /// Most bytes, about; a larger result is an error.
+    pub bytes: u64,
 }
 
 /// Result of a query; values as JSON: numbers, texts, null, and blobs as hexadecimal text.
@@ -173,10 +183,17 @@ pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<
             "only SELECT is possible; a query cannot change, attach or read anything else"
                 .to_owned()
         }
+        Some(rusqlite::ErrorCode::TooBig) => format!(
+            "a value in it is longer than {} MiB; select less of it, e.g. with substr() or length()",
+            VALUE_LEN_MAX >> 20
+        ),
         _ => error.to_string(),
     };
     connection
         .pragma_update(None, "query_only", true)
+        .map_err(text)?;
+    connection
+        .set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_LEN_MAX)
         .map_err(text)?;
     connection.authorizer(Some(authorize)).map_err(text)?;
     let until = Instant::now() + limits.time;
@@ -194,6 +211,7 @@ pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<
     };
     let width = table.columns.len();
     let mut rows = statement.query([]).map_err(text)?;
+    let mut left = limits.bytes;
     while let Some(row) = rows.next().map_err(text)? {
         if table.rows.len() as u64 >= limits.rows {
             table.is_cut = true;
@@ -201,9 +219,24 @@ pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<
         }
         let values: rusqlite::Result<Vec<Value>> =
             (0..width).map(|at| row.get_ref(at).map(value)).collect();
-        table.rows.push(values.map_err(text)?);
+        let values = values.map_err(text)?;
+        left = match left.checked_sub(values.iter().map(size).sum()) {
+            Some(left) => left,
+            None => {
+                return Err(format!(
+                    "the result is larger than {} MiB; select fewer columns, or less with WHERE and LIMIT",
+                    limits.bytes >> 20
+                ));
+            }
+        };
+        table.rows.push(values);
     }
     Ok(table)
+}
+
+/// Bytes that a value takes in memory, about.
+fn size(value: &Value) -> u64 {
+    VALUE_SIZE + value.as_str().map_or(0, str::len) as u64
 }
 
 fn authorize(context: AuthContext<'_>) -> Authorization {
@@ -236,5 +269,46 @@ fn value(value: ValueRef<'_>) -> Value {
         ValueRef::Blob(bytes) => {
             Value::String(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(sql: &str) -> Result<Table, String> {
+        let db = Connection::open_in_memory().expect("a database in memory");
+        let limits = QueryLimits {
+            time: Duration::from_secs(60),
+            rows: 1_000_000,
+            bytes: 1 << 20,
+        };
+        query(&db, sql, limits)
+    }
+
+    #[test]
+    fn no_query_makes_a_value_that_takes_all_memory() {
+        for huge in [
+            "SELECT hex(zeroblob(150000000))",
+            "SELECT length(hex(randomblob(900000000)))",
+            "SELECT length(printf('%.*c', 500000000, 'x'))",
+            "WITH RECURSIVE n (x) AS (SELECT 'ab' UNION ALL SELECT x || x FROM n) SELECT max(length(x)) FROM n",
+        ] {
+            let refused = ask(huge).expect_err(huge);
+            assert!(refused.contains("longer than 8 MiB"), "{huge}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_result_has_a_size() {
+        let many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900000) SELECT i FROM n";
+        let long = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9) \
+                    SELECT printf('%.*c', 200000, 'x') FROM n";
+        for sql in [many, long] {
+            let refused = ask(sql).expect_err(sql);
+            assert!(refused.contains("larger than 1 MiB"), "{refused}");
+        }
+        let table = ask("SELECT 1, 'two'").expect("a small one");
+        assert_eq!(table.rows, [[json!(1), json!("two")]]);
     }
 }

@@ -143,6 +143,7 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
     let limits = QueryLimits {
         time: args.time_limit,
         rows: args.row_limit,
+        bytes: reader::RESULT_LEN_MAX,
     };
     let table = match &args.journal {
         Some(path) => {

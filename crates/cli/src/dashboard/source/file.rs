@@ -21,6 +21,7 @@ use crate::error::{CliError, CliResult};
 const LIMITS: QueryLimits = QueryLimits {
     time: Duration::from_secs(60),
     rows: 100_000,
+    bytes: 4 << 30,
 };
 
 /// What tasks of a job ask for, by job and variant: units of each resource, `None` = all that there is. Graphs are

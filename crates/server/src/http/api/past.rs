@@ -40,6 +40,7 @@ pub(super) async fn rows(app: &App, sql: String, limit: u64) -> Result<(Rows, bo
     let limits = QueryLimits {
         time: TIME_MAX,
         rows: limit,
+        bytes: reader::RESULT_LEN_MAX,
     };
     let work = move || {
         let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;

@@ -311,6 +311,7 @@ pub(in crate::http) async fn history(
     let limits = QueryLimits {
         time: STORE_TIME_MAX,
         rows: 100_000,
+        bytes: reader::RESULT_LEN_MAX,
     };
     let work = move || {
         let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;
