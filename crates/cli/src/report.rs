@@ -57,6 +57,18 @@ pub(crate) struct JobFigures {
     pub(crate) memory_used: u64,
 }
 
+/// Sums over all jobs.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) jobs: u64,
+    pub(crate) finished: u64,
+    pub(crate) failed: u64,
+    /// Core-seconds that tasks had asked for while they ran.
+    pub(crate) core_s: f64,
+    /// Of those of the tasks that failed.
+    pub(crate) failed_core_s: f64,
+}
+
 /// One of the slowest tasks.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct SlowTask {
@@ -84,6 +96,8 @@ pub(crate) struct Report {
     pub(crate) to_ns: i64,
     pub(crate) steps: Vec<Step>,
     pub(crate) workers: Vec<WorkerLife>,
+    pub(crate) totals: Totals,
+    /// The most expensive ones.
     pub(crate) jobs: Vec<JobFigures>,
     pub(crate) slowest: Vec<SlowTask>,
     pub(crate) failures: Vec<Failures>,

@@ -17,6 +17,7 @@ mod load;
 mod open;
 mod pages;
 pub mod reader;
+pub mod runs;
 mod salvage;
 mod schema;
 #[cfg(test)]

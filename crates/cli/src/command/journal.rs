@@ -1,6 +1,6 @@
 //! `hq journal …` and `hq query`.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use hq_protocol::client::{self, journal::Action};
@@ -89,7 +89,7 @@ pub(super) async fn report(args: ReportArgs, context: &mut Context) -> CliResult
         .to_string_lossy()
         .into_owned();
     let report = gather::gather(&mut file, name, (from, to)).await?;
-    std::fs::write(&args.output, page::render(&report)).map_err(|e| {
+    write_private(&args.output, page::render(&report).as_bytes()).map_err(|e| {
         CliError::caused(
             format!("Cannot write the report to `{}`", args.output.display()),
             &e,
@@ -97,6 +97,21 @@ pub(super) async fn report(args: ReportArgs, context: &mut Context) -> CliResult
     })?;
     tracing::info!("Wrote the report to `{}`", args.output.display());
     context.done()
+}
+
+/// Writes a file that only its owner can read, as the journal is; in place of one that is there only when it is whole.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
+    if is_special {
+        // A pipe or a terminal.
+        return std::fs::write(path, bytes);
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    // It is made with mode 0600.
+    let mut fresh = tempfile::NamedTempFile::new_in(dir.unwrap_or(Path::new(".")))?;
+    fresh.write_all(bytes)?;
+    fresh.persist(path)?;
+    Ok(())
 }
 
 /// `journal replay` and `journal stream`.

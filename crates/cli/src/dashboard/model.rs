@@ -196,6 +196,8 @@ pub(crate) struct JobView {
     pub(crate) job: u32,
     /// Lowest and highest id.
     pub(crate) ids: (u32, u32),
+    /// Whether there are more ranges of ids than were looked at.
+    pub(crate) is_partial: bool,
     /// The tasks in the order of their ids, in bins of equal width.
     pub(crate) bins: Vec<Counts>,
     pub(crate) failures: Vec<FailureRow>,

@@ -76,8 +76,10 @@ pub(crate) fn outcome_words(code: i64, message: Option<&str>) -> String {
 pub(crate) trait Ask {
     /// Why there is no answer, for people.
     type Error;
-    /// Runs one query.
+    /// Runs one query; more rows than there may be are an error.
     async fn ask(&mut self, sql: &str) -> Result<Rows, Self::Error>;
+    /// Runs one query; says whether there are more rows than those.
+    async fn ask_some(&mut self, sql: &str) -> Result<(Rows, bool), Self::Error>;
 }
 
 /// Details of a job as of the time `at`.
@@ -88,7 +90,8 @@ pub(crate) async fn job_view<A: Ask>(
 ) -> Result<JobView, A::Error> {
     let base = [("?J", i64::from(job)), ("?T", at_ns)];
     let touched = asked.ask(&fill(IDS_SQL, &base)).await?;
-    let submits = asked.ask(&fill(SUBMITS_SQL, &base)).await?;
+    // An open job may have any number of submits, and one that was canceled any number of gaps.
+    let (submits, are_cut) = asked.ask_some(&fill(SUBMITS_SQL, &base)).await?;
     let (first, last) = id_span(&touched, &submits);
     let span = i64::from(last) - i64::from(first) + 1;
     let bins = usize::try_from(span.min(BINS)).unwrap_or(1);
@@ -113,7 +116,8 @@ pub(crate) async fn job_view<A: Ask>(
     for row in strip.iter() {
         add_to_strip(&mut view, row.int(0), row.int(1), row.int(2), row.uint(3));
     }
-    let dropped = asked.ask(&fill(DROPPED_SQL, &base)).await?;
+    let (dropped, is_cut) = asked.ask_some(&fill(DROPPED_SQL, &base)).await?;
+    view.is_partial = are_cut || is_cut;
     fill_waiting(&mut view, &submits, span.max(BINS));
     for row in dropped.iter() {
         drop_from_strip(
@@ -244,6 +248,10 @@ mod tests {
             let found = self.0.iter().find(|(word, _)| sql.contains(word));
             Ok(found.map(|(_, rows)| rows.clone()).unwrap_or_default())
         }
+
+        async fn ask_some(&mut self, sql: &str) -> Result<(Rows, bool), String> {
+            Ok((self.ask(sql).await?, sql.contains("dropped_data")))
+        }
     }
 
     fn view(answers: Vec<(&'static str, serde_json::Value)>) -> JobView {
@@ -272,7 +280,7 @@ mod tests {
         ]);
         let mut sum = Counts::default();
         view.bins.iter().for_each(|bin| sum.add(bin));
-        assert_eq!(view.bins.len(), 600);
+        assert_eq!((view.bins.len(), view.is_partial), (600, true));
         assert_eq!(sum.total(), 1_000_000);
         assert_eq!(
             (sum.finished, sum.failed, sum.running, sum.canceled),

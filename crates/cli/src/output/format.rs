@@ -29,6 +29,12 @@ pub(crate) fn local_seconds(unix_ns: i64) -> String {
     zoned.strftime("%d.%m.%Y %H:%M:%S").to_string()
 }
 
+/// Difference of local time to UTC at some time: `UTC+01:00`.
+pub(crate) fn zone(unix_ns: i64) -> String {
+    let zoned = timestamp(unix_ns).to_zoned(TimeZone::system());
+    zoned.strftime("UTC%:z").to_string()
+}
+
 /// `None` only for times outside years −9999 to 9999, which 64 bits of nanoseconds cannot reach.
 fn timestamp(unix_ns: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or(Timestamp::UNIX_EPOCH)

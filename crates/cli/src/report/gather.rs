@@ -1,5 +1,5 @@
-//! Reads a journal for a report. Each query passes over the tasks once; what comes back does not grow
-//! with them.
+//! Reads a journal for a report. Each query passes over the tasks once; what comes back grows neither with them nor with
+//! the jobs.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,9 @@ use hq_core::resource::amount::Amount;
 use serde_json::Value;
 
 use hq_store::reader::{RUN_BOUNDS, run_bin_sql};
+use hq_store::runs::{self, ASKED_SQL, CHANGES_SQL, CPUS_SQL, CPUS_UNKNOWN, RUNS_SQL};
 
-use super::{Failures, JobFigures, Report, STEPS, SlowTask, Step, WorkerLife};
+use super::{Failures, JobFigures, Report, STEPS, SlowTask, Step, Totals, WorkerLife};
 use crate::dashboard::model::{Obstacle, Snapshot, clean};
 use crate::dashboard::problems;
 use crate::dashboard::source::file::JournalFile;
@@ -22,8 +23,10 @@ pub(super) const JOBS_MAX: usize = 200;
 const SLOWEST_MAX: u32 = 20;
 const UNITS: f64 = 10_000.0;
 
-/// What one task of a job and variant asks for, in whole units by resource.
-type Requests = BTreeMap<(u32, u32), BTreeMap<String, f64>>;
+/// Resources beside cpus that get a chart, those that most jobs ask for.
+const RESOURCES_MAX: u32 = 20;
+/// Jobs of which nothing was started that are looked at.
+const EXPLAINED_MAX: usize = 200;
 
 /// Reads what happened from `from_ns` to `to_ns`.
 pub(crate) async fn gather(
@@ -39,14 +42,14 @@ pub(crate) async fn gather(
     };
     let width = report.step_ns();
     let values = [("?F", from_ns), ("?T", to_ns), ("?W", width)];
-    let requests = requests(file).await?;
     report.workers = workers(file, &values).await?;
-    add_steps(file, &mut report, &requests, &values).await?;
-    report.jobs = jobs(file, &requests, &values).await?;
-    for job in report.jobs.iter_mut().take(JOBS_MAX) {
+    add_steps(file, &mut report, &values).await?;
+    report.totals = totals(file, &values).await?;
+    report.jobs = jobs(file, &values).await?;
+    for job in &mut report.jobs {
         add_run_times(file, job, &values).await?;
     }
-    add_usage(file, &mut report, &requests, &values).await?;
+    add_usage(file, &mut report, &values).await?;
     report.slowest = slowest(file, &values).await?;
     report.failures = failures(file, &values).await?;
     let snapshot = file.snapshot(to_ns).await?;
@@ -70,13 +73,14 @@ impl Report {
 
 /// Jobs of which nothing was ever started although there were workers, because none offers what they ask for.
 async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec<Obstacle>> {
-    let requests = file.requests().await?;
     let unstarted = snapshot.jobs.iter().filter(|job| {
         let counts = &job.counts;
         counts.waiting > 0 && counts.waiting == counts.total()
     });
-    let found = unstarted.filter_map(|job| {
-        let request = requests.get(&(job.id, 0))?;
+    let unstarted: Vec<u32> = unstarted.take(EXPLAINED_MAX).map(|job| job.id).collect();
+    let requests = file.requests(Some(&unstarted)).await?;
+    let found = unstarted.into_iter().filter_map(|job| {
+        let request = requests.get(&(job, 0))?;
         let asked = request
             .iter()
             .filter_map(|(name, units)| Some((name, (*units)?)));
@@ -87,30 +91,9 @@ async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec
             (units > most).then(|| diagnosis::lacking(name, Amount(units), Amount(most)))
         });
         let why = why.flatten().next()?;
-        Some(Obstacle { job: job.id, why })
+        Some(Obstacle { job, why })
     });
     Ok(found.collect())
-}
-
-async fn requests(file: &mut JournalFile) -> CliResult<Requests> {
-    // A whole pool is not known here; it is counted as one.
-    let whole = |units: Option<u64>| units.map_or(1.0, |units| float(units) / UNITS);
-    let found = file.requests().await?.into_iter().map(|(key, amounts)| {
-        let amounts = amounts
-            .into_iter()
-            .map(|(name, units)| (name, whole(units)));
-        (key, amounts.collect())
-    });
-    Ok(found.collect())
-}
-
-/// What a task asks of a resource. Where the journal does not tell, as of graphs, a task takes one core.
-fn request(requests: &Requests, job: u32, variant: u32, resource: &str) -> f64 {
-    match requests.get(&(job, variant)) {
-        Some(amounts) => amounts.get(resource).copied().unwrap_or(0.0),
-        None if resource == "cpus" => 1.0,
-        None => 0.0,
-    }
 }
 
 type Values<'a> = [(&'a str, i64); 3];
@@ -118,7 +101,7 @@ type Values<'a> = [(&'a str, i64); 3];
 async fn workers(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<WorkerLife>> {
     let sql = "SELECT id, hostname, max(started_unix_ns, ?F), min(coalesce(ended_unix_ns, ?T), ?T), reason, config \
                FROM worker_data WHERE started_unix_ns <= ?T AND coalesce(ended_unix_ns, ?T) >= ?F \
-               ORDER BY id LIMIT 10000";
+               ORDER BY id";
     let rows = file.ask(&fill(sql, values)).await?;
     let lives = rows.iter().map(|row| {
         let config: Value = row
@@ -151,31 +134,16 @@ pub(super) fn float(value: u64) -> f64 {
 async fn add_steps(
     file: &mut JournalFile,
     report: &mut Report,
-    requests: &Requests,
     values: &Values<'_>,
 ) -> CliResult<()> {
-    let sql = "SELECT 0, (max(started_unix_ns, ?F) - ?F) / ?W, job, variant, count(*) FROM task_data \
-               WHERE started_unix_ns <= ?T AND (state NOT IN (2, 3) OR started_unix_ns + run_us * 1000 >= ?F) \
-               GROUP BY 2, 3, 4 UNION ALL \
-               SELECT 1, (started_unix_ns + run_us * 1000 - ?F) / ?W, job, variant, count(*) FROM task_data \
-               WHERE state IN (2, 3) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 2, 3, 4";
-    let rows = file.ask(&fill(sql, values)).await?;
     let length = usize::try_from(STEPS + 1).unwrap_or(0);
     let mut changes = vec![Step::default(); length];
-    let mut others: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for row in rows.iter() {
-        let (job, variant) = (row.small(2), row.small(3));
-        let sign = if row.int(0) == 0 { 1.0 } else { -1.0 };
-        let count = float(row.uint(4)) * sign;
-        let at = usize::try_from(row.int(1)).unwrap_or(0).min(length - 1);
-        changes[at].running += count;
-        changes[at].cores_used += count * request(requests, job, variant, "cpus");
-        let amounts = requests.get(&(job, variant)).into_iter().flatten();
-        for (name, amount) in amounts.filter(|(name, _)| *name != "cpus") {
-            others
-                .entry(name.clone())
-                .or_insert_with(|| vec![0.0; length])[at] += count * amount;
-        }
+    let place = |step: i64| usize::try_from(step).unwrap_or(0).min(length - 1);
+    let sign = |is_end: i64| if is_end == 0 { 1.0 } else { -1.0 };
+    for row in file.ask(&fill(&runs::steps_sql(), values)).await?.iter() {
+        let (step, sign) = (&mut changes[place(row.int(1))], sign(row.int(0)));
+        step.running += float(row.uint(2)) * sign;
+        step.cores_used += float(row.uint(3)) / UNITS * sign;
     }
     for worker in &report.workers {
         let (from, to) = (report.step_of(worker.from_ns), report.step_of(worker.to_ns));
@@ -194,6 +162,19 @@ async fn add_steps(
         sum.workers += change.workers;
         report.steps.push(sum);
     }
+    let sql = format!(
+        "WITH {ASKED_SQL}, {RUNS_SQL}, {CHANGES_SQL}, shown AS (SELECT name FROM asked WHERE name <> 'cpus' \
+         GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {RESOURCES_MAX}) \
+         SELECT c.is_end, c.step, a.name, sum(c.n * a.units) FROM changes c \
+         JOIN asked a ON a.job = c.job AND a.variant = c.variant JOIN shown s ON s.name = a.name GROUP BY 1, 2, 3"
+    );
+    let mut others: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for row in file.ask(&fill(&sql, values)).await?.iter() {
+        let changes = others
+            .entry(clean(row.text(2).unwrap_or_default()))
+            .or_insert_with(|| vec![0.0; length]);
+        changes[place(row.int(1))] += float(row.uint(3)) / UNITS * sign(row.int(0));
+    }
     for (name, changes) in others {
         let mut sum = 0.0;
         let values: Vec<f64> = changes
@@ -209,61 +190,68 @@ async fn add_steps(
     Ok(())
 }
 
-async fn jobs(
-    file: &mut JournalFile,
-    requests: &Requests,
-    values: &Values<'_>,
-) -> CliResult<Vec<JobFigures>> {
-    let sql = "SELECT j.id, j.name, (SELECT coalesce(sum(task_count), 0) FROM submit_data s WHERE s.job = j.id) \
-               FROM job_data j WHERE j.submitted_unix_ns <= ?T ORDER BY j.id";
-    let mut jobs: Vec<JobFigures> = file
-        .ask(&fill(sql, values))
-        .await?
-        .iter()
-        .map(|row| JobFigures {
-            id: row.small(0),
-            name: clean(row.text(1).unwrap_or_default()),
-            task_count: row.uint(2),
-            run_times: vec![0; RUN_BOUNDS.len() + 1],
-            ..JobFigures::default()
-        })
-        .collect();
+/// `ended (job, state, n, core_us, rss, mem)`: tasks that ended by themselves in the report's time, what they cost, and
+/// the memory that they used and had asked for.
+fn ended_sql() -> String {
+    format!(
+        "{ASKED_SQL}, {CPUS_SQL}, sums AS (SELECT job, variant, state, count(*) AS n, sum(run_us) AS us, \
+         max(max_rss_kib) AS rss FROM task_data \
+         WHERE state IN (2, 3) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1, 2, 3), \
+         ended AS (SELECT e.job, e.state, sum(e.n) AS n, \
+         sum(e.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS:.1})) AS core_us, max(e.rss) AS rss, \
+         max(coalesce(m.units, 0)) AS mem FROM sums e \
+         LEFT JOIN cpus c ON c.job = e.job AND c.variant = e.variant \
+         LEFT JOIN asked m ON m.job = e.job AND m.variant = e.variant AND m.name = 'mem' GROUP BY 1, 2)"
+    )
+}
+
+async fn totals(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Totals> {
     let sql = format!(
-        "SELECT job, variant, state, {} AS took, count(*), sum(run_us), max(max_rss_kib) FROM task_data \
-               WHERE state IN (2, 3) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1, 2, 3, 4",
-        run_bin_sql()
+        "WITH {} SELECT (SELECT count(*) FROM job_data WHERE submitted_unix_ns <= ?T), \
+         sum(CASE state WHEN 2 THEN n END), sum(CASE state WHEN 3 THEN n END), \
+         CAST(sum(core_us) AS INTEGER), CAST(sum(CASE state WHEN 3 THEN core_us END) AS INTEGER) FROM ended",
+        ended_sql()
     );
-    for row in file.ask(&fill(&sql, values)).await?.iter() {
-        let Ok(at) = jobs.binary_search_by_key(&row.small(0), |job| job.id) else {
-            continue;
-        };
-        let job = &mut jobs[at];
-        let (count, is_failed) = (row.uint(4), row.int(2) == 3);
-        let core_s = float(row.uint(5)) / 1e6 * request(requests, job.id, row.small(1), "cpus");
-        job.core_s += core_s;
-        if is_failed {
-            job.failed += count;
-            job.failed_core_s += core_s;
-        } else {
-            job.finished += count;
-        }
-        if let Some(bin) = usize::try_from(row.int(3))
-            .ok()
-            .and_then(|bin| job.run_times.get_mut(bin))
-        {
-            *bin += count;
-        }
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "an amount of bytes"
-        )]
-        let asked = (request(requests, job.id, row.small(1), "mem") * 1024.0 * 1024.0) as u64;
-        job.memory_asked = job.memory_asked.max(asked);
-        job.memory_used = job.memory_used.max(row.uint(6).saturating_mul(1024));
-    }
-    jobs.sort_by(|a, b| b.core_s.total_cmp(&a.core_s));
-    Ok(jobs)
+    let rows = file.ask(&fill(&sql, values)).await?;
+    let totals = rows.iter().next().map(|row| Totals {
+        jobs: row.uint(0),
+        finished: row.uint(1),
+        failed: row.uint(2),
+        core_s: float(row.uint(3)) / 1e6,
+        failed_core_s: float(row.uint(4)) / 1e6,
+    });
+    Ok(totals.unwrap_or_default())
+}
+
+/// The most expensive jobs, those first.
+async fn jobs(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<JobFigures>> {
+    let sql = format!(
+        "WITH {}, per_job AS (SELECT job, sum(CASE state WHEN 2 THEN n END) AS finished, \
+         sum(CASE state WHEN 3 THEN n END) AS failed, CAST(sum(core_us) AS INTEGER) AS core_us, \
+         CAST(sum(CASE state WHEN 3 THEN core_us END) AS INTEGER) AS failed_core_us, max(rss) AS rss, max(mem) AS mem \
+         FROM ended GROUP BY 1) \
+         SELECT j.id, j.name, (SELECT coalesce(sum(task_count), 0) FROM submit_data s WHERE s.job = j.id), \
+         p.finished, p.failed, p.core_us, p.failed_core_us, p.rss, p.mem \
+         FROM job_data j LEFT JOIN per_job p ON p.job = j.id WHERE j.submitted_unix_ns <= ?T \
+         ORDER BY coalesce(p.core_us, 0) DESC, j.id LIMIT {JOBS_MAX}",
+        ended_sql()
+    );
+    let rows = file.ask(&fill(&sql, values)).await?;
+    let jobs = rows.iter().map(|row| JobFigures {
+        id: row.small(0),
+        name: clean(row.text(1).unwrap_or_default()),
+        task_count: row.uint(2),
+        finished: row.uint(3),
+        failed: row.uint(4),
+        core_s: float(row.uint(5)) / 1e6,
+        failed_core_s: float(row.uint(6)) / 1e6,
+        run_us: [0; 4],
+        run_times: vec![0; RUN_BOUNDS.len() + 1],
+        memory_used: row.uint(7).saturating_mul(1024),
+        // MiB are asked for, in units of a ten-thousandth.
+        memory_asked: row.uint(8).saturating_mul(1 << 20) / 10_000,
+    });
+    Ok(jobs.collect())
 }
 
 async fn add_run_times(
@@ -274,6 +262,18 @@ async fn add_run_times(
     let count = job.finished + job.failed;
     if count == 0 {
         return Ok(());
+    }
+    let bin = run_bin_sql();
+    let sql = format!(
+        "SELECT {bin}, count(*) FROM task_data WHERE job = {} AND state IN (2, 3) \
+         AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1",
+        job.id
+    );
+    for row in file.ask(&fill(&sql, values)).await?.iter() {
+        let bin = usize::try_from(row.int(0)).unwrap_or(usize::MAX);
+        if let Some(tasks) = job.run_times.get_mut(bin) {
+            *tasks = row.uint(1);
+        }
     }
     let at = |percent: u64| (count - 1) * percent / 100;
     let wanted = [at(50), at(90), at(99), count - 1];
@@ -297,20 +297,21 @@ async fn add_run_times(
 async fn add_usage(
     file: &mut JournalFile,
     report: &mut Report,
-    requests: &Requests,
     values: &Values<'_>,
 ) -> CliResult<()> {
-    let sql = "SELECT worker, job, variant, sum(min(CASE WHEN state IN (2, 3) \
-               THEN started_unix_ns + run_us * 1000 ELSE ?T END, ?T) - max(started_unix_ns, ?F)) / 1000 \
-               FROM task_data WHERE state IN (1, 2, 3) AND started_unix_ns <= ?T AND (state = 1 \
-               OR started_unix_ns + run_us * 1000 >= ?F) GROUP BY 1, 2, 3";
-    for row in file.ask(&fill(sql, values)).await?.iter() {
+    let sql = format!(
+        "WITH {ASKED_SQL}, {CPUS_SQL}, {RUNS_SQL}, used AS (SELECT worker, job, variant, \
+         sum(min(coalesce(ended, ?T), ?T) - max(began, ?F)) / 1000 AS us FROM runs \
+         WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 1, 2, 3) \
+         SELECT u.worker, CAST(sum(u.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS:.1})) AS INTEGER) FROM used u \
+         LEFT JOIN cpus c ON c.job = u.job AND c.variant = u.variant GROUP BY 1"
+    );
+    for row in file.ask(&fill(&sql, values)).await?.iter() {
         if let Ok(at) = report
             .workers
             .binary_search_by_key(&row.small(0), |worker| worker.id)
         {
-            let cores = request(requests, row.small(1), row.small(2), "cpus");
-            report.workers[at].used_core_s += float(row.uint(3)) / 1e6 * cores;
+            report.workers[at].used_core_s += float(row.uint(1)) / 1e6;
         }
     }
     Ok(())

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::gather::{JOBS_MAX, float};
+use super::gather::float;
 use super::svg::{self, short};
-use super::{JobFigures, Report, WorkerLife};
+use super::{Report, Totals, WorkerLife};
 use crate::dashboard::view::run_time;
-use crate::output::format::{file_size, local_seconds};
+use crate::output::format::{file_size, local_seconds, zone};
 use hq_core::diagnosis::{Severity, number};
 use hq_store::reader::RUN_BOUNDS;
 
@@ -14,6 +14,8 @@ use hq_store::reader::RUN_BOUNDS;
 const IDLE_HINT: f64 = 0.5;
 /// So is memory of which less than this part was ever used.
 const MEMORY_HINT: f64 = 0.5;
+/// Findings that are shown: of a hundred thousand jobs that wait for the same node nobody reads each.
+const FINDINGS_MAX: usize = 100;
 /// Workers that are drawn.
 const LANES_MAX: usize = 400;
 
@@ -53,10 +55,11 @@ pub(crate) fn render(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
          <title>hq: {title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>\
-         <p>From {from} to {to}.</p>",
+         <p>From {from} to {to}, {zone}.</p>",
         title = escape(&report.title),
         from = local_seconds(report.from_ns),
         to = local_seconds(report.to_ns),
+        zone = escape(&zone(report.to_ns)),
     );
     add_figures(&mut page, report);
     add_findings(&mut page, report);
@@ -82,10 +85,13 @@ fn life_s(worker: &WorkerLife) -> f64 {
 }
 
 fn add_figures(page: &mut String, report: &Report) {
-    let sum = |of: fn(&JobFigures) -> f64| report.jobs.iter().map(of).sum::<f64>();
-    let count = |of: fn(&JobFigures) -> u64| report.jobs.iter().map(of).sum::<u64>();
-    let (finished, failed) = (count(|job| job.finished), count(|job| job.failed));
-    let (used, wasted) = (sum(|job| job.core_s), sum(|job| job.failed_core_s));
+    let Totals {
+        jobs,
+        finished,
+        failed,
+        core_s: used,
+        failed_core_s: wasted,
+    } = report.totals;
     let offered = offered(&report.workers);
     let used_share = if offered > 0.0 {
         format!("{:.0} %", 100.0 * used / offered)
@@ -93,7 +99,7 @@ fn add_figures(page: &mut String, report: &Report) {
         "–".to_owned()
     };
     let rows = [
-        ("jobs", number(report.jobs.len() as u64)),
+        ("jobs", number(jobs)),
         ("tasks finished", number(finished)),
         ("tasks failed", number(failed)),
         ("core-hours used", short(used / 3600.0)),
@@ -118,7 +124,7 @@ fn add_findings(page: &mut String, report: &Report) {
         return;
     }
     page.push_str("<h2>What went wrong</h2><ul class=\"findings\">");
-    for finding in &report.findings {
+    for finding in report.findings.iter().take(FINDINGS_MAX) {
         let class = match finding.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -127,6 +133,11 @@ fn add_findings(page: &mut String, report: &Report) {
         let _ = write!(page, "<li class=\"{class}\">{text}.</li>");
     }
     page.push_str("</ul>");
+    let more = report.findings.len().saturating_sub(FINDINGS_MAX);
+    if more > 0 {
+        let more = number(more as u64);
+        let _ = write!(page, "<p>And {more} more, none of them worse.</p>");
+    }
 }
 
 /// What could have been cheaper, in words.
@@ -239,7 +250,7 @@ fn add_jobs(page: &mut String, report: &Report) {
          <th class=\"n\">Failed<th class=\"n\">Core-hours<th class=\"n\">Median<th class=\"n\">90 %<th class=\"n\">99 %\
          <th class=\"n\">Longest<th class=\"n\">Most memory</tr>",
     );
-    for job in report.jobs.iter().take(JOBS_MAX) {
+    for job in &report.jobs {
         let bad = if job.failed > 0 { " bad" } else { "" };
         let _ = write!(
             page,
@@ -267,18 +278,15 @@ fn add_jobs(page: &mut String, report: &Report) {
         let _ = write!(page, "<td class=\"n\">{memory}</tr>");
     }
     page.push_str("</table></div>");
-    if report.jobs.len() > JOBS_MAX {
-        let _ = write!(
-            page,
-            "<p>{} more jobs took less time than these.</p>",
-            report.jobs.len() - JOBS_MAX
-        );
+    let more = report.totals.jobs.saturating_sub(report.jobs.len() as u64);
+    if more > 0 {
+        let more = number(more);
+        let _ = write!(page, "<p>{more} more jobs took less time than these.</p>");
     }
     page.push_str("<h2>Run times by job</h2>");
     for job in report
         .jobs
         .iter()
-        .take(JOBS_MAX)
         .filter(|job| job.finished + job.failed > 0)
     {
         let labels = RUN_BOUNDS
@@ -353,7 +361,7 @@ fn add_workers(page: &mut String, report: &Report) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Failures, Step};
+    use super::super::{Failures, JobFigures, Step};
     use super::*;
 
     const HOUR_NS: i64 = 3_600_000_000_000;
@@ -381,6 +389,13 @@ mod tests {
                 used_core_s: 7_200.0,
                 reason: None,
             }],
+            totals: Totals {
+                jobs: 1,
+                finished: 9,
+                failed: 1,
+                core_s: 7_200.0,
+                failed_core_s: 3_600.0,
+            },
             jobs: vec![JobFigures {
                 id: 7,
                 name: "<script>alert(1)</script>".to_owned(),
@@ -440,5 +455,32 @@ mod tests {
             hints[2].starts_with("50 % of the core time of job 7"),
             "{hints:?}"
         );
+    }
+
+    #[test]
+    fn a_page_about_very_many_jobs_is_short_and_says_what_it_leaves_out() {
+        use hq_core::diagnosis::{Finding, Subject};
+        let finding = |job| Finding {
+            subject: Subject::StarvingJob(job),
+            severity: Severity::Warning,
+            title: format!("job {job}"),
+            text: "waits".to_owned(),
+            part: 1,
+            whole: 1,
+        };
+        let mut report = sample();
+        report.totals.jobs = 100_000;
+        report.findings = (0..100_000).map(finding).collect();
+        let page = render(&report);
+        assert!(page.len() < 200_000, "{} bytes", page.len());
+        assert!(page.contains("And 99 900 more"), "no count");
+        assert!(page.contains("99 999 more jobs took less time"), "no count");
+    }
+
+    #[test]
+    fn nothing_offered_is_nothing_and_times_have_a_zone() {
+        let page = render(&Report::default());
+        assert!(page.contains("<b>0</b>core-hours offered"), "{page}");
+        assert!(page.contains("UTC"), "{page}");
     }
 }

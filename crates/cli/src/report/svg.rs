@@ -97,6 +97,8 @@ fn count(value: usize) -> f64 {
 
 /// At most three digits behind the point, none that say nothing.
 pub(super) fn short(value: f64) -> String {
+    // A sum of nothing is -0.
+    let value = value + 0.0;
     let text = if value >= 100.0 {
         format!("{value:.0}")
     } else {

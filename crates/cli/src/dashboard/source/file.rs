@@ -18,9 +18,10 @@ use crate::dashboard::model::{
 };
 use crate::error::{CliError, CliResult};
 
+/// The rows are for the jobs of a journal, each of which is a row here and in the model.
 const LIMITS: QueryLimits = QueryLimits {
     time: Duration::from_secs(60),
-    rows: 100_000,
+    rows: 5_000_000,
     bytes: 4 << 30,
 };
 
@@ -40,10 +41,20 @@ impl Ask for JournalFile {
     type Error = CliError;
 
     async fn ask(&mut self, sql: &str) -> CliResult<Rows> {
+        match self.ask_some(sql).await? {
+            (rows, false) => Ok(rows),
+            (_, true) => Err(CliError::new(format!(
+                "The journal has more than {} rows of one kind, which is too much to show; `hq query --journal` reads parts of it",
+                LIMITS.rows
+            ))),
+        }
+    }
+
+    async fn ask_some(&mut self, sql: &str) -> CliResult<(Rows, bool)> {
         let connection = reader::open_for_reading(&self.path).map_err(|e| store_error(&e))?;
         let table = reader::query(&connection, sql, LIMITS)
             .map_err(|text| CliError::new(format!("The journal cannot be read: {text}")))?;
-        Ok(Rows::new(table.rows))
+        Ok((Rows::new(table.rows), table.is_cut))
     }
 }
 
@@ -76,7 +87,7 @@ impl JournalFile {
         let jobs = self.jobs(at_ns).await?;
         let last = jobs.last().map_or(0, |job| job.id);
         if last > self.requests.0 {
-            self.requests = (last, self.requests().await?);
+            self.requests = (last, self.requests(None).await?);
         }
         Ok(Snapshot {
             now_ns: at_ns,
@@ -86,13 +97,19 @@ impl JournalFile {
         })
     }
 
-    /// What the jobs of the journal ask for.
-    pub(crate) async fn requests(&mut self) -> CliResult<Requests> {
-        let sql = "SELECT e.job, v.key, json_extract(r.value, '$.resource'), json_extract(r.value, '$.policy') \
-                   FROM event_log e, json_each(json_extract(e.data, '$.submit_desc.task_desc.resources.variants')) v, \
-                   json_each(json_extract(v.value, '$.resources')) r WHERE e.type = 'job-created'";
+    /// What jobs of the journal ask for; `None` = all.
+    pub(crate) async fn requests(&mut self, jobs: Option<&[u32]>) -> CliResult<Requests> {
+        let which = jobs.map_or(String::new(), |jobs| {
+            let ids: Vec<String> = jobs.iter().map(u32::to_string).collect();
+            format!(" AND e.job IN ({})", ids.join(", "))
+        });
+        let sql = format!(
+            "SELECT e.job, v.key, json_extract(r.value, '$.resource'), json_extract(r.value, '$.policy') \
+             FROM event_log e, json_each(json_extract(e.data, '$.submit_desc.task_desc.resources.variants')) v, \
+             json_each(json_extract(v.value, '$.resources')) r WHERE e.type = 'job-created'{which}"
+        );
         let mut found = Requests::new();
-        for row in self.ask(sql).await?.iter() {
+        for row in self.ask(&sql).await?.iter() {
             let policy: Value = row
                 .text(3)
                 .and_then(|text| serde_json::from_str(text).ok())
@@ -147,7 +164,7 @@ impl JournalFile {
     async fn workers(&mut self, at_ns: i64) -> CliResult<Vec<WorkerRow>> {
         let sql = "SELECT w.id, w.hostname, w.started_unix_ns, \
                    CASE WHEN w.ended_unix_ns <= ?T THEN coalesce(w.reason, 'ended') END, w.config \
-                   FROM worker_data w WHERE w.started_unix_ns <= ?T ORDER BY w.id LIMIT 1000";
+                   FROM worker_data w WHERE w.started_unix_ns <= ?T ORDER BY w.id";
         let running = format!(
             "SELECT worker, job, variant, count(*) FROM task_data WHERE {STATE_SQL} = 1 GROUP BY 1, 2, 3"
         );

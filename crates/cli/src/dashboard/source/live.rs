@@ -14,13 +14,22 @@ use crate::error::{CliError, CliResult};
 
 /// Longest run of a query of the dashboard.
 const SQL_TIME_MAX_NS: u64 = 20_000_000_000;
-/// Rows of one query.
+/// Rows of one query. None needs as many: the server adds up.
 const SQL_ROWS_MAX: u64 = 100_000;
 
 impl Ask for Client {
     type Error = CliError;
 
     async fn ask(&mut self, sql: &str) -> CliResult<Rows> {
+        match self.ask_some(sql).await? {
+            (rows, false) => Ok(rows),
+            (_, true) => Err(CliError::new(format!(
+                "There are more than {SQL_ROWS_MAX} rows of one kind, which is too much to show"
+            ))),
+        }
+    }
+
+    async fn ask_some(&mut self, sql: &str) -> CliResult<(Rows, bool)> {
         let query = client::SqlQuery {
             sql: sql.to_owned(),
             time_limit_ns: SQL_TIME_MAX_NS,
@@ -29,7 +38,7 @@ impl Ask for Client {
         let table = self.sql(query).await?;
         let rows = serde_json::from_str(&table.rows_json)
             .map_err(|e| CliError::caused("The server sent no table", &e))?;
-        Ok(Rows::new(rows))
+        Ok((Rows::new(rows), table.is_cut))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What happened before the dashboard was there: the charts begin with it.
 
+use hq_store::runs;
 use serde_json::Value;
 
 use super::file::resources;
@@ -7,24 +8,8 @@ use super::rows::Rows;
 use super::{Ask, fill};
 use crate::dashboard::model::PastStep;
 
-/// Starts (0) and ends (1) of tasks in each step, and the units of cpus that they asked for. What was running at the
-/// beginning starts in the first step. A task of which the journal does not tell took one cpu.
-const STEPS_SQL: &str = "WITH asked AS (\
-     SELECT e.job AS job, v.key AS variant, max(CASE WHEN typeof(p.value) IN ('integer', 'real') THEN p.value ELSE 10000 END) AS units \
-     FROM event_log e, json_each(json_extract(e.data, '$.submit_desc.task_desc.resources.variants')) v, \
-     json_each(json_extract(v.value, '$.resources')) r, json_each(json_extract(r.value, '$.policy')) p \
-     WHERE e.type = 'job-created' AND json_extract(r.value, '$.resource') = 'cpus' GROUP BY 1, 2), \
-     changes AS (\
-     SELECT 0 AS is_end, (max(started_unix_ns, ?F) - ?F) / ?W AS step, job, variant, count(*) AS n FROM task_data \
-     WHERE started_unix_ns <= ?T AND (state NOT IN (2, 3) OR started_unix_ns + run_us * 1000 >= ?F) GROUP BY 2, 3, 4 \
-     UNION ALL \
-     SELECT 1, (started_unix_ns + run_us * 1000 - ?F) / ?W, job, variant, count(*) FROM task_data \
-     WHERE state IN (2, 3) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 2, 3, 4) \
-     SELECT c.is_end, c.step, sum(c.n), sum(c.n * coalesce(a.units, 10000)) FROM changes c \
-     LEFT JOIN asked a ON a.job = c.job AND a.variant = c.variant GROUP BY 1, 2";
-
 const WORKERS_SQL: &str = "SELECT started_unix_ns, ended_unix_ns, config FROM worker_data \
-     WHERE started_unix_ns <= ?T AND coalesce(ended_unix_ns, ?T) >= ?F LIMIT 10000";
+     WHERE started_unix_ns <= ?T AND coalesce(ended_unix_ns, ?T) >= ?F";
 
 /// Steps of equal width from one time to another.
 pub(crate) async fn past<A: Ask>(
@@ -34,7 +19,7 @@ pub(crate) async fn past<A: Ask>(
 ) -> Result<Vec<PastStep>, A::Error> {
     let width = ((to_ns - from_ns) / count.max(1)).max(1);
     let values = [("?F", from_ns), ("?T", to_ns), ("?W", width)];
-    let changes = asked.ask(&fill(STEPS_SQL, &values)).await?;
+    let changes = asked.ask(&fill(&runs::steps_sql(), &values)).await?;
     let workers = asked.ask(&fill(WORKERS_SQL, &values)).await?;
     Ok(add_up(&changes, &workers, from_ns, width, count))
 }

@@ -69,9 +69,14 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App) {
 
 fn draw_strip(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView) {
     let title = format!(
-        " Tasks {} to {}, in order ",
+        " Tasks {} to {}, in order{} ",
         number(view.ids.0.into()),
-        number(view.ids.1.into())
+        number(view.ids.1.into()),
+        if view.is_partial {
+            "; not all: there are too many gaps"
+        } else {
+            ""
+        }
     );
     let block = bordered(app.theme).title(title);
     let inner = block.inner(area);

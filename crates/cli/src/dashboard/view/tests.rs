@@ -234,6 +234,7 @@ fn with_job(app: &mut App) {
         ..FailureRow::default()
     };
     app.on_news(News::Job(Box::new(JobView {
+        is_partial: false,
         job: 1,
         ids: (1, 1_000_000),
         bins,

@@ -1,0 +1,149 @@
+//! Statements that dashboards and reports share: when tasks ran and what they had asked for.
+//!
+//! They are parts of statements (`WITH …`), so that SQLite adds up and what comes back grows neither with tasks nor with
+//! jobs.
+
+/// `asked (job, variant, name, units)`: what a task asks for of each resource. A whole pool (`All`) counts as one: how
+/// large it is depends on the worker. Graphs are not in it, because the journal does not tell.
+pub const ASKED_SQL: &str = "asked AS MATERIALIZED (\
+     SELECT e.job AS job, v.key AS variant, json_extract(r.value, '$.resource') AS name, \
+     max(CASE WHEN typeof(p.value) IN ('integer', 'real') THEN p.value ELSE 10000 END) AS units \
+     FROM event_log e, json_each(e.data, '$.submit_desc.task_desc.resources.variants') v, \
+     json_each(v.value, '$.resources') r, json_each(r.value, '$.policy') p \
+     WHERE e.type = 'job-created' GROUP BY 1, 2, 3)";
+
+/// `cpus (job, variant, units)`, out of `asked`: 0 for tasks that ask for other resources only.
+pub const CPUS_SQL: &str = "cpus AS MATERIALIZED (\
+     SELECT job, variant, sum(CASE name WHEN 'cpus' THEN units ELSE 0 END) AS units FROM asked GROUP BY 1, 2)";
+
+/// Units of cpus of a task that is not in `cpus`.
+pub const CPUS_UNKNOWN: i64 = 10_000;
+
+/// `runs (job, variant, worker, state, began, ended)`: the last instance of each task that was started, in nanoseconds
+/// since 1970; `ended` is null while it runs. A task that was canceled or aborted while it ran ended then.
+pub const RUNS_SQL: &str = "runs AS (\
+     SELECT t.job, t.variant, t.worker, t.state, t.started_unix_ns AS began, CASE t.state WHEN 1 THEN NULL \
+     WHEN 2 THEN t.started_unix_ns + t.run_us * 1000 WHEN 3 THEN t.started_unix_ns + t.run_us * 1000 \
+     ELSE coalesce((SELECT min(d.at_unix_ns) FROM dropped_data d WHERE d.job = t.job AND d.state = t.state \
+     AND t.task BETWEEN d.first AND d.first + (d.count - 1) * d.step AND (t.task - d.first) % d.step = 0), \
+     t.started_unix_ns) END AS ended \
+     FROM task_data t WHERE t.state IN (1, 2, 3) OR (t.state IN (4, 5) AND t.start_seq IS NOT NULL))";
+
+/// `changes (is_end, step, job, variant, n)`, out of `runs`: how many began and ended in each step of `?W` from `?F` to
+/// `?T`. What ran before begins in the first step.
+pub const CHANGES_SQL: &str = "changes AS (\
+     SELECT 0 AS is_end, (max(began, ?F) - ?F) / ?W AS step, job, variant, count(*) AS n FROM runs \
+     WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 2, 3, 4 UNION ALL \
+     SELECT 1, (ended - ?F) / ?W, job, variant, count(*) FROM runs WHERE ended BETWEEN ?F AND ?T GROUP BY 2, 3, 4)";
+
+/// How many tasks began (0) and ended (1) in each step, and the units of cpus that they had asked for; `?F`, `?T` and `?W`
+/// as for [`CHANGES_SQL`].
+#[must_use]
+pub fn steps_sql() -> String {
+    format!(
+        "WITH {ASKED_SQL}, {CPUS_SQL}, {RUNS_SQL}, {CHANGES_SQL} \
+         SELECT c.is_end, c.step, sum(c.n), sum(c.n * coalesce(a.units, {CPUS_UNKNOWN})) FROM changes c \
+         LEFT JOIN cpus a ON a.job = c.job AND a.variant = c.variant GROUP BY 1, 2"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::schema;
+
+    /// Steps with what began and ended in them, and its units of cpus.
+    fn steps(db: &Connection, (from, to, width): (i64, i64, i64)) -> Vec<(i64, i64, i64, i64)> {
+        let sql = [("?F", from), ("?T", to), ("?W", width)]
+            .iter()
+            .fold(steps_sql(), |sql, (name, value)| {
+                sql.replace(name, &value.to_string())
+            });
+        let mut statement = db.prepare(&sql).expect("a statement");
+        let rows = statement.query_map([], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        });
+        rows.expect("rows")
+            .collect::<Result<_, _>>()
+            .expect("numbers")
+    }
+
+    fn fresh(sql: &str) -> Connection {
+        let mut db = Connection::open_in_memory().expect("a database in memory");
+        schema::migrate(&mut db, 0).expect("the schema is valid");
+        db.execute_batch(sql).expect("rows");
+        db
+    }
+
+    const TASK: &str = "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
+                        started_unix_ns, run_us, start_seq)";
+
+    #[test]
+    fn what_comes_back_does_not_grow_with_the_jobs() {
+        // One task a job, one after the other on one worker.
+        let db = fresh(&format!(
+            "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 69999) \
+             {TASK} SELECT i + 1, 0, 2, 0, 0, 1, 0, i * 1000, 1, 1 FROM n"
+        ));
+        let found = steps(&db, (0, 70_000_000, 175_000));
+        assert!(found.len() <= 2 * 401, "{} rows", found.len());
+        let (mut running, mut most) = (0, 0);
+        for step in 0..=400 {
+            for (is_end, _, tasks, _) in found.iter().filter(|row| row.1 == step) {
+                running += if *is_end == 0 { *tasks } else { -tasks };
+                most = most.max(running.abs());
+            }
+        }
+        // Within a step those that began are counted before those that ended.
+        assert_eq!((running, most <= 180), (0, true), "at most {most}");
+    }
+
+    #[test]
+    fn tasks_that_were_canceled_while_they_ran_end_and_those_that_wait_again_do_not_run() {
+        let db = fresh(&format!(
+            "{TASK} VALUES (1, 1, 4, 0, 0, 1, 0, 10, NULL, 1), (1, 2, 1, 0, 0, 1, 0, 10, NULL, 2), \
+             (1, 3, 0, 1, 1, 0, 0, 10, NULL, NULL), (1, 4, 4, 1, 1, 0, 0, 10, NULL, NULL), \
+             (1, 5, 5, 0, 0, 1, 0, 10, NULL, 3); \
+             INSERT INTO dropped_data VALUES (5, 1, 1, 2, 3, 4, 50), (6, 1, 5, 1, 1, 5, 70)"
+        ));
+        assert_eq!(
+            steps(&db, (0, 100, 10)),
+            [
+                (0, 1, 3, 3 * CPUS_UNKNOWN),
+                (1, 5, 1, CPUS_UNKNOWN),
+                (1, 7, 1, CPUS_UNKNOWN)
+            ]
+        );
+    }
+
+    #[test]
+    fn what_tasks_asked_for_is_added_up() {
+        let request = |policy: &str| {
+            format!(
+                r#"{{"submit_desc": {{"task_desc": {{"resources": {{"variants": [{{"resources": [{policy}]}}]}}}}}}}}"#
+            )
+        };
+        let four = request(
+            r#"{"resource": "cpus", "policy": {"Compact": 40000}}, {"resource": "mem", "policy": {"Compact": 9}}"#,
+        );
+        let all = request(r#"{"resource": "cpus", "policy": "All"}"#);
+        let other = request(r#"{"resource": "gpus", "policy": {"Compact": 10000}}"#);
+        let db = fresh(&format!(
+            "INSERT INTO event_log VALUES (1, 1, 'job-created', 1, NULL, '{four}'), \
+             (2, 1, 'job-created', 2, NULL, '{all}'), (3, 1, 'job-created', 3, NULL, '{other}'); \
+             {TASK} VALUES (1, 1, 1, 0, 0, 1, 0, 10, NULL, 1), (2, 1, 1, 0, 0, 1, 0, 20, NULL, 1), \
+             (3, 1, 1, 0, 0, 1, 0, 30, NULL, 1), (4, 1, 1, 0, 0, 1, 0, 40, NULL, 1)"
+        ));
+        assert_eq!(
+            steps(&db, (0, 100, 10)),
+            [
+                (0, 1, 1, 40_000),
+                (0, 2, 1, 10_000),
+                (0, 3, 1, 0),
+                (0, 4, 1, 10_000)
+            ]
+        );
+    }
+}
