@@ -20,7 +20,7 @@ use super::api::ApiError;
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How often what happened meanwhile is added, whether anybody asks or not.
 const CATCH_UP: Duration = Duration::from_secs(5);
-/// Sums that are kept; what is beyond is not counted. People have far fewer jobs times workers.
+/// Sums that are kept, some 30 MB; what is beyond is not counted, which [`Found::is_cut`] tells.
 const SUMS_MAX: usize = 200_000;
 
 /// Events that are added up in one go.
@@ -46,6 +46,16 @@ struct Tally {
     sums: HashMap<Key, Sum>,
     live: Live,
     asked: Instant,
+    /// Whether there were more sums.
+    is_cut: bool,
+}
+
+/// How tasks ended.
+pub(super) struct Found {
+    /// Failures first and the large ones first; those of forgotten jobs left out.
+    pub(super) shares: Vec<Share>,
+    /// Whether some are missing.
+    pub(super) is_cut: bool,
 }
 
 impl Tally {
@@ -57,6 +67,7 @@ impl Tally {
             sums: HashMap::new(),
             live: seen.live,
             asked: Instant::now(),
+            is_cut: false,
         };
         let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;
         event::ended_tasks(&connection, seen.past.upto, &mut |task| tally.add(task))
@@ -71,6 +82,7 @@ impl Tally {
             outcome: task.failure,
         };
         if self.sums.len() >= SUMS_MAX && !self.sums.contains_key(&key) {
+            self.is_cut = true;
             return;
         }
         let sum = self.sums.entry(key).or_default();
@@ -99,8 +111,8 @@ impl Tally {
 pub(super) struct Shares(Arc<Mutex<Option<Tally>>>);
 
 impl Shares {
-    /// All sums, failures first and the large ones first; those of forgotten jobs left out.
-    pub(super) async fn get(&self, app: &App) -> Result<Vec<Share>, ApiError> {
+    /// All sums.
+    pub(super) async fn get(&self, app: &App) -> Result<Found, ApiError> {
         let Some(store) = app.shared.store.clone() else {
             return Err(ApiError::not_found(
                 "this server keeps its state in memory only",
@@ -118,6 +130,7 @@ impl Shares {
             return Err(ApiError::gone());
         };
         tally.asked = Instant::now();
+        let is_cut = tally.is_cut;
         let mut shares: Vec<Share> = tally.sums.iter().map(share).collect();
         drop(place);
         shares = app
@@ -137,7 +150,7 @@ impl Shares {
             let rank = |share: &Share| (share.error.is_none(), u64::MAX - share.count);
             (rank(a), a.job, a.worker, &a.error).cmp(&(rank(b), b.job, b.worker, &b.error))
         });
-        Ok(shares)
+        Ok(Found { shares, is_cut })
     }
 }
 

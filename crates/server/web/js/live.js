@@ -22,6 +22,7 @@ export const state = {
   shares: [],
   problems: [],
   problemCount: 0,
+  isProblemCut: false,
   hasProblems: false,
   events: [],
   samples: [],
@@ -201,6 +202,7 @@ export const loaders = {
     const found = await api.get("/problems");
     state.problems = found.problems;
     state.problemCount = found.count;
+    state.isProblemCut = found.is_cut;
     state.hasProblems = true;
   }, 800],
   shares: ["shares", async () => { state.shares = (await api.get("/ended")).shares; }, 800],

@@ -22,7 +22,7 @@ use crate::http::App;
 
 /// Longest run of a query.
 const TIME_MAX: Duration = Duration::from_secs(20);
-/// Tasks of a timeline; of more there are sums.
+/// Tasks of a timeline; of more there are sums, of which there are no more, either.
 const TIMELINE_MAX: u64 = 100_000;
 const STEPS_MAX: i64 = 1_000;
 const EVENTS_MAX: u32 = 1_000;
@@ -75,8 +75,9 @@ fn words(row: &[Value], at: usize) -> String {
 /// Tasks that ended by themselves, by job, worker and how.
 pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer {
     const SHARES_MAX: usize = 5_000;
-    let shares = app.shares.get(&app).await?;
-    let shares = shares.iter().take(SHARES_MAX).map(|share| {
+    let found = app.shares.get(&app).await?;
+    let is_cut = found.is_cut || found.shares.len() > SHARES_MAX;
+    let shares = found.shares.iter().take(SHARES_MAX).map(|share| {
         json!({
             "job": share.job,
             "worker": share.worker,
@@ -85,7 +86,8 @@ pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer {
             "count": share.count,
         })
     });
-    Ok(Json(json!({"shares": shares.collect::<Vec<_>>()})))
+    let shares = shares.collect::<Vec<_>>();
+    Ok(Json(json!({"shares": shares, "is_cut": is_cut})))
 }
 
 /// The last failures of a job, and all of them by reason and host.
@@ -180,16 +182,18 @@ pub(in crate::http) async fn timeline(
     let (first, _) = rows(&app, first.to_owned(), 1).await?;
     let (tasks, is_cut) = rows(&app, tasks_sql(from, to), TIMELINE_MAX).await?;
     let steps = bounded("steps", asked.steps, 400, 1..=STEPS_MAX)?;
-    let width = ((to - from) / steps).max(1);
-    let sums = if is_cut {
-        Some(
-            rows(&app, steps_sql(from, to, width), TIMELINE_MAX)
-                .await?
-                .0,
-        )
-    } else {
-        None
-    };
+    let mut width = ((to - from) / steps).max(1);
+    let mut sums = None;
+    let mut has_gaps = false;
+    if is_cut {
+        let (counted, _) = rows(&app, workers_sql(from, to), 1).await?;
+        let workers = counted.first().map_or(0, |row| int(row, 0));
+        width = ((to - from) / steps_for(workers, steps)).max(1);
+        let (found, is_cut) = rows(&app, steps_sql(from, to, width), TIMELINE_MAX).await?;
+        // Only if there are more workers than rows.
+        has_gaps = is_cut;
+        sums = Some(found);
+    }
     Ok(Json(json!({
         "from_ms": asked.from_ms,
         "to_ms": asked.to_ms,
@@ -198,7 +202,23 @@ pub(in crate::http) async fn timeline(
         "tasks": (!is_cut).then_some(tasks),
         "step_us": sums.is_some().then_some(width / 1_000),
         "steps": sums,
+        "is_cut": has_gaps,
     })))
+}
+
+/// Workers that may have run something.
+fn workers_sql(from: i64, to: i64) -> String {
+    format!(
+        "SELECT count(*) FROM worker_data \
+         WHERE started_unix_ns < {to} AND coalesce(ended_unix_ns, {to}) >= {from}"
+    )
+}
+
+/// Steps of which all workers can have one row each: with many workers they are wider, and none is left out.
+fn steps_for(workers: i64, steps: i64) -> i64 {
+    let rows = i64::try_from(TIMELINE_MAX).unwrap_or(i64::MAX);
+    // What began at the very end counts as a step of its own.
+    (rows / workers.max(1) - 1).clamp(1, steps)
 }
 
 /// Worker, start in ms behind `from`, run time in ms or null, state, job, task. Attempts that failed and other
@@ -284,5 +304,20 @@ mod tests {
         assert!(sql.contains("t.started_unix_ns < 9"));
         assert!(sql.contains(">= 5"));
         assert!(steps_sql(5, 9, 2).contains("/ 2"));
+    }
+
+    #[test]
+    fn every_worker_has_its_row_in_each_step() {
+        let limit = i64::try_from(TIMELINE_MAX).expect("small");
+        for (workers, steps) in [(0, 400), (1, 400), (250, 398), (400, 249), (6_000, 15)] {
+            assert_eq!(steps_for(workers, 400), steps.min(400), "{workers} workers");
+            // Steps are numbered from 0, and what began at the very end has a number of its own.
+            assert!(workers * (steps_for(workers, 400) + 1) <= limit);
+        }
+        assert_eq!(
+            steps_for(limit * 2, 400),
+            1,
+            "then some are left out, which is told"
+        );
     }
 }

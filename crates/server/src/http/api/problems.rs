@@ -54,21 +54,23 @@ impl Job {
 /// All findings, worst first.
 pub(in crate::http) async fn problems(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let make = async {
-        let found = look(&app).await?;
+        let (found, is_cut) = look(&app).await?;
         let findings: Vec<Value> = found.iter().take(SHOWN_MAX).map(shape).collect();
-        Ok::<_, ApiError>(json!({"problems": findings, "count": found.len()}))
+        Ok::<_, ApiError>(json!({"problems": findings, "count": found.len(), "is_cut": is_cut}))
     };
     Ok(past::as_json(
         app.kept.get("problems".to_owned(), make).await?,
     ))
 }
 
-async fn look(app: &App) -> Result<Vec<Finding>, ApiError> {
+/// Findings; `true` if there are too many kinds of ends of tasks to look at all of them.
+async fn look(app: &App) -> Result<(Vec<Finding>, bool), ApiError> {
     let looked = app.shared.core.query(read_state).await?;
-    let shares: Vec<Share> = if app.shared.store.is_some() {
-        app.shares.get(app).await?
+    let (shares, is_cut): (Vec<Share>, bool) = if app.shared.store.is_some() {
+        let found = app.shares.get(app).await?;
+        (found.shares, found.is_cut)
     } else {
-        Vec::new()
+        (Vec::new(), false)
     };
     let queues = match read::alloc(app, AllocRequest::List).await? {
         Some(alloc_reply::Reply::Queues(found)) => found.queues,
@@ -89,13 +91,14 @@ async fn look(app: &App) -> Result<Vec<Finding>, ApiError> {
         .collect();
     let queues: Vec<QueueFacts<'_>> = queues.iter().map(queue_facts).collect();
     let obstacles = obstacles(app, &jobs).await?;
-    Ok(find(&Facts {
+    let findings = find(&Facts {
         jobs: &jobs,
         workers: &workers,
         queues: &queues,
         shares: &shares,
         obstacles: Some(&obstacles),
-    }))
+    });
+    Ok((findings, is_cut))
 }
 
 /// Jobs that may be in trouble, and all workers.

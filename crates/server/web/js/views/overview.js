@@ -113,7 +113,8 @@ function tile(name) {
 /** How many more there are than are shown. */
 function rest() {
   const more = state.problemCount - state.problems.length;
-  return more > 0 ? h("p", { className: "muted" }, `and ${number(more)} more`) : null;
+  const cut = state.isProblemCut ? "Tasks ended in too many ways to look at all of them." : "";
+  return more > 0 || cut ? h("p", { className: "muted" }, `${more > 0 ? `and ${number(more)} more. ` : ""}${cut}`) : null;
 }
 
 function problem(found) {

@@ -111,7 +111,7 @@ export function timeline() {
       const [a, b] = [Math.max(0, Math.floor(from - span / 2)), Math.ceil(Math.min(to + span / 2, present + 60_000))];
       const answer = await api.get(`/timeline?from_ms=${Math.min(a, b - 1)}&to_ms=${b}&steps=${STEPS}`);
       if (isClosed) return;
-      loaded = { from: answer.from_ms, to: answer.to_ms, first: answer.first_ms || present - 600_000, steps: answer.steps, stepMs: (answer.step_us ?? 0) / 1000, rest: Math.max(STEPS_FRESH_MS, (answer.cost_ms ?? 0) * COST_FACTOR), at: performance.now(), isLive: answer.tasks !== null && answer.to_ms >= present };
+      loaded = { from: answer.from_ms, to: answer.to_ms, first: answer.first_ms || present - 600_000, steps: answer.steps, stepMs: (answer.step_us ?? 0) / 1000, rest: Math.max(STEPS_FRESH_MS, (answer.cost_ms ?? 0) * COST_FACTOR), at: performance.now(), isCut: answer.is_cut === true, isLive: answer.tasks !== null && answer.to_ms >= present };
       for (const row of answer.tasks ?? []) row[1] += answer.from_ms;
       bars.load(answer.tasks ?? []);
       for (const worker of state.workers) if (worker.state === "connected") bars.rowOf(worker.id);
@@ -334,7 +334,7 @@ export function timeline() {
   }
 
   function tell({ shown, failed }) {
-    const what = problem || (loaded ? `${count(shown, "task")} on ${count(place.order.length, "worker")} in ${duration(to - from)}${failed ? `, ${number(failed)} failed` : ""}${loaded.steps ? " · zoom in for single tasks" : ""}` : "reading …");
+    const what = problem || (loaded ? `${count(shown, "task")} on ${count(place.order.length, "worker")} in ${duration(to - from)}${failed ? `, ${number(failed)} failed` : ""}${loaded.steps ? " · zoom in for single tasks" : ""}${loaded.isCut ? " · some workers are left out: there are too many" : ""}` : "reading …");
     setText(figures, what);
   }
 
