@@ -123,6 +123,8 @@ impl Subscribers {
     pub(crate) fn subscribe(&mut self) -> Live {
         let queue = Shared::default();
         self.queues.push(Arc::clone(&queue));
+        // It may be gone before the next event, and come back.
+        self.recent.read = Some(Instant::now());
         Live(queue)
     }
 
@@ -254,6 +256,16 @@ mod tests {
         assert_eq!(room(&all), 0, "what waited went with its reader");
         all.are_there();
         assert!(all.queues.is_empty(), "no event is needed to forget them");
+    }
+
+    #[test]
+    fn a_reader_that_went_before_the_first_event_can_come_back() {
+        let mut all = Subscribers::default();
+        assert!(!all.are_there());
+        drop(all.subscribe());
+        assert!(all.are_there());
+        all.publish(4, vec![event(5, 1)]);
+        assert_eq!(seqs(all.since(4, 5)), Some(vec![5]));
     }
 
     #[test]
