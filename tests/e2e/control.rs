@@ -221,7 +221,7 @@ fn a_drained_worker_ends_what_runs_and_takes_nothing_new() {
         .ok();
     assert_eq!(env.workers(), ["DRAINING"]);
     assert_eq!(env.json(&["worker", "list"])[0]["is_draining"], true);
-    env.hq(&["task", "explain", &job, "3"])
+    env.hq(&["task", "explain", "-v", &job, "3"])
         .says("the worker is being drained")
         .ok();
     // A server that starts anew still drains it.

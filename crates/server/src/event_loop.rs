@@ -597,14 +597,8 @@ impl Core {
                 let Some((_, queue)) = self.workers.get_mut(&id) else {
                     return;
                 };
-                match queue.as_ref().map(|queue| queue.try_send(command)) {
-                    None | Some(Ok(())) => {}
-                    Some(Err(TrySendError::Full(_))) => {
-                        tracing::warn!(worker = %id, "worker does not read; connection dropped");
-                        *queue = None;
-                    }
-                    // Its connection has just ended, which is on its way here as an input.
-                    Some(Err(TrySendError::Closed(_))) => *queue = None,
+                if is_cut_off(queue, command) {
+                    tracing::warn!(worker = %id, "worker does not read; connection dropped");
                 }
             }
             Outgoing::Notify(key) => {
@@ -618,6 +612,20 @@ impl Core {
                 self.tell_of_worker(id);
             }
         }
+    }
+}
+
+/// Hands something to the task of a worker's connection. Says whether that ends the connection because the
+/// worker does not read.
+fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
+    let Some(Err(error)) = queue.as_ref().map(|queue| queue.try_send(command)) else {
+        return false;
+    };
+    *queue = None;
+    match error {
+        TrySendError::Full(_) => true,
+        // Its connection has just ended, which is on its way here as an input.
+        TrySendError::Closed(_) => false,
     }
 }
 
@@ -640,4 +648,25 @@ pub(crate) struct Shared {
     pub(crate) door: Option<crate::http::Door>,
     /// Told when a client wants the server to end.
     pub(crate) stop: Arc<Notify>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_worker_that_does_not_read_is_cut_off() {
+        let (tx, rx) = mpsc::channel(1);
+        let mut queue = Some(tx);
+        assert!(!is_cut_off(&mut queue, 1));
+        assert!(is_cut_off(&mut queue, 2), "the queue is full");
+        assert!(queue.is_none());
+        assert!(!is_cut_off(&mut queue, 3), "it is told once");
+        drop(rx);
+        let (tx, rx) = mpsc::channel(1);
+        let mut queue = Some(tx);
+        drop(rx);
+        assert!(!is_cut_off(&mut queue, 4), "its connection has ended");
+        assert!(queue.is_none());
+    }
 }

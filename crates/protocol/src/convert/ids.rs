@@ -17,7 +17,8 @@ pub const ID_RANGES_MAX: usize = 1 << 22;
 /// Pairs of ranges whose spans cross and where one has a step: each is compared with the other.
 const CROSSINGS_MAX: usize = 1 << 20;
 
-/// The same where both have a step of their own: each pair takes up to 2^16 comparisons.
+/// The same where both have a step of their own. It also bounds how often a selector passes over the same
+/// existing ids: once for each of the ranges that overlap there.
 const STEPPED_CROSSINGS_MAX: usize = 1 << 10;
 
 impl TryFrom<common::IdRange> for IdRange {
