@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Backend::ClonePidfd`] | `clone3` or `clone(VM, VFORK, PIDFD)` | the pidfd of the clone |
 //! | [`Backend::PosixSpawnPidfd`] | `posix_spawn` | `pidfd_open` |
-//! | [`Backend::PosixSpawnWait`] | `posix_spawn` | the spawner thread, waiting for its own children |
+//! | [`Backend::PosixSpawnWait`] | `posix_spawn` | a thread that waits for any child |
 //! | [`Backend::Fork`] | `fork`, `execve` | `pidfd_open` where it exists, else as above |
 //!
 //! `posix_spawn` cannot express every plan (parent-death signal, limits, …) and does not say which step failed.
@@ -36,7 +36,7 @@ pub enum Backend {
     ClonePidfd,
     /// `posix_spawn` and `pidfd_open` (Linux 5.3).
     PosixSpawnPidfd,
-    /// `posix_spawn`; every spawner thread waits for its own children.
+    /// `posix_spawn`; one thread waits for all children.
     PosixSpawnWait,
     /// `fork` and `execve`, with `pidfd_open` where it exists.
     Fork,
@@ -79,7 +79,7 @@ impl Backend {
 #[derive(Debug)]
 pub(crate) struct Created {
     pub(crate) pid: libc::pid_t,
-    /// `None`: the creating thread has to wait for it.
+    /// `None`: it has to be waited for by its id.
     pub(crate) pidfd: Option<OwnedFd>,
     /// It is known to have ended already, and has not been reaped.
     pub(crate) ended: bool,

@@ -59,7 +59,7 @@ impl Key {
 pub(crate) struct Running {
     pub(crate) token: Token,
     pub(crate) pid: libc::pid_t,
-    /// `None`: its spawner thread waits for it.
+    /// `None`: see `waiter.rs`.
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) started: MonotonicNs,
     /// Whether it leads a process group of its own.

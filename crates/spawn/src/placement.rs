@@ -11,8 +11,8 @@
 //! are held only while the short children of the thread have to wait for a CPU, which their ends tell: see
 //! [`Crowding`].
 //!
-//! Both get the mask back that the thread had. One that may run on every CPU gets a mask of all ones, which also covers
-//! CPUs that are given to its control group later.
+//! Both get the mask back that the thread had. One that may run on every CPU of its control group gets a mask of all
+//! ones: the kernel keeps a mask that was set, and would apply that of today to a group that has got more CPUs since.
 
 use std::cell::Cell;
 
@@ -98,6 +98,8 @@ pub(crate) struct Placement {
     online: usize,
     mask: Vec<usize>,
     one: Vec<usize>,
+    /// The last mask that was found to be, or not to be, all that the control group allows.
+    known: Option<(Vec<usize>, bool)>,
     /// Whether it works here: not once it was refused.
     usable: bool,
     crowding: Crowding,
@@ -116,6 +118,7 @@ impl Placement {
             online: sys::cpus_online(),
             mask: Vec::new(),
             one: Vec::new(),
+            known: None,
             usable: true,
             crowding: Crowding::UNKNOWN,
         };
@@ -147,7 +150,7 @@ impl Placement {
         if cpus < 2 {
             return None;
         }
-        if cpus >= self.online {
+        if cpus >= self.online || self.is_all_that_is_allowed() {
             self.mask.fill(usize::MAX);
         }
         let cpu = sys::current_cpu()?;
@@ -166,6 +169,27 @@ impl Placement {
             mask: &self.mask,
             released: Cell::new(false),
         })
+    }
+
+    /// Whether nobody but the control group restricts the calling thread to `mask`, the mask that it has.
+    fn is_all_that_is_allowed(&mut self) -> bool {
+        if let Some((mask, answer)) = &self.known
+            && *mask == self.mask
+        {
+            return *answer;
+        }
+        // The kernel cuts a mask of all ones by what the group allows, and only by that.
+        let all = vec![usize::MAX; self.mask.len()];
+        let mut widest = vec![0; self.mask.len()];
+        let answer = sys::set_affinity(0, &all).is_ok()
+            && sys::affinity(&mut widest).is_ok()
+            && widest == self.mask;
+        if !answer && let Err(error) = sys::set_affinity(0, &self.mask) {
+            // The group has changed in between.
+            tracing::debug!(%error, "the CPUs of a spawner thread were widened");
+        }
+        self.known = Some((self.mask.clone(), answer));
+        answer
     }
 
     /// Takes in how a child of this thread fared.
@@ -234,6 +258,38 @@ mod tests {
         assert_eq!(held.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
         placement.release();
         assert_eq!(allowed(), before);
+    }
+
+    #[test]
+    fn a_thread_that_only_its_control_group_restricts_gets_all_it_may_ever_have() {
+        let before = allowed();
+        sys::set_affinity(0, &vec![usize::MAX; before.len()]).expect("cut by the control group");
+        let widest = allowed();
+        let mut placement = Placement::new();
+        // As if the machine had more CPUs than the group.
+        placement.online = CPUS_MAX;
+        if let Some(home) = placement.hold() {
+            assert!(home.mask.iter().all(|word| *word == usize::MAX));
+            placement.release();
+        } else {
+            println!("skipped: this machine lets the thread run on one CPU only");
+        }
+        assert_eq!(allowed(), widest);
+    }
+
+    #[test]
+    fn a_mask_that_somebody_has_set_is_put_back() {
+        let mut placement = Placement::new();
+        let cpu = sys::current_cpu().expect("a CPU");
+        let mut one = vec![0; placement.mask.len()];
+        one[cpu / WORD_BITS] = 1 << (cpu % WORD_BITS);
+        let is_restricted = allowed()[..one.len()] != one;
+        sys::set_affinity(0, &one).expect("the CPU this runs on, or ran on a moment ago");
+        placement.mask.clone_from(&one);
+        for _ in 0..2 {
+            assert_eq!(placement.is_all_that_is_allowed(), !is_restricted);
+            assert_eq!(&allowed()[..one.len()], one);
+        }
     }
 
     #[test]
