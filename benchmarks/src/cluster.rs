@@ -106,6 +106,32 @@ impl Cluster {
         Ok(start.elapsed())
     }
 
+    /// Time of a submit that waits for its tasks, all of which must finish.
+    ///
+    /// A submit that waits exits with 0 when tasks failed, too, and tasks that fail at once are quick: without the
+    /// count a server that cannot run the program would win.
+    ///
+    /// # Errors
+    ///
+    /// If the client fails, or anything but `count` tasks finished.
+    pub fn time_tasks(&self, submit: &[&str], count: u32) -> Result<Duration> {
+        let took = self.time(submit)?;
+        let info = self
+            .command(&["job", "info", "last", "--output-mode=json"])
+            .output()
+            .context("cannot run a client")?;
+        let jobs: serde_json::Value =
+            serde_json::from_slice(&info.stdout).context("`job info` printed no JSON")?;
+        let stats = jobs
+            .pointer("/0/info/task_stats")
+            .context("`job info` printed no task_stats")?;
+        ensure!(
+            stats.get("finished").and_then(serde_json::Value::as_u64) == Some(u64::from(count)),
+            "expected {count} finished tasks, found {stats}"
+        );
+        Ok(took)
+    }
+
     /// Process id of the process that runs the tasks: the child of the one that was started.
     #[must_use]
     pub fn worker_pid(&self) -> Option<u32> {

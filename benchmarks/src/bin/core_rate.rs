@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, Result};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::IdArray;
@@ -28,10 +29,10 @@ const REPORT_ROWS: usize = 64;
     clippy::print_stdout,
     reason = "the figures are the product of this program"
 )]
-fn main() {
+fn main() -> Result<()> {
     let mut baseline = None;
     for workers in [1, 10, 100, 1_000] {
-        let (took, longest) = run(workers);
+        let (took, longest) = run(workers)?;
         let per_task = took.as_secs_f64() * 1e9 / f64::from(TASKS);
         let ratio = per_task / *baseline.get_or_insert(per_task);
         println!(
@@ -39,9 +40,10 @@ fn main() {
              longest step {longest:.1?}"
         );
     }
+    Ok(())
 }
 
-fn run(workers: u32) -> (Duration, Duration) {
+fn run(workers: u32) -> Result<(Duration, Duration)> {
     let mut state = ServerState::new("bench");
     let mut effects = Vec::new();
     let mut now = Now {
@@ -62,7 +64,7 @@ fn run(workers: u32) -> (Duration, Duration) {
         after: Vec::new(),
         notify: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
-            ids: ArrayIds::Given(IdArray::consecutive(0, TASKS).unwrap_or_default()),
+            ids: ArrayIds::Given(IdArray::consecutive(0, TASKS).context("no tasks")?),
             entries: None,
             template: std::sync::Arc::new(template(&["true"])),
         }),
@@ -89,9 +91,10 @@ fn run(workers: u32) -> (Duration, Duration) {
                 }
             }
         }
-        let Some((id, rows)) = queue.pop_front() else {
-            break;
-        };
+        // Dividing what was done by the time of all tasks would turn a stall into a speed-up.
+        let (id, rows) = queue
+            .pop_front()
+            .with_context(|| format!("the scheduler stopped at {done} of {TASKS} tasks"))?;
         done += u32::try_from(rows.len()).unwrap_or(0);
         // Each worker ends some 2 000 tasks a second.
         let pause = rows.len() as u64 * 500_000 / u64::from(workers);
@@ -109,7 +112,7 @@ fn run(workers: u32) -> (Duration, Duration) {
         state.settle(now, &mut effects);
         longest = longest.max(step.elapsed());
     }
-    (start.elapsed(), longest)
+    Ok((start.elapsed(), longest))
 }
 
 fn row(task: u32) -> EndedRow {

@@ -14,6 +14,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
+use hq_benchmarks::scratch_dir;
 use hq_benchmarks::spawn_suite::contestants::{Contestant, Programs};
 use hq_benchmarks::spawn_suite::plot;
 use hq_benchmarks::spawn_suite::questions::{self, Question, Unit};
@@ -75,9 +76,8 @@ fn main() -> Result<()> {
     let questions: Vec<_> = questions::all().into_iter().filter(wanted).collect();
     ensure!(!questions.is_empty(), "there is no such question");
     std::fs::create_dir_all(&options.out)?;
-    let dir = std::env::temp_dir().join(format!("hq-spawn-suite-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    let programs = Programs::build(&dir)?;
+    let dir = scratch_dir("spawn-suite", &std::env::temp_dir())?;
+    let programs = Programs::build(dir.path())?;
     if let Some(reason) = &programs.no_python {
         println!("Python is left out: 3.11 or later is needed, {reason}");
     }
@@ -99,7 +99,6 @@ fn main() -> Result<()> {
     }
     let name = options.only.as_deref().unwrap_or("results");
     std::fs::write(options.out.join(format!("{name}.md")), text)?;
-    std::fs::remove_dir_all(&dir)?;
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use hq_benchmarks::cluster::{Cluster, resident_kib};
+use hq_benchmarks::scratch_dir;
 use hq_benchmarks::stats::Rounds;
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{Outcome, Usage};
@@ -50,11 +51,8 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = parse(std::env::args().skip(1))?;
-    let dir = std::env::temp_dir().join(format!("hq-store-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    let result = run(&options, &dir);
-    std::fs::remove_dir_all(&dir)?;
-    result
+    let dir = scratch_dir("store", &std::env::temp_dir())?;
+    run(&options, dir.path())
 }
 
 fn run(options: &Options, dir: &Path) -> Result<()> {
@@ -124,7 +122,7 @@ fn cost(options: &Options, dir: &Path) -> Result<()> {
         // They take turns in being first.
         for turn in 0..2 {
             let which = (round as usize + turn) % 2;
-            let time = clusters[which].time(&submit)?;
+            let time = clusters[which].time_tasks(&submit, options.count)?;
             // Round 0 warms caches.
             if round > 0 {
                 took[which].push(time);

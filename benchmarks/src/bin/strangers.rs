@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use hq_benchmarks::cluster::{Cluster, resident_kib};
+use hq_benchmarks::scratch_dir;
 use hq_benchmarks::stats::Rounds;
 
 /// What strangers send; nothing else has these bytes.
@@ -46,11 +47,8 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = parse(std::env::args().skip(1))?;
-    let dir = std::env::temp_dir().join(format!("hq-strangers-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    let result = run(&options, &dir);
-    std::fs::remove_dir_all(&dir)?;
-    result
+    let dir = scratch_dir("strangers", &std::env::temp_dir())?;
+    run(&options, dir.path())
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
@@ -92,19 +90,19 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
         "--",
         "/bin/true",
     ];
-    cluster.time(&submit)?;
+    cluster.time_tasks(&submit, options.count)?;
     let before = resident_kib(cluster.server_pid())?;
     let (mut alone, mut among) = (Rounds::default(), Rounds::default());
     let (mut peak, mut opened, mut under_siege) = (before, 0, Duration::ZERO);
     while under_siege < options.time {
-        alone.push(cluster.time(&submit)?);
+        alone.push(cluster.time_tasks(&submit, options.count)?);
         let start = Instant::now();
         let strangers = Strangers::start(ports, options.connections);
         // Until all have come once.
         while strangers.opened() < options.connections as u64 {
             std::thread::sleep(LOOK_INTERVAL);
         }
-        among.push(cluster.time(&submit)?);
+        among.push(cluster.time_tasks(&submit, options.count)?);
         peak = peak.max(resident_kib(cluster.server_pid())?);
         opened += strangers.end();
         under_siege += start.elapsed();

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use hq_benchmarks::baseline;
 use hq_benchmarks::cluster::{Cluster, resident_kib};
+use hq_benchmarks::scratch_dir;
 use hq_benchmarks::stats::Rounds;
 
 struct Options {
@@ -37,13 +38,8 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = parse(std::env::args().skip(1))?;
-    let dir = options
-        .dir
-        .join(format!("hq-stream-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    let result = run(&options, &dir);
-    std::fs::remove_dir_all(&dir)?;
-    result
+    let dir = scratch_dir("stream", &options.dir)?;
+    run(&options, dir.path())
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
@@ -185,9 +181,10 @@ impl Work<'_> {
         let [log_arg, program] =
             [&log, self.producer].map(|path| path.to_string_lossy().into_owned());
         let (mib, block) = (self.mib.to_string(), self.block.to_string());
-        let took = cluster.time(&[
+        let submit = [
             "submit", &array, "--stream", &log_arg, "--wait", "--", &program, &mib, &block,
-        ])?;
+        ];
+        let took = cluster.time_tasks(&submit, self.tasks)?;
         self.check_size(&log)?;
         std::fs::remove_dir_all(&log)?;
         Ok(took)

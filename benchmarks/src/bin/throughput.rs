@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use hq_benchmarks::baseline;
 use hq_benchmarks::cluster::{Cluster, resident_kib};
+use hq_benchmarks::scratch_dir;
 use hq_benchmarks::stats::Rounds;
 
 /// Tasks of the array that only waits.
@@ -35,11 +36,8 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = parse(std::env::args().skip(1))?;
-    let dir = std::env::temp_dir().join(format!("hq-throughput-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    let result = run(&options, &dir);
-    std::fs::remove_dir_all(&dir)?;
-    result
+    let dir = scratch_dir("throughput", &std::env::temp_dir())?;
+    run(&options, dir.path())
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
@@ -114,7 +112,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     for round in 0..=options.rounds {
         let mut took = vec![baseline::spawn_loop(&spawn_loop, count, cpus, program)?];
         for (_, cluster) in &contestants {
-            took.push(cluster.time(&submit)?);
+            took.push(cluster.time_tasks(&submit, options.count)?);
         }
         took.push(baseline::xargs(count, cpus, program)?);
         // Round 0 warms caches.
@@ -177,7 +175,7 @@ fn print_latency(label: &str, cluster: &Cluster, program: &str) -> Result<()> {
         program,
     ];
     for _ in 0..LATENCY_RUNS {
-        rounds.push(cluster.time(&submit)?);
+        rounds.push(cluster.time_tasks(&submit, 1)?);
     }
     let (min, median, max) = rounds.spread().context("no rounds")?;
     println!("{label}: submit one task and wait: {median:.1?} ({min:.1?} - {max:.1?})");

@@ -27,14 +27,13 @@ fn main() {
     let count = numbers.get(1).copied().unwrap_or(1000);
     let threads = numbers.get(2).copied().unwrap_or(2);
 
-    let directory = std::env::temp_dir().join(format!("hq-spawn-ceiling-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a directory for the compiled programs");
-    let c_loop = compile(&directory, "loop", &["-O2", "-pthread"]);
-    let noop = compile(&directory, "noop", &["-O2", "-static"]);
+    // Nobody else can have made it: what is compiled there is run.
+    let directory = tempfile::tempdir().expect("a directory for the compiled programs");
+    let c_loop = compile(directory.path(), "loop", &["-O2", "-pthread"]);
+    let noop = compile(directory.path(), "noop", &["-O2", "-static"]);
     for program in [Path::new("/bin/true"), &noop] {
         compare(&c_loop, program, rounds, count, threads);
     }
-    std::fs::remove_dir_all(&directory).expect("the directory made above");
 }
 
 const OURS: [&str; 4] = ["lanes", "bare lanes", "queued", "slots"];

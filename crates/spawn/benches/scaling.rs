@@ -89,10 +89,9 @@ impl Measure {
         if !name.contains(&self.only) {
             return;
         }
-        let directory =
-            std::env::temp_dir().join(format!("hq-spawn-scaling-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory for the compiled program");
-        let c_loop = compile(&directory, "loop", &["-O2", "-pthread"]);
+        // Nobody else can have made it: what is compiled there is run.
+        let directory = tempfile::tempdir().expect("a directory for the compiled program");
+        let c_loop = compile(directory.path(), "loop", &["-O2", "-pthread"]);
         let program = Path::new("/bin/true");
         let small = self.bench.env.clone();
         let large = small
@@ -115,7 +114,6 @@ impl Measure {
         self.report(&name, our_small, our_large);
         let (ours, theirs) = (ratio(our_small, our_large), ratio(c_small, c_large));
         println!("  beyond the C loop       ratio {:.3}", ours.0 / theirs.0);
-        std::fs::remove_dir_all(&directory).expect("the directory made above");
     }
 }
 
