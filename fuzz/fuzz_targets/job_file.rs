@@ -1,11 +1,8 @@
-//! Job files: a submit, or an error that shows where it is.
+//! `targets/job_file.rs` for a fuzzer.
 
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
+#[path = "../targets/job_file.rs"]
+mod target;
 
-fuzz_target!(|text: &str| {
-    if let Err(error) = hq_cli::check_job_file(text) {
-        assert!(!error.is_empty(), "a refusal says why");
-    }
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| target::run(data));
