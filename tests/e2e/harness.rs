@@ -1,9 +1,12 @@
 //! A server directory per test, processes that end with the test, and waiting for conditions.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+#[path = "../skip.rs"]
+mod skip;
+pub(crate) use skip::skip;
 
 /// Bound of every wait; generous because test machines are slow and shared.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -359,29 +362,6 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<T, String
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-/// Says that a test cannot run here, and why; the test then returns.
-///
-/// A line goes to the file that `HQ_SKIPPED_FILE` names, so that what was not checked can be counted. With
-/// `HQ_REQUIRE_ALL=1` every test has to run, and this panics.
-#[track_caller]
-pub(crate) fn skip(reason: &str) {
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a test");
-    let line = format!("skipped: {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("HQ_SKIPPED_FILE") {
-        let list = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(&path);
-        // One write: tests of other threads and processes append to the same file.
-        let written = list.and_then(|mut list| list.write_all(line.as_bytes()));
-        written.unwrap_or_else(|error| panic!("HQ_SKIPPED_FILE={}: {error}", path.display()));
-    }
-    let must_run = std::env::var_os("HQ_REQUIRE_ALL").is_some_and(|value| value == "1");
-    assert!(!must_run, "HQ_REQUIRE_ALL=1, but {}", line.trim_end());
 }
 
 /// Pids of live processes whose command line contains `text`. Zombies do not count.

@@ -1,12 +1,12 @@
 //! Packets that get lost between a worker and its server, in a network namespace of its own.
 //!
 //! Nobody is told of such a loss: connections are half open until somebody misses an answer. Needs the
-//! right to make network namespaces; without it the tests print why they are skipped.
+//! right to make network namespaces; without it they are skipped.
 
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{Env, processes_with, wait_for};
+use crate::harness::{Env, processes_with, skip, wait_for};
 
 /// A namespace behind a pair of virtual interfaces; gone with the value.
 struct Network {
@@ -69,7 +69,7 @@ impl Network {
         ];
         for step in steps {
             if let Err(error) = ip(step) {
-                eprintln!("skipped: no network namespace: {error}");
+                skip(&format!("no network namespace: {error}"));
                 return None;
             }
         }

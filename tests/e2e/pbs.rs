@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Env, wait_for};
+use crate::harness::{Env, skip, wait_for};
 
 /// A server whose PBS is the stand-in; `None` without Python, after saying so.
 pub(crate) fn env_with_pbs() -> Option<Env> {
     let python = Command::new("python3").arg("--version").output();
     if !python.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: the stand-in for PBS needs `python3`");
+        skip("the stand-in for PBS needs `python3`");
         return None;
     }
     let mut env = Env::new();

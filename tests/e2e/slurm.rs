@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{Env, processes_with, signal, wait_for};
+use crate::harness::{Env, processes_with, signal, skip, wait_for};
 
 /// Programs that the fixture needs.
 const NEEDED: [&str; 4] = ["slurmctld", "slurmd", "munged", "sbatch"];
@@ -20,7 +20,7 @@ impl Slurm {
     /// `None`: it cannot be had here; the reason was printed.
     fn start() -> Option<Self> {
         if let Err(reason) = can_start() {
-            eprintln!("skipped: {reason}");
+            skip(&reason);
             return None;
         }
         let dir = tempfile::Builder::new()
@@ -624,7 +624,7 @@ fn a_gang_says_hello_by_mpi_from_both_nodes() {
         .arg(env.path("hello"))
         .output();
     let Ok(compiled) = compiler else {
-        eprintln!("skipped: `mpicc` is not installed (Debian: openmpi-bin, libopenmpi-dev)");
+        skip("`mpicc` is not installed (Debian: openmpi-bin, libopenmpi-dev)");
         return;
     };
     assert!(

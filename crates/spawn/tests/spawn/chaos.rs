@@ -9,6 +9,7 @@ use hq_spawn::{Backend, ExitStatus, SpawnError, SpawnPlan, Stage, Stdio};
 
 use crate::harness::{End, Rig, command, number_from_env, sh};
 use crate::isolated::{alone, children, descriptors, threads};
+use crate::skip::skip;
 
 /// Requests that are made at once; limits change between two waves.
 const WAVE: usize = 100;
@@ -40,9 +41,7 @@ fn random_failures_are_named_and_leave_nothing_behind() {
         let mut random = Random(seed as u64 | 1);
         let limited = become_somebody_new();
         if !limited {
-            println!(
-                "skipped: a limit of processes: needs root, to become a user without other processes"
-            );
+            skip("a limit of processes needs root, to become a user without other processes");
         }
         for backend in Backend::ALL {
             // The first rung in full; a fork of a process with so much history is slow.

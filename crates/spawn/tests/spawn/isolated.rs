@@ -13,6 +13,7 @@ use std::time::Duration;
 use hq_spawn::{Backend, SpawnErrorKind, Stage, Stdio, Termination};
 
 use crate::harness::{End, Rig, command, eventually, sh};
+use crate::skip::skip;
 
 /// Set in the process that runs one test alone.
 const ALONE: &str = "HQ_SPAWN_TEST_ALONE";
@@ -267,7 +268,7 @@ fn a_child_starts_in_its_control_group() {
     let name = "isolated::a_child_starts_in_its_control_group";
     alone(name, &[], || {
         let Some(group) = control_group() else {
-            println!("skipped: this user cannot create control groups");
+            skip("this user cannot create control groups");
             return;
         };
         let dir = tempfile::tempdir().unwrap();

@@ -13,6 +13,8 @@ mod isolated;
 mod lanes;
 mod scale;
 mod seccomp;
+#[path = "../../../../tests/skip.rs"]
+mod skip;
 mod storm;
 mod stuck;
 mod termination;

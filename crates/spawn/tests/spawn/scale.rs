@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::harness::{End, Rig, command, compiled, eventually, number_from_env};
 use crate::isolated::{alone, children};
+use crate::skip::skip;
 
 /// Children of somebody else in this process.
 const FOREIGN: usize = 20;
@@ -27,7 +28,7 @@ fn many_live_children_are_told_apart_and_foreign_ones_left_alone() {
         let count = number_from_env("HQ_SPAWN_TEST_CHILDREN", 1000);
         raise_limits(count as u64 + 1000);
         if let Err(reason) = room_for(count as u64) {
-            println!("skipped: {count} live children: {reason}");
+            skip(&format!("{count} live children: {reason}"));
             return;
         }
         let dir = TempDir::new().unwrap();

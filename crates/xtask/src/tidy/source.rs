@@ -11,6 +11,9 @@ const LINES_MAX: usize = 800;
 /// Crate roots that may contain unsafe code.
 const UNSAFE_ROOT: &str = "crates/spawn/src/lib.rs";
 
+/// Where tests say that they cannot run.
+const SKIP: &str = "tests/skip.rs";
+
 /// Unfinished or switched-off code, and what to do instead.
 const UNFINISHED: &[(&str, &str)] = &[
     (concat!("#[ign", "ore"), "make the test pass, or remove it"),
@@ -88,7 +91,19 @@ pub(super) fn check_rust(path: &str, text: &str) -> Vec<Problem> {
     if path.starts_with("crates/core/src/") && !is_test_file(path) {
         problems.extend(check_purity(path, text));
     }
+    problems.extend(check_skips(path, text));
     problems
+}
+
+/// Checks that tests say through the one function for it that they cannot run: what is only printed is not seen.
+fn check_skips(path: &str, text: &str) -> Vec<Problem> {
+    let pattern = concat!('"', "skip", "ped: ");
+    let lines = text.lines().zip(1..);
+    let found = lines.filter(|(line, _)| path != SKIP && line.contains(pattern));
+    let message = format!("a skipped test must be counted; call `skip` of {SKIP}");
+    found
+        .map(|(_, number)| Problem::new(path, number, message.clone()))
+        .collect()
 }
 
 /// Checks that each file directly in `tests/e2e/` is part of the one test binary there.
@@ -180,6 +195,16 @@ mod tests {
         );
         let unfinished = format!("//! B.\nfn b() {{ {}) }}\n", UNFINISHED[1].0);
         assert!(rust("a/b.rs", &unfinished)[0].starts_with("a/b.rs:2:"));
+    }
+
+    #[test]
+    fn skips_that_nobody_counts_are_noticed() {
+        let skips = format!(
+            "//! T.\nprintln!({}no room\");\n",
+            concat!('"', "skip", "ped: ")
+        );
+        assert!(rust("tests/e2e/t.rs", &skips)[0].starts_with("tests/e2e/t.rs:2:"));
+        assert_eq!(rust(SKIP, &skips).len(), 0);
     }
 
     #[test]

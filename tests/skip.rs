@@ -1,0 +1,28 @@
+//! The one way in which a test says that it cannot run on this machine.
+//!
+//! Part of several test binaries, by `#[path]`. What returns early without it looks like a test that passed.
+
+use std::io::Write as _;
+
+/// Says that a test cannot run here, and why; the test then returns.
+///
+/// A line goes to the file that `HQ_SKIPPED_FILE` names, so that what was not checked can be counted. With
+/// `HQ_REQUIRE_ALL=1` every test has to run, and this panics.
+#[track_caller]
+pub(crate) fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let line = format!("skipped: {test}: {reason}\n");
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("HQ_SKIPPED_FILE") {
+        let list = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&path);
+        // One write: tests of other threads and processes append to the same file.
+        let written = list.and_then(|mut list| list.write_all(line.as_bytes()));
+        written.unwrap_or_else(|error| panic!("HQ_SKIPPED_FILE={}: {error}", path.display()));
+    }
+    let must_run = std::env::var_os("HQ_REQUIRE_ALL").is_some_and(|value| value == "1");
+    assert!(!must_run, "HQ_REQUIRE_ALL=1, but {}", line.trim_end());
+}
