@@ -355,6 +355,9 @@ pub struct Job {
     pub submits: Vec<Submit>,
     /// Workers that ran tasks of it.
     pub workers: BTreeSet<WorkerId>,
+    /// Workers that have, or may have, tasks or templates of it: what is told to all of them costs nothing
+    /// for the others.
+    pub(crate) sent_to: BTreeSet<WorkerId>,
     /// Who is told of it, and what became of that; in the order of the submits.
     pub notices: Vec<Notice>,
     /// Whether its completion was recorded.
@@ -404,6 +407,7 @@ impl Job {
             idle_since: now,
             submits: Vec::new(),
             workers: BTreeSet::new(),
+            sent_to: BTreeSet::new(),
             notices: Vec::new(),
             completion_noted: false,
             counted: None,

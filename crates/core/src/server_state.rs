@@ -75,6 +75,7 @@ pub struct ServerState {
     jobs: BTreeMap<JobId, Job>,
     /// Those that have not ended: what is done for all of them costs nothing for the others.
     workers: BTreeMap<WorkerId, Worker>,
+    /// The last that have ended; of earlier ones only the host name is kept, and how many there were.
     ended_workers: BTreeMap<WorkerId, Worker>,
     classes: Classes,
     ready: ReadyQueue,
@@ -364,7 +365,9 @@ impl ServerState {
     fn kill_assigned(&self, job: JobId, effects: &mut Vec<Effect>) {
         let first = TaskKey::new(job, crate::id::TaskId(0));
         let last = TaskKey::new(job, crate::id::TaskId(u32::MAX));
-        for worker in self.workers.values() {
+        let sent_to = self.jobs.get(&job).map(|job| &job.sent_to);
+        let ids = sent_to.into_iter().flatten();
+        for worker in ids.filter_map(|id| self.workers.get(id)) {
             let tasks: Vec<(TaskKey, InstanceId)> = worker
                 .assigned()
                 .range(first..=last)
@@ -382,11 +385,10 @@ impl ServerState {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        if job.is_idle() {
+        // Late reports about tasks that were ended here change nothing any more.
+        if job.is_idle() && !std::mem::replace(&mut job.idle_noted, true) {
             job.idle_since = now.wall;
-            if !std::mem::replace(&mut job.idle_noted, true) {
-                persist(effects, now.wall, ChangeKind::JobIdle(id));
-            }
+            persist(effects, now.wall, ChangeKind::JobIdle(id));
         }
         if job.is_completed() {
             if !std::mem::replace(&mut job.completion_noted, true) {
@@ -398,9 +400,14 @@ impl ServerState {
     }
 
     fn drop_templates(&mut self, id: JobId, effects: &mut Vec<Effect>) {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
+        let sent_to = std::mem::take(&mut job.sent_to);
+        if sent_to.is_empty() {
+            // Done before, when the job was completed.
+            return;
+        }
         let mut templates = BTreeSet::new();
         for submit in &job.submits {
             match &submit.kind {
@@ -412,14 +419,14 @@ impl ServerState {
                 }
             }
         }
-        for worker in self.workers.values_mut() {
-            let known: Vec<_> = worker.templates.intersection(&templates).copied().collect();
+        for id in sent_to {
+            let Some(worker) = self.workers.get_mut(&id) else {
+                continue;
+            };
+            let known = worker.forget_templates(&templates);
             if known.is_empty() {
                 continue;
             }
-            worker
-                .templates
-                .retain(|template| !templates.contains(template));
             effects.push(Effect::ToWorker(
                 worker.id,
                 WorkerCommand::DropTemplates(known),

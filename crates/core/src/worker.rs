@@ -5,11 +5,13 @@
 //! it starts next; promotion from backlog to placed follows the order in which it will. A worker may
 //! also be kept for a multi-node task, or be a node of one; then it gets nothing else.
 
+mod load;
+mod rate;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hardware::{HardwareUsage, Share};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
 use crate::outcome::LostReason;
@@ -19,14 +21,17 @@ use crate::scheduler::{Class, ClassId, Classes, Demand, Offer, ResourceId, Varia
 use crate::server_state::LinkEnd;
 use crate::time::{Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
+pub use load::Load;
+use rate::Rate;
 
 /// Work sent ahead should last this long at the worker's measured rate: many times a round trip, but
 /// short enough that a new worker or an urgent task does not wait behind it.
 const BACKLOG_SPAN: Duration = Duration::from_millis(100);
 /// Upper bound of work sent ahead, so that one worker never holds much of a job hostage.
 pub(crate) const BACKLOG_MAX: u32 = 4_096;
-/// Window over which the completion rate is measured.
-const RATE_WINDOW: Duration = Duration::from_millis(20);
+/// Requests of a backlog that are looked at to see what the worker starts next; those behind them do not
+/// come before.
+const PROMOTED_LOOKS_MAX: usize = 256;
 /// A task that was counted as placed and has not started after this time finds less than was counted,
 /// such as fractions of several items or groups that are partly taken.
 const STUCK_AFTER: Duration = Duration::from_millis(500);
@@ -90,75 +95,6 @@ pub struct GangNode {
     pub is_root: bool,
 }
 
-/// Completion rate of a worker in tasks per second.
-#[derive(Clone, Copy, Debug)]
-struct Rate {
-    per_second: f64,
-    window_start: Time,
-    window_count: u32,
-    /// When the last task ended.
-    last: Time,
-}
-
-impl Rate {
-    fn count(&mut self, now: Time, ended: u32) {
-        if ended > 0 {
-            self.last = now;
-        }
-        self.window_count = self.window_count.saturating_add(ended);
-        let span = now.since(self.window_start);
-        if span >= RATE_WINDOW {
-            let measured = f64::from(self.window_count) / span.as_secs_f64();
-            self.per_second = (self.per_second + measured) / 2.0;
-            self.window_start = now;
-            self.window_count = 0;
-        }
-    }
-
-    /// The rate, lowered when nothing has ended for longer than it promises.
-    fn current(&self, now: Time) -> f64 {
-        let span = now.since(self.window_start).max(RATE_WINDOW);
-        let bound = f64::from(self.window_count.saturating_add(1)) / span.as_secs_f64();
-        self.per_second.min(bound)
-    }
-}
-
-/// What a machine is busy with, tasks of others included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Load {
-    /// When the worker told.
-    pub at: Timestamp,
-    /// All its cpus together.
-    pub cpus: Share,
-    /// Memory that programs could not get, in bytes.
-    pub memory_used: u64,
-    /// Memory there is, in bytes.
-    pub memory_total: u64,
-    /// All its GPUs together, if it has some.
-    pub gpus: Option<Share>,
-}
-
-impl Load {
-    pub(crate) fn of(usage: &HardwareUsage, at: Timestamp) -> Self {
-        let mean = |sum: u64, count: usize| Share::of(sum, 10_000 * count as u64);
-        let cpus = usage.cpus.iter();
-        let gpus = || usage.nvidia.iter().chain(&usage.amd).flatten();
-        let gpu_sum = gpus()
-            .map(|gpu| u64::from(gpu.processor.hundredths()))
-            .sum();
-        Self {
-            at,
-            cpus: mean(
-                cpus.map(|cpu| u64::from(cpu.hundredths())).sum(),
-                usage.cpus.len(),
-            ),
-            memory_used: usage.memory_total.saturating_sub(usage.memory_free),
-            memory_total: usage.memory_total,
-            gpus: gpus().next().map(|_| mean(gpu_sum, gpus().count())),
-        }
-    }
-}
-
 /// A connected or former worker.
 #[derive(Clone, Debug)]
 pub struct Worker {
@@ -202,6 +138,8 @@ pub struct Worker {
     waiting: BTreeMap<(QueueKey, u32), u32>,
     /// Placed tasks by class and variant.
     placed: BTreeMap<(ClassId, u32), u32>,
+    /// All of these tasks.
+    placed_len: u32,
     /// Variants that did not start although they were counted as fitting; until something ends.
     stuck: BTreeSet<(ClassId, u32)>,
     running: u32,
@@ -241,14 +179,10 @@ impl Worker {
             backlog: BTreeSet::new(),
             waiting: BTreeMap::new(),
             placed: BTreeMap::new(),
+            placed_len: 0,
             stuck: BTreeSet::new(),
             running: 0,
-            rate: Rate {
-                per_second: 0.0,
-                window_start: now,
-                window_count: 0,
-                last: now,
-            },
+            rate: Rate::new(now),
             config,
         }
     }
@@ -279,6 +213,12 @@ impl Worker {
     #[must_use]
     pub const fn running(&self) -> u32 {
         self.running
+    }
+
+    /// Tasks that are counted to have resources of it: all but those that were sent ahead.
+    #[must_use]
+    pub fn placed_len(&self) -> usize {
+        self.assigned.len().saturating_sub(self.backlog.len())
     }
 
     /// Length of the backlog.
@@ -439,7 +379,7 @@ impl Worker {
     #[must_use]
     pub fn surplus(&self, now: Time, span: Duration) -> usize {
         // Equal tasks that started together end together: after as long a silence nobody knows when.
-        if now.since(self.rate.last) >= span {
+        if now.since(self.rate.last()) >= span {
             return self.backlog.len();
         }
         let soon = self.rate.current(now) * span.as_secs_f64();
@@ -481,6 +421,21 @@ impl Worker {
     /// Whether it goes on by itself when its connection breaks.
     pub(crate) fn may_come_back(&self) -> bool {
         self.stopping.is_none() && self.config.on_server_lost == OnServerLost::Reconnect
+    }
+
+    /// Drops those of these templates that it knows; returns which.
+    pub(crate) fn forget_templates(&mut self, templates: &BTreeSet<TemplateId>) -> Vec<TemplateId> {
+        let known: Vec<TemplateId> = if templates.len() <= self.templates.len() {
+            let known = templates.iter().filter(|id| self.templates.contains(id));
+            known.copied().collect()
+        } else {
+            let known = self.templates.iter().filter(|id| templates.contains(id));
+            known.copied().collect()
+        };
+        for id in &known {
+            self.templates.remove(id);
+        }
+        known
     }
 
     /// Its connection ended. It knows no template afterwards and is expected for two heartbeat periods; if
@@ -606,13 +561,13 @@ impl Worker {
             let class = classes.get(key.class)?;
             class.variants.get(number as usize)
         };
-        let mut waiting = self.waiting.keys();
+        let mut waiting = self.waiting.keys().take(PROMOTED_LOOKS_MAX);
         if !waiting.any(|(key, number)| demand(key, *number).is_some_and(|d| self.room(d) > 0)) {
             return;
         }
         let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
         let mut lane = Lane::without_backlog(self);
-        for ((key, number), count) in &self.waiting {
+        for ((key, number), count) in self.waiting.iter().take(PROMOTED_LOOKS_MAX) {
             lane.enter(*key, classes);
             let Some(demand) = demand(key, *number) else {
                 continue;
@@ -658,8 +613,8 @@ impl Worker {
     /// Tasks that were counted as placed long ago and have not started, although others run; their
     /// variants count as stuck from now on.
     pub(crate) fn note_stuck(&mut self, now: Time) -> Vec<(TaskKey, InstanceId)> {
-        let placed: u32 = self.placed.values().sum();
-        if placed <= self.running || self.running == 0 || self.gang.is_some() || self.away {
+        if self.placed_len <= self.running || self.running == 0 || self.gang.is_some() || self.away
+        {
             return Vec::new();
         }
         let stuck: Vec<(TaskKey, Assigned)> = self
@@ -690,7 +645,7 @@ impl Worker {
 
     /// Whether it is counted to have placed tasks that have not started.
     pub(crate) fn may_be_stuck(&self) -> bool {
-        self.running > 0 && self.placed.values().sum::<u32>() > self.running
+        self.running > 0 && self.placed_len > self.running
     }
 
     /// Hands over everything it had, e.g. because it is gone.
@@ -698,6 +653,7 @@ impl Worker {
         self.backlog.clear();
         self.waiting.clear();
         self.placed.clear();
+        self.placed_len = 0;
         self.stuck.clear();
         self.reserved = None;
         self.claims.clear();
@@ -715,8 +671,10 @@ impl Worker {
         let placed = self.placed.entry((id, number)).or_default();
         if sign > 0 {
             *placed += 1;
+            self.placed_len += 1;
         } else {
             *placed = placed.saturating_sub(1);
+            self.placed_len = self.placed_len.saturating_sub(1);
             if *placed == 0 {
                 self.placed.remove(&(id, number));
             }
@@ -744,6 +702,7 @@ impl Worker {
             copy.take(class, assigned.key.class, assigned.variant, -1);
         }
         assert!(copy.placed.is_empty(), "placed tasks of {}", self.id);
+        assert_eq!(copy.placed_len, 0, "number of placed tasks of {}", self.id);
         for (free, offer) in copy.free.iter().zip(&self.offers) {
             assert_eq!(
                 u64::try_from(*free),

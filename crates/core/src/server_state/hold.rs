@@ -121,6 +121,7 @@ impl ServerState {
         }
         let assigned = Assigned::restored(slot, key, variant, instance);
         worker.assign(task, assigned, &class);
+        job.sent_to.insert(id);
         if let Some(record) = job.touch(slot) {
             record.assign(id);
         }

@@ -239,6 +239,7 @@ impl ServerState {
             let assigned = Assigned::restored(slot, key, stored.variant, stored.instance);
             let task = TaskKey::new(id, stored.task);
             worker.assign(task, assigned, class);
+            job.sent_to.insert(worker.id);
             worker.start(task, stored.instance, &self.classes);
             job.set_phase(slot, Phase::Running);
         }
@@ -290,6 +291,7 @@ impl ServerState {
             },
             &class,
         );
+        job.sent_to.insert(worker.id);
         let phase = if was_started {
             worker.start(task, instance, &self.classes);
             Phase::Running
@@ -374,6 +376,7 @@ impl ServerState {
         for id in completed {
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.completion_noted = true;
+                job.idle_noted = true;
                 job.idle_since = job.idle_since.min(now.wall);
             }
         }

@@ -540,6 +540,7 @@ impl ServerState {
                         && run.instance == instance
                         && run.template.id == template.id =>
                 {
+        job.sent_to.insert(placement.worker);
                     run.to += 1;
                 }
                 _ => runs.push(Run {
