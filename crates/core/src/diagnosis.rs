@@ -62,15 +62,17 @@ impl JobFacts<'_> {
     }
 }
 
-/// A worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// All workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerFacts<'a> {
-    /// Its host.
-    pub host: &'a str,
-    /// It has not ended.
-    pub is_connected: bool,
-    /// It ended without being asked to.
-    pub is_lost: bool,
+    /// Those that have not ended.
+    pub connected: u64,
+    /// Those that ended without being asked to.
+    pub lost: u64,
+    /// All that there ever were.
+    pub total: u64,
+    /// Host of the last one that was lost.
+    pub last_lost: &'a str,
 }
 
 /// A queue of automatic allocation.
@@ -151,7 +153,7 @@ pub struct Facts<'a> {
     /// All jobs.
     pub jobs: &'a [JobFacts<'a>],
     /// All workers.
-    pub workers: &'a [WorkerFacts<'a>],
+    pub workers: WorkerFacts<'a>,
     /// All queues.
     pub queues: &'a [QueueFacts<'a>],
     /// How tasks ended.
@@ -300,7 +302,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     });
     found.append(&mut failing);
     found.extend(facts.queues.iter().filter_map(starving_queue));
-    found.extend(lost_workers(facts.workers));
+    found.extend(lost_workers(&facts.workers));
     found.extend(starving_jobs(facts));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -463,34 +465,38 @@ fn starving_queue(queue: &QueueFacts<'_>) -> Option<Finding> {
     })
 }
 
-fn lost_workers(workers: &[WorkerFacts<'_>]) -> Option<Finding> {
-    let lost = || workers.iter().filter(|worker| worker.is_lost);
-    let (last, count) = (lost().next_back()?, lost().count() as u64);
-    Some(Finding {
+fn lost_workers(workers: &WorkerFacts<'_>) -> Option<Finding> {
+    (workers.lost > 0).then(|| Finding {
         severity: Severity::Warning,
         subject: Subject::LostWorkers,
-        title: last.host.to_owned(),
-        text: if count == 1 {
+        title: workers.last_lost.to_owned(),
+        text: if workers.lost == 1 {
             "its connection broke, or it sent no heartbeat".to_owned()
         } else {
-            format!("{} workers were lost, this one last", number(count))
+            let lost = number(workers.lost);
+            format!("{lost} workers were lost, this one last")
         },
-        part: count,
-        whole: workers.len() as u64,
+        part: workers.lost,
+        whole: workers.total,
     })
 }
 
 /// Jobs of which nothing runs. Where nobody can be asked for the reason, only if nothing runs at all: it is normal
 /// that jobs wait for others.
 fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
-    let has_worker = facts.workers.iter().any(|worker| worker.is_connected);
+    let has_worker = facts.workers.connected > 0;
+    let known: BTreeMap<u32, &str> = facts
+        .obstacles
+        .unwrap_or_default()
+        .iter()
+        .map(|known| (known.job, known.why.as_str()))
+        .collect();
     let is_idle = facts.jobs.iter().all(|job| job.running == 0);
     let mut found = Vec::new();
     for job in facts.jobs.iter().filter(|job| job.is_starving()) {
-        let known = facts.obstacles.unwrap_or_default();
-        let why = match known.iter().find(|known| known.job == job.id) {
+        let why = match known.get(&job.id) {
             _ if !has_worker => "there is no worker".to_owned(),
-            Some(known) => known.why.clone(),
+            Some(why) => (*why).to_owned(),
             None if facts.obstacles.is_none() && is_idle => {
                 format!("see `hq task explain {} TASK`", job.id)
             }
@@ -538,9 +544,10 @@ mod tests {
     }
 
     const HERE: WorkerFacts<'static> = WorkerFacts {
-        host: "n1",
-        is_connected: true,
-        is_lost: false,
+        connected: 1,
+        lost: 0,
+        total: 1,
+        last_lost: "",
     };
 
     fn texts(jobs: &[JobFacts<'_>], queues: &[QueueFacts<'_>], shares: &[Share]) -> Vec<String> {
@@ -550,7 +557,7 @@ mod tests {
         }];
         let facts = Facts {
             jobs,
-            workers: &[HERE],
+            workers: HERE,
             queues,
             shares,
             obstacles: Some(&obstacles),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Reason why a worker is gone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LostReason {
     /// `hq worker stop`.
     Stopped,
@@ -21,6 +21,17 @@ pub enum LostReason {
 }
 
 impl LostReason {
+    /// Whether nobody asked it to end and it did not say that it would.
+    #[must_use]
+    pub const fn is_lost(self) -> bool {
+        match self {
+            Self::ConnectionLost | Self::HeartbeatLost => true,
+            Self::Stopped | Self::IdleTimeout | Self::TimeLimitReached | Self::AllocationEnded => {
+                false
+            }
+        }
+    }
+
     /// What to say after "the worker was lost:".
     #[must_use]
     pub const fn words(self) -> &'static str {

@@ -48,6 +48,7 @@ pub use totals::{JobTotals, TaskTotals, Totals};
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
+use crate::outcome::LostReason;
 use crate::range::IdArray;
 use crate::scheduler::queue::{QueueKey, ReadyQueue};
 use crate::scheduler::{Class, Classes};
@@ -59,6 +60,9 @@ use change::persist;
 use hold::Hold;
 use schedule::Agenda;
 use watch::Watches;
+
+/// Ended workers of which everything is kept, about 2 KB each.
+pub const ENDED_WORKERS_MAX: usize = 10_000;
 
 /// Inputs that made no sense and were ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,6 +81,10 @@ pub struct ServerState {
     workers: BTreeMap<WorkerId, Worker>,
     /// The last that have ended; of earlier ones only the host name is kept, and how many there were.
     ended_workers: BTreeMap<WorkerId, Worker>,
+    /// How many have ended, for each reason.
+    ended_counts: BTreeMap<LostReason, u64>,
+    /// The worker with the highest id that was lost.
+    last_lost: Option<WorkerId>,
     classes: Classes,
     ready: ReadyQueue,
     watches: Watches,
@@ -96,7 +104,7 @@ pub struct ServerState {
     totals: Totals,
     /// Failed tasks that wait for their next attempt, by the time at which they may run.
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
-    /// Host names of workers of earlier runs of this server.
+    /// Host names of workers of earlier runs of this server, and of those that ended long ago.
     former_hosts: BTreeMap<WorkerId, Box<str>>,
     /// Connected workers that get no new tasks and stop when theirs have ended.
     draining: BTreeSet<WorkerId>,
@@ -189,10 +197,40 @@ impl ServerState {
         &self.workers
     }
 
-    /// Workers of this run of the server that have ended.
+    /// Workers of this run of the server that have ended, the last [`ENDED_WORKERS_MAX`] of them.
     #[must_use]
     pub const fn ended_workers(&self) -> &BTreeMap<WorkerId, Worker> {
         &self.ended_workers
+    }
+
+    /// How many workers of this run of the server have ended, for each reason.
+    #[must_use]
+    pub const fn ended_counts(&self) -> &BTreeMap<LostReason, u64> {
+        &self.ended_counts
+    }
+
+    /// The last worker that ended without being asked to and without saying so.
+    #[must_use]
+    pub const fn last_lost(&self) -> Option<WorkerId> {
+        self.last_lost
+    }
+
+    /// Lists a worker as ended. The oldest of very many are forgotten but for their host names: an allocation
+    /// queue makes thousands of them in a year.
+    fn keep_ended(&mut self, worker: Worker) {
+        let (id, reason) = (worker.id, worker.ended.map(|(_, reason)| reason));
+        if let Some(reason) = reason {
+            *self.ended_counts.entry(reason).or_default() += 1;
+            if reason.is_lost() {
+                self.last_lost = self.last_lost.max(Some(id));
+            }
+        }
+        self.ended_workers.insert(id, worker);
+        while self.ended_workers.len() > ENDED_WORKERS_MAX
+            && let Some((id, oldest)) = self.ended_workers.pop_first()
+        {
+            self.former_hosts.insert(id, oldest.config.hostname.clone());
+        }
     }
 
     /// A worker of this run of the server, whether it has ended or not.

@@ -45,7 +45,7 @@ pub(crate) struct Figures {
     pub(crate) resources: BTreeMap<String, ResourceFigures>,
 }
 
-/// Reads the figures. O(workers).
+/// Reads the figures. O(connected workers).
 pub(crate) fn read(view: &View<'_>) -> Figures {
     let state = view.state;
     let mut figures = Figures {
@@ -54,12 +54,8 @@ pub(crate) fn read(view: &View<'_>) -> Figures {
         ignored: state.ignored(),
         ..Figures::default()
     };
-    for (_, reason) in state
-        .ended_workers()
-        .values()
-        .filter_map(|worker| worker.ended)
-    {
-        *figures.lost.entry(reason_label(reason)).or_default() += 1;
+    for (reason, count) in state.ended_counts() {
+        *figures.lost.entry(reason_label(*reason)).or_default() += count;
     }
     for worker in state.workers().values() {
         figures.connected += 1;

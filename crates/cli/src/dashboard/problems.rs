@@ -13,11 +13,10 @@ pub(crate) fn find(
     obstacles: Option<&[Obstacle]>,
 ) -> Vec<Finding> {
     let jobs: Vec<JobFacts<'_>> = snapshot.jobs.iter().map(job).collect();
-    let workers: Vec<WorkerFacts<'_>> = snapshot.workers.iter().map(worker).collect();
     let queues: Vec<QueueFacts<'_>> = snapshot.queues.iter().map(queue).collect();
     diagnosis::find(&Facts {
         jobs: &jobs,
-        workers: &workers,
+        workers: workers(&snapshot.workers),
         queues: &queues,
         shares: ended,
         obstacles,
@@ -37,13 +36,20 @@ fn job(row: &JobRow) -> JobFacts<'_> {
     }
 }
 
-fn worker(row: &WorkerRow) -> WorkerFacts<'_> {
-    let ended = row.ended.as_deref();
-    WorkerFacts {
-        host: &row.host,
-        is_connected: ended.is_none(),
-        is_lost: ended.is_some_and(|why| why.contains("lost")),
+fn workers(rows: &[WorkerRow]) -> WorkerFacts<'_> {
+    let mut facts = WorkerFacts::default();
+    for row in rows {
+        facts.total += 1;
+        match row.ended.as_deref() {
+            None => facts.connected += 1,
+            Some(why) if why.contains("lost") => {
+                facts.lost += 1;
+                facts.last_lost = &row.host;
+            }
+            Some(_) => {}
+        }
     }
+    facts
 }
 
 fn queue(row: &QueueRow) -> QueueFacts<'_> {

@@ -518,7 +518,7 @@ impl ServerState {
         self.heartbeats.remove(&(worker.heartbeat_deadline, id));
         self.agenda.forget_claims(worker.claims());
         let tasks = worker.clear();
-        self.ended_workers.insert(id, worker);
+        self.keep_ended(worker);
         persist(
             effects,
             now.wall,

@@ -8,7 +8,7 @@ use hq_core::diagnosis::{
     Facts, Finding, JobFacts, Obstacle, QueueFacts, Severity, Share, Subject, WorkerFacts, find,
 };
 use hq_core::id::{JobId, TaskId};
-use hq_protocol::client::{self, alloc_reply, reply::Reply, worker_info::State as WorkerState};
+use hq_protocol::client::{self, alloc_reply, reply::Reply};
 use hq_protocol::convert::{AllocRequest, JobRef, Query, TaskPageQuery};
 use hq_protocol::why_nothing_runs;
 use serde_json::{Value, json};
@@ -27,7 +27,11 @@ const EXPLAINED_MAX: usize = 10;
 /// What of the state is looked at.
 struct Looked {
     jobs: Vec<Job>,
-    workers: Vec<(String, WorkerState)>,
+    connected: u64,
+    lost: u64,
+    ended: u64,
+    /// Host of the last one that was lost.
+    last_lost: String,
 }
 
 struct Job {
@@ -77,23 +81,17 @@ async fn look(app: &App) -> Result<(Vec<Finding>, bool), ApiError> {
         Some(_) | None => Vec::new(),
     };
     let jobs: Vec<JobFacts<'_>> = looked.jobs.iter().map(Job::facts).collect();
-    let workers: Vec<WorkerFacts<'_>> = looked
-        .workers
-        .iter()
-        .map(|(host, state)| WorkerFacts {
-            host,
-            is_connected: *state == WorkerState::Running,
-            is_lost: matches!(
-                state,
-                WorkerState::ConnectionLost | WorkerState::HeartbeatLost
-            ),
-        })
-        .collect();
+    let workers = WorkerFacts {
+        connected: looked.connected,
+        lost: looked.lost,
+        total: looked.connected + looked.ended,
+        last_lost: &looked.last_lost,
+    };
     let queues: Vec<QueueFacts<'_>> = queues.iter().map(queue_facts).collect();
     let obstacles = obstacles(app, &jobs).await?;
     let findings = find(&Facts {
         jobs: &jobs,
-        workers: &workers,
+        workers,
         queues: &queues,
         shares: &shares,
         obstacles: Some(&obstacles),
@@ -101,7 +99,7 @@ async fn look(app: &App) -> Result<(Vec<Finding>, bool), ApiError> {
     Ok((findings, is_cut))
 }
 
-/// Jobs that may be in trouble, and all workers.
+/// Jobs that may be in trouble, and how many workers there are. Those that have ended are only counted.
 fn read_state(view: &View<'_>) -> Looked {
     let jobs = view.state.jobs().values().filter_map(|job| {
         let counts = job.counts();
@@ -112,17 +110,16 @@ fn read_state(view: &View<'_>) -> Looked {
             counts: *counts,
         })
     });
-    let ended = view.state.ended_workers().values();
-    let workers = view.state.workers().values().chain(ended).map(|worker| {
-        let reason = worker.ended.map(|(_, reason)| reason);
-        (
-            worker.config.hostname.to_string(),
-            WorkerState::from(reason),
-        )
-    });
+    let state = view.state;
+    let ended = state.ended_counts();
+    let lost = ended.iter().filter(|(reason, _)| reason.is_lost());
+    let last_lost = state.last_lost().and_then(|id| state.hostname(id));
     Looked {
         jobs: jobs.collect(),
-        workers: workers.collect(),
+        connected: state.workers().len() as u64,
+        lost: lost.map(|(_, count)| count).sum(),
+        ended: ended.values().sum(),
+        last_lost: last_lost.unwrap_or_default().to_owned(),
     }
 }
 
