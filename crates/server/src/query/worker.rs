@@ -1,5 +1,7 @@
 //! Workers, and why a task does not run on them.
 
+use std::collections::BTreeMap;
+
 use hq_core::id::TaskId;
 use hq_core::scheduler::Class;
 use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
@@ -32,7 +34,7 @@ pub(super) fn workers(
 fn worker_info(state: &ServerState, worker: &Worker, with_runtime: bool) -> client::WorkerInfo {
     let reason = worker.ended.map(|(_, reason)| reason);
     let runtime = (with_runtime && worker.is_connected()).then(|| client::RuntimeInfo {
-        assigned_tasks: u32::try_from(worker.assigned().len()).unwrap_or(u32::MAX),
+        assigned_tasks: u32::try_from(worker.placed_len()).unwrap_or(u32::MAX),
         running_tasks: worker.running(),
         is_reserved: worker.reserved.is_some(),
         multi_node_main: worker.gang.map(|node| node.is_root),
@@ -109,9 +111,10 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
     let sent_to = record
         .filter(|_| phase == Some(Phase::Queued))
         .map(|record| record.worker().as_u32());
+    let groups = Groups::of(state.workers().values());
     let workers = state.workers().values();
     let workers = workers
-        .map(|worker| explain_worker(view, class, worker, ready_key))
+        .map(|worker| explain_worker(view, class, worker, (ready_key, &groups)))
         .collect();
     Reply::Explanation(client::Explanation {
         job: job.id.as_u32(),
@@ -131,20 +134,17 @@ fn explain_worker(
     view: &View<'_>,
     class: &Class,
     worker: &Worker,
-    ready_key: Option<QueueKey>,
+    (ready_key, groups): (Option<QueueKey>, &Groups<'_>),
 ) -> client::WorkerExplanation {
     let state = view.state;
-    let group = &*worker.config.group;
-    let members = state.workers().values();
-    let members = members.filter(|other| &*other.config.group == group);
-    let size = u32::try_from(members.count()).unwrap_or(u32::MAX);
-    let explained = explain_class(class, state.classes(), worker, size, view.now.mono);
+    let group = groups.group_of(worker);
+    let explained = explain_class(class, state.classes(), worker, group.members, view.now.mono);
     let variants = explained.iter().zip(class.variants.iter().zip(0..));
     let variants = variants.map(|(conditions, (demand, number))| {
         let fits = conditions.iter().all(Condition::holds);
         let found = ready_key.filter(|_| fits).map(|key| {
-            let empty = empty_nodes(state, group);
-            hindrances(key, (number, demand), state.classes(), worker, empty)
+            let demand = (number, demand);
+            hindrances(key, demand, state.classes(), worker, group.empty)
         });
         client::VariantExplanation {
             items: conditions.iter().map(item).collect(),
@@ -157,13 +157,34 @@ fn explain_worker(
     }
 }
 
-/// Workers of a group that a multi-node task could have now.
-fn empty_nodes(state: &ServerState, group: &str) -> u32 {
-    let workers = state.workers().values();
-    let empty = workers
-        .filter(|worker| worker.accepts_work() && &*worker.config.group == group)
-        .filter(|worker| worker.assigned().is_empty());
-    u32::try_from(empty.count()).unwrap_or(u32::MAX)
+/// What is known of a group of workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Group {
+    /// Its workers.
+    members: u32,
+    /// Those that a multi-node task could have now.
+    empty: u32,
+}
+
+/// All groups, counted once for all workers that are explained.
+#[derive(Debug)]
+struct Groups<'a>(BTreeMap<&'a str, Group>);
+
+impl<'a> Groups<'a> {
+    fn of(workers: impl Iterator<Item = &'a Worker>) -> Self {
+        let mut groups = BTreeMap::<&str, Group>::new();
+        for worker in workers {
+            let group = groups.entry(&worker.config.group).or_default();
+            group.members += 1;
+            group.empty += u32::from(worker.accepts_work() && worker.assigned().is_empty());
+        }
+        Self(groups)
+    }
+
+    fn group_of(&self, worker: &Worker) -> Group {
+        let found = self.0.get(&*worker.config.group);
+        found.copied().unwrap_or_default()
+    }
 }
 
 fn item(condition: &Condition) -> client::ExplainItem {
@@ -191,4 +212,32 @@ fn item(condition: &Condition) -> client::ExplainItem {
         }),
     };
     client::ExplainItem { item: Some(item) }
+}
+
+#[cfg(test)]
+mod tests {
+    use hq_core::server_state::{Input, LinkId};
+    use hq_core::testing::{apply, worker_config};
+
+    use super::*;
+
+    #[test]
+    fn each_worker_is_counted_in_its_group_and_only_there() {
+        let mut state = ServerState::new("test");
+        for (link, group) in [(1, "a"), (2, "b"), (3, "a")] {
+            let mut config = worker_config(1);
+            config.group = group.into();
+            apply(&mut state, Input::WorkerConnected(LinkId(link), config));
+        }
+        let looked = std::cell::Cell::new(0);
+        let workers = state.workers().values();
+        let groups = Groups::of(workers.inspect(|_| looked.set(looked.get() + 1)));
+        assert_eq!(looked.get(), 3, "once for each");
+        let sizes = state.workers().values();
+        let sizes: Vec<(u32, u32)> = sizes
+            .map(|worker| groups.group_of(worker))
+            .map(|group| (group.members, group.empty))
+            .collect();
+        assert_eq!(sizes, [(2, 2), (1, 1), (2, 2)]);
+    }
 }
