@@ -3,15 +3,18 @@
 //! [`queue`] holds what is ready, [`solve`] decides one round, [`explain`] answers why a task does
 //! not run, [`demand`] how many more workers would help. Tasks with an equal [`RequestVariants`] form
 //! a *class*. Inside a round `lane` is one worker, `pack` finds the best mix for it, `gang` finds nodes
-//! for multi-node tasks. See `docs/scheduling.md`.
+//! for multi-node tasks. With very many requests [`window`] chooses, by an `index`, what a round looks at.
+//! See `docs/scheduling.md`.
 
 pub mod demand;
 pub mod explain;
 mod gang;
+mod index;
 pub(crate) mod lane;
 mod pack;
 pub mod queue;
 pub mod solve;
+pub mod window;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -163,6 +166,13 @@ impl Classes {
 }
 
 impl Class {
+    /// The fewest whole nodes that a variant takes; `None` = none does.
+    #[must_use]
+    pub fn nodes_min(&self) -> Option<u32> {
+        let nodes = self.variants.iter().map(|variant| variant.n_nodes);
+        nodes.filter(|nodes| *nodes > 0).min()
+    }
+
     /// Whether some variant takes whole nodes.
     #[must_use]
     pub fn is_multi_node(&self) -> bool {

@@ -389,7 +389,8 @@ impl ServerState {
             .ready
             .insert(key, job, submit, indices.start, indices.end);
         let class = self.classes.get(key.class);
-        if class.is_some_and(|class| class.is_multi_node()) {
+        if let Some(n_nodes) = class.and_then(|class| class.nodes_min()) {
+            self.ready.note_multi_node(key, n_nodes);
             self.agenda.note_plans();
         }
         if is_first {

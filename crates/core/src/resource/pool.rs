@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::amount::{Amount, UNITS_PER_WHOLE};
 use super::descriptor::{CouplingWeight, ResourceDescriptor, ResourceKind};
 use super::request::{Policy, ResourceRequest};
-use super::shadow::slack;
+use super::shadow::{freed_beside, slack};
 
 /// Units of one complete index, in the width used per index.
 const FULL: u32 = 10_000;
@@ -257,11 +257,34 @@ impl PoolSet {
         reserved: &mut Reservation,
         held: impl Iterator<Item = &'a Grant> + Clone,
     ) {
+        let spare_of = |entry: &PoolEntry, reserved: &Reservation| {
+            let free = self.pools[entry.pool as usize].free_units;
+            free.saturating_sub(reserved.of(entry.pool))
+        };
+        let amount_of = |grant: &Grant, pool: u32| {
+            let entries = grant.entries.iter().filter(|entry| entry.pool == pool);
+            entries.map(|entry| entry.amount.0).sum::<u64>()
+        };
+        let lacking: Vec<(u32, u64)> = request
+            .entries
+            .iter()
+            .map(|entry| {
+                let spare = spare_of(entry, reserved);
+                (entry.pool, entry.units.saturating_sub(spare))
+            })
+            .filter(|(_, missing)| *missing > 0)
+            .collect();
         for entry in &request.entries {
             let pool = &self.pools[entry.pool as usize];
-            let spare = pool.free_units.saturating_sub(reserved.of(entry.pool));
+            let spare = spare_of(entry, reserved);
             let units = if spare >= entry.units && pool.can_serve(entry) {
-                entry.units
+                let beside = lacking.iter().map(|(short, missing)| {
+                    let held = held
+                        .clone()
+                        .map(|grant| (amount_of(grant, *short), amount_of(grant, entry.pool)));
+                    freed_beside(*missing, held)
+                });
+                entry.units.saturating_sub(beside.max().unwrap_or(0))
             } else {
                 let missing = entry.units.saturating_sub(spare);
                 let held = held.clone().flat_map(|grant| &grant.entries);

@@ -105,6 +105,24 @@ fn first_from(sums: &[u64], from: usize) -> Option<usize> {
     })
 }
 
+/// Units of another resource that become free, whichever holders end, before a request that lacks `missing`
+/// of one can start: it needs no others kept for it. `held` = what each holder has of the two, `(of the one
+/// that lacks, of the other)`.
+#[must_use]
+pub fn freed_beside(missing: u64, held: impl Iterator<Item = (u64, u64)>) -> u64 {
+    let (mut sum, mut most, mut least) = (0_u64, 0, u64::MAX);
+    for (lacking, other) in held.filter(|(lacking, _)| *lacking > 0) {
+        sum = sum.saturating_add(lacking);
+        most = lacking.max(most);
+        least = other.min(least);
+    }
+    if missing == 0 || sum < missing {
+        return 0;
+    }
+    // At least so many have to end, each with at least so much.
+    missing.div_ceil(most).saturating_mul(least)
+}
+
 /// As [`by_bits`], for amounts of any fineness; `None` = too many sums.
 fn one_by_one(missing: u64, kinds: &[Kind]) -> Option<Option<u64>> {
     let mut sums = vec![0_u64];
@@ -153,6 +171,16 @@ mod tests {
         assert_eq!(slack(3, [(2, 1), (5, 1)].into_iter()), 2);
         assert_eq!(slack(7, [(2, 1)].into_iter()), 0, "never reached");
         assert_eq!(slack(0, [(2, 1)].into_iter()), 0);
+    }
+
+    #[test]
+    fn what_comes_back_with_the_lacking_resource_is_not_kept() {
+        // Two of six licences are missing, three tasks hold two each and a cpu.
+        assert_eq!(freed_beside(2, [(2, 1); 3].into_iter()), 1);
+        assert_eq!(freed_beside(3, [(2, 1); 3].into_iter()), 2);
+        assert_eq!(freed_beside(2, [(2, 4), (2, 0), (0, 9)].into_iter()), 0);
+        assert_eq!(freed_beside(9, [(2, 1); 3].into_iter()), 0, "never enough");
+        assert_eq!(freed_beside(0, [(2, 1); 3].into_iter()), 0);
     }
 
     #[test]

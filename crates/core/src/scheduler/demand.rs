@@ -7,11 +7,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Class, ClassId, Classes, VariantDemand};
+use super::{Class, ClassId, Classes, Offer, VariantDemand};
 use crate::id::QueueId;
 
 /// Imagined workers of one queue in one answer; bounds the work, more are found next time.
 const IMAGINED_MAX: u32 = 4_096;
+/// Looks at an imagined worker in one answer, some milliseconds; afterwards only the newest are looked at.
+const LOOKS_MAX: usize = 262_144;
+const NEWEST: usize = 8;
 /// Tasks that fit into one worker when nothing limits them.
 const UNLIMITED: u64 = u64::MAX;
 
@@ -26,6 +29,25 @@ pub struct WorkerKind {
     pub time_limit: Duration,
     /// Least share of its cpus that must be busy, 0.0 to 1.0.
     pub min_utilization: f32,
+}
+
+/// Units of a resource of which there is plenty.
+const PLENTY: u64 = u64::MAX >> 1;
+
+impl WorkerKind {
+    /// What such a worker offers, by resource number.
+    pub(crate) fn offers(&self, classes: &Classes) -> Vec<Offer> {
+        let units = |name: &str| match self.resources.get(name) {
+            Some(units) => *units,
+            None if self.others_plentiful => PLENTY,
+            None => 0,
+        };
+        let offers = classes.names.iter().map(|name| Offer {
+            units: units(name),
+            has_items: false,
+        });
+        offers.collect()
+    }
 }
 
 /// The question for one queue.
@@ -112,6 +134,7 @@ struct Plan<'a> {
     empty: Vec<Option<u64>>,
     coming: Vec<u32>,
     workers: Vec<Imagined>,
+    looks_left: usize,
     gangs: Vec<u32>,
     covered: bool,
     unfit: Option<Unfit>,
@@ -131,6 +154,7 @@ impl<'a> Plan<'a> {
             empty: classes.names.iter().map(|name| offer(name)).collect(),
             coming: query.coming.clone(),
             workers: Vec::new(),
+            looks_left: LOOKS_MAX,
             gangs: Vec::new(),
             covered: false,
             unfit: None,
@@ -188,10 +212,16 @@ impl<'a> Plan<'a> {
             self.note_too_small(variant);
             return left;
         }
-        for worker in &mut self.workers {
+        let first = if self.looks_left == 0 {
+            self.workers.len().saturating_sub(NEWEST)
+        } else {
+            0
+        };
+        for worker in self.workers.iter_mut().skip(first) {
             if left == 0 {
                 return 0;
             }
+            self.looks_left = self.looks_left.saturating_sub(1);
             let count = fitting(variant, &worker.free, &self.empty).min(left);
             take(&mut worker.free, variant, &self.empty, count);
             left -= count;

@@ -4,9 +4,10 @@ use std::cmp::{Ordering, Reverse};
 
 use super::queue::QueueKey;
 use super::solve::PATIENCE;
+use super::window::Seen;
 use super::{ClassId, Classes, Demand, Offer, VariantDemand};
 use crate::resource::amount::UNITS_PER_WHOLE;
-use crate::resource::shadow::slack;
+use crate::resource::shadow::{freed_beside, slack};
 use crate::time::Time;
 use crate::worker::{BACKLOG_MAX, Worker};
 
@@ -35,6 +36,8 @@ pub(crate) struct Lane<'a> {
     sent: Vec<(QueueKey, u32)>,
     /// Only more urgent work than this: the worker is being emptied for a multi-node task.
     pub(crate) reserved: Option<QueueKey>,
+    /// How far what is ready is seen.
+    pub(crate) seen: Seen,
     /// Which of the kinds of workers of a round it is.
     pub(crate) kind: usize,
     /// Several requests of the level in hand are left for it.
@@ -117,6 +120,7 @@ impl<'a> Lane<'a> {
             placed: Vec::new(),
             sent: Vec::new(),
             reserved: worker.reserved,
+            seen: Seen::default(),
             kind: 0,
             has_choice: false,
             has_turn: false,
@@ -159,8 +163,17 @@ impl<'a> Lane<'a> {
 
     /// Whether tasks of this queue may go here at all.
     pub(crate) fn admits(&self, key: QueueKey) -> bool {
-        self.reserved
-            .is_none_or(|reserved| key.priority < reserved.priority)
+        let is_seen = self.seen.fitting.is_none_or(|last| key.priority <= last);
+        is_seen
+            && self
+                .reserved
+                .is_none_or(|reserved| key.priority < reserved.priority)
+    }
+
+    /// Whether tasks of this queue may be sent ahead at all.
+    pub(crate) fn admits_ahead(&self, key: QueueKey) -> bool {
+        let is_seen = self.seen.ahead.is_none_or(|last| key.priority <= last);
+        is_seen && self.reserved.is_none()
     }
 
     /// Whether tasks of a variant may go here, apart from free resources.
@@ -197,11 +210,13 @@ impl<'a> Lane<'a> {
             if blocked.priority >= key.priority {
                 break;
             }
-            self.absorbed += 1;
-            if self.absorbed > BLOCKED_MAX {
+            if self.absorbed >= BLOCKED_MAX {
+                let urgent = |(other, _): &(QueueKey, u32)| other.priority < key.priority;
+                self.absorbed = self.blocked.partition_point(urgent);
                 self.kept = self.free.clone();
-                continue;
+                break;
             }
+            self.absorbed += 1;
             let demand = classes
                 .get(blocked.class)
                 .and_then(|class| class.variants.get(variant as usize));
@@ -214,6 +229,15 @@ impl<'a> Lane<'a> {
     /// Whether it has kept room for a request for longer than equally urgent ones may overtake it.
     pub(crate) fn is_overdue(&self, now: Time) -> bool {
         self.worker.first_claim_since(now, PATIENCE).is_some()
+    }
+
+    /// Keeps room for the most urgent of the requests that wait for it for so long.
+    pub(crate) fn keep_for_overdue(&mut self, classes: &Classes, now: Time) {
+        let overdue = self.worker.first_claim_since(now, PATIENCE);
+        let mut claims = self.worker.claimed();
+        if let Some((key, number)) = claims.find(|(key, _)| Some(*key) == overdue) {
+            self.keep_for(key, number, classes);
+        }
     }
 
     /// What is kept from now on is [`Lane::keep_only`] of this again later.
@@ -236,10 +260,23 @@ impl<'a> Lane<'a> {
 
     /// Keeps what a blocked variant needs, and of what it cannot use yet all that it will miss.
     fn keep(&mut self, demand: &VariantDemand, classes: &Classes) {
+        let missing = |lacking: &Demand| {
+            let available = self.available(lacking.resource.0 as usize).max(0);
+            u64::try_from(self.need(lacking) - available).unwrap_or(0)
+        };
+        let lacking: Vec<(&Demand, u64)> = demand
+            .demands
+            .iter()
+            .map(|lacking| (lacking, missing(lacking)))
+            .filter(|(_, missing)| *missing > 0)
+            .collect();
         let keeps: Vec<(usize, i64)> = demand
             .demands
             .iter()
-            .map(|demand| (demand.resource.0 as usize, self.keeps(demand, classes)))
+            .map(|demand| {
+                let units = self.keeps(demand, &lacking, classes);
+                (demand.resource.0 as usize, units)
+            })
             .collect();
         for (slot, units) in keeps {
             if self.kept.len() <= slot {
@@ -249,25 +286,51 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn keeps(&self, demand: &Demand, classes: &Classes) -> i64 {
+    fn keeps(&self, demand: &Demand, lacking: &[(&Demand, u64)], classes: &Classes) -> i64 {
         let available = self.available(demand.resource.0 as usize).max(0);
-        let need = demand.units.unwrap_or_else(|| self.worker.total(demand));
-        let need = i64::try_from(need).unwrap_or(i64::MAX);
-        if available >= need || available == 0 {
-            return need.min(available);
+        let need = self.need(demand);
+        if available >= need {
+            // It starts when something else comes back, and some of this comes back with that.
+            let beside = lacking.iter().map(|(other, missing)| {
+                let held = self.held(classes);
+                let pairs =
+                    held.map(|(held, _)| (self.held_of(held, other), self.held_of(held, demand)));
+                freed_beside(*missing, pairs)
+            });
+            let beside = i64::try_from(beside.max().unwrap_or(0)).unwrap_or(i64::MAX);
+            return (need - beside).max(0);
+        }
+        if available == 0 {
+            return 0;
         }
         let missing = u64::try_from(need - available).unwrap_or(0);
-        let held = self.worker.placed().chain(self.placed.iter().copied());
-        let held = held.filter_map(|(class, variant, count)| {
-            let variant = classes.get(class)?.variants.get(variant as usize)?;
-            let held = variant
-                .demands
-                .iter()
-                .find(|d| d.resource == demand.resource)?;
-            Some((held.units.unwrap_or_else(|| self.worker.total(held)), count))
-        });
+        let held = self.held(classes);
+        let held = held.map(|(held, count)| (self.held_of(held, demand), count));
         let slack = i64::try_from(slack(missing, held)).unwrap_or(i64::MAX);
         available - slack.min(available)
+    }
+
+    /// Units that a task takes.
+    fn need(&self, demand: &Demand) -> i64 {
+        let need = demand.units.unwrap_or_else(|| self.worker.total(demand));
+        i64::try_from(need).unwrap_or(i64::MAX)
+    }
+
+    /// What runs here, and how often.
+    fn held<'b>(&'b self, classes: &'b Classes) -> impl Iterator<Item = (&'b VariantDemand, u32)> {
+        let held = self.worker.placed().chain(self.placed.iter().copied());
+        held.filter_map(|(class, variant, count)| {
+            let variant = classes.get(class)?.variants.get(variant as usize)?;
+            Some((variant, count))
+        })
+    }
+
+    /// Units that something that runs has of a resource.
+    fn held_of(&self, held: &VariantDemand, of: &Demand) -> u64 {
+        let found = held.demands.iter().find(|d| d.resource == of.resource);
+        found.map_or(0, |held| {
+            held.units.unwrap_or_else(|| self.worker.total(held))
+        })
     }
 
     /// Notes tasks that start here now.
@@ -312,10 +375,10 @@ impl<'a> Lane<'a> {
 
     /// Notes that tasks of this variant wait here.
     pub(crate) fn block(&mut self, key: QueueKey, number: u32) {
-        if !self.blocked.contains(&(key, number)) {
-            let at = self.blocked.partition_point(|other| *other < (key, number));
-            // What is absorbed is more urgent than anything that is still decided on.
-            self.blocked.insert(at.max(self.absorbed), (key, number));
+        // What is absorbed is more urgent than anything that is still decided on.
+        let rest = self.blocked.get(self.absorbed..).unwrap_or_default();
+        if let Err(at) = rest.binary_search(&(key, number)) {
+            self.blocked.insert(self.absorbed + at, (key, number));
         }
     }
 

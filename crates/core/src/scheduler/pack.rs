@@ -15,8 +15,12 @@ use super::{Offer, VariantDemand};
 
 /// Counts that one search may try.
 const NODES_PER_SEARCH: u32 = 256;
+/// Candidates that one search may look at, each time it does.
+const STEPS_PER_SEARCH: u32 = 8_192;
+/// Candidates of one search, the most valuable; of the others as many as fit are taken, one after the other.
+const CANDIDATES_MAX: usize = 64;
 /// Shares are counted in millionths.
-const SHARE_UNIT: u64 = 1_000_000;
+pub(super) const SHARE_UNIT: u64 = 1_000_000;
 /// How much the share of the scarcest resource counts; that of others less by the square of the ratio.
 const WORTH_MAX: u64 = 256;
 /// So many tasks are few: beyond them what one mix leaves over goes into a later one.
@@ -51,6 +55,11 @@ pub(super) fn worths<'a>(
             }
         }
     }
+    worths_of(shares)
+}
+
+/// The same, if these shares of each resource are asked for.
+pub(super) fn worths_of(shares: Vec<u64>) -> Vec<u64> {
     let most = shares.iter().copied().max().unwrap_or(0).max(1);
     let worth = |share: u64| {
         let squared = u128::from(share) * u128::from(share) * u128::from(WORTH_MAX);
@@ -61,7 +70,7 @@ pub(super) fn worths<'a>(
 }
 
 /// What shares that count so much together are worth: their power of 5/4.
-fn value_of(share: u64) -> u64 {
+pub(super) fn value_of(share: u64) -> u64 {
     let squared = u128::from(share) * u128::from(share);
     let power = squared.saturating_mul(u128::from(share.isqrt())).isqrt();
     u64::try_from(power).unwrap_or(u64::MAX)
@@ -87,25 +96,32 @@ impl<'a> Candidate<'a> {
         left: u64,
         site: Site<'_>,
     ) -> Self {
-        let share: u64 = costs(demand, site.offers)
-            .map(|(slot, units)| site.share(slot, units))
-            .sum();
-        let value = value_of(share)
-            .saturating_mul(u64::from(demand.weight))
-            .max(1);
         Self {
             queue,
             number,
             demand,
             left,
-            value,
+            value: site.value(demand),
         }
     }
 }
 
 impl Site<'_> {
+    /// What a task of a variant is worth.
+    pub(super) fn value(&self, demand: &VariantDemand) -> u64 {
+        let shares = costs(demand, self.offers).map(|(slot, units)| self.share(slot, units));
+        value_of(shares.fold(0, u64::saturating_add))
+            .saturating_mul(u64::from(demand.weight))
+            .max(1)
+    }
+
+    /// Whether a task of a variant fits into what is available.
+    pub(super) fn has_room(&self, demand: &VariantDemand) -> bool {
+        self.room(demand, self.available) > 0
+    }
+
     /// How much units of a resource count.
-    fn share(&self, slot: usize, units: i64) -> u64 {
+    pub(super) fn share(&self, slot: usize, units: i64) -> u64 {
         let worth = self.worths.get(slot).copied().unwrap_or(1);
         share_of(units, total(self.offers, slot)).saturating_mul(worth)
     }
@@ -156,21 +172,72 @@ fn take(available: &mut [i64], demand: &VariantDemand, offers: &[Offer], count: 
     }
 }
 
+/// What all searches of a round may still do; what is left afterwards is placed greedily.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// Counts that are tried.
+    nodes: u32,
+    /// Looks at a candidate, about 50 ns each.
+    steps: u32,
+}
+
+impl Budget {
+    pub(super) const ROUND: Self = Self {
+        nodes: 20_000,
+        steps: 65_536,
+    };
+}
+
 /// How many tasks of each candidate to place, in the order in which the candidates are afterwards.
-/// `nodes` is what all searches of a round may still try.
 pub(super) fn best_mix(
     site: Site<'_>,
     candidates: &mut [Candidate<'_>],
-    nodes: &mut u32,
+    budget: &mut Budget,
 ) -> Vec<u32> {
     candidates.sort_by_key(Candidate::rank);
+    if let Some((searched, rest)) = candidates.split_at_checked(CANDIDATES_MAX)
+        && !rest.is_empty()
+    {
+        let mut counts = best_of(site, searched, budget);
+        let mut available = site.available.to_vec();
+        for (candidate, count) in searched.iter().zip(&counts) {
+            take(
+                &mut available,
+                candidate.demand,
+                site.offers,
+                i64::from(*count),
+            );
+        }
+        counts.extend(rest.iter().map(|candidate| {
+            let room = u64::from(site.room(candidate.demand, &available)).min(candidate.left);
+            let count = u32::try_from(room).unwrap_or(u32::MAX);
+            take(
+                &mut available,
+                candidate.demand,
+                site.offers,
+                i64::from(count),
+            );
+            count
+        }));
+        return counts;
+    }
+    best_of(site, candidates, budget)
+}
+
+/// The same for few candidates in order.
+fn best_of(site: Site<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
     if let [only] = candidates {
         let room = u64::from(site.room(only.demand, site.available)).min(only.left);
         return vec![u32::try_from(room).unwrap_or(u32::MAX)];
     }
-    if let Some(mix) = best_of_few(site, candidates, nodes) {
+    if let Some(mix) = best_of_few(site, candidates, &mut budget.nodes) {
         return mix;
     }
+    search(site, candidates, budget)
+}
+
+/// The most valuable mix that is found within the budget.
+fn search(site: Site<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
     let mut used: Vec<usize> = Vec::new();
     for candidate in candidates.iter() {
         for (slot, _) in costs(candidate.demand, site.offers) {
@@ -179,7 +246,6 @@ pub(super) fn best_mix(
             }
         }
     }
-    let budget = NODES_PER_SEARCH.min(*nodes);
     let weight = candidates.iter().map(|c| c.demand.weight).max();
     let mut search = Search {
         site,
@@ -188,13 +254,34 @@ pub(super) fn best_mix(
         weight: u64::from(weight.unwrap_or(1)),
         available: site.available.to_vec(),
         counts: vec![0; candidates.len()],
+        values: Vec::with_capacity(candidates.len()),
         best: vec![0; candidates.len()],
         best_value: 0,
-        nodes: budget,
+        nodes: NODES_PER_SEARCH.min(budget.nodes),
+        steps: STEPS_PER_SEARCH.min(budget.steps),
     };
-    search.descend(0, 0);
-    *nodes -= budget - search.nodes.min(budget);
+    let before = (search.nodes, search.steps);
+    search.run();
+    budget.nodes -= before.0 - search.nodes;
+    budget.steps -= before.1 - search.steps;
     search.best
+}
+
+/// The counts that take the most of one resource together, in the order in which the candidates are
+/// afterwards.
+pub(super) fn most_cpus(
+    site: Site<'_>,
+    cpus: usize,
+    candidates: &mut [Candidate<'_>],
+    budget: &mut Budget,
+) -> Vec<u32> {
+    for candidate in candidates.iter_mut() {
+        let mut costs = costs(candidate.demand, site.offers);
+        let units = costs.find(|(slot, _)| *slot == cpus);
+        candidate.value = units.map_or(0, |(_, units)| site.share(cpus, units));
+    }
+    candidates.sort_by_key(Candidate::rank);
+    search(site, candidates, budget)
 }
 
 struct Search<'s> {
@@ -204,42 +291,72 @@ struct Search<'s> {
     used: Vec<usize>,
     weight: u64,
     available: Vec<i64>,
+    /// Of the candidates up to the one in hand; those behind it are 0.
     counts: Vec<u32>,
+    /// What those before each of these candidates are worth together.
+    values: Vec<u64>,
     best: Vec<u32>,
     best_value: u64,
     nodes: u32,
+    steps: u32,
 }
 
 impl Search<'_> {
-    fn descend(&mut self, at: usize, value: u64) {
-        if value > self.best_value {
-            self.best_value = value;
-            self.best.clone_from(&self.counts);
+    /// Depth first, the largest counts first. The way down is a list and not the stack of the thread: there
+    /// may be any number of candidates.
+    fn run(&mut self) {
+        let mut next = Some(0);
+        while let Some(value) = next {
+            self.go_down(value);
+            next = self.go_back();
         }
-        let Some(candidate) = self.candidates.get(at).copied() else {
-            return;
-        };
-        if value.saturating_add(self.bound()) <= self.best_value {
-            return;
-        }
-        let room = self.site.room(candidate.demand, &self.available);
-        let most = u64::from(room).min(candidate.left);
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
-        let mut count = most;
+    }
+
+    /// Takes as much as fits of one candidate after the other, until nothing can be gained.
+    fn go_down(&mut self, mut value: u64) {
         loop {
-            self.take(&candidate, i64::from(count));
-            self.counts[at] = count;
-            let added = candidate.value.saturating_mul(u64::from(count));
-            self.descend(at + 1, value.saturating_add(added));
-            self.counts[at] = 0;
-            self.take(&candidate, -i64::from(count));
-            // The first way down is the greedy one and is always gone to its end.
-            if count == 0 || self.nodes == 0 {
+            if value > self.best_value {
+                self.best_value = value;
+                self.best.clone_from(&self.counts);
+            }
+            let at = self.values.len();
+            let Some(candidate) = self.candidates.get(at).copied() else {
+                return;
+            };
+            if value.saturating_add(self.bound()) <= self.best_value {
                 return;
             }
-            self.nodes -= 1;
-            count -= 1;
+            self.steps = self.steps.saturating_sub(1);
+            let room = self.site.room(candidate.demand, &self.available);
+            let most = u64::from(room).min(candidate.left);
+            let most = u32::try_from(most).unwrap_or(u32::MAX);
+            self.take(&candidate, i64::from(most));
+            self.counts[at] = most;
+            self.values.push(value);
+            value = value.saturating_add(candidate.value.saturating_mul(u64::from(most)));
         }
+    }
+
+    /// Takes one less of the last candidate of which there is one; returns what all are worth then, or nothing
+    /// if all was tried or the budget is used up.
+    fn go_back(&mut self) -> Option<u64> {
+        while let Some(value) = self.values.pop() {
+            let at = self.values.len();
+            let candidate = *self.candidates.get(at)?;
+            let count = self.counts[at];
+            // The first way down is the greedy one and is always gone to its end.
+            if count > 0 && self.nodes > 0 && self.steps > 0 {
+                self.nodes -= 1;
+                self.take(&candidate, -1);
+                self.counts[at] = count - 1;
+                self.values.push(value);
+                let added = candidate.value.saturating_mul(u64::from(count - 1));
+                return Some(value.saturating_add(added));
+            }
+            self.take(&candidate, -i64::from(count));
+            self.counts[at] = 0;
+        }
+        None
     }
 
     /// More than this cannot be gained with what is left.

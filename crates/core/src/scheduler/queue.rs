@@ -2,11 +2,16 @@
 //!
 //! Order: higher priority first; within a priority the job that was submitted earlier, then the lower
 //! task. All operations cost O(log) of the number of (job, submit) entries and ranges, never of tasks.
+//!
+//! While there are many queues they are also in a [`RequestIndex`], so that a round finds those that matter.
+//! The index follows in bounded steps, see [`ReadyQueue::follow`].
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 
-use super::ClassId;
+use super::index::RequestIndex;
+use super::{ClassId, Classes};
 use crate::id::JobId;
 use crate::range::IndexSet;
 
@@ -54,10 +59,36 @@ struct ClassQueue {
     len: u64,
 }
 
+/// Queues up to which a round looks at all of them; with more it looks for those that fit.
+pub(crate) const QUEUES_SEEN_MAX: usize = 256;
+/// With less than this the index is given up; a distance, so that it is not built again and again.
+const QUEUES_INDEXED_MIN: usize = QUEUES_SEEN_MAX / 2;
+/// Queues by which the index follows in one step: some milliseconds.
+const FOLLOWED_MAX: usize = 1_024;
+
+/// The index and what it does not know yet.
+#[derive(Clone, Debug, Default)]
+struct Indexed {
+    index: RequestIndex,
+    /// Queues that appeared or ended since.
+    changed: BTreeSet<QueueKey>,
+    /// Up to this queue all that were there are in it.
+    built_to: Option<QueueKey>,
+    is_built: bool,
+}
+
 /// All ready tasks.
 #[derive(Clone, Debug, Default)]
 pub struct ReadyQueue {
     queues: BTreeMap<QueueKey, ClassQueue>,
+    /// Which queues have tasks of a job.
+    by_job: BTreeSet<(JobId, QueueKey)>,
+    /// Queues of multi-node tasks with the least number of nodes.
+    multi_node: BTreeMap<QueueKey, u32>,
+    /// The same by nodes.
+    by_nodes: BTreeSet<(u32, QueueKey)>,
+    len: u64,
+    indexed: Option<Box<Indexed>>,
 }
 
 impl ReadyQueue {
@@ -69,10 +100,24 @@ impl ReadyQueue {
         let queue = self.queues.entry(key).or_default();
         let is_first = queue.len == 0;
         let set = queue.entries.entry((job, submit)).or_default();
+        if set.is_empty() {
+            self.by_job.insert((job, key));
+        }
         let before = set.len();
         set.insert_range(from, to);
-        queue.len += u64::from(set.len() - before);
+        let added = u64::from(set.len() - before);
+        queue.len += added;
+        self.len += added;
+        if is_first {
+            self.note_changed(key);
+        }
         is_first
+    }
+
+    /// Notes that the tasks of a queue take whole nodes, at least so many.
+    pub fn note_multi_node(&mut self, key: QueueKey, n_nodes: u32) {
+        self.multi_node.insert(key, n_nodes);
+        self.by_nodes.insert((n_nodes, key));
     }
 
     /// Removes one index; says whether it was there.
@@ -85,30 +130,37 @@ impl ReadyQueue {
         };
         let removed = set.remove(index);
         queue.len -= u64::from(removed);
+        self.len -= u64::from(removed);
         if set.is_empty() {
             queue.entries.remove(&(job, submit));
-        }
-        if queue.entries.is_empty() {
-            self.queues.remove(&key);
+            self.forget_entry(key, job);
         }
         removed
     }
 
-    /// Removes everything of a job.
+    /// Removes everything of a job. Costs what the job has here.
     pub fn remove_job(&mut self, job: JobId) {
-        self.queues.retain(|_, queue| {
-            let of_job: Vec<(JobId, u32)> = queue
+        let first = QueueKey::new(i32::MAX, ClassId(0));
+        let last = QueueKey::new(i32::MIN, ClassId(u32::MAX));
+        let of_job = self.by_job.range((job, first)..=(job, last));
+        let of_job: Vec<QueueKey> = of_job.map(|(_, key)| *key).collect();
+        for key in of_job {
+            let Some(queue) = self.queues.get_mut(&key) else {
+                continue;
+            };
+            let entries: Vec<(JobId, u32)> = queue
                 .entries
                 .range((job, 0)..=(job, u32::MAX))
-                .map(|(key, _)| *key)
+                .map(|(entry, _)| *entry)
                 .collect();
-            for key in of_job {
-                if let Some(set) = queue.entries.remove(&key) {
+            for entry in entries {
+                if let Some(set) = queue.entries.remove(&entry) {
                     queue.len -= u64::from(set.len());
+                    self.len -= u64::from(set.len());
                 }
             }
-            !queue.entries.is_empty()
-        });
+            self.forget_entry(key, job);
+        }
     }
 
     /// Takes up to `limit` tasks in order.
@@ -117,6 +169,7 @@ impl ReadyQueue {
         let Some(queue) = self.queues.get_mut(&key) else {
             return taken;
         };
+        let mut ended = Vec::new();
         while limit > 0 {
             let Some(mut entry) = queue.entries.first_entry() else {
                 break;
@@ -132,15 +185,141 @@ impl ReadyQueue {
                 });
                 limit -= u64::from(to - from);
                 queue.len -= u64::from(to - from);
+                self.len -= u64::from(to - from);
             }
             if entry.get().is_empty() {
                 entry.remove();
+                ended.push(job);
             }
         }
-        if queue.entries.is_empty() {
-            self.queues.remove(&key);
+        for job in ended {
+            self.forget_entry(key, job);
         }
         taken
+    }
+
+    /// Tidies up after a queue has less of a job than before.
+    fn forget_entry(&mut self, key: QueueKey, job: JobId) {
+        let Some(queue) = self.queues.get(&key) else {
+            return;
+        };
+        let mut of_job = queue.entries.range((job, 0)..=(job, u32::MAX));
+        if of_job.next().is_none() {
+            self.by_job.remove(&(job, key));
+        }
+        if !queue.entries.is_empty() {
+            return;
+        }
+        self.queues.remove(&key);
+        if let Some(n_nodes) = self.multi_node.remove(&key) {
+            self.by_nodes.remove(&(n_nodes, key));
+        }
+        self.note_changed(key);
+    }
+
+    fn note_changed(&mut self, key: QueueKey) {
+        // What the index has not come to yet is found when it does.
+        if let Some(indexed) = &mut self.indexed
+            && (indexed.is_built || indexed.built_to.is_some_and(|to| key <= to))
+        {
+            indexed.changed.insert(key);
+        }
+    }
+
+    /// Brings the index up to date by a bounded number of queues, if there are so many that one is needed.
+    pub(crate) fn follow(&mut self, classes: &Classes) {
+        if self.queues.len() < QUEUES_INDEXED_MIN {
+            self.indexed = None;
+            return;
+        }
+        if self.indexed.is_none() && self.queues.len() <= QUEUES_SEEN_MAX {
+            return;
+        }
+        let indexed = self.indexed.get_or_insert_default();
+        let mut left = FOLLOWED_MAX;
+        while left > 0
+            && let Some(key) = indexed.changed.pop_first()
+        {
+            left -= 1;
+            let Some(class) = classes.get(key.class) else {
+                continue;
+            };
+            if self.queues.contains_key(&key) {
+                indexed.index.insert(key, class);
+            } else {
+                indexed.index.remove(key, class);
+            }
+        }
+        if indexed.is_built {
+            return;
+        }
+        // The most urgent come first, so what is not in the index yet is the least urgent.
+        let from = indexed.built_to.map_or(Unbounded, Excluded);
+        let mut rest = self.queues.range((from, Unbounded));
+        for (key, _) in rest.by_ref().take(left) {
+            if let Some(class) = classes.get(key.class) {
+                indexed.index.insert(*key, class);
+            }
+            indexed.built_to = Some(*key);
+        }
+        indexed.is_built = rest.next().is_none();
+    }
+
+    /// The index, while there are so many queues that there is one.
+    pub(crate) fn index(&self) -> Option<&RequestIndex> {
+        self.indexed.as_ref().map(|indexed| &indexed.index)
+    }
+
+    /// Whether there are queues that the index does not know yet.
+    pub(crate) fn is_behind(&self) -> bool {
+        let behind = |indexed: &Indexed| !indexed.is_built || !indexed.changed.is_empty();
+        self.indexed.as_deref().is_some_and(behind)
+    }
+
+    /// Number of queues.
+    pub(crate) fn queue_count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Whether multi-node tasks are ready.
+    pub(crate) fn has_multi_node(&self) -> bool {
+        !self.multi_node.is_empty()
+    }
+
+    /// Queues of multi-node tasks, the most urgent first.
+    pub(crate) fn multi_node(&self) -> impl Iterator<Item = QueueKey> + '_ {
+        self.multi_node.keys().copied()
+    }
+
+    /// The most urgent queue of each number of nodes up to this, large numbers first.
+    pub(crate) fn multi_node_up_to(&self, n_nodes: u32) -> impl Iterator<Item = QueueKey> + '_ {
+        let first = |n_nodes: u32| (n_nodes, QueueKey::new(i32::MAX, ClassId(0)));
+        let mut end = n_nodes.checked_add(1).map(first);
+        std::iter::from_fn(move || {
+            let (found, _) = self.by_nodes.range(..end?).next_back()?;
+            end = Some(first(*found));
+            let (_, key) = self.by_nodes.range(first(*found)..).next()?;
+            Some(*key)
+        })
+    }
+
+    /// Ready tasks of a queue.
+    pub(crate) fn count(&self, key: QueueKey) -> u64 {
+        self.queues.get(&key).map_or(0, |queue| queue.len)
+    }
+
+    /// Some queues in the order of [`ReadyQueue::counts_by_age`].
+    pub(crate) fn by_age(&self, keys: impl Iterator<Item = QueueKey>) -> Vec<(QueueKey, u64)> {
+        let mut heads: Vec<_> = keys
+            .filter_map(|key| {
+                let queue = self.queues.get(&key)?;
+                let earliest = queue.entries.keys().next().copied();
+                Some((key.priority, earliest, key.class, queue.len))
+            })
+            .collect();
+        heads.sort_unstable();
+        let row = |(priority, _, class, len)| (QueueKey { priority, class }, len);
+        heads.into_iter().map(row).collect()
     }
 
     /// The queues in order of priority: `(key, number of ready tasks)`.
@@ -151,14 +330,7 @@ impl ReadyQueue {
     /// The same, and within a priority the queue with the earliest job first.
     #[must_use]
     pub fn counts_by_age(&self) -> Vec<(QueueKey, u64)> {
-        let heads = self.queues.iter().map(|(key, queue)| {
-            let earliest = queue.entries.keys().next().copied();
-            (key.priority, earliest, key.class, queue.len)
-        });
-        let mut heads: Vec<_> = heads.collect();
-        heads.sort_unstable();
-        let row = |(priority, _, class, len)| (QueueKey { priority, class }, len);
-        heads.into_iter().map(row).collect()
+        self.by_age(self.queues.keys().copied())
     }
 
     /// Whether nothing is ready.
@@ -169,8 +341,8 @@ impl ReadyQueue {
 
     /// Number of ready tasks.
     #[must_use]
-    pub fn len(&self) -> u64 {
-        self.queues.values().map(|queue| queue.len).sum()
+    pub const fn len(&self) -> u64 {
+        self.len
     }
 
     /// Whether a task is ready.

@@ -4,9 +4,12 @@
 //! first; then each worker, low ids first, gets the best mix of what fits (`pack`); what is left is sent
 //! ahead, spread evenly, so that nobody idles for a round trip. Tasks that wait on a worker keep from
 //! less urgent ones what these would delay (`lane`). Pure: nothing changes until the caller applies the
-//! answer. Cost O(levels + classes × workers with room), independent of the number of tasks.
+//! answer. Cost O(levels + queues × workers with room), independent of the number of tasks; of very many
+//! queues it sees only those that matter (`window`).
 
-use std::cmp::Reverse;
+mod behind;
+mod demanding;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +17,15 @@ use std::time::Duration;
 use super::gang::GangPlanner;
 pub use super::gang::GangStart;
 use super::lane::Lane;
-use super::pack::{Candidate, FEW, Site, best_mix, worths};
+use super::pack::{Budget, Candidate, FEW, Site, best_mix, worths};
 use super::queue::QueueKey;
+use super::window::Seen;
 use super::{Class, ClassId, Classes, Offer};
 use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
+use behind::Behind;
 
-/// Mixes that all searches of one round may try; what is left afterwards is placed greedily.
-const NODES_PER_ROUND: u32 = 20_000;
 /// How long equally urgent tasks may overtake the most valuable request that finds no room: long enough
 /// that short tasks flow, short enough that those who ask for much do not notice.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,8 +63,8 @@ pub struct Question<'a> {
     pub classes: &'a Classes,
     /// Every worker there is.
     pub workers: &'a BTreeMap<WorkerId, Worker>,
-    /// Those that may have room.
-    pub rooms: &'a BTreeSet<WorkerId>,
+    /// Those that may have room, and how far `queues` are all that matters to them.
+    pub rooms: &'a BTreeMap<WorkerId, Seen>,
     /// How many workers keep room for tasks of a queue.
     pub claimed: &'a BTreeMap<QueueKey, u64>,
     /// The worker that was thought of last for that; the one behind it is the first whose turn it is.
@@ -101,12 +104,13 @@ pub fn solve(question: &Question<'_>) -> Answer {
     let mut round = Round::new(question);
     let mut lanes: Vec<Lane<'_>> = Vec::with_capacity(question.rooms.len());
     let mut demanding: Vec<Lane<'_>> = Vec::new();
-    for id in question.rooms {
+    for (id, seen) in question.rooms {
         let Some(worker) = question.workers.get(id).filter(|w| w.accepts_work()) else {
             continue;
         };
         let mut lane = Lane::new(worker);
         lane.kind = round.kind_of(worker);
+        lane.seen = *seen;
         if question.with_gangs {
             lane.reserved = None;
         }
@@ -202,7 +206,7 @@ struct Round<'a> {
     classes: Vec<Option<&'a Class>>,
     left: Vec<u64>,
     tasks_left: u64,
-    nodes: u32,
+    budget: Budget,
     placements: Vec<Placement>,
     memo: Vec<Memo<'a>>,
     memo_level: usize,
@@ -210,52 +214,12 @@ struct Round<'a> {
     positions: BTreeMap<QueueKey, usize>,
     /// By level and kind of worker.
     rankings: BTreeMap<(usize, usize), Arc<Ranking>>,
+    /// What differs now from [`Question::claimed`].
     claimed: BTreeMap<QueueKey, u64>,
     claims: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
     /// Classes of which some are left that are more urgent than what comes now.
     left_over: BTreeSet<ClassId>,
     overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
-}
-
-/// Workers that were sent tasks before of which more urgent ones of the same class are ready now, by
-/// class, with the least urgent priority of these.
-struct Behind(BTreeMap<ClassId, Vec<(Reverse<i32>, WorkerId)>>);
-
-impl Behind {
-    fn new(lanes: &[Lane<'_>], queues: &[(QueueKey, u64)]) -> Self {
-        // The most urgent come first, and stay.
-        let mut most_urgent: Vec<Option<Reverse<i32>>> = Vec::new();
-        for (key, _) in queues {
-            let class = key.class.0 as usize;
-            if most_urgent.len() <= class {
-                most_urgent.resize(class + 1, None);
-            }
-            most_urgent[class].get_or_insert(key.priority);
-        }
-        let mut by_class: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for lane in lanes {
-            for (key, _) in lane.worker.waiting() {
-                let ready = most_urgent.get(key.class.0 as usize).copied().flatten();
-                if ready.is_none_or(|ready| ready >= key.priority) {
-                    continue;
-                }
-                let of_class = by_class.entry(key.class).or_default();
-                match of_class.last_mut() {
-                    Some((least, worker)) if *worker == lane.worker.id => *least = key.priority,
-                    Some(_) | None => of_class.push((key.priority, lane.worker.id)),
-                }
-            }
-        }
-        Self(by_class)
-    }
-
-    /// Workers with tasks that are less urgent than others of their class.
-    fn less_urgent(&self, key: QueueKey) -> impl Iterator<Item = WorkerId> {
-        let of_class = self.0.get(&key.class).into_iter().flatten();
-        of_class
-            .filter(move |(priority, _)| *priority > key.priority)
-            .map(|(_, worker)| *worker)
-    }
 }
 
 /// The requests of a level as a kind of worker sees them.
@@ -279,7 +243,7 @@ impl<'a> Round<'a> {
             classes: classes.collect(),
             left: question.queues.iter().map(|(_, ready)| *ready).collect(),
             tasks_left: question.tasks_max,
-            nodes: NODES_PER_ROUND,
+            budget: Budget::ROUND,
             placements: Vec::new(),
             memo: Vec::new(),
             memo_level: usize::MAX,
@@ -290,7 +254,7 @@ impl<'a> Round<'a> {
                 .zip(0..)
                 .collect(),
             rankings: BTreeMap::new(),
-            claimed: question.claimed.clone(),
+            claimed: BTreeMap::new(),
             claims: BTreeMap::new(),
             left_over: BTreeSet::new(),
             overtaken: BTreeMap::new(),
@@ -385,16 +349,9 @@ impl<'a> Round<'a> {
         lane.keep_only(kept);
         if is_plain && self.memo.len() < MEMO_MAX {
             let mix = self.placements[before..].iter().filter_map(|placement| {
-                let queue = self
-                    .question
-                    .queues
-                    .iter()
-                    .position(|(key, _)| *key == placement.key)?;
-                Some((
-                    queue,
-                    placement.variant,
-                    u32::try_from(placement.count).ok()?,
-                ))
+                let queue = *self.positions.get(&placement.key)?;
+                let count = u32::try_from(placement.count).ok()?;
+                Some((queue, placement.variant, count))
             });
             self.memo.push(Memo {
                 available,
@@ -509,7 +466,7 @@ impl<'a> Round<'a> {
                 }
             }
             if !candidates.is_empty() {
-                let counts = best_mix(site, &mut candidates, &mut self.nodes);
+                let counts = best_mix(site, &mut candidates, &mut self.budget);
                 for (candidate, count) in candidates.iter().zip(counts) {
                     self.place(candidate.queue, candidate.number, count, lane);
                 }
@@ -610,10 +567,9 @@ impl<'a> Round<'a> {
             self.claims.entry(lane.worker.id).or_default();
             for key in lane.worker.claims() {
                 let ours = self.question.queues.get(level.start);
-                if ours.is_some_and(|(first, _)| first.priority == key.priority)
-                    && let Some(claimed) = self.claimed.get_mut(&key)
-                {
-                    *claimed = claimed.saturating_sub(1);
+                if ours.is_some_and(|(first, _)| first.priority == key.priority) {
+                    let claimed = self.claimed_of(key).saturating_sub(1);
+                    self.claimed.insert(key, claimed);
                 }
             }
             if !lane.has_choice {
@@ -621,9 +577,9 @@ impl<'a> Round<'a> {
             }
             for (key, number) in self.blocked(level.clone(), lane, CLAIMS_MAX) {
                 let ready = self.ready_of(key);
-                let claimed = self.claimed.entry(key).or_default();
-                if *claimed < ready {
-                    *claimed += 1;
+                let claimed = self.claimed_of(key);
+                if claimed < ready {
+                    self.claimed.insert(key, claimed + 1);
                     lane.block(key, number);
                     self.claims
                         .entry(lane.worker.id)
@@ -632,6 +588,13 @@ impl<'a> Round<'a> {
                 }
             }
         }
+    }
+
+    /// How many workers keep room for tasks of a queue.
+    fn claimed_of(&self, key: QueueKey) -> u64 {
+        let changed = self.claimed.get(&key);
+        let known = changed.or_else(|| self.question.claimed.get(&key));
+        known.copied().unwrap_or(0)
     }
 
     fn place(&mut self, queue: usize, number: u32, count: u32, lane: &mut Lane<'a>) {
@@ -721,6 +684,15 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// The same for one worker and all levels.
+    fn send_ahead_alone(&mut self, lane: &mut Lane<'a>) {
+        let lanes = std::slice::from_mut(lane);
+        let behind = Behind::new(lanes, self.question.queues);
+        for level in levels(self.question.queues) {
+            self.send_ahead(level, lanes, &behind);
+        }
+    }
+
     /// Positions of workers that may be sent something of a level, and notes which of them can choose.
     fn open_lanes(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) -> Vec<usize> {
         let Some((first, _)) = self.question.queues.get(level.start) else {
@@ -735,7 +707,7 @@ impl<'a> Round<'a> {
                 Some(unknown) => *unknown.insert(self.has_choice(level.clone(), lane)),
                 None => self.has_choice(level.clone(), lane),
             };
-            let is_open = lane.reserved.is_none()
+            let is_open = lane.admits_ahead(*first)
                 && (!lane.has_choice || lane.backlog_room(*first, 0, self.question.now) > 0);
             if is_open {
                 open.push(at);
@@ -758,30 +730,6 @@ impl<'a> Round<'a> {
             .iter()
             .filter(|(queue, _)| self.left[*queue] > 0);
         left.nth(1).is_some()
-    }
-
-    /// Gives work to a worker that wants enough of it or none.
-    fn fill_demanding(&mut self, lane: &mut Lane<'a>) {
-        let Some(cpus) = self.question.classes.find_resource("cpus") else {
-            return;
-        };
-        let (left, tasks_left, placed) =
-            (self.left.clone(), self.tasks_left, self.placements.len());
-        for level in levels(self.question.queues) {
-            self.fill(level, lane);
-        }
-        let share = lane.busy_share(cpus.0 as usize);
-        if share < f64::from(lane.worker.config.min_utilization) {
-            self.left = left;
-            self.tasks_left = tasks_left;
-            self.placements.truncate(placed);
-            return;
-        }
-        for level in levels(self.question.queues) {
-            let lanes = std::slice::from_mut(lane);
-            let behind = Behind::new(lanes, self.question.queues);
-            self.send_ahead(level, lanes, &behind);
-        }
     }
 }
 

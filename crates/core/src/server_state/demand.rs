@@ -1,23 +1,26 @@
 //! What waits for workers: the question that automatic allocation asks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::ServerState;
 use crate::scheduler::ClassId;
 use crate::scheduler::demand::{QueueDemand, QueueQuery, demand};
-use crate::scheduler::queue::QueueKey;
-use crate::time::Time;
+use crate::scheduler::queue::{QUEUES_SEEN_MAX, QueueKey};
+use crate::scheduler::window::{MULTI_NODE_MAX, able};
+use crate::time::{Time, nanos};
 
 /// Work that a worker will start within this time needs no other worker.
 const SOON: Duration = Duration::from_secs(1);
+/// Requests that are looked at for each queue; there are few more workers than that to ask for at a time.
+const REQUESTS_MAX: usize = 512;
 
 impl ServerState {
     /// How many more workers of each queue would get work that existing ones cannot take now. What is
     /// ready counts, and what was sent ahead to a busy worker.
     #[must_use]
     pub fn demand(&self, now: Time, queries: &[QueueQuery]) -> Vec<QueueDemand> {
-        let mut waiting: BTreeMap<QueueKey, u64> = self.ready.counts().collect();
+        let mut waiting = self.waiting_for(queries);
         for worker in self.workers.values() {
             let surplus = worker.surplus(now, SOON);
             for (_, assigned) in worker.backlog_last().take(surplus) {
@@ -28,6 +31,33 @@ impl ServerState {
             .into_iter()
             .map(|(key, count)| (key.class, count))
             .collect();
-        demand(&by_class, &self.classes, queries)
+        let mut found = demand(&by_class, &self.classes, queries);
+        for answer in &mut found {
+            answer.waiting = answer.waiting.max(self.ready.len());
+        }
+        found
+    }
+
+    /// Ready tasks that matter to the answer: of very many requests the most urgent and valuable that workers
+    /// of the queues could run. What is not among them is when these have got their workers.
+    fn waiting_for(&self, queries: &[QueueQuery]) -> BTreeMap<QueueKey, u64> {
+        if self.ready.queue_count() <= QUEUES_SEEN_MAX {
+            return self.ready.counts().collect();
+        }
+        let mut keys: BTreeSet<QueueKey> = self.ready.multi_node().take(MULTI_NODE_MAX).collect();
+        for query in queries {
+            let offers = query.kind.offers(&self.classes);
+            let lifetime = nanos(query.kind.time_limit);
+            keys.extend(able(&self.ready, &offers, REQUESTS_MAX, lifetime));
+            let sizes = self.ready.multi_node_up_to(query.nodes_max);
+            keys.extend(sizes.take(MULTI_NODE_MAX));
+        }
+        if keys.is_empty() {
+            // Nothing fits; the answer says why.
+            return self.ready.counts().take(1).collect();
+        }
+        keys.into_iter()
+            .map(|key| (key, self.ready.count(key)))
+            .collect()
     }
 }

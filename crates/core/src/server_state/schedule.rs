@@ -11,7 +11,8 @@ use crate::job::{Job, SharedTemplate, TaskSlot, TemplateId};
 use crate::range::IdArray;
 use crate::scheduler::ClassId;
 use crate::scheduler::queue::{QueueKey, TakenRange};
-use crate::scheduler::solve::{GangStart, PATIENCE, Placement, Question, solve};
+use crate::scheduler::solve::{Answer, GangStart, PATIENCE, Placement, Question, solve};
+use crate::scheduler::window::{Window, window};
 use crate::task::{Phase, TaskRecord};
 use crate::template::Entries;
 use crate::time::{Now, Time};
@@ -37,6 +38,9 @@ const STUCK_CHECK: Duration = Duration::from_millis(250);
 /// Most tasks that one round hands out, and about how many it asks back; what is left follows in the
 /// next, so that nobody waits long.
 const ROUND_TASKS_MAX: u64 = 1_024;
+
+/// Looks at a worker that one search for tasks to take back may take; what is left is found the next time.
+const REBALANCE_STEPS_MAX: usize = 65_536;
 
 /// How often plans for multi-node tasks are looked at again, as long as there are some that wait.
 const PLANS_CHECK: Duration = Duration::from_millis(250);
@@ -85,6 +89,8 @@ pub(super) struct Agenda {
     plans_at: Option<Time>,
     /// Workers that may have room.
     room: BTreeSet<WorkerId>,
+    /// Those of them whose turn comes first: the last round did not come to them.
+    passed_over: BTreeSet<WorkerId>,
     /// When to look again for tasks that idle workers could take over.
     rebalance_at: Option<Time>,
     last_rebalance: Time,
@@ -145,6 +151,7 @@ impl Agenda {
     /// A worker is gone.
     pub(super) fn forget(&mut self, worker: WorkerId) {
         self.room.remove(&worker);
+        self.passed_over.remove(&worker);
         self.demanding.remove(&worker);
         self.full.remove(&worker);
     }
@@ -180,7 +187,8 @@ impl ServerState {
             self.agenda.room.extend(&self.agenda.demanding);
         }
         self.agenda.more = false;
-        let has_gangs = self.has_ready_gangs();
+        self.ready.follow(&self.classes);
+        let has_gangs = self.ready.has_multi_node();
         if !has_gangs {
             self.agenda.plans_at = None;
             // Workers that were kept for the last of them are free.
@@ -189,6 +197,9 @@ impl ServerState {
         let with_gangs = has_gangs && self.are_plans_due(now, everyone);
         if !self.ready.is_empty() && (with_gangs || !self.agenda.room.is_empty()) {
             self.place_ready(now, with_gangs, effects);
+        }
+        if self.ready.is_behind() {
+            self.agenda.again_at = Some(now.mono);
         }
         self.empty_kept(now, effects);
         self.rebalance_in_time(now, effects);
@@ -205,15 +216,6 @@ impl ServerState {
         are_due
     }
 
-    fn has_ready_gangs(&self) -> bool {
-        let mut queues = self.ready.counts();
-        queues.any(|(key, _)| {
-            self.classes
-                .get(key.class)
-                .is_some_and(|c| c.is_multi_node())
-        })
-    }
-
     /// Whether a worker of the next round is empty.
     fn may_start_gangs(&self) -> bool {
         let mut workers = self
@@ -228,12 +230,12 @@ impl ServerState {
         if with_gangs {
             self.agenda.room.extend(&self.agenda.kept);
         }
-        let queues = self.ready.counts_by_age();
+        let window = self.window(now, with_gangs);
         let answer = solve(&Question {
-            queues: &queues,
+            queues: &window.queues,
             classes: &self.classes,
             workers: &self.workers,
-            rooms: &self.agenda.room,
+            rooms: &window.rooms,
             claimed: &self.agenda.claimed,
             claims_after: self.agenda.claims_after,
             with_gangs,
@@ -241,8 +243,8 @@ impl ServerState {
             now: now.mono,
         });
         self.agenda.size = RoundSize {
-            workers: self.agenda.room.len(),
-            queues: queues.len(),
+            workers: window.rooms.len(),
+            queues: window.queues.len(),
             with_gangs,
             gangs: answer.gangs.len(),
         };
@@ -276,11 +278,41 @@ impl ServerState {
         for (worker, parcel) in parcels {
             effects.push(Effect::ToWorker(worker, parcel.into_command()));
         }
-        if answer.is_cut {
-            self.agenda.again_at = Some(now.mono);
-        } else if !self.ready.is_empty() {
-            // All of them were tried against all that is left.
-            self.agenda.room.clear();
+        self.note_looked_at(now, &window, &answer);
+    }
+
+    /// What the next round looks at. Workers that the last one passed over have their turn first.
+    fn window(&self, now: Now, with_gangs: bool) -> Window {
+        let (room, first) = (&self.agenda.room, &self.agenda.passed_over);
+        let others = room.iter().filter(|id| !first.contains(id));
+        let rooms = first.iter().chain(others).copied();
+        let cluster = (&self.classes, &self.workers);
+        window(&self.ready, cluster, rooms, with_gangs, now.mono)
+    }
+
+    /// Decides which workers have to be looked at again, and whether at once.
+    fn note_looked_at(&mut self, now: Now, window: &Window, answer: &Answer) {
+        let agenda = &mut self.agenda;
+        let is_idle = answer.placements.is_empty() && answer.gangs.is_empty();
+        let has_more = !window.is_all && !is_idle;
+        let stay = answer.is_cut || has_more || window.is_behind || self.ready.is_empty();
+        let is_partial = window.rooms.len() < agenda.room.len();
+        if !stay {
+            // They were tried against all that is left.
+            for id in window.rooms.keys() {
+                agenda.room.remove(id);
+            }
+        }
+        if !is_partial {
+            agenda.passed_over.clear();
+        } else if agenda.passed_over.is_empty() {
+            agenda.passed_over = agenda.room.clone();
+        }
+        for id in window.rooms.keys() {
+            agenda.passed_over.remove(id);
+        }
+        if !self.ready.is_empty() && (stay || is_partial) {
+            agenda.again_at = Some(now.mono);
         }
     }
 
@@ -508,6 +540,7 @@ impl ServerState {
         let Some(worker) = self.workers.get_mut(&placement.worker) else {
             return;
         };
+        job.sent_to.insert(placement.worker);
         let mut runs: Vec<Run> = Vec::new();
         for index in range.from..range.to {
             let slot = TaskSlot {
@@ -540,7 +573,6 @@ impl ServerState {
                         && run.instance == instance
                         && run.template.id == template.id =>
                 {
-        job.sent_to.insert(placement.worker);
                     run.to += 1;
                 }
                 _ => runs.push(Run {
@@ -576,14 +608,14 @@ impl ServerState {
             return false;
         }
         // Room is counted once for all donors, so that two are not asked to fill the same slot.
-        let mut takers: Vec<(WorkerId, u32)> = usable()
-            .filter(|worker| worker.backlog_len() == 0)
-            .map(|w| (w.id, 0))
-            .collect();
-        // Takers before these positions are full for a class; promises are never taken back.
-        let mut next: BTreeMap<ClassId, usize> = BTreeMap::new();
+        let idle = usable().filter(|worker| worker.backlog_len() == 0);
+        let mut takers = Takers {
+            workers: idle.map(|worker| (worker.id, 0)).collect(),
+            next: BTreeMap::new(),
+            steps_left: REBALANCE_STEPS_MAX,
+        };
         for (donor, surplus) in donors {
-            let back = self.worth_retracting(now, donor, surplus, (&mut takers, &mut next));
+            let back = self.worth_retracting(now, donor, surplus, &mut takers);
             self.ask_back(donor, back, effects);
         }
         true
@@ -594,7 +626,7 @@ impl ServerState {
         now: Now,
         donor: WorkerId,
         surplus: usize,
-        (takers, next): (&mut [(WorkerId, u32)], &mut BTreeMap<ClassId, usize>),
+        takers: &mut Takers,
     ) -> Vec<(TaskKey, InstanceId)> {
         let Some(worker) = self.workers.get(&donor) else {
             return Vec::new();
@@ -611,10 +643,14 @@ impl ServerState {
                     })
                 })
             };
-            let next = next.entry(assigned.key.class).or_default();
-            let found = takers.iter().skip(*next).position(fits);
-            *next = found.map_or(takers.len(), |found| *next + found);
-            let Some((_, promised)) = takers.get_mut(*next) else {
+            let next = takers.next.entry(assigned.key.class).or_default();
+            let rest = takers.workers.iter().skip(*next).take(takers.steps_left);
+            let looked = rest.len();
+            let found = rest.clone().position(fits);
+            takers.steps_left -= found.map_or(looked, |found| found + 1);
+            *next += found.unwrap_or(looked);
+            let Some((_, promised)) = takers.workers.get_mut(*next).filter(|_| found.is_some())
+            else {
                 break;
             };
             *promised += 1;
@@ -622,6 +658,15 @@ impl ServerState {
         }
         back
     }
+}
+
+/// Workers that could start at once what others have in their backlogs.
+struct Takers {
+    /// Each with the tasks that it is to get.
+    workers: Vec<(WorkerId, u32)>,
+    /// Those before this position are full for a class; promises are never taken back.
+    next: BTreeMap<ClassId, usize>,
+    steps_left: usize,
 }
 
 impl Parcel {

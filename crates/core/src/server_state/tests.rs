@@ -1,5 +1,7 @@
 //! The seeded simulation: many seeds, each to the end.
 
+mod many;
+
 use super::*;
 use crate::testing::sim::World;
 use crate::testing::{apply, array_submit, request, template, worker_config};

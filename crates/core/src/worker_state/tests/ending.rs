@@ -76,6 +76,24 @@ fn idle_timeout_counts_from_the_last_end() {
 }
 
 #[test]
+fn a_held_node_is_not_idle() {
+    let config = worker_config(1);
+    let mut bench = Bench::with(&config, Some(Duration::from_secs(10)));
+    bench.apply(Input::Hold(true));
+    assert_eq!(
+        exit(&bench.wait(Duration::from_secs(60))),
+        None,
+        "it is a node"
+    );
+    bench.apply(Input::Hold(false));
+    assert_eq!(exit(&bench.wait(Duration::from_secs(9))), None);
+    assert_eq!(
+        exit(&bench.wait(Duration::from_secs(1))),
+        Some(ExitReason::IdleTimeout)
+    );
+}
+
+#[test]
 fn own_time_limit_ends_the_worker() {
     let config = WorkerConfig {
         time_limit: Some(Duration::from_secs(5)),

@@ -1,0 +1,606 @@
+//! Ready requests by what they ask for: finds those that fit a worker without looking at all of them.
+//!
+//! A tree over variants of requests. Going down, first the weight is known, then which resources are asked
+//! for, then each amount more and more exactly; so a node is a box that contains what its requests ask for.
+//! A box of which not even the least corner fits is left out with everything in it, and its greatest corner
+//! says how valuable its requests can be at most. A search takes the most urgent first, of these the most
+//! valuable, and costs O(found × depth) where requests differ in one or two amounts. It counts its steps, so
+//! that a round is bounded in any other case, too.
+//!
+//! It knows no counts of tasks and no workers: the caller leaves out what is not ready any more.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
+
+use super::pack::{SHARE_UNIT, Site, value_of, worths_of};
+use super::queue::QueueKey;
+use super::{Class, Demand, Offer, ResourceId, VariantDemand};
+
+/// Requests of a node beyond which it branches: as many as are quickly looked at one by one.
+const LEAF_MAX: usize = 32;
+/// Steps from the root after which a node does not branch any more; amounts are known exactly long before
+/// unless a request names dozens of resources.
+const PATH_MAX: usize = 64;
+/// Bits of an amount that become known in one step.
+const BITS_PER_STEP: u32 = 4;
+
+/// Something in which requests differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Dimension {
+    Weight,
+    /// Units of a resource.
+    Units(ResourceId),
+    /// The whole pool of a resource.
+    Whole(ResourceId),
+    /// Least lifetime.
+    Time,
+}
+
+/// What is known of one dimension in a node, both ends included.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    dimension: Dimension,
+    least: u64,
+    most: u64,
+}
+
+/// One step down.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    digit: u64,
+    /// What it tells; `None` = all resources are named now.
+    range: Option<Range>,
+    /// Says which resource comes next, or that there is none.
+    names_resource: bool,
+}
+
+/// Behind the last resource. Those before it are twice their number, or one more.
+const LAST_RESOURCE: u64 = u64::MAX;
+
+type Requests = BTreeMap<(QueueKey, u32), Arc<Class>>;
+
+#[derive(Clone, Debug)]
+enum Body {
+    Leaf(Requests),
+    Inner {
+        children: BTreeMap<u64, Node>,
+        /// Children are resources.
+        by_resource: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    ranges: Box<[Range]>,
+    /// All resources that are asked for are in `ranges`.
+    is_named: bool,
+    /// Requests by priority.
+    priorities: BTreeMap<Reverse<i32>, u32>,
+    /// All requests.
+    len: u32,
+    body: Body,
+}
+
+/// Ready requests by what they ask for.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestIndex {
+    root: Node,
+    known: BTreeSet<QueueKey>,
+    /// Of each resource, what the first variants of all requests ask for: units, and how often all of it.
+    asked: BTreeMap<ResourceId, (u128, u64)>,
+}
+
+impl Default for RequestIndex {
+    fn default() -> Self {
+        Self {
+            root: Node::empty(Box::default(), false),
+            known: BTreeSet::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+}
+
+impl RequestIndex {
+    /// Adds a queue; nothing happens if it is there.
+    pub(super) fn insert(&mut self, key: QueueKey, class: &Arc<Class>) {
+        if !self.known.insert(key) {
+            return;
+        }
+        self.count_asked(class, true);
+        for (variant, number) in class.variants.iter().zip(0_u32..) {
+            if variant.n_nodes == 0 {
+                self.insert_variant((key, number), variant, class);
+            }
+        }
+    }
+
+    /// Takes a queue out; nothing happens if it is not there.
+    pub(super) fn remove(&mut self, key: QueueKey, class: &Class) {
+        if !self.known.remove(&key) {
+            return;
+        }
+        self.count_asked(class, false);
+        for (variant, number) in class.variants.iter().zip(0_u32..) {
+            if variant.n_nodes == 0 {
+                self.remove_variant((key, number), variant);
+            }
+        }
+    }
+
+    /// How much a share of each resource of a worker counts, as [`super::pack::worths`], if as many tasks of
+    /// each request are ready.
+    pub(super) fn worths(&self, offers: &[Offer]) -> Vec<u64> {
+        let shares = offers.iter().zip(0..).map(|(offer, number)| {
+            let asked = self.asked.get(&ResourceId(number)).copied();
+            let (units, wholes) = asked.unwrap_or_default();
+            let share = units.saturating_mul(SHARE_UNIT.into()) / u128::from(offer.units.max(1));
+            let wholes = wholes.saturating_mul(SHARE_UNIT);
+            u64::try_from(share)
+                .unwrap_or(u64::MAX)
+                .saturating_add(wholes)
+        });
+        worths_of(shares.collect())
+    }
+
+    fn count_asked(&mut self, class: &Class, is_more: bool) {
+        for demand in class.variants.first().iter().flat_map(|v| &v.demands) {
+            let (units, wholes) = self.asked.entry(demand.resource).or_default();
+            let count = u64::from(demand.units.is_none());
+            let more = u128::from(demand.units.unwrap_or(0));
+            if is_more {
+                (*units, *wholes) = (units.saturating_add(more), *wholes + count);
+            } else {
+                (*units, *wholes) = (units.saturating_sub(more), wholes.saturating_sub(count));
+            }
+        }
+    }
+
+    fn insert_variant(&mut self, at: (QueueKey, u32), demand: &VariantDemand, class: &Arc<Class>) {
+        let path = path(demand);
+        let mut node = &mut self.root;
+        let mut depth = 0;
+        loop {
+            node.count_priority(at.0.priority);
+            if depth < path.len() {
+                node.branch_if_full(depth);
+            }
+            match &mut node.body {
+                Body::Leaf(requests) => {
+                    requests.insert(at, Arc::clone(class));
+                    return;
+                }
+                Body::Inner { children, .. } => {
+                    let step = path[depth];
+                    let (ranges, is_named) = (&node.ranges, node.is_named);
+                    let child = children.entry(step.digit);
+                    node = child.or_insert_with(|| Node::below(ranges, is_named, step));
+                    depth += 1;
+                }
+            }
+        }
+    }
+
+    fn remove_variant(&mut self, at: (QueueKey, u32), demand: &VariantDemand) {
+        let path = path(demand);
+        let mut node = &mut self.root;
+        for step in path.into_iter().map(Some).chain([None]) {
+            node.forget_priority(at.0.priority);
+            match (&mut node.body, step) {
+                (Body::Leaf(requests), _) => {
+                    requests.remove(&at);
+                    return;
+                }
+                (Body::Inner { children, .. }, Some(step)) => {
+                    if children.get(&step.digit).is_none_or(|node| node.len <= 1) {
+                        children.remove(&step.digit);
+                        return;
+                    }
+                    let Some(child) = children.get_mut(&step.digit) else {
+                        return;
+                    };
+                    node = child;
+                }
+                (Body::Inner { .. }, None) => return,
+            }
+        }
+    }
+}
+
+impl Node {
+    fn empty(ranges: Box<[Range]>, is_named: bool) -> Self {
+        Self {
+            ranges,
+            is_named,
+            priorities: BTreeMap::new(),
+            len: 0,
+            body: Body::Leaf(Requests::new()),
+        }
+    }
+
+    /// A child without requests.
+    fn below(ranges: &[Range], is_named: bool, step: Step) -> Self {
+        let mut ranges = ranges.to_vec();
+        if let Some(range) = step.range {
+            let known = ranges
+                .iter_mut()
+                .find(|known| known.dimension == range.dimension);
+            match known {
+                Some(known) => *known = range,
+                None => ranges.push(range),
+            }
+        }
+        Self::empty(ranges.into(), is_named || step.range.is_none())
+    }
+
+    fn count_priority(&mut self, priority: Reverse<i32>) {
+        *self.priorities.entry(priority).or_default() += 1;
+        self.len += 1;
+    }
+
+    fn forget_priority(&mut self, priority: Reverse<i32>) {
+        if let Some(count) = self.priorities.get_mut(&priority) {
+            self.len -= 1;
+            *count -= 1;
+            if *count == 0 {
+                self.priorities.remove(&priority);
+            }
+        }
+    }
+
+    /// Makes room for another request: they become children of a node that has enough.
+    fn branch_if_full(&mut self, depth: usize) {
+        let Body::Leaf(requests) = &mut self.body else {
+            return;
+        };
+        if requests.len() < LEAF_MAX {
+            return;
+        }
+        let requests = std::mem::take(requests);
+        let mut children: BTreeMap<u64, Self> = BTreeMap::new();
+        let mut by_resource = false;
+        for (at, class) in requests {
+            let variant = class.variants.get(at.1 as usize);
+            let Some(step) = variant.and_then(|variant| path(variant).get(depth).copied()) else {
+                continue;
+            };
+            by_resource = step.names_resource;
+            let child = children
+                .entry(step.digit)
+                .or_insert_with(|| Self::below(&self.ranges, self.is_named, step));
+            child.count_priority(at.0.priority);
+            if let Body::Leaf(requests) = &mut child.body {
+                requests.insert(at, class);
+            }
+        }
+        self.body = Body::Inner {
+            children,
+            by_resource,
+        };
+    }
+
+    /// Whether requests of the least corner fit.
+    fn may_fit(&self, view: &View<'_>) -> bool {
+        self.ranges.iter().all(|range| match range.dimension {
+            Dimension::Weight => true,
+            Dimension::Units(resource) => view.available(resource) >= range.least.max(1),
+            Dimension::Whole(resource) => {
+                let total = view.total(resource);
+                total > 0 && view.available(resource) == total
+            }
+            Dimension::Time => range.least <= view.time_left_ns,
+        })
+    }
+
+    /// What no request in it is worth more than.
+    fn value_max(&self, view: &View<'_>) -> u64 {
+        let mut weight = u64::from(u32::MAX);
+        let mut share = 0_u64;
+        for range in &self.ranges {
+            let units = match range.dimension {
+                Dimension::Weight => {
+                    weight = range.most;
+                    continue;
+                }
+                Dimension::Time => continue,
+                Dimension::Units(resource) => (resource, range.most.min(view.available(resource))),
+                Dimension::Whole(resource) => (resource, view.total(resource)),
+            };
+            if self.is_named {
+                share = share.saturating_add(view.share(units.0, units.1));
+            }
+        }
+        if !self.is_named {
+            let all = (0..view.site.offers.len()).map(|slot| {
+                let resource = ResourceId(u32::try_from(slot).unwrap_or(u32::MAX));
+                view.share(resource, view.available(resource))
+            });
+            share = all.fold(0, u64::saturating_add);
+        }
+        value_of(share).saturating_mul(weight).max(1)
+    }
+}
+
+/// A worker as a search sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View<'v> {
+    /// What it offers, what of that may be taken, and how much shares count.
+    pub(super) site: Site<'v>,
+    /// Lifetime that it has left.
+    pub(super) time_left_ns: u64,
+}
+
+impl View<'_> {
+    fn available(&self, resource: ResourceId) -> u64 {
+        let units = self.site.available.get(resource.0 as usize).copied();
+        u64::try_from(units.unwrap_or(0)).unwrap_or(0)
+    }
+
+    fn total(&self, resource: ResourceId) -> u64 {
+        let offer = self.site.offers.get(resource.0 as usize);
+        offer.map_or(0, |offer| offer.units)
+    }
+
+    fn share(&self, resource: ResourceId, units: u64) -> u64 {
+        let units = i64::try_from(units).unwrap_or(i64::MAX);
+        self.site.share(resource.0 as usize, units)
+    }
+}
+
+/// What comes first: the most urgent, of these the most valuable, of these what was asked for first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Rank {
+    priority: i32,
+    value: u64,
+    class: Reverse<u32>,
+}
+
+/// Something that is still to be looked at.
+#[derive(Clone, Debug)]
+enum Item<'i> {
+    /// A node; of a leaf, what is behind a request.
+    Node(&'i Node, Option<(QueueKey, u32)>),
+    Request(QueueKey, u32, &'i Arc<Class>),
+}
+
+#[derive(Clone, Debug)]
+struct Ranked<'i>(Rank, Item<'i>);
+
+impl PartialEq for Ranked<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Ranked<'_> {}
+
+impl PartialOrd for Ranked<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ranked<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+
+/// A search for what fits. What is available may become less between two calls of [`Search::next`].
+#[derive(Clone, Debug)]
+pub(super) struct Search<'i> {
+    heap: BinaryHeap<Ranked<'i>>,
+}
+
+impl<'i> Search<'i> {
+    pub(super) fn new(index: &'i RequestIndex) -> Self {
+        let mut heap = BinaryHeap::new();
+        let first = index.root.priorities.first_key_value();
+        if let Some((priority, _)) = first {
+            let rank = Rank {
+                priority: priority.0,
+                value: u64::MAX,
+                class: Reverse(0),
+            };
+            heap.push(Ranked(rank, Item::Node(&index.root, None)));
+        }
+        Self { heap }
+    }
+
+    /// The next request that may fit, and its variant; `None` if there is no other, or no step is left.
+    /// Whether it really fits, with fractions of items, is for the caller to see.
+    pub(super) fn next(
+        &mut self,
+        view: &View<'_>,
+        steps: &mut u32,
+    ) -> Option<(QueueKey, u32, &'i Arc<Class>)> {
+        while *steps > 0 {
+            let Ranked(_, item) = self.heap.pop()?;
+            *steps -= 1;
+            match item {
+                Item::Request(key, number, class) => return Some((key, number, class)),
+                Item::Node(node, after) if node.may_fit(view) => {
+                    self.open(node, after, view, steps);
+                }
+                Item::Node(..) => {}
+            }
+        }
+        None
+    }
+
+    fn open(
+        &mut self,
+        node: &'i Node,
+        after: Option<(QueueKey, u32)>,
+        view: &View<'_>,
+        steps: &mut u32,
+    ) {
+        match &node.body {
+            Body::Leaf(requests) => self.open_leaf(node, requests, after, view, steps),
+            Body::Inner {
+                children,
+                by_resource: true,
+            } if children.len() > view.site.offers.len() * 2 => {
+                // Others name resources that the worker does not have.
+                let digits = (0..view.site.offers.len() as u64 * 2).chain([LAST_RESOURCE]);
+                for child in digits.filter_map(|digit| children.get(&digit)) {
+                    self.push_node(child, view, steps);
+                }
+            }
+            Body::Inner { children, .. } => {
+                for child in children.values() {
+                    self.push_node(child, view, steps);
+                }
+            }
+        }
+    }
+
+    /// Requests of equal amounts can be many: they are looked at some at a time.
+    fn open_leaf(
+        &mut self,
+        node: &'i Node,
+        requests: &'i Requests,
+        after: Option<(QueueKey, u32)>,
+        view: &View<'_>,
+        steps: &mut u32,
+    ) {
+        let from = after.map_or(Unbounded, Excluded);
+        let mut rest = requests.range((from, Unbounded));
+        let mut last = None;
+        for ((key, number), class) in rest.by_ref().take(LEAF_MAX) {
+            *steps = steps.saturating_sub(1);
+            last = Some((*key, *number));
+            let Some(demand) = class.variants.get(*number as usize) else {
+                continue;
+            };
+            if demand.min_time_ns <= view.time_left_ns && view.site.has_room(demand) {
+                let rank = Rank {
+                    priority: key.priority.0,
+                    value: view.site.value(demand),
+                    class: Reverse(key.class.0),
+                };
+                self.heap
+                    .push(Ranked(rank, Item::Request(*key, *number, class)));
+            }
+        }
+        if let Some(((key, _), _)) = rest.next() {
+            let rank = Rank {
+                priority: key.priority.0,
+                value: node.value_max(view),
+                class: Reverse(key.class.0),
+            };
+            self.heap.push(Ranked(rank, Item::Node(node, last)));
+        }
+    }
+
+    fn push_node(&mut self, node: &'i Node, view: &View<'_>, steps: &mut u32) {
+        *steps = steps.saturating_sub(1);
+        let Some((priority, _)) = node.priorities.first_key_value() else {
+            return;
+        };
+        if node.may_fit(view) {
+            let rank = Rank {
+                priority: priority.0,
+                value: node.value_max(view),
+                class: Reverse(0),
+            };
+            self.heap.push(Ranked(rank, Item::Node(node, None)));
+        }
+    }
+}
+
+/// The way down to a request. Those that agree in their first steps have the same kinds of steps behind them.
+fn path(variant: &VariantDemand) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let weight = (Dimension::Weight, u64::from(variant.weight));
+    steps.push(octave(weight));
+    steps.extend((0..u64::BITS).map_while(|nth| digits(weight, nth)));
+    let mut demands: Vec<&Demand> = variant.demands.iter().collect();
+    demands.sort_by_key(|demand| demand.resource);
+    let mut amounts = Vec::new();
+    for demand in demands {
+        let number = u64::from(demand.resource.0) * 2;
+        match demand.units {
+            None => steps.push(Step {
+                digit: number + 1,
+                range: Some(Range {
+                    dimension: Dimension::Whole(demand.resource),
+                    least: 0,
+                    most: u64::MAX,
+                }),
+                names_resource: true,
+            }),
+            Some(units) => {
+                let amount = (Dimension::Units(demand.resource), units);
+                steps.push(Step {
+                    digit: number,
+                    range: Some(Range {
+                        dimension: amount.0,
+                        least: 0,
+                        most: u64::MAX,
+                    }),
+                    names_resource: true,
+                });
+                steps.push(octave(amount));
+                amounts.push(amount);
+            }
+        }
+    }
+    steps.push(Step {
+        digit: LAST_RESOURCE,
+        range: None,
+        names_resource: true,
+    });
+    let time = (Dimension::Time, variant.min_time_ns);
+    steps.push(octave(time));
+    amounts.push(time);
+    // All amounts a little, then a little more: boxes that are long in one direction rule out less.
+    for nth in 0..u64::BITS.div_ceil(BITS_PER_STEP) {
+        steps.extend(amounts.iter().filter_map(|amount| digits(*amount, nth)));
+    }
+    steps.truncate(PATH_MAX);
+    steps
+}
+
+/// The number of bits of an amount.
+const fn octave((dimension, amount): (Dimension, u64)) -> Step {
+    let bits = u64::BITS - amount.leading_zeros();
+    let least = if bits == 0 { 0 } else { 1 << (bits - 1) };
+    let most = if bits == 0 {
+        0
+    } else {
+        u64::MAX >> (u64::BITS - bits)
+    };
+    Step {
+        digit: bits as u64,
+        range: Some(Range {
+            dimension,
+            least,
+            most,
+        }),
+        names_resource: false,
+    }
+}
+
+/// The next bits of an amount; `None` = it is known exactly before.
+fn digits((dimension, amount): (Dimension, u64), nth: u32) -> Option<Step> {
+    let unknown = (u64::BITS - amount.leading_zeros()).saturating_sub(1 + nth * BITS_PER_STEP);
+    if unknown == 0 {
+        return None;
+    }
+    let shift = unknown.saturating_sub(BITS_PER_STEP);
+    let least = amount >> shift << shift;
+    Some(Step {
+        digit: (amount >> shift) & ((1 << (unknown - shift)) - 1),
+        range: Some(Range {
+            dimension,
+            least,
+            most: least | ((1 << shift) - 1),
+        }),
+        names_resource: false,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! What one round looks at: all of it, or of very many requests and workers those that matter now.
+//!
+//! With few queues a round sees them all. With many it sees, for each worker that it looks at, the most
+//! urgent and valuable requests that fit there now, and those that could be sent ahead. A worker of which
+//! not all was seen gets nothing less urgent than what was, so priorities stay strict; the next round
+//! follows at once. So a round costs what it starts, not what there is.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::index::{RequestIndex, Search, View};
+use super::lane::Lane;
+use super::pack::Site;
+use super::queue::{QUEUES_SEEN_MAX, QueueKey, ReadyQueue};
+use super::{Classes, Offer};
+use crate::id::WorkerId;
+use crate::time::{Time, nanos};
+use crate::worker::Worker;
+
+/// Workers times queues that one round looks at: a few milliseconds.
+const PAIRS_MAX: usize = 50_000;
+/// Workers that one round looks at if it does not see all queues.
+const WORKERS_MAX: usize = 24;
+/// Queues that such a round sees.
+const CHOSEN_MAX: usize = 384;
+/// Requests that fit a worker now of which a round sees no more; the best mix is looked for among them.
+const FITTING_MAX: usize = 64;
+/// The same for a worker that takes enough or nothing: they must fill it.
+const FITTING_DEMANDED: usize = 256;
+/// Requests that may be sent ahead to a worker of which a round sees no more, and at least.
+const AHEAD_MAX: usize = 256;
+const AHEAD_MIN: usize = 16;
+/// Steps that all searches of a round may take, about 200 ns each.
+const STEPS_MAX: u32 = 8_192;
+/// Queues of multi-node tasks that such a round sees, of the most urgent and of those that could start.
+pub(crate) const MULTI_NODE_MAX: usize = 16;
+/// Numbers of nodes that are looked at for the latter.
+const SIZES_MAX: usize = 1_024;
+
+/// The least urgent priority of which all that matters to a worker is seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// For what can start there; `None` = all is seen.
+    pub fitting: Option<Reverse<i32>>,
+    /// For what can be sent ahead; `None` = all is seen.
+    pub ahead: Option<Reverse<i32>>,
+}
+
+/// What one round looks at.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// As [`super::solve::Question::queues`].
+    pub queues: Vec<(QueueKey, u64)>,
+    /// Workers, each with what is seen of it.
+    pub rooms: BTreeMap<WorkerId, Seen>,
+    /// Nothing else could go to these workers.
+    pub is_all: bool,
+    /// Queues are left that the index does not know yet.
+    pub is_behind: bool,
+}
+
+/// Chooses what a round looks at. `rooms` are workers that may have room, in the order of their turns.
+/// [`ReadyQueue::follow`] is to be called before.
+pub(crate) fn window(
+    ready: &ReadyQueue,
+    (classes, workers): (&Classes, &BTreeMap<WorkerId, Worker>),
+    rooms: impl Iterator<Item = WorkerId>,
+    with_gangs: bool,
+    now: Time,
+) -> Window {
+    if ready.queue_count() <= QUEUES_SEEN_MAX {
+        let queues = ready.counts_by_age();
+        let most = PAIRS_MAX / queues.len().max(1);
+        return Window {
+            queues,
+            rooms: rooms.take(most).map(|id| (id, Seen::default())).collect(),
+            is_all: true,
+            is_behind: false,
+        };
+    }
+    let Some(index) = ready.index() else {
+        return Window::default();
+    };
+    let mut chooser = Chooser {
+        ready,
+        index,
+        classes,
+        with_gangs,
+        now,
+        steps: STEPS_MAX,
+        chosen: BTreeSet::new(),
+        kinds: BTreeMap::new(),
+        alike: BTreeMap::new(),
+        is_all: true,
+    };
+    let mut seen = BTreeMap::new();
+    for id in rooms.take(WORKERS_MAX) {
+        let Some(worker) = workers.get(&id).filter(|worker| worker.accepts_work()) else {
+            seen.insert(id, Seen::default());
+            continue;
+        };
+        // The first one has its turn whatever it costs, or nobody ever has.
+        let is_spent = chooser.steps == 0 || chooser.chosen.len() >= CHOSEN_MAX;
+        if is_spent && !seen.is_empty() {
+            break;
+        }
+        seen.insert(id, chooser.look(worker));
+    }
+    if with_gangs {
+        chooser.look_for_nodes(workers.values());
+    }
+    Window {
+        queues: ready.by_age(chooser.chosen.into_iter()),
+        rooms: seen,
+        is_all: chooser.is_all,
+        is_behind: ready.is_behind(),
+    }
+}
+
+/// Workers that offer the same.
+struct Kind<'a> {
+    worths: Vec<u64>,
+    /// What such a worker could run, in the order in which it is sent ahead, as far as it is known.
+    ahead: Vec<QueueKey>,
+    search: Search<'a>,
+}
+
+/// What a worker offers and what of that is free.
+type Alike<'a> = (&'a [Offer], &'a [i64]);
+
+struct Chooser<'a> {
+    ready: &'a ReadyQueue,
+    index: &'a RequestIndex,
+    classes: &'a Classes,
+    with_gangs: bool,
+    now: Time,
+    steps: u32,
+    chosen: BTreeSet<QueueKey>,
+    kinds: BTreeMap<&'a [Offer], Kind<'a>>,
+    /// What was seen for a worker with so much free, for the next one like it.
+    alike: BTreeMap<Alike<'a>, Option<Reverse<i32>>>,
+    is_all: bool,
+}
+
+impl<'a> Chooser<'a> {
+    fn look(&mut self, worker: &'a Worker) -> Seen {
+        let offers = worker.offers();
+        self.kinds.entry(offers).or_insert_with(|| Kind {
+            worths: self.index.worths(offers),
+            ahead: Vec::new(),
+            search: Search::new(self.index),
+        });
+        let is_plain = worker.deadline.is_none()
+            && worker.waiting().next().is_none()
+            && !worker.has_claims()
+            && !worker.is_any_stuck()
+            && worker.reserved.is_none()
+            && worker.config.min_utilization <= 0.0;
+        let like = (offers, worker.free());
+        let known = self.alike.get(&like).filter(|_| is_plain).copied();
+        let fitting = known.unwrap_or_else(|| self.look_for_fitting(worker));
+        if is_plain {
+            self.alike.insert(like, fitting);
+        }
+        let ahead = self.look_ahead(worker);
+        if fitting.is_some() || ahead.is_some() {
+            self.is_all = false;
+        }
+        Seen { fitting, ahead }
+    }
+
+    /// Chooses what can start on a worker now, beside what it keeps room for. Answers as [`Seen::fitting`].
+    fn look_for_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
+        let mut lane = Lane::new(worker);
+        if self.with_gangs {
+            lane.reserved = None;
+        }
+        let ready = self.ready;
+        lane.note_claims(|key| ready.count(key) > 0);
+        lane.keep_for_overdue(self.classes, self.now);
+        let kind = self.kinds.get(worker.offers())?;
+        let most = if worker.config.min_utilization > 0.0 {
+            FITTING_DEMANDED
+        } else {
+            FITTING_MAX
+        };
+        let mut search = Search::new(self.index);
+        let mut available = lane.available_all();
+        let mut level = None;
+        let mut found = 0;
+        loop {
+            let view = View {
+                site: Site {
+                    offers: worker.offers(),
+                    available: &available,
+                    worths: &kind.worths,
+                },
+                time_left_ns: worker.remaining(self.now).map_or(u64::MAX, nanos),
+            };
+            let Some((key, number, class)) = search.next(&view, &mut self.steps) else {
+                // Without steps left nobody knows what else there is: it goes down to here.
+                let here = level.unwrap_or(Reverse(i32::MAX));
+                return (self.steps == 0).then_some(here);
+            };
+            if !lane.admits(key) {
+                return None;
+            }
+            if level != Some(key.priority) {
+                level = Some(key.priority);
+                lane.enter(key, self.classes);
+                available = lane.available_all();
+            }
+            let fits = self.ready.count(key) > 0
+                && class.variants.get(number as usize).is_some_and(|demand| {
+                    lane.room(demand) > 0 && lane.serves(key.class, number, demand, self.now)
+                });
+            if fits {
+                self.chosen.insert(key);
+                found += 1;
+            }
+            if found >= most {
+                return level;
+            }
+        }
+    }
+
+    /// Chooses what can be sent ahead to a worker. Answers as [`Seen::ahead`].
+    fn look_ahead(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
+        let kind = self.kinds.get_mut(worker.offers())?;
+        let by_rate = worker.backlog_by_rate(self.now) as usize;
+        let wanted = by_rate.saturating_sub(worker.backlog_len());
+        let wanted = wanted.clamp(AHEAD_MIN, AHEAD_MAX);
+        let whole = everything(worker.offers());
+        let view = View {
+            site: Site {
+                offers: worker.offers(),
+                available: &whole,
+                worths: &kind.worths,
+            },
+            time_left_ns: u64::MAX,
+        };
+        while kind.ahead.len() < wanted
+            && let Some((key, _, _)) = kind.search.next(&view, &mut self.steps)
+        {
+            if self.ready.count(key) > 0 {
+                kind.ahead.push(key);
+            }
+        }
+        let seen = kind.ahead.get(..wanted).unwrap_or(&kind.ahead);
+        self.chosen.extend(seen);
+        let is_all = seen.len() < wanted && self.steps > 0;
+        match seen.last() {
+            Some(last) if !is_all => Some(last.priority),
+            None if !is_all => Some(Reverse(i32::MAX)),
+            Some(_) | None => None,
+        }
+    }
+
+    /// Chooses multi-node tasks: the most urgent, for which workers are kept, and those that could start.
+    fn look_for_nodes(&mut self, workers: impl Iterator<Item = &'a Worker>) {
+        let mut empty: BTreeMap<&str, u32> = BTreeMap::new();
+        for worker in workers.filter(|worker| worker.accepts_work() && worker.assigned().is_empty())
+        {
+            *empty.entry(&worker.config.group).or_default() += 1;
+        }
+        let most = empty.into_values().max().unwrap_or(0);
+        self.chosen
+            .extend(self.ready.multi_node().take(MULTI_NODE_MAX));
+        let sizes = self.ready.multi_node_up_to(most).take(SIZES_MAX);
+        let mut able: Vec<QueueKey> = sizes.collect();
+        able.sort_by_key(|key| key.priority);
+        self.chosen.extend(able.into_iter().take(MULTI_NODE_MAX));
+    }
+}
+
+/// Queues of which some kind of worker could run tasks, at most so many, the most urgent and valuable first.
+pub(crate) fn able(
+    ready: &ReadyQueue,
+    offers: &[Offer],
+    most: usize,
+    time_left_ns: u64,
+) -> Vec<QueueKey> {
+    let Some(index) = ready.index() else {
+        return Vec::new();
+    };
+    let whole = everything(offers);
+    let worths = index.worths(offers);
+    let view = View {
+        site: Site {
+            offers,
+            available: &whole,
+            worths: &worths,
+        },
+        time_left_ns,
+    };
+    let mut search = Search::new(index);
+    let mut steps = STEPS_MAX;
+    let found = std::iter::from_fn(|| search.next(&view, &mut steps));
+    let found = found.map(|(key, _, _)| key);
+    found
+        .filter(|key| ready.count(*key) > 0)
+        .take(most)
+        .collect()
+}
+
+fn everything(offers: &[Offer]) -> Vec<i64> {
+    let units = offers.iter().map(|offer| i64::try_from(offer.units));
+    units.map(|units| units.unwrap_or(i64::MAX)).collect()
+}

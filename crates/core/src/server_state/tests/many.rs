@@ -1,0 +1,272 @@
+//! Very many different requests: everything runs, and no round looks at all of them.
+
+use std::time::Duration;
+
+use super::*;
+use crate::id::TaskId;
+use crate::outcome::{LostReason, Outcome, Usage};
+use crate::resource::amount::Amount;
+use crate::resource::descriptor::{ResourceItem, ResourceKind};
+use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
+use crate::scheduler::lane::Lane;
+use crate::scheduler::solve::PATIENCE;
+use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
+use crate::time::Timestamp;
+
+/// Memory of a worker; each task asks for another part of it.
+const MEMORY: u32 = 1_000_000;
+
+/// Workers that end at once whatever they start.
+struct World {
+    state: ServerState,
+    now: Now,
+    /// The most that a round looked at: workers, queues, and both multiplied.
+    most: (usize, usize, usize),
+    started: Vec<TaskKey>,
+}
+
+impl World {
+    fn new(workers: u32) -> Self {
+        let mut world = Self {
+            state: ServerState::new("test"),
+            now: Now {
+                mono: Time(0),
+                wall: Timestamp(7),
+            },
+            most: (0, 0, 0),
+            started: Vec::new(),
+        };
+        for worker in 1..=workers {
+            let mut config = worker_config(8);
+            config.heartbeat = Duration::from_secs(1_000_000);
+            config.resources.items.push(ResourceItem {
+                name: "mem".into(),
+                kind: ResourceKind::Sum(Amount::whole(MEMORY)),
+            });
+            let link = LinkId(u64::from(worker));
+            world.apply(vec![Input::WorkerConnected(link, config)]);
+        }
+        world
+    }
+
+    /// Takes inputs, and goes on until there is nothing left to do at this moment.
+    fn apply(&mut self, inputs: Vec<Input>) {
+        let mut effects = Vec::new();
+        for input in inputs {
+            self.state.apply(self.now, input, &mut effects);
+        }
+        loop {
+            self.state.settle(self.now, &mut effects);
+            let round = self.state.last_round();
+            self.most.0 = self.most.0.max(round.workers);
+            self.most.1 = self.most.1.max(round.queues);
+            self.most.2 = self.most.2.max(round.workers * round.queues);
+            let due = self.state.next_deadline();
+            if due.is_none_or(|due| due > self.now.mono) {
+                return;
+            }
+            self.state.apply(self.now, Input::Timer, &mut effects);
+        }
+    }
+
+    /// All that workers have resources for starts and ends.
+    fn step(&mut self) {
+        self.now.mono = self.now.mono + Duration::from_millis(10);
+        let mut inputs = Vec::new();
+        for worker in self.state.workers().values() {
+            let placed = worker.assigned().iter().filter(|(_, a)| a.placed);
+            let rows: Vec<(TaskKey, InstanceId)> =
+                placed.map(|(task, a)| (*task, a.instance)).collect();
+            self.started.extend(rows.iter().map(|(task, _)| *task));
+            let ended = rows.iter().map(|(task, instance)| EndedRow {
+                task: *task,
+                instance: *instance,
+                age: Duration::ZERO,
+                run: Duration::from_millis(5),
+                outcome: Outcome::Finished,
+                usage: Usage::default(),
+            });
+            let report = Report {
+                ended: ended.collect(),
+                ..Report::default()
+            };
+            inputs.push(Input::WorkerMessage(
+                worker.id,
+                WorkerMessage::Report(report),
+            ));
+        }
+        self.apply(inputs);
+    }
+
+    /// No worker has room for a task of the highest priority that waits, beside what it keeps for those that were
+    /// sent to it; or it keeps room for one that has waited for long.
+    fn check_full(&self) {
+        let Some(first) = self.state.ready.counts().next() else {
+            return;
+        };
+        let level = self.state.ready.counts();
+        for (key, _) in level.take_while(|(key, _)| key.priority == first.0.priority) {
+            let class = self.state.classes.get(key.class).expect("interned");
+            let mut workers = self.state.workers.values().filter(|worker| {
+                let overdue = worker.first_claim_since(self.now.mono, PATIENCE);
+                overdue.is_none()
+            });
+            assert!(
+                !workers.any(|worker| {
+                    let mut lane = Lane::new(worker);
+                    lane.enter(key, &self.state.classes);
+                    lane.room(&class.variants[0]) > 0
+                }),
+                "{key:?} could start"
+            );
+        }
+    }
+}
+
+/// A cpu and another amount of memory for each task.
+fn kinds(count: u32, priorities: u32) -> SubmitSpec {
+    let templates = (0..count).map(|number| {
+        let mut request = ResourceRequest::cpus(1);
+        request.entries.push(ResourceEntry {
+            resource: "mem".into(),
+            amount: Amount::whole(1 + number * (MEMORY / count)),
+            policy: Policy::Compact,
+        });
+        let mut template = template(&["true"]);
+        template.priority = i32::try_from(number % priorities).expect("few");
+        template.requests = RequestVariants::new(vec![request]).expect("valid");
+        Arc::new(template)
+    });
+    let tasks = (0..count).map(|number| GraphTask {
+        id: TaskId(number),
+        template: number,
+        deps: Vec::new(),
+    });
+    SubmitSpec {
+        body: SubmitBody::Graph(GraphSpec {
+            templates: templates.collect(),
+            tasks: tasks.collect(),
+        }),
+        ..array_submit(1, template(&["true"]))
+    }
+}
+
+fn run(workers: u32, count: u32, priorities: u32) -> World {
+    let mut world = World::new(workers);
+    let submit = Command::Submit(Box::new(kinds(count, priorities)));
+    world.apply(vec![Input::Request(RequestId(1), submit)]);
+    let mut steps = 0;
+    while !world.state.jobs().values().all(Job::is_completed) {
+        let before = world.started.len();
+        world.step();
+        steps += 1;
+        assert!(
+            world.started.len() > before,
+            "nothing starts after {before}"
+        );
+        if steps % 16 == 0 {
+            world.check_full();
+        }
+    }
+    assert_eq!(world.started.len(), count as usize);
+    assert!(world.most.0 <= 24, "{:?}", world.most);
+    assert!(world.most.1 <= 1_024, "{:?}", world.most);
+    world.state.check_invariants();
+    world
+}
+
+#[test]
+fn sixteen_thousand_requests_on_one_worker_all_run() {
+    run(1, 16_000, 1);
+}
+
+#[test]
+fn many_requests_of_several_priorities_on_several_workers_all_run_in_order() {
+    let world = run(5, 4_000, 3);
+    let priority = |task: &TaskKey| task.task.0 % 3;
+    let late = world.started.iter().rev().take(500);
+    assert!(
+        late.clone().all(|task| priority(task) == 0),
+        "urgent ones are first"
+    );
+}
+
+#[test]
+fn as_many_priorities_as_tasks_are_no_burden() {
+    run(2, 2_000, 2_000);
+}
+
+#[test]
+fn what_is_told_to_all_workers_of_a_job_costs_nothing_for_the_others() {
+    let mut world = World::new(50);
+    let submit = |world: &mut World| {
+        let submit = Command::Submit(Box::new(array_submit(1, template(&["true"]))));
+        world.apply(vec![Input::Request(RequestId(1), submit)]);
+    };
+    submit(&mut world);
+    submit(&mut world);
+    let sent_to = |world: &World, job: u32| world.state.jobs()[&JobId(job)].sent_to.len();
+    assert_eq!((sent_to(&world, 1), sent_to(&world, 2)), (1, 1));
+    world.step();
+    assert_eq!(
+        (sent_to(&world, 1), sent_to(&world, 2)),
+        (0, 0),
+        "all templates are dropped"
+    );
+    let knows = |worker: &Worker| !worker.templates.is_empty();
+    assert!(!world.state.workers().values().any(knows));
+}
+
+#[test]
+fn a_late_report_does_not_move_the_end_of_a_job() {
+    let mut world = World::new(1);
+    let submit = Command::Submit(Box::new(array_submit(2, template(&["true"]))));
+    world.apply(vec![Input::Request(RequestId(1), submit)]);
+    let cancel = Command::CancelJobs {
+        jobs: Selector::All,
+        reason: String::new().into(),
+    };
+    world.now.wall = Timestamp(100);
+    world.apply(vec![Input::Request(RequestId(2), cancel)]);
+    let ended = |world: &World| world.state.jobs()[&JobId(1)].idle_since;
+    assert_eq!(ended(&world), Timestamp(100));
+    world.now.wall = Timestamp(200);
+    let row = |task: u32| EndedRow {
+        task: TaskKey::new(JobId(1), TaskId(task)),
+        instance: InstanceId(0),
+        age: Duration::ZERO,
+        run: Duration::from_millis(5),
+        outcome: Outcome::Killed,
+        usage: Usage::default(),
+    };
+    let report = Report {
+        ended: vec![row(0), row(1)],
+        ..Report::default()
+    };
+    let report = WorkerMessage::Report(report);
+    world.apply(vec![Input::WorkerMessage(WorkerId(1), report)]);
+    assert_eq!(ended(&world), Timestamp(100));
+}
+
+#[test]
+fn of_very_many_ended_workers_the_last_are_kept_and_all_are_counted() {
+    let mut state = ServerState::new("test");
+    let many = u32::try_from(ENDED_WORKERS_MAX).expect("few") + 10;
+    for number in 1..=many {
+        apply(
+            &mut state,
+            Input::WorkerConnected(LinkId(number.into()), worker_config(1)),
+        );
+        let reason = if number % 2 == 0 {
+            LostReason::IdleTimeout
+        } else {
+            LostReason::ConnectionLost
+        };
+        let goodbye = WorkerMessage::Goodbye(reason);
+        apply(&mut state, Input::WorkerMessage(WorkerId(number), goodbye));
+    }
+    assert_eq!(state.ended_workers().len(), ENDED_WORKERS_MAX);
+    assert_eq!(state.ended_counts().values().sum::<u64>(), many.into());
+    assert_eq!(state.hostname(WorkerId(1)), Some("node1"), "of all of them");
+    assert_eq!(state.last_lost(), Some(WorkerId(many - 1)));
+}
