@@ -4,6 +4,7 @@
 pub mod bound;
 pub mod cluster;
 pub mod decision;
+pub mod kinds;
 pub mod quality;
 pub mod scale;
 pub mod shapes;

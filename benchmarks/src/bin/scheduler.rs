@@ -3,13 +3,15 @@
 //! Runs published graph shapes and mixes on virtual clusters and compares each makespan with a lower
 //! bound, small cases with the optimum, and measures every decision of the server's state machine.
 //! With a directory as argument it writes plots there. `--short` leaves out the largest clusters,
-//! `--scale` does only the largest case.
+//! `--scale` does only the largest case, `--kinds` only those with very many of one thing; a number
+//! behind it says how many, a word behind that which.
 
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hq_benchmarks::scheduler_suite::kinds;
 use hq_benchmarks::scheduler_suite::quality::{Quality, measure, small_cases};
 use hq_benchmarks::scheduler_suite::scale::{self, Scale};
 use hq_benchmarks::scheduler_suite::shapes::{
@@ -35,8 +37,14 @@ fn main() -> anyhow::Result<()> {
     let mut clusters = vec![1, 4, 16, 64, 256];
     let mut plots: Option<PathBuf> = None;
     let mut only_scale = false;
-    for argument in std::env::args().skip(1) {
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
         match argument.as_str() {
+            "--kinds" => {
+                let many = arguments.next().map_or(Ok(100_000), |text| text.parse())?;
+                very_many(many, &arguments.next().unwrap_or_default());
+                return Ok(());
+            }
             "--short" => clusters.truncate(3),
             "--scale" => only_scale = true,
             directory => plots = Some(directory.into()),
@@ -95,6 +103,30 @@ fn largest() {
     println!("longest on the wall, {shared} of them also above:");
     for (number, decision) in &found.longest {
         println!("  {number}: {decision}");
+    }
+}
+
+/// Very many of one thing.
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn very_many(many: u32, part: &str) {
+    println!(
+        "| {many} | tasks | decisions | p50 | p99 | max | with the submit | demand | queues in a round |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+    let mut longest = Vec::new();
+    for row in kinds::measure(many, part) {
+        let [p50, p99, _, max] = row.cpu;
+        println!(
+            "| {} | {} | {} | {p50:.1?} | {p99:.1?} | {max:.1?} | {:.1?} | {:.1?} | {} |",
+            row.name, row.started, row.decisions, row.submit, row.demand, row.queues
+        );
+        longest.push((row.name, row.longest));
+    }
+    for (name, decision) in longest {
+        println!("{name}: longest {decision}");
     }
 }
 
