@@ -1,0 +1,77 @@
+//! Rows that come of changes that happened within one group, and how large they are.
+
+use hq_core::id::TaskId;
+use hq_core::range::{IdArray, IdRange};
+
+use super::*;
+use crate::testing::{NOW, change};
+use crate::{event, schema};
+
+fn fresh() -> Connection {
+    let mut connection = Connection::open_in_memory().expect("a database in memory");
+    schema::migrate(&mut connection, 0).expect("the schema is valid");
+    connection
+}
+
+fn number(db: &Connection, sql: &str) -> i64 {
+    db.query_row(sql, [], |row| row.get(0)).expect("a number")
+}
+
+#[test]
+fn a_task_that_starts_and_is_lost_within_one_group_waits_with_its_next_instance() {
+    let db = fresh();
+    let task = TaskKey::new(JobId(1), TaskId(4));
+    let changes = [
+        change(ChangeKind::TaskStarted {
+            task,
+            instance: InstanceId(0),
+            variant: 0,
+            nodes: Box::default(),
+            worker: WorkerId(2),
+        }),
+        change(ChangeKind::TaskRequeued {
+            task,
+            instance: InstanceId(1),
+            crash_count: 1,
+            retry_count: 0,
+            attempt: None,
+        }),
+    ];
+    write(&db, &mut 1, &changes, None).expect("it can be written");
+    let waits =
+        "SELECT count(*) FROM task_data WHERE state = 0 AND instance = 1 AND crash_count = 1";
+    assert_eq!(number(&db, waits), 1);
+    let was =
+        "SELECT count(*) FROM attempt_data WHERE instance = 0 AND worker = 2 AND start_seq = 1";
+    assert_eq!(number(&db, was), 1);
+}
+
+#[test]
+fn every_other_task_of_a_large_job_becomes_events_of_bounded_size() {
+    const TASKS: u32 = 2_500;
+    let db = fresh();
+    let ranges = (0..TASKS).map(|id| IdRange::single(id * 7 % (TASKS * 7)));
+    let ids = IdArray::new(ranges.collect()).expect("they differ");
+    let dropped = change(ChangeKind::TasksDropped {
+        job: JobId(1),
+        ids,
+        to: TaskState::Canceled,
+    });
+    let mut told = Vec::new();
+    let mut seq = 1;
+    write(&db, &mut seq, &[dropped], Some(&mut told)).expect("it can be written");
+    assert_eq!((told.len(), seq), (3, 4));
+    assert!(told.iter().all(|event| event.size() < 20_000));
+    let mut read = Vec::new();
+    event::events_since(&db, 0, i64::MAX, &mut |event| {
+        read.push(event);
+        true
+    })
+    .expect("the view");
+    assert_eq!(read, told);
+    assert_eq!(read[0].at, NOW.wall);
+    assert_eq!(
+        number(&db, "SELECT sum(count) FROM dropped_data"),
+        i64::from(TASKS)
+    );
+}
