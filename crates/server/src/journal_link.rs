@@ -232,7 +232,7 @@ fn read_file<T: From<client::JournalLines>>(
     upto: i64,
     mut batch: Batch<T>,
 ) -> Result<(Batch<T>, bool), String> {
-    let connection = reader::open_for_reading(store.path()).map_err(|e| format!("Error: {e}"))?;
+    let connection = store.read().map_err(|e| format!("Error: {e}"))?;
     let mut is_there = true;
     let mut take = |event: Event| {
         if batch.push(&event) {
@@ -273,7 +273,7 @@ pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply 
         bytes: reader::RESULT_LEN_MAX,
     };
     let work = move || {
-        let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;
+        let connection = store.read()?;
         reader::query(&connection, &asked.sql, limits)
     };
     match tokio::task::spawn_blocking(work).await {

@@ -4,12 +4,14 @@
 //! still. The fencing number is checked in every transaction, so a server that was taken for dead and
 //! comes back cannot write any more.
 
+use std::fmt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _, TransactionBehavior, params};
 
-use crate::StoreError;
+use crate::place::Place;
+use crate::{StoreError, schema};
 
 /// Period of heartbeats.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(3);
@@ -18,57 +20,173 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two looks at a foreign heartbeat.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// A process anywhere.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Process {
+    pid: u32,
+    /// In ticks since boot; 0 = not known.
+    start: i64,
+    host: String,
+    /// Boot of the kernel and its view of processes: only within both does a pid mean something.
+    boot: String,
+}
+
+impl Process {
+    /// This process.
+    pub(crate) fn this() -> Self {
+        let pid = std::process::id();
+        Self {
+            pid,
+            start: start_of(pid),
+            host: host(),
+            boot: boot(),
+        }
+    }
+
+    /// One line.
+    pub(crate) fn to_text(&self) -> String {
+        format!("{} {} {} {}", self.pid, self.start, self.host, self.boot)
+    }
+
+    /// Reads what [`Self::to_text`] wrote.
+    pub(crate) fn from_text(line: &str) -> Option<Self> {
+        let mut words = line.splitn(4, ' ');
+        Some(Self {
+            pid: words.next()?.parse().ok()?,
+            start: words.next()?.parse().ok()?,
+            host: words.next()?.to_owned(),
+            boot: words.next()?.to_owned(),
+        })
+    }
+
+    /// Whether this process could see it if it lived.
+    fn is_near(&self) -> bool {
+        self.boot == boot()
+    }
+
+    /// Whether it has certainly ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_near() && (self.start == 0 || start_of(self.pid) != self.start)
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} on {}", self.pid, self.host)
+    }
+}
+
 /// An owner as stored.
 struct Owner {
-    host: String,
-    pid: u32,
-    process_start: i64,
-    boot: String,
+    process: Process,
     heartbeat: i64,
     fence: i64,
     is_held: bool,
 }
 
-/// Takes the lease, if need be after the patience that a foreign heartbeat asks for.
-pub(crate) fn take(connection: &mut Connection, path: &Path) -> Result<i64, StoreError> {
-    let sql = StoreError::sql(path);
-    let boot = boot();
-    let first = read(connection).map_err(&sql)?;
-    if let Some(owner) = first.filter(|owner| owner.is_held) {
-        let in_use = |owner: &Owner| StoreError::InUse {
-            path: path.to_path_buf(),
-            owner: format!("process {} on {}", owner.pid, owner.host),
-        };
-        let is_ours = owner.pid == std::process::id() && owner.process_start == start_of(owner.pid);
-        if owner.boot == boot {
-            if !is_ours && start_of(owner.pid) == owner.process_start && owner.process_start != 0 {
-                return Err(in_use(&owner));
-            }
-        } else {
-            tracing::info!(
-                host = owner.host,
-                "the journal was last used on another host; waiting whether it still is"
-            );
-            let until = std::time::Instant::now() + PATIENCE;
-            while std::time::Instant::now() < until {
-                std::thread::sleep(LOOK_INTERVAL);
-                let now = read(connection).map_err(&sql)?;
-                if now.is_some_and(|now| now.heartbeat != owner.heartbeat) {
-                    return Err(in_use(&owner));
-                }
-            }
-        }
-    }
-    store(connection, &boot).map_err(sql)
+/// Looks who has a store before anything else is done with it, if need be with the patience that a foreign heartbeat
+/// asks for. Returns the number of the last owner, if it can be read: what is damaged is for those who repair.
+pub(crate) fn look(place: &Place, given: &Path) -> Result<Option<i64>, StoreError> {
+    let first = peek(place, given)?;
+    let fence = first.as_ref().map(|owner| owner.fence);
+    wait_until_free(first, given, || peek(place, given))?;
+    Ok(fence)
 }
 
-fn store(connection: &mut Connection, boot: &str) -> rusqlite::Result<i64> {
+/// The process of this host that has the lease and lives.
+pub(crate) fn owner(place: &Place) -> Option<String> {
+    let owner = place
+        .peek()
+        .and_then(|connection| read(&connection))
+        .ok()??;
+    let is_alive = owner.process.is_near() && !owner.process.is_gone();
+    (owner.is_held && is_alive).then(|| owner.process.to_string())
+}
+
+/// Reads the lease on a connection of its own, which leaves nothing behind: where the index of the log is in the
+/// memory of each process, only a new connection sees what another process has written since.
+fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
+    let looked = place.peek().and_then(|connection| {
+        let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        // Without tables there is no owner.
+        let owner = if version > 0 {
+            read(&connection)?
+        } else {
+            None
+        };
+        Ok((version, owner))
+    });
+    match looked {
+        Ok((version, _)) if version > schema::version() => Err(schema::too_new(given, version)),
+        Ok((_, owner)) => Ok(owner),
+        Err(error) => match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Err(StoreError::InUse {
+                path: given.to_path_buf(),
+                owner: "it holds the lock of the file".to_owned(),
+            }),
+            _ => Ok(None),
+        },
+    }
+}
+
+/// Returns when nobody has the store; `again` reads the lease.
+fn wait_until_free(
+    owner: Option<Owner>,
+    given: &Path,
+    mut again: impl FnMut() -> Result<Option<Owner>, StoreError>,
+) -> Result<(), StoreError> {
+    let Some(owner) = owner.filter(|owner| owner.is_held) else {
+        return Ok(());
+    };
+    let in_use = || StoreError::InUse {
+        path: given.to_path_buf(),
+        owner: owner.process.to_string(),
+    };
+    if owner.process.is_near() {
+        // An earlier store of this process: it no longer has the lock.
+        let is_ours = owner.process == Process::this();
+        return if is_ours || owner.process.is_gone() {
+            Ok(())
+        } else {
+            Err(in_use())
+        };
+    }
+    tracing::info!(
+        host = owner.process.host,
+        "the journal was last used on another host; waiting whether it still is"
+    );
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        std::thread::sleep(LOOK_INTERVAL);
+        if again()?.is_some_and(|now| now.heartbeat != owner.heartbeat) {
+            return Err(in_use());
+        }
+    }
+    Ok(())
+}
+
+/// Takes the lease of a store whose last owner had the number `seen`.
+pub(crate) fn take(
+    connection: &mut Connection,
+    given: &Path,
+    seen: Option<i64>,
+) -> Result<i64, StoreError> {
+    let sql = StoreError::sql(given);
+    let owner = read(connection).map_err(&sql)?;
+    if owner.as_ref().map(|owner| owner.fence) != seen {
+        // An earlier release, which does not know our lock, came in between; or it could not be read before.
+        wait_until_free(owner, given, || read(connection).map_err(&sql))?;
+    }
+    store(connection).map_err(&sql)
+}
+
+fn store(connection: &mut Connection) -> rusqlite::Result<i64> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let fence = read(&transaction)?.map_or(1, |owner| owner.fence + 1);
-    let pid = std::process::id();
+    let this = Process::this();
     transaction.execute(
         "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?, ?, ?, 1)",
-        params![host(), pid, start_of(pid), boot, now_ms(), fence],
+        params![this.host, this.pid, this.start, this.boot, now_ms(), fence],
     )?;
     transaction.commit()?;
     Ok(fence)
@@ -79,10 +197,12 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Owner>> {
     connection
         .query_row(sql, [], |row| {
             Ok(Owner {
-                host: row.get(0)?,
-                pid: row.get(1)?,
-                process_start: row.get(2)?,
-                boot: row.get(3)?,
+                process: Process {
+                    host: row.get(0)?,
+                    pid: row.get(1)?,
+                    start: row.get(2)?,
+                    boot: row.get(3)?,
+                },
                 heartbeat: row.get(4)?,
                 fence: row.get(5)?,
                 is_held: row.get(6)?,
@@ -105,7 +225,7 @@ fn host() -> String {
         .into_owned()
 }
 
-/// Boot of the kernel and our view of its processes: only within both does a pid mean something.
+/// Boot of the kernel and our view of its processes.
 fn boot() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let pids = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();

@@ -10,12 +10,17 @@
 
 mod compact;
 mod encode;
+mod error;
 pub mod event;
+mod examine;
 mod group;
 mod lease;
 mod load;
+mod lock;
+mod log;
 mod open;
 mod pages;
+mod place;
 pub mod reader;
 pub mod runs;
 mod salvage;
@@ -25,11 +30,15 @@ mod simulation;
 mod subscribe;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod two_servers;
 mod writer;
 
 pub use compact::Pruned;
+pub use error::StoreError;
+pub use examine::{check, owner, repair};
 pub use load::Loaded;
-pub use open::{Store, StoreError, check, repair};
+pub use open::Store;
 pub use salvage::{LostResults, RepairReport};
 pub use subscribe::Live;
 pub use writer::{Health, Position, Progress, StoreClient, StoreHandle, Subscription};

@@ -50,7 +50,7 @@ pub(crate) fn meta_number(connection: &Connection, key: &str) -> rusqlite::Resul
 }
 
 /// Whether a server has used the store; its uid may have been lost to damage.
-fn is_used(connection: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn is_used(connection: &Connection) -> rusqlite::Result<bool> {
     let has_uid = meta_text(connection, "server_uid")?.is_some();
     let sql = "SELECT EXISTS (SELECT 1 FROM job_data)";
     Ok(has_uid || connection.query_row(sql, [], |row| row.get(0))?)
@@ -364,3 +364,6 @@ fn apply_dropped(
         state.restore_dropped(job, &ids, to, at);
     }
 }
+
+#[cfg(test)]
+mod tests;

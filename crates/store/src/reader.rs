@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use serde_json::{Value, json};
 
-use crate::{StoreError, encode, open};
+use crate::lock::with_suffix;
+use crate::{StoreError, encode, load, schema};
 
 /// Steps of SQLite's machine between two looks at the clock.
 const PROGRESS_STEPS: i32 = 10_000;
@@ -31,17 +32,59 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
         path: path.to_path_buf(),
         reason,
     };
-    open::check_header(path).map_err(|error| failed(error.to_string()))?;
+    let not_ours = |reason: &str| StoreError::NotOurs {
+        path: path.to_path_buf(),
+        reason: reason.to_owned(),
+    };
+    let found = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if found.len() == 0 {
+        // SQLite would delete the log beside it, in which everything may be.
+        return Err(failed("it is empty".to_owned()));
+    }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection =
         Connection::open_with_flags(path, flags).map_err(|error| failed(error.to_string()))?;
-    let version: i32 = connection
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .map_err(|error| failed(error.to_string()))?;
-    if version == 0 {
-        return Err(failed("it is not a journal".to_owned()));
+    // SQLite is asked, and the file not opened beside it: this process may hold locks on it, which closing any
+    // descriptor of it would drop.
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let numbers = number("application_id").and_then(|id| Ok((id, number("user_version")?)));
+    match numbers {
+        Ok((schema::APPLICATION_ID, version)) if version > schema::version() => {
+            Err(failed(schema::too_new(path, version).to_string()))
+        }
+        Ok((schema::APPLICATION_ID, version)) if version > 0 => Ok(connection),
+        Ok((0, 0)) => Err(failed("it is not a journal".to_owned())),
+        Ok(_) => Err(failed(
+            not_ours("it is a database of another program").to_string(),
+        )),
+        Err(error) => Err(failed(match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => not_ours("it is not an SQLite database").to_string(),
+            Some(ErrorCode::DatabaseBusy) => {
+                "a server has it for itself, as is necessary on a file system that several \
+                 hosts share; ask that server with `hq query` or `hq journal replay`"
+                    .to_owned()
+            }
+            _ => error.to_string(),
+        })),
     }
-    Ok(connection)
+}
+
+/// Whether a server has ever kept its state in a file. A start that failed may have left one in which nothing is.
+///
+/// # Errors
+///
+/// If that cannot be told, because the file is damaged, in use or no store of ours.
+pub fn was_used(path: &Path) -> Result<bool, StoreError> {
+    let len = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
+    if len(path) == 0 {
+        return Ok(len(&with_suffix(path, "-wal")) > 0);
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let found = Connection::open_with_flags(path, flags).and_then(|connection| {
+        let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        Ok(version > 0 && load::is_used(&connection)?)
+    });
+    found.map_err(StoreError::sql(path))
 }
 
 /// Number of jobs that are not completed.
@@ -175,11 +218,11 @@ pub struct Table {
 /// A sentence for users.
 pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<Table, String> {
     let text = |error: rusqlite::Error| match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::OperationInterrupted) => format!(
+        Some(ErrorCode::OperationInterrupted) => format!(
             "the query took longer than {} s and was stopped; narrow it or raise --time-limit",
             limits.time.as_secs()
         ),
-        Some(rusqlite::ErrorCode::AuthorizationForStatementDenied) => {
+        Some(ErrorCode::AuthorizationForStatementDenied) => {
             "only SELECT is possible; a query cannot change, attach or read anything else"
                 .to_owned()
         }

@@ -15,6 +15,7 @@ use hq_core::range::IdArray;
 use rusqlite::types::Value;
 use rusqlite::{Connection, Transaction, params_from_iter};
 
+use crate::lock::{Lock, with_suffix};
 use crate::pages::{Key, Pages, Record, Step, Walk};
 use crate::{StoreError, encode, group, load, schema};
 
@@ -135,7 +136,10 @@ impl fmt::Display for RepairReport {
             writeln!(f, "dropped: job {job}, whose own record is lost")?;
         }
         for (job, number) in &self.lost_submits {
-            writeln!(f, "dropped: submit {number} of job {job} with its tasks")?;
+            writeln!(
+                f,
+                "dropped: submit {number} of job {job} with its tasks; the job is open, so that they can be submitted again"
+            )?;
         }
         for lost in &self.lost_results {
             let (count, words) = (
@@ -160,18 +164,19 @@ impl fmt::Display for RepairReport {
     }
 }
 
-/// Repairs a file that no server uses. The damaged one is kept under another name.
+/// Repairs a file that no server uses, its write-ahead log included. The damaged one is kept under another name.
 ///
 /// # Errors
 ///
 /// If there is nothing to read, or nothing can be written beside it.
-pub(crate) fn repair(path: &Path) -> Result<RepairReport, StoreError> {
+pub(crate) fn repair(lock: &Lock, given: &Path) -> Result<RepairReport, StoreError> {
     let create = |path: &Path, source| StoreError::Create {
         path: path.to_path_buf(),
         source,
     };
-    let pages = Pages::open(path).map_err(|error| StoreError::Open {
-        path: path.to_path_buf(),
+    let path = lock.path();
+    let pages = Pages::open(lock).map_err(|error| StoreError::Open {
+        path: given.to_path_buf(),
         reason: error.to_string(),
     })?;
     let fresh = beside(path, "repaired");
@@ -189,7 +194,7 @@ pub(crate) fn repair(path: &Path) -> Result<RepairReport, StoreError> {
     if report.kept.values().all(|count| *count == 0) && !pages.is_ours() {
         let _ = std::fs::remove_file(&fresh);
         return Err(StoreError::NotOurs {
-            path: path.to_path_buf(),
+            path: given.to_path_buf(),
             reason: "no record of a journal is in it".to_owned(),
         });
     }
@@ -428,6 +433,9 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
             let count: u32 = db.query_row(sql, (job, number), |row| row.get(0))?;
             if count == 0 {
                 report.lost_submits.push((job, number));
+                // Without these tasks it would look as if everything had ended well.
+                let sql = "UPDATE job_data SET is_open = 1, completed_unix_ns = NULL WHERE id = ?";
+                db.execute(sql, [job])?;
             }
         }
     }
@@ -563,12 +571,6 @@ fn swap(path: &Path, fresh: &Path, aside: &Path) -> io::Result<()> {
     std::fs::rename(fresh, path)?;
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 fn beside(path: &Path, word: &str) -> PathBuf {

@@ -3,7 +3,11 @@
 //! Every SQLite from 3.26 (2018, RHEL 8) on can read them. A program that does not know one word of one view can read no
 //! table at all, because SQLite takes the whole schema apart first.
 
+use std::path::Path;
+
 use rusqlite::Connection;
+
+use crate::StoreError;
 
 /// `PRAGMA application_id` of our files: "hqst".
 pub(crate) const APPLICATION_ID: i32 = 0x6871_7374;
@@ -21,6 +25,17 @@ const STEPS: &[&str] = &[
 /// Present version of the schema.
 pub(crate) fn version() -> i32 {
     i32::try_from(STEPS.len()).unwrap_or(i32::MAX)
+}
+
+/// The refusal of a file of a later version.
+pub(crate) fn too_new(path: &Path, found: i32) -> StoreError {
+    let known = version();
+    StoreError::NotOurs {
+        path: path.to_path_buf(),
+        reason: format!(
+            "it has format {found}, this version of hq knows formats up to {known}; use a newer hq"
+        ),
+    }
 }
 
 /// Has a file that is still empty made in such a way that it can shrink page by page.

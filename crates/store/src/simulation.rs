@@ -113,6 +113,11 @@ fn what_was_told_survives_every_crash_and_running_tasks_go_on() {
         }
     });
     println!("{seeds:?}: {crashes:?} crashes, {adopted:?} tasks went on");
+    // A failing seed alone may have none.
+    if seeds.end - seeds.start >= 100 {
+        assert!(crashes.into_inner() > 0, "no server crashed");
+        assert!(adopted.into_inner() > 0, "no task went on");
+    }
 }
 
 #[test]

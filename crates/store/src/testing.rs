@@ -15,9 +15,11 @@ use hq_core::testing::{template, worker_config};
 use hq_core::time::{Now, Time, Timestamp};
 use rusqlite::Connection;
 
+use crate::lock::Lock;
+use crate::pages::Pages;
 use crate::{Store, StoreHandle};
 
-const WORKER: WorkerId = WorkerId(1);
+pub(crate) const WORKER: WorkerId = WorkerId(1);
 
 pub(crate) const NOW: Now = Now {
     mono: Time(0),
@@ -85,7 +87,7 @@ pub(crate) fn add_job(handle: &mut StoreHandle, job: JobId, count: u32, is_compl
     handle.store(changes);
 }
 
-fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
+pub(crate) fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
     let mut long = template(&["bash", "-c"]);
     // Some specs need overflow pages.
     long.args.push(
@@ -117,6 +119,23 @@ fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
         ids: ids.clone(),
         spec: Arc::new(spec),
     }
+}
+
+/// A reader that keeps what is committed from now on in the log. Closing it leaves the log alone.
+pub(crate) fn keep_log(path: &Path) -> Connection {
+    let connection = crate::reader::open_for_reading(path).expect("it is a store");
+    connection.execute_batch("BEGIN").expect("a transaction");
+    let sql = "SELECT count(*) FROM jobs";
+    let _: u32 = connection
+        .query_row(sql, [], |row| row.get(0))
+        .expect("a view");
+    connection
+}
+
+/// The pages of a file that nobody has.
+pub(crate) fn pages(path: &Path) -> Pages {
+    let lock = Lock::for_looking(path).expect("a file");
+    Pages::open(&lock.expect("nobody has it")).expect("a file")
 }
 
 /// All results in a file, as (job, task).

@@ -3,7 +3,7 @@
 //! What somebody waits for is committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
 //! A full disk stops nothing: the changes stay in memory and are tried again.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread::JoinHandle;
@@ -18,6 +18,8 @@ use serde_json::json;
 use crate::compact::{Compactor, Pruned, Stepped};
 use crate::event::Event;
 use crate::group::{self, Group, set_number};
+use crate::lock::Lock;
+use crate::place::{Files, Place};
 use crate::subscribe::{Live, Subscribers};
 use crate::{StoreError, lease, load};
 
@@ -82,7 +84,7 @@ enum Message {
 /// Hands changes to the writer. Dropping it ends the writer behind what was handed over.
 #[derive(Debug)]
 pub struct StoreHandle {
-    path: PathBuf,
+    place: Place,
     messages: Sender<Message>,
     last: u64,
     thread: Option<JoinHandle<()>>,
@@ -91,7 +93,7 @@ pub struct StoreHandle {
 /// Asks the writer for things beside changes; can be cloned.
 #[derive(Clone, Debug)]
 pub struct StoreClient {
-    path: PathBuf,
+    place: Place,
     messages: Sender<Message>,
 }
 
@@ -121,7 +123,7 @@ impl StoreHandle {
     #[must_use]
     pub fn client(&self) -> StoreClient {
         StoreClient {
-            path: self.path.clone(),
+            place: self.place.clone(),
             messages: self.messages.clone(),
         }
     }
@@ -138,10 +140,21 @@ impl Drop for StoreHandle {
 }
 
 impl StoreClient {
-    /// The file.
+    /// Connects to the store to read beside the writer. The only way to do so in the server: opening the file in any
+    /// other way would drop the locks that keep others from it.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for users.
+    pub fn read(&self) -> Result<Connection, String> {
+        let connected = self.place.read();
+        connected.map_err(|error| format!("the journal cannot be read: {error}"))
+    }
+
+    /// Bytes of the file and its write-ahead log.
     #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn len_bytes(&self) -> u64 {
+        self.place.len_bytes()
     }
 
     /// Returns when all that was handed over before is on disk; `false` if the writer is gone.
@@ -182,9 +195,26 @@ impl StoreClient {
     }
 }
 
+/// A store that this process has.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    // In this order: the connection is closed before the lock is given back.
+    pub(crate) connection: Connection,
+    /// As the user named it, for texts.
+    pub(crate) path: PathBuf,
+    pub(crate) place: Place,
+    /// What is written to.
+    pub(crate) files: Files,
+    pub(crate) fence: i64,
+    pub(crate) size_max: Option<u64>,
+    pub(crate) lock: Lock,
+}
+
 struct Writer {
-    path: PathBuf,
     connection: Connection,
+    path: PathBuf,
+    place: Place,
+    files: Files,
     fence: i64,
     next_seq: i64,
     report: Box<dyn Fn(Progress) + Send>,
@@ -196,17 +226,20 @@ struct Writer {
     pruning: Vec<SyncSender<Result<Pruned, String>>>,
     /// Whether something was committed since the write-ahead log was moved into the file.
     has_log: bool,
+    /// Held to the end.
+    _lock: Lock,
 }
 
 pub(crate) fn start(
-    path: PathBuf,
-    connection: Connection,
-    (fence, size_max): (i64, Option<u64>),
+    owned: Owned,
     (uid, gone_workers): (&str, &[WorkerId]),
     at: Timestamp,
     report: Box<dyn Fn(Progress) + Send>,
 ) -> Result<StoreHandle, StoreError> {
-    let sql = StoreError::sql(&path);
+    let Owned {
+        connection, path, ..
+    } = owned;
+    let (place, sql) = (owned.place.clone(), StoreError::sql(&path));
     connection
         .pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)
         .map_err(&sql)?;
@@ -214,17 +247,20 @@ pub(crate) fn start(
         .map_err(&sql)?
         .max(1);
     let mut writer = Writer {
-        path: path.clone(),
         connection,
-        fence,
+        path: path.clone(),
+        place: owned.place,
+        files: owned.files,
+        fence: owned.fence,
         next_seq,
         report,
         committed: 0,
         health: Health::Good,
         subscribers: Subscribers::default(),
-        compactor: Compactor::new(fence, size_max),
+        compactor: Compactor::new(owned.fence, owned.size_max),
         pruning: Vec::new(),
         has_log: true,
+        _lock: owned.lock,
     };
     writer
         .note_server_start(uid, gone_workers, at)
@@ -239,7 +275,7 @@ pub(crate) fn start(
             source,
         })?;
     Ok(StoreHandle {
-        path: path.clone(),
+        place,
         messages: tx,
         last: 0,
         thread: Some(thread),
@@ -400,6 +436,16 @@ impl Writer {
     fn commit(&mut self, changes: &[Change]) -> bool {
         let mut events = Vec::new();
         match self.try_commit(changes, &mut events) {
+            // After the commit and before anybody is told: what is in a file that nobody can find is not stored.
+            Ok((_, true)) if self.place.files() != Some(self.files) => {
+                let text = format!(
+                    "the journal `{}` or its write-ahead log was removed or replaced while the server ran",
+                    self.path.display()
+                );
+                tracing::error!("{text}");
+                self.progress(self.committed, Health::Broken(text));
+                false
+            }
             Ok((seq, true)) => {
                 let before = std::mem::replace(&mut self.next_seq, seq) - 1;
                 self.subscribers.publish(before, events);

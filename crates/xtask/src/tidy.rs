@@ -5,6 +5,7 @@
 //! tree. See `docs/architecture.md`.
 
 mod between;
+mod locks;
 mod manifest;
 mod source;
 
@@ -73,6 +74,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         if path.ends_with(".rs") {
             problems.extend(source::check_rust(path, &text));
             problems.extend(between::check(path, &text));
+            problems.extend(locks::check(path, &text));
         }
         if let Some(file) = path
             .strip_prefix("tests/e2e/")

@@ -1,7 +1,5 @@
 //! Figures from outside the state: allocations, the store's file, this process.
 
-use std::path::Path;
-
 use hq_core::id::QueueId;
 use hq_protocol::client::{alloc_allocation::State, alloc_reply, reply::Reply};
 use hq_protocol::convert::AllocRequest;
@@ -22,7 +20,7 @@ pub(super) async fn around(shared: &Shared) -> Surroundings {
         ..Surroundings::default()
     };
     if let Some(store) = &shared.store {
-        around.store_bytes = file_bytes(store.path());
+        around.store_bytes = store.len_bytes();
     }
     for state in ["queued", "running", "finished", "failed"] {
         around.allocations.insert(state, 0);
@@ -69,14 +67,6 @@ fn inner(reply: Reply) -> Option<alloc_reply::Reply> {
         return None;
     };
     reply.reply
-}
-
-/// The store with its log of changes.
-fn file_bytes(path: &Path) -> u64 {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let size = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
-    size(path).saturating_add(size(Path::new(&log)))
 }
 
 /// Memory of this process, as Linux tells it.

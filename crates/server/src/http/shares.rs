@@ -69,7 +69,7 @@ impl Tally {
             asked: Instant::now(),
             is_cut: false,
         };
-        let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;
+        let connection = store.read()?;
         event::ended_tasks(&connection, seen.past.upto, &mut |task| tally.add(task))
             .map_err(|e| format!("the journal cannot be read: {e}"))?;
         Ok(tally)

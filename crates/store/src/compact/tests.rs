@@ -33,7 +33,7 @@ fn number(path: &Path, sql: &str) -> u32 {
 fn check_whole(path: &Path, handle: StoreHandle) {
     drop(handle);
     assert_eq!(crate::check(path).expect("the file"), Vec::<String>::new());
-    let pages = crate::pages::Pages::open(path).expect("the file");
+    let pages = crate::testing::pages(path);
     assert_eq!(pages.problems(), Vec::<String>::new());
     drop(pages);
     let db = Connection::open(path).expect("a database");

@@ -1,10 +1,12 @@
 //! Damaged files against copies of the whole ones: what is left, and what the report says.
 
+use hq_core::id::JobId;
+use hq_core::job::{Job, JobState};
 use hq_core::task::TaskState;
 
 use super::*;
-use crate::Store;
-use crate::testing::{NOW, events, filled, results};
+use crate::testing::{NOW, events, filled, pages, results};
+use crate::{Store, reader};
 
 #[test]
 fn a_file_cut_anywhere_starts_and_loses_only_the_tail() {
@@ -13,8 +15,7 @@ fn a_file_cut_anywhere_starts_and_loses_only_the_tail() {
     filled(&whole, &[700, 500]);
     let bytes = std::fs::read(&whole).expect("the file");
     let all = results(&whole);
-    let pages = Pages::open(&whole).expect("the file");
-    let boundaries = (1..pages.count() as usize).map(|page| page * 4_096);
+    let boundaries = (1..pages(&whole).count() as usize).map(|page| page * 4_096);
     let cuts = boundaries.chain([1, 50, 99, 100, 5_000, bytes.len() - 1]);
     let mut most = BTreeSet::new();
     for cut in cuts {
@@ -55,7 +56,7 @@ fn has_all_jobs(path: &Path) -> bool {
 
 /// Results in the first pages of a whole file.
 fn rows_in_pages(path: &Path, count: usize) -> BTreeSet<(u32, u32)> {
-    let pages = Pages::open(path).expect("the file");
+    let pages = pages(path);
     let mut found = BTreeSet::new();
     let roots = pages.roots();
     let (_, root) = roots
@@ -96,7 +97,7 @@ fn zeroed_blocks_are_repaired_and_the_report_is_exact() {
             damaged[block * 8_192..(block + 1) * 8_192].fill(0);
         }
         std::fs::write(&path, &damaged).expect("room");
-        let report = repair(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let report = repaired(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(
             std::fs::read(&report.set_aside).expect("it is set aside"),
             damaged
@@ -129,9 +130,16 @@ fn zeroed_blocks_are_repaired_and_the_report_is_exact() {
         if let Some(count) = report.lost_events {
             assert_eq!(count, events(&whole) - events(&path), "seed {seed}");
         }
+        for job in incomplete_jobs(&report) {
+            assert!(!is_completed(&path, job), "seed {seed}, job {job}");
+        }
         let store = Store::open(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let loaded = store.load("TestUid", NOW).expect("it can be read");
         assert_eq!(loaded.dropped_count, 0, "seed {seed}");
+        for (job, _) in &report.lost_submits {
+            let state = loaded.state.jobs().get(&JobId(*job)).map(Job::state);
+            assert_ne!(state, Some(JobState::Finished), "seed {seed}, job {job}");
+        }
         for job in loaded.state.jobs().values() {
             let finished = job.sorted_ids(|state| state == TaskState::Finished).len() as usize;
             let kept = after
@@ -141,6 +149,87 @@ fn zeroed_blocks_are_repaired_and_the_report_is_exact() {
             assert_eq!(finished, kept, "seed {seed}, job {}", job.id);
         }
     }
+}
+
+/// Jobs of which something is gone that was to be done.
+fn incomplete_jobs(report: &RepairReport) -> BTreeSet<u32> {
+    let results = report.lost_results.iter().map(|lost| lost.job);
+    let submits = report.lost_submits.iter().map(|(job, _)| *job);
+    results
+        .chain(submits)
+        .filter(|job| !report.lost_jobs.contains(job))
+        .collect()
+}
+
+fn is_completed(path: &Path, job: u32) -> bool {
+    let db = Connection::open(path).expect("a database");
+    let sql = "SELECT completed_unix_ns IS NOT NULL FROM job_data WHERE id = ?";
+    db.query_row(sql, [job], |row| row.get(0)).expect("the job")
+}
+
+#[test]
+fn a_job_with_lost_results_is_not_complete_and_stays() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    filled(&path, &[3_000]);
+    assert!(is_completed(&path, 1));
+    let pages = pages(&path);
+    let roots = pages.roots();
+    let (_, root) = roots
+        .iter()
+        .find(|(name, _)| name == "task_data")
+        .expect("the table");
+    let leaf = Walk::new(&pages, *root).filter_map(|step| match step {
+        Step::Page(number, page) if page.children.is_empty() => Some(number),
+        Step::Page(..) | Step::Lost(..) => None,
+    });
+    let leaf = leaf.last().expect("a page of rows");
+    drop(pages);
+    let mut bytes = std::fs::read(&path).expect("the file");
+    let at = (leaf as usize - 1) * 4_096;
+    bytes[at..at + 4_096].fill(0);
+    std::fs::write(&path, &bytes).expect("room");
+    let report = crate::repair(&path).expect("room").expect("damage");
+    assert_eq!(report.lost_results.len(), 1, "{report}");
+    assert!(!is_completed(&path, 1));
+    let handle = crate::testing::started(Store::open(&path).expect("it is whole"));
+    let pruned = handle.client().prune().expect("it can be pruned");
+    assert_eq!(pruned.jobs, 0, "it has still to be done");
+    drop(handle);
+    let kept = results(&path).len();
+    assert!(kept > 0, "results that were found stay");
+}
+
+#[test]
+fn what_only_the_log_holds_is_kept_when_the_file_is_empty() {
+    let dir = tempfile::tempdir().expect("directory");
+    let whole = dir.path().join("whole.db");
+    let store = Store::open(&whole).expect("a fresh file");
+    let keeper = crate::testing::keep_log(&whole);
+    let mut handle = crate::testing::started(store);
+    crate::testing::add_job(&mut handle, JobId(1), 500, true);
+    assert!(handle.client().flush());
+    let path = dir.path().join("j.db");
+    // As after a crash of the machine that took the content of the file.
+    std::fs::write(&path, "").expect("room");
+    let log = |path: &Path| with_suffix(path, "-wal");
+    std::fs::copy(log(&whole), log(&path)).expect("room");
+    drop(keeper);
+    drop(handle);
+    let all = results(&whole);
+    let refused = Store::open(&path).expect_err("it is damaged").to_string();
+    assert!(refused.contains("write-ahead log is not"), "{refused}");
+    assert!(!crate::check(&path).expect("a file").is_empty());
+    reader::unfinished_jobs(&path).expect_err("it is empty");
+    let report = crate::repair(&path).expect("room").expect("damage");
+    assert_eq!((report.lost_jobs.len(), report.lost_results.len()), (0, 0));
+    assert_eq!(results(&path), all);
+    assert_eq!(all.len(), 500);
+}
+
+/// Repairs a file whatever is wrong with it.
+fn repaired(path: &Path) -> Result<RepairReport, StoreError> {
+    repair(&Lock::take(path)?, path)
 }
 
 #[test]

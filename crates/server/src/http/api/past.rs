@@ -43,7 +43,7 @@ pub(super) async fn rows(app: &App, sql: String, limit: u64) -> Result<(Rows, bo
         bytes: reader::RESULT_LEN_MAX,
     };
     let work = move || {
-        let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;
+        let connection = store.read()?;
         reader::query(&connection, &sql, limits)
     };
     let table = tokio::task::spawn_blocking(work)

@@ -314,7 +314,7 @@ pub(in crate::http) async fn history(
         bytes: reader::RESULT_LEN_MAX,
     };
     let work = move || {
-        let connection = reader::open_for_reading(store.path()).map_err(|e| e.to_string())?;
+        let connection = store.read()?;
         reader::query(&connection, &sql, limits)
     };
     let table = tokio::task::spawn_blocking(work)

@@ -1,0 +1,100 @@
+//! Why a store cannot be used, in words for people.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::ErrorCode;
+
+/// Why a store cannot be used. `Display` is complete; causes are behind it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file cannot be made or opened.
+    #[error("Cannot create event log file at `{}`: {source}", .path.display())]
+    Create {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file cannot be read.
+    #[error("Cannot open event log file at `{}`: {reason}", .path.display())]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The file is something else, or of a later version; it was not touched.
+    #[error("Cannot use `{}` as a journal: {reason}", .path.display())]
+    NotOurs {
+        /// Which file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// Parts of the file are not what they should be.
+    #[error("The journal `{}` is damaged: {}{}; run `hq journal check --repair {}`, which keeps what can be proven and says what is lost", .path.display(), .problems.first().map_or("", String::as_str), more(.problems), .path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What was found; at least one.
+        problems: Vec<String>,
+    },
+    /// Another server writes the file.
+    #[error("The journal `{}` is used by another server ({owner}); stop that server first", .path.display())]
+    InUse {
+        /// Which file.
+        path: PathBuf,
+        /// Host and process.
+        owner: String,
+    },
+    /// Nothing is wrong with the file as far as that can be told, but it cannot be opened now.
+    #[error("The journal `{}` cannot be opened at present: {source}; nothing in it was changed; {} and start again", .path.display(), advice(.source))]
+    NotNow {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// Without locks nothing keeps two servers from writing one file.
+    #[error("The file system of `{}` offers no file locks ({source}), so two servers could write one journal; use `hq server start --journal PATH` with a file on another file system, such as a local disk, or have this one mounted with locks", .path.display())]
+    NoLocks {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// SQLite refused.
+    #[error("The journal `{}` cannot be read or written: {source}", .path.display())]
+    Sql {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+impl StoreError {
+    pub(crate) fn sql(path: &Path) -> impl Fn(rusqlite::Error) -> Self + '_ {
+        move |source| Self::Sql {
+            path: path.to_path_buf(),
+            source,
+        }
+    }
+}
+
+fn more(problems: &[String]) -> String {
+    match problems.len() {
+        0 | 1 => String::new(),
+        count => format!(", and {} more problems", count - 1),
+    }
+}
+
+/// What helps against an error that is none of the file.
+fn advice(error: &rusqlite::Error) -> &'static str {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "make room on its file system",
+        Some(ErrorCode::OutOfMemory) => "make memory available",
+        _ => "see that there is room and quota left and its file system works,",
+    }
+}

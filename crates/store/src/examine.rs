@@ -1,0 +1,241 @@
+//! Before a file is used: is it ours, is its log in it, is it whole. All of it needs the lock, see `lock`.
+
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::ErrorCode;
+
+use crate::lock::{Lock, with_suffix};
+use crate::log::Log;
+use crate::pages::{MAGIC, Pages};
+use crate::place::{FileSystem, Place};
+use crate::salvage::{self, RepairReport};
+use crate::{StoreError, lease, reader, schema};
+
+/// Bytes of the header of an SQLite file.
+const HEADER_LEN: usize = 100;
+
+/// Longest wait for others who have the file open when it is looked through.
+const FOLD_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// What became of a write-ahead log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Folded {
+    /// It is in the file.
+    Whole,
+    /// Somebody reads the file at this moment; SQLite will do it later.
+    InUse,
+    /// SQLite finds file or log damaged, so what is in the log may not be in the file.
+    Damaged,
+}
+
+/// Moves the write-ahead log into the file.
+///
+/// # Errors
+///
+/// If that fails for a reason that lies outside the file: then nothing can be said about the file, whose half that is
+/// written may look cut.
+pub(crate) fn fold(place: &Place, given: &Path) -> Result<Folded, StoreError> {
+    let folded = place.connect().and_then(|connection| {
+        connection.busy_timeout(FOLD_TIMEOUT)?;
+        connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+            row.get::<_, bool>(0)
+        })
+    });
+    match folded {
+        Ok(false) => Ok(Folded::Whole),
+        Ok(true) => Ok(Folded::InUse),
+        Err(error) if is_outside(&error) => Err(StoreError::NotNow {
+            path: given.to_path_buf(),
+            source: error,
+        }),
+        Err(error) => match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Ok(Folded::InUse),
+            _ => Ok(Folded::Damaged),
+        },
+    }
+}
+
+/// Whether an error says nothing about the content of a file.
+fn is_outside(error: &rusqlite::Error) -> bool {
+    // A read behind the end, which is what a cut file gives: SQLITE_IOERR_SHORT_READ.
+    let is_short = error
+        .sqlite_error()
+        .is_some_and(|error| error.extended_code == (10 | 2 << 8));
+    !is_short
+        && matches!(
+            error.sqlite_error_code(),
+            Some(
+                ErrorCode::DiskFull
+                    | ErrorCode::SystemIoFailure
+                    | ErrorCode::CannotOpen
+                    | ErrorCode::OutOfMemory
+                    | ErrorCode::ReadOnly
+                    | ErrorCode::PermissionDenied
+                    | ErrorCode::FileLockingProtocolFailed
+                    | ErrorCode::NoLargeFileSupport
+            )
+        )
+}
+
+/// A quick look at the file. The missing end of a cut one is dropped, as that of a log; anything else needs a decision
+/// of somebody.
+pub(crate) fn heal_or_refuse(lock: &Lock, folded: Folded, given: &Path) -> Result<(), StoreError> {
+    let pages = Pages::open(lock).map_err(unreadable(given))?;
+    if pages.is_empty() {
+        return Ok(());
+    }
+    let problems = pages.problems();
+    if problems.is_empty() {
+        return Ok(());
+    }
+    // What is in a log was acknowledged: it is not for us to decide that the file comes first.
+    let has_log = folded == Folded::Damaged && pages.has_log();
+    if !pages.is_cut() || has_log {
+        return Err(StoreError::Damaged {
+            path: given.to_path_buf(),
+            problems,
+        });
+    }
+    tracing::warn!("Journal contains not fully written data; they will be removed from the log");
+    let report = salvage::repair(lock, given)?;
+    for line in report.to_string().lines() {
+        tracing::warn!("{line}");
+    }
+    Ok(())
+}
+
+fn unreadable(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
+    move |error| StoreError::Open {
+        path: path.to_path_buf(),
+        reason: error.to_string(),
+    }
+}
+
+/// Who has a store at this moment, as far as that can be told without waiting: a process that holds its lock, or one
+/// of this host that has its lease. Changes nothing.
+#[must_use]
+pub fn owner(path: &Path) -> Option<String> {
+    // SQLite deletes the log of an empty file.
+    let is_empty = std::fs::metadata(path).is_ok_and(|found| found.len() == 0);
+    Lock::holder(path).or_else(|| {
+        let path = path.canonicalize().ok().filter(|_| !is_empty)?;
+        let file_system = FileSystem::of(&path);
+        lease::owner(&Place { path, file_system })
+    })
+}
+
+/// What is wrong with a file, a line a problem; empty if it is whole. A server may be using it.
+///
+/// # Errors
+///
+/// If there is no such file.
+pub fn check(path: &Path) -> Result<Vec<String>, StoreError> {
+    let by_sqlite = reader::open_for_reading(path)
+        .map_err(|error| error.to_string())
+        .and_then(|connection| reader::problems(&connection).map_err(|error| error.to_string()));
+    let text = match by_sqlite {
+        Ok(problems) => return Ok(problems),
+        Err(text) => text,
+    };
+    let mut problems = match Lock::for_looking(path)? {
+        Some(lock) => Pages::open(&lock).map_err(unreadable(path))?.problems(),
+        // Pages that a server writes at this moment would look damaged.
+        None => vec!["a server uses the file; its pages cannot be looked at".to_owned()],
+    };
+    problems.push(text);
+    Ok(problems)
+}
+
+/// Repairs a file: what can be proven is kept, the damaged file is set aside. Nothing is done with a whole
+/// one.
+///
+/// # Errors
+///
+/// If a server uses the file, if it is no journal, or if there is no room beside it.
+pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
+    // Before there is a lock file beside a file that does not exist.
+    std::fs::metadata(path).map_err(unreadable(path))?;
+    let lock = Lock::take(path)?;
+    let place = Place {
+        path: lock.path().to_path_buf(),
+        file_system: FileSystem::of(lock.path()),
+    };
+    if std::fs::metadata(lock.path()).is_ok_and(|found| found.len() == 0) {
+        // SQLite would delete what is in the log.
+        return salvage::repair(&lock, path).map(Some);
+    }
+    lease::look(&place, path)?;
+    if fold(&place, path)? == Folded::InUse {
+        return Err(StoreError::InUse {
+            path: path.to_path_buf(),
+            owner: "it holds the lock of the file".to_owned(),
+        });
+    }
+    let by_sqlite = place
+        .read()
+        .and_then(|connection| reader::problems(&connection));
+    if by_sqlite.is_ok_and(|problems| problems.is_empty()) {
+        return Ok(None);
+    }
+    salvage::repair(&lock, path).map(Some)
+}
+
+/// Version of the schema in the file; 0 of an empty one.
+pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i32, StoreError> {
+    let refuse = |reason: &str| StoreError::NotOurs {
+        path: given.to_path_buf(),
+        reason: reason.to_owned(),
+    };
+    let mut head = Vec::new();
+    lock.open_raw()
+        .and_then(|file| file.take(100).read_to_end(&mut head))
+        .map_err(unreadable(given))?;
+    if head.is_empty() {
+        // SQLite deletes the log of an empty file, and we have never made one: a log that belongs to it is what
+        // damage left.
+        return match Log::open(&with_suffix(lock.path(), "-wal")) {
+            None => Ok(0),
+            Some(_) => Err(StoreError::Damaged {
+                path: given.to_path_buf(),
+                problems: vec!["the file is empty, but its write-ahead log is not".to_owned()],
+            }),
+        };
+    }
+    if head.len() < HEADER_LEN && MAGIC.starts_with(head.get(..MAGIC.len()).unwrap_or(&head)) {
+        // A journal that was cut.
+        return Ok(0);
+    }
+    if head.iter().all(|byte| *byte == 0) {
+        return Err(refuse(
+            "its beginning is zero; if it was a journal, `hq journal check --repair` keeps the rest",
+        ));
+    }
+    if !head.starts_with(MAGIC) || head.len() < HEADER_LEN {
+        return Err(refuse("it is not an SQLite database"));
+    }
+    let number = |at: usize| {
+        let bytes = head.get(at..at + 4).and_then(|b| b.try_into().ok());
+        bytes.map_or(0, i32::from_be_bytes)
+    };
+    if number(68) == 0 && number(60) == 0 {
+        return Ok(version_with_log(place));
+    }
+    if number(68) != schema::APPLICATION_ID {
+        return Err(refuse("it is a database of another program"));
+    }
+    if number(60) > schema::version() {
+        return Err(schema::too_new(given, number(60)));
+    }
+    Ok(number(60))
+}
+
+/// What SQLite itself says, the write-ahead log included.
+fn version_with_log(place: &Place) -> i32 {
+    place
+        .peek()
+        .and_then(|c| c.pragma_query_value(None, "user_version", |row| row.get(0)))
+        .unwrap_or(0)
+}

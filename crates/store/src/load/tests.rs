@@ -1,0 +1,136 @@
+//! Every field of a task comes back as it was committed, whatever the task had been through.
+
+use hq_core::id::TaskKey;
+use hq_core::outcome::Outcome;
+use hq_core::server_state::ChangeKind;
+use hq_core::task::Phase;
+
+use super::*;
+use crate::testing::{NOW, WORKER, change, submitted};
+use crate::{group, schema};
+
+/// What is compared: phase, instance, worker, crashes, retries, start, attempts.
+type Seen = (Phase, u32, u32, u32, u16, Option<Timestamp>, Vec<Attempt>);
+
+fn ended(seconds: u64, outcome: Outcome) -> TaskEnd {
+    TaskEnd {
+        outcome,
+        at: NOW.wall.plus(Duration::from_secs(seconds)),
+        run: Duration::from_secs(seconds),
+        usage: Usage {
+            max_rss_kib: 100 * seconds,
+            user: Duration::from_millis(7 * seconds),
+            system: Duration::from_millis(3 * seconds),
+        },
+    }
+}
+
+fn restored(changes: &[hq_core::server_state::Change], job: JobId) -> BTreeMap<u32, Seen> {
+    let mut connection = Connection::open_in_memory().expect("a database in memory");
+    schema::migrate(&mut connection, 0).expect("the schema is valid");
+    let mut seq = 1;
+    let transaction = connection.transaction().expect("nobody else writes");
+    group::write(&transaction, &mut seq, changes, None).expect("every change can be written");
+    transaction.commit().expect("memory is never full");
+    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    assert_eq!(loaded.dropped_count, 0);
+    let job = &loaded.state.jobs()[&job];
+    let mut all = BTreeMap::new();
+    for id in 1..=6 {
+        let slot = job.find(TaskId(id)).expect("the task");
+        let submit = job.submit(slot).expect("its submit");
+        let phase = job.phase(slot).expect("a phase");
+        let attempts = submit.tasks.attempts(slot.index).to_vec();
+        let seen = job
+            .record(slot)
+            .map_or((phase, 0, 0, 0, 0, None, attempts.clone()), |record| {
+                (
+                    phase,
+                    record.instance().as_u32(),
+                    record.worker().as_u32(),
+                    record.crash_count(),
+                    record.retry_count(),
+                    record.started(),
+                    attempts,
+                )
+            });
+        all.insert(id, seen);
+    }
+    all
+}
+
+#[test]
+fn what_comes_back_is_what_was_committed() {
+    let job = JobId(3);
+    let task = |id| TaskKey::new(job, TaskId(id));
+    let ids = IdArray::consecutive(1, 6).expect("fits");
+    let mut changes = vec![change(submitted(job, &ids))];
+    let mut add = |kind| changes.push(change(kind));
+    let started = |id, instance| ChangeKind::TaskStarted {
+        task: task(id),
+        instance: InstanceId(instance),
+        variant: 1,
+        worker: WORKER,
+        nodes: Box::default(),
+    };
+    let attempt = |instance| Attempt {
+        instance: InstanceId(instance),
+        worker: WORKER,
+        end: ended(1 + u64::from(instance), Outcome::ExitCode(7)),
+    };
+    let requeued = |id, instance, crash_count, retry_count, attempt| ChangeKind::TaskRequeued {
+        task: task(id),
+        instance: InstanceId(instance),
+        crash_count,
+        retry_count,
+        attempt,
+    };
+    // 1 failed twice and crashed once, and waits; 2 the same, and then finished; 3 runs after a retry on a worker that
+    // does not come back; 4 failed; 5 was canceled; 6 never ran.
+    for id in [1, 2] {
+        add(started(id, 0));
+        add(requeued(id, 1, 0, 1, Some(attempt(0))));
+        add(started(id, 1));
+        add(requeued(id, 2, 0, 2, Some(attempt(1))));
+        add(started(id, 2));
+        add(requeued(id, 3, 1, 2, None));
+    }
+    add(started(2, 3));
+    let last = |id, instance, crash_count, end, is_finished| ChangeKind::TaskEnded {
+        task: task(id),
+        instance: InstanceId(instance),
+        worker: WORKER,
+        crash_count,
+        end,
+        is_finished,
+        is_awaited: false,
+    };
+    add(last(2, 3, 1, ended(4, Outcome::Finished), true));
+    add(started(3, 0));
+    add(requeued(3, 1, 0, 1, Some(attempt(0))));
+    add(started(3, 1));
+    add(started(4, 0));
+    add(last(4, 0, 0, ended(2, Outcome::ExitCode(9)), false));
+    add(ChangeKind::TasksDropped {
+        job,
+        ids: IdArray::single(5),
+        to: TaskState::Canceled,
+    });
+    let all = restored(&changes, job);
+    let worker = WORKER.as_u32();
+    let at = Some(NOW.wall);
+    let twice = vec![attempt(0), attempt(1)];
+    // The end of the server gives the run that was under way the next instance, and is no crash of the task.
+    assert_eq!(
+        all[&1],
+        (Phase::Waiting, 3, worker, 1, 2, at, twice.clone())
+    );
+    assert_eq!(all[&2], (Phase::Finished, 3, worker, 1, 2, at, twice));
+    assert_eq!(
+        all[&3],
+        (Phase::Waiting, 2, worker, 0, 1, at, vec![attempt(0)])
+    );
+    assert_eq!(all[&4], (Phase::Failed, 0, worker, 0, 0, at, Vec::new()));
+    assert_eq!(all[&5], (Phase::Canceled, 0, 0, 0, 0, None, Vec::new()));
+    assert_eq!(all[&6], (Phase::Waiting, 0, 0, 0, 0, None, Vec::new()));
+}

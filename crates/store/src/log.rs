@@ -1,0 +1,131 @@
+//! What was committed to the write-ahead log of an SQLite file, read without SQLite.
+//!
+//! A file that SQLite refuses is repaired together with its log, in which the latest acknowledged work may be. The
+//! format is that of <https://www.sqlite.org/fileformat2.html#the_write_ahead_log>: frames with a page each, of which
+//! those count whose checksums continue those before, up to the last one that ends a transaction.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use crate::pages::be32;
+
+/// First number of a log; the last bit says in which order the bytes of its checksums are.
+const MAGIC: u32 = 0x377f_0682;
+const HEADER_LEN: usize = 32;
+const FRAME_HEADER_LEN: usize = 24;
+
+/// Pages in a log.
+#[derive(Debug)]
+pub(crate) struct Log {
+    file: File,
+    page_size: usize,
+    /// Where the latest content of each page is.
+    pages: BTreeMap<u32, u64>,
+    /// Pages of the database at the last commit.
+    last_page: u32,
+}
+
+impl Log {
+    /// `None` if there is no log, or nothing was committed to it.
+    pub(crate) fn open(path: &Path) -> Option<Self> {
+        let file = File::open(path).ok()?;
+        let mut header = [0; HEADER_LEN];
+        file.read_exact_at(&mut header, 0).ok()?;
+        let magic = be32(&header, 0)?;
+        let page_size = be32(&header, 8)? as usize;
+        let is_known = magic & !1 == MAGIC
+            && (512..=65_536).contains(&page_size)
+            && page_size.is_power_of_two();
+        let mut sum = Checksum {
+            is_big_endian: magic & 1 == 1,
+            sums: [0, 0],
+        };
+        sum.add(header.get(..24)?);
+        if !is_known || sum.sums != [be32(&header, 24)?, be32(&header, 28)?] {
+            return None;
+        }
+        let mut log = Self {
+            file,
+            page_size,
+            pages: BTreeMap::new(),
+            last_page: 0,
+        };
+        log.read_frames(sum, header.get(16..24)?)?;
+        (log.last_page > 0).then_some(log)
+    }
+
+    /// Collects frames until one does not continue those before it: the rest is torn or of an earlier use.
+    fn read_frames(&mut self, mut sum: Checksum, salt: &[u8]) -> Option<()> {
+        let mut frame = vec![0; FRAME_HEADER_LEN + self.page_size];
+        let mut at = HEADER_LEN as u64;
+        let mut open = Vec::new();
+        while self.file.read_exact_at(&mut frame, at).is_ok() {
+            let (head, page) = frame.split_at(FRAME_HEADER_LEN);
+            sum.add(head.get(..8)?);
+            sum.add(page);
+            let number = be32(head, 0)?;
+            let is_next = head.get(8..16)? == salt
+                && sum.sums == [be32(head, 16)?, be32(head, 20)?]
+                && number > 0;
+            if !is_next {
+                break;
+            }
+            open.push((number, at + FRAME_HEADER_LEN as u64));
+            // Not 0 in the last frame of a transaction.
+            let size_after = be32(head, 4)?;
+            if size_after > 0 {
+                self.pages.extend(open.drain(..));
+                self.last_page = size_after;
+            }
+            at += frame.len() as u64;
+        }
+        Some(())
+    }
+
+    /// Bytes a page.
+    pub(crate) const fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    /// Number of pages that the database had at the last commit.
+    pub(crate) const fn last_page(&self) -> u32 {
+        self.last_page
+    }
+
+    /// The latest content of a page; `None` = that in the database counts.
+    pub(crate) fn page(&self, number: u32) -> Option<Vec<u8>> {
+        let at = *self.pages.get(&number)?;
+        let mut bytes = vec![0; self.page_size];
+        self.file.read_exact_at(&mut bytes, at).ok()?;
+        Some(bytes)
+    }
+}
+
+/// The running checksum of a log.
+struct Checksum {
+    is_big_endian: bool,
+    sums: [u32; 2],
+}
+
+impl Checksum {
+    /// Adds bytes, whose number is a multiple of 8.
+    fn add(&mut self, bytes: &[u8]) {
+        let [mut first, mut second] = self.sums;
+        for pair in bytes.chunks_exact(8) {
+            let (low, high) = pair.split_at(4);
+            let number = |bytes: &[u8]| {
+                let bytes = bytes.try_into().unwrap_or([0; 4]);
+                if self.is_big_endian {
+                    u32::from_be_bytes(bytes)
+                } else {
+                    u32::from_le_bytes(bytes)
+                }
+            };
+            first = first.wrapping_add(number(low)).wrapping_add(second);
+            second = second.wrapping_add(number(high)).wrapping_add(first);
+        }
+        self.sums = [first, second];
+    }
+}

@@ -1,0 +1,160 @@
+//! Where a store is, and the only ways to connect to it.
+//!
+//! On a file system that several hosts may share, memory that processes share is not reliable. There SQLite's VFS
+//! `unix-excl` is used: the process locks the database for itself, and the index of the write-ahead log is in its own
+//! memory, where all its connections find it. So the writer and readers of one server work as on a local disk, and
+//! other processes are kept out.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::lock::with_suffix;
+
+/// File systems (`statfs`) that one host has for itself: ext2 to ext4, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS,
+/// bcachefs, JFS, NILFS, exFAT, FAT, NTFS. Others are taken for shared ones: that costs others the right to read beside
+/// a server, the other error would cost the store.
+const LOCAL_TYPES: &[u64] = &[
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0x0102_1994,
+    0x794c_7630,
+    0x2fc1_2fc1,
+    0xf2f5_2010,
+    0xca45_1a4e,
+    0x3153_464a,
+    0x3434,
+    0x2011_bab0,
+    0x4d44,
+    0x5346_544e,
+    0x7366_746e,
+];
+
+/// Longest wait for others when somebody only looks.
+const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Whether several hosts may share a file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileSystem {
+    /// They do not.
+    Local,
+    /// They may.
+    Shared,
+}
+
+impl FileSystem {
+    /// That of an existing file.
+    pub(crate) fn of(path: &Path) -> Self {
+        rustix::fs::statfs(path).map_or(Self::Shared, |found| {
+            Self::from_type(u64::try_from(found.f_type).unwrap_or(0))
+        })
+    }
+
+    fn from_type(kind: u64) -> Self {
+        if LOCAL_TYPES.contains(&(kind & 0xffff_ffff)) {
+            Self::Local
+        } else {
+            Self::Shared
+        }
+    }
+}
+
+/// A store and how to connect to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// The database, without symbolic links.
+    pub(crate) path: PathBuf,
+    pub(crate) file_system: FileSystem,
+}
+
+impl Place {
+    /// To write.
+    pub(crate) fn connect(&self) -> rusqlite::Result<Connection> {
+        self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)
+    }
+
+    /// To look who has the store: as to write, but closing it leaves the log alone, even as the last user.
+    pub(crate) fn peek(&self) -> rusqlite::Result<Connection> {
+        let connection = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        connection.busy_timeout(PEEK_TIMEOUT)?;
+        connection.pragma_update(None, "query_only", true)?;
+        Ok(connection)
+    }
+
+    /// To read beside the writer of this process.
+    pub(crate) fn read(&self) -> rusqlite::Result<Connection> {
+        match self.file_system {
+            FileSystem::Local => self.open(OpenFlags::SQLITE_OPEN_READ_ONLY),
+            // `unix-excl` shares its lock and the index among connections that could write only.
+            FileSystem::Shared => self.peek(),
+        }
+    }
+
+    fn open(&self, access: OpenFlags) -> rusqlite::Result<Connection> {
+        let vfs = match self.file_system {
+            FileSystem::Local => c"unix",
+            FileSystem::Shared => c"unix-excl",
+        };
+        let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        Connection::open_with_flags_and_vfs(&self.path, flags, vfs)
+    }
+
+    /// Bytes of the database and its log.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        let len = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
+        len(&self.path).saturating_add(len(&with_suffix(&self.path, "-wal")))
+    }
+
+    /// The files that SQLite has open now; `None` = one of them is not there.
+    pub(crate) fn files(&self) -> Option<Files> {
+        let of = |path: &Path| {
+            let found = fs::metadata(path).ok()?;
+            Some((found.dev(), found.ino()))
+        };
+        Some(Files {
+            database: of(&self.path)?,
+            log: of(&with_suffix(&self.path, "-wal"))?,
+        })
+    }
+}
+
+/// Which files a database and its log are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Files {
+    database: (u64, u64),
+    log: (u64, u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_known_to_be_local_is_taken_for_it() {
+        let directory = std::env::current_dir().expect("a directory");
+        // Where this is built, whatever it is.
+        let _ = FileSystem::of(&directory);
+        assert_eq!(FileSystem::from_type(0xef53), FileSystem::Local);
+        assert_eq!(FileSystem::from_type(0x0102_1994), FileSystem::Local);
+        // NFS, Lustre, GPFS, BeeGFS, FUSE, 9p, PanFS, OCFS2, GFS2.
+        for shared in [
+            0x6969,
+            0x0bd0_0bd0,
+            0x4750_4653,
+            0x1983_0326,
+            0x6573_5546,
+            0x0102_1997,
+            0xaad7_aaea,
+            0x7461_636f,
+            0x0116_1970,
+        ] {
+            assert_eq!(FileSystem::from_type(shared), FileSystem::Shared);
+        }
+    }
+}
