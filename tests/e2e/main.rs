@@ -22,6 +22,7 @@ mod network;
 mod notify;
 mod options;
 mod output_modes;
+mod owners;
 mod pbs;
 mod queues;
 mod reattach;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_protocol::access::{
-    ACCESS_FILE_NAME, Access, AccessError, AccessFile, ServerDir, ServerUid,
+    ACCESS_FILE_NAME, Access, AccessError, AccessFile, CURRENT_LINK_NAME, ServerDir, ServerUid,
 };
-use hq_protocol::{Plane, SecretKey, client};
+use hq_protocol::{HandshakeError, Plane, SecretKey, client};
 use rustix::process::{Resource, Rlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -81,6 +81,24 @@ pub enum StartError {
         dir: PathBuf,
         /// How to name it in the hint.
         hint: hq_protocol::access::ServerHint,
+    },
+    /// A server of another release answers on this directory.
+    #[error("Server at {dir} is already online and is of version {version}, please stop it first using `hq server stop{hint}` of that version; if that is no longer so, remove {link}", dir = .dir.display(), link = .dir.join(CURRENT_LINK_NAME).display())]
+    OtherVersionOnline {
+        /// The server directory.
+        dir: PathBuf,
+        /// What its access file says.
+        version: String,
+        /// How to name it in the hint.
+        hint: hq_protocol::access::ServerHint,
+    },
+    /// The server of this directory has its state open, but does not answer.
+    #[error("Server at {dir} is still there ({owner}), but does not answer; stop that process first, or use another --server-dir", dir = .dir.display())]
+    Silent {
+        /// The server directory.
+        dir: PathBuf,
+        /// Host and process.
+        owner: String,
     },
     /// Directory, access file or keys.
     #[error(transparent)]
@@ -159,7 +177,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// See [`StartError`]; nothing but an empty instance directory is left behind.
+    /// See [`StartError`]; no instance directory is left behind.
     pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
         raise_descriptor_limit();
         let root = std::path::absolute(&config.server_dir).map_err(StartError::System)?;
@@ -168,17 +186,18 @@ impl Server {
         let resumed = state_file::find_resumed(&dir, &config)?;
         let given = match (&config.access_file, &resumed) {
             (Some(path), _) => Some(AccessFile::load(path, &config.version)?),
-            (None, Some(instance)) => {
-                AccessFile::load(&instance.join(ACCESS_FILE_NAME), &config.version).ok()
-            }
+            (None, Some(instance)) => earlier_access(instance)?,
             (None, None) => None,
         };
         let may_move = config.access_file.is_none();
         let client_listener = open(Plane::Client, config.client_port, given.as_ref(), may_move)?;
         let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
-        let instance = match resumed {
-            Some(instance) => instance,
-            None => dir.create_instance()?,
+        let (instance, fresh) = match resumed {
+            Some(instance) => (instance, None),
+            None => {
+                let instance = dir.create_instance()?;
+                (instance.clone(), Some(FreshInstance(Some(instance))))
+            }
         };
         let http = open_http(&config, &instance).await?;
         let (uid, opened) = restore(&config, &instance, given.as_ref())?;
@@ -203,6 +222,9 @@ impl Server {
             stats.clone(),
         )
         .map_err(StartError::System)?;
+        if let Some(fresh) = fresh {
+            fresh.keep();
+        }
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
         let (door, asks) = http::door();
         let shared = Shared {
@@ -325,13 +347,47 @@ fn restore(
     Ok((uid, opened))
 }
 
+/// The directory of an instance that is just being started. Dropping it removes it, so that a start that failed is not
+/// taken for the last server of the directory.
+struct FreshInstance(Option<PathBuf>);
+
+impl FreshInstance {
+    /// The server has started.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for FreshInstance {
+    fn drop(&mut self) {
+        let Some(path) = self.0.take() else {
+            return;
+        };
+        if let Err(error) = std::fs::remove_dir_all(&path) {
+            tracing::debug!(%error, "the directory of a failed start stays");
+        }
+    }
+}
+
+/// Keys, hosts, ports and uid of the run that is resumed; `None` = it got no access file, or somebody removed it.
+fn earlier_access(instance: &Path) -> Result<Option<AccessFile>, AccessError> {
+    let path = instance.join(ACCESS_FILE_NAME);
+    if !path.exists() {
+        tracing::info!("there is no '{}'; the server gets new keys", path.display());
+        return Ok(None);
+    }
+    // Of any release: copies of the file, and workers, know these keys. If they cannot be read, somebody has to decide.
+    AccessFile::load_any(&path).map(Some)
+}
+
 /// Writes the access file; with `replace` in the place of that of the earlier run, which has the same keys.
 fn store_access(access: &AccessFile, instance: &Path, replace: bool) -> Result<(), StartError> {
     let path = instance.join(ACCESS_FILE_NAME);
     if replace {
-        let _ = std::fs::remove_file(&path);
+        access.replace(&path)?;
+    } else {
+        access.create(&path)?;
     }
-    access.create(&path)?;
     tracing::info!("Storing access file as '{}'", path.display());
     Ok(())
 }
@@ -361,31 +417,57 @@ fn raise_descriptor_limit() {
     }
 }
 
+/// Refuses to start beside a server of this directory, of whatever release: the new one would take the directory from
+/// it, and all its workers and users with it.
 async fn check_not_online(dir: &ServerDir, config: &ServerConfig) -> Result<(), StartError> {
-    let Ok((_, access)) = dir.load_access(&config.version) else {
+    let Ok(current) = dir.resolve() else {
         return Ok(());
     };
-    let Some(client) = access.client else {
-        return Ok(());
-    };
+    let root = || dir.root().to_path_buf();
+    // Rights and release of the file decide who may use it, not whether a server is there.
+    if let Ok(access) = AccessFile::load_to_probe(&current.join(ACCESS_FILE_NAME)) {
+        let is_there = match &access.client {
+            Some(client) => answers(client).await,
+            None => false,
+        };
+        if is_there && access.version == config.version {
+            return Err(StartError::AlreadyOnline {
+                dir: root(),
+                hint: dir.hint(),
+            });
+        }
+        if is_there {
+            return Err(StartError::OtherVersionOnline {
+                dir: root(),
+                version: access.version,
+                hint: dir.hint(),
+            });
+        }
+        tracing::info!("No online server found, starting a new server");
+    }
+    match hq_store::owner(&current.join(state_file::FILE_NAME)) {
+        Some(owner) => Err(StartError::Silent { dir: root(), owner }),
+        None => Ok(()),
+    }
+}
+
+/// Whether the server of an access file is there.
+async fn answers(client: &Access) -> bool {
     let probe = async {
         let stream = TcpStream::connect((client.host.as_str(), client.port))
             .await
             .ok()?;
-        hq_protocol::connect(stream, Plane::Client, client.key.as_ref())
-            .await
-            .ok()
-    };
-    match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
-        Ok(Some(_)) => Err(StartError::AlreadyOnline {
-            dir: dir.root().to_path_buf(),
-            hint: dir.hint(),
-        }),
-        Ok(None) | Err(_) => {
-            tracing::info!("No online server found, starting a new server");
-            Ok(())
+        match hq_protocol::connect(stream, Plane::Client, client.key.as_ref()).await {
+            // Which versions it speaks is compared before the key.
+            Ok(_) | Err(HandshakeError::VersionMismatch { .. }) => Some(()),
+            // Another program, or another server, has the port now.
+            Err(_) => None,
         }
-    }
+    };
+    matches!(
+        tokio::time::timeout(PROBE_TIMEOUT, probe).await,
+        Ok(Some(()))
+    )
 }
 
 fn part(plane: Plane, file: &AccessFile) -> Option<&Access> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use hq_core::id::QueueId;
 use hq_core::server_state::ServerState;
 use hq_core::shell::double_quoted;
-use hq_protocol::access::{ACCESS_FILE_NAME, ServerDir};
+use hq_protocol::access::{ACCESS_FILE_NAME, AccessError, ServerDir};
 use hq_store::reader;
 use hq_store::{Health, Progress, Store, StoreError, StoreHandle};
 use tokio::sync::watch;
@@ -27,10 +27,7 @@ pub(crate) fn find_resumed(
         }
         return Ok(None);
     }
-    let found = dir
-        .last_instance()?
-        .filter(|instance| instance.join(FILE_NAME).exists());
-    match found {
+    match last_used(dir)? {
         Some(instance) => Ok(Some(instance)),
         None => Err(StartError::NothingToResume {
             dir: dir.root().to_path_buf(),
@@ -38,9 +35,25 @@ pub(crate) fn find_resumed(
     }
 }
 
+/// The last instance that has kept a state. A start that failed, or was killed, may have left an empty one behind it.
+fn last_used(dir: &ServerDir) -> Result<Option<PathBuf>, AccessError> {
+    for instance in dir.instances()? {
+        let file = instance.join(FILE_NAME);
+        if !file.exists() {
+            continue;
+        }
+        match reader::was_used(&file) {
+            Ok(false) => tracing::info!("no server has used '{}'; looking further", file.display()),
+            // What cannot be read is damaged or in use, which is said when it is opened.
+            Ok(true) | Err(_) => return Ok(Some(instance)),
+        }
+    }
+    Ok(None)
+}
+
 /// Says what a new instance leaves aside: nobody who restarts a server after a crash wants that unawares.
 fn tell_of_unfinished(dir: &ServerDir) {
-    let Ok(Some(last)) = dir.last_instance() else {
+    let Ok(Some(last)) = last_used(dir) else {
         return;
     };
     let file = last.join(FILE_NAME);

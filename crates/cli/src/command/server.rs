@@ -66,6 +66,8 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
     let server = Server::start(config).await.map_err(|error| match &error {
         StartError::Access(error) => access_error(error),
         StartError::AlreadyOnline { .. }
+        | StartError::OtherVersionOnline { .. }
+        | StartError::Silent { .. }
         | StartError::NothingToResume { .. }
         | StartError::Store(_)
         | StartError::Listen { .. }

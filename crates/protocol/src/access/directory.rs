@@ -149,33 +149,43 @@ impl ServerDir {
         Err(AccessError::create(&path)(error))
     }
 
-    /// Directory of the instance with the highest number, if there is one.
+    /// Directories of all instances, the one with the highest number first.
     ///
     /// # Errors
     ///
     /// [`AccessError::Create`] if the directory cannot be read.
-    pub fn last_instance(&self) -> Result<Option<PathBuf>, AccessError> {
+    pub fn instances(&self) -> Result<Vec<PathBuf>, AccessError> {
         if !self.root.exists() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        let failed = AccessError::create(&self.root);
-        let number = self.next_number().map_err(failed)?.saturating_sub(1);
-        let path = self.root.join(format!("{number:03}"));
-        Ok(fs::canonicalize(path).ok().filter(|path| path.is_dir()))
+        let mut numbers = self.numbers().map_err(AccessError::create(&self.root))?;
+        numbers.sort_unstable_by(|first, second| second.cmp(first));
+        let paths = numbers
+            .into_iter()
+            .map(|number| self.root.join(format!("{number:03}")));
+        Ok(paths
+            .filter_map(|path| fs::canonicalize(path).ok())
+            .filter(|path| path.is_dir())
+            .collect())
     }
 
-    /// Highest name of digits only, plus one.
+    /// Highest number of an instance, plus one.
     fn next_number(&self) -> io::Result<u64> {
-        let mut highest = 0;
+        let highest = self.numbers()?.into_iter().max().unwrap_or(0);
+        Ok(highest.saturating_add(1))
+    }
+
+    /// Names of digits only.
+    fn numbers(&self) -> io::Result<Vec<u64>> {
+        let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.root)? {
             let name = entry?.file_name();
             let digits = name
                 .to_str()
                 .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-            let number = digits.and_then(|name| name.parse::<u64>().ok());
-            highest = highest.max(number.unwrap_or(0));
+            numbers.extend(digits.and_then(|name| name.parse::<u64>().ok()));
         }
-        Ok(highest.saturating_add(1))
+        Ok(numbers)
     }
 
     /// Lets `hq-current` lead to `instance`, in one step: nobody sees the directory without the link

@@ -191,6 +191,23 @@ impl AccessFile {
         })
     }
 
+    /// As [`Self::create`], in the place of an earlier file: there is always a whole one.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Create`]; the earlier file is untouched then.
+    pub fn replace(&self, path: &Path) -> Result<(), AccessError> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let fresh = std::path::PathBuf::from(name);
+        // Left behind by a server that was killed in between.
+        let _ = std::fs::remove_file(&fresh);
+        self.create(&fresh)?;
+        std::fs::rename(&fresh, path)
+            .and_then(|()| sync_parent(path))
+            .map_err(AccessError::create(path))
+    }
+
     fn write_to(&self, file: &mut File) -> std::io::Result<()> {
         // The umask can only take bits away; 0400 is meant exactly.
         file.set_permissions(std::fs::Permissions::from_mode(0o400))?;
@@ -209,7 +226,32 @@ impl AccessFile {
         Self::load_from(file, path, version)
     }
 
+    /// Reads a file of any release, under the same conditions: a server that goes on with the state of an earlier
+    /// release keeps its keys.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`], without [`AccessError::Version`].
+    pub fn load_any(path: &Path) -> Result<Self, AccessError> {
+        let file = File::open(path).map_err(AccessError::read(path))?;
+        Self::load_checked(file, path, None)
+    }
+
+    /// Reads a file of any release that anybody may have read or written: enough to ask whether a server is there.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or is not valid.
+    pub fn load_to_probe(path: &Path) -> Result<Self, AccessError> {
+        let text = read_text(File::open(path).map_err(AccessError::read(path))?, path)?;
+        Self::parse_any(&text, path, None)
+    }
+
     pub(super) fn load_from(file: File, path: &Path, version: &str) -> Result<Self, AccessError> {
+        Self::load_checked(file, path, Some(version))
+    }
+
+    fn load_checked(file: File, path: &Path, version: Option<&str>) -> Result<Self, AccessError> {
         let metadata = file.metadata().map_err(AccessError::read(path))?;
         let user = rustix::process::geteuid().as_raw();
         // What root owns can be trusted: root is not covered by the threat model.
@@ -221,11 +263,8 @@ impl AccessFile {
                 user,
             });
         }
-        let mut text = String::new();
-        file.take(ACCESS_FILE_MAX)
-            .read_to_string(&mut text)
-            .map_err(AccessError::read(path))?;
-        let content = Self::parse(&text, path, version)?;
+        let text = read_text(file, path)?;
+        let content = Self::parse_any(&text, path, version)?;
         let mode = metadata.mode() & 0o7777;
         if content.has_secret() && mode & 0o077 != 0 {
             return Err(AccessError::Exposed {
@@ -242,14 +281,18 @@ impl AccessFile {
     ///
     /// [`AccessError::Version`], [`AccessError::Parse`] or [`AccessError::Key`].
     pub fn parse(text: &str, path: &Path, version: &str) -> Result<Self, AccessError> {
+        Self::parse_any(text, path, Some(version))
+    }
+
+    fn parse_any(text: &str, path: &Path, version: Option<&str>) -> Result<Self, AccessError> {
         let invalid = |source| AccessError::Parse {
             path: path.to_path_buf(),
             source,
         };
         // The version first: another release may have another shape.
         let found: VersionJson = serde_json::from_str(text).map_err(invalid)?;
-        if found.version != version {
-            let expected = version.to_owned();
+        if let Some(expected) = version.filter(|version| *version != found.version) {
+            let expected = expected.to_owned();
             return Err(AccessError::Version {
                 found: found.version,
                 expected,
@@ -306,6 +349,14 @@ impl AccessJson {
             key,
         })
     }
+}
+
+fn read_text(file: File, path: &Path) -> Result<String, AccessError> {
+    let mut text = String::new();
+    file.take(ACCESS_FILE_MAX)
+        .read_to_string(&mut text)
+        .map_err(AccessError::read(path))?;
+    Ok(text)
 }
 
 /// Makes a new name durable.
