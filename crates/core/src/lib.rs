@@ -13,6 +13,7 @@ pub mod graph;
 pub mod hardware;
 pub mod id;
 pub mod job;
+pub mod limits;
 pub mod outcome;
 pub mod placeholder;
 pub mod range;

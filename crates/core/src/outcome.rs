@@ -73,6 +73,20 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The words that the worker adds, if it does.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Message(text) | Self::OutOfMemory(Some(text)) => Some(text),
+            Self::Finished
+            | Self::ExitCode(_)
+            | Self::Signal(_)
+            | Self::TimeLimit
+            | Self::OutOfMemory(None)
+            | Self::Killed => None,
+        }
+    }
+
     /// Text that `task info` and JSON show as the error; empty for `Finished` and `Killed`.
     #[must_use]
     pub fn error_text(&self) -> String {

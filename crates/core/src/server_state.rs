@@ -8,6 +8,7 @@
 //! A late, duplicate, unknown or impossible message is a legal input: it is ignored and counted.
 
 mod after;
+mod assign;
 mod attach;
 mod change;
 mod control;
@@ -56,6 +57,7 @@ use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
 use crate::worker::Worker;
 use after::Followers;
+use assign::AssignLimit;
 use change::persist;
 use hold::Hold;
 use schedule::Agenda;
@@ -86,6 +88,8 @@ pub struct ServerState {
     /// The worker with the highest id that was lost.
     last_lost: Option<WorkerId>,
     classes: Classes,
+    /// Most bytes of one assignment.
+    assign_limit: AssignLimit,
     ready: ReadyQueue,
     watches: Watches,
     followers: Followers,
@@ -124,6 +128,12 @@ impl ServerState {
             uid: uid.into(),
             ..Self::default()
         }
+    }
+
+    /// Makes assignments smaller than they may be, so that small tests see them divided.
+    #[cfg(any(test, feature = "testing"))]
+    pub const fn limit_assignments(&mut self, bytes: usize) {
+        self.assign_limit.0 = bytes;
     }
 
     /// Uid of the server.

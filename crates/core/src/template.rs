@@ -132,6 +132,12 @@ impl Entries {
         self.ends.is_empty()
     }
 
+    /// Bytes of all entries.
+    #[must_use]
+    pub fn data_len(&self) -> usize {
+        self.data.len()
+    }
+
     /// Entry of the task with this index.
     #[must_use]
     pub fn get(&self, index: u32) -> Option<&[u8]> {

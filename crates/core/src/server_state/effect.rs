@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::input::{JobResult, LinkId, RequestId};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{GraphError, SharedTemplate, TemplateId};
+use crate::limits::TooLarge;
 use crate::range::IdArray;
 use crate::selector::Selected;
 use crate::template::Entries;
@@ -61,7 +62,7 @@ pub enum Reply {
 }
 
 /// What became of one job that was to be submitted again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resubmitted {
     /// A new job was made.
     Ok {
@@ -90,7 +91,7 @@ pub enum StopResult {
 }
 
 /// Why a submit was refused. `Display` is the text for users.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SubmitRefusal {
     /// The job to attach to does not exist.
     #[error("Job {0} not found.")]
@@ -127,6 +128,9 @@ pub enum SubmitRefusal {
     /// Too many notifications.
     #[error("Error: a job can have at most 64 notifications (--notify)")]
     TooManyNotices,
+    /// Something could not be sent to a worker, or not be started there.
+    #[error("Error: {0}")]
+    TooLarge(TooLarge),
     /// What a chosen task depends on did not finish and is not chosen.
     #[error(
         "Task {0} depends on task {1}, which has not finished and is not selected; add its state to --filter"

@@ -66,12 +66,13 @@ impl Input {
     #[must_use]
     pub fn rows(&self) -> usize {
         match self {
-            Self::WorkerMessage(_, WorkerMessage::Report(report)) => 1 + report.rows(),
-            Self::WorkerReattached(_, _, reattach) => 1 + reattach.report.rows(),
+            Self::WorkerMessage(_, message) => message.rows(),
+            Self::WorkerReattached(_, _, reattach) => {
+                1 + reattach.launching.len() + reattach.report.rows()
+            }
             Self::Request(..)
             | Self::RequestGone(_)
             | Self::WorkerConnected(..)
-            | Self::WorkerMessage(..)
             | Self::WorkerGone(..)
             | Self::Notified { .. }
             | Self::Timer => 1,
@@ -183,6 +184,17 @@ pub struct Report {
     pub ended: Vec<EndedRow>,
     /// Instances that were asked back and had not started.
     pub retracted: Vec<(TaskKey, InstanceId)>,
+}
+
+impl WorkerMessage {
+    /// About how much there is to do about it, in rows of reports.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Report(report) => 1 + report.rows(),
+            Self::Heartbeat | Self::Notify(..) | Self::Overview(_) | Self::Goodbye(_) => 1,
+        }
+    }
 }
 
 impl Report {

@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::assign::{AssignBatch, AssignLimit, Run, assignment, name_task};
 use super::change::{ChangeKind, persist};
-use super::{Assignment, Effect, ServerState, WorkerCommand};
-use crate::id::{InstanceId, TaskId, TaskKey, WorkerId};
-use crate::job::{Job, SharedTemplate, TaskSlot, TemplateId};
-use crate::range::IdArray;
+use super::{Effect, ServerState, WorkerCommand};
+use crate::id::{InstanceId, TaskKey, WorkerId};
+use crate::job::TaskSlot;
 use crate::scheduler::ClassId;
 use crate::scheduler::queue::{QueueKey, TakenRange};
 use crate::scheduler::solve::{Answer, GangStart, PATIENCE, Placement, Question, solve};
 use crate::scheduler::window::{Window, window};
 use crate::task::{Phase, TaskRecord};
-use crate::template::Entries;
 use crate::time::{Now, Time};
 use crate::worker::{Assigned, GangNode, Worker};
 
@@ -44,21 +43,6 @@ const REBALANCE_STEPS_MAX: usize = 65_536;
 
 /// How often plans for multi-node tasks are looked at again, as long as there are some that wait.
 const PLANS_CHECK: Duration = Duration::from_millis(250);
-
-/// What one worker gets in one round.
-#[derive(Default)]
-struct Parcel {
-    templates: Vec<Arc<SharedTemplate>>,
-    assignments: Vec<Assignment>,
-}
-
-/// Consecutive tasks that go into one assignment.
-struct Run {
-    template: Arc<SharedTemplate>,
-    instance: InstanceId,
-    from: u32,
-    to: u32,
-}
 
 /// How much a scheduling round had to look at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -264,19 +248,21 @@ impl ServerState {
         for (worker, queues) in &answer.overtaken {
             self.ask_overtaken_back(*worker, queues, effects);
         }
-        let mut parcels: BTreeMap<WorkerId, Parcel> = BTreeMap::new();
+        let mut batches: BTreeMap<WorkerId, AssignBatch> = BTreeMap::new();
         for placement in &answer.placements {
             for range in self.ready.take(placement.key, placement.count) {
-                let parcel = parcels.entry(placement.worker).or_default();
-                self.hand_out(now, placement, range, parcel);
+                let batch = batches
+                    .entry(placement.worker)
+                    .or_insert(AssignBatch::new(self.assign_limit));
+                self.hand_out(now, placement, range, batch);
             }
         }
-        if !parcels.is_empty() {
+        if !batches.is_empty() {
             let check = now.mono + STUCK_CHECK;
             self.agenda.stuck_check_at.get_or_insert(check);
         }
-        for (worker, parcel) in parcels {
-            effects.push(Effect::ToWorker(worker, parcel.into_command()));
+        for (worker, batch) in batches {
+            send(worker, batch, effects);
         }
         self.note_looked_at(now, &window, &answer);
     }
@@ -432,11 +418,9 @@ impl ServerState {
                 submit: range.submit,
                 index: range.from,
             };
-            let mut parcel = Parcel::default();
-            self.hand_out(now, &placement, range, &mut parcel);
-            for assignment in &mut parcel.assignments {
-                assignment.nodes.clone_from(&nodes);
-            }
+            let mut batch = AssignBatch::new(self.assign_limit);
+            self.hand_out(now, &placement, range, &mut batch);
+            batch.set_nodes(&nodes);
             let Some(job) = self.jobs.get_mut(&range.job) else {
                 continue;
             };
@@ -464,7 +448,7 @@ impl ServerState {
                 }
             }
             self.gangs.insert(task, gang.workers.clone());
-            effects.push(Effect::ToWorker(root, parcel.into_command()));
+            send(root, batch, effects);
         }
     }
 
@@ -529,8 +513,9 @@ impl ServerState {
         now: Now,
         placement: &Placement,
         range: TakenRange,
-        parcel: &mut Parcel,
+        batch: &mut AssignBatch,
     ) {
+        let AssignLimit(bytes_max) = self.assign_limit;
         let Some(class) = self.class(placement.key) else {
             return;
         };
@@ -547,7 +532,7 @@ impl ServerState {
                 submit: range.submit,
                 index,
             };
-            let Some((task, template)) = name_task(job, slot) else {
+            let Some(named) = name_task(job, slot) else {
                 continue;
             };
             let Some(record) = job.touch(slot) else {
@@ -566,30 +551,31 @@ impl ServerState {
                 retracting: false,
                 at: now.mono,
             };
-            worker.assign(TaskKey::new(range.job, task), assigned, &class);
+            worker.assign(TaskKey::new(range.job, named.id), assigned, &class);
             match runs.last_mut() {
                 Some(run)
                     if run.to == index
                         && run.instance == instance
-                        && run.template.id == template.id =>
+                        && run.template.id == named.template.id
+                        && run.bytes + named.bytes <= bytes_max =>
                 {
                     run.to += 1;
+                    run.bytes += named.bytes;
                 }
                 _ => runs.push(Run {
-                    template,
+                    template: named.template,
                     instance,
                     from: index,
                     to: index + 1,
+                    bytes: named.bytes,
                 }),
             }
         }
         for run in runs {
             if worker.templates.insert(run.template.id) {
-                parcel.templates.push(Arc::clone(&run.template));
+                batch.add_template(Arc::clone(&run.template));
             }
-            parcel
-                .assignments
-                .push(assignment(job, range.submit, &run, placement.variant));
+            batch.add(assignment(job, range.submit, &run, placement.variant));
         }
     }
 
@@ -669,42 +655,7 @@ struct Takers {
     steps_left: usize,
 }
 
-impl Parcel {
-    fn into_command(self) -> WorkerCommand {
-        WorkerCommand::Assign {
-            templates: self.templates,
-            assignments: self.assignments,
-        }
-    }
-}
-
-fn name_task(job: &Job, slot: TaskSlot) -> Option<(TaskId, Arc<SharedTemplate>)> {
-    let submit = job.submit(slot)?;
-    let task = submit.ids.get(slot.index).map(TaskId)?;
-    Some((task, Arc::clone(submit.template(slot.index)?)))
-}
-
-fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Assignment {
-    let found = job.submit(TaskSlot {
-        submit,
-        index: run.from,
-    });
-    let ids = found
-        .map(|s| s.ids.slice(run.from, run.to))
-        .unwrap_or_default();
-    let entries = found
-        .filter(|s| s.entry(run.from).is_some())
-        .and_then(|submit| {
-            let parts = (run.from..run.to).map(|index| submit.entry(index).unwrap_or_default());
-            let lengths: Vec<u64> = parts.clone().map(|part| part.len() as u64).collect();
-            Entries::new(parts.collect::<Vec<_>>().concat(), lengths)
-        });
-    Assignment {
-        template: TemplateId(run.template.id.0),
-        ids: IdArray::new(ids).unwrap_or_default(),
-        instance: run.instance,
-        variant,
-        entries,
-        nodes: Vec::new(),
-    }
+fn send(worker: WorkerId, batch: AssignBatch, effects: &mut Vec<Effect>) {
+    let commands = batch.into_commands().into_iter();
+    effects.extend(commands.map(|command| Effect::ToWorker(worker, command)));
 }

@@ -6,6 +6,7 @@ use super::change::persist;
 use super::{ChangeKind, Effect, Reply, ServerState, SubmitRefusal};
 use crate::id::JobId;
 use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId, build_graph};
+use crate::limits::check_submit;
 use crate::placeholder::fill_known;
 use crate::range::IdArray;
 use crate::task::TaskTable;
@@ -66,6 +67,8 @@ impl ServerState {
         spec: &Arc<SubmitSpec>,
         effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
+        // Nobody could be told later: a task that cannot be delivered would wait for ever.
+        check_submit(spec).map_err(SubmitRefusal::TooLarge)?;
         let target = self.target(&spec.target)?;
         let submit = self.build_submit(&target, spec, None)?;
         self.check_notify(target.job, spec)?;

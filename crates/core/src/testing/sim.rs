@@ -86,7 +86,7 @@ impl World {
                 mono: Time(0),
                 wall: Timestamp(1_000_000_000),
             },
-            state: ServerState::new("SimUid"),
+            state: limited(ServerState::new("SimUid")),
             workers: BTreeMap::new(),
             joining: BTreeMap::new(),
             next_link: 0,
@@ -193,7 +193,7 @@ impl World {
                 let worker = match old {
                     Some(mut old) if reattached => {
                         assert_eq!(was, Some(id), "it keeps its id");
-                        old.away = false;
+                        old.go_on();
                         self.summary.reattached += 1;
                         old
                     }
@@ -203,6 +203,7 @@ impl World {
                 self.workers.insert(id, worker);
             }
             Effect::ToWorker(id, command) => {
+                check_frame(&command);
                 if let Some(worker) = self.workers.get_mut(&id).filter(|w| !w.away) {
                     worker.inbox.push_back(command);
                 }
@@ -291,11 +292,13 @@ impl World {
         let link = LinkId(self.next_link);
         let worker = &self.workers[&id];
         let cpus = worker.cpus;
-        let report = worker.report_all();
+        let report = worker.running();
+        let launching = worker.untold();
         let mut runs: Vec<(TaskKey, InstanceId)> = report
             .started
             .iter()
             .map(|row| (row.task, row.instance))
+            .chain(launching.iter().copied())
             .filter(|(task, instance)| self.is_due(id, *task, *instance))
             .collect();
         let mut through_crash = self.take_expected(id);
@@ -307,7 +310,7 @@ impl World {
         let reattach = Reattach {
             worker: id,
             server_uid: self.state.uid().into(),
-            launching: Vec::new(),
+            launching,
             report,
             variants: BTreeMap::new(),
         };
@@ -688,6 +691,23 @@ impl World {
             .all(|w| w.outbox.is_empty() && w.inbox.is_empty() && w.unacknowledged.is_empty())
             && self.owed.is_empty()
     }
+}
+
+/// Most bytes of an assignment: so few that they are divided often.
+const ASSIGN_BYTES: usize = 1_600;
+
+/// Most bytes of a message to a worker. Lists of instances are not divided: they have no part that can be long.
+const FRAME_BYTES: usize = 2 * ASSIGN_BYTES;
+
+fn limited(mut state: ServerState) -> ServerState {
+    state.limit_assignments(ASSIGN_BYTES);
+    state
+}
+
+/// A message that is too large would break each connection to that worker.
+fn check_frame(command: &WorkerCommand) {
+    let bytes = command.wire_bytes();
+    assert!(bytes <= FRAME_BYTES, "{bytes} bytes for {command:?}");
 }
 
 fn config(cpus: u32, reconnects: bool) -> WorkerConfig {

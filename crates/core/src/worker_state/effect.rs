@@ -105,13 +105,13 @@ impl Report {
     }
 }
 
-/// Everything that a worker has, for a server that it returns to.
+/// Everything that a worker has, for a server that it returns to; by job and task.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
-    /// Handed to the launcher; may run any moment.
+    /// Handed to the launcher, and may run any moment; or ended, which a later report tells.
     pub launching: Vec<InstanceKey>,
-    /// All that runs, and all ends that were not acknowledged.
-    pub report: Report,
+    /// All that runs.
+    pub started: Vec<StartedRow>,
     /// Variants of the resource request of those that have not the first one.
     pub variants: Vec<(InstanceKey, u32)>,
 }

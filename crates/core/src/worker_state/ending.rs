@@ -6,6 +6,7 @@ use super::effect::{Effect, ExitReason, Holding, StartedRow};
 use super::input::Interrupt;
 use super::running::{EndCause, Phase};
 use super::{Mode, WorkerState};
+use crate::outcome::Outcome;
 use crate::time::Time;
 use crate::worker_config::OnServerLost;
 
@@ -39,20 +40,26 @@ impl WorkerState {
         }
     }
 
-    /// What a server that the worker returns to must know. It is complete: news that came before it and
-    /// was not reported is in it or void.
+    /// What a server that the worker returns to must know. It is complete: news that came before it and was not reported
+    /// is in it or void.
+    ///
+    /// Of ends that were not acknowledged only the instances are in it, as if they were being launched: the ends follow in
+    /// reports, however many they are. So the server does not take them for lost, and the registration stays small.
     pub fn holding(&mut self, now: Time) -> Holding {
-        let mut holding = Holding {
-            report: self.outbox.take_all(now),
-            ..Holding::default()
-        };
+        self.outbox.rewind();
+        let mut holding = Holding::default();
+        // What was killed on request must not be taken over by a server that was restarted and does not know of that: it
+        // would wait for an end that it leaves alone.
+        let ended = self.outbox.ended();
+        let ended = ended.filter(|ended| ended.outcome != Outcome::Killed);
+        holding.launching.extend(ended.map(|ended| ended.key));
         for (_, task) in self.running.iter() {
             if task.variant != 0 {
                 holding.variants.push((task.key, task.variant));
             }
             match task.phase {
                 Phase::Starting => holding.launching.push(task.key),
-                Phase::Running { since, .. } => holding.report.started.push(StartedRow {
+                Phase::Running { since, .. } => holding.started.push(StartedRow {
                     key: task.key,
                     age: now.since(since),
                 }),
@@ -63,6 +70,9 @@ impl WorkerState {
                 Phase::Ending(EndCause::WorkerEnd | EndCause::Void) => {}
             }
         }
+        // Neighbours of one job share a group on the wire.
+        holding.launching.sort_unstable();
+        holding.started.sort_unstable_by_key(|row| row.key);
         holding
     }
 

@@ -1,7 +1,8 @@
 //! News that the server has not heard yet, and when it is worth a message.
 //!
 //! Ends are kept until the server has acknowledged the report they were in: a report that is under way
-//! when the connection breaks is lost, what it said is not.
+//! when the connection breaks is lost, what it said is not. What is to be told at one moment is divided into reports of
+//! bounded size.
 //!
 //! A lone task is reported at once, a stream of short tasks a few hundred times a second.
 
@@ -10,6 +11,10 @@ use std::time::Duration;
 
 use super::effect::{EndedRow, Report, StartedRow};
 use super::input::InstanceKey;
+use crate::limits::{
+    END_BYTES, ERROR_TEXT_MAX, KEY_BYTES, REPORT_BYTES, REPORT_BYTES_MAX, START_BYTES,
+    UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_MAX, end_bytes, shorten,
+};
 use crate::outcome::{Outcome, Usage};
 use crate::time::Time;
 
@@ -17,17 +22,15 @@ use crate::time::Time;
 /// some ten microseconds, so this bounds the cost below one percent and adds little to any latency.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(3);
 
-/// Ends that may wait for an acknowledgement before nothing new is started. Far more than a server that
-/// lives leaves open; a few tens of MiB.
-pub(super) const UNACKNOWLEDGED_MAX: usize = 1 << 16;
-
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outbox {
     started: Vec<(InstanceKey, Time)>,
-    ended: Vec<Ended>,
+    ended: VecDeque<Ended>,
     /// Ends under way, by number of their report.
     unacknowledged: VecDeque<(u64, Vec<Ended>)>,
-    unacknowledged_len: usize,
+    /// Ends that are kept, under way or not, and their bytes.
+    kept_len: usize,
+    kept_bytes: usize,
     last_seq: u64,
     retracted: Vec<InstanceKey>,
     last_report: Option<Time>,
@@ -72,11 +75,17 @@ impl Outbox {
     }
 
     /// Adds an end; a start that was not reported yet is implied by it.
-    pub(super) fn push_ended(&mut self, ended: Ended) {
+    pub(super) fn push_ended(&mut self, mut ended: Ended) {
         if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
             self.started.swap_remove(position);
         }
-        self.ended.push(ended);
+        // Whatever text comes from a launcher, it must not keep a report from being sent.
+        if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &mut ended.outcome {
+            *text = shorten(std::mem::take(text), ERROR_TEXT_MAX);
+        }
+        self.kept_len += 1;
+        self.kept_bytes += end_bytes(&ended.outcome);
+        self.ended.push_back(ended);
     }
 
     /// Adds returned instances; the server waits for them.
@@ -108,16 +117,38 @@ impl Outbox {
         }
     }
 
-    /// Takes all news.
-    pub(super) fn take(&mut self, now: Time) -> Report {
+    /// Takes all news, in reports of bounded size.
+    pub(super) fn take(&mut self, now: Time) -> Vec<Report> {
         self.last_report = Some(now);
         self.urgent = false;
-        let started = std::mem::take(&mut self.started);
-        let ended = std::mem::take(&mut self.ended);
+        let mut reports = Vec::new();
+        while !self.is_empty() {
+            reports.push(self.take_some(now));
+        }
+        reports
+    }
+
+    /// Takes as much as fits into one report. Ends come first: the server may ask for an instance back of whose end it has
+    /// not heard, and must hear of that before it hears that the instance is not here.
+    fn take_some(&mut self, now: Time) -> Report {
+        let mut left = REPORT_BYTES_MAX - REPORT_BYTES;
+        let ended = take_while(&mut self.ended, |ended| {
+            spend(&mut left, end_bytes(&ended.outcome))
+        });
+        let started = if self.ended.is_empty() {
+            take_up_to(&mut self.started, left / START_BYTES)
+        } else {
+            Vec::new()
+        };
+        left -= started.len() * START_BYTES;
+        let retracted = if self.ended.is_empty() && self.started.is_empty() {
+            take_up_to(&mut self.retracted, left / KEY_BYTES)
+        } else {
+            Vec::new()
+        };
         let rows = ended.iter().map(|ended| ended.row(now)).collect();
-        let seq = self.keep(ended);
         Report {
-            seq,
+            seq: self.keep(ended),
             started: started
                 .into_iter()
                 .map(|(key, at)| StartedRow {
@@ -126,7 +157,7 @@ impl Outbox {
                 })
                 .collect(),
             ended: rows,
-            retracted: std::mem::take(&mut self.retracted),
+            retracted,
         }
     }
 
@@ -136,7 +167,6 @@ impl Outbox {
             return 0;
         }
         self.last_seq += 1;
-        self.unacknowledged_len += ended.len();
         self.unacknowledged.push_back((self.last_seq, ended));
         self.last_seq
     }
@@ -144,26 +174,32 @@ impl Outbox {
     /// Forgets the ends of all reports up to this number.
     pub(super) fn acknowledge(&mut self, seq: u64) {
         while let Some((_, ended)) = self.unacknowledged.pop_front_if(|(first, _)| *first <= seq) {
-            self.unacknowledged_len -= ended.len();
+            self.kept_len -= ended.len();
+            let bytes = ended.iter().map(|ended| end_bytes(&ended.outcome));
+            self.kept_bytes -= bytes.sum::<usize>();
         }
     }
 
     /// Whether so much is unacknowledged that nothing more should end.
     pub(super) const fn is_full(&self) -> bool {
-        self.unacknowledged_len >= UNACKNOWLEDGED_MAX
+        self.kept_len >= UNACKNOWLEDGED_MAX || self.kept_bytes >= UNACKNOWLEDGED_BYTES_MAX
     }
 
-    /// All ends that are not acknowledged, in one report; other news is void, because the receiver
-    /// learns the whole state.
-    pub(super) fn take_all(&mut self, now: Time) -> Report {
+    /// Lets all ends that are not acknowledged be reported again; other news is void, because the receiver learns the
+    /// whole state.
+    pub(super) fn rewind(&mut self) {
         self.started.clear();
         self.retracted.clear();
-        let kept = std::mem::take(&mut self.unacknowledged);
-        self.unacknowledged_len = 0;
-        let mut all: Vec<Ended> = kept.into_iter().flat_map(|(_, ended)| ended).collect();
-        all.append(&mut self.ended);
-        self.ended = all;
-        self.take(now)
+        for (_, ended) in std::mem::take(&mut self.unacknowledged).into_iter().rev() {
+            for ended in ended.into_iter().rev() {
+                self.ended.push_front(ended);
+            }
+        }
+    }
+
+    /// Ends that are to be reported.
+    pub(super) fn ended(&self) -> impl Iterator<Item = &Ended> {
+        self.ended.iter()
     }
 
     /// Forgets everything: nobody wants to know.
@@ -176,3 +212,31 @@ impl Outbox {
         };
     }
 }
+
+/// Takes `cost` off what is `left`, if there is so much.
+const fn spend(left: &mut usize, cost: usize) -> bool {
+    match left.checked_sub(cost) {
+        Some(rest) => {
+            *left = rest;
+            true
+        }
+        None => false,
+    }
+}
+
+/// Takes elements off the front as long as they fit; one of a bounded text always does.
+fn take_while<T>(queue: &mut VecDeque<T>, mut fits: impl FnMut(&T) -> bool) -> Vec<T> {
+    let count = queue.iter().take_while(|item| fits(item)).count();
+    queue.drain(..count).collect()
+}
+
+/// Takes at most `count` elements off the front.
+fn take_up_to<T>(list: &mut Vec<T>, count: usize) -> Vec<T> {
+    if list.len() <= count {
+        return std::mem::take(list);
+    }
+    list.drain(..count).collect()
+}
+
+// Each row fits into an empty report, so each report takes something.
+const _: () = assert!(END_BYTES + ERROR_TEXT_MAX <= REPORT_BYTES_MAX - REPORT_BYTES);

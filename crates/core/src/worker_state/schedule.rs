@@ -16,6 +16,7 @@ use super::backlog::{Class, QueueKey};
 use super::effect::{Effect, ExitReason, LaunchTask};
 use super::running::EndCause;
 use super::{Mode, WorkerState};
+use crate::limits::LAUNCHED_MAX;
 use crate::resource::pool::Reservation;
 use crate::time::Time;
 
@@ -77,10 +78,7 @@ impl WorkerState {
         }
         let exit = self.exit_reason(now);
         if exit.is_some() || self.report_due().is_some_and(|due| due <= now) {
-            let report = self.outbox.take(now);
-            if !report.is_empty() {
-                effects.push(Effect::Report(report));
-            }
+            effects.extend(self.outbox.take(now).into_iter().map(Effect::Report));
         }
         if let Some(reason) = exit {
             self.mode = Mode::Exited;
@@ -178,6 +176,11 @@ impl WorkerState {
         if !self.may_start || self.mode != Mode::Active || self.outbox.is_full() {
             return;
         }
+        let room = LAUNCHED_MAX.saturating_sub(self.running.len());
+        if room == 0 {
+            // The end of one of them lets the next one start.
+            return;
+        }
         self.may_start = false;
         let mut heads: Vec<Reverse<Head>> = Vec::new();
         for (key, class) in self.backlog.heads() {
@@ -193,7 +196,9 @@ impl WorkerState {
         let mut round = Round::default();
         let mut launches = Vec::new();
         let mut any_blocked = false;
-        while let Some(Reverse(head)) = heads.pop() {
+        while launches.len() < room
+            && let Some(Reverse(head)) = heads.pop()
+        {
             let Head { key, class, .. } = head;
             round.enter(key.priority);
             let started = self

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
+use hq_core::limits::{ERROR_TEXT_MAX, LAUNCHED_MAX, UNACKNOWLEDGED_MAX, shortened};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::server_state;
 use hq_core::time::nanos;
@@ -12,11 +13,14 @@ use hq_core::worker_state::{self, InstanceKey};
 use super::{ConvertError, Within, at_most, same_len};
 use crate::worker;
 
-/// Most rows of one report, and most instances in one list.
-const ROWS_MAX: usize = 1 << 22;
+/// Most rows of one report, and most instances in one list: more than all that a worker can have.
+const ROWS_MAX: usize = 1 << 19;
 
 /// Largest text of a failed task; the worker cuts at far less.
 const MESSAGE_LEN_MAX: usize = 1 << 20;
+
+const _: () = assert!(ERROR_TEXT_MAX <= MESSAGE_LEN_MAX);
+const _: () = assert!(LAUNCHED_MAX + UNACKNOWLEDGED_MAX <= ROWS_MAX);
 
 const OUTCOME_TIME_LIMIT: i32 = -1000;
 const OUTCOME_KILLED: i32 = -1001;
@@ -256,7 +260,7 @@ impl From<&worker_state::Report> for worker::Report {
                     job: row.key.task.job.as_u32(),
                     task: row.key.task.task.as_u32(),
                     instance: row.key.instance.as_u32(),
-                    message: shortened(text),
+                    message: shortened(text, MESSAGE_LEN_MAX),
                 });
             }
             push_ended(&mut message.ended, row);
@@ -267,16 +271,6 @@ impl From<&worker_state::Report> for worker::Report {
         }
         message
     }
-}
-
-/// At most what the other side accepts.
-fn shortened(text: &str) -> String {
-    let cut = text.len().min(MESSAGE_LEN_MAX);
-    let end = (0..=cut)
-        .rev()
-        .find(|end| text.is_char_boundary(*end))
-        .unwrap_or(0);
-    text[..end].to_owned()
 }
 
 fn push_started(groups: &mut Vec<worker::Started>, row: &worker_state::StartedRow) {

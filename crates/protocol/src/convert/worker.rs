@@ -138,11 +138,15 @@ pub fn reattach(
     holding: &Holding,
 ) -> worker::ToServer {
     let launching = holding.launching.iter();
+    let report = worker_state::Report {
+        started: holding.started.clone(),
+        ..worker_state::Report::default()
+    };
     let reattach = worker::Reattach {
         worker_id: worker.as_u32(),
         server_uid: server_uid.to_owned(),
         launching: Some(task_list(launching.map(|key| (key.task, key.instance)))),
-        report: Some((&holding.report).into()),
+        report: (!holding.started.is_empty()).then(|| (&report).into()),
         variants: holding
             .variants
             .iter()

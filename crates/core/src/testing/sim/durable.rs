@@ -218,7 +218,7 @@ impl World {
         durable.gate = Gate::default();
         durable.crash_in = None;
         durable.last = 0;
-        self.state = durable.disk.restore(self.now);
+        self.state = super::limited(durable.disk.restore(self.now));
         self.summary.crashes += 1;
         for job in &durable.told_jobs {
             assert!(self.state.jobs().contains_key(job), "{job} was told");

@@ -12,8 +12,8 @@ use crate::selector::Selector;
 use crate::server_state::{Command, Input, WatchSpec};
 use crate::task::TaskState;
 use crate::template::{
-    After, ArrayIds, ArraySpec, GraphSpec, GraphTask, NotifyEvent, NotifySpec, NotifyTarget,
-    SubmitBody, SubmitSpec, SubmitTarget,
+    After, ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
+    NotifyTarget, SubmitBody, SubmitSpec, SubmitTarget,
 };
 
 impl World {
@@ -82,10 +82,15 @@ impl World {
         self.summary.tasks += u64::from(count);
         let ids = ArrayIds::Given(IdArray::consecutive(self.rng.below(5), count).expect("fits"));
         let max_fails = self.rng.chance(30).then(|| self.rng.below(4));
+        let entries = self.rng.chance(30).then(|| {
+            let length = self.rng.below(300);
+            let data = vec![b'e'; (length * count) as usize];
+            Entries::new(data, (0..count).map(|_| length.into())).expect("own lengths")
+        });
         self.submit(
             SubmitBody::Array(ArraySpec {
                 ids,
-                entries: None,
+                entries,
                 template,
             }),
             max_fails,

@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::id::{InstanceId, TaskKey};
+use crate::outcome::Outcome;
 use crate::server_state::{EndedRow, Report, StartedRow, WorkerCommand, WorkerMessage};
+
+/// So few that reports are divided often.
+const ENDS_PER_REPORT: usize = 2;
 
 /// One instance as a virtual worker sees it.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +55,19 @@ impl VirtualWorker {
         }
     }
 
-    /// Sends a report; its ends are kept until they are acknowledged.
+    /// Sends a report, or several if it has many ends; they are kept until they are acknowledged.
     pub(super) fn send(&mut self, mut report: Report) {
+        while report.ended.len() > ENDS_PER_REPORT {
+            let ended = report.ended.drain(..ENDS_PER_REPORT).collect();
+            self.send_one(Report {
+                ended,
+                ..Report::default()
+            });
+        }
+        self.send_one(report);
+    }
+
+    fn send_one(&mut self, mut report: Report) {
         if !report.ended.is_empty() {
             self.last_seq += 1;
             report.seq = self.last_seq;
@@ -64,6 +79,16 @@ impl VirtualWorker {
         }
     }
 
+    /// The server knows it again: what was not acknowledged follows.
+    pub(super) fn go_on(&mut self) {
+        self.away = false;
+        let ends = std::mem::take(&mut self.unacknowledged).into_iter();
+        self.send(Report {
+            ended: ends.flat_map(|(_, rows)| rows).collect(),
+            ..Report::default()
+        });
+    }
+
     /// The connection breaks: what is under way is lost, what has not started is given up.
     pub(super) fn cut(&mut self) {
         self.away = true;
@@ -73,20 +98,25 @@ impl VirtualWorker {
         self.tasks.retain(|_, task| task.started);
     }
 
-    /// What it tells a server that it comes back to.
-    pub(super) fn report_all(&self) -> Report {
+    /// What runs, for a server that it comes back to.
+    pub(super) fn running(&self) -> Report {
         let started = self.tasks.iter().map(|(task, t)| StartedRow {
             task: *task,
             instance: t.instance,
             age: Duration::ZERO,
         });
-        let ends = self.unacknowledged.iter().flat_map(|(_, rows)| rows);
         Report {
-            seq: self.last_seq,
             started: started.collect(),
-            ended: ends.cloned().collect(),
-            retracted: Vec::new(),
+            ..Report::default()
         }
+    }
+
+    /// What ended and was not acknowledged, for the same server.
+    pub(super) fn untold(&self) -> Vec<(TaskKey, InstanceId)> {
+        let rows = self.unacknowledged.iter().flat_map(|(_, rows)| rows);
+        rows.filter(|row| row.outcome != Outcome::Killed)
+            .map(|row| (row.task, row.instance))
+            .collect()
     }
 
     pub(super) fn free(&self) -> u32 {

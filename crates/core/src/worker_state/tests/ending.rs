@@ -167,27 +167,73 @@ fn ends_are_said_again_until_they_are_acknowledged() {
     let first = bench.state.holding(now);
     assert_eq!(
         first.launching,
-        [key(1), key(2)],
-        "what had not started is given up"
+        [key(0), key(1), key(2)],
+        "what had not started is given up, what has ended is still here"
     );
     bench.exited(launched[1], ExitStatus::Code(4));
     // The first attempt to register came to nothing.
-    let report = bench.state.holding(now).report;
-    let ends: Vec<_> = report.ended.iter().map(|row| row.key).collect();
-    assert_eq!(ends, [key(0), key(1)]);
-    bench.apply(Input::ServerBack { reattached: true });
-    bench.apply(Input::Acknowledged(report.seq - 1));
+    assert_eq!(bench.state.holding(now), first);
+    let said = bench.apply(Input::ServerBack { reattached: true });
+    let ends = [(0, Outcome::Finished), (1, Outcome::ExitCode(4))];
+    assert_eq!(outcomes(&said), ends);
+    let seq = reports(&said)[0].seq;
+    bench.apply(Input::Acknowledged(seq - 1));
     bench.apply(Input::ServerLost);
-    let report = bench.state.holding(now).report;
+    bench.state.holding(now);
+    let said = bench.apply(Input::ServerBack { reattached: true });
     assert_eq!(
-        report.ended.len(),
-        2,
+        outcomes(&said),
+        ends,
         "an older number says nothing of them"
     );
-    bench.apply(Input::ServerBack { reattached: true });
-    bench.apply(Input::Acknowledged(report.seq));
+    let seq = reports(&said)[0].seq;
+    bench.apply(Input::Acknowledged(seq));
     bench.apply(Input::ServerLost);
-    assert_eq!(bench.state.holding(now).report, Report::default());
+    assert_eq!(bench.state.holding(now).launching, [key(2)]);
+    let said = bench.apply(Input::ServerBack { reattached: true });
+    assert!(outcomes(&said).is_empty());
+}
+
+#[test]
+fn what_was_killed_on_request_is_not_here_any_more() {
+    let mut bench = reconnecting(2);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 2));
+    bench.apply(Input::Kill(vec![key(0)]));
+    bench.exited(launched[0], ExitStatus::Signal(2));
+    bench.apply(Input::ServerLost);
+    assert_eq!(bench.state.holding(bench.now).launching, [key(1)]);
+    let said = bench.apply(Input::ServerBack { reattached: true });
+    assert_eq!(outcomes(&said), [(0, Outcome::Killed)]);
+}
+
+#[test]
+fn many_long_texts_are_told_in_reports_of_bounded_size() {
+    let count = 1_000;
+    let mut bench = reconnecting(count);
+    bench.assign(cpus(1, 0), 0, count);
+    let text = "x".repeat(1 << 20);
+    let failed = |token| LaunchEvent::Failed {
+        token: LaunchToken(token),
+        failure: LaunchFailure::Permanent(text.clone().into()),
+    };
+    let check = |effects: &[Effect]| {
+        let told = reports(effects);
+        for report in &told {
+            assert!(report.wire_bytes() <= crate::limits::REPORT_BYTES_MAX);
+            assert!(!report.ended.is_empty());
+        }
+        assert_eq!(outcomes(effects).len(), count as usize);
+        told.last().map(|report| report.seq).expect("reports")
+    };
+    let effects = bench.apply(Input::Launcher((0..count.into()).map(failed).collect()));
+    check(&effects);
+    bench.apply(Input::ServerLost);
+    let holding = bench.state.holding(bench.now);
+    assert_eq!(holding.launching.len(), count as usize);
+    let seq = check(&bench.apply(Input::ServerBack { reattached: true }));
+    bench.apply(Input::Acknowledged(seq));
+    bench.apply(Input::ServerLost);
+    assert_eq!(bench.state.holding(bench.now), Holding::default());
 }
 
 #[test]
@@ -207,7 +253,7 @@ fn a_server_that_does_not_know_the_worker_gets_none_of_its_tasks() {
 #[test]
 fn a_worker_that_is_not_acknowledged_starts_nothing_more() {
     let mut bench = reconnecting(1);
-    let count = u32::try_from(outbox::UNACKNOWLEDGED_MAX).expect("small");
+    let count = u32::try_from(crate::limits::UNACKNOWLEDGED_MAX).expect("small");
     bench.assign(cpus(1, 0), 0, count + 10);
     let keys = (1..=count).map(key).collect();
     bench.apply(Input::Kill(keys));
@@ -228,10 +274,10 @@ fn a_worker_without_a_server_gives_up_only_when_it_has_nothing_to_do_and_nothing
     assert!(bench.wait(hour * 9).is_empty(), "a task runs");
     bench.exited(launched[1], OK);
     assert!(bench.wait(hour * 9).is_empty(), "results are not delivered");
-    let now = bench.now;
-    let report = bench.state.holding(now).report;
-    bench.apply(Input::ServerBack { reattached: true });
-    bench.apply(Input::Acknowledged(report.seq));
+    bench.state.holding(bench.now);
+    let said = bench.apply(Input::ServerBack { reattached: true });
+    let seq = reports(&said)[0].seq;
+    bench.apply(Input::Acknowledged(seq));
     bench.apply(Input::ServerLost);
     assert!(bench.wait(hour / 2).is_empty());
     bench.apply(Input::ServerBack { reattached: true });

@@ -1,0 +1,277 @@
+//! What could be submitted and never be delivered, or never be started on any Linux.
+//!
+//! Checked when a client submits and at no other time: what an older server accepted and stored stays.
+
+use std::fmt;
+
+use crate::job::SharedTemplate;
+use crate::template::{
+    ByteText, Entries, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+};
+
+/// Most bytes that the tasks of one submit share (arguments, environment, standard input, paths). Each worker gets them
+/// once, in one message, of which the server holds a copy for each worker that it is sending to.
+pub const TEMPLATE_BYTES_MAX: usize = 64 << 20;
+
+/// Longest argument, variable or entry. The kernel takes 32 pages, its NUL included (`MAX_ARG_STRLEN`), and no page of
+/// any machine is larger than 64 KiB. With the usual 4 KiB it is less, which only the worker knows.
+pub const STRING_BYTES_MAX: usize = (32 << 16) - 1;
+
+/// Longest path, placeholders included (`PATH_MAX` without its NUL).
+pub const PATH_BYTES_MAX: usize = 4_095;
+
+/// What a template takes besides its texts: numbers, requests, and tags.
+const TEMPLATE_BYTES: usize = 1 << 10;
+
+/// What one text of a template takes besides its own bytes.
+const TEXT_BYTES: usize = 16;
+
+/// What one resource of a request takes besides its name, and a request besides its resources.
+const REQUEST_BYTES: usize = 40;
+
+/// One cause of another attempt.
+const CAUSE_BYTES: usize = 16;
+
+/// Something that is too large to be submitted.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{what} has {found} bytes, at most {limit} are possible{hint}")]
+pub struct TooLarge {
+    /// What it is, for people.
+    pub what: Box<str>,
+    /// Its bytes.
+    pub found: usize,
+    /// How many there may be.
+    pub limit: usize,
+    hint: &'static str,
+}
+
+impl TooLarge {
+    const STRING: &'static str =
+        "; Linux takes no longer argument or variable: put it into a file and name the file";
+    const PATH: &'static str = "; Linux takes no longer path";
+    const TEMPLATE: &'static str =
+        "; each worker has to be sent all of it: put large data into files that the tasks read";
+
+    fn check(
+        what: impl fmt::Display,
+        found: usize,
+        limit: usize,
+        hint: &'static str,
+    ) -> Result<(), Self> {
+        if found <= limit {
+            return Ok(());
+        }
+        Err(Self {
+            what: what.to_string().into(),
+            found,
+            limit,
+            hint,
+        })
+    }
+}
+
+/// Checks that each task of a submit can be sent to a worker, and that Linux could start it.
+///
+/// # Errors
+///
+/// [`TooLarge`] names the first thing that is too large.
+pub fn check_submit(spec: &SubmitSpec) -> Result<(), TooLarge> {
+    path("the directory of the submit", &spec.submit_dir)?;
+    if let Some(dir) = &spec.stream_dir {
+        path("the path of --stream", dir)?;
+    }
+    let shared = spec.submit_dir.len()
+        + spec.stream_dir.as_ref().map_or(0, |dir| dir.len())
+        + match &spec.target {
+            SubmitTarget::NewJob { name, .. } => name.len(),
+            SubmitTarget::Attach(_) => 0,
+        };
+    match &spec.body {
+        SubmitBody::Array(array) => {
+            check_template(&array.template, shared)?;
+            array.entries.as_ref().map_or(Ok(()), check_entries)
+        }
+        SubmitBody::Graph(graph) => graph
+            .templates
+            .iter()
+            .try_for_each(|template| check_template(template, shared)),
+    }
+}
+
+fn check_entries(entries: &Entries) -> Result<(), TooLarge> {
+    let limit = STRING_BYTES_MAX - "HQ_ENTRY=".len();
+    if entries.data_len() <= limit {
+        return Ok(());
+    }
+    let lengths = (0_u32..).map_while(|index| entries.get(index));
+    for (number, entry) in lengths.enumerate() {
+        let what = format_args!("entry {}", number + 1);
+        TooLarge::check(what, entry.len(), limit, TooLarge::STRING)?;
+    }
+    Ok(())
+}
+
+fn check_template(template: &TaskTemplate, shared: usize) -> Result<(), TooLarge> {
+    path("the working directory", &template.cwd)?;
+    for (what, stdio) in [
+        ("the path of standard output", &template.stdout),
+        ("the path of standard error", &template.stderr),
+    ] {
+        if let StdioSpec::File { path: file, .. } = stdio {
+            path(what, file)?;
+        }
+    }
+    for (number, arg) in template.args.iter().enumerate() {
+        let what = format_args!("argument {number} of the program");
+        TooLarge::check(what, arg.len(), STRING_BYTES_MAX, TooLarge::STRING)?;
+    }
+    for (name, value) in &template.env {
+        let length = name.len() + "=".len() + value.len();
+        let shown = super::shortened(&name.escape_ascii().to_string(), 64);
+        let what = format_args!("the variable {shown}");
+        TooLarge::check(what, length, STRING_BYTES_MAX, TooLarge::STRING)?;
+    }
+    let stdin = template.stdin.as_ref().map_or(0, |bytes| bytes.len());
+    let what = "the data for standard input (--stdin)";
+    TooLarge::check(what, stdin, TEMPLATE_BYTES_MAX, TooLarge::TEMPLATE)?;
+    let what = "what the tasks share (arguments, environment, standard input)";
+    let total = task_template_bytes(template) + shared;
+    TooLarge::check(what, total, TEMPLATE_BYTES_MAX, TooLarge::TEMPLATE)
+}
+
+fn path(what: &str, path: &ByteText) -> Result<(), TooLarge> {
+    TooLarge::check(what, path.len(), PATH_BYTES_MAX, TooLarge::PATH)
+}
+
+/// Upper bound of the bytes of a template in a message.
+#[must_use]
+pub fn template_bytes(template: &SharedTemplate) -> usize {
+    task_template_bytes(&template.task)
+        + template.job_name.len()
+        + template.submit_dir.len()
+        + template.stream_dir.as_ref().map_or(0, |dir| dir.len())
+}
+
+fn task_template_bytes(template: &TaskTemplate) -> usize {
+    let stdio = |stdio: &StdioSpec| match stdio {
+        StdioSpec::File { path, .. } => path.len(),
+        StdioSpec::None | StdioSpec::Stream => 0,
+    };
+    let args = template.args.iter().map(|arg| arg.len() + TEXT_BYTES);
+    let env = template
+        .env
+        .iter()
+        .map(|(name, value)| name.len() + value.len() + 2 * TEXT_BYTES);
+    let requests = template.requests.as_slice().iter().map(|request| {
+        let entries = request.entries.iter();
+        let entries = entries.map(|entry| entry.resource.len() + REQUEST_BYTES);
+        REQUEST_BYTES + entries.sum::<usize>()
+    });
+    TEMPLATE_BYTES
+        + args.sum::<usize>()
+        + env.sum::<usize>()
+        + requests.sum::<usize>()
+        + template.retry.on.len() * CAUSE_BYTES
+        + template.cwd.len()
+        + stdio(&template.stdout)
+        + stdio(&template.stderr)
+        + template.stdin.as_ref().map_or(0, |bytes| bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::template::{ArrayIds, ArraySpec};
+    use crate::testing::template;
+
+    fn submit(template: TaskTemplate, entries: Option<Entries>) -> SubmitSpec {
+        SubmitSpec {
+            target: SubmitTarget::NewJob {
+                name: "job".into(),
+                max_fails: None,
+            },
+            submit_dir: Box::from(*b"/s"),
+            stream_dir: None,
+            after: Vec::new(),
+            notify: Vec::new(),
+            body: SubmitBody::Array(ArraySpec {
+                ids: ArrayIds::Next(
+                    entries
+                        .as_ref()
+                        .map_or(1, |entries| u32::try_from(entries.len()).expect("few")),
+                ),
+                entries,
+                template: Arc::new(template),
+            }),
+        }
+    }
+
+    fn refusal(template: TaskTemplate) -> Option<String> {
+        let checked = check_submit(&submit(template, None));
+        checked.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_can_never_be_delivered_or_started_is_named_with_its_size() {
+        let with_stdin = |bytes: usize| TaskTemplate {
+            stdin: Some(vec![0; bytes].into()),
+            ..template(&["cat"])
+        };
+        assert_eq!(refusal(with_stdin(20_000_000)), None);
+        assert_eq!(
+            refusal(with_stdin(TEMPLATE_BYTES_MAX + 1)).as_deref(),
+            Some(
+                "the data for standard input (--stdin) has 67108865 bytes, at most 67108864 are possible; \
+                 each worker has to be sent all of it: put large data into files that the tasks read"
+            )
+        );
+        let longest = "x".repeat(STRING_BYTES_MAX);
+        assert_eq!(refusal(template(&["echo", &longest])), None);
+        let long = longest + "x";
+        let text = refusal(template(&["echo", &long])).expect("too long");
+        assert!(
+            text.starts_with("argument 1 of the program has 2097152 bytes, at most 2097151"),
+            "{text}"
+        );
+        let env = vec![(Box::from(*b"NAME"), long.into_bytes().into())];
+        let text = refusal(TaskTemplate {
+            env,
+            ..template(&["env"])
+        });
+        let text = text.expect("too long");
+        assert!(
+            text.starts_with("the variable NAME has 2097157 bytes"),
+            "{text}"
+        );
+        let cwd = vec![b'd'; PATH_BYTES_MAX + 1].into();
+        let text = refusal(TaskTemplate {
+            cwd,
+            ..template(&["env"])
+        });
+        assert!(text.is_some_and(|text| text.starts_with("the working directory has 4096 bytes")));
+    }
+
+    #[test]
+    fn an_entry_is_a_variable() {
+        let longest = STRING_BYTES_MAX - "HQ_ENTRY=".len();
+        let entries = |last: usize| {
+            let lengths = [1, longest as u64, last as u64];
+            Entries::new(vec![b'x'; 1 + longest + last], lengths).expect("own lengths")
+        };
+        let fits = submit(template(&["env"]), Some(entries(longest)));
+        assert_eq!(check_submit(&fits), Ok(()));
+        let refused = check_submit(&submit(template(&["env"]), Some(entries(longest + 1))));
+        assert_eq!(&*refused.expect_err("too long").what, "entry 3");
+    }
+
+    #[test]
+    fn many_small_texts_add_up() {
+        let word = "x".repeat(1 << 20);
+        let words: Vec<&str> = std::iter::repeat_n(&*word, 64).collect();
+        let text = refusal(template(&words)).expect("too much");
+        assert!(text.starts_with("what the tasks share"), "{text}");
+        assert_eq!(refusal(template(&words[..63])), None);
+    }
+}
