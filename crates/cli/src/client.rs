@@ -10,15 +10,12 @@ use std::time::Duration;
 
 use hq_protocol::access::{Access, AccessError, ServerDir};
 use hq_protocol::client::{self, reply::Reply, request::Request};
-use hq_protocol::{Limits, MessageReader, MessageWriter, Plane};
+use hq_protocol::{MessageReader, MessageWriter, Plane, WriteError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
-
-/// Largest reply that is accepted, in bytes: details of jobs with large environments and id lists.
-const REPLY_MAX: usize = 1 << 30;
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,12 +108,9 @@ impl Client {
     }
 
     fn from_connection(
-        mut connection: hq_protocol::Connection<BoxedStream>,
+        connection: hq_protocol::Connection<BoxedStream>,
         server_uid: Option<String>,
     ) -> Self {
-        connection.set_limits(Limits {
-            message_max: REPLY_MAX,
-        });
         let (reader, writer) = connection.split();
         Self {
             reader,
@@ -142,6 +136,12 @@ impl Client {
             request: Some(request),
         };
         let sent = self.writer.send(&request).await;
+        if let Some((found, limit)) = sent.as_ref().err().and_then(WriteError::too_large) {
+            return Err(CliError::new(format!(
+                "The request has {found} bytes, at most {limit} can be sent to the server; \
+                 submit fewer tasks at a time, or put large data into files that the tasks read"
+            )));
+        }
         self.is_lost |= sent.is_err();
         sent.map_err(|e| CliError::caused("The connection to the server was lost", &e))
     }

@@ -23,6 +23,7 @@ use crate::handshake::{
     HANDSHAKE_FRAME_MAX, HANDSHAKE_TIMEOUT, Handshake, HandshakeError, Plane, Session,
 };
 use crate::key::{SecretKey, random_bytes};
+use crate::limits::Shape;
 pub use writer::{MessageWriter, WriteError};
 
 /// Space offered to one read: a whole record.
@@ -31,18 +32,16 @@ const READ_SPACE: usize = RECORD_HEADER_LEN + RECORD_MAX;
 /// A buffer that grew beyond this for a large message is given back afterwards.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 
-/// Limits of a connection after the handshake.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Limits of a connection after the handshake; those of each plane are in [`crate::limits`].
+#[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Largest message that is accepted from the peer, in bytes, fragments added up.
     pub message_max: usize,
-}
-
-impl Limits {
-    /// What applies unless set otherwise: one frame.
-    pub const STANDARD: Self = Self {
-        message_max: frame::FRAME_MAX,
-    };
+    /// Largest message that is sent: what the peer accepts.
+    pub send_max: usize,
+    /// Most memory that a message of the peer may take once it is decoded, and how that is counted; `None` = the peer is
+    /// trusted in this.
+    pub decoded: Option<(usize, &'static Shape)>,
 }
 
 /// Why reading ended.
@@ -60,6 +59,16 @@ pub enum ReadError {
     /// The content is no message of the expected type.
     #[error("the peer sent a malformed message")]
     Decode(#[source] prost::DecodeError),
+    /// The message would take too much memory.
+    #[error(
+        "the peer sent a message that takes {found} bytes of memory, at most {limit} are allowed"
+    )]
+    TooManyElements {
+        /// Bytes of memory.
+        found: usize,
+        /// How many there may be.
+        limit: usize,
+    },
 }
 
 /// A connection whose peer is authenticated (with a key) or at least of our kind (without).
@@ -101,7 +110,7 @@ where
 {
     run_in_time(
         stream,
-        plane,
+        (plane, Limits::connecting(plane)),
         Handshake::connecting(plane, key, random_nonce()?),
     )
     .await
@@ -127,7 +136,7 @@ where
 {
     run_in_time(
         stream,
-        plane,
+        (plane, Limits::accepting(plane)),
         Handshake::accepting(plane, key, random_nonce()?),
     )
     .await
@@ -141,20 +150,20 @@ fn random_nonce<const N: usize>() -> Result<[u8; N], HandshakeError> {
 
 async fn run_in_time<S>(
     stream: S,
-    plane: Plane,
+    role: (Plane, Limits),
     machine: Handshake,
 ) -> Result<Connection<S>, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    tokio::time::timeout(HANDSHAKE_TIMEOUT, run(stream, plane, machine))
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, run(stream, role, machine))
         .await
         .map_err(|_| HandshakeError::Timeout)?
 }
 
 async fn run<S>(
     mut stream: S,
-    plane: Plane,
+    (plane, limits): (Plane, Limits),
     mut machine: Handshake,
 ) -> Result<Connection<S>, HandshakeError>
 where
@@ -173,7 +182,7 @@ where
                 session,
                 plane,
                 rest: input,
-                limits: Limits::STANDARD,
+                limits,
             });
         }
         // A peer that refused has closed its side: what it said matters more than that.
@@ -200,7 +209,7 @@ async fn send_output<S: AsyncWrite + Unpin>(stream: &mut S, output: &[u8]) -> io
 }
 
 impl<S> Connection<S> {
-    /// Sets what is accepted from the peer; [`Limits::STANDARD`] at first.
+    /// Sets other limits than those of the plane.
     pub const fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -251,12 +260,15 @@ impl<S> Connection<S> {
             stream: read,
             opener,
             decoder,
+            decoded: self.limits.decoded,
+            received: 0,
             raw,
             plain,
         };
         let writer = MessageWriter {
             stream: write,
             sealer,
+            message_max: self.limits.send_max,
             plain: BytesMut::new(),
             out: BytesMut::new(),
         };
@@ -284,6 +296,9 @@ pub struct MessageReader<R> {
     stream: R,
     opener: Option<RecordOpener>,
     decoder: FrameDecoder,
+    decoded: Option<(usize, &'static Shape)>,
+    /// Bytes that arrived so far.
+    received: u64,
     /// Encrypted bytes; unused without a key.
     raw: BytesMut,
     /// Frames.
@@ -303,6 +318,13 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     /// Sets what is accepted from the peer from now on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.decoder.set_message_max(limits.message_max);
+        self.decoded = limits.decoded;
+    }
+
+    /// Bytes that arrived so far: grows while a large message is on its way.
+    #[must_use]
+    pub const fn received(&self) -> u64 {
+        self.received
     }
 
     /// Next message; `None` if the peer ended the stream between messages.
@@ -356,6 +378,12 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             // The message shares this buffer's memory; move the few bytes behind it out.
             self.plain = BytesMut::from(&self.plain[..]);
         }
+        if let Some((limit, shape)) = self.decoded {
+            let found = shape.decoded_bytes(&body);
+            if found > limit {
+                return Err(ReadError::TooManyElements { found, limit });
+            }
+        }
         M::decode(body).map(Some).map_err(ReadError::Decode)
     }
 
@@ -397,13 +425,13 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         buffer.reserve(READ_SPACE);
         // A buffer that is larger than that is not filled at once, so what lies behind a message
         // stays small.
-        if self
+        let count = self
             .stream
             .read_buf(&mut buffer.limit(READ_SPACE))
             .await
-            .map_err(ReadError::Io)?
-            > 0
-        {
+            .map_err(ReadError::Io)?;
+        if count > 0 {
+            self.received += count as u64;
             return Ok(true);
         }
         let is_between =

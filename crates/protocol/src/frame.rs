@@ -86,22 +86,28 @@ pub enum FrameError {
 ///
 /// # Errors
 ///
-/// [`FrameError::MessageTooLarge`]; `out` is unchanged then.
-pub fn encode_message<M: Message>(message: &M, out: &mut BytesMut) -> Result<(), FrameError> {
-    encode_split(message, FRAME_MAX, out)
+/// [`FrameError::MessageTooLarge`] if it has more than `message_max` bytes, or than protobuf allows; `out` is unchanged
+/// then.
+pub fn encode_message<M: Message>(
+    message: &M,
+    message_max: usize,
+    out: &mut BytesMut,
+) -> Result<(), FrameError> {
+    encode_split(message, (FRAME_MAX, message_max), out)
 }
 
 fn encode_split<M: Message>(
     message: &M,
-    frame_max: usize,
+    (frame_max, message_max): (usize, usize),
     out: &mut BytesMut,
 ) -> Result<(), FrameError> {
     let length = message.encoded_len();
+    let limit = message_max.min(MESSAGE_MAX);
     let too_large = FrameError::MessageTooLarge {
         found: length,
-        limit: MESSAGE_MAX,
+        limit,
     };
-    if length > MESSAGE_MAX {
+    if length > limit {
         return Err(too_large);
     }
     let frames = length.div_ceil(frame_max).max(1);

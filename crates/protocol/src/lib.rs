@@ -12,6 +12,7 @@ pub mod convert;
 pub mod frame;
 pub mod handshake;
 pub mod key;
+pub mod limits;
 #[cfg(test)]
 mod mutated;
 mod names;

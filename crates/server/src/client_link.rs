@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use hq_core::server_state::Command;
 use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{AllocRequest, ClientRequest, JournalAction, Query};
-use hq_protocol::{Connection, Limits, MessageReader, MessageWriter};
+use hq_protocol::{Connection, MessageReader, MessageWriter, WriteError};
 use hq_store::StoreClient;
 use hq_store::event::Event;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -13,17 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::event_loop::{CoreGone, Shared};
 use crate::{journal_link, output_link, query};
 
-/// Largest request: a submit with many entries or dependencies.
-const REQUEST_MAX: usize = 1 << 30;
-
 /// Serves a client until it goes. Errors concern only this client.
-pub(crate) async fn serve<S>(mut connection: Connection<S>, shared: Shared)
+pub(crate) async fn serve<S>(connection: Connection<S>, shared: Shared)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    connection.set_limits(Limits {
-        message_max: REQUEST_MAX,
-    });
     let (mut reader, mut writer) = connection.split();
     loop {
         let request = match reader.next::<client::Request>().await {
@@ -37,12 +31,10 @@ where
         let outcome = match ClientRequest::try_from(request) {
             Err(error) => {
                 let message = format!("Error: {error}");
-                writer
-                    .send(&reply(reply::Reply::Error(client::Error { message })))
-                    .await
+                send(&mut writer, &error_reply(message)).await
             }
             Ok(request) => match answer(request, &shared, &mut reader, &mut writer).await {
-                Answer::Reply(message) => writer.send(&message).await,
+                Answer::Reply(message) => send(&mut writer, &message).await,
                 Answer::Sent => Ok(()),
                 Answer::Hangup => return,
             },
@@ -203,7 +195,7 @@ where
                 // Ended without `done`: this client was too slow.
                 let Some(update) = update else { return Answer::Hangup };
                 let done = update.done;
-                if writer.send(&reply(reply::Reply::Watch(update))).await.is_err() {
+                if send(writer, &reply(reply::Reply::Watch(update))).await.is_err() {
                     break;
                 }
                 if done {
@@ -278,7 +270,7 @@ where
                     }
                     Err(message) => (reply::Reply::Error(client::Error { message }), true),
                 };
-                if writer.send(&reply(message)).await.is_err() {
+                if send(writer, &reply(message)).await.is_err() {
                     return Answer::Hangup;
                 }
                 if done {
@@ -288,6 +280,27 @@ where
             _ = reader.next::<client::Request>() => return Answer::Hangup,
         }
     }
+}
+
+/// Sends a reply, or says that it would be too large for a client.
+async fn send<W: AsyncWrite + Unpin>(
+    writer: &mut MessageWriter<W>,
+    message: &client::Reply,
+) -> Result<(), WriteError> {
+    let sent = writer.send(message).await;
+    let Some((found, limit)) = sent.as_ref().err().and_then(WriteError::too_large) else {
+        return sent;
+    };
+    tracing::warn!(found, limit, "an answer is too large for a client");
+    let message = format!(
+        "Error: the answer would have {found} bytes, at most {limit} can be sent; \
+         ask for fewer jobs, tasks or rows at a time"
+    );
+    writer.send(&error_reply(message)).await
+}
+
+fn error_reply(message: String) -> client::Reply {
+    reply(reply::Reply::Error(client::Error { message }))
 }
 
 fn reply(reply: reply::Reply) -> client::Reply {

@@ -18,7 +18,7 @@ use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
 use hq_store::{Health, Progress, StoreClient, StoreHandle};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use crate::alloc::{AllocHandle, News, WorkerNews};
 use crate::clock::Clock;
@@ -57,7 +57,8 @@ enum Event {
         Option<Box<Reattach>>,
         oneshot::Sender<WorkerSeat>,
     ),
-    WorkerMessage(WorkerId, LinkId, WorkerMessage),
+    /// The permit is given back when it is digested.
+    WorkerMessage(WorkerId, LinkId, WorkerMessage, OwnedSemaphorePermit),
     WorkerGone(WorkerId, LinkId, LinkEnd),
     /// What became of a notification: attempts, and why it was given up.
     Notified(NoticeKey, u32, Option<Box<str>>),
@@ -165,8 +166,10 @@ impl CoreHandle {
         worker: WorkerId,
         link: LinkId,
         message: WorkerMessage,
+        waiting: OwnedSemaphorePermit,
     ) -> Result<(), CoreGone> {
-        self.send(Event::WorkerMessage(worker, link, message)).await
+        self.send(Event::WorkerMessage(worker, link, message, waiting))
+            .await
     }
 
     /// Has changes of automatic allocation stored, in the order of the calls. The receiver ends when
@@ -383,7 +386,7 @@ impl Core {
             Event::WorkerConnected(config, reattach, seat) => {
                 self.on_connected(*config, reattach, seat)
             }
-            Event::WorkerMessage(worker, link, message) => {
+            Event::WorkerMessage(worker, link, message, _waiting) => {
                 if !self.is_current(worker, link) {
                     return 1;
                 }

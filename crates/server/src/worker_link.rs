@@ -1,5 +1,6 @@
 //! One connection of a worker: registration, then reports in and commands out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
@@ -7,27 +8,26 @@ use hq_core::server_state::{LinkEnd, LinkId};
 use hq_core::time::nanos;
 use hq_protocol::convert::{FromWorker, OutputRequest};
 use hq_protocol::worker::{self, to_worker};
-use hq_protocol::{Connection, Limits, MessageReader, MessageWriter, ReadError};
+use hq_protocol::{Connection, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::event_loop::{Shared, WorkerSeat};
 
-/// Largest message of a worker: a report of a whole backlog with failure texts.
-const MESSAGE_MAX: usize = 64 << 20;
 /// A connected peer that does not register within this time is no worker.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Commands written with one flush.
+/// Commands written with one flush, and bytes after which there is one before.
 const COMMANDS_PER_FLUSH: usize = 64;
+const BYTES_PER_FLUSH: usize = 1 << 20;
+/// Rows of one worker's messages that may wait for the core, so that one worker cannot fill its queue with all the memory
+/// of the server. Far more than a worker says before the core has listened.
+const ROWS_WAITING_MAX: u32 = 1 << 18;
 
 /// Serves a worker until it goes.
-pub(crate) async fn serve<S>(mut connection: Connection<S>, shared: Shared)
+pub(crate) async fn serve<S>(connection: Connection<S>, shared: Shared)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    connection.set_limits(Limits {
-        message_max: MESSAGE_MAX,
-    });
     let (mut reader, mut writer) = connection.split();
     let Some(seat) = register(&shared, &mut reader, &mut writer).await else {
         return;
@@ -52,8 +52,13 @@ where
     W: AsyncWrite + Unpin,
 {
     let first = tokio::time::timeout(REGISTER_TIMEOUT, reader.next::<worker::ToServer>()).await;
-    let Ok(Ok(Some(message))) = first else {
-        return None;
+    let message = match first {
+        Ok(Ok(Some(message))) => message,
+        Ok(Err(error)) => {
+            refuse(writer, &describe(&error)).await;
+            return None;
+        }
+        Ok(Ok(None)) | Err(_) => return None,
     };
     let (config, reattach) = match FromWorker::try_from(message) {
         Ok(FromWorker::Register(config, reattach)) => (config, reattach),
@@ -110,6 +115,7 @@ async fn receive<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
     sending: &mut tokio::task::JoinHandle<()>,
 ) -> LinkEnd {
+    let rows = Arc::new(Semaphore::new(ROWS_WAITING_MAX as usize));
     loop {
         let message = tokio::select! {
             message = reader.next::<worker::ToServer>() => message,
@@ -120,18 +126,24 @@ async fn receive<R: AsyncRead + Unpin>(
             Ok(Some(message)) => message,
             Ok(None) => return LinkEnd::Closed,
             Err(error) => {
-                tracing::debug!(%worker, %error, "worker connection broke");
+                // What cannot be read is a fault of one of the two programs, and comes again.
+                if matches!(error, ReadError::Io(_) | ReadError::Truncated) {
+                    tracing::debug!(%worker, %error, "worker connection broke");
+                } else {
+                    tracing::warn!(%worker, "worker connection closed: {}", describe(&error));
+                }
                 return end_of(&error);
             }
         };
         match FromWorker::try_from(message) {
             Ok(FromWorker::Message(message)) => {
-                if shared
-                    .core
-                    .worker_message(worker, link, message)
-                    .await
-                    .is_err()
-                {
+                let count = u32::try_from(message.rows()).unwrap_or(u32::MAX);
+                let permits = count.clamp(1, ROWS_WAITING_MAX);
+                let Ok(waiting) = Arc::clone(&rows).acquire_many_owned(permits).await else {
+                    return LinkEnd::Broken;
+                };
+                let sent = shared.core.worker_message(worker, link, message, waiting);
+                if sent.await.is_err() {
                     return LinkEnd::Broken;
                 }
             }
@@ -154,7 +166,18 @@ fn end_of(error: &ReadError) -> LinkEnd {
         ReadError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
             LinkEnd::Closed
         }
-        ReadError::Io(_) | ReadError::Frame(_) | ReadError::Decode(_) => LinkEnd::Broken,
+        ReadError::Io(_)
+        | ReadError::Frame(_)
+        | ReadError::Decode(_)
+        | ReadError::TooManyElements { .. } => LinkEnd::Broken,
+    }
+}
+
+/// An error with its cause.
+fn describe(error: &ReadError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
 }
 
@@ -181,7 +204,12 @@ async fn send_commands<W: AsyncWrite + Unpin>(
             }
         }
         for command in batch.drain(..) {
-            if writer.feed(&worker::ToWorker::from(&command)).is_err() {
+            if let Err(error) = writer.feed(&worker::ToWorker::from(&command)) {
+                tracing::error!(%error, "a message to a worker cannot be sent");
+                return;
+            }
+            // Each of them may be large.
+            if writer.buffered() >= BYTES_PER_FLUSH && writer.flush().await.is_err() {
                 return;
             }
         }

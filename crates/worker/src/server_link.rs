@@ -162,14 +162,17 @@ impl RegisterError {
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Connect(ConnectError::Tcp { .. } | ConnectError::Gone)
-            | Self::Send(_)
+            | Self::Send(WriteError::Io(_))
             | Self::Receive(ReadError::Io(_) | ReadError::Truncated)
             | Self::Closed
             | Self::Timeout => true,
             Self::Connect(ConnectError::Handshake { source, .. }) => source.is_retryable(),
             Self::Launcher(_)
             | Self::MemoryWatch(_)
-            | Self::Receive(ReadError::Frame(_) | ReadError::Decode(_))
+            | Self::Send(WriteError::Frame(_))
+            | Self::Receive(
+                ReadError::Frame(_) | ReadError::Decode(_) | ReadError::TooManyElements { .. },
+            )
             | Self::Malformed(_)
             | Self::Unexpected
             | Self::Refused(_) => false,

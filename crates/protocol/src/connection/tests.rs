@@ -6,6 +6,8 @@ use tokio::io::{DuplexStream, duplex};
 
 use super::*;
 use crate::common::{Entries, IdRange};
+use crate::limits;
+use crate::worker::{Ended, Report, ToServer, to_server};
 
 const KEY: SecretKey = SecretKey::from_bytes([7; 32]);
 const PIPE: usize = 4096;
@@ -78,11 +80,15 @@ async fn messages_go_both_ways_with_and_without_key() {
 #[tokio::test]
 async fn large_messages_pass_if_the_limit_allows() {
     for key in [Some(&KEY), None] {
-        let (left, mut right) = pair(key, 1 << 20).await;
+        let (mut left, mut right) = pair(key, 1 << 20).await;
         let size = frame::FRAME_MAX + 100_000;
-        right.set_limits(Limits {
-            message_max: 2 * frame::FRAME_MAX,
-        });
+        let limits = |message_max| Limits {
+            message_max,
+            send_max: frame::MESSAGE_MAX,
+            decoded: None,
+        };
+        left.set_limits(limits(0));
+        right.set_limits(limits(2 * frame::FRAME_MAX));
         let (_left_rx, mut tx) = left.split();
         let (mut rx, _right_tx) = right.split();
         let send = async {
@@ -93,7 +99,7 @@ async fn large_messages_pass_if_the_limit_allows() {
         let receive = async {
             assert!(rx.next().await.expect("valid") == Some(entries(size)));
             assert_eq!(rx.next().await.expect("valid"), Some(entries(3)));
-            rx.set_limits(Limits::STANDARD);
+            rx.set_limits(limits(frame::FRAME_MAX));
             let refused = rx.next::<Entries>().await.expect_err("too large now");
             assert!(matches!(
                 refused,
@@ -107,6 +113,53 @@ async fn large_messages_pass_if_the_limit_allows() {
             () = async { send.await; std::future::pending().await } => {}
         }
     }
+}
+
+#[tokio::test]
+async fn a_message_that_the_peer_would_refuse_is_not_sent() {
+    let (left, right) = pair(None, PIPE).await;
+    let (_left_rx, mut tx) = left.split();
+    let (mut rx, _right_tx) = right.split();
+    let refused = tx
+        .feed(&entries(limits::TO_SERVER_MAX))
+        .expect_err("too large");
+    let (found, limit) = refused.too_large().expect("says how large");
+    assert!(found > limit && limit == limits::TO_SERVER_MAX);
+    tx.send(&entries(3)).await.expect("the connection goes on");
+    assert_eq!(rx.next().await.expect("valid"), Some(entries(3)));
+}
+
+#[tokio::test]
+async fn a_message_that_decodes_to_too_much_is_refused_before() {
+    let (mut left, right) = pair(None, 1 << 20).await;
+    left.set_limits(Limits {
+        send_max: frame::MESSAGE_MAX,
+        ..Limits::connecting(Plane::Worker)
+    });
+    let (_left_rx, mut tx) = left.split();
+    let (mut rx, _right_tx) = right.split();
+    // Two bytes each on the wire, two hundred in memory.
+    let hostile = |count| ToServer {
+        message: Some(to_server::Message::Report(Report {
+            ended: vec![Ended::default(); count],
+            ..Report::default()
+        })),
+    };
+    let count = limits::TO_SERVER_DECODED_MAX / size_of::<Ended>();
+    let sent = async {
+        tx.send(&hostile(count / 2)).await.expect("open");
+        tx.send(&hostile(count + 1)).await.expect("open");
+    };
+    let received = async {
+        let message: Option<ToServer> = rx.next().await.expect("not too much");
+        assert!(message.is_some());
+        rx.next::<ToServer>().await.expect_err("too much")
+    };
+    let ((), refused) = tokio::join!(sent, received);
+    assert!(
+        matches!(refused, ReadError::TooManyElements { found, limit } if found > limit),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -299,7 +352,13 @@ async fn a_stream_cut_at_any_byte_never_yields_a_wrong_message() {
             left.write_all(&wire[..cut]).await.expect("fits");
             left.shutdown().await.expect("open");
             let machine = accepting_side();
-            let Ok(connection) = run(right, Plane::Worker, machine).await else {
+            let Ok(connection) = run(
+                right,
+                (Plane::Worker, Limits::accepting(Plane::Worker)),
+                machine,
+            )
+            .await
+            else {
                 continue;
             };
             // Only without a key does a recorded handshake work a second time.
@@ -380,9 +439,7 @@ async fn a_damaged_encrypted_stream_is_noticed() {
 #[tokio::test]
 async fn an_announced_length_allocates_nothing() {
     let (left, mut right) = pair(None, PIPE).await;
-    right.set_limits(Limits {
-        message_max: 1 << 30,
-    });
+    right.set_limits(Limits::connecting(Plane::Worker));
     let mut raw = left.stream;
     let header = u32::try_from(frame::FRAME_MAX).expect("fits").to_le_bytes();
     raw.write_all(&header).await.expect("open");

@@ -24,10 +24,23 @@ pub enum WriteError {
     Frame(#[source] FrameError),
 }
 
+impl WriteError {
+    /// Size and limit of a message that was not sent because it is too large; the connection goes on.
+    #[must_use]
+    pub const fn too_large(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Frame(FrameError::MessageTooLarge { found, limit }) => Some((*found, *limit)),
+            Self::Frame(_) | Self::Io(_) => None,
+        }
+    }
+}
+
 /// Sending half.
 pub struct MessageWriter<W> {
     pub(super) stream: W,
     pub(super) sealer: Option<RecordSealer>,
+    /// Largest message that the peer takes.
+    pub(super) message_max: usize,
     /// Frames that are not encrypted yet; without a key, not written yet.
     pub(super) plain: BytesMut,
     /// Records that are not written yet.
@@ -49,9 +62,10 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
     ///
     /// # Errors
     ///
-    /// [`WriteError::Frame`] if the message is larger than 2 GiB; nothing is queued then.
+    /// [`WriteError::Frame`] if the message is larger than what the peer takes; nothing is queued then, and smaller ones
+    /// can be sent.
     pub fn feed<M: Message>(&mut self, message: &M) -> Result<(), WriteError> {
-        frame::encode_message(message, &mut self.plain).map_err(WriteError::Frame)
+        frame::encode_message(message, self.message_max, &mut self.plain).map_err(WriteError::Frame)
     }
 
     /// Bytes queued and not yet written.

@@ -39,7 +39,7 @@ proptest! {
         let sent: Vec<Entries> = bodies.into_iter().map(message).collect();
         let mut wire = BytesMut::new();
         for message in &sent {
-            encode_split(message, frame_max, &mut wire).expect("small message");
+            encode_split(message, (frame_max, MESSAGE_MAX), &mut wire).expect("small message");
         }
         let mut decoder = FrameDecoder::new(FRAME_MAX);
         let (mut input, mut received) = (BytesMut::new(), Vec::new());
@@ -135,7 +135,8 @@ fn fragments_count_towards_the_message_limit() {
 #[test]
 fn splits_only_messages_beyond_one_frame() {
     let mut out = BytesMut::new();
-    encode_message(&message(vec![7; FRAME_MAX + 10]), &mut out).expect("below the limit");
+    encode_message(&message(vec![7; FRAME_MAX + 10]), MESSAGE_MAX, &mut out)
+        .expect("below the limit");
     let first = u32::from_le_bytes(*out.first_chunk().expect("header"));
     assert_eq!(
         first,
@@ -149,7 +150,7 @@ fn splits_only_messages_beyond_one_frame() {
 #[test]
 fn bytes_fields_are_slices_of_the_receive_buffer() {
     let mut input = BytesMut::new();
-    encode_message(&message(vec![7; 1000]), &mut input).expect("small message");
+    encode_message(&message(vec![7; 1000]), MESSAGE_MAX, &mut input).expect("small message");
     let received = input.as_ptr_range();
     let body = FrameDecoder::new(FRAME_MAX)
         .decode(&mut input)

@@ -1,0 +1,97 @@
+//! What may be sent: one limit for each direction of each plane, and the reasons.
+//!
+//! The rule is that whatever one side can build passes the reader of the other side. The writer therefore knows the same
+//! limit and refuses to send more, so that a message that is too large is an error where it is made and not the end of
+//! the connection; what can be long is divided (assignments, reports, pages, lines of the journal), and what cannot be
+//! divided is refused when it is submitted. How much goes into one assignment or report is decided in
+//! [`hq_core::limits`], which counts without knowing the wire. The tests here check that these counts hold.
+//!
+//! | direction | limit | why |
+//! |---|---|---|
+//! | client to server | [`REQUEST_MAX`] | a submit is stored as one value |
+//! | server to client | [`REPLY_MAX`] | a client asks for less, or page by page |
+//! | server to worker | [`TO_WORKER_MAX`] | a worker does what its server says |
+//! | worker to server | [`TO_SERVER_MAX`], [`TO_SERVER_DECODED_MAX`] | a node may be in wrong hands |
+
+mod shape;
+
+use crate::connection::Limits;
+use crate::handshake::Plane;
+pub use shape::Shape;
+
+/// Largest request of a client: a submit with many entries or dependencies. The store keeps a submit as one value, and
+/// `SQLite` takes at most 10^9 bytes.
+pub const REQUEST_MAX: usize = 512 << 20;
+
+/// Largest reply to a client: details of jobs with large environments and id lists. A server that would have to send more
+/// says so instead.
+pub const REPLY_MAX: usize = 1 << 30;
+
+/// Largest message to a worker. More than any submit that was ever accepted: also one that an older server stored must be
+/// delivered. Assignments are divided at [`hq_core::limits::ASSIGN_BYTES_MAX`], so only a template of up to
+/// [`hq_core::limits::TEMPLATE_BYTES_MAX`] makes a large message, or an even larger one of an older server.
+pub const TO_WORKER_MAX: usize = 1 << 30;
+
+/// Largest message of a worker: the registration of a worker that comes back and names all that it has. Reports are
+/// divided at [`hq_core::limits::REPORT_BYTES_MAX`].
+pub const TO_SERVER_MAX: usize = 16 << 20;
+
+/// Most memory that a message of a worker may decode to, as far as its elements tell, in bytes. An empty element takes two
+/// bytes on the wire and up to two hundred in memory, and a node is not trusted.
+pub const TO_SERVER_DECODED_MAX: usize = 8 * TO_SERVER_MAX;
+
+/// Most bytes of one page of tasks, of one part of the journal and of one part of an update, unless one element is larger.
+pub const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Largest result of a query.
+pub const QUERY_BYTES_MAX: usize = REPLY_MAX / 4;
+
+// What core decides to send fits: a registration besides what a worker says of itself, and a template.
+const _: () = {
+    use hq_core::limits::{
+        LAUNCHED_MAX, REPORT_BYTES_MAX, START_BYTES, TEMPLATE_BYTES_MAX, UNACKNOWLEDGED_MAX,
+        VARIANT_BYTES,
+    };
+    let named = UNACKNOWLEDGED_MAX + LAUNCHED_MAX;
+    let registration = named * START_BYTES + LAUNCHED_MAX * VARIANT_BYTES;
+    assert!(registration <= TO_SERVER_MAX * 3 / 4);
+    assert!(REPORT_BYTES_MAX <= TO_SERVER_MAX);
+    assert!(TEMPLATE_BYTES_MAX <= TO_WORKER_MAX / 2);
+    assert!(TEMPLATE_BYTES_MAX <= REQUEST_MAX / 2);
+};
+
+impl Limits {
+    /// What the side of a plane that dialed sends and takes.
+    #[must_use]
+    pub const fn connecting(plane: Plane) -> Self {
+        match plane {
+            Plane::Client => Self {
+                message_max: REPLY_MAX,
+                send_max: REQUEST_MAX,
+                decoded: None,
+            },
+            Plane::Worker => Self {
+                message_max: TO_WORKER_MAX,
+                send_max: TO_SERVER_MAX,
+                decoded: None,
+            },
+        }
+    }
+
+    /// What the side of a plane that listens sends and takes.
+    #[must_use]
+    pub const fn accepting(plane: Plane) -> Self {
+        let other = Self::connecting(plane);
+        Self {
+            message_max: other.send_max,
+            send_max: other.message_max,
+            decoded: match plane {
+                Plane::Client => None,
+                Plane::Worker => Some((TO_SERVER_DECODED_MAX, &shape::TO_SERVER)),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

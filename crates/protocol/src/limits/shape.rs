@@ -1,0 +1,257 @@
+//! How much memory a message takes when it is decoded, found out before it is decoded.
+//!
+//! Only what is repeated can grow beyond the bytes that arrived, so a shape names the fields of a message that are
+//! repeated or contain such fields. A test compares the shapes with the schema.
+
+use crate::{common, worker};
+
+/// Fields of a message that have to be counted.
+#[derive(Debug)]
+pub struct Shape {
+    /// Name in the schema.
+    #[cfg_attr(not(test), expect(dead_code, reason = "ties the shape to the schema"))]
+    name: &'static str,
+    fields: &'static [(u32, Part)],
+}
+
+/// One field.
+#[derive(Debug)]
+enum Part {
+    /// Messages that take so many bytes each, without what they contain.
+    Message(usize, &'static Shape),
+    /// Texts.
+    Text,
+    /// Numbers that take so many bytes each.
+    Numbers(usize),
+}
+
+/// What a text takes beside its bytes: as large as any type that texts are decoded to.
+const TEXT_SIZE: usize = size_of::<bytes::Bytes>();
+
+const fn each<M>(shape: &'static Shape) -> Part {
+    Part::Message(size_of::<M>(), shape)
+}
+
+macro_rules! shapes {
+    ($($constant:ident = $name:literal { $($number:literal: $part:expr),* $(,)? })*) => {
+        $(pub(super) static $constant: Shape = Shape {
+            name: $name,
+            fields: &[$(($number, $part)),*],
+        };)*
+        #[cfg(test)]
+        const ALL: &[&Shape] = &[$(&$constant),*];
+    };
+}
+
+const U32: Part = Part::Numbers(4);
+const U64: Part = Part::Numbers(8);
+
+shapes! {
+    TO_SERVER = "ToServer" {
+        1: each::<worker::Register>(&REGISTER),
+        3: each::<worker::Report>(&REPORT),
+        20: each::<worker::Notify>(&NOTIFY),
+        40: each::<worker::Output>(&OUTPUT),
+        41: each::<worker::Overview>(&OVERVIEW),
+    }
+    REGISTER = "Register" {
+        1: each::<common::WorkerConfig>(&WORKER_CONFIG),
+        2: each::<worker::Reattach>(&REATTACH),
+    }
+    REATTACH = "Reattach" {
+        2: Part::Text,
+        3: each::<worker::TaskList>(&TASK_LIST),
+        4: each::<worker::Report>(&REPORT),
+        5: each::<worker::HeldVariant>(&HELD_VARIANT),
+    }
+    HELD_VARIANT = "HeldVariant" {}
+    TASK_LIST = "TaskList" { 1: each::<worker::TaskGroup>(&TASK_GROUP) }
+    TASK_GROUP = "TaskGroup" { 2: U32, 3: U32 }
+    REPORT = "Report" {
+        1: each::<worker::Started>(&STARTED),
+        2: each::<worker::Ended>(&ENDED),
+        3: each::<worker::Failure>(&FAILURE),
+        4: each::<worker::TaskList>(&TASK_LIST),
+    }
+    STARTED = "Started" { 2: U32, 3: U32, 4: U64 }
+    ENDED = "Ended" { 2: U32, 3: U32, 4: U32, 5: U64, 6: U64, 7: U64, 8: U64, 9: U64 }
+    FAILURE = "Failure" { 4: Part::Text }
+    NOTIFY = "Notify" { 3: Part::Text }
+    OUTPUT = "Output" { 3: Part::Text, 6: Part::Text }
+    OVERVIEW = "Overview" {
+        2: U32,
+        6: each::<worker::Gpus>(&GPUS),
+        7: each::<worker::Gpus>(&GPUS),
+    }
+    GPUS = "Gpus" { 1: each::<worker::Gpu>(&GPU) }
+    GPU = "Gpu" { 1: Part::Text }
+    WORKER_CONFIG = "WorkerConfig" {
+        1: Part::Text,
+        2: Part::Text,
+        3: Part::Text,
+        4: Part::Text,
+        13: each::<common::Allocation>(&ALLOCATION),
+        14: each::<common::ResourceDescriptor>(&RESOURCE_DESCRIPTOR),
+    }
+    ALLOCATION = "Allocation" { 2: Part::Text }
+    RESOURCE_DESCRIPTOR = "ResourceDescriptor" {
+        1: each::<common::ResourceItem>(&RESOURCE_ITEM),
+        2: each::<common::CouplingWeight>(&COUPLING_WEIGHT),
+    }
+    RESOURCE_ITEM = "ResourceItem" {
+        1: Part::Text,
+        2: each::<common::IndexGroup>(&INDEX_GROUP),
+        4: each::<common::IndexGroups>(&INDEX_GROUPS),
+    }
+    INDEX_GROUP = "IndexGroup" { 1: Part::Text }
+    INDEX_GROUPS = "IndexGroups" { 1: each::<common::IndexGroup>(&INDEX_GROUP) }
+    COUPLING_WEIGHT = "CouplingWeight" {}
+}
+
+impl Shape {
+    /// Bytes that a message takes in memory besides its own size, not counting how vectors grow. Stops at what is no
+    /// message, which the decoder refuses.
+    #[must_use]
+    pub fn decoded_bytes(&self, mut message: &[u8]) -> usize {
+        let mut bytes = 0_usize;
+        while let Some((number, value)) = next_field(&mut message) {
+            let part = self.fields.iter().find(|(known, _)| *known == number);
+            let taken = match (part.map(|(_, part)| part), value) {
+                (Some(Part::Message(size, shape)), Value::Bytes(inner)) => {
+                    size + shape.decoded_bytes(inner)
+                }
+                (Some(Part::Text), Value::Bytes(inner)) => TEXT_SIZE + inner.len(),
+                // Each takes at least one byte.
+                (Some(Part::Numbers(size)), Value::Bytes(inner)) => size * inner.len(),
+                (Some(Part::Numbers(size)), Value::Number) => *size,
+                (_, Value::Number | Value::Bytes(_)) => 0,
+            };
+            bytes = bytes.saturating_add(taken);
+        }
+        bytes
+    }
+}
+
+enum Value<'a> {
+    Number,
+    Bytes(&'a [u8]),
+}
+
+/// Takes a field off the front of a message; `None` at its end, or if there is none.
+fn next_field<'a>(message: &mut &'a [u8]) -> Option<(u32, Value<'a>)> {
+    let key = varint(message)?;
+    let number = u32::try_from(key >> 3).ok()?;
+    let value = match key & 7 {
+        0 => {
+            varint(message)?;
+            Value::Number
+        }
+        1 => {
+            *message = message.get(8..)?;
+            Value::Number
+        }
+        2 => {
+            let length = usize::try_from(varint(message)?).ok()?;
+            let (inner, rest) = message.split_at_checked(length)?;
+            *message = rest;
+            Value::Bytes(inner)
+        }
+        5 => {
+            *message = message.get(4..)?;
+            Value::Number
+        }
+        // Groups, of which there are none, and what is not defined.
+        _ => return None,
+    };
+    Some((number, value))
+}
+
+fn varint(message: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for (position, byte) in message.iter().take(10).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * position);
+        if byte & 0x80 == 0 {
+            *message = message.get(position + 1..)?;
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Fields of each message of the schema: number, type, whether it is repeated.
+    type Schema = BTreeMap<String, Vec<(u32, String, bool)>>;
+
+    fn schema() -> Schema {
+        let text = [
+            include_str!("../../proto/hq/worker.proto"),
+            include_str!("../../proto/hq/common.proto"),
+        ]
+        .concat();
+        let mut schema = Schema::new();
+        let mut message = String::new();
+        for line in text.lines() {
+            let line = line.split("//").next().unwrap_or_default().trim();
+            if let Some(name) = line.strip_prefix("message ") {
+                name.trim_end_matches(['{', '}', ' '])
+                    .clone_into(&mut message);
+                schema.insert(message.clone(), Vec::new());
+            }
+            let Some((declared, number)) = line.strip_suffix(';').and_then(|l| l.split_once('='))
+            else {
+                continue;
+            };
+            let words: Vec<&str> = declared.split_whitespace().collect();
+            let (kind, is_repeated) = match words[..] {
+                ["repeated", kind, _] => (kind, true),
+                ["optional", kind, _] | [kind, _] => (kind, false),
+                // A value of an enum, or the syntax.
+                _ => continue,
+            };
+            let kind = kind.rsplit('.').next().expect("a type").to_owned();
+            let number = number.trim().parse().expect("a number");
+            let fields = schema.get_mut(&message).expect("a field of a message");
+            fields.push((number, kind, is_repeated));
+        }
+        schema
+    }
+
+    #[test]
+    fn shapes_are_those_of_the_schema() {
+        let schema = schema();
+        for shape in ALL {
+            let fields = &schema[shape.name];
+            for (number, part) in shape.fields {
+                let found = fields.iter().find(|(known, _, _)| known == number);
+                let (_, kind, _) = found.unwrap_or_else(|| panic!("{} {number}", shape.name));
+                let fits = match part {
+                    Part::Message(_, inner) => inner.name == kind,
+                    Part::Text => ["string", "bytes"].contains(&&**kind),
+                    Part::Numbers(4) => ["uint32", "sint32"].contains(&&**kind),
+                    Part::Numbers(_) => kind == "uint64",
+                };
+                assert!(fits, "{} {number} is {kind}, not {part:?}", shape.name);
+            }
+            for (number, kind, is_repeated) in fields {
+                // What contains nothing repeated may be left out, unless it is itself repeated.
+                let counts = ALL.iter().any(|inner| inner.name == kind)
+                    || ["string", "bytes"].contains(&&**kind)
+                    || *is_repeated;
+                let is_known = shape.fields.iter().any(|(known, _)| known == number);
+                assert_eq!(counts, is_known, "{} {number}: {kind}", shape.name);
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_no_message_is_not_counted() {
+        for bytes in [&[0x80][..], &[0x0a, 5], &[0x0b], &[0xff; 20], &[0x09, 1]] {
+            assert_eq!(TO_SERVER.decoded_bytes(bytes), 0, "{bytes:?}");
+        }
+    }
+}

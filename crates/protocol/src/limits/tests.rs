@@ -1,0 +1,113 @@
+//! Whatever one side can build passes the reader of the other side: extremes of every message.
+
+mod extremes;
+
+use bytes::BytesMut;
+use hq_core::limits::{check_submit, template_bytes};
+use hq_core::server_state::{Command, WorkerCommand};
+use proptest::prelude::*;
+use prost::Message;
+
+use super::*;
+use crate::convert::{ClientRequest, FromServer, FromWorker, reattach};
+use crate::frame::{self, FrameDecoder};
+use crate::{client, worker};
+
+/// Sends a message from a side to a side of a plane, and decodes it. Returns its bytes.
+fn pass<M, T>(message: &M, sender: Limits, reader: Limits) -> usize
+where
+    M: Message + Default,
+    T: TryFrom<M>,
+    T::Error: std::fmt::Debug,
+{
+    let mut wire = BytesMut::new();
+    frame::encode_message(message, sender.send_max, &mut wire).expect("the writer takes it");
+    let mut decoder = FrameDecoder::new(reader.message_max);
+    let decoded = decoder.decode(&mut wire).expect("the reader takes it");
+    let bytes = decoded.expect("a whole message");
+    let length = bytes.len();
+    if let Some((limit, shape)) = reader.decoded {
+        let memory = shape.decoded_bytes(&bytes);
+        assert!(memory <= limit, "{length} bytes take {memory} in memory");
+    }
+    T::try_from(M::decode(bytes).expect("own message")).expect("own value");
+    length
+}
+
+fn to_worker(command: &WorkerCommand) -> usize {
+    pass::<worker::ToWorker, FromServer>(
+        &command.into(),
+        Limits::accepting(Plane::Worker),
+        Limits::connecting(Plane::Worker),
+    )
+}
+
+fn to_server(message: &worker::ToServer) -> usize {
+    pass::<_, FromWorker>(
+        message,
+        Limits::connecting(Plane::Worker),
+        Limits::accepting(Plane::Worker),
+    )
+}
+
+fn request(command: &Command) -> usize {
+    pass::<client::Request, ClientRequest>(
+        &command.into(),
+        Limits::connecting(Plane::Client),
+        Limits::accepting(Plane::Client),
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_report_takes_no_more_than_is_counted(report in extremes::report()) {
+        let message = worker::ToServer::from(&report);
+        prop_assert!(to_server(&message) <= report.wire_bytes());
+    }
+
+    #[test]
+    fn a_registration_takes_no_more_than_is_counted(holding in extremes::holding()) {
+        let config = hq_core::testing::worker_config(4);
+        let alone = worker::ToServer::from(&config).encoded_len();
+        let message = reattach(&config, hq_core::id::WorkerId(u32::MAX), "uid", &holding);
+        prop_assert!(to_server(&message) <= alone + holding.wire_bytes());
+    }
+
+    #[test]
+    fn a_command_takes_no_more_than_is_counted(command in extremes::worker_command()) {
+        prop_assert!(to_worker(&command) <= command.wire_bytes());
+    }
+}
+
+#[test]
+fn the_largest_report_passes() {
+    let report = extremes::largest_report();
+    assert!(report.wire_bytes() <= hq_core::limits::REPORT_BYTES_MAX);
+    to_server(&(&report).into());
+}
+
+#[test]
+fn the_largest_registration_passes() {
+    let holding = extremes::largest_holding();
+    let config = hq_core::testing::worker_config(4);
+    let message = reattach(&config, hq_core::id::WorkerId(u32::MAX), "uid", &holding);
+    let bytes = to_server(&message);
+    assert!(bytes > TO_SERVER_MAX / 4, "{bytes} bytes are no extreme");
+}
+
+#[test]
+fn the_largest_template_is_submitted_and_delivered() {
+    for spec in extremes::largest_submits() {
+        check_submit(&spec).expect("it may be submitted");
+        let shared = extremes::shared(&spec);
+        assert!(request(&Command::Submit(Box::new(spec))) <= REQUEST_MAX);
+        let counted = template_bytes(&shared);
+        let assign = WorkerCommand::Assign {
+            templates: vec![shared.into()],
+            assignments: Vec::new(),
+        };
+        assert!(to_worker(&assign) <= counted);
+    }
+}
