@@ -515,9 +515,11 @@ impl Core {
                     let Some((with_paths, _)) = self.watches.get(&id) else {
                         continue;
                     };
-                    let message = query::watch_update(&self.state, &update, *with_paths);
-                    let message = Box::new(message);
-                    Outgoing::Update { id, message }
+                    for message in query::watch_updates(&self.state, &update, *with_paths) {
+                        let message = Box::new(message);
+                        self.send(wait, Outgoing::Update { id, message });
+                    }
+                    continue;
                 }
                 Effect::Registered {
                     link,

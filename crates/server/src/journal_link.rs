@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JournalAction;
+use hq_protocol::limits::QUERY_BYTES_MAX;
 use hq_store::event::{self, Event};
 use hq_store::reader::{self, QueryLimits};
 use hq_store::{Live, StoreClient};
@@ -277,18 +278,22 @@ pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply 
         reader::query(&connection, &asked.sql, limits)
     };
     match tokio::task::spawn_blocking(work).await {
-        Ok(Ok(table)) => Reply::SqlTable(client::SqlTable {
-            columns: table.columns,
-            rows_json: serde_json::Value::from(
-                table
-                    .rows
-                    .into_iter()
-                    .map(serde_json::Value::from)
-                    .collect::<Vec<_>>(),
-            )
-            .to_string(),
-            is_cut: table.is_cut,
-        }),
+        Ok(Ok(table)) => {
+            let rows = table.rows.into_iter().map(serde_json::Value::from);
+            let rows_json = serde_json::Value::from_iter(rows).to_string();
+            if rows_json.len() > QUERY_BYTES_MAX {
+                return error(format!(
+                    "Error: the result has {} bytes, at most {QUERY_BYTES_MAX} can be sent; \
+                     select fewer columns or rows",
+                    rows_json.len()
+                ));
+            }
+            Reply::SqlTable(client::SqlTable {
+                columns: table.columns,
+                rows_json,
+                is_cut: table.is_cut,
+            })
+        }
         Ok(Err(text)) => error(format!("Error: the query failed: {text}")),
         Err(_) => error("Error: the journal was not reached".to_owned()),
     }

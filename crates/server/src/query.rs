@@ -11,9 +11,11 @@ mod worker;
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::job::Job;
-use hq_core::server_state::{ServerState, WatchUpdate};
+use hq_core::server_state::{Notification, ServerState, WatchUpdate};
+use hq_protocol::Message as _;
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
+use hq_protocol::limits::PAGE_BYTES_MAX;
 
 use crate::event_loop::View;
 pub(crate) use job::JobOverview;
@@ -49,52 +51,63 @@ pub(crate) fn failed_task(
     task::failed(state, job, task)
 }
 
-/// The message for a watching client.
-pub(crate) fn watch_update(
+/// The messages for a watching client: one, or several if many tasks have ended. All but the last only say which; jobs
+/// end with the last one.
+pub(crate) fn watch_updates(
     state: &ServerState,
     update: &WatchUpdate,
     with_paths: bool,
-) -> client::WatchUpdate {
-    let jobs = update
-        .jobs
-        .iter()
-        .map(|watched| {
-            let job = state.jobs().get(&watched.job);
-            let ended_tasks = job
-                .map(|job| {
-                    watched
-                        .ended_tasks
-                        .iter()
-                        .filter_map(|task| task::ended(state, job, *task, with_paths))
-                        .collect()
-                })
-                .unwrap_or_default();
-            let forgotten = client::JobSummary {
-                id: watched.job.as_u32(),
-                ..client::JobSummary::default()
-            };
-            client::WatchedJob {
-                summary: Some(job.map_or(forgotten, job::summary)),
-                ended: watched.ended,
-                ended_tasks,
-            }
-        })
-        .collect();
-    let notifications = update
-        .notifications
-        .iter()
-        .map(|notification| client::Notification {
-            job: notification.task.job.as_u32(),
-            task: notification.task.task.as_u32(),
-            worker: notification.worker.as_u32(),
-            message: notification.message.to_vec().into(),
-        })
-        .collect();
-    client::WatchUpdate {
-        jobs,
+) -> Vec<client::WatchUpdate> {
+    let mut parts = Vec::new();
+    let mut last = client::WatchUpdate {
         done: update.done,
         not_found: (!update.not_found.is_empty()).then(|| (&update.not_found).into()),
-        notifications,
+        notifications: update.notifications.iter().map(notification).collect(),
+        ..client::WatchUpdate::default()
+    };
+    for watched in &update.jobs {
+        let job = state.jobs().get(&watched.job);
+        let forgotten = || client::JobSummary {
+            id: watched.job.as_u32(),
+            ..client::JobSummary::default()
+        };
+        let summary = job.map_or_else(forgotten, job::summary);
+        let tasks = watched.ended_tasks.iter();
+        let tasks = tasks.filter_map(|task| task::ended(state, job?, *task, with_paths));
+        let mut ended_tasks = Vec::new();
+        let mut bytes = 0;
+        for task in tasks {
+            if bytes >= PAGE_BYTES_MAX {
+                bytes = 0;
+                let part = client::WatchedJob {
+                    summary: Some(summary.clone()),
+                    ended: false,
+                    ended_tasks: std::mem::take(&mut ended_tasks),
+                };
+                parts.push(client::WatchUpdate {
+                    jobs: vec![part],
+                    ..client::WatchUpdate::default()
+                });
+            }
+            bytes += task.encoded_len();
+            ended_tasks.push(task);
+        }
+        last.jobs.push(client::WatchedJob {
+            summary: Some(summary),
+            ended: watched.ended,
+            ended_tasks,
+        });
+    }
+    parts.push(last);
+    parts
+}
+
+fn notification(notification: &Notification) -> client::Notification {
+    client::Notification {
+        job: notification.task.job.as_u32(),
+        task: notification.task.task.as_u32(),
+        worker: notification.worker.as_u32(),
+        message: notification.message.to_vec().into(),
     }
 }
 

@@ -282,8 +282,10 @@ fn variable_pair(variable: &common::EnvVar) -> Result<(ByteText, ByteText), Conv
     ))
 }
 
-impl From<&TaskTemplate> for common::TaskTemplate {
-    fn from(template: &TaskTemplate) -> Self {
+impl common::TaskTemplate {
+    /// What is shown of a template: the data for standard input may be large, and nobody looks at it.
+    #[must_use]
+    pub fn without_stdin(template: &TaskTemplate) -> Self {
         let variable = |(name, value): &(ByteText, ByteText)| common::EnvVar {
             name: name.to_vec().into(),
             value: value.to_vec().into(),
@@ -299,7 +301,7 @@ impl From<&TaskTemplate> for common::TaskTemplate {
             cwd: template.cwd.to_vec().into(),
             stdout: Some((&template.stdout).into()),
             stderr: Some((&template.stderr).into()),
-            stdin: template.stdin.as_ref().map(|bytes| bytes.to_vec().into()),
+            stdin: None,
             task_dir: template.task_dir,
             pin: common::PinMode::from(template.pin).into(),
             time_limit_ns: template.time_limit.map(nanos),
@@ -309,6 +311,15 @@ impl From<&TaskTemplate> for common::TaskTemplate {
             // The usual ones are left out: most submits have them.
             stop: (template.stop != StopSpec::default()).then(|| template.stop.into()),
             retry: (template.retry != RetrySpec::default()).then(|| (&template.retry).into()),
+        }
+    }
+}
+
+impl From<&TaskTemplate> for common::TaskTemplate {
+    fn from(template: &TaskTemplate) -> Self {
+        Self {
+            stdin: template.stdin.as_ref().map(|bytes| bytes.to_vec().into()),
+            ..Self::without_stdin(template)
         }
     }
 }

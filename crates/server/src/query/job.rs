@@ -6,6 +6,7 @@ use hq_core::selector::{Selected, Selector};
 use hq_core::server_state::{Notice, NoticeState, ServerState};
 use hq_core::task::TaskState;
 use hq_protocol::client::{self, reply::Reply};
+use hq_protocol::common;
 
 use super::{error, worker_ref};
 use crate::event_loop::View;
@@ -146,7 +147,7 @@ fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
         SubmitKind::Array { template, .. } => (
             false,
             Some((&submit.ids).into()),
-            vec![template.task.as_ref().into()],
+            vec![common::TaskTemplate::without_stdin(&template.task)],
             Vec::new(),
         ),
         SubmitKind::Graph {
@@ -159,7 +160,7 @@ fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
             let all = templates
                 .iter()
                 .take(templates_max)
-                .map(|template| template.task.as_ref().into())
+                .map(|template| common::TaskTemplate::without_stdin(&template.task))
                 .collect();
             (true, None, all, of.collect())
         }

@@ -10,7 +10,8 @@ use hq_core::placeholder::{PathPatterns, PathValues};
 use hq_core::server_state::ServerState;
 use hq_core::task::{TaskRecord, TaskState};
 use hq_protocol::convert::TaskPageQuery;
-use hq_protocol::{client, common};
+use hq_protocol::limits::PAGE_BYTES_MAX;
+use hq_protocol::{Message as _, client, common};
 
 use super::{resolve, worker_ref};
 use crate::event_loop::View;
@@ -34,6 +35,8 @@ struct Page<'a> {
     job: &'a Job,
     query: &'a TaskPageQuery,
     reply: client::TaskPageReply,
+    /// Of the reply; definitions and paths may be long.
+    bytes: usize,
     templates: BTreeMap<TemplateId, (u32, PathPatterns)>,
 }
 
@@ -53,6 +56,7 @@ pub(super) fn page(view: &View<'_>, query: &TaskPageQuery) -> client::TaskPageRe
         job,
         query,
         reply,
+        bytes: 0,
         templates: BTreeMap::new(),
     };
     match &query.tasks {
@@ -71,6 +75,11 @@ impl Page<'_> {
         }
     }
 
+    /// Whether the next task goes to the next page; one is always on this one.
+    const fn is_full(&self) -> bool {
+        self.bytes >= PAGE_BYTES_MAX
+    }
+
     fn wants(&self, state: TaskState) -> bool {
         self.query.states.is_empty() || self.query.states.contains(&state)
     }
@@ -81,7 +90,7 @@ impl Page<'_> {
         let mut missing = Vec::new();
         // Each step finds a task or leaves a range behind.
         for _ in 0..self.limit() {
-            let Some(rest) = ids.range_from(at) else {
+            let Some(rest) = ids.range_from(at).filter(|_| !self.is_full()) else {
                 break;
             };
             let found = self.job.first_in(&rest);
@@ -109,14 +118,21 @@ impl Page<'_> {
                     index = to;
                     continue;
                 }
-                let end = to.min(from.saturating_add(left));
+                let mut end = to.min(from.saturating_add(left));
                 for found in from..end {
+                    if self.is_full() {
+                        end = found;
+                        break;
+                    }
                     self.add_slot(TaskSlot {
                         submit: number,
                         index: found,
                     });
                 }
                 left -= end - from;
+                if self.is_full() {
+                    left = 0;
+                }
                 index = end;
                 if left == 0 {
                     break;
@@ -173,6 +189,7 @@ impl Page<'_> {
                 .collect();
             info.after = submit.after.iter().map(Into::into).collect();
         }
+        self.bytes += info.encoded_len();
         self.reply.tasks.push(info);
     }
 
@@ -182,7 +199,9 @@ impl Page<'_> {
         }
         let number = u32::try_from(self.templates.len()).unwrap_or(u32::MAX);
         if self.query.with_definition {
-            self.reply.templates.push(template.task.as_ref().into());
+            let shown = common::TaskTemplate::without_stdin(&template.task);
+            self.bytes += shown.encoded_len();
+            self.reply.templates.push(shown);
         }
         self.templates
             .insert(template.id, (number, PathPatterns::new(&template.task)));
