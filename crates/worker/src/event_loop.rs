@@ -54,6 +54,10 @@ const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
 const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// Registrations that may come to nothing before it is said, and how often it is said then.
+const REFUSALS_SILENT: u32 = 3;
+const REFUSAL_WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
 /// How long the directory of the server must be gone until it counts: longer than somebody needs to move
 /// it, or a file system to come back.
 const GONE_MIN: Duration = Duration::from_secs(60);
@@ -157,6 +161,8 @@ where
             identity,
             redial,
             pause: REDIAL_PAUSE_MIN,
+            received: 0,
+            refusals: Refusals::default(),
             silent_heartbeats: 0,
             config,
             heartbeat,
@@ -261,6 +267,14 @@ where
         }
     }
 
+    /// Bytes that came from the server over this connection.
+    const fn received(&self) -> u64 {
+        match self {
+            Self::Up(link) => link.reader.received(),
+            Self::Redialing(_) | Self::Introducing(_) | Self::Down => 0,
+        }
+    }
+
     /// Whether tasks may say more: what they say must not fill the memory when the server is slow.
     fn has_room(&self) -> bool {
         match self {
@@ -279,6 +293,32 @@ where
     }
 }
 
+/// Registrations of a worker that comes back which came to nothing.
+#[derive(Default)]
+struct Refusals {
+    count: u32,
+    last_warning: Option<Instant>,
+}
+
+impl Refusals {
+    /// Logs a failure: one or two are usual while a server starts, and nobody sees more if nothing is said.
+    fn note(&mut self, why: &str) {
+        self.count += 1;
+        let is_time = self
+            .last_warning
+            .is_none_or(|last| last.elapsed() >= REFUSAL_WARNING_INTERVAL);
+        if self.count < REFUSALS_SILENT || !is_time {
+            tracing::debug!("cannot register again yet: {why}");
+            return;
+        }
+        self.last_warning = Some(Instant::now());
+        tracing::warn!(
+            "The server is reached but does not take this worker back ({} attempts so far): {why}",
+            self.count
+        );
+    }
+}
+
 struct EventLoop<S> {
     state: WorkerState,
     launcher: TaskLauncher,
@@ -293,6 +333,10 @@ struct EventLoop<S> {
     pause: Duration,
     /// Heartbeats sent since the server said something.
     silent_heartbeats: u32,
+    /// Bytes of the server when the last heartbeat was sent.
+    received: u64,
+    /// Registrations since the server was lost that came to nothing.
+    refusals: Refusals,
     config: Arc<WorkerConfig>,
     heartbeat: Interval,
     keeper: Option<KeeperContext>,
@@ -349,7 +393,7 @@ where
             Woken::Introduced(result) => match *result {
                 Ok(link) => self.on_server_back(link),
                 Err(error) => {
-                    tracing::debug!("cannot register again yet: {}", describe(&error));
+                    self.refusals.note(&describe(&error));
                     self.dial();
                 }
             },
@@ -453,6 +497,7 @@ where
     }
 
     fn on_server_back(&mut self, link: Link<S>) {
+        self.refusals = Refusals::default();
         let reattached = link.reattached;
         if reattached {
             tracing::info!(worker = %link.worker, "Connected to the server again");
@@ -480,6 +525,11 @@ where
                 message: Some(heartbeat),
             });
             self.silent_heartbeats += 1;
+        }
+        // A large message takes its time on a slow network. As long as it grows, the server is there.
+        let received = self.link.received();
+        if std::mem::replace(&mut self.received, received) != received {
+            self.silent_heartbeats = 0;
         }
         if self.silent_heartbeats > SILENT_HEARTBEATS_MAX
             && matches!(self.link, LinkState::Up(_))
