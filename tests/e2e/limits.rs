@@ -1,5 +1,6 @@
-//! Too few descriptors: a pause, never an end.
+//! Too few descriptors: a pause, never an end. Much data: delivered, or refused with its size.
 
+use std::fs::File;
 use std::net::TcpStream;
 
 use crate::harness::{Env, wait_for};
@@ -79,5 +80,70 @@ fn a_worker_with_few_descriptors_runs_more_tasks_than_it_could_at_once() {
         300,
         "no task is charged for what the worker lacks"
     );
+    assert_eq!(env.workers(), ["RUNNING"]);
+}
+
+/// A file of zeros that takes no space, as standard input of a submit.
+fn submit_zeros(env: &Env, bytes: u64, args: &[&str]) -> std::process::Output {
+    let file = File::create(env.path("zeros")).expect("writable");
+    file.set_len(bytes).expect("room");
+    let mut command = env.command(args);
+    command.stdin(File::open(env.path("zeros")).expect("just made"));
+    command.output().expect("hq runs")
+}
+
+#[test]
+fn twenty_megabytes_of_standard_input_reach_a_task() {
+    let env = Env::with_worker(1);
+    let args = [
+        "submit",
+        "--wait",
+        "--stdin",
+        "--stdout=count",
+        "--",
+        "wc",
+        "-c",
+    ];
+    let ran = submit_zeros(&env, 20_000_000, &args);
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(env.read("count"), "20000000\n");
+    assert_eq!(env.workers(), ["RUNNING"]);
+    let args = ["run", "--stdin", "--", "wc", "-c"];
+    let ran = submit_zeros(&env, 20_000_000, &args);
+    assert_eq!(
+        String::from_utf8_lossy(&ran.stdout),
+        "20000000\n",
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn what_is_too_large_for_a_worker_is_refused_with_its_size() {
+    let mut env = Env::new();
+    env.start_server();
+    let ran = submit_zeros(&env, (64 << 20) + 1, &["submit", "--stdin", "--", "cat"]);
+    assert_eq!(ran.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let expected = "the data for standard input (--stdin) has 67108865 bytes, at most 67108864";
+    assert!(said.contains(expected), "{said}");
+    assert_eq!(env.json(&["job", "list", "--all"]), serde_json::json!([]));
+}
+
+#[test]
+fn entries_that_exceed_a_message_reach_their_tasks() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=250"]);
+    let lines: Vec<String> = (0..250).map(|n| format!("{n:0100000}\n")).collect();
+    env.write("lines", lines.concat());
+    let script = "echo ${#HQ_ENTRY} $((10#$HQ_ENTRY)) >> seen";
+    let job = env.submit(&["--each-line=lines", "--", "bash", "-c", script]);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 250);
+    let mut seen: Vec<String> = env.read("seen").lines().map(str::to_owned).collect();
+    seen.sort();
+    let mut expected: Vec<String> = (0..250).map(|n| format!("100000 {n}")).collect();
+    expected.sort();
+    assert_eq!(seen, expected);
     assert_eq!(env.workers(), ["RUNNING"]);
 }

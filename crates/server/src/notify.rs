@@ -186,10 +186,16 @@ fn cut(text: &str) -> &str {
     text.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-/// What people see of a target: addresses often have a secret in their path.
+/// What people see of a target: addresses often have a secret in their path, commands in their options.
 pub(crate) fn shown(target: &NotifyTarget) -> String {
     match target {
-        NotifyTarget::Command(command) => format!("cmd:{command}"),
+        NotifyTarget::Command(command) => {
+            // Variables in front of a command are as secret as its options.
+            let mut words = command.split_whitespace();
+            let program = words.by_ref().find(|word| !word.contains('='));
+            let more = if words.next().is_some() { " …" } else { "" };
+            format!("cmd:{}{more}", program.unwrap_or("…"))
+        }
         NotifyTarget::Webhook(url) => {
             let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
             let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -272,6 +278,15 @@ mod tests {
             "https://hooks.example.org:8443/…"
         );
         assert_eq!(shown("http://[::1]:80"), "http://[::1]:80/…");
+    }
+
+    #[test]
+    fn secrets_in_commands_are_not_shown() {
+        let shown = |line: &str| shown(&NotifyTarget::Command(line.into()));
+        assert_eq!(shown("./on-end.sh"), "cmd:./on-end.sh");
+        assert_eq!(shown("true --token=CMDSECRET"), "cmd:true …");
+        assert_eq!(shown(" TOKEN=CMDSECRET curl -d @- host"), "cmd:curl …");
+        assert_eq!(shown("TOKEN=CMDSECRET"), "cmd:…");
     }
 
     #[test]

@@ -156,14 +156,21 @@ async fn program_that_cannot_start_is_explained() {
         ..bash("")
     };
     server
-        .assign_one(0, program(&["no-such-program", "bar"]))
+        .assign_one(
+            0,
+            program(&[
+                "no-such-program",
+                "--password=hunter2",
+                &"x".repeat(100_000),
+            ]),
+        )
         .await;
     server.assign_one(1, program(&["here"])).await;
     server.assign_one(2, program(&["./t.sh"])).await;
     server.ended(3).await;
     assert_eq!(
         message(&server.outcome(0)),
-        "Cannot execute \"no-such-program bar\": No such file or directory (os error 2)\n\
+        "Cannot execute \"no-such-program\": No such file or directory (os error 2)\n\
          The program that you have tried to execute (`no-such-program`) was not found."
     );
     let here = server.dir().join("here");

@@ -2,9 +2,13 @@
 
 use std::path::Path;
 
+use hq_core::limits::shortened;
 use hq_core::template::ByteText;
 use hq_core::worker_state::LaunchFailure;
 use hq_spawn::{SpawnError, SpawnErrorKind, Stage};
+
+/// Bytes of a program's name that a text repeats: more than names of files have.
+const PROGRAM_SHOWN_MAX: usize = 512;
 
 /// Translates an error of the spawn engine. `args` and `cwd` are those of the task.
 pub(crate) fn translate(error: &SpawnError, args: &[ByteText], cwd: &Path) -> LaunchFailure {
@@ -32,16 +36,11 @@ fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
             None => format!("Cannot {}: {}", error.stage.describe(), error.os_error()),
         };
     }
-    let words: Vec<_> = args
-        .iter()
-        .map(|arg| String::from_utf8_lossy(arg))
-        .collect();
-    let mut text = format!(
-        "Cannot execute \"{}\": {}",
-        words.join(" "),
-        error.os_error()
-    );
-    let program = words.first().map_or("", |word| word);
+    // Only the program is named. The text goes into the store, into reports and to whoever is notified of the job, once for
+    // each task: arguments may be long, and may hold secrets.
+    let program = args.first().map_or(&[][..], |program| program);
+    let program = &*shortened(&String::from_utf8_lossy(program), PROGRAM_SHOWN_MAX);
+    let mut text = format!("Cannot execute \"{program}\": {}", error.os_error());
     let kind = error.kind();
     if kind == SpawnErrorKind::NotFound {
         text +=
