@@ -306,3 +306,41 @@ fn error_reply(message: String) -> client::Reply {
 fn reply(reply: reply::Reply) -> client::Reply {
     client::Reply { reply: Some(reply) }
 }
+
+#[cfg(test)]
+mod tests {
+    use hq_protocol::limits::REPLY_MAX;
+    use hq_protocol::{Limits, Plane};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_is_told_when_an_answer_is_too_large_for_it() {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (ours, theirs) = tokio::join!(
+            hq_protocol::accept(ours, Plane::Client, None),
+            hq_protocol::connect(theirs, Plane::Client, None),
+        );
+        let mut ours = ours.expect("handshake");
+        let limits = Limits::accepting(Plane::Client);
+        assert_eq!(limits.send_max, REPLY_MAX);
+        ours.set_limits(Limits {
+            send_max: 1_000,
+            ..limits
+        });
+        let (_, mut writer) = ours.split();
+        let (mut reader, _) = theirs.expect("handshake").split();
+        send(&mut writer, &error_reply("x".repeat(2_000)))
+            .await
+            .expect("the connection goes on");
+        let said: Option<client::Reply> = reader.next().await.expect("valid");
+        let Some(reply::Reply::Error(error)) = said.and_then(|said| said.reply) else {
+            panic!("expected an error");
+        };
+        assert!(
+            error.message.contains("at most 1000 can be sent"),
+            "{}",
+            error.message
+        );
+    }
+}

@@ -16,6 +16,7 @@ use hq_core::server_state::{
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
+use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_store::{Health, Progress, StoreClient, StoreHandle};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
@@ -515,7 +516,9 @@ impl Core {
                     let Some((with_paths, _)) = self.watches.get(&id) else {
                         continue;
                     };
-                    for message in query::watch_updates(&self.state, &update, *with_paths) {
+                    let parts =
+                        query::watch_updates(&self.state, &update, *with_paths, PAGE_BYTES_MAX);
+                    for message in parts {
                         let message = Box::new(message);
                         self.send(wait, Outgoing::Update { id, message });
                     }

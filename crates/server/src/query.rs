@@ -15,7 +15,6 @@ use hq_core::server_state::{Notification, ServerState, WatchUpdate};
 use hq_protocol::Message as _;
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
-use hq_protocol::limits::PAGE_BYTES_MAX;
 
 use crate::event_loop::View;
 pub(crate) use job::JobOverview;
@@ -57,6 +56,7 @@ pub(crate) fn watch_updates(
     state: &ServerState,
     update: &WatchUpdate,
     with_paths: bool,
+    bytes_max: usize,
 ) -> Vec<client::WatchUpdate> {
     let mut parts = Vec::new();
     let mut last = client::WatchUpdate {
@@ -77,7 +77,7 @@ pub(crate) fn watch_updates(
         let mut ended_tasks = Vec::new();
         let mut bytes = 0;
         for task in tasks {
-            if bytes >= PAGE_BYTES_MAX {
+            if bytes >= bytes_max {
                 bytes = 0;
                 let part = client::WatchedJob {
                     summary: Some(summary.clone()),
@@ -151,3 +151,6 @@ fn worker_ref(state: &ServerState, id: hq_core::id::WorkerId) -> client::WorkerR
         hostname: hostname.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;
