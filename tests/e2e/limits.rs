@@ -134,7 +134,8 @@ fn entries_that_exceed_a_message_reach_their_tasks() {
     let mut env = Env::new();
     env.start_server();
     env.start_worker_with(&["--cpus=250"]);
-    let lines: Vec<String> = (0..250).map(|n| format!("{n:0100000}\n")).collect();
+    let zeros = "0".repeat(99_997);
+    let lines: Vec<String> = (0..250).map(|n| format!("{zeros}{n:03}\n")).collect();
     env.write("lines", lines.concat());
     let script = "echo ${#HQ_ENTRY} $((10#$HQ_ENTRY)) >> seen";
     let job = env.submit(&["--each-line=lines", "--", "bash", "-c", script]);
