@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::harness::{End, Rig, command, eventually, sh};
 use crate::isolated::{alone, children};
+use crate::skip::skip;
 
 const KILLED: ExitStatus = ExitStatus::Signal {
     signal: libc::SIGKILL,
@@ -215,7 +216,7 @@ impl Drop for Freezer {
 #[test]
 fn a_child_that_survives_sigkill_is_reported() {
     let Some(freezer) = Freezer::new() else {
-        println!("skipped: needs root and a freezer of control groups, version 1");
+        skip("needs root and a freezer of control groups, version 1");
         return;
     };
     let mut rig = Rig::with(|config| config.unkillable_after = Duration::from_millis(50));
