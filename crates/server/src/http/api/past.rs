@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn every_worker_has_its_row_in_each_step() {
         let limit = i64::try_from(TIMELINE_MAX).expect("small");
-        for (workers, steps) in [(0, 400), (1, 400), (250, 398), (400, 249), (6_000, 15)] {
+        for (workers, steps) in [(0, 400), (1, 400), (250, 399), (400, 249), (6_000, 15)] {
             assert_eq!(steps_for(workers, 400), steps.min(400), "{workers} workers");
             // Steps are numbered from 0, and what began at the very end has a number of its own.
             assert!(workers * (steps_for(workers, 400) + 1) <= limit);
