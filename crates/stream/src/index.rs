@@ -351,7 +351,14 @@ fn open_file(path: &Path) -> Result<Option<Scanner<File>>, OpenError> {
         path: path.to_owned(),
         source,
     };
-    let file = File::open(path).map_err(failed)?;
+    let file = match crate::regular::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            tracing::warn!("{} is left out: {error}", path.display());
+            return Ok(None);
+        }
+        Err(error) => return Err(failed(error)),
+    };
     match Scanner::open(file).map_err(failed)? {
         Ok(scanner) => Ok(Some(scanner)),
         Err(error @ (FormatError::NoHeader | FormatError::Version(_))) => {

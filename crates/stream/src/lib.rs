@@ -13,6 +13,7 @@ mod format;
 mod index;
 mod output;
 mod pump;
+mod regular;
 mod scan;
 mod sink;
 

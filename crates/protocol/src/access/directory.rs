@@ -1,12 +1,12 @@
 //! The server directory: numbered instances and the link to the one that runs.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use super::file::sync_parent;
+use super::file::{open_to_read, sync_parent};
 use super::{ACCESS_FILE_NAME, AccessError, AccessFile, CURRENT_LINK_NAME, NotADirectory};
 
 /// Attempts to take the next number while other servers start in the same directory.
@@ -82,7 +82,7 @@ impl ServerDir {
     /// [`AccessFile::load`] refuses.
     pub fn load_access(&self, version: &str) -> Result<(PathBuf, AccessFile), AccessError> {
         let path = self.resolve()?.join(ACCESS_FILE_NAME);
-        let file = File::open(&path).map_err(|source| {
+        let file = open_to_read(&path).map_err(|source| {
             if source.kind() == io::ErrorKind::NotFound {
                 AccessError::NoInstance {
                     path: self.root.clone(),

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::{ACCESS_FILE_MAX, AccessError};
@@ -222,7 +223,7 @@ impl AccessFile {
     /// See [`AccessError`]. A file with keys that others can read, or that belongs to another user, is
     /// refused, as ssh does.
     pub fn load(path: &Path, version: &str) -> Result<Self, AccessError> {
-        let file = File::open(path).map_err(AccessError::read(path))?;
+        let file = open_to_read(path).map_err(AccessError::read(path))?;
         Self::load_from(file, path, version)
     }
 
@@ -357,6 +358,19 @@ fn read_text(file: File, path: &Path) -> Result<String, AccessError> {
         .read_to_string(&mut text)
         .map_err(AccessError::read(path))?;
     Ok(text)
+}
+
+/// Opens an access file; anything but a regular file is refused: to open a FIFO would wait for a writer.
+pub(super) fn open_to_read(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(std::io::Error::new(
+        std::io::ErrorKind::InvalidInput,
+        "expected a regular file, found something else",
+    ))
 }
 
 /// Makes a new name durable.

@@ -1,0 +1,45 @@
+//! Opens files that others have made, whatever they are.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// Opens a regular file for reading. Anything else is refused: to open a FIFO waits for a writer, for ever, and to
+/// read from one takes away what was meant for another.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "it is not a regular file",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::{OpenError, StreamDir};
+    use crate::output::{From, OutputReader, Source};
+
+    #[test]
+    fn a_fifo_is_refused_at_once() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("x.hqs");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).expect("a FIFO");
+        // With a writer, whose data belong to somebody else.
+        let flags = OFlags::RDWR | OFlags::NONBLOCK;
+        let _writer = rustix::fs::open(&path, flags, Mode::empty()).expect("both ends");
+        let error = open(&path).expect_err("not a file");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        let mut reader = OutputReader::new(Source::File(path));
+        let error = reader.read(From::Offset(0), 10).expect_err("not a file");
+        assert_eq!(error.to_string(), "it is not a regular file");
+        let opened = StreamDir::open(dir.path(), None);
+        assert!(matches!(opened, Err(OpenError::NoFiles)), "it is left out");
+    }
+}
