@@ -478,5 +478,5 @@ async fn connect_tcp(host: &str, port: u16) -> std::io::Result<TcpStream> {
     {
         return Ok(stream);
     }
-    TcpStream::connect((host, port)).await
+    hq_protocol::connect_tcp(host, port).await
 }

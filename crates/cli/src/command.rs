@@ -244,10 +244,7 @@ async fn run_task(command: TaskCommand, context: &mut Context) -> CliResult<()> 
 
 /// Runs a client on the calling thread.
 fn as_client(command: impl Future<Output = CliResult<()>>) -> CliResult<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let runtime = crate::runtime::of_client()?;
     let result = runtime.block_on(command);
     // A name service that still thinks must not hold us up.
     runtime.shutdown_background();

@@ -19,6 +19,7 @@ mod logging;
 mod output;
 mod parse;
 mod report;
+mod runtime;
 mod submit;
 mod version;
 

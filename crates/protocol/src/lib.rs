@@ -17,6 +17,7 @@ pub mod limits;
 mod mutated;
 mod names;
 mod obstacle;
+mod resolve;
 
 // The schema is generated; its documentation is in proto/.
 mod generated {
@@ -41,5 +42,6 @@ pub use convert::ConvertError;
 pub use handshake::{HandshakeError, Plane};
 pub use key::SecretKey;
 pub use obstacle::why_nothing_runs;
+pub use resolve::{connect_tcp, resolve};
 
 pub use prost::Message;

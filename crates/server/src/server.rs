@@ -12,7 +12,7 @@ use hq_protocol::access::{
 };
 use hq_protocol::{HandshakeError, Plane, SecretKey, client};
 use rustix::process::{Resource, Rlimit};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
@@ -454,7 +454,7 @@ async fn check_not_online(dir: &ServerDir, config: &ServerConfig) -> Result<(), 
 /// Whether the server of an access file is there.
 async fn answers(client: &Access) -> bool {
     let probe = async {
-        let stream = TcpStream::connect((client.host.as_str(), client.port))
+        let stream = hq_protocol::connect_tcp(&client.host, client.port)
             .await
             .ok()?;
         match hq_protocol::connect(stream, Plane::Client, client.key.as_ref()).await {

@@ -7,8 +7,8 @@ use std::collections::hash_map::RandomState;
 use std::future::Future;
 use std::hash::BuildHasher as _;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
@@ -22,6 +22,7 @@ use hq_spawn::LauncherError;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 use crate::config::WorkerParams;
 use crate::event_loop::RegisteredWorker;
@@ -32,6 +33,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest wait for the answer to the registration. The server answers in milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Longest wait for the directory that tells where the server is, which is often on a network. What comes later is
+/// used at the next attempt.
+const FIND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Unacknowledged data for longer than this means that the server's machine or the way there is gone.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
@@ -253,24 +258,27 @@ impl Connector {
         }
     }
 
-    /// Makes later connections, one attempt each. Before each `find` looks where the server is now; if it
-    /// does not know, the place is the last one.
+    /// Makes later connections, one attempt each. Before each `find` looks where the server is now, on a
+    /// blocking thread; if it does not know, or not in time, the place is the last one.
     #[must_use]
     pub fn redial(
         &self,
-        mut find: impl FnMut() -> Whereabouts + Send + 'static,
+        find: impl Fn() -> Whereabouts + Send + Sync + 'static,
     ) -> Redial<TcpStream> {
-        let mut last = self.clone();
+        let search = Search {
+            find: Arc::new(find),
+            under_way: None,
+            last: self.clone(),
+        };
+        let search = Arc::new(tokio::sync::Mutex::new(search));
         Box::new(move || {
-            let mut is_gone = false;
-            match find() {
-                Whereabouts::At(place) => last = place,
-                Whereabouts::Unknown => {}
-                Whereabouts::Gone => is_gone = true,
-            }
-            last.connect_retry.attempts = 1;
-            let once = last.clone();
+            let search = Arc::clone(&search);
             Box::pin(async move {
+                let mut search = search.lock().await;
+                let is_gone = search.look().await;
+                let mut once = search.last.clone();
+                drop(search);
+                once.connect_retry.attempts = 1;
                 let connected = once.connect().await;
                 connected.map_err(|error| if is_gone { ConnectError::Gone } else { error })
             })
@@ -278,20 +286,7 @@ impl Connector {
     }
 
     async fn connect_tcp(&self) -> io::Result<TcpStream> {
-        let connect = async {
-            let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-            let addresses: Vec<SocketAddr> =
-                tokio::net::lookup_host((self.host.as_str(), self.port))
-                    .await?
-                    .collect();
-            for address in addresses {
-                match TcpStream::connect(address).await {
-                    Ok(stream) => return Ok(stream),
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
-        };
+        let connect = hq_protocol::connect_tcp(&self.host, self.port);
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect)
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
@@ -315,6 +310,34 @@ impl Connector {
 fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) % 1_000;
     pause / 2 + pause * u32::try_from(random).unwrap_or(0) / 1_000
+}
+
+/// Looks for the server again and again.
+struct Search {
+    find: Arc<dyn Fn() -> Whereabouts + Send + Sync>,
+    /// The file system does not answer; another look would only wait, too.
+    under_way: Option<JoinHandle<Whereabouts>>,
+    last: Connector,
+}
+
+impl Search {
+    /// Updates the last place; says whether the server is gone for good.
+    async fn look(&mut self) -> bool {
+        let mut look = self.under_way.take().unwrap_or_else(|| {
+            let find = Arc::clone(&self.find);
+            tokio::task::spawn_blocking(move || find())
+        });
+        match tokio::time::timeout(FIND_TIMEOUT, &mut look).await {
+            Ok(Ok(Whereabouts::At(place))) => self.last = place,
+            Ok(Ok(Whereabouts::Gone)) => return true,
+            Ok(Ok(Whereabouts::Unknown) | Err(_)) => {}
+            Err(_) => {
+                tracing::debug!("the server's directory does not answer; trying the last place");
+                self.under_way = Some(look);
+            }
+        }
+        false
+    }
 }
 
 /// Small messages go at once; a dead peer is noticed.

@@ -1,13 +1,14 @@
 //! Rules of the code base that neither compiler nor clippy knows, also run as a test.
 //!
 //! `manifest` looks at `Cargo.toml` files (which crate may use what), `source` at lines of text, `between` at the
-//! code that runs between clone and exec. They are plain functions from text to problems; only this file reads the
+//! code that runs between clone and exec, `threads` at how threads are started. They are plain functions from text to problems; only this file reads the
 //! tree. See `docs/architecture.md`.
 
 mod between;
 mod locks;
 mod manifest;
 mod source;
+mod threads;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -75,6 +76,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
             problems.extend(source::check_rust(path, &text));
             problems.extend(between::check(path, &text));
             problems.extend(locks::check(path, &text));
+            problems.extend(threads::check(path, &text));
         }
         if let Some(file) = path
             .strip_prefix("tests/e2e/")

@@ -112,8 +112,8 @@ async fn port(plane: Plane, access: &Access) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut add = |what: String, outcome| checks.push(Check { what, outcome });
     let what = format!("address of {host}");
-    let addresses = match tokio::net::lookup_host((host.as_str(), port)).await {
-        Ok(found) => found.collect::<Vec<SocketAddr>>(),
+    let addresses = match hq_protocol::resolve(host, port).await {
+        Ok(found) => found,
         Err(error) => {
             let advice = "This machine does not know the server's name. Start the server with \
                           --host and a name or address of the network that both are in.";

@@ -76,10 +76,7 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     }
     let machine = LocalMachine::detect(limit)?;
     machine.check_fits(&prepared.spec)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let runtime = crate::runtime::on_all_cpus()?;
     let job = Job {
         prepared,
         machine,

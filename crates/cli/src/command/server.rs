@@ -27,10 +27,7 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     }
     tracing::info!("hq {VERSION}");
     warn_about_open_planes(&args);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let runtime = crate::runtime::on_all_cpus()?;
     let result = if args.background {
         runtime.block_on(background::start(context))
     } else {

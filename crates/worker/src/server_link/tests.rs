@@ -1,6 +1,7 @@
 //! Registration over TCP.
 
 use std::error::Error;
+use std::time::Instant;
 
 use hq_core::testing::worker_config;
 use hq_protocol::accept;
@@ -174,4 +175,34 @@ async fn data_provider_closes_connections() {
         .await
         .expect("somebody listens");
     assert_eq!(stream.read(&mut [0; 1]).await.expect("closed in order"), 0);
+}
+
+#[tokio::test]
+async fn a_server_directory_that_does_not_answer_holds_up_nothing_else() {
+    let (answer, wait) = std::sync::mpsc::channel();
+    let wait = std::sync::Mutex::new(wait);
+    // Nobody listens there.
+    let connector = Connector::new("127.0.0.1", 1, None);
+    let mut redial = connector.redial(move || {
+        let answered = wait.lock().map(|wait| wait.recv());
+        match answered {
+            Ok(Ok(())) => Whereabouts::Gone,
+            Ok(Err(_)) | Err(_) => Whereabouts::Unknown,
+        }
+    });
+    let attempt = tokio::spawn(redial());
+    let others = Instant::now();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    assert!(others.elapsed() < FIND_TIMEOUT && !attempt.is_finished());
+    let error = attempt.await.expect("it ends").map(drop);
+    assert!(
+        matches!(error, Err(ConnectError::Tcp { .. })),
+        "the last place is tried"
+    );
+    answer.send(()).expect("it still waits");
+    let error = redial().await.map(drop);
+    assert!(
+        matches!(error, Err(ConnectError::Gone)),
+        "the late answer counts"
+    );
 }

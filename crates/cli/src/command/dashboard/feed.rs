@@ -58,10 +58,7 @@ pub(super) fn start(
     context: &Context,
     tx: Sender<Message>,
 ) -> CliResult<Feeder> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let runtime = crate::runtime::of_client()?;
     let (asks, asked) = unbounded_channel();
     let feeder;
     let work: Box<dyn FnOnce(&tokio::runtime::Runtime) + Send> = match journal {

@@ -2,13 +2,17 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use clap::Parser;
 
 use crate::args::worker::{DeploySshArgs, StartArgs};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
+
+/// Pause between two looks at the ssh processes.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A machine and the port of its ssh server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,20 +67,28 @@ pub(crate) fn deploy_ssh(args: DeploySshArgs, context: &mut Context) -> CliResul
         tracing::info!("Started worker process at `{}`", host.name);
         children.push((host.name, child));
     }
-    let waiters: Vec<_> = children
-        .into_iter()
-        .map(|(host, mut child)| std::thread::spawn(move || report_end(&host, child.wait())))
-        .collect();
-    // A waiter that panicked counts as a worker that failed.
-    let ends: Vec<bool> = waiters
-        .into_iter()
-        .map(|waiter| waiter.join().unwrap_or(false))
-        .collect();
-    if ends.contains(&false) {
+    if !wait_for_all(children) {
         return Err(CliError::new("Some workers have ended with an error"));
     }
     tracing::info!("All workers have finished");
     context.done()
+}
+
+/// Reports each end when it comes; says whether all went well. Without threads, of which the system may allow no more.
+fn wait_for_all(mut children: Vec<(String, Child)>) -> bool {
+    let mut is_well = true;
+    while !children.is_empty() {
+        children.retain_mut(|(host, child)| {
+            let end = child.try_wait().transpose();
+            if let Some(end) = end {
+                is_well &= report_end(host, end);
+                return false;
+            }
+            true
+        });
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    is_well
 }
 
 fn report_end(host: &str, end: std::io::Result<std::process::ExitStatus>) -> bool {

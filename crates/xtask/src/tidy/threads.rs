@@ -1,0 +1,148 @@
+//! How threads may be started: so that a user's limit of processes is an error and never ends a server or a worker.
+//!
+//! The convenient ways panic when the system refuses a thread. Works on lines, as `source` does; tests, benchmarks and
+//! examples may do what they like.
+
+use super::Problem;
+
+/// A way to start a thread, the files that may use it, and what to do elsewhere.
+struct Rule {
+    word: &'static str,
+    /// Beginnings of paths.
+    allowed: &'static [&'static str],
+    advice: &'static str,
+}
+
+/// Where all runtimes with blocking threads are built.
+const RUNTIMES: &str = "crates/cli/src/runtime.rs";
+/// A runtime with a timer only, on a thread of its own.
+const CORE_THREAD: &str = "crates/server/src/event_loop.rs";
+const BLOCKING: &str = "a client's runtime has no blocking threads; start one with `thread::Builder` and handle the error";
+const RUNTIME: &str = "take one of `cli::runtime`, which has a blocking thread for ever";
+const PANICS: &str =
+    "it panics at the limit of processes; use `thread::Builder` and handle the error";
+const NAMES: &str =
+    "it takes a blocking thread for a name; use `hq_protocol::{resolve, connect_tcp}`";
+
+/// What runs on a runtime of [`RUNTIMES`] that has blocking threads.
+const WITH_BLOCKING: &[&str] = &[
+    RUNTIMES,
+    "crates/cli/src/command/worker/start.rs",
+    "crates/server/src/",
+    "crates/worker/src/",
+    // Only with a runtime of the caller's; `worker` does not choose it.
+    "crates/spawn/src/launcher.rs",
+];
+
+const RULES: &[Rule] = &[
+    Rule {
+        word: concat!("thread::", "spawn("),
+        allowed: &[],
+        advice: PANICS,
+    },
+    Rule {
+        word: concat!("thread::", "scope("),
+        allowed: &["crates/store/src/simulation.rs"],
+        advice: PANICS,
+    },
+    Rule {
+        word: concat!("block_", "in_place("),
+        allowed: &[],
+        advice: PANICS,
+    },
+    Rule {
+        word: concat!("new_current_", "thread("),
+        allowed: &[RUNTIMES, CORE_THREAD],
+        advice: RUNTIME,
+    },
+    Rule {
+        word: concat!("new_multi_", "thread("),
+        allowed: &[RUNTIMES],
+        advice: RUNTIME,
+    },
+    Rule {
+        word: concat!("Runtime::", "new("),
+        allowed: &[],
+        advice: RUNTIME,
+    },
+    Rule {
+        word: concat!("spawn_", "blocking("),
+        allowed: WITH_BLOCKING,
+        advice: BLOCKING,
+    },
+    Rule {
+        word: concat!("tokio::", "fs::"),
+        allowed: WITH_BLOCKING,
+        advice: BLOCKING,
+    },
+    Rule {
+        word: concat!("tokio::io::", "std"),
+        allowed: &[],
+        advice: BLOCKING,
+    },
+    Rule {
+        word: concat!("lookup_", "host("),
+        allowed: &[],
+        advice: NAMES,
+    },
+    Rule {
+        word: concat!("TcpStream::", "connect(("),
+        // The first of the pair is an address there.
+        allowed: &["crates/cli/src/client.rs"],
+        advice: NAMES,
+    },
+];
+
+/// Checks a Rust file.
+pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
+    let is_product = path.starts_with("crates/")
+        && path.contains("/src/")
+        && !path.starts_with("crates/xtask/")
+        && !path.contains("/tests/")
+        && !path.ends_with("tests.rs");
+    if !is_product {
+        return Vec::new();
+    }
+    let mut problems = Vec::new();
+    let mut after_test_attribute = false;
+    for (line, number) in text.lines().zip(1..) {
+        let code = line.trim_start();
+        // Tests stand at the end of a file.
+        if after_test_attribute && code.starts_with("mod ") && code.ends_with('{') {
+            break;
+        }
+        after_test_attribute = code.starts_with("#[cfg(test)]");
+        if code.starts_with("//") {
+            continue;
+        }
+        for rule in RULES.iter().filter(|rule| code.contains(rule.word)) {
+            if rule.allowed.iter().any(|begin| path.starts_with(begin)) {
+                continue;
+            }
+            let message = format!("`{}` is not used here: {}", rule.word, rule.advice);
+            problems.push(Problem::new(path, number, message));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_panic_at_the_limit_are_noticed_outside_tests() {
+        let count = |path: &str, line: &str| check(path, &format!("//! A.\n{line}\n")).len();
+        for rule in RULES {
+            let line = format!("    {}x);", rule.word);
+            assert_eq!(count("crates/stream/src/pump.rs", &line), 1, "{line}");
+            assert_eq!(count("crates/stream/src/pump/tests.rs", &line), 0);
+            assert_eq!(count("tests/e2e/jobs.rs", &line), 0);
+            let in_tests = format!("#[cfg(test)]\nmod tests {{\n{line}\n}}");
+            assert_eq!(count("crates/stream/src/pump.rs", &in_tests), 0);
+            for path in rule.allowed {
+                assert_eq!(count(&format!("{path}x.rs"), &line), 0);
+            }
+        }
+    }
+}
