@@ -16,6 +16,7 @@ use crate::parse::selector::Selector;
 
 mod deploy;
 mod lifetime;
+mod signals;
 pub(super) mod start;
 
 pub(super) use deploy::deploy_ssh;

@@ -13,10 +13,10 @@ use hq_worker::{
     Connector, DataProvider, Interrupt, Whereabouts, WorkDir, WorkerEnd, WorkerParams,
 };
 use rustix::process::Signal;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::lifetime;
+use super::{lifetime, signals};
 use crate::args::worker::{DetectResources, HwdetectArgs, ManagerArg, OnServerLostArg, StartArgs};
 use crate::client::access_error;
 use crate::command::Context;
@@ -53,10 +53,7 @@ pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     tracing::info!("hq {VERSION}");
     hq_worker::end_leftovers();
     // One thread: news of a task's end reach the loop without a second thread passing them on.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| CliError::caused("Cannot start", &e))?;
+    let runtime = crate::runtime::on_this_thread()?;
     let result = runtime.block_on(work(args, resources, allocation, keeper, context));
     runtime.shutdown_background();
     result
@@ -208,34 +205,48 @@ fn report_end(end: WorkerEnd) -> CliResult<()> {
 /// asked for; until then a task that ends by the same signal is in doubt.
 fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interrupt>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
-    let mut interrupt = listen(SignalKind::interrupt())?;
+    // `nohup` and shells that start something in the background ignore these for it; that stays so.
+    let unless_ignored = |kind: SignalKind| match signals::is_ignored(kind.as_raw_value()) {
+        true => Ok(None),
+        false => listen(kind).map(Some),
+    };
+    let mut interrupt = unless_ignored(SignalKind::interrupt())?;
+    let mut hangup = unless_ignored(SignalKind::hangup())?;
     let mut terminate = listen(SignalKind::terminate())?;
-    let mut hangup = listen(SignalKind::hangup())?;
     let mut suspend = listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
+    // What batch systems send some time before the end, if they are asked to (`sbatch --signal`).
+    let mut warning_1 = listen(SignalKind::user_defined1())?;
+    let mut warning_2 = listen(SignalKind::user_defined2())?;
+    let mut cpu_time = listen(SignalKind::from_raw(Signal::XCPU.as_raw()))?;
     let (tx, rx) = mpsc::channel(INTERRUPTS_MAX);
     tokio::spawn(async move {
         let mut last: Option<Instant> = None;
         loop {
-            let is_term = tokio::select! {
-                _ = interrupt.recv() => false,
-                _ = terminate.recv() => true,
-                _ = hangup.recv() => false,
-                _ = suspend.recv() => false,
+            let received = tokio::select! {
+                () = next(&mut interrupt) => Received::Other,
+                () = next(&mut hangup) => Received::Other,
+                _ = terminate.recv() => Received::Terminate,
+                _ = suspend.recv() => Received::Other,
+                _ = warning_1.recv() => Received::Warning,
+                _ = warning_2.recv() => Received::Warning,
+                _ = cpu_time.recv() => Received::Warning,
             };
             // Whoever signals all processes reaches us twice: directly and through the front process.
             if last.is_some_and(|last| last.elapsed() < SAME_SIGNAL) {
                 continue;
             }
             tracing::info!("Received a signal, stopping the worker");
-            let asked = allocation.clone().filter(|_| is_term && last.is_none());
-            let is_preempted = match asked {
-                Some(allocation) => {
+            let is_first = last.is_none();
+            let is_preempted = match allocation.clone().filter(|_| is_first) {
+                // Only a batch system knows that early.
+                Some(_) if received == Received::Warning => true,
+                Some(allocation) if received == Received::Terminate => {
                     let asking = tokio::task::spawn_blocking(move || {
                         lifetime::is_ending(allocation.manager, &allocation.id)
                     });
                     asking.await.unwrap_or(true)
                 }
-                None => false,
+                Some(_) | None => false,
             };
             last = Some(Instant::now());
             let interrupt = if is_preempted {
@@ -249,6 +260,24 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
         }
     });
     Ok(rx)
+}
+
+/// What kind of signal it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Received {
+    Terminate,
+    /// The allocation ends soon.
+    Warning,
+    Other,
+}
+
+/// The next one of a signal that may be ignored.
+async fn next(signal: &mut Option<Signals>) {
+    match signal {
+        // The stream of a signal does not end.
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
 }
 
 /// The worker as the server will show it, for its own table.
