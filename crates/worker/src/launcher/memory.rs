@@ -1,16 +1,17 @@
 //! Holds tasks to the memory that they asked for, by watching their process trees.
 //!
 //! A thread looks at the resident memory of all watched trees a few times a second. That counts pages
-//! that processes share more than once, so a tree is only found guilty by its proportional share, which
-//! the kernel computes on request. Processes that leave both the tree and the session of their task are
+//! that processes share more than once, and those of files, which the kernel takes back when it needs memory.
+//! So a tree is only found guilty by its proportional share of memory that no file stands behind, which the
+//! kernel computes on request, at a cost: it walks all pages of a process. Processes that leave both the tree and the session of their task are
 //! not seen. A tree that grows fast can exceed its limit by what it touches between two looks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hq_core::worker_state::LaunchToken;
 use tokio::sync::mpsc;
@@ -18,6 +19,10 @@ use tokio::sync::mpsc;
 /// Pause between two looks: short enough that a task touches little in between, long enough that some
 /// hundred processes cost about a percent of a cpu.
 const PERIOD: Duration = Duration::from_millis(100);
+/// A look that took long is followed by a pause so many times as long, so that watching costs 4 % of a cpu at most.
+const REST: u32 = 25;
+/// How long a tree whose shares were small enough is believed to use no more, unless it seems to.
+const ACQUITTED: Duration = Duration::from_secs(2);
 /// Added to the readiness of tasks to be chosen when the machine runs out of memory: -1000 to 1000.
 const TASK_SCORE: i16 = 500;
 /// The same of the worker, where it has the right to lower it.
@@ -87,6 +92,7 @@ impl MemoryWatch {
             proc: "/proc".into(),
             page_kib: (rustix::param::page_size() as u64 / KIB).max(1),
             found,
+            acquitted: BTreeMap::new(),
         };
         thread::Builder::new()
             .name("hq-memory".into())
@@ -159,10 +165,21 @@ struct Watcher {
     proc: PathBuf,
     page_kib: u64,
     found: mpsc::UnboundedSender<Excess>,
+    /// Trees that seemed to use too much and did not.
+    acquitted: BTreeMap<LaunchToken, Acquittal>,
+}
+
+/// A tree whose shares were summed up and found to be small enough.
+#[derive(Clone, Copy, Debug)]
+struct Acquittal {
+    /// What it seemed to use, in KiB.
+    own: u64,
+    /// When its shares are summed up again even if that has not grown.
+    until: Instant,
 }
 
 impl Watcher {
-    fn run(&self) {
+    fn run(mut self) {
         loop {
             let tasks = {
                 let mut state = self.shared.lock();
@@ -175,31 +192,41 @@ impl Watcher {
                 }
                 state.tasks.clone()
             };
+            let start = Instant::now();
+            self.acquitted.retain(|token, _| tasks.contains_key(token));
             for excess in self.look(&tasks) {
                 self.shared.lock().tasks.remove(&excess.token);
                 if self.found.send(excess).is_err() {
                     return;
                 }
             }
-            thread::sleep(PERIOD);
+            thread::sleep(PERIOD.max(start.elapsed() * REST));
         }
     }
 
     /// The trees that use too much.
-    fn look(&self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<Excess> {
-        let processes = self.processes();
+    fn look(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<Excess> {
+        let families = Families::new(self.processes());
         let mut found = Vec::new();
         for (token, task) in tasks {
-            let tree = tree(&processes, task.pid);
-            let rss: u64 = tree.iter().map(|process| process.rss).sum();
-            if rss <= task.limit {
+            let tree = families.tree(task.pid);
+            let sum = |of: &dyn Fn(&Process) -> u64| tree.iter().copied().map(of).sum::<u64>();
+            // Each look is dearer than the one before.
+            if sum(&|process| process.rss) <= task.limit {
                 continue;
             }
-            let shares = tree
-                .iter()
-                .map(|process| self.share(process.pid).unwrap_or(process.rss));
-            let used = shares.sum();
-            if used > task.limit {
+            let own = sum(&|process| self.own(process.pid).unwrap_or(process.rss));
+            if own <= task.limit || self.is_acquitted(*token, own) {
+                continue;
+            }
+            let used = sum(&|process| {
+                let share = self.share(process.pid);
+                share.unwrap_or_else(|| self.own(process.pid).unwrap_or(process.rss))
+            });
+            if used <= task.limit {
+                let until = Instant::now() + ACQUITTED;
+                self.acquitted.insert(*token, Acquittal { own, until });
+            } else {
                 found.push(Excess {
                     token: *token,
                     used,
@@ -208,6 +235,11 @@ impl Watcher {
             }
         }
         found
+    }
+
+    fn is_acquitted(&self, token: LaunchToken, own: u64) -> bool {
+        let last = self.acquitted.get(&token);
+        last.is_some_and(|last| own <= last.own + last.own / 50 && Instant::now() < last.until)
     }
 
     fn processes(&self) -> Vec<Process> {
@@ -238,18 +270,26 @@ impl Watcher {
         })
     }
 
-    /// Memory in KiB, pages shared with others in part, and what was swapped out.
+    /// Memory in KiB that no file stands behind, pages shared with others in full; without what was swapped out.
+    fn own(&self, pid: u32) -> Option<u64> {
+        let text = fs::read_to_string(self.file(pid, "status")).ok()?;
+        // Since Linux 4.5.
+        Some(kib(&text, "RssAnon:")? + kib(&text, "RssShmem:")?)
+    }
+
+    /// The same, pages shared with others in part, and what was swapped out.
     fn share(&self, pid: u32) -> Option<u64> {
         let text = fs::read_to_string(self.file(pid, "smaps_rollup")).ok()?;
-        let number = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim()
-                .trim_end_matches("kB")
-                .trim()
-                .parse::<u64>()
-                .ok()
+        let swapped = kib(&text, "SwapPss:").unwrap_or(0);
+        // The parts since Linux 5.3. Before, all pages of files are taken off, also what others have of them.
+        let resident = match (kib(&text, "Pss_Anon:"), kib(&text, "Pss_Shmem:")) {
+            (Some(anon), Some(shmem)) => anon + shmem,
+            (None, _) | (_, None) => {
+                let status = fs::read_to_string(self.file(pid, "status")).ok()?;
+                kib(&text, "Pss:")?.saturating_sub(kib(&status, "RssFile:").unwrap_or(0))
+            }
         };
-        Some(number("Pss:")? + number("SwapPss:").unwrap_or(0))
+        Some(resident + swapped)
     }
 
     fn file(&self, pid: u32, name: &str) -> PathBuf {
@@ -257,29 +297,51 @@ impl Watcher {
     }
 }
 
-/// Descendants of a process and members of its session.
-fn tree(processes: &[Process], root: u32) -> Vec<Process> {
-    let mut members: BTreeSet<u32> = processes
-        .iter()
-        .filter(|process| process.pid == root || process.session == root)
-        .map(|process| process.pid)
-        .collect();
-    loop {
-        let before = members.len();
-        let found: Vec<u32> = processes
-            .iter()
-            .filter(|process| members.contains(&process.parent))
-            .map(|process| process.pid)
-            .collect();
-        members.extend(found);
-        if members.len() == before {
-            break;
+/// The number in the line that begins with `name`.
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().trim_end_matches("kB").trim().parse().ok()
+}
+
+/// All processes of one look, by what they belong to.
+#[derive(Debug, Default)]
+struct Families {
+    processes: BTreeMap<u32, Process>,
+    children: BTreeMap<u32, Vec<u32>>,
+    sessions: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Families {
+    fn new(processes: Vec<Process>) -> Self {
+        let mut families = Self::default();
+        for process in processes {
+            let Process {
+                pid,
+                parent,
+                session,
+                ..
+            } = process;
+            families.children.entry(parent).or_default().push(pid);
+            families.sessions.entry(session).or_default().push(pid);
+            families.processes.insert(pid, process);
         }
+        families
     }
-    let inside = processes
-        .iter()
-        .filter(|process| members.contains(&process.pid));
-    inside.copied().collect()
+
+    /// Descendants of a process and members of its session, with their descendants; in as many steps as there are.
+    fn tree(&self, root: u32) -> Vec<&Process> {
+        let in_session = self.sessions.get(&root).into_iter().flatten();
+        let mut pending: Vec<u32> = in_session.copied().chain([root]).collect();
+        let mut members = BTreeMap::new();
+        while let Some(pid) = pending.pop() {
+            if let Some(process) = self.processes.get(&pid)
+                && members.insert(pid, process).is_none()
+            {
+                pending.extend(self.children.get(&pid).into_iter().flatten());
+            }
+        }
+        members.into_values().collect()
+    }
 }
 
 #[cfg(test)]
@@ -295,9 +357,14 @@ mod tests {
             let zeros = "0 ".repeat(17);
             let stat = format!("{pid} (a) b) S {parent} {session} {session} {zeros}{pages} 0\n");
             fs::write(own.join("stat"), stat).expect("writable");
-            let rollup =
-                format!("00-ff ---p [rollup]\nRss: 9 kB\nPss:  {share} kB\nSwapPss: 1 kB\n");
+            let rollup = format!(
+                "00-ff ---p [rollup]\nRss: 9 kB\nPss: 99999 kB\nPss_Anon: {share} kB\nPss_Shmem: 0 kB\nSwapPss: 1 kB\n"
+            );
             fs::write(own.join("smaps_rollup"), rollup).expect("writable");
+            let anon = pages * 4;
+            let status =
+                format!("Name: a\nRssAnon:\t{anon} kB\nRssFile:\t99 kB\nRssShmem:\t0 kB\n");
+            fs::write(own.join("status"), status).expect("writable");
         }
         fs::create_dir(dir.path().join("sys")).expect("writable");
         let (found, _) = mpsc::unbounded_channel();
@@ -306,6 +373,7 @@ mod tests {
             proc: dir.path().into(),
             page_kib: 4,
             found,
+            acquitted: BTreeMap::new(),
         };
         (dir, watcher)
     }
@@ -324,9 +392,10 @@ mod tests {
             (13, 1, 10, 100, 90),
             (20, 1, 20, 9_000, 9_000),
         ];
-        let (_dir, watcher) = machine(&all);
+        let (_dir, mut watcher) = machine(&all);
         assert!(watcher.look(&watched(1_600)).is_empty(), "resident memory");
         assert!(watcher.look(&watched(364)).is_empty(), "shared pages");
+        watcher.acquitted.clear();
         let found = watcher.look(&watched(363));
         let (used, limit) = (364, 363);
         assert_eq!(
@@ -341,11 +410,49 @@ mod tests {
 
     #[test]
     fn processes_that_vanish_are_no_trouble() {
-        let (dir, watcher) = machine(&[(10, 1, 10, 100, 0)]);
+        let (dir, mut watcher) = machine(&[(10, 1, 10, 100, 0)]);
         fs::remove_file(dir.path().join("10/smaps_rollup")).expect("is there");
         assert_eq!(watcher.look(&watched(300)).len(), 1, "by resident memory");
         fs::remove_file(dir.path().join("10/stat")).expect("is there");
         assert!(watcher.look(&watched(0)).is_empty());
+    }
+
+    #[test]
+    fn pages_of_files_do_not_count() {
+        let (dir, mut watcher) = machine(&[(10, 1, 10, 100_000, 90)]);
+        let own = |name: &str| dir.path().join("10").join(name);
+        let status = "RssAnon: 300 kB\nRssFile: 399700 kB\nRssShmem: 0 kB\n";
+        fs::write(own("status"), status).expect("writable");
+        assert!(watcher.look(&watched(300)).is_empty());
+        assert!(watcher.acquitted.is_empty(), "nothing had to be summed up");
+        let before = "Rss: 400000 kB\nPss: 399900 kB\n";
+        fs::write(own("smaps_rollup"), before).expect("writable");
+        let found = watcher.look(&watched(199));
+        assert_eq!(found.len(), 1, "before Linux 5.3");
+        assert_eq!(found[0].used, 200);
+    }
+
+    #[test]
+    fn what_was_acquitted_is_not_summed_up_at_once_again() {
+        let (dir, mut watcher) = machine(&[(10, 1, 10, 100, 90)]);
+        assert!(watcher.look(&watched(300)).is_empty());
+        let rollup = dir.path().join("10/smaps_rollup");
+        fs::write(&rollup, "Pss_Anon: 350 kB\nPss_Shmem: 0 kB\n").expect("writable");
+        assert!(
+            watcher.look(&watched(300)).is_empty(),
+            "it seems to use no more"
+        );
+        fs::write(
+            dir.path().join("10/status"),
+            "RssAnon: 410 kB\nRssShmem: 0 kB\n",
+        )
+        .expect("writable");
+        fs::write(
+            dir.path().join("10/stat"),
+            format!("10 (a) S 1 10 10 {}110 0\n", "0 ".repeat(17)),
+        )
+        .expect("writable");
+        assert_eq!(watcher.look(&watched(300)).len(), 1);
     }
 
     #[test]
