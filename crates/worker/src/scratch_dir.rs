@@ -3,12 +3,17 @@
 //! A process that is killed cannot remove its directory. So each directory holds a file that its owner keeps locked;
 //! the kernel unlocks it at the owner's end, however that comes. Whoever creates the next directory of the same kind
 //! beside it removes those whose lock is free.
+//!
+//! On many shared file systems locks hold on one machine only (`localflock` of Lustre, `local_lock` of NFS), so that
+//! those of other machines seem free. So the file also names the machine and its start, and only directories of the
+//! same ones are removed; what a machine left before it was started again stays.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use tempfile::TempDir;
 
 /// Name of the locked file inside the directory.
@@ -33,7 +38,8 @@ impl ScratchDir {
         let dir = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
         // Locked before it has its name: nobody must find it free.
         let unnamed = dir.path().join(".lock-new");
-        let lock = File::create(&unnamed)?;
+        let mut lock = File::create(&unnamed)?;
+        lock.write_all(this_machine().as_bytes())?;
         // A file system without locks is no reason to fail; its leftovers then stay.
         if lock.try_lock().is_ok() {
             std::fs::rename(&unnamed, dir.path().join(LOCK))?;
@@ -74,9 +80,28 @@ fn sweep(parent: &Path, prefix: &str) {
     }
 }
 
-/// Whether the directory has a lock and nobody holds it.
+/// Whether the directory has a lock that was made here and that nobody holds.
 fn is_abandoned(dir: &Path) -> bool {
-    File::open(dir.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
+    let machine = this_machine();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(lock) = rustix::fs::open(dir.join(LOCK), flags, Mode::empty()) else {
+        return false;
+    };
+    let lock = File::from(lock);
+    let mut owner = Vec::new();
+    // One more than it may be.
+    let read = (&lock)
+        .take(machine.len() as u64 + 1)
+        .read_to_end(&mut owner);
+    read.is_ok() && owner == machine.as_bytes() && lock.try_lock().is_ok()
+}
+
+/// Name of this machine, and what the kernel calls the time since its start. Containers of one machine share the
+/// latter, and locks as well.
+fn this_machine() -> String {
+    let start = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let name = rustix::system::uname();
+    format!("{} {}\n", name.nodename().to_string_lossy(), start.trim())
 }
 
 #[cfg(test)]
@@ -101,6 +126,32 @@ mod tests {
         assert!(!killed.exists());
         assert!(alive.path().is_dir() && next.path().is_dir());
         assert!(other_kind.is_dir() && foreign.is_dir());
+    }
+
+    #[test]
+    fn what_another_machine_made_is_left_even_if_its_lock_seems_free() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        for (name, machine) in [
+            ("kind-elsewhere", this_machine().replacen(' ', "x ", 1)),
+            ("kind-before", this_machine().replace('\n', "0\n")),
+            ("kind-unknown", String::new()),
+            ("kind-here", this_machine()),
+        ] {
+            let dir = parent.path().join(name);
+            std::fs::create_dir(&dir).expect("writable");
+            std::fs::write(dir.join(LOCK), machine).expect("writable");
+        }
+
+        let _next = ScratchDir::create_in(parent.path(), "kind").expect("can be created");
+
+        for (name, stays) in [
+            ("kind-elsewhere", true),
+            ("kind-before", true),
+            ("kind-unknown", true),
+            ("kind-here", false),
+        ] {
+            assert_eq!(parent.path().join(name).exists(), stays, "{name}");
+        }
     }
 
     #[test]
