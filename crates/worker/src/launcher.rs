@@ -3,6 +3,8 @@
 //! Owns the spawn engine and with it all processes: dropping it kills them. It decides nothing; it
 //! does not know the server.
 
+mod busy;
+mod cleaners;
 mod control_group;
 mod failure;
 mod memory;
@@ -15,7 +17,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hq_core::id::WorkerId;
 use hq_core::job::TemplateId;
@@ -27,8 +29,8 @@ use hq_core::template::{PinMode, StdioSpec};
 use hq_core::time::Time;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{
-    CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnPlan, Stdio, TaskEnv,
-    Termination, Token,
+    CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnError, SpawnPlan, Stdio,
+    TaskEnv, Termination, Token,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -37,6 +39,8 @@ use crate::leftovers::{MARK, nonce};
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup};
 use crate::running_task::{RunningTask, RunningTasks};
+use busy::BusyPrograms;
+use cleaners::Cleaners;
 use control_group::ControlGroups;
 pub(crate) use control_group::TaskGroup;
 pub(crate) use memory::Excess;
@@ -73,16 +77,9 @@ pub(crate) struct TaskLauncher {
     failed: Vec<LaunchEvent>,
     /// Instances whose output goes to stream files.
     streaming: Streaming,
-    /// Ends whose cleanup is done on a blocking thread.
-    cleaned_tx: mpsc::UnboundedSender<Vec<LaunchEvent>>,
-    cleaned_rx: mpsc::UnboundedReceiver<Vec<LaunchEvent>>,
-}
-
-/// An end that waits for its cleanup.
-struct Unclean {
-    cleanup: Cleanup,
-    has_finished: bool,
-    event: LaunchEvent,
+    busy: BusyPrograms,
+    /// Ends that wait for their cleanup.
+    cleaners: Cleaners,
 }
 
 impl TaskLauncher {
@@ -100,7 +97,6 @@ impl TaskLauncher {
         // Each running task costs descriptors; the usual soft limit of 1024 is soon reached.
         config.raise_descriptor_limit = true;
         // Unbounded channel: at most one message a running task.
-        let (cleaned_tx, cleaned_rx) = mpsc::unbounded_channel();
         let (excess_tx, excess_rx) = mpsc::unbounded_channel();
         Ok(Self {
             engine: Launcher::start(config)?,
@@ -123,8 +119,8 @@ impl TaskLauncher {
             notify: None,
             drained: Vec::new(),
             failed: Vec::new(),
-            cleaned_tx,
-            cleaned_rx,
+            busy: BusyPrograms::default(),
+            cleaners: Cleaners::new(),
         })
     }
 
@@ -206,6 +202,7 @@ impl TaskLauncher {
     /// No task will use this template again.
     pub(crate) fn drop_template(&mut self, id: TemplateId) {
         self.templates.remove(&id);
+        self.busy.forget(id);
     }
 
     /// Waits until there may be events to collect.
@@ -216,8 +213,11 @@ impl TaskLauncher {
     pub(crate) async fn news(&mut self) -> Vec<LaunchEvent> {
         tokio::select! {
             () = self.wake.notified() => Vec::new(),
-            // The sender lives as long as `self`, so the channel cannot end.
-            cleaned = self.cleaned_rx.recv() => cleaned.unwrap_or_default(),
+            step = self.cleaners.news() => {
+                let mut ended = Vec::new();
+                self.cleaners.collect(step, &mut ended);
+                ended
+            }
             excess = self.excess_rx.recv() => {
                 if let Some(excess) = excess {
                     self.end_for_memory(excess);
@@ -257,6 +257,15 @@ impl TaskLauncher {
         task.excess
     }
 
+    /// Whether the kernel has ended a task that ended by SIGKILL.
+    fn is_oom_victim(&mut self, token: LaunchToken) -> bool {
+        let before = self
+            .running
+            .get(token)
+            .map_or(0, |task| task.oom_kills_before);
+        self.oom.has_struck(before)
+    }
+
     /// Removes the control group of a task, if it has one; says whether it used too much.
     fn leave_group(&mut self, token: LaunchToken) -> Option<Excess> {
         let group = self.running.get_mut(token)?.group.take()?;
@@ -275,12 +284,9 @@ impl TaskLauncher {
         is_ending: impl Fn(LaunchToken) -> bool,
     ) {
         events.append(&mut self.failed);
-        while let Ok(mut cleaned) = self.cleaned_rx.try_recv() {
-            events.append(&mut cleaned);
-        }
+        self.cleaners.collect(None, events);
         let mut drained = std::mem::take(&mut self.drained);
         self.engine.drain_events(&mut drained);
-        let mut unclean = Vec::new();
         for event in drained.drain(..) {
             let Some((event, has_exited_well)) = self.translate(event) else {
                 continue;
@@ -290,7 +296,7 @@ impl TaskLauncher {
                 // Its end counts when its output is in the file.
                 self.streaming.hold(event, has_exited_well);
             } else {
-                self.conclude(event, has_exited_well, &is_ending, events, &mut unclean);
+                self.conclude(event, has_exited_well, &is_ending, events);
             }
         }
         self.drained = drained;
@@ -300,9 +306,8 @@ impl TaskLauncher {
             self.terminate(token);
         }
         for (event, has_exited_well) in news.ended {
-            self.conclude(event, has_exited_well, &is_ending, events, &mut unclean);
+            self.conclude(event, has_exited_well, &is_ending, events);
         }
-        self.clean_up(unclean);
     }
 
     /// Hands on an event, an end only after its cleanup.
@@ -312,7 +317,6 @@ impl TaskLauncher {
         has_exited_well: bool,
         is_ending: impl Fn(LaunchToken) -> bool,
         events: &mut Vec<LaunchEvent>,
-        unclean: &mut Vec<Unclean>,
     ) {
         if matches!(event, LaunchEvent::Started { .. }) {
             events.push(event);
@@ -320,11 +324,10 @@ impl TaskLauncher {
         }
         let token = token_of(&event);
         match self.running.remove(token).and_then(|task| task.cleanup) {
-            Some(cleanup) => unclean.push(Unclean {
-                cleanup,
-                has_finished: has_exited_well && !is_ending(token),
-                event,
-            }),
+            Some(cleanup) => {
+                let has_finished = has_exited_well && !is_ending(token);
+                self.cleaners.add(event, cleanup, has_finished);
+            }
             None => events.push(event),
         }
     }
@@ -336,27 +339,15 @@ impl TaskLauncher {
         drop(self.streaming);
     }
 
-    fn clean_up(&self, unclean: Vec<Unclean>) {
-        if unclean.is_empty() {
-            return;
-        }
-        let cleaned = self.cleaned_tx.clone();
-        tokio::task::spawn_blocking(move || {
-            let events = unclean.into_iter().map(|end| {
-                let words = end.cleanup.finish(end.has_finished);
-                with_message(end.event, words)
-            });
-            // The receiver is gone only if the worker is.
-            let _ = cleaned.send(events.collect());
-        });
-    }
-
     /// The event for the core, if it is one, and whether it is the end of a process that exited with 0.
     fn translate(&mut self, event: Event) -> Option<(LaunchEvent, bool)> {
         let translated = match event {
             Event::Started { token, at, pid } => {
                 let token = LaunchToken(token.0);
                 self.watch_memory(token, pid);
+                if let Some(task) = self.running.get(token) {
+                    self.busy.forget(task.template.id);
+                }
                 let at = Time(at.0);
                 (LaunchEvent::Started { token, at }, false)
             }
@@ -371,10 +362,7 @@ impl TaskLauncher {
             Event::Failed { token, error } => {
                 let token = LaunchToken(token.0);
                 self.leave_group(token);
-                let failure = match self.running.get(token) {
-                    Some(task) => failure::translate(&error, &task.template.task.args, &task.cwd),
-                    None => LaunchFailure::Permanent(error.to_string().into()),
-                };
+                let failure = self.failure_of(token, &error);
                 (LaunchEvent::Failed { token, failure }, false)
             }
             Event::Exited {
@@ -404,7 +392,7 @@ impl TaskLauncher {
                         }
                         hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
                         hq_spawn::ExitStatus::Signal { signal, .. }
-                            if signal == SIGKILL && self.oom.has_struck() =>
+                            if signal == SIGKILL && self.is_oom_victim(token) =>
                         {
                             ExitStatus::OutOfMemory
                         }
@@ -423,6 +411,19 @@ impl TaskLauncher {
             }
         };
         Some(translated)
+    }
+
+    /// Why a task could not be started, and whether to try again.
+    fn failure_of(&mut self, token: LaunchToken, error: &SpawnError) -> LaunchFailure {
+        let Some(task) = self.running.get(token) else {
+            return LaunchFailure::Permanent(error.to_string().into());
+        };
+        let args = &task.template.task.args;
+        let program = args.first().map_or(&b""[..], |program| program);
+        let program = String::from_utf8_lossy(program);
+        let is_hopeless = failure::is_busy_program(error)
+            && self.busy.found(task.template.id, &program, Instant::now());
+        failure::translate(error, args, &task.cwd, is_hopeless)
     }
 
     /// The start of a task takes longer than a second.
@@ -537,6 +538,7 @@ impl TaskLauncher {
                 memory_limit,
                 group,
                 excess: None,
+                oom_kills_before: self.oom.before_start(),
             },
         ))
     }
@@ -614,16 +616,6 @@ fn token_of(event: &LaunchEvent) -> LaunchToken {
         | LaunchEvent::Failed { token, .. }
         | LaunchEvent::Exited { token, .. } => *token,
     }
-}
-
-/// Adds the task's own words to its end.
-fn with_message(mut event: LaunchEvent, words: Option<Box<str>>) -> LaunchEvent {
-    match &mut event {
-        // That output is missing weighs more than what the task says.
-        LaunchEvent::Exited { message, .. } if message.is_none() => *message = words,
-        LaunchEvent::Exited { .. } | LaunchEvent::Started { .. } | LaunchEvent::Failed { .. } => {}
-    }
-    event
 }
 
 fn stdio(spec: StdioSpec, cleanup: &mut Cleanup) -> Result<Stdio, Box<str>> {

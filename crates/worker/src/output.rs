@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use hq_core::id::InstanceId;
 use hq_spawn::Stdio;
+use rustix::fs::{Mode, OFlags};
 
 /// Longest error message that is taken from a task, in bytes.
 const MESSAGE_MAX: usize = 2048;
@@ -33,21 +34,22 @@ impl Cleanup {
         self.remove_if_finished.is_empty() && self.task_dir.is_none()
     }
 
-    /// Does it; returns the task's own words about its failure.
-    pub(crate) fn finish(self, has_finished: bool) -> Option<Box<str>> {
+    /// Does it; `said` gets the task's own words about its failure as soon as they are known.
+    pub(crate) fn finish(self, has_finished: bool, said: impl FnOnce(Box<str>)) {
+        // First, for somebody waits for it.
+        if let Some(directory) = self.task_dir.as_deref().filter(|_| !has_finished)
+            && let Some(words) = read_message(&directory.join(ERROR_FILE))
+        {
+            said(words);
+        }
         if has_finished {
             for path in &self.remove_if_finished {
                 log_failure(path, fs::remove_file(path));
             }
         }
-        let directory = self.task_dir?;
-        let message = if has_finished {
-            None
-        } else {
-            read_message(&directory.join(ERROR_FILE))
-        };
-        log_failure(&directory, fs::remove_dir_all(&directory));
-        message
+        if let Some(directory) = self.task_dir {
+            log_failure(&directory, fs::remove_dir_all(&directory));
+        }
     }
 }
 
@@ -109,12 +111,14 @@ fn short_name(host: &str) -> String {
 fn read_message(path: &Path) -> Option<Box<str>> {
     let mut bytes = Vec::new();
     let limit = MESSAGE_MAX as u64 + 1;
+    // A task may have put anything there: a FIFO would block, and a link lead to another user's file.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // A missing file is the usual case; anything else that cannot be read is no message either.
-    File::open(path)
-        .ok()?
-        .take(limit)
-        .read_to_end(&mut bytes)
-        .ok()?;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return Some("Task created an error file, but it is not a regular file".into());
+    }
+    file.take(limit).read_to_end(&mut bytes).ok()?;
     if bytes.is_empty() {
         return Some("Task created an error file, but it is empty".into());
     }
@@ -148,7 +152,8 @@ mod tests {
             task_dir: Some(directory.clone()),
             ..Cleanup::default()
         };
-        let message = cleanup.finish(false);
+        let mut message = None;
+        cleanup.finish(false, |words| message = Some(words));
         assert!(!directory.exists());
         message
     }
@@ -163,6 +168,23 @@ mod tests {
         let long = message(&[b'x'; 3000]).expect("text");
         let expected = format!("{}\n[The message was truncated]", "x".repeat(MESSAGE_MAX));
         assert_eq!(*long, *expected);
+    }
+
+    #[test]
+    fn what_is_no_regular_file_has_no_message() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        for kind in ["fifo", "link"] {
+            let directory = create_task_dir(parent.path(), kind).expect("new");
+            let path = directory.join(ERROR_FILE);
+            if kind == "fifo" {
+                rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR).expect("a FIFO");
+            } else {
+                std::os::unix::fs::symlink("/etc/passwd", &path).expect("a link");
+            }
+            let words = read_message(&path);
+            let expected = "Task created an error file, but it is not a regular file";
+            assert!(words.is_none_or(|words| &*words == expected), "{kind}");
+        }
     }
 
     #[test]
@@ -184,11 +206,12 @@ mod tests {
             task_dir: None,
         };
         fs::write(&path, "").expect("writable");
-        assert_eq!(cleanup().finish(false), None);
+        let nothing = |words| panic!("it said {words}");
+        cleanup().finish(false, nothing);
         assert!(path.exists());
-        cleanup().finish(true);
+        cleanup().finish(true, nothing);
         assert!(!path.exists());
-        cleanup().finish(true);
+        cleanup().finish(true, nothing);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) struct RunningTask {
     pub(crate) memory_limit: Option<u64>,
     /// Where the kernel holds it to that.
     pub(crate) group: Option<TaskGroup>,
+    /// Processes that the kernel had killed for lack of memory when it was launched.
+    pub(crate) oom_kills_before: u64,
     /// It was killed for using more.
     pub(crate) excess: Option<Excess>,
 }

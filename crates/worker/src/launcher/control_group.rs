@@ -62,6 +62,7 @@ impl ControlGroups {
             return Err(Unusable::NoMemory(ours));
         }
         let not_ours = |error| Unusable::NotOurs(ours.clone(), error);
+        sweep(root, &ours);
         let base = ours.join(format!("hq-{name}"));
         if !lists_memory(&ours.join("cgroup.subtree_control")) && hand_memory_on(&ours).is_err() {
             step_aside(&ours, name)?;
@@ -153,18 +154,46 @@ fn oom_kills(events: &str) -> u64 {
 }
 
 /// Directory of the version 2 group that this process is in.
-fn own_group(root: &Path) -> Option<PathBuf> {
+pub(super) fn own_group(root: &Path) -> Option<PathBuf> {
+    group_of(root, &|line| line.strip_prefix("0::"), &|kind| {
+        kind.starts_with("cgroup2 ")
+    })
+}
+
+/// The same of the memory controller of version 1.
+pub(super) fn own_memory_group_v1(root: &Path) -> Option<PathBuf> {
+    group_of(root, &memory_membership_v1, &|kind| {
+        let options = kind.rsplit(' ').next().unwrap_or_default();
+        kind.starts_with("cgroup ") && names_memory(options)
+    })
+}
+
+/// The group in a line `NUMBER:CONTROLLERS:PATH`, if it is that of the memory controller.
+fn memory_membership_v1(line: &str) -> Option<&str> {
+    let (_, line) = line.split_once(':')?;
+    let (names, path) = line.split_once(':')?;
+    names_memory(names).then_some(path)
+}
+
+fn names_memory(names: &str) -> bool {
+    names.split(',').any(|name| name == "memory")
+}
+
+/// Directory of the group that `membership` finds in a line of `/proc/self/cgroup`, below the mount of this kind.
+fn group_of(
+    root: &Path,
+    membership: &dyn for<'a> Fn(&'a str) -> Option<&'a str>,
+    is_kind: &dyn Fn(&str) -> bool,
+) -> Option<PathBuf> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
-    let membership = read("proc/self/cgroup");
-    let path = membership
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))?;
+    let memberships = read("proc/self/cgroup");
+    let path = memberships.lines().find_map(membership)?;
     let mounts = read("proc/self/mountinfo");
     // See `proc_pid_mountinfo(5)`: the root of the mount and the mount point are the 4th and 5th field.
     let (top, point) = mounts.lines().find_map(|line| {
         let (fields, kind) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(3);
-        kind.starts_with("cgroup2 ").then_some(())?;
+        is_kind(kind).then_some(())?;
         Some((fields.next()?, fields.next()?))
     })?;
     let inside = Path::new(path).strip_prefix(top).unwrap_or(Path::new(path));
@@ -203,6 +232,31 @@ fn step_aside(ours: &Path, name: &str) -> Result<(), Unusable> {
         fs::write(aside.join("cgroup.procs"), pid.to_string()).map_err(not_ours)?;
     }
     Ok(())
+}
+
+/// Removes groups of workers of this user that no longer run: what they leave would stay as long as the group around
+/// it, and keep a batch system from removing that.
+fn sweep(root: &Path, ours: &Path) {
+    let Ok(entries) = fs::read_dir(ours) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        // Names of workers begin with the number of their process, see `crate::leftovers::nonce`.
+        let pid = name.to_str().and_then(|name| name.strip_prefix("hq-"));
+        let pid = pid.and_then(|name| u32::from_str_radix(name.split('-').next()?, 16).ok());
+        let Some(pid) = pid else { continue };
+        if root.join(format!("proc/{pid}")).exists() {
+            continue;
+        }
+        for inner in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            if inner.file_type().is_ok_and(|kind| kind.is_dir()) {
+                // One in which processes still are stays, and so does what it is in.
+                let _ = fs::remove_dir(inner.path());
+            }
+        }
+        let _ = fs::remove_dir(entry.path());
+    }
 }
 
 /// Ends all that is in a group and removes it; says whether it is gone.

@@ -10,12 +10,23 @@ use hq_spawn::{SpawnError, SpawnErrorKind, Stage};
 /// Bytes of a program's name that a text repeats: more than names of files have.
 const PROGRAM_SHOWN_MAX: usize = 512;
 
-/// Translates an error of the spawn engine. `args` and `cwd` are those of the task.
-pub(crate) fn translate(error: &SpawnError, args: &[ByteText], cwd: &Path) -> LaunchFailure {
+/// Whether the program is open for writing.
+pub(crate) fn is_busy_program(error: &SpawnError) -> bool {
+    error.errno == rustix::io::Errno::TXTBSY.raw_os_error()
+}
+
+/// Translates an error of the spawn engine. `args` and `cwd` are those of the task; `is_hopeless`: it was tried long
+/// enough.
+pub(crate) fn translate(
+    error: &SpawnError,
+    args: &[ByteText],
+    cwd: &Path,
+    is_hopeless: bool,
+) -> LaunchFailure {
     let kind = error.kind();
     if kind == SpawnErrorKind::Cancelled {
         LaunchFailure::Cancelled
-    } else if kind == SpawnErrorKind::Transient {
+    } else if kind == SpawnErrorKind::Transient && !is_hopeless {
         LaunchFailure::Transient
     } else {
         LaunchFailure::Permanent(describe(error, args, cwd).into())

@@ -1,45 +1,65 @@
-//! Tells a task that the kernel killed for want of memory from one that somebody killed.
+//! Tells a task that the kernel killed because memory ran out from one that somebody killed.
 //!
 //! Both end by SIGKILL. The kernel counts the processes it killed; a task that ends by SIGKILL after the
-//! count has grown is taken for one of them.
+//! count has grown in its lifetime is taken for one of them. It counts for each control group, which leaves out
+//! what happens to other jobs and containers of the node, and in all.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// Where the kernel counts.
-const COUNTER_FILE: &str = "/proc/vmstat";
+use super::control_group;
+
+/// Where the kernel counts for the whole machine.
+const OF_MACHINE: &str = "proc/vmstat";
 const COUNTER_NAME: &str = "oom_kill";
 
-/// Kills that no task has been blamed for yet.
+/// Starts within this time see the same count: what was killed less than that before a task may be taken for it.
+const SAMPLE_AGE_MAX: Duration = Duration::from_millis(500);
+
+/// The count, and how many of the kills have a victim.
 #[derive(Debug)]
 pub(super) struct OomWatch {
     path: PathBuf,
-    seen: u64,
-    unblamed: u64,
+    /// Kills up to this one have been taken for the end of a task.
+    attributed: u64,
+    sample: u64,
+    sampled: Instant,
 }
 
 impl OomWatch {
     pub(super) fn of_this_machine() -> Self {
-        Self::new(COUNTER_FILE.into())
+        Self::new(counter(Path::new("/")))
     }
 
     fn new(path: PathBuf) -> Self {
         let mut watch = Self {
             path,
-            seen: 0,
-            unblamed: 0,
+            attributed: 0,
+            sample: 0,
+            sampled: Instant::now(),
         };
-        watch.seen = watch.count();
+        watch.sample = watch.count();
         watch
     }
 
-    /// Whether a task that has just ended by SIGKILL is a victim of the kernel. Each kill has one.
-    pub(super) fn has_struck(&mut self) -> bool {
-        let count = self.count();
-        self.unblamed += count.saturating_sub(self.seen);
-        self.seen = count;
-        let has_struck = self.unblamed > 0;
-        self.unblamed = self.unblamed.saturating_sub(1);
+    /// Kills until now, for a task that starts.
+    pub(super) fn before_start(&mut self) -> u64 {
+        if self.sampled.elapsed() > SAMPLE_AGE_MAX {
+            self.sample = self.count();
+            self.sampled = Instant::now();
+        }
+        self.sample
+    }
+
+    /// Whether a task that has just ended by SIGKILL is a victim of the kernel; `before` its start there were so
+    /// many. Each kill has one victim.
+    pub(super) fn has_struck(&mut self, before: u64) -> bool {
+        let done = self.attributed.max(before);
+        let has_struck = self.count() > done;
+        if has_struck {
+            self.attributed = done + 1;
+        }
         has_struck
     }
 
@@ -49,9 +69,23 @@ impl OomWatch {
         text.lines()
             .filter_map(|line| line.split_once(' '))
             .find(|(name, _)| *name == COUNTER_NAME)
-            .and_then(|(_, count)| count.parse().ok())
+            .and_then(|(_, count)| count.trim().parse().ok())
             .unwrap_or(0)
     }
+}
+
+/// The file with the narrowest count.
+fn counter(root: &Path) -> PathBuf {
+    let of_group = [
+        control_group::own_group(root).map(|dir| dir.join("memory.events")),
+        control_group::own_memory_group_v1(root).map(|dir| dir.join("memory.oom_control")),
+    ];
+    let counts = |path: &PathBuf| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| line.starts_with("oom_kill "))
+    };
+    let found = of_group.into_iter().flatten().find(counts);
+    found.unwrap_or_else(|| root.join(OF_MACHINE))
 }
 
 #[cfg(test)]
@@ -59,16 +93,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kill_has_one_victim() {
+    fn each_kill_has_one_victim_that_lived_when_it_happened() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("vmstat");
-        fs::write(&path, "pgfault 7\noom_kill 3\n").expect("writable");
+        let kills = |count: u64| {
+            fs::write(&path, format!("pgfault 7\noom_kill {count}\n")).expect("writable");
+        };
+        kills(3);
         let mut watch = OomWatch::new(path.clone());
-        assert!(!watch.has_struck());
-        fs::write(&path, "pgfault 7\noom_kill 5\n").expect("writable");
-        assert!(watch.has_struck() && watch.has_struck());
-        assert!(!watch.has_struck());
+        let start = watch.before_start();
+        assert!(!watch.has_struck(start));
+        kills(5);
+        assert!(watch.has_struck(start) && watch.has_struck(start));
+        assert!(!watch.has_struck(start));
+        // Somebody else's process; then a task starts and is killed by hand.
+        kills(9);
+        watch.sampled = Instant::now() - 2 * SAMPLE_AGE_MAX;
+        let later = watch.before_start();
+        assert!(!watch.has_struck(later));
+        assert!(watch.has_struck(start), "it lived");
         fs::remove_file(&path).expect("is there");
-        assert!(!watch.has_struck());
+        assert!(!watch.has_struck(start));
+    }
+
+    #[test]
+    fn the_own_control_group_is_counted_where_there_is_one() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("writable");
+            fs::write(path, text).expect("writable");
+        };
+        write("proc/self/cgroup", "4:memory:/job\n0::/\n");
+        write(
+            "proc/self/mountinfo",
+            "30 1 0:26 / /cg/memory rw - cgroup cgroup rw,memory\n31 1 0:27 / /cg/two rw - cgroup2 cgroup2 rw\n",
+        );
+        assert_eq!(counter(dir.path()), dir.path().join("proc/vmstat"));
+        write(
+            "cg/memory/job/memory.oom_control",
+            "under_oom 0\noom_kill 2\n",
+        );
+        let found = counter(dir.path());
+        assert_eq!(found, dir.path().join("cg/memory/job/memory.oom_control"));
+        write("cg/two/memory.events", "oom 1\noom_kill 1\n");
+        let found = counter(dir.path());
+        assert_eq!(found, dir.path().join("cg/two/memory.events"));
     }
 }

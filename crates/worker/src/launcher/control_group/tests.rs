@@ -129,3 +129,27 @@ fn a_real_group_is_removed_with_what_runs_in_it() {
         Err(error) => println!("tasks can only be watched: {error}"),
     }
 }
+
+#[test]
+fn groups_of_workers_that_are_gone_are_removed() {
+    let root = machine("cpu memory pids\n", "memory\n");
+    let ours = root.path().join(OURS);
+    for dir in [
+        "hq-2a-1-0/17",
+        "hq-2a-1-0-worker",
+        "hq-2b-1-0/3",
+        "hq-other",
+    ] {
+        fs::create_dir_all(ours.join(dir)).expect("writable");
+    }
+    fs::create_dir_all(root.path().join("proc/43")).expect("writable");
+    let _groups = ControlGroups::find(root.path(), "a").expect("usable");
+    let mut left: Vec<String> = fs::read_dir(&ours)
+        .expect("is there")
+        .flatten()
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["hq-2b-1-0", "hq-a", "hq-other"]);
+}
