@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 #[path = "../skip.rs"]
@@ -16,7 +17,12 @@ pub(crate) struct Env {
     dir: tempfile::TempDir,
     children: Vec<(String, Child)>,
     variables: Vec<(String, String)>,
+    /// What makes another user of all commands; empty = the user of the tests.
+    user: Vec<String>,
 }
+
+/// Users that no other test uses: the system counts their processes together.
+static USERS: AtomicU32 = AtomicU32::new(0);
 
 /// Output of a command that has ended.
 pub(crate) struct Ran {
@@ -82,6 +88,34 @@ impl Env {
             dir: tempfile::tempdir().expect("temporary directory"),
             children: Vec::new(),
             variables: Vec::new(),
+            user: Vec::new(),
+        }
+    }
+
+    /// An empty environment in which all commands run as an ordinary user: root has no limits. `None` with a
+    /// reason if there is no such user.
+    pub(crate) fn of_ordinary_user() -> Option<Self> {
+        let mut env = Self::new();
+        if !rustix::process::geteuid().is_root() {
+            return Some(env);
+        }
+        let number = USERS.fetch_add(1, Ordering::Relaxed);
+        let id = 2_000_000 + std::process::id() % 1_000_000 * 100 + number;
+        std::os::unix::fs::chown(env.dir.path(), Some(id), Some(id)).expect("root may do that");
+        env.user = vec![
+            "setpriv".into(),
+            format!("--reuid={id}"),
+            format!("--regid={id}"),
+            "--clear-groups".into(),
+        ];
+        match env.command(&["--version"]).output() {
+            Ok(output) if output.status.success() => Some(env),
+            other => {
+                skip(&format!(
+                    "an ordinary user cannot run the program: {other:?}"
+                ));
+                None
+            }
         }
     }
 
@@ -125,7 +159,8 @@ impl Env {
 
     /// The same behind a program that runs it, such as `prlimit --nofile=64`.
     fn command_behind(&self, prefix: &[&str], args: &[&str]) -> Command {
-        let words = [prefix, &[env!("CARGO_BIN_EXE_hq")], args].concat();
+        let user: Vec<&str> = self.user.iter().map(String::as_str).collect();
+        let words = [&user, prefix, &[env!("CARGO_BIN_EXE_hq")], args].concat();
         let mut command = Command::new(words[0]);
         command
             .args(&words[1..])
@@ -134,6 +169,15 @@ impl Env {
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(self.dir.path())
             .stdin(Stdio::null());
+        command
+    }
+
+    /// Any other program as the user of this environment.
+    pub(crate) fn user_command(&self, words: &[&str]) -> Command {
+        let user: Vec<&str> = self.user.iter().map(String::as_str).collect();
+        let words = [&user, words].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).current_dir(self.dir.path());
         command
     }
 

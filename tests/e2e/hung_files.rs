@@ -1,0 +1,161 @@
+//! Files that never answer: a file system that hangs, and FIFOs where files are expected. Others go on.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{Env, skip, wait_for};
+
+/// A file system whose writers sleep in the kernel, beyond the reach of SIGKILL, while it is frozen.
+struct HungDisk {
+    path: PathBuf,
+    /// Thaws and unmounts it when told to, or when the test's process ends in any way.
+    guard: Child,
+}
+
+impl HungDisk {
+    /// `None` with a reason if it cannot be made here.
+    fn mount(env: &Env, name: &str) -> Option<Self> {
+        let path = env.path(name);
+        std::fs::create_dir(&path).expect("directory");
+        let image = env.write(&format!("{name}.image"), "");
+        let script = "truncate -s 8M \"$1\" && mkfs.ext4 -q -O ^has_journal \"$1\" && mount -o loop \"$1\" \"$2\" && \
+                      fsfreeze -f \"$2\" && fsfreeze -u \"$2\"";
+        let made = Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&image)
+            .arg(&path)
+            .output();
+        match made {
+            Ok(output) if output.status.success() => {}
+            other => {
+                let _ = Command::new("umount").arg("-l").arg(&path).output();
+                skip(&format!(
+                    "a file system that can be frozen cannot be made: {other:?}"
+                ));
+                return None;
+            }
+        }
+        let end = "read -r line; fsfreeze -u \"$1\"; umount -l \"$1\"";
+        let guard = Command::new("setsid")
+            .args(["sh", "-c", end, "sh"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let guard = guard.expect("a shell can be run");
+        Some(Self { path, guard })
+    }
+
+    fn set_frozen(&self, is_frozen: bool) {
+        let option = if is_frozen { "-f" } else { "-u" };
+        let done = Command::new("fsfreeze")
+            .arg(option)
+            .arg(&self.path)
+            .status();
+        assert!(done.expect("it could be run before").success());
+    }
+}
+
+impl Drop for HungDisk {
+    fn drop(&mut self) {
+        if let Some(mut stdin) = self.guard.stdin.take() {
+            let _ = stdin.write_all(b"\n");
+        }
+        let _ = self.guard.wait();
+    }
+}
+
+#[test]
+fn tasks_on_a_hung_file_system_hold_up_nobody_else() {
+    let mut env = Env::new();
+    // Before the processes that hang on it, so that it is thawed when these are to end.
+    let Some(disk) = HungDisk::mount(&env, "disk") else {
+        return;
+    };
+    env.start_server();
+    env.start_worker_with(&["--cpus=5", "--heartbeat=500ms"]);
+    disk.set_frozen(true);
+    let creating = env.submit(&["--array=1-2", "--stdout=disk/%{TASK_ID}", "--", "true"]);
+    let script = "echo x > here; echo x > disk/there";
+    let writing = env.submit(&[
+        "--time-limit=1s",
+        "--stop-signal=SIGKILL",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    env.wait_lines("here", 1);
+    let others = env.submit(&["--array=1-20", "--", "true"]);
+    env.wait_job(&others);
+    assert_eq!(env.stats(&others)["finished"], 20);
+    env.hq(&["job", "cancel", &creating]).ok();
+    wait_for("the cancelled tasks are done for their user", || {
+        let stats = env.stats(&creating);
+        if stats["canceled"] == 2 {
+            Ok(())
+        } else {
+            Err(stats.to_string())
+        }
+    });
+    let after = env.submit(&["--task-dir", "--", "sh", "-c", "exit 3"]);
+    env.wait_job(&after);
+    assert_eq!(env.stats(&after)["failed"], 1);
+    assert_eq!(env.workers(), ["RUNNING"]);
+    disk.set_frozen(false);
+    env.wait_job(&writing);
+    let all = env.submit(&["--cpus=5", "--", "true"]);
+    env.wait_job(&all);
+    assert_eq!(env.stats(&all)["finished"], 1, "everything is free again");
+    assert_eq!(env.workers(), ["RUNNING"]);
+    env.hq(&["worker", "stop", "all"]).ok();
+    env.wait_exit("worker1");
+}
+
+#[test]
+fn fifos_in_place_of_files_hold_up_nobody() {
+    let env = Env::with_worker(4);
+    // The message of a task.
+    let script = "[ $HQ_TASK_ID = 2 ] || mkfifo $HQ_ERROR_FILENAME; exit 3";
+    let job = env.submit(&["--array=1-2", "--task-dir", "--", "sh", "-c", script]);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["failed"], 2);
+    let error = env.tasks(&job)[0]["error"].to_string();
+    assert!(error.contains("it is not a regular file"), "{error}");
+    // Its output: at the start, and later, more often than output is read at one time.
+    let make = Command::new("mkfifo").arg(env.path("fifo")).status();
+    assert!(make.expect("mkfifo can be run").success());
+    let stuck = env.submit(&["--array=1-2", "--stdout=fifo", "--", "echo", "x"]);
+    let script = "rm out; mkfifo out; echo x > made; until [ -e go ]; do sleep 0.01; done";
+    let job = env.submit(&["--stdout=out", "--stderr=none", "--", "sh", "-c", script]);
+    env.wait_lines("made", 1);
+    for _ in 0..9 {
+        let _ = env.hq(&["job", "tail", &job]).says("not a regular file");
+    }
+    env.write("go", "");
+    env.wait_job(&job);
+    env.hq(&["job", "cancel", &stuck]).ok();
+    env.wait_job(&stuck);
+    let next = env.submit(&["--array=1-8", "--", "true"]);
+    env.wait_job(&next);
+    assert_eq!(env.stats(&next)["finished"], 8);
+    // What commands read.
+    for (dir, name) in [("streams", "x.hqs"), ("access", "access.json")] {
+        std::fs::create_dir(env.path(dir)).expect("directory");
+        let path = env.path(dir).join(name);
+        let make = Command::new("mkfifo").arg(path).status();
+        assert!(make.expect("mkfifo can be run").success());
+    }
+    env.hq(&["output-log", "streams", "summary"])
+        .exits_with(1)
+        .says("No log files found");
+    let dir = format!("--server-dir={}", env.path("access").display());
+    for command in [&["job", "list"][..], &["worker", "start"]] {
+        env.hq(&[command, &[&dir]].concat())
+            .exits_with(1)
+            .says("expected a regular file");
+    }
+    assert_eq!(env.workers(), ["RUNNING"]);
+}
