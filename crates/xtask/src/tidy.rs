@@ -1,8 +1,8 @@
 //! Rules of the code base that neither compiler nor clippy knows, also run as a test.
 //!
 //! `manifest` looks at `Cargo.toml` files (which crate may use what), `source` at lines of text, `between` at the
-//! code that runs between clone and exec, `threads` at how threads are started. They are plain functions from text to problems; only this file reads the
-//! tree. See `docs/architecture.md`.
+//! code that runs between clone and exec, `threads` at how threads are started. They are plain functions from text to
+//! problems; only this file reads the tree. See `docs/architecture.md`.
 
 mod between;
 mod locks;

@@ -234,7 +234,7 @@ impl AccessFile {
     ///
     /// As [`Self::load`], without [`AccessError::Version`].
     pub fn load_any(path: &Path) -> Result<Self, AccessError> {
-        let file = File::open(path).map_err(AccessError::read(path))?;
+        let file = open_to_read(path).map_err(AccessError::read(path))?;
         Self::load_checked(file, path, None)
     }
 
@@ -244,7 +244,7 @@ impl AccessFile {
     ///
     /// If the file cannot be read or is not valid.
     pub fn load_to_probe(path: &Path) -> Result<Self, AccessError> {
-        let text = read_text(File::open(path).map_err(AccessError::read(path))?, path)?;
+        let text = read_text(open_to_read(path).map_err(AccessError::read(path))?, path)?;
         Self::parse_any(&text, path, None)
     }
 
