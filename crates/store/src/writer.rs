@@ -226,6 +226,8 @@ struct Writer {
     pruning: Vec<SyncSender<Result<Pruned, String>>>,
     /// Whether something was committed since the write-ahead log was moved into the file.
     has_log: bool,
+    /// Whether a prune gave all spare pages back, and nothing was committed since.
+    is_bare: bool,
     /// Held to the end.
     _lock: Lock,
 }
@@ -260,6 +262,7 @@ pub(crate) fn start(
         compactor: Compactor::new(owned.fence, owned.size_max),
         pruning: Vec::new(),
         has_log: true,
+        is_bare: false,
         _lock: owned.lock,
     };
     writer
@@ -459,6 +462,10 @@ impl Writer {
                 let overviews = changes.iter().filter(is_overview).count();
                 self.compactor.add_overviews(overviews as u64);
                 self.has_log |= !changes.is_empty();
+                if !changes.is_empty() && std::mem::take(&mut self.is_bare) {
+                    // At once, so that the next prune leaves a smaller file even if it follows soon.
+                    self.settle();
+                }
                 true
             }
             Ok((_, false)) => {
@@ -498,6 +505,7 @@ impl Writer {
                     self.checkpoint("TRUNCATE");
                 }
                 if let Some(pruned) = pruned {
+                    self.is_bare = true;
                     self.end_prune(&Ok(pruned));
                 }
             }

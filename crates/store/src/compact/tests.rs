@@ -230,6 +230,13 @@ fn a_prune_leaves_a_smaller_file_whenever_it_removed_something() {
         assert!(after < before, "{tasks} tasks: {before}, then {after}");
         assert_eq!(results(&path).len(), 40, "what is not completed stays");
     }
+    // Soon after the last one, before the file was at rest.
+    add_job(&mut handle, JobId(5), 1, true);
+    wait_for("it is there", || results(&path).len() == 41);
+    // The commit is over when the writer answers.
+    let before = handle.client().position(0).map(|_| file_len(&path));
+    assert_eq!(handle.client().prune(), Ok(Pruned { jobs: 1 }));
+    assert!(Some(file_len(&path)) < before, "{before:?}");
     assert_eq!(number(&path, "SELECT count(*) FROM worker_data"), 1);
     check_whole(&path, handle);
 }
