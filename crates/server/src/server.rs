@@ -192,13 +192,7 @@ impl Server {
         let may_move = config.access_file.is_none();
         let client_listener = open(Plane::Client, config.client_port, given.as_ref(), may_move)?;
         let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
-        let (instance, fresh) = match resumed {
-            Some(instance) => (instance, None),
-            None => {
-                let instance = dir.create_instance()?;
-                (instance.clone(), Some(FreshInstance(Some(instance))))
-            }
-        };
+        let (instance, fresh) = instance_of(&dir, resumed)?;
         let http = open_http(&config, &instance).await?;
         let (uid, opened) = restore(&config, &instance, given.as_ref())?;
         let access = AccessFile::full(
@@ -345,6 +339,18 @@ fn restore(
     let uid = uid(given, store.server_uid()?)?;
     let opened = state_file::load(store, uid.as_str())?;
     Ok((uid, opened))
+}
+
+/// The directory to run in: that of the instance that is resumed, or a new one.
+fn instance_of(
+    dir: &ServerDir,
+    resumed: Option<PathBuf>,
+) -> Result<(PathBuf, Option<FreshInstance>), AccessError> {
+    if let Some(instance) = resumed {
+        return Ok((instance, None));
+    }
+    let instance = dir.create_instance()?;
+    Ok((instance.clone(), Some(FreshInstance(Some(instance)))))
 }
 
 /// The directory of an instance that is just being started. Dropping it removes it, so that a start that failed is not

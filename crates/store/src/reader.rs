@@ -226,7 +226,7 @@ pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<
             "only SELECT is possible; a query cannot change, attach or read anything else"
                 .to_owned()
         }
-        Some(rusqlite::ErrorCode::TooBig) => format!(
+        Some(ErrorCode::TooBig) => format!(
             "a value in it is longer than {} MiB; select less of it, e.g. with substr() or length()",
             VALUE_LEN_MAX >> 20
         ),
