@@ -17,6 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::global::{ColorMode, GlobalArgs, OutputMode};
+use crate::output::format::printable;
 
 /// What kind of process logs; decides what is logged unless the user says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +100,13 @@ where
         }
         let mut line = Line::default();
         event.record(&mut line);
-        writeln!(writer, "{}{}", line.message, line.fields)
+        // Texts of workers, tasks and other users get here; they must not reach the terminal of an administrator as they are.
+        writeln!(
+            writer,
+            "{}{}",
+            printable(&line.message),
+            printable(&line.fields)
+        )
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub(crate) use hq_core::diagnosis::{Obstacle, Share as EndedShare};
 
+use crate::output::format::is_hidden;
+
 /// Tasks by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
@@ -241,7 +243,7 @@ pub(crate) struct PastStep {
 pub(crate) fn clean(text: &str) -> String {
     let visible = |c: char| match c {
         '\t' => ' ',
-        c if c.is_control() => '\u{fffd}',
+        c if is_hidden(c) => '\u{fffd}',
         c => c,
     };
     text.chars().map(visible).collect()

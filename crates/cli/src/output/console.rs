@@ -3,6 +3,7 @@
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::os::fd::AsFd;
 
+use super::format::printable;
 use crate::args::global::ColorMode;
 
 /// Size of the buffer of standard output, in bytes: a page of tasks fits.
@@ -16,9 +17,9 @@ pub(crate) fn stdout() -> Console {
     BufWriter::with_capacity(BUFFER_LEN, io::stdout())
 }
 
-/// Writes to standard error; nobody can be told if that fails.
+/// Writes to standard error, hidden characters written out; nobody can be told if that fails.
 pub(crate) fn error_line(text: &str) {
-    let mut text = text.to_owned();
+    let mut text = printable(text).into_owned();
     text.push('\n');
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -1,5 +1,6 @@
 //! Words for times, durations, amounts and sizes, shared by all shapes of output.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use hq_core::range::{IdArray, IdRange};
@@ -173,6 +174,29 @@ pub(crate) fn wrap(line: &str, columns: usize) -> Vec<String> {
     lines
 }
 
+/// Whether a character moves the cursor or changes the direction of writing: texts of tasks, workers and users with
+/// such ones would show on a terminal what they do not say.
+pub(crate) fn is_hidden(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text for a terminal: hidden characters but line feeds are written out.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(|c: char| is_hidden(c) && c != '\n') {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push('\n'),
+            '\t' => shown.push_str("    "),
+            c if is_hidden(c) => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
 /// A path or argument for people.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -227,6 +251,15 @@ mod tests {
             Some("Program terminat...")
         );
         assert_eq!(cut("short", 16), None);
+    }
+
+    #[test]
+    fn hidden_characters_are_written_out() {
+        assert_eq!(printable("ä\nb"), "ä\nb");
+        assert_eq!(
+            printable("\x1b]0;x\x07\ta\r\n\u{9b}\u{202e}\u{2067}"),
+            "\\u{1b}]0;x\\u{7}    a\\r\n\\u{9b}\\u{202e}\\u{2067}"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::gather::float;
 use super::svg::{self, short};
 use super::{Report, Totals, WorkerLife};
 use crate::dashboard::view::run_time;
-use crate::output::format::{file_size, local_seconds, zone};
+use crate::output::format::{file_size, is_hidden, local_seconds, zone};
 use hq_core::diagnosis::{Severity, number};
 use hq_store::reader::RUN_BOUNDS;
 
@@ -42,6 +42,8 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
+            // It would change the direction of what stands beside it.
+            c if is_hidden(c) && !matches!(c, '\n' | '\t') => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
     }

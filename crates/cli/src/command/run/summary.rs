@@ -11,7 +11,7 @@ use crate::args::global::OutputMode;
 use crate::command::Context;
 use crate::error::{CliResult, exit};
 use crate::output::console::error_line;
-use crate::output::format::short_words;
+use crate::output::format::{printable, short_words};
 use crate::output::json::write_value;
 
 /// How the run ended.
@@ -99,7 +99,7 @@ impl Summary {
                 "Task {}{} failed: {}",
                 failure.task,
                 entry.unwrap_or_default(),
-                failure.error.replace('\n', "\n    ")
+                printable(&failure.error).replace('\n', "\n    ")
             );
             for line in &failure.tail {
                 let _ = writeln!(text, "    {}", printable(line));
@@ -139,13 +139,6 @@ impl Summary {
             },
         })
     }
-}
-
-/// What a task wrote must not move the cursor here.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
 }
 
 #[cfg(test)]
@@ -189,9 +182,51 @@ mod tests {
     }
 
     #[test]
+    fn what_tasks_say_moves_no_cursor() {
+        let mut summary = summary();
+        summary.failures.shown[0].error =
+            "\x1b[31mboom\x1b]52;c;aGk=\x07\nsecond \u{202e}line".to_owned();
+        let text = summary.text();
+        assert!(
+            text.contains("boom") && text.contains("\n    second"),
+            "{text}"
+        );
+        assert!(!text.contains(['\x1b', '\x07', '\u{202e}']), "{text:?}");
+    }
+
+    #[test]
     fn the_exit_code_tells_the_worst() {
         let mut summary = summary();
         assert_eq!(summary.exit_code(), 1);
+        let all = |name| client::TaskStats {
+            finished: 1,
+            ..name
+        };
+        for stats in [
+            client::TaskStats {
+                failed: 1,
+                ..Default::default()
+            },
+            client::TaskStats {
+                canceled: 1,
+                ..Default::default()
+            },
+            client::TaskStats {
+                aborted: 1,
+                ..Default::default()
+            },
+            client::TaskStats {
+                running: 1,
+                ..Default::default()
+            },
+            client::TaskStats {
+                waiting: 1,
+                ..Default::default()
+            },
+        ] {
+            summary.stats = all(stats);
+            assert_eq!(summary.exit_code(), 1, "{stats:?}");
+        }
         summary.interrupted = true;
         assert_eq!(summary.exit_code(), 130);
         summary.interrupted = false;

@@ -10,6 +10,7 @@ use hq_protocol::client;
 
 use crate::args::job::JobState;
 use crate::output::Out;
+use crate::output::format::printable;
 use crate::output::view::{job_state_name, task_state_name, worker_state, worker_state_word};
 
 const RULE: LineStyle = LineStyle::new('+', '-', '+', '+');
@@ -47,29 +48,12 @@ impl Text {
     }
 
     fn cell(&self) -> Cell {
-        let cell = Cell::new_owned(printable(&self.text));
+        let cell = Cell::new_owned(printable(&self.text).into_owned());
         match self.color {
             Some(color) => cell.fg(color),
             None => cell,
         }
     }
-}
-
-/// Replaces what would move the cursor: names and errors come from anybody.
-fn printable(text: &str) -> String {
-    if !text.contains(|c: char| c.is_control() && c != '\n') {
-        return text.to_owned();
-    }
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' => shown.push('\n'),
-            '\t' => shown.push_str("    "),
-            c if c.is_control() => shown.extend(c.escape_default()),
-            c => shown.push(c),
-        }
-    }
-    shown
 }
 
 /// What the place where tables are shown is like.
