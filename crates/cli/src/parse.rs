@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::output::format::is_hidden;
+
 pub(crate) mod after;
 pub(crate) mod array;
 pub(crate) mod coupling;
@@ -16,6 +18,12 @@ pub(crate) mod retry;
 pub(crate) mod selector;
 pub(crate) mod size;
 pub(crate) mod value;
+
+/// Characters that are drawn in front of a wrong one.
+const SHOWN_BEFORE: usize = 60;
+
+/// Characters that are drawn from a wrong one on.
+const SHOWN_BEHIND: usize = 60;
 
 /// A text that does not follow its grammar.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,13 +82,27 @@ impl fmt::Display for ParseError {
         if input.is_empty() {
             return f.write_str(":\n  (the input was empty)");
         }
-        // A line feed or tab inside the input would tear the drawing apart.
-        let shown: String = input
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        let (shown, at) = surroundings(input, *at);
         write!(f, ":\n  {shown}\n  {:at$}|\n  {:at$}--- {note}", "", "")
     }
+}
+
+/// The text around a position, and where that is in it. Inputs may have megabytes, and widths of formats end at 65 535.
+fn surroundings(input: &str, at: usize) -> (String, usize) {
+    let skipped = at.saturating_sub(SHOWN_BEFORE);
+    let lead = if skipped == 0 { "" } else { "…" };
+    let mut rest = input.chars().skip(skipped);
+    let mut shown = String::from(lead);
+    // A line feed or tab inside the input would tear the drawing apart.
+    shown.extend(
+        rest.by_ref()
+            .take(at - skipped + SHOWN_BEHIND)
+            .map(|c| if is_hidden(c) { ' ' } else { c }),
+    );
+    if rest.next().is_some() {
+        shown.push('…');
+    }
+    (shown, at - skipped + lead.chars().count())
 }
 
 fn write_alternatives(f: &mut fmt::Formatter<'_>, expected: &[&str]) -> fmt::Result {
@@ -207,5 +229,36 @@ impl<'a> Cursor<'a> {
             at,
             problem,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is drawn for a wrong character, and the column of the mark.
+    fn drawing(input: &str) -> (String, usize) {
+        let error = selector::parse_selector(input).expect_err("wrong");
+        let text = error.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        let mark = lines[2].find('|').expect("a mark");
+        (lines[1].to_owned(), mark)
+    }
+
+    #[test]
+    fn only_the_surroundings_of_a_wrong_character_are_drawn() {
+        let ids: Vec<String> = (1..=20_000).map(|id| id.to_string()).collect();
+        let input = format!("{},x,{}", ids.join(","), ids.join(","));
+        let (line, mark) = drawing(&input);
+        assert!(line.chars().count() < 150, "{line}");
+        assert!(
+            line.contains("…") && line.contains("20000,x,1,2,3"),
+            "{line}"
+        );
+        assert_eq!(line.chars().nth(mark), Some('x'), "{line}");
+        let (line, mark) = drawing(&format!("{},", ids.join(",")));
+        assert!(line.ends_with("19999,20000,"), "{line}");
+        assert_eq!(line.chars().count(), mark, "{line}");
+        assert_eq!(drawing("1,x"), ("  1,x".to_owned(), 4));
     }
 }

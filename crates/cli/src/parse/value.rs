@@ -239,8 +239,12 @@ mod tests {
             assert!(parse_weight(text).is_err(), "{text}");
         }
         assert!(parse_job_name("a\tb").is_err());
-        assert_eq!(parse_utilization("0.5"), Ok(0.5));
-        assert!(parse_utilization("1.1").is_err());
+        for (text, share) in [("0", 0.0), ("0.5", 0.5), ("1", 1.0)] {
+            assert_eq!(parse_utilization(text), Ok(share));
+        }
+        for text in ["1.1", "-0.1", "NaN", "x"] {
+            assert!(parse_utilization(text).is_err(), "{text}");
+        }
         assert!(parse_cancel_reason(&"é".repeat(200)).is_ok());
         assert_eq!(
             parse_cancel_reason(&"x".repeat(201)),
