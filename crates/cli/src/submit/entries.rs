@@ -5,7 +5,11 @@ use std::path::Path;
 use hq_core::range::{IdArray, IdRange};
 use hq_core::template::{ArrayIds, Entries};
 
+use serde_json::value::RawValue;
+
 use crate::error::{CliError, CliResult};
+
+mod compact;
 
 /// Entries back to back.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -101,22 +105,25 @@ fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
     )))
 }
 
-/// Reads the items of a JSON array, each as compact text with sorted keys.
+/// Reads the items of a JSON array, each as compact text with sorted keys and with its numbers as they are written.
 pub(crate) fn read_json(path: &Path) -> CliResult<EntryList> {
     parse_json(path, &read_file(path)?)
 }
 
 fn parse_json(path: &Path, content: &[u8]) -> CliResult<EntryList> {
     let shown = path.display();
-    let value: serde_json::Value = serde_json::from_slice(content)
-        .map_err(|error| CliError::new(format!("{shown}: this is not valid JSON: {error}")))?;
-    let serde_json::Value::Array(items) = value else {
+    let invalid = |error| CliError::new(format!("{shown}: this is not valid JSON: {error}"));
+    let top: &RawValue = serde_json::from_slice(content).map_err(invalid)?;
+    if !top.get().starts_with('[') {
         let text = "The top element of the provided JSON file has to be an array";
         return Err(CliError::new(format!("{shown}: {text}")));
-    };
+    }
+    let items: Vec<&RawValue> = serde_json::from_str(top.get()).map_err(invalid)?;
     let mut list = EntryList::default();
-    for item in items {
-        list.push(item.to_string().as_bytes());
+    for (number, item) in items.into_iter().enumerate() {
+        let text = compact::compact(item)
+            .map_err(|problem| CliError::new(format!("{shown}: item {number}: {problem}")))?;
+        list.push(text.as_bytes());
     }
     Ok(list)
 }
@@ -175,6 +182,50 @@ mod tests {
             error.as_deref(),
             Some("f.json: The top element of the provided JSON file has to be an array")
         );
+    }
+
+    #[test]
+    fn numbers_of_items_stay_as_they_are_written() {
+        let path = Path::new("f.json");
+        let content =
+            br#"[18446744073709551616, [123456789012345678901234567890 , 0.12345678901234567891],
+                           {"b\u0061" : -0, "a": 1E400}, "\u00e4\n"]"#;
+        let entries = parse_json(path, content)
+            .expect("array")
+            .finish()
+            .expect("fits");
+        let texts: Vec<_> = (0..5)
+            .filter_map(|i| entries.get(i))
+            .map(String::from_utf8_lossy)
+            .collect();
+        assert_eq!(
+            texts,
+            [
+                "18446744073709551616",
+                "[123456789012345678901234567890,0.12345678901234567891]",
+                r#"{"a":1E400,"ba":-0}"#,
+                r#""ä\n""#,
+            ]
+        );
+    }
+
+    #[test]
+    fn items_that_would_lose_something_are_refused() {
+        let refusal = |content: &str| {
+            parse_json(Path::new("f.json"), content.as_bytes())
+                .expect_err(content)
+                .text()
+                .expect("a text")
+        };
+        let text = refusal(r#"["x", [{"a": 1, "b": 3, "\u0061": 2}]]"#);
+        assert!(
+            text.starts_with("f.json: item 1") && text.contains("the key \"a\" twice"),
+            "{text}"
+        );
+        let deep = format!("[{}{}]", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(refusal(&deep).contains("128"), "{}", refusal(&deep));
+        assert!(refusal(r#"["\ud800"]"#).starts_with("f.json: "));
+        assert!(refusal("[1, 2").contains("this is not valid JSON"));
     }
 
     #[test]
