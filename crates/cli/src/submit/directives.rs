@@ -91,7 +91,18 @@ fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(head)
 }
 
+/// How some editors begin a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 fn parse_options(source: &str, head: &[u8]) -> CliResult<TaskOptions> {
+    if head.starts_with(BYTE_ORDER_MARK) {
+        // The kernel does not see the shebang behind it, so that the script could not be run as it is.
+        return Err(failed(
+            source,
+            &"expected a script that begins with its first character, found a UTF-8 byte order mark in front of it; \
+             remove it, for example with `sed -i '1s/^\\xef\\xbb\\xbf//'`",
+        ));
+    }
     let mut words = Vec::new();
     for line in directive_lines(head) {
         words.extend(split_words(line).map_err(|error| failed(source, &error))?);
@@ -305,6 +316,17 @@ mod tests {
         );
         assert!(find(DirectivesMode::Auto, &["/nonexistent/x".into()], None).is_ok());
         assert!(find(DirectivesMode::Stdin, &["ls".into()], None).is_err());
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_refused() {
+        let error = parse_options("a.sh", b"\xef\xbb\xbf#!/bin/sh\n#HQ --array 1-3\n");
+        let text = error
+            .expect_err("lines nobody would see")
+            .text()
+            .unwrap_or_default();
+        assert!(text.contains("byte order mark"), "{text}");
+        assert!(parse_options("a.sh", b"#HQ --array 1-3\n").is_ok());
     }
 
     #[test]
