@@ -1,5 +1,6 @@
 //! `hq journal …` and `hq query`.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -207,19 +208,11 @@ fn write(table: &Table, csv: bool, context: &mut Context) -> CliResult<()> {
     }
     match context.global.output_mode {
         OutputMode::Json => {
-            let objects = table.rows.iter().map(|row| {
-                let pairs = table.columns.iter().cloned().zip(row.iter().cloned());
-                Value::Object(pairs.collect())
-            });
-            write_value(out, &Value::Array(objects.collect()))?;
+            write_value(out, &objects(table)?)?;
         }
         OutputMode::Quiet => {
             for row in &table.rows {
-                writeln!(
-                    out,
-                    "{}",
-                    row.iter().map(plain).collect::<Vec<_>>().join("\t")
-                )?;
+                writeln!(out, "{}", tab_separated(row))?;
             }
         }
         OutputMode::Cli => {
@@ -228,6 +221,36 @@ fn write(table: &Table, csv: bool, context: &mut Context) -> CliResult<()> {
         }
     }
     Ok(())
+}
+
+/// An object for each row. Of equal names only one could be a key.
+fn objects(table: &Table) -> CliResult<Value> {
+    let mut names = BTreeSet::new();
+    if let Some(name) = table.columns.iter().find(|name| !names.insert(*name)) {
+        return Err(CliError::new(format!(
+            "Expected columns with different names, found two columns `{name}`; name them with AS, or use --csv"
+        )));
+    }
+    let objects = table.rows.iter().map(|row| {
+        let pairs = table.columns.iter().cloned().zip(row.iter().cloned());
+        Value::Object(pairs.collect())
+    });
+    Ok(Value::Array(objects.collect()))
+}
+
+/// Values with tabs between them; tabs, line feeds, carriage returns and backslashes inside as `\t`, `\n`, `\r` and `\\`.
+fn tab_separated(row: &[Value]) -> String {
+    let escaped = |value| {
+        let text: String = plain(value);
+        if !text.contains(['\\', '\t', '\n', '\r']) {
+            return text;
+        }
+        text.replace('\\', "\\\\")
+            .replace('\t', "\\t")
+            .replace('\n', "\\n")
+            .replace('\r', "\\r")
+    };
+    row.iter().map(escaped).collect::<Vec<_>>().join("\t")
 }
 
 fn plain(value: &Value) -> String {
@@ -244,5 +267,37 @@ fn csv_field(text: &str) -> String {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {
         text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rows_become_objects_only_if_no_column_hides_another() {
+        let table = |columns: [&str; 2]| Table {
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: vec![vec![json!(1), json!("x")]],
+            is_cut: false,
+        };
+        assert_eq!(
+            objects(&table(["a", "b"])),
+            Ok(json!([{ "a": 1, "b": "x" }]))
+        );
+        let refusal = objects(&table(["a", "a"])).expect_err("one would be lost");
+        let text = refusal.text().unwrap_or_default();
+        assert!(
+            text.contains("two columns `a`") && text.contains("AS"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn rows_and_columns_of_bare_words_can_be_told_apart() {
+        let row = [json!("a\tb\nc\\d\r"), json!(2), Value::Null, json!("x")];
+        assert_eq!(tab_separated(&row), "a\\tb\\nc\\\\d\\r\t2\t\tx");
     }
 }
