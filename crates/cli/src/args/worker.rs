@@ -258,7 +258,7 @@ pub(crate) struct DeploySshArgs {
     #[arg(long)]
     pub(crate) show_output: bool,
 
-    /// File with one `HOST` or `HOST:PORT` per line; blank lines and lines with `#` are skipped
+    /// File with one `HOST`, `HOST:PORT` or `[IPV6]:PORT` per line; blank lines and lines with `#` are skipped
     #[arg(value_name = "HOSTFILE")]
     pub(crate) hostfile: PathBuf,
 

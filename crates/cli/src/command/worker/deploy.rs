@@ -1,6 +1,9 @@
 //! `hq worker deploy-ssh`: one ssh per machine, each running a worker.
 
-use std::ffi::OsString;
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io::{PipeReader, Read as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,6 +16,12 @@ use crate::error::{CliError, CliResult};
 
 /// Pause between two looks at the ssh processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Bytes of the end of the output of ssh that are kept for the message about a failure.
+const TAIL_LEN: usize = 4096;
+
+/// Lines of it that are shown.
+const TAIL_LINES_MAX: usize = 5;
 
 /// A machine and the port of its ssh server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,47 +50,142 @@ pub(crate) fn deploy_ssh(args: DeploySshArgs, context: &mut Context) -> CliResul
     let program = std::env::current_exe()
         .and_then(std::fs::canonicalize)
         .map_err(|e| CliError::caused("Cannot find the path of this program", &e))?;
-    let mut children = Vec::new();
-    for host in hosts {
-        let mut ssh = Command::new("ssh");
-        ssh.arg(&host.name).args(["-t", "-t"]);
-        if let Some(port) = host.port {
-            ssh.arg("-p").arg(port.to_string());
-        }
-        ssh.arg("--")
-            .arg(&program)
-            .args(["worker", "start"])
-            .args(&args.worker_args);
-        ssh.stdin(Stdio::null());
-        if !args.show_output {
-            ssh.stdout(Stdio::null()).stderr(Stdio::null());
-        }
-        let child = ssh.spawn().map_err(|error| {
-            if error.kind() == std::io::ErrorKind::NotFound {
-                return CliError::new(
-                    "Cannot find `ssh` binary. Make sure that OpenSSH is installed.",
-                );
-            }
-            CliError::caused("Cannot start `ssh`", &error)
-        })?;
-        tracing::info!("Started worker process at `{}`", host.name);
-        children.push((host.name, child));
-    }
-    if !wait_for_all(children) {
+    let start =
+        |host: &Host| Remote::start(ssh(host, &program, &args.worker_args)?, args.show_output);
+    let remotes = start_all(hosts, start)?;
+    if !wait_for_all(remotes) {
         return Err(CliError::new("Some workers have ended with an error"));
     }
     tracing::info!("All workers have finished");
     context.done()
 }
 
+/// The command for one machine.
+fn ssh(host: &Host, program: &Path, worker_args: &[OsString]) -> CliResult<Command> {
+    let mut ssh = Command::new("ssh");
+    ssh.arg(&host.name).args(["-t", "-t"]);
+    if let Some(port) = host.port {
+        ssh.arg("-p").arg(port.to_string());
+    }
+    let words = [program.as_os_str(), "worker".as_ref(), "start".as_ref()];
+    let words = words
+        .into_iter()
+        .chain(worker_args.iter().map(|word| &**word));
+    ssh.arg("--").arg(remote_command(words)?);
+    Ok(ssh)
+}
+
+/// Words as the shell on the other side has to read them: ssh only puts blanks between its arguments.
+fn remote_command<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> CliResult<OsString> {
+    let words = words.into_iter().map(OsStr::as_bytes);
+    let quoted = shlex::bytes::try_join(words).map_err(|_| {
+        CliError::new("Expected arguments without NUL bytes, found one that contains a NUL byte")
+    })?;
+    Ok(OsString::from_vec(quoted))
+}
+
+/// Starts one after the other; if one cannot be started, those before it are ended.
+fn start_all(
+    hosts: Vec<Host>,
+    mut start: impl FnMut(&Host) -> CliResult<Remote>,
+) -> CliResult<Vec<(String, Remote)>> {
+    let mut remotes = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        let remote = start(&host)?;
+        tracing::info!("Started worker process at `{}`", host.name);
+        remotes.push((host.name, remote));
+    }
+    Ok(remotes)
+}
+
+/// An ssh process, which is ended with this value.
+struct Remote {
+    child: Child,
+    /// What it writes, unless people see it anyway.
+    output: Option<PipeReader>,
+    /// The last of it.
+    tail: VecDeque<u8>,
+}
+
+impl Remote {
+    fn start(mut ssh: Command, show_output: bool) -> CliResult<Self> {
+        let failed = |error: std::io::Error| CliError::caused("Cannot start `ssh`", &error);
+        ssh.stdin(Stdio::null());
+        let output = if show_output {
+            None
+        } else {
+            // With a terminal on the other side, errors of the worker come on standard output.
+            let (reader, writer) = std::io::pipe().map_err(failed)?;
+            rustix::io::ioctl_fionbio(&reader, true).map_err(|error| failed(error.into()))?;
+            ssh.stdout(writer.try_clone().map_err(failed)?)
+                .stderr(writer);
+            Some(reader)
+        };
+        let child = ssh.spawn().map_err(|error| {
+            if error.kind() == std::io::ErrorKind::NotFound {
+                return CliError::new(
+                    "Cannot find `ssh` binary. Make sure that OpenSSH is installed.",
+                );
+            }
+            failed(error)
+        })?;
+        Ok(Self {
+            child,
+            output,
+            tail: VecDeque::new(),
+        })
+    }
+
+    /// Takes what has been written, so that it never has to wait for us.
+    fn drain(&mut self) {
+        let mut buffer = [0; TAIL_LEN];
+        while let Some(output) = &mut self.output {
+            match output.read(&mut buffer) {
+                Ok(count @ 1..) => {
+                    self.tail.extend(&buffer[..count]);
+                    let excess = self.tail.len().saturating_sub(TAIL_LEN);
+                    self.tail.drain(..excess);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Ok(_) | Err(_) => self.output = None,
+            }
+        }
+    }
+
+    /// Its last lines, to be put behind a message.
+    fn last_words(&self) -> String {
+        let (front, back) = self.tail.as_slices();
+        let text = String::from_utf8_lossy(&[front, back].concat()).into_owned();
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        let first = lines.len().saturating_sub(TAIL_LINES_MAX);
+        lines[first..]
+            .iter()
+            .map(|line| format!("\n    {}", line.trim_end()))
+            .collect()
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // It has ended, unless something went wrong: its connection ends with it, and the worker with that.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Reports each end when it comes; says whether all went well. Without threads, of which the system may allow no more.
-fn wait_for_all(mut children: Vec<(String, Child)>) -> bool {
+fn wait_for_all(mut remotes: Vec<(String, Remote)>) -> bool {
     let mut is_well = true;
-    while !children.is_empty() {
-        children.retain_mut(|(host, child)| {
-            let end = child.try_wait().transpose();
+    while !remotes.is_empty() {
+        remotes.retain_mut(|(host, remote)| {
+            let end = remote.child.try_wait().transpose();
+            remote.drain();
             if let Some(end) = end {
-                is_well &= report_end(host, end);
+                is_well &= report_end(host, end, &remote.last_words());
                 return false;
             }
             true
@@ -91,7 +195,7 @@ fn wait_for_all(mut children: Vec<(String, Child)>) -> bool {
     is_well
 }
 
-fn report_end(host: &str, end: std::io::Result<std::process::ExitStatus>) -> bool {
+fn report_end(host: &str, end: std::io::Result<std::process::ExitStatus>, said: &str) -> bool {
     match end {
         Ok(status) if status.success() => {
             tracing::info!("Worker at `{host}` has ended successfully");
@@ -102,7 +206,7 @@ fn report_end(host: &str, end: std::io::Result<std::process::ExitStatus>) -> boo
                 .code()
                 .map_or_else(|| status.to_string(), |code| code.to_string());
             tracing::error!(
-                "Worker at `{host}` has ended with an error: Worker exited with code {code}"
+                "Worker at `{host}` has ended with an error: Worker exited with code {code}{said}"
             );
             false
         }
@@ -146,7 +250,9 @@ fn read_hosts(path: &Path) -> CliResult<Vec<Host>> {
 fn parse_host(line: &str) -> CliResult<Host> {
     let (name, port) = match line.rsplit_once(':') {
         // An IPv6 address without port has several colons.
-        Some((name, _)) if name.contains(':') && !name.ends_with(']') => (line, None),
+        Some((name, _)) if !name.ends_with(']') && (name.contains(':') || line.ends_with(']')) => {
+            (line, None)
+        }
         Some((name, port)) => {
             let number = port.parse::<u16>();
             let number = number.map_err(|_| {
@@ -158,13 +264,29 @@ fn parse_host(line: &str) -> CliResult<Host> {
         }
         None => (line, None),
     };
+    let name = without_brackets(name).ok_or_else(|| {
+        CliError::new(format!(
+            "Cannot parse `{line}`: expected HOST, HOST:PORT or [IPV6]:PORT"
+        ))
+    })?;
     if name.is_empty() || name.starts_with('-') {
         return Err(CliError::new("The provided hostname is empty"));
     }
-    Ok(Host {
-        name: name.to_owned(),
-        port,
-    })
+    Ok(Host { name, port })
+}
+
+/// An IPv6 address as `ssh` wants it, with the user in front of it if one is named. `None`: brackets that are no pair.
+fn without_brackets(name: &str) -> Option<String> {
+    let (user, address) = name.rsplit_once('@').map_or(("", name), |(user, address)| {
+        (&name[..=user.len()], address)
+    });
+    match address.strip_prefix('[') {
+        None => (!address.contains(['[', ']'])).then(|| name.to_owned()),
+        Some(rest) => {
+            let inside = rest.strip_suffix(']').filter(|text| !text.is_empty())?;
+            (!inside.contains(['[', ']'])).then(|| format!("{user}{inside}"))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -177,11 +299,84 @@ mod tests {
         assert_eq!(host("node1"), Ok(("node1".to_owned(), None)));
         assert_eq!(host("node1:2222"), Ok(("node1".to_owned(), Some(2222))));
         assert_eq!(host("fe80::1"), Ok(("fe80::1".to_owned(), None)));
+        assert_eq!(host("[::1]:2222"), Ok(("::1".to_owned(), Some(2222))));
+        assert_eq!(host("me@[::1]:22"), Ok(("me@::1".to_owned(), Some(22))));
+        assert_eq!(
+            host("[fe80::1%eth0]"),
+            Ok(("fe80::1%eth0".to_owned(), None))
+        );
+        assert!(host("[::1]x").is_err());
+        assert!(host("[]:22").is_err());
         assert!(host("node1:x").is_err_and(|e| {
             e.text()
                 .is_some_and(|text| text.starts_with("Cannot parse port from "))
         }));
         assert!(host(":22").is_err());
         assert!(host("-oProxyCommand=x").is_err());
+    }
+
+    /// A stand-in for ssh: the shell of the other side.
+    fn remote(script: &str) -> CliResult<Remote> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Remote::start(command, false)
+    }
+
+    #[test]
+    fn the_other_shell_reads_the_words_as_they_were_given() {
+        let words = [
+            "printf",
+            "<%s>",
+            "fpga=sum(8)",
+            "1h 30m",
+            "$(echo p7)",
+            "it's",
+        ];
+        let command = remote_command(words.map(OsStr::new)).expect("words");
+        let ran = Command::new("sh").arg("-c").arg(command).output();
+        let ran = ran.expect("a shell");
+        assert_eq!(
+            String::from_utf8_lossy(&ran.stdout),
+            "<fpga=sum(8)><1h 30m><$(echo p7)><it's>"
+        );
+    }
+
+    #[test]
+    fn the_first_are_ended_if_a_later_one_cannot_be_started() {
+        let host = |name: &str| parse_host(name).expect("a host");
+        let mut first = None;
+        let started = start_all(vec![host("a"), host("b")], |host| {
+            if host.name == "b" {
+                return Err(CliError::new("no"));
+            }
+            let remote = remote("exec sleep 1000")?;
+            first = Some(remote.child.id());
+            Ok(remote)
+        });
+        assert!(started.is_err());
+        let first = first.expect("it was started");
+        assert!(!Path::new(&format!("/proc/{first}")).exists());
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_and_nothing_is_held_up() {
+        let mut remote = remote("seq 100000 >&2; echo last; exit 3").expect("a shell");
+        let status = loop {
+            let end = remote.child.try_wait().expect("a child");
+            remote.drain();
+            match end {
+                Some(status) => break status,
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        assert_eq!(status.code(), Some(3));
+        assert!(
+            remote
+                .last_words()
+                .ends_with("\n    99999\n    100000\n    last"),
+            "{}",
+            remote.last_words()
+        );
+        assert!(!report_end("h", Ok(status), ""));
     }
 }
