@@ -1,5 +1,6 @@
 //! `hq run`: no server, no configuration.
 
+use crate::damage::SmallDisk;
 use crate::harness::{Env, processes_with, signal, wait_for};
 
 #[test]
@@ -118,4 +119,38 @@ fn runs_inside_a_task_without_its_variables() {
     let inner = "\"$HQ\" run --output-mode=quiet -- bash -c 'echo ${HQ_ENTRY-unset} $HQ_TASK_ID'";
     let ran = env.hq(&["run", "--each-line=list", "--", "bash", "-c", inner]);
     assert_eq!(ran.ok(), "unset 0\n");
+}
+
+#[test]
+fn output_that_found_no_room_is_no_success() {
+    let mut env = Env::new();
+    let Some(disk) = SmallDisk::mount(env.path("disk")) else {
+        return;
+    };
+    env.set("TMPDIR", &disk.0.to_string_lossy());
+    // As `sort | head` and many others: it does not look whether its output was written.
+    let write = |bytes: &str| {
+        let script = format!("head -c {bytes} /dev/zero; exit 0");
+        env.hq(&["run", "--array=0-2", "--", "bash", "-c", &script])
+    };
+    let ran = write("5000000").exits_with(1);
+    assert!(ran.stdout.len() < 15_000_000);
+    assert!(
+        ran.stderr.contains("may be incomplete") && ran.stderr.contains(&*disk.0.to_string_lossy()),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(write("500000").ok().len(), 1_500_000);
+    let json = env.hq(&[
+        "run",
+        "--output-mode=json",
+        "--",
+        "bash",
+        "-c",
+        "head -c 5000000 /dev/zero; exit 0",
+    ]);
+    let ran = json.exits_with(1);
+    let value: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    assert_eq!(value["output_complete"], false);
+    assert_eq!(value["task_stats"]["finished"], 1);
 }

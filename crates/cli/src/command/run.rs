@@ -39,6 +39,7 @@ use crate::version::VERSION;
 
 mod local;
 mod replay;
+mod room;
 mod screen;
 mod summary;
 mod terminal;
@@ -190,6 +191,8 @@ enum Asked {
     Interrupt,
     /// Nobody reads what the tasks print.
     OutputClosed,
+    /// There was no room for what the tasks print.
+    NoRoom,
 }
 
 struct Requests {
@@ -329,6 +332,12 @@ impl LocalJob {
     fn on_request(&self, asked: Asked, requests: &mut Requests, screen: &Screen) {
         let interrupt = match asked {
             Asked::OutputClosed => Interrupt::Terminate,
+            Asked::NoRoom => {
+                screen.note(
+                    "There is no room for the output of the tasks: no new task starts, running ones finish.",
+                );
+                Interrupt::Drain
+            }
             Asked::Interrupt if requests.is_interrupted => {
                 screen.note("Interrupted again: killing the running tasks.");
                 Interrupt::Terminate

@@ -15,6 +15,7 @@ use hq_protocol::client;
 use tokio::sync::mpsc;
 
 use super::Asked;
+use super::room::Room;
 use super::screen::Screen;
 use crate::error::{CliError, CliResult};
 use crate::output::format::{cut, lossy};
@@ -58,6 +59,8 @@ pub(super) struct Failure {
 pub(super) struct Failures {
     pub(super) shown: Vec<Failure>,
     pub(super) count: usize,
+    /// The directory that was full while tasks wrote their output there.
+    pub(super) full: Option<PathBuf>,
 }
 
 /// The thread that prints.
@@ -82,9 +85,11 @@ impl Replay {
             } else {
                 Vec::new()
             },
+            room: Room::new(&options.dir),
             options,
             screen,
             failures: Failures::default(),
+            asked: asked.clone(),
         };
         let thread = std::thread::Builder::new()
             .name("replay".to_owned())
@@ -171,6 +176,8 @@ struct Printer {
     order: Vec<u32>,
     screen: Screen,
     failures: Failures,
+    room: Room,
+    asked: mpsc::Sender<Asked>,
 }
 
 impl Printer {
@@ -178,6 +185,7 @@ impl Printer {
         let mut waiting: BTreeMap<u32, client::EndedTask> = BTreeMap::new();
         let mut next = 0;
         for task in ended {
+            self.look_for_room(task.id);
             if !self.options.is_ordered {
                 self.replay(&task)?;
                 continue;
@@ -195,9 +203,25 @@ impl Printer {
         Ok(())
     }
 
+    /// Where the output of a task is captured.
+    fn captured(&self, task: u32) -> (PathBuf, PathBuf) {
+        let file = |channel| self.options.dir.join(format!("{task}.{channel}"));
+        (file("stdout"), file("stderr"))
+    }
+
+    /// Says so if output may have found no room. Tasks whose output goes elsewhere do not need any here.
+    fn look_for_room(&mut self, task: u32) {
+        let (stdout, stderr) = self.captured(task);
+        if !(stdout.exists() || stderr.exists()) || !self.room.look() {
+            return;
+        }
+        self.failures.full = self.options.dir.parent().map(Path::to_owned);
+        // If nobody listens the run is ending anyway.
+        let _ = self.asked.blocking_send(Asked::NoRoom);
+    }
+
     fn replay(&mut self, task: &client::EndedTask) -> CliResult<()> {
-        let stdout = self.options.dir.join(format!("{}.stdout", task.id));
-        let stderr = self.options.dir.join(format!("{}.stderr", task.id));
+        let (stdout, stderr) = self.captured(task.id);
         if task_state(task.state) == client::TaskState::Failed {
             self.note_failure(task, &stderr);
         }
@@ -215,6 +239,8 @@ impl Printer {
                 })?;
             }
         }
+        // Printing may have taken long, and there is more room from here on.
+        self.look_for_room(task.id);
         remove(&stdout);
         remove(&stderr);
         Ok(())

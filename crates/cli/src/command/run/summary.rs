@@ -35,7 +35,9 @@ impl Summary {
         } = self.stats;
         if self.interrupted {
             exit::INTERRUPTED
-        } else if failed + canceled + aborted + running + waiting > 0 {
+        } else if failed + canceled + aborted + running + waiting > 0
+            || self.failures.full.is_some()
+        {
             exit::FAILURE
         } else {
             exit::OK
@@ -109,6 +111,14 @@ impl Summary {
         if hidden > 0 {
             let _ = writeln!(text, "… and {hidden} more");
         }
+        if let Some(dir) = &self.failures.full {
+            let _ = writeln!(
+                text,
+                "The output may be incomplete: there was no room in {} while tasks wrote it. \
+                 TMPDIR names another directory; output that waits for its turn takes none there with --unordered.",
+                printable(&dir.to_string_lossy())
+            );
+        }
         text
     }
 
@@ -130,6 +140,7 @@ impl Summary {
             "duration": self.elapsed.as_secs_f64(),
             "failures": failures,
             "interrupted": self.interrupted,
+            "output_complete": self.failures.full.is_none(),
             "task_count": self.total(),
             "task_stats": {
                 "aborted": self.stats.aborted,
@@ -163,6 +174,7 @@ mod tests {
             failures: Failures {
                 shown: vec![failure(3), failure(7)],
                 count: 12,
+                full: None,
             },
             elapsed: Duration::from_millis(1500),
             interrupted: false,
@@ -227,6 +239,10 @@ mod tests {
             summary.stats = all(stats);
             assert_eq!(summary.exit_code(), 1, "{stats:?}");
         }
+        summary.stats = all(client::TaskStats::default());
+        summary.failures.full = Some("/tmp".into());
+        assert_eq!(summary.exit_code(), 1);
+        summary.failures.full = None;
         summary.interrupted = true;
         assert_eq!(summary.exit_code(), 130);
         summary.interrupted = false;

@@ -1,0 +1,100 @@
+//! Whether there is room for what the tasks print.
+//!
+//! A program whose output cannot be written may not notice, and end with success. What it wrote is in a file with a
+//! gap at its end, so that somebody has to look whether the disk was full meanwhile.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A file system with less free bytes is tried out at each look: it may have none in the next moment.
+const LOW_BYTES: u64 = 16 << 20;
+
+/// The same for files.
+const LOW_FILES: u64 = 1024;
+
+/// Others are tried out this often: quotas do not show in the figures of a file system.
+const TRIAL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Written to try: a block of usual file systems.
+const TRIAL_LEN: usize = 4096;
+
+/// A directory that may become full.
+#[derive(Debug)]
+pub(super) struct Room {
+    trial: PathBuf,
+    last: Option<Instant>,
+    was_full: bool,
+}
+
+impl Room {
+    /// Watches this directory.
+    pub(super) fn new(dir: &Path) -> Self {
+        Self {
+            trial: dir.join("room"),
+            last: None,
+            was_full: false,
+        }
+    }
+
+    /// Looks; `true` at the first time that there is none.
+    ///
+    /// To be called before files are removed: afterwards it is too late.
+    pub(super) fn look(&mut self) -> bool {
+        let is_due = self
+            .last
+            .is_none_or(|last| last.elapsed() >= TRIAL_INTERVAL);
+        if self.was_full || !(is_due || self.is_low()) {
+            return false;
+        }
+        self.last = Some(Instant::now());
+        self.was_full = try_to_write(&self.trial).is_err_and(|error| is_no_room(&error));
+        self.was_full
+    }
+
+    fn is_low(&self) -> bool {
+        let dir = self.trial.parent().unwrap_or(&self.trial);
+        rustix::fs::statvfs(dir).is_ok_and(|found| {
+            let bytes = found.f_bavail.saturating_mul(found.f_frsize);
+            // Some file systems have no fixed number of files, and say 0 of 0.
+            bytes < LOW_BYTES || (found.f_files > 0 && found.f_favail < LOW_FILES)
+        })
+    }
+}
+
+/// Figures would not tell of quotas, nor whether reserved blocks may be used.
+fn try_to_write(path: &Path) -> io::Result<()> {
+    let written = File::create(path).and_then(|mut file| file.write_all(&[0; TRIAL_LEN]));
+    // Missing if it could not be made.
+    let _ = std::fs::remove_file(path);
+    written
+}
+
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lack_of_room_counts() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut room = Room::new(dir.path());
+        assert!(!room.look());
+        assert_eq!(
+            std::fs::read_dir(dir.path()).expect("a directory").count(),
+            0
+        );
+        let error = try_to_write(Path::new("/dev/full/x")).expect_err("no directory");
+        assert!(!is_no_room(&error), "{error}");
+        let mut full = File::create("/dev/full").expect("a device");
+        let error = full.write_all(&[0; TRIAL_LEN]).expect_err("it is full");
+        assert!(is_no_room(&error), "{error}");
+    }
+}
