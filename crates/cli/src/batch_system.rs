@@ -3,6 +3,8 @@
 //! Those that come with the program are files of the same form. `docs/batch-systems.md` explains it.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use hq_protocol::client::alloc_state_word::Meaning;
@@ -39,11 +41,64 @@ pub(crate) fn built_in(name: TemplateName) -> CliResult<AllocSystem> {
 
 /// A description that a user wrote.
 pub(crate) fn load(path: &Path) -> CliResult<AllocSystem> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let message = format!("Cannot read the description {}", path.display());
-        CliError::caused(message, &error)
-    })?;
-    parse(&text).map_err(|problem| {
+    let text = std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
+    parse_file(path, &text)
+}
+
+/// A description that was found where others may be able to write: the commands in it are run without a question, so
+/// that nobody else may have a hand in it.
+pub(crate) fn load_trusted(path: &Path) -> CliResult<AllocSystem> {
+    let failed = |error: std::io::Error| cannot_read(path, &error);
+    // A FIFO would wait for a writer.
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).custom_flags(O_NONBLOCK);
+    let mut file = options.open(path).map_err(failed)?;
+    check_trusted(path, &file.metadata().map_err(failed)?)?;
+    if let Some(dir) = path.parent() {
+        check_trusted(dir, &std::fs::metadata(dir).map_err(failed)?)?;
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(failed)?;
+    parse_file(path, &text)
+}
+
+#[expect(clippy::cast_possible_wrap, reason = "a single bit")]
+const O_NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::caused(
+        format!("Cannot read the description {}", path.display()),
+        error,
+    )
+}
+
+/// Refuses what others own or can write to. Root can do everything anyway.
+fn check_trusted(path: &Path, found: &std::fs::Metadata) -> CliResult<()> {
+    let user = rustix::process::geteuid().as_raw();
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    let shown = path.display();
+    if owner != user && owner != 0 {
+        return Err(CliError::new(format!(
+            "The commands of {shown} would be run as you: expected it to be yours or root's, found that user {owner} \
+             owns it. If you trust it, name the description with --template"
+        )));
+    }
+    if mode & 0o022 != 0 {
+        return Err(CliError::new(format!(
+            "The commands of {shown} would be run as you: expected that nobody else can write to it, found mode {mode:04o}; \
+             `chmod go-w {shown}` changes that. If you trust it, name the description with --template"
+        )));
+    }
+    if !found.is_file() && !found.is_dir() {
+        return Err(CliError::new(format!(
+            "Expected a file with the description of a batch system, found that {shown} is none"
+        )));
+    }
+    Ok(())
+}
+
+fn parse_file(path: &Path, text: &str) -> CliResult<AllocSystem> {
+    parse(text).map_err(|problem| {
         CliError::new(format!(
             "The description {} is not valid: {problem}",
             path.display()
@@ -351,5 +406,41 @@ mod tests {
             let error = parse(&slurm.replacen(from, to, 1)).expect_err(to);
             assert!(error.contains(part), "{to}: {error}");
         }
+    }
+
+    #[test]
+    fn descriptions_that_others_can_write_are_not_used_unasked() {
+        use std::os::unix::fs::{PermissionsExt as _, chown};
+        let root = tempfile::tempdir().expect("temporary directory");
+        let dir = root.path().join("templates");
+        std::fs::create_dir(&dir).expect("made");
+        let path = dir.join("slurm.toml");
+        std::fs::write(&path, text(TemplateName::Slurm)).expect("written");
+        let set = |path: &Path, mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(path, mode).expect("mine");
+        };
+        let refusal = || load_trusted(&path).err().and_then(|error| error.text());
+        set(&dir, 0o755);
+        set(&path, 0o644);
+        assert_eq!(refusal(), None);
+        for mode in [0o666, 0o664] {
+            set(&path, mode);
+            assert!(
+                refusal().is_some_and(|text| text.contains("chmod go-w")),
+                "{mode:o}"
+            );
+        }
+        set(&path, 0o600);
+        set(&dir, 0o777);
+        assert!(refusal().is_some_and(|text| text.contains("mode 0777")));
+        set(&dir, 0o700);
+        assert_eq!(refusal(), None);
+        // Only root can give a file away.
+        if rustix::process::geteuid().is_root() {
+            chown(&path, Some(65534), None).expect("given away");
+            assert!(refusal().is_some_and(|text| text.contains("user 65534")));
+        }
+        assert!(load(&path).is_ok(), "whoever names it trusts it");
     }
 }
