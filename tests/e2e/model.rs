@@ -40,6 +40,23 @@ fn notifications_run_the_program_of_those_who_wait() {
 }
 
 #[test]
+fn a_notification_reaches_its_program_as_data_too() {
+    let env = Env::with_worker(1);
+    // As an argument this one is an option of the program.
+    let ran = env.hq(&[
+        "submit",
+        "--wait",
+        "--on-notify=bash -c 'echo \"message: $HQ_NOTIFY_MESSAGE\"' x",
+        "--",
+        "bash",
+        "-c",
+        "$HQ task notify -- --version",
+    ]);
+    let out = ran.ok();
+    assert!(out.ends_with("message: --version\n"), "{out}");
+}
+
+#[test]
 fn notify_outside_of_a_task_says_why_it_cannot() {
     let env = Env::new();
     env.hq(&["task", "notify", "x"])

@@ -103,3 +103,41 @@ fn the_bar_of_a_wait_is_the_only_thing_with_control_characters() {
     let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(value, serde_json::json!({ "id": 2 }));
 }
+
+#[test]
+fn json_is_json_while_jobs_are_followed() {
+    let env = Env::with_worker(1);
+    let json = |args: &[&str]| -> serde_json::Value {
+        let text = env.hq(&[args, &["--output-mode=json"]].concat()).ok();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    // The program of a notification gets standard output, too.
+    let callback = "--on-notify=echo callback";
+    let task = ["--", "bash", "-c", "$HQ task notify hello"];
+    let follow = |how: &'static str| {
+        let options = ["submit", "--output-mode=json", how, callback];
+        let ran = env.hq(&[&options[..], &task].concat());
+        let noise = ran.stderr.clone();
+        let text = ran.ok();
+        let value: Result<serde_json::Value, _> = serde_json::from_str(&text);
+        assert!(value.is_ok(), "{text}");
+        assert!(noise.contains("callback hello"), "{noise}");
+    };
+    follow("--progress");
+    follow("--wait");
+    assert_eq!(json(&["job", "progress", "1"]), serde_json::json!({}));
+}
+
+#[test]
+fn a_bar_in_a_file_is_drawn_twice() {
+    let env = Env::with_worker(4);
+    let ran = env
+        .hq(&["submit", "--progress", "--array=1-300", "--", "true"])
+        .ok();
+    assert!(
+        ran.trim_end()
+            .ends_with("1/1 jobs, 300/300 tasks 300 FINISHED"),
+        "{ran}"
+    );
+    assert!(ran.matches('\r').count() <= 2, "{ran:?}");
+}

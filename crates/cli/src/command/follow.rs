@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use hq_protocol::client;
 
@@ -14,7 +14,7 @@ use crate::args::global::OutputMode;
 use crate::args::job::{FollowArgs, SelectorArgs, WaitArgs};
 use crate::client::{Client, WatchOptions};
 use crate::error::CliResult;
-use crate::output::console::fit_to_terminal;
+use crate::output::console::{Console, fit_to_terminal};
 use crate::parse::selector::Selector;
 
 /// Cells of the bar.
@@ -115,9 +115,7 @@ async fn show_progress(
             "No worker is connected; start one with `hq worker start`, or have a batch system start them with `hq alloc add`"
         );
     }
-    let is_quiet = context.mode() == OutputMode::Quiet;
-    let mut is_drawn = false;
-    let out = &mut context.out;
+    let mut bar = Bar::new(context);
     client
         .follow(jobs.to_message(), options, |update| {
             missing.add(update.not_found.as_ref());
@@ -127,18 +125,72 @@ async fn show_progress(
             if !seen.add(update) {
                 return Ok(());
             }
-            if !is_quiet {
-                is_drawn = true;
-                write!(out, "\r\x1b[2K{}", fit_to_terminal(seen.line()))?;
-                out.flush()?;
-            }
+            bar.draw(seen.line())?;
             Ok(())
         })
         .await?;
-    if is_drawn {
-        writeln!(out)?;
-    }
+    bar.finish()?;
     Ok(missing)
+}
+
+/// How often the bar is drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Redraw {
+    /// Never: standard output is for ids, or for one JSON value.
+    Never,
+    /// At first and at last: nobody can read all of them in a file.
+    Ends,
+    /// With all news.
+    Always,
+}
+
+/// A line that is drawn over itself.
+struct Bar<'a> {
+    out: &'a mut Console,
+    redraw: Redraw,
+    is_drawn: bool,
+    /// The newest line, if it is not drawn.
+    pending: Option<String>,
+}
+
+impl<'a> Bar<'a> {
+    fn new(context: &'a mut Context) -> Self {
+        let redraw = match context.mode() {
+            OutputMode::Quiet | OutputMode::Json => Redraw::Never,
+            OutputMode::Cli if std::io::stdout().is_terminal() => Redraw::Always,
+            OutputMode::Cli => Redraw::Ends,
+        };
+        Self {
+            out: &mut context.out,
+            redraw,
+            is_drawn: false,
+            pending: None,
+        }
+    }
+
+    fn draw(&mut self, line: String) -> std::io::Result<()> {
+        match self.redraw {
+            Redraw::Never => return Ok(()),
+            Redraw::Ends if self.is_drawn => {
+                self.pending = Some(line);
+                return Ok(());
+            }
+            Redraw::Ends | Redraw::Always => {}
+        }
+        self.is_drawn = true;
+        write!(self.out, "\r\x1b[2K{}", fit_to_terminal(line))?;
+        self.out.flush()
+    }
+
+    fn finish(self) -> std::io::Result<()> {
+        if let Some(line) = self.pending {
+            write!(self.out, "\r\x1b[2K{line}")?;
+        }
+        if self.is_drawn {
+            writeln!(self.out)?;
+        }
+        Ok(())
+    }
 }
 
 /// What is known of the followed jobs.

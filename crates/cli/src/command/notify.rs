@@ -2,9 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use hq_protocol::client::Notification;
 use hq_protocol::convert::NOTIFICATION_MAX;
 
 use super::Context;
+use crate::args::global::OutputMode;
 use crate::args::task::NotifyArgs;
 use crate::error::{CliError, CliResult};
 
@@ -72,8 +74,10 @@ pub(super) struct Callback {
 }
 
 impl Callback {
-    /// Takes the program with its arguments as one text, split as a shell would.
-    pub(super) fn start(program: &str) -> CliResult<Self> {
+    /// Takes the program with its arguments as one text, split as a shell would. It prints on our standard output, or
+    /// beside it where that has to be JSON.
+    pub(super) fn start(program: &str, mode: OutputMode) -> CliResult<Self> {
+        let beside_json = mode == OutputMode::Json;
         let words = shlex::split(program)
             .filter(|words| !words.is_empty())
             .ok_or_else(|| {
@@ -86,7 +90,7 @@ impl Callback {
             .name("on-notify".into())
             .spawn(move || {
                 for notification in notifications {
-                    call(&words, &notification);
+                    call(&words, &notification, beside_json);
                 }
             })
             .map_err(|e| CliError::caused("Cannot start a thread", &e))?;
@@ -108,7 +112,13 @@ impl Callback {
     }
 }
 
-fn call(words: &[String], notification: &Notification) {
+/// Where programs print while standard output has to be one JSON value.
+fn stderr() -> Stdio {
+    let copy = std::io::stderr().as_fd().try_clone_to_owned();
+    copy.map_or_else(|_| Stdio::null(), Stdio::from)
+}
+
+fn call(words: &[String], notification: &Notification, beside_json: bool) {
     let Some((program, args)) = words.split_first() else {
         return;
     };
@@ -120,10 +130,17 @@ fn call(words: &[String], notification: &Notification) {
     );
     let status = Command::new(program)
         .args(args)
-        .arg(text)
+        .arg(&text)
         .env("HQ_JOB_ID", notification.job.to_string())
         .env("HQ_TASK_ID", notification.task.to_string())
         .env("HQ_WORKER_ID", notification.worker.to_string())
+        // An argument that begins with `-` looks like an option of the program.
+        .env("HQ_NOTIFY_MESSAGE", text)
+        .stdout(if beside_json {
+            stderr()
+        } else {
+            Stdio::inherit()
+        })
         .status();
     match status {
         Ok(status) if status.success() => {}

@@ -37,7 +37,11 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
     let is_followed = how.wait || how.progress;
     let on_notify = args.on_notify.take().filter(|_| is_followed);
     let prepared = prepare(args, stdin, &mut client).await?;
-    let callback = on_notify.as_deref().map(Callback::start).transpose()?;
+    let mode = context.mode();
+    let callback = on_notify
+        .as_deref()
+        .map(|program| Callback::start(program, mode));
+    let callback = callback.transpose()?;
     let job = send(prepared, &mut client, context).await?;
     let jobs = one_job(job)?;
     let ended = follow::stay(&mut client, jobs, how, context, callback.as_ref()).await;
