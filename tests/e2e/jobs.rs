@@ -220,7 +220,7 @@ fn failures_say_what_happened() {
     );
     let missing = error(&["--", "here", "x"]);
     assert!(
-        missing.contains("Cannot execute \"here\": No such file or directory (os error 2)"),
+        missing.contains("Cannot execute \"here x\": No such file or directory (os error 2)"),
         "{missing}"
     );
     assert!(

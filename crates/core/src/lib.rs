@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod autoalloc;
+pub mod command_text;
 pub mod diagnosis;
 pub mod graph;
 pub mod hardware;

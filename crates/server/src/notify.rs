@@ -12,6 +12,7 @@ pub use webhook::check_webhook;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hq_core::command_text::without_arguments;
 use hq_core::id::JobId;
 use hq_core::job::{Job, job_state};
 use hq_core::server_state::NoticeKey;
@@ -254,7 +255,7 @@ fn failure(view: &View<'_>, job: &Job) -> Value {
         let worker = failed.workers.first();
         json!({
             "task": failed.id,
-            "error": failed.error,
+            "error": without_arguments(&failed.error),
             "worker": worker.map(|worker| worker.id),
             "host": worker.map(|worker| &worker.hostname),
         })

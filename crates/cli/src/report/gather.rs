@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use hq_core::command_text::without_arguments;
 use hq_core::diagnosis;
 use hq_core::resource::amount::Amount;
 use serde_json::Value;
@@ -346,7 +347,8 @@ async fn failures(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<
         .iter()
         .map(|row| Failures {
             job: row.small(0),
-            error: outcome_words(row.int(1), row.text(2)),
+            // The page is made to be sent around.
+            error: without_arguments(&outcome_words(row.int(1), row.text(2))).into_owned(),
             host: clean(row.text(3).unwrap_or("?")),
             count: row.uint(4),
         })

@@ -158,20 +158,24 @@ async fn program_that_cannot_start_is_explained() {
     server
         .assign_one(
             0,
-            program(&[
-                "no-such-program",
-                "--password=hunter2",
-                &"x".repeat(100_000),
-            ]),
+            program(&["no-such-program", "bar", &"x".repeat(100_000)]),
         )
         .await;
     server.assign_one(1, program(&["here"])).await;
     server.assign_one(2, program(&["./t.sh"])).await;
     server.ended(3).await;
-    assert_eq!(
-        message(&server.outcome(0)),
-        "Cannot execute \"no-such-program\": No such file or directory (os error 2)\n\
-         The program that you have tried to execute (`no-such-program`) was not found."
+    let outcome = server.outcome(0);
+    let missing = message(&outcome);
+    assert!(
+        missing.starts_with("Cannot execute \"no-such-program bar xxx"),
+        "{missing}"
+    );
+    assert!(
+        missing.ends_with(
+            "bytes left out)\": No such file or directory (os error 2)\n\
+             The program that you have tried to execute (`no-such-program`) was not found."
+        ),
+        "{missing}"
     );
     let here = server.dir().join("here");
     let hint = format!(

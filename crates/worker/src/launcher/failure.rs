@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use hq_core::command_text::cannot_execute;
 use hq_core::limits::shortened;
 use hq_core::template::ByteText;
 use hq_core::worker_state::LaunchFailure;
@@ -47,11 +48,9 @@ fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
             None => format!("Cannot {}: {}", error.stage.describe(), error.os_error()),
         };
     }
-    // Only the program is named. The text goes into the store, into reports and to whoever is notified of the job, once for
-    // each task: arguments may be long, and may hold secrets.
     let program = args.first().map_or(&[][..], |program| program);
     let program = &*shortened(&String::from_utf8_lossy(program), PROGRAM_SHOWN_MAX);
-    let mut text = format!("Cannot execute \"{program}\": {}", error.os_error());
+    let mut text = cannot_execute(args, &error.os_error().to_string());
     let kind = error.kind();
     if kind == SpawnErrorKind::NotFound {
         text +=

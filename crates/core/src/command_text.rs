@@ -1,0 +1,89 @@
+//! How a text about a task that could not start names its command: whole for whoever submitted it, without arguments for
+//! everybody else.
+//!
+//! Arguments may hold secrets. `hq task info` and the store, which only the user can read, show them; what leaves the user's
+//! hands (notifications, the page of a run) names the program only. Maker and shortener stand side by side because the
+//! second is the inverse of the first.
+
+use std::borrow::Cow;
+
+use crate::limits::shortened;
+use crate::template::ByteText;
+
+/// Bytes of a command that a text repeats. It is stored once for each task, so a command of a megabyte may not be.
+const COMMAND_SHOWN_MAX: usize = 512;
+const OPENING: &str = "Cannot execute \"";
+const CLOSING: &str = "\": ";
+
+/// First line of the text: the command, cut to some hundred bytes, and the reason.
+#[must_use]
+pub fn cannot_execute(args: &[ByteText], reason: &str) -> String {
+    let words: Vec<_> = args
+        .iter()
+        .map(|arg| String::from_utf8_lossy(arg))
+        .collect();
+    // One line, whatever is in it: the inverse looks for its end.
+    let command = words.join(" ").replace(char::is_control, " ");
+    let command = shortened(&command, COMMAND_SHOWN_MAX);
+    format!("{OPENING}{command}{CLOSING}{reason}")
+}
+
+/// The same text without what follows the program. Other texts are returned as they are.
+#[must_use]
+pub fn without_arguments(text: &str) -> Cow<'_, str> {
+    let Some(rest) = text.strip_prefix(OPENING) else {
+        return Cow::Borrowed(text);
+    };
+    let line = rest.split('\n').next().unwrap_or(rest);
+    // The last one: an argument may contain it, a reason of the operating system does not.
+    let Some(end) = line.rfind(CLOSING) else {
+        return Cow::Borrowed(text);
+    };
+    match line[..end].split_once(' ') {
+        Some((program, _)) => Cow::Owned(format!("{OPENING}{program} …{}", &rest[end..])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn args(words: &[String]) -> Vec<ByteText> {
+        words.iter().map(|word| word.as_bytes().into()).collect()
+    }
+
+    #[test]
+    fn commands_are_shown_whole_or_by_their_program() {
+        let words = ["./nope".to_owned(), "--password=a\": b\n".to_owned()];
+        let text =
+            cannot_execute(&args(&words), "No such file or directory (os error 2)") + "\nHint.";
+        assert_eq!(
+            text,
+            "Cannot execute \"./nope --password=a\": b \": No such file or directory (os error 2)\nHint."
+        );
+        assert_eq!(
+            without_arguments(&text),
+            "Cannot execute \"./nope …\": No such file or directory (os error 2)\nHint."
+        );
+        let other = "Program terminated with exit code 7.";
+        assert_eq!(without_arguments(other), other);
+        let alone = cannot_execute(&args(&["foo".to_owned()]), "no");
+        assert_eq!(without_arguments(&alone), "Cannot execute \"foo\": no");
+    }
+
+    proptest! {
+        #[test]
+        fn no_argument_survives(words in proptest::collection::vec(".{0,300}", 1..4), secret in "[a-z]{12}") {
+            let words = [&["prog".to_owned()], &words[..], &[secret.clone()]].concat();
+            let text = cannot_execute(&args(&words), "Permission denied (os error 13)");
+            prop_assert!(text.len() < COMMAND_SHOWN_MAX + 100);
+            prop_assert_eq!(
+                without_arguments(&text),
+                "Cannot execute \"prog …\": Permission denied (os error 13)"
+            );
+        }
+    }
+}
