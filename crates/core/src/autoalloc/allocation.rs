@@ -8,9 +8,9 @@ use crate::time::{Now, Time, Timestamp};
 
 /// Workers lost sooner than this never worked.
 pub(super) const FAST_LOSS: Duration = Duration::from_secs(60);
-/// Status errors in total after which a queued allocation counts as failed.
+/// Status errors in a row after which a queued allocation counts as failed.
 pub(super) const QUEUED_ERRORS_MAX: u32 = 10;
-/// Status errors in total after which a running allocation counts as finished.
+/// Status errors in a row after which a running allocation counts as finished.
 pub(super) const RUNNING_ERRORS_MAX: u32 = 20;
 /// Answers in a row that do not know a job until it counts as gone.
 pub(super) const MISSING_MAX: u32 = 2;
@@ -97,6 +97,11 @@ pub struct Allocation {
     pub(super) started: Option<Time>,
     /// What the batch system said last.
     pub(super) hint: Box<str>,
+    /// It was given up for want of answers, not on evidence.
+    pub(super) is_doubtful: bool,
+    /// It started, or may have, while no server was there: how it ends says nothing about the queue. A
+    /// worker that lost its server ends with an exit code of its own.
+    pub(super) is_unwatched: bool,
 }
 
 impl Allocation {
@@ -122,6 +127,7 @@ impl Allocation {
             (AllocationState::Running, Some(_)) => Phase::Running,
         };
         let mut allocation = Self::with(record, phase, now);
+        allocation.is_unwatched = matches!(phase, Phase::Queued | Phase::Running);
         // Its workers are found again when they connect; until then it counts as having had some.
         if phase == Phase::Running {
             allocation.seen = allocation.record.workers;
@@ -144,6 +150,8 @@ impl Allocation {
             polling: None,
             started: None,
             hint: "".into(),
+            is_doubtful: false,
+            is_unwatched: false,
         }
     }
 

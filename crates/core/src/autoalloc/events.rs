@@ -8,7 +8,7 @@ use super::allocation::{
 };
 use super::input::{AllocationEvent, Effect, Level, LookOutcome, Report, SubmitOutcome};
 use super::queue::{Queue, retry_pause};
-use super::{AllocationState, AutoallocState, STRAYS_MAX};
+use super::{Allocation, AllocationState, AutoallocState, STRAYS_MAX};
 use crate::id::{AllocationKey, WorkerId};
 use crate::time::Now;
 
@@ -114,6 +114,7 @@ impl AutoallocState {
         let Some(queue) = self.queues.get_mut(&key.queue) else {
             return;
         };
+        let is_retired = queue.is_retired();
         let Some(allocation) = queue.allocations.get_mut(&key.number) else {
             return;
         };
@@ -137,7 +138,10 @@ impl AutoallocState {
             LookOutcome::Error(text) => {
                 *errors += 1;
                 *next = now.mono + retry_pause(*errors);
-                (*errors >= TRIES_MAX).then(|| text.to_string())
+                // Nothing heard is nothing known: another job would perhaps be a second one.
+                is_retired
+                    .then(|| text.to_string())
+                    .filter(|_| *errors >= TRIES_MAX)
             }
         };
         if let Some(text) = refused {
@@ -156,7 +160,7 @@ impl AutoallocState {
         let Some(queue) = self.queues.get_mut(&key.queue) else {
             return;
         };
-        let Some(allocation) = queue.allocations.get(&key.number) else {
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
             return;
         };
         match (allocation.phase, result) {
@@ -171,9 +175,14 @@ impl AutoallocState {
                 queue.end(now, key.number, failed, effects);
                 self.note_change(now);
             }
-            (Phase::Leaving { tries: 1, .. }, Err(text)) => {
-                let told = format!("Allocation {} could not be canceled: {text}", key);
-                effects.push(Effect::Tell(Level::Warn, told));
+            (Phase::Leaving { tries, .. }, Err(text)) => {
+                if tries == 1 {
+                    let told = format!("Allocation {key} could not be canceled: {text}");
+                    effects.push(Effect::Tell(Level::Warn, told));
+                }
+                // It was to be canceled for want of answers, and there are none for cancels either.
+                // Once there are, it may turn out to be well.
+                queue.only_ask(key.number);
             }
             // Tried again in time.
             (
@@ -211,12 +220,18 @@ impl AutoallocState {
                 }
                 // Not to be believed, but nothing is lost by canceling what is said not to exist.
                 Report::Missing => allocation.cancel_now(now),
-                Report::Queued(_) | Report::Running | Report::Error(_) => {}
+                Report::Queued(_) | Report::Running if !queue.is_retired() => {
+                    queue.come_back(now, key.number, effects);
+                }
+                Report::Queued(_) | Report::Running => {}
+                Report::Silent | Report::Error(_) => {}
             },
             Phase::Submitting | Phase::Unsure { .. } | Phase::Ended { .. } => {}
             Phase::Queued | Phase::Running => match report {
                 Report::Queued(hint) => {
-                    allocation.missing = 0;
+                    (allocation.missing, allocation.errors) = (0, 0);
+                    // What it becomes, it becomes with a server.
+                    allocation.is_unwatched = false;
                     allocation.hint = hint;
                     if allocation.phase == Phase::Running && allocation.connected.is_empty() {
                         // Requeued by the batch system: it begins anew.
@@ -229,7 +244,7 @@ impl AutoallocState {
                     }
                 }
                 Report::Running => {
-                    allocation.missing = 0;
+                    (allocation.missing, allocation.errors) = (0, 0);
                     if allocation.phase == Phase::Queued {
                         allocation.start(now);
                         effects.push(Effect::Changed(key.queue));
@@ -247,7 +262,11 @@ impl AutoallocState {
                         self.on_vanished(now, key, "the batch system no longer knows it", effects);
                     }
                 }
-                Report::Error(text) => self.on_status_error(now, key, &text, effects),
+                Report::Silent => {
+                    let text = "the batch system says nothing of it";
+                    self.on_status_error(now, key, text, true, effects);
+                }
+                Report::Error(text) => self.on_status_error(now, key, &text, false, effects),
             },
         }
     }
@@ -257,6 +276,7 @@ impl AutoallocState {
         now: Now,
         key: AllocationKey,
         text: &str,
+        is_silence: bool,
         effects: &mut Vec<Effect>,
     ) {
         let Some(queue) = self.queues.get_mut(&key.queue) else {
@@ -284,8 +304,22 @@ impl AutoallocState {
             queue.end(now, key.number, false, effects);
             return;
         }
-        let text = format!("its state could not be learned: {text}");
-        self.on_vanished(now, key, &text, effects);
+        let job = allocation.job().unwrap_or_default();
+        let told = format!(
+            "Allocation {job} of queue {} is given up: its state could not be learned: {text}",
+            key.queue
+        );
+        effects.push(Effect::Tell(Level::Warn, told));
+        if is_silence {
+            // No reason to delete a job that may wait well; its workers are welcome all the same.
+            queue.end(now, key.number, !started, effects);
+        } else {
+            allocation.is_doubtful = true;
+            queue.leave(now, key.number, !started, Duration::ZERO, effects);
+        }
+        // Nobody said that the next one would fare worse: it is replaced without delay.
+        queue.note_failure(text);
+        self.note_change(now);
     }
 
     /// Gone as far as we can see: canceled to be sure.
@@ -346,7 +380,11 @@ impl AutoallocState {
     ) {
         let fails_max = self.limits.allocation_fails_max;
         if let Some(queue) = self.queue_mut(key.queue) {
-            if worked {
+            let is_unwatched = |a: &Allocation| a.is_unwatched;
+            if queue.allocations.get(&key.number).is_some_and(is_unwatched) {
+                // Nobody could see how it fared: neither a failure nor a sign that all is well.
+                tracing::debug!(allocation = %key, "ended without a server: {text}");
+            } else if worked {
                 queue.on_allocation_ok();
             } else {
                 queue.on_allocation_failed(now, text, fails_max, effects);
@@ -383,7 +421,7 @@ impl AutoallocState {
             return;
         }
         allocation.seen = allocation.seen.saturating_add(1);
-        allocation.missing = 0;
+        (allocation.missing, allocation.is_unwatched) = (0, false);
         let key = allocation.key();
         let is_leaving = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
         if allocation.phase == Phase::Running || is_leaving {

@@ -83,8 +83,10 @@ pub enum Report {
         /// The batch system may start it again by itself.
         may_return: bool,
     },
-    /// The batch system answered and does not know the id.
+    /// The batch system says of this id that it does not know it.
     Missing,
+    /// It answered, and said nothing of the id. That is no evidence that there is no such job.
+    Silent,
     /// It did not answer, or not in a way that makes sense.
     Error(Box<str>),
 }

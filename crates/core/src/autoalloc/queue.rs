@@ -435,6 +435,38 @@ impl Queue {
         effects.push(Effect::Changed(self.id));
     }
 
+    /// An allocation that was given up for want of answers waits or runs after all.
+    pub(super) fn come_back(&mut self, now: Now, number: u32, effects: &mut Vec<Effect>) {
+        let Some(allocation) = self.allocations.get_mut(&number) else {
+            return;
+        };
+        let is_asked = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
+        if !allocation.is_doubtful || is_asked {
+            return;
+        }
+        allocation.phase = Phase::Queued;
+        allocation.record.state = AllocationState::Queued;
+        allocation.record.ended_at = None;
+        allocation.is_doubtful = false;
+        (allocation.errors, allocation.missing) = (0, 0);
+        // Whether it runs is heard at once.
+        allocation.next_poll = now.mono;
+        effects.push(Effect::Changed(self.id));
+    }
+
+    /// An allocation that was given up for want of answers, and cannot be canceled, is asked for only.
+    pub(super) fn only_ask(&mut self, number: u32) {
+        let is_retired = self.retired;
+        let doubtful = self.allocations.get_mut(&number);
+        if let Some(allocation) = doubtful.filter(|a| a.is_doubtful && !is_retired)
+            && let Phase::Leaving {
+                cancel_at, asked, ..
+            } = &mut allocation.phase
+        {
+            (*cancel_at, *asked) = (Time(u64::MAX), false);
+        }
+    }
+
     /// Over, with evidence.
     pub(super) fn end(&mut self, now: Now, number: u32, failed: bool, effects: &mut Vec<Effect>) {
         let Some(allocation) = self.allocations.get_mut(&number) else {

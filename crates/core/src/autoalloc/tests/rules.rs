@@ -319,6 +319,108 @@ fn too_many_status_errors_give_an_allocation_up() {
     assert_eq!(world.allocation(1), AllocationState::Failed);
 }
 
+/// A queue of one allocation of which so many answers in a row said nothing.
+fn after_silence(answers: u32) -> (World, Vec<Effect>) {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    let mut effects = Vec::new();
+    for _ in 0..answers {
+        effects.extend(world.report(1, Report::Silent));
+    }
+    (world, effects)
+}
+
+#[test]
+fn silence_about_an_allocation_never_cancels_it() {
+    let (world, effects) = after_silence(10);
+    assert_eq!(
+        (world.allocation(1), cancels(&effects)),
+        (AllocationState::Queued, 0)
+    );
+    let (mut world, effects) = after_silence(11);
+    assert_eq!(
+        (world.allocation(1), cancels(&effects)),
+        (AllocationState::Failed, 0)
+    );
+    // It is replaced at once, and its workers are welcome all the same.
+    world.pass(10);
+    assert_eq!(world.demand(1, &[]), [1]);
+    world.connect(1, 1);
+    assert_eq!(world.allocation(1), AllocationState::Running);
+}
+
+#[test]
+fn answers_between_them_forgive_status_errors() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    for _ in 0..100 {
+        for _ in 0..10 {
+            world.report(1, Report::Error("timeout".into()));
+        }
+        world.report(1, Report::Queued("".into()));
+    }
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+}
+
+#[test]
+fn an_allocation_given_up_for_errors_is_canceled_and_replaced_without_delay() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    let mut effects = Vec::new();
+    for _ in 0..11 {
+        effects.extend(world.report(1, Report::Error("timeout".into())));
+    }
+    assert_eq!(
+        (world.allocation(1), cancels(&effects)),
+        (AllocationState::Failed, 1)
+    );
+    world.apply(Input::Canceled(key(1), Ok(())));
+    world.pass(10);
+    assert_eq!(world.demand(1, &[]), [1]);
+}
+
+#[test]
+fn an_allocation_outlives_an_outage_of_the_batch_system() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    for _ in 0..11 {
+        world.report(1, Report::Error("cannot connect".into()));
+    }
+    world.apply(Input::Canceled(key(1), Err("cannot connect".into())));
+    let mut effects = Vec::new();
+    for _ in 0..5 {
+        effects.extend(world.pass(400));
+        effects.extend(world.report(1, Report::Error("cannot connect".into())));
+    }
+    assert_eq!(cancels(&effects), 0);
+    world.report(1, Report::Queued("Priority".into()));
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+    assert!(
+        world.reason().contains("1 of at most 1"),
+        "{}",
+        world.reason()
+    );
+}
+
+#[test]
+fn a_submission_that_cannot_be_looked_for_is_not_made_again() {
+    let mut world = World::new(spec(1, 1, None));
+    let effects = world.answer(1, &[]);
+    let (key, _) = submitted(&effects).expect("submits");
+    world.apply(Input::Submitted(key, SubmitOutcome::Unclear("slow".into())));
+    for _ in 0..100 {
+        world.pass(400);
+        world.apply(Input::Looked(key, LookOutcome::Error("down".into())));
+    }
+    assert!(
+        world.reason().contains("not known whether"),
+        "{}",
+        world.reason()
+    );
+    world.apply(Input::Looked(key, LookOutcome::Found("77".into())));
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+}
+
 #[test]
 fn a_requeued_allocation_waits_again() {
     let mut world = World::new(spec(1, 1, None));
@@ -354,6 +456,50 @@ fn workers_faster_than_the_answer_are_found_again() {
     world.connect(1, 1);
     world.accept(key);
     assert_eq!(world.allocation(1), AllocationState::Running);
+}
+
+/// A queue of three running allocations, their workers connected, whose server crashed and was started
+/// again.
+fn after_a_crash() -> World {
+    let mut world = World::new(spec(3, 1, None));
+    assert_eq!(world.demand(3, &[]), [1, 1, 1]);
+    for number in 1..=3 {
+        world.connect(number, number);
+    }
+    let record = world.state.queue(QUEUE).expect("exists").record();
+    world.state = AutoallocState::new(Limits::default());
+    world.state.restore_queue(world.now(), record);
+    world
+}
+
+#[test]
+fn allocations_that_end_while_no_server_is_there_are_nobodys_failure() {
+    let failed = || Report::Failed {
+        text: "Exit_status 1".into(),
+        may_return: false,
+    };
+    let mut world = after_a_crash();
+    world.report(1, failed());
+    // Its worker still finishes what it was running when the server was lost.
+    world.report(2, Report::Running);
+    world.report(2, failed());
+    world.report(3, failed());
+    for number in 1..=3 {
+        assert_eq!(world.allocation(number), AllocationState::Failed);
+    }
+    assert!(!world.is_paused());
+    world.pass(10);
+    assert_eq!(world.demand(1, &[]), [1], "{}", world.reason());
+}
+
+#[test]
+fn a_worker_that_came_back_makes_its_allocation_count_again() {
+    let mut world = after_a_crash();
+    for number in 1..=3 {
+        world.connect(number, number);
+        world.lose(number, number, true, 5);
+    }
+    assert!(world.is_paused());
 }
 
 #[test]
