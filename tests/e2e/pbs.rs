@@ -7,6 +7,11 @@ use crate::harness::{Env, skip, wait_for};
 
 /// A server whose PBS is the stand-in; `None` without Python, after saying so.
 pub(crate) fn env_with_pbs() -> Option<Env> {
+    env_that_asks_every("1000")
+}
+
+/// The same, with the pause in milliseconds after which allocations are asked for again.
+fn env_that_asks_every(refresh: &str) -> Option<Env> {
     let python = Command::new("python3").arg("--version").output();
     if !python.is_ok_and(|output| output.status.success()) {
         skip("the stand-in for PBS needs `python3`");
@@ -30,7 +35,7 @@ pub(crate) fn env_with_pbs() -> Option<Env> {
     env.set("PBS_STANDIN", &root.to_string_lossy());
     env.set("HQ_AUTOALLOC_SCHEDULE_TICK_INTERVAL_MS", "200");
     env.set("HQ_AUTOALLOC_MAX_SCHEDULE_DELAY_MS", "1000");
-    env.set("HQ_AUTOALLOC_REFRESH_INTERVAL_MS", "1000");
+    env.set("HQ_AUTOALLOC_REFRESH_INTERVAL_MS", refresh);
     env.start_server();
     Some(env)
 }
@@ -196,6 +201,72 @@ fn a_pbs_that_lies_gets_no_allocation_too_many() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), count, "each allocation was submitted once");
+}
+
+/// Three allocations wait and are asked for again and again; whatever PBS leaves out of its answers, none
+/// of them is deleted.
+fn waiting_allocations_survive(modes: &str) {
+    let Some(env) = env_that_asks_every("100") else {
+        return;
+    };
+    env.write("pbs/modes", format!("no-scheduling\n{modes}\n"));
+    let add = ["alloc", "add", "pbs", "-t5m", "-b3", "--no-dry-run"];
+    env.hq(&[&add[..], &["--cpus=1"]].concat()).ok();
+    // One submission is not answered: it is found by its name and not made twice.
+    env.write("pbs/lies", "qsub lost\n");
+    let job = env.submit(&["--array=1-3", "--stdout=none", "--stderr=none", "true"]);
+    wait_for("three jobs wait", || match jobs(&env).len() {
+        3 => Ok(()),
+        other => Err(other.to_string()),
+    });
+    let before = calls(&env, "qstat");
+    // Looks of many minutes with the default timers; two were enough to lose an allocation.
+    wait_for("they were asked for often", || {
+        match calls(&env, "qstat") - before {
+            many if many >= 25 => Ok(()),
+            few => Err(few.to_string()),
+        }
+    });
+    let states: Vec<_> = jobs(&env).iter().map(|job| job["state"].clone()).collect();
+    assert_eq!(states, ["Q", "Q", "Q"]);
+    assert_eq!((calls(&env, "qsub"), calls(&env, "qdel")), (3, 0));
+    let all = env.json(&["alloc", "info", "1"]);
+    let all = all.as_array().expect("a list");
+    assert_eq!(all.len(), 3);
+    assert!(all.iter().all(|a| a["status"] == "queued"), "{all:?}");
+    env.write("pbs/modes", format!("{modes}\n"));
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 3);
+}
+
+#[test]
+fn waiting_allocations_survive_a_qstat_that_shows_only_the_first() {
+    waiting_allocations_survive("first-only");
+}
+
+#[test]
+fn waiting_allocations_survive_a_pbs_that_keeps_no_history() {
+    waiting_allocations_survive("no-history first-only");
+}
+
+#[test]
+fn without_history_an_allocation_that_is_gone_is_noticed() {
+    let Some(env) = env_with_pbs() else { return };
+    env.write("pbs/modes", "no-scheduling\nno-history\n");
+    env.hq(&["alloc", "add", "pbs", "-t5m", "--no-dry-run", "--cpus=1"])
+        .ok();
+    env.submit(&["--stdout=none", "--stderr=none", "true"]);
+    wait_for("a job waits", || match jobs(&env).len() {
+        1 => Ok(()),
+        other => Err(other.to_string()),
+    });
+    // Somebody deletes it.
+    let qdel = env.path("bin/qdel");
+    let mut command = Command::new(qdel);
+    command.env("PBS_STANDIN", env.path("pbs")).arg("1.pbshost");
+    assert!(command.status().expect("it runs").success());
+    wait_over(&env);
+    assert_eq!(env.json(&["alloc", "info", "1"])[0]["status"], "failed");
 }
 
 #[test]

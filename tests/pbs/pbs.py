@@ -12,6 +12,11 @@ The file `lies` in that directory makes it misbehave: each line `COMMAND HOW` is
   silent    does its work and prints nothing
   unknown   knows no job
   hang      never answers
+
+The file `modes` there says how it is set up, one word a line, for as long as it stands there:
+  no-history     ended jobs are forgotten, and `qstat -x` shows none at all (the default of PBS)
+  first-only     with several ids the JSON of qstat shows only the first (as the development branch does)
+  no-scheduling  jobs wait
 """
 
 import fcntl
@@ -34,6 +39,14 @@ TOLD = ["HOME", "LANG", "PATH", "SHELL"]
 
 class Refused(Exception):
     """Exit status and text of a refusal."""
+
+
+def mode(name):
+    try:
+        with open(os.path.join(ROOT, "modes")) as file:
+            return name in file.read().split()
+    except OSError:
+        return False
 
 
 class Server:
@@ -79,6 +92,8 @@ class Server:
         used = sum(j["nodes"] * j["ncpus"] for j in self.jobs.values() if j["state"] == "R")
         for job in self.jobs.values():
             needed = job["nodes"] * job["ncpus"]
+            if mode("no-scheduling"):
+                break
             if job["state"] == "Q" and job["nodes"] <= NODES and used + needed <= NODES * CPUS:
                 used += needed
                 self.start(job)
@@ -123,7 +138,10 @@ class Server:
     def find(self, job_id):
         """By the id, with or without the name of the server."""
         full = job_id if "." in job_id else job_id + ".pbshost"
-        return self.jobs.get(full)
+        job = self.jobs.get(full)
+        if job and job["state"] == "F" and mode("no-history"):
+            return None
+        return job
 
 
 def alive(pid):
@@ -323,8 +341,23 @@ def described(job):
     return shown
 
 
+def plain(job_id, shown):
+    """A job as `qstat -f` prints it, broken as it breaks long lines."""
+    lines = [f"Job Id: {job_id}"]
+    for name, value in shown.items():
+        if name == "Variable_List":
+            value = ",".join(f"{variable}={text}" for variable, text in value.items())
+        if isinstance(value, dict):
+            lines += [f"    {name}.{key} = {item}" for key, item in value.items()]
+        else:
+            line = f"    {name} = {value}"
+            lines.append(line[:78])
+            lines += ["\t" + line[at : at + 70] for at in range(78, len(line), 70)]
+    return "\n".join(lines) + "\n\n"
+
+
 def qstat(args):
-    """`qstat -f -F json [-x] [ID…]`, options in any order and repeated, as getopt takes them."""
+    """`qstat -f [-F json] [-x] [ID…]`, options in any order and repeated, as getopt takes them."""
     ids, full, json_wanted, history = [], False, False, False
     words = list(args)
     while words:
@@ -341,13 +374,20 @@ def qstat(args):
             raise Refused(2, f"qstat: invalid option -- '{word[1:]}'")
         else:
             ids.append(word)
-    if not full or not json_wanted:
-        raise Refused(2, "qstat: the stand-in knows `-f -F json` only")
+    if not full:
+        raise Refused(2, "qstat: the stand-in knows `-f` only")
     answer = {"timestamp": int(time.time()), "pbs_version": "23.06.06", "pbs_server": "pbshost"}
     found, problems, status = {}, [], 0
+    if history and mode("no-history"):
+        # Nothing is wrong, says the exit status.
+        text = "qstat: PBS is not configured to maintain job history"
+        problems = [f"{text} {job_id}" for job_id in ids] or [text]
+        return json.dumps(answer) + "\n", "".join(p + "\n" for p in problems), 0
     with Server() as server:
         for job_id in ids or list(server.jobs):
             job = server.find(job_id)
+            if job is None and not ids:
+                continue
             if job is None:
                 problems.append(f"qstat: Unknown Job Id {job_id}")
                 status = 153
@@ -358,6 +398,10 @@ def qstat(args):
                     status = status or 35
             else:
                 found[job["id"]] = described(job)
+    if not json_wanted:
+        return "".join(plain(job_id, shown) for job_id, shown in found.items()), "", status
+    if found and mode("first-only"):
+        found = dict(list(found.items())[:1])
     if found:
         answer["Jobs"] = found
     return json.dumps(answer, indent=1) + "\n", "".join(p + "\n" for p in problems), status

@@ -7,7 +7,9 @@ mod pbs;
 mod slurm;
 
 use hq_core::autoalloc::{LookOutcome, Report, SubmitOutcome};
-use hq_protocol::convert::{FindFormat, StateMeaning, StatusFormat, SubmitFormat, SystemSpec};
+use hq_protocol::convert::{
+    CommandTemplate, FindFormat, StateMeaning, StatusFormat, SubmitFormat, SystemSpec,
+};
 
 use super::command::{CommandError, Ran};
 
@@ -73,36 +75,89 @@ fn is_job_id(text: &str) -> bool {
         && !text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
-/// What an answer about jobs says of each of them; `None` = the answer is of no use.
-pub(super) fn reports(system: &SystemSpec, answer: &Answer, jobs: &[&str]) -> Option<Vec<Report>> {
+/// What an answer about jobs says of each of them, `None` of those of which it says nothing; `None` = the
+/// answer is of no use.
+pub(super) fn reports(
+    system: &SystemSpec,
+    answer: &Answer,
+    jobs: &[&str],
+) -> Option<Vec<Option<Report>>> {
     let ran = answer.as_ref().ok()?;
     ran.code?;
     let knows_not_all = says_one_of(ran, &system.missing);
     match system.status_format {
         StatusFormat::Scontrol => {
             if knows_not_all && !ran.is_ok() {
-                return Some(vec![Report::Missing; jobs.len()]);
+                return Some(vec![Some(Report::Missing); jobs.len()]);
             }
-            ran.is_ok()
-                .then(|| slurm::report(system, &ran.stdout, jobs))
+            let found = ran
+                .is_ok()
+                .then(|| slurm::report(system, &ran.stdout, jobs))?;
+            Some(found.into_iter().map(Some).collect())
         }
-        StatusFormat::PbsJson => {
-            // It prints those that it knows, and says by its exit code that there are others.
-            if !ran.is_ok() && !knows_not_all {
-                return None;
-            }
-            pbs::reports(system, &ran.stdout, jobs)
-        }
+        // It prints those that it knows, whatever its exit code says of the others.
+        StatusFormat::PbsJson => pbs::reports(system, ran, jobs),
         StatusFormat::Lines => {
             if !ran.is_ok() && !knows_not_all {
                 return None;
             }
             Some(
                 jobs.iter()
-                    .map(|job| of_lines(system, &ran.stdout, job))
+                    .map(|job| Some(of_lines(system, &ran.stdout, job)))
                     .collect(),
             )
         }
+    }
+}
+
+/// Whether the batch system tells nothing of any job because it was asked for ended ones, too.
+pub(super) fn keeps_no_history(system: &SystemSpec, answer: &Answer) -> bool {
+    let is_pbs = system.status_format == StatusFormat::PbsJson;
+    is_pbs && answer.as_ref().is_ok_and(pbs::keeps_no_history)
+}
+
+/// The question to ask where the first gives no answer; empty if there is none.
+pub(super) fn status_fallback(system: &SystemSpec) -> CommandTemplate {
+    if !system.status_fallback.is_empty() {
+        return system.status_fallback.clone();
+    }
+    if system.status_format != StatusFormat::PbsJson {
+        return CommandTemplate::default();
+    }
+    // A description without one must not lose allocations for that.
+    let other = pbs::without_history(&system.status);
+    if other == system.status {
+        CommandTemplate::default()
+    } else {
+        other
+    }
+}
+
+/// How to look for a job where the answer to `find` is that there is no history; `None` = it was an answer.
+pub(super) fn find_without_history(
+    system: &SystemSpec,
+    answer: &Answer,
+) -> Option<CommandTemplate> {
+    let is_pbs = system.find_format == FindFormat::PbsJson;
+    let is_refused = is_pbs && answer.as_ref().is_ok_and(pbs::keeps_no_history);
+    is_refused.then(|| pbs::without_history(&system.find))
+}
+
+/// How to make sure that a job is really not there; `None` = the first answer was enough.
+pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option<CommandTemplate> {
+    // Some releases of PBS leave jobs out of JSON.
+    (system.find_format == FindFormat::PbsJson).then(|| pbs::in_plain_text(asked))
+}
+
+/// What became of the question of [`find_again`].
+pub(super) fn looked_again(answer: &Answer, name: &str, dir: &str) -> LookOutcome {
+    match answer {
+        Ok(ran) if ran.is_ok() && !pbs::keeps_no_history(ran) => {
+            let found = pbs::find_plain(&ran.stdout, name, dir).filter(|id| is_job_id(id));
+            found.map_or(LookOutcome::Absent, |job| LookOutcome::Found(job.into()))
+        }
+        Ok(ran) => LookOutcome::Error(shown(&ran.failure())),
+        Err(error) => LookOutcome::Error(shown(&error.to_string())),
     }
 }
 
@@ -154,6 +209,9 @@ pub(super) fn looked(system: &SystemSpec, answer: &Answer, name: &str, dir: &str
     };
     let found = match system.find_format {
         FindFormat::Lines => find_line(&ran.stdout, dir),
+        FindFormat::PbsJson if pbs::keeps_no_history(ran) => {
+            return LookOutcome::Error(shown(&ran.failure()));
+        }
         FindFormat::PbsJson => match pbs::find(&ran.stdout, name, dir) {
             Ok(found) => found,
             Err(pbs::NotJson) => {

@@ -197,28 +197,91 @@ async fn ask_status(
 ) -> (Vec<Input>, bool) {
     let ids: Vec<&str> = jobs.iter().map(|(_, job)| &**job).collect();
     let system = &params.system;
+    let fallback = parse::status_fallback(system);
     let mut answer = ask(&system.status, &ids, &[], dir).await;
     let mut found = parse::reports(system, &answer, &ids);
-    if found.is_none() && !system.status_fallback.is_empty() && answer.is_ok() {
-        let second = ask(&system.status_fallback, &ids, &[], dir).await;
+    let keeps_history = !parse::keeps_no_history(system, &answer);
+    let is_of_no_use = found.is_none() || !keeps_history;
+    if is_of_no_use && !fallback.is_empty() && answer.is_ok() {
+        let second = ask(&fallback, &ids, &[], dir).await;
         found = parse::reports(system, &second, &ids);
         answer = second;
     }
-    let is_silent = matches!(answer, Err(CommandError::Timeout { .. }));
-    let reports =
-        found.unwrap_or_else(|| vec![Report::Error(parse::complaint(&answer)); jobs.len()]);
-    let inputs = jobs.iter().zip(reports);
-    let inputs = inputs.map(|((key, _), report)| Input::Reported(*key, report));
-    (inputs.collect(), is_silent)
+    let mut is_silent = matches!(answer, Err(CommandError::Timeout { .. }));
+    let Some(found) = found else {
+        let error = Report::Error(parse::complaint(&answer));
+        let inputs = jobs.iter();
+        let inputs = inputs.map(|(key, _)| Input::Reported(*key, error.clone()));
+        return (inputs.collect(), is_silent);
+    };
+    // Each alone: an answer to a question about several may leave some out.
+    let mut single = Vec::new();
+    if keeps_history && jobs.len() > 1 {
+        single.push(&system.status);
+    }
+    if !fallback.is_empty() && (jobs.len() > 1 || !is_of_no_use) {
+        single.push(&fallback);
+    }
+    let mut inputs = Vec::new();
+    for ((key, job), report) in jobs.iter().zip(found) {
+        let report = match report {
+            Some(report) => report,
+            // A batch system that does not answer for one will not answer for the others.
+            None if is_silent => Report::Silent,
+            None => {
+                let (report, timed_out) = ask_alone(params, &single, job, dir).await;
+                is_silent = timed_out;
+                report
+            }
+        };
+        inputs.push(Input::Reported(*key, report));
+    }
+    (inputs, is_silent)
 }
 
-/// Looks for the job of a submission by its name.
+/// Asks for one job until there is an answer; whether the last question was not answered in time.
+async fn ask_alone(
+    params: &QueueParams,
+    questions: &[&CommandTemplate],
+    job: &str,
+    dir: &Path,
+) -> (Report, bool) {
+    let mut last = Report::Silent;
+    for question in questions {
+        let answer = ask(question, &[job], &[], dir).await;
+        match parse::reports(&params.system, &answer, &[job]).map(|mut all| all.pop()) {
+            Some(Some(Some(report))) => return (report, false),
+            Some(_) => last = Report::Silent,
+            None => last = Report::Error(parse::complaint(&answer)),
+        }
+        if matches!(answer, Err(CommandError::Timeout { .. })) {
+            return (last, true);
+        }
+    }
+    (last, false)
+}
+
+/// Looks for the job of a submission by its name. That there is none takes more than an answer in which
+/// it is not: a second job for the same allocation would be submitted.
 pub(super) async fn look(params: &QueueParams, key: AllocationKey, dir: &Path) -> LookOutcome {
+    let system = &params.system;
     let name = job_name(params, key);
     let shown = dir.to_string_lossy();
     let values = [("name", &*name), ("dir", &*shown)];
-    let answer = ask(&params.system.find, &[], &values, dir).await;
-    parse::looked(&params.system, &answer, &name, &shown)
+    let mut question = system.find.clone();
+    let mut answer = ask(&question, &[], &values, dir).await;
+    if let Some(other) = parse::find_without_history(system, &answer) {
+        question = other;
+        answer = ask(&question, &[], &values, dir).await;
+    }
+    let outcome = parse::looked(system, &answer, &name, &shown);
+    match parse::find_again(system, &question) {
+        Some(again) if outcome == LookOutcome::Absent => {
+            let answer = ask(&again, &[], &values, dir).await;
+            parse::looked_again(&answer, &name, &shown)
+        }
+        Some(_) | None => outcome,
+    }
 }
 
 /// Cancels a job.

@@ -1,20 +1,86 @@
 //! What `qstat -f -F json` prints. Numbers may be strings, and attributes differ between states.
+//!
+//! A job that is not in the answer is not a job that does not exist: a server that keeps no history
+//! answers `-x` with no jobs at all, and some releases print only the first of several. Only a line on
+//! standard error that names the job says what became of it.
 
 use hq_core::autoalloc::Report;
-use hq_protocol::convert::SystemSpec;
+use hq_protocol::convert::{CommandTemplate, SystemSpec, Words};
 use serde_json::Value;
 
+use super::super::command::Ran;
 use super::{meaning, shown};
 
-/// `None` = that is not what `qstat` prints.
-pub(super) fn reports(system: &SystemSpec, text: &str, jobs: &[&str]) -> Option<Vec<Report>> {
-    let answer = parse(text)?;
+/// Standard error of a server that was asked for ended jobs and keeps none.
+const NO_HISTORY: &str = "not configured to maintain job history";
+/// Standard error about a job that ended, if ended jobs were not asked for.
+const HAS_FINISHED: &str = "has finished";
+
+/// What is said of each job, `None` of those that are left out; `None` = that is not what `qstat` prints.
+pub(super) fn reports(
+    system: &SystemSpec,
+    ran: &Ran,
+    jobs: &[&str],
+) -> Option<Vec<Option<Report>>> {
+    let answer = parse(&ran.stdout)?;
     let known = answer.get("Jobs");
     let of_job = |job: &&str| match known.and_then(|known| find_job(known, job)) {
-        Some(found) => report(system, found),
-        None => Report::Missing,
+        Some(found) => Some(report(system, found)),
+        None => complaint(system, ran, job),
     };
     Some(jobs.iter().map(of_job).collect())
+}
+
+/// What standard error says of a job by its id.
+fn complaint(system: &SystemSpec, ran: &Ran, job: &str) -> Option<Report> {
+    // `qstat` succeeds when it found all jobs, or looked for none.
+    if ran.is_ok() {
+        return None;
+    }
+    let line = ran.stderr.lines().find(|line| names(line, job))?;
+    if line.contains(HAS_FINISHED) {
+        return Some(Report::Finished);
+    }
+    let is_missing = system.missing.iter().any(|text| line.contains(&**text));
+    is_missing.then_some(Report::Missing)
+}
+
+/// Whether one of the words is this id, with more or less of its domain.
+fn names(line: &str, job: &str) -> bool {
+    let extends = |long: &str, short: &str| {
+        let rest = long.strip_prefix(short);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    line.split_whitespace()
+        .any(|word| extends(word, job) || extends(job, word))
+}
+
+/// Whether the server was asked for ended jobs and keeps none: then it tells nothing of living ones either.
+pub(super) fn keeps_no_history(ran: &Ran) -> bool {
+    ran.stderr.contains(NO_HISTORY)
+}
+
+/// The command without the option that asks for ended jobs.
+pub(super) fn without_history(command: &CommandTemplate) -> CommandTemplate {
+    without(command, &["-x"])
+}
+
+/// The command with a plain answer instead of JSON.
+pub(super) fn in_plain_text(command: &CommandTemplate) -> CommandTemplate {
+    without(command, &["-F", "json"])
+}
+
+fn without(command: &CommandTemplate, options: &[&str]) -> CommandTemplate {
+    let groups = command.0.iter().map(|group| Words {
+        words: group
+            .words
+            .iter()
+            .filter(|word| !options.contains(&&***word))
+            .cloned()
+            .collect(),
+        each_job: group.each_job,
+    });
+    CommandTemplate(groups.filter(|group| !group.words.is_empty()).collect())
 }
 
 fn parse(text: &str) -> Option<Value> {
@@ -82,4 +148,27 @@ pub(super) fn find(text: &str, name: &str, dir: &str) -> Result<Option<String>, 
     };
     let mut ours = known.iter().filter(|(_, job)| is_ours(job));
     Ok(ours.next_back().map(|(id, _)| id.clone()))
+}
+
+/// The same in what `qstat -f` prints as plain text: `Job Id: X`, then lines `    Name = value`, continued
+/// with a tab.
+pub(super) fn find_plain(text: &str, name: &str, dir: &str) -> Option<String> {
+    let text = text.replace("\n\t", "");
+    let is_ours = |record: &&str| {
+        let value = |key: &str| {
+            let mut lines = record.lines().map(str::trim_start);
+            lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "))
+        };
+        let variables = value("Variable_List").unwrap_or_default();
+        let submitted_in = variables.split_once("PBS_O_WORKDIR=").map(|(_, rest)| rest);
+        // The next variable follows without a sign that could not stand in a path, but for the comma.
+        let is_in = |rest: &str| {
+            let after = rest.strip_prefix(dir);
+            after.is_some_and(|after| after.is_empty() || after.starts_with(','))
+        };
+        value("Job_Name") == Some(name) && submitted_in.is_none_or(is_in)
+    };
+    let records = text.split("Job Id: ").skip(1);
+    let ours = records.filter(is_ours).last()?;
+    ours.split_whitespace().next().map(str::to_owned)
 }

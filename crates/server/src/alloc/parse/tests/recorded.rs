@@ -1,0 +1,198 @@
+//! What OpenPBS 23.06.06 was recorded to answer, word for word.
+
+use super::*;
+
+/// Reads a recording: the command, its exit status, standard output and standard error.
+fn recorded(text: &str) -> Answer {
+    let (head, rest) = text.split_once("--- stdout\n").expect("standard output");
+    let (stdout, stderr) = rest.split_once("--- stderr").expect("standard error");
+    let mut lines = head.lines();
+    let command = lines.next().and_then(|line| line.strip_prefix("$ "));
+    let program = command.and_then(|line| line.split(' ').next());
+    let code = lines
+        .next()
+        .and_then(|line| line.strip_prefix("exit status "));
+    Ok(Ran {
+        program: program.expect("a command").to_owned(),
+        code: Some(code.and_then(|code| code.parse().ok()).expect("a number")),
+        stdout: stdout.to_owned(),
+        stderr: stderr.trim_start().to_owned(),
+    })
+}
+
+macro_rules! answer {
+    ($name:literal) => {
+        recorded(include_str!(concat!("../recorded/", $name, ".txt")))
+    };
+}
+
+fn pbs() -> SystemSpec {
+    let mut system = system(StatusFormat::PbsJson);
+    system.submit_format = SubmitFormat::LastLine;
+    system.find_format = FindFormat::PbsJson;
+    system
+}
+
+#[test]
+fn states_are_read_as_recorded() {
+    let cannot = "Can Never Run: Insufficient amount of resource: ncpus (R: 320 A: 2 T: 2)";
+    let at = "Job run at Sat Nov 21 at 09:21 on (pbshost:ncpus=1) and";
+    for (answer, job, expected) in [
+        (answer!("qstat-running-json"), "1.pbshost", Report::Running),
+        (
+            answer!("qstat-held-json"),
+            "2.pbshost",
+            Report::Queued("".into()),
+        ),
+        (
+            answer!("qstat-queued-cannot-run-json"),
+            "3.pbshost",
+            Report::Queued(cannot.into()),
+        ),
+        (
+            answer!("qstat-finished-ok-json"),
+            "1.pbshost",
+            Report::Finished,
+        ),
+        (
+            answer!("qstat-finished-failed-json"),
+            "6.pbshost",
+            failed(&format!("Exit_status 3 {at} failed"), false),
+        ),
+        (
+            answer!("qstat-walltime-exceeded-json"),
+            "7.pbshost",
+            failed(
+                &format!("Exit_status -29 {at} exceeded resource walltime"),
+                false,
+            ),
+        ),
+        (
+            answer!("qstat-deleted-with-x"),
+            "2.pbshost",
+            failed("it was deleted before it ran", false),
+        ),
+        (
+            answer!("qstat-deleted-without-x"),
+            "2.pbshost",
+            Report::Finished,
+        ),
+        (answer!("qstat-unknown"), "99999.pbshost", Report::Missing),
+    ] {
+        assert_eq!(reports(&pbs(), &answer, &[job]), Some(vec![Some(expected)]));
+    }
+}
+
+#[test]
+fn only_the_id_that_is_named_is_unknown() {
+    let several = answer!("qstat-several-one-unknown-json");
+    let jobs = ["1.pbshost", "3.pbshost", "99999.pbshost", "9999.pbshost"];
+    let found = reports(&pbs(), &several, &jobs).expect("an answer");
+    assert_eq!(found[0], Some(Report::Running));
+    // It is in none of the recorded answers' parts, so nothing is known of it.
+    assert_eq!((&found[1], &found[3]), (&None, &None));
+    assert_eq!(found[2], Some(Report::Missing));
+}
+
+#[test]
+fn what_is_left_out_is_not_gone() {
+    let silent = answer!("qstat-no-history");
+    assert_eq!(
+        reports(&pbs(), &silent, &["1099.pbshead"]),
+        Some(vec![None])
+    );
+    assert!(keeps_no_history(&pbs(), &silent));
+    let first = answer!("qstat-first-only");
+    let found = reports(&pbs(), &first, &["10.pbshost", "11.pbshost"]);
+    assert_eq!(found, Some(vec![Some(Report::Queued("".into())), None]));
+    assert!(!keeps_no_history(&pbs(), &first));
+    let missing = looked(&pbs(), &silent, "hq-1-1", "/d");
+    assert!(matches!(missing, LookOutcome::Error(_)), "{missing:?}");
+}
+
+#[test]
+fn questions_are_asked_again_without_history() {
+    let template = |words: &[&str]| {
+        let words = words.iter().map(|word| Words {
+            words: vec![(*word).into()],
+            each_job: word.contains("%{job}"),
+        });
+        CommandTemplate(words.collect())
+    };
+    let mut system = pbs();
+    system.status = template(&["qstat", "-f", "%{job}", "-F", "json", "-x"]);
+    system.find = template(&["qstat", "-f", "-F", "json", "-x"]);
+    let without = template(&["qstat", "-f", "%{job}", "-F", "json"]);
+    assert_eq!(status_fallback(&system), without);
+    let silent = answer!("qstat-no-history");
+    let again = find_without_history(&system, &silent).expect("another question");
+    assert_eq!(again, template(&["qstat", "-f", "-F", "json"]));
+    assert_eq!(
+        find_again(&system, &again),
+        Some(template(&["qstat", "-f"]))
+    );
+    system.status = without;
+    assert!(status_fallback(&system).is_empty());
+}
+
+#[test]
+fn jobs_are_found_in_plain_text() {
+    let plain = answer!("qstat-running-plain");
+    let look = |name: &str, dir: &str| looked_again(&plain, name, dir);
+    assert_eq!(
+        look("hq-alloc-1", "/home/user/run"),
+        LookOutcome::Found("1.pbshost".into())
+    );
+    for (name, dir) in [
+        ("hq-alloc-1", "/home/user/ru"),
+        ("hq-alloc-1", "/home/user"),
+        ("hq-alloc-2", "/home/user/run"),
+    ] {
+        assert_eq!(look(name, dir), LookOutcome::Absent, "{name} {dir}");
+    }
+    let away = ran(
+        1,
+        "",
+        "qstat: cannot connect to server pbshost (errno=15010)",
+    );
+    assert!(matches!(
+        looked_again(&away, "x", "/"),
+        LookOutcome::Error(_)
+    ));
+}
+
+#[test]
+fn submissions_and_deletions_are_read_as_recorded() {
+    for (answer, id) in [
+        (answer!("qsub-ok"), "1.pbshost"),
+        (answer!("qsub-held"), "2.pbshost"),
+        (answer!("qsub-too-big"), "3.pbshost"),
+        (answer!("qsub-fail"), "6.pbshost"),
+        (answer!("qsub-walltime-exceeded"), "7.pbshost"),
+    ] {
+        let accepted = SubmitOutcome::Accepted(id.into());
+        assert_eq!(submitted(&pbs(), &answer), accepted);
+    }
+    for (answer, text) in [
+        (answer!("qsub-bad-queue"), "qsub: Unknown queue"),
+        (
+            answer!("qsub-bad-resource"),
+            "qsub: Unknown resource: nosuch",
+        ),
+        (answer!("qsub-bad-walltime"), "Resource_List.walltime"),
+        (answer!("qsub-missing-script"), "No such file or directory"),
+    ] {
+        let outcome = submitted(&pbs(), &answer);
+        assert!(
+            matches!(&outcome, SubmitOutcome::Refused(told) if told.contains(text)),
+            "{outcome:?}"
+        );
+    }
+    for answer in [
+        answer!("qdel-held"),
+        answer!("qdel-queued"),
+        answer!("qdel-unknown"),
+    ] {
+        assert_eq!(canceled(&pbs(), &answer), Ok(()));
+    }
+}
