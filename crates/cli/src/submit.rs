@@ -10,6 +10,7 @@ use hq_core::template::SubmitSpec;
 pub(crate) mod build;
 pub(crate) mod directives;
 pub(crate) mod entries;
+pub(crate) mod exact_json;
 pub(crate) mod jobfile;
 pub(crate) mod placeholder;
 

@@ -7,9 +7,8 @@ use hq_core::template::{ArrayIds, Entries};
 
 use serde_json::value::RawValue;
 
+use super::exact_json;
 use crate::error::{CliError, CliResult};
-
-mod compact;
 
 /// Entries back to back.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -121,7 +120,7 @@ fn parse_json(path: &Path, content: &[u8]) -> CliResult<EntryList> {
     let items: Vec<&RawValue> = serde_json::from_str(top.get()).map_err(invalid)?;
     let mut list = EntryList::default();
     for (number, item) in items.into_iter().enumerate() {
-        let text = compact::compact(item)
+        let text = exact_json::compact(item)
             .map_err(|problem| CliError::new(format!("{shown}: item {number}: {problem}")))?;
         list.push(text.as_bytes());
     }

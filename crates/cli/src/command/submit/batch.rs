@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use hq_protocol::client;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::{prepare, report_warnings};
@@ -16,6 +17,7 @@ use crate::args::submit::SubmitArgs;
 use crate::client::Client;
 use crate::command::Context;
 use crate::error::{CliError, CliResult, exit};
+use crate::submit::exact_json;
 
 /// Longest line; what is longer belongs into a file with entries.
 const LINE_MAX: usize = 64 << 20;
@@ -204,19 +206,24 @@ fn refusal(error: CliError, client: &Client) -> CliResult<String> {
 }
 
 fn parse(parser: &mut clap::Command, line: &[u8]) -> CliResult<SubmitArgs> {
-    let value: Value = serde_json::from_slice(line)
-        .map_err(|error| CliError::new(format!("Expected a JSON object: {error}")))?;
-    let Value::Object(object) = value else {
-        return Err(CliError::new(
-            "Expected a JSON object, found something else",
-        ));
-    };
-    let words = words(&object)?;
+    let words = words(&object(line)?)?;
     let matches = parser
         .try_get_matches_from_mut(words)
         .and_then(|matches| Line::from_arg_matches(&matches));
     let line = matches.map_err(|error| CliError::new(error.to_string().trim_end()))?;
     Ok(line.args)
+}
+
+fn object(line: &[u8]) -> CliResult<Map<String, Value>> {
+    let invalid = |problem: String| CliError::new(format!("Expected a JSON object: {problem}"));
+    let value: &RawValue =
+        serde_json::from_slice(line).map_err(|error| invalid(error.to_string()))?;
+    let Value::Object(object) = exact_json::with_numbers_as_texts(value).map_err(invalid)? else {
+        return Err(CliError::new(
+            "Expected a JSON object, found something else",
+        ));
+    };
+    Ok(object)
 }
 
 /// The object as words of a command line.
@@ -277,8 +284,8 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Result<Vec<String>, String> {
-        let value: Value = serde_json::from_str(text).expect("JSON");
-        words(value.as_object().expect("an object"))
+        object(text.as_bytes())
+            .and_then(|object| words(&object))
             .map_err(|error| error.text().unwrap_or_default())
     }
 
@@ -299,6 +306,28 @@ mod tests {
             "-b",
         ];
         assert_eq!(words, Ok(expected.map(str::to_owned).to_vec()));
+    }
+
+    #[test]
+    fn numbers_stay_as_they_are_written() {
+        let line = r#" {"command": ["a", 123456789012345678901234567890, -0.10],
+                        "env": {"SEED": 18446744073709551616}, "priority": 7}
+        "#;
+        let expected = [
+            "--env=SEED=18446744073709551616",
+            "--priority=7",
+            "--",
+            "a",
+            "123456789012345678901234567890",
+            "-0.10",
+        ];
+        assert_eq!(of(line), Ok(expected.map(str::to_owned).to_vec()));
+        let twice = of(r#"{"command": ["a"], "name": "x", "name": "y"}"#);
+        assert!(twice.is_err_and(|text| text.contains("twice")));
+        assert_eq!(
+            of("7"),
+            Err("Expected a JSON object, found something else".to_owned())
+        );
     }
 
     #[test]

@@ -1,20 +1,48 @@
-//! JSON without blanks and with sorted keys. Numbers stay as they are written: ids and seeds of 128 bits are usual, and
-//! would not survive as a float.
+//! JSON whose numbers stay as they are written: ids and seeds of 128 bits are usual, and would not survive as a float.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{Deserializer as _, MapAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// Levels of lists and objects, as in any JSON that is read elsewhere here: each takes a piece of the stack.
 const DEPTH_MAX: usize = 128;
 
 /// A value as compact text with sorted keys; fails if something would be lost.
-pub(super) fn compact(value: &RawValue) -> Result<String, String> {
+pub(crate) fn compact(value: &RawValue) -> Result<String, String> {
     let mut out = String::with_capacity(value.get().len());
     append(value.get(), 0, &mut out)?;
     Ok(out)
+}
+
+/// A value whose numbers are texts, exactly as they are written.
+pub(crate) fn with_numbers_as_texts(value: &RawValue) -> Result<Value, String> {
+    let text = compact(value)?;
+    // What is compact has few enough levels, and each of its keys once.
+    numbers_to_texts(&text).map_err(|error| error.to_string())
+}
+
+fn numbers_to_texts(text: &str) -> Result<Value, serde_json::Error> {
+    match text.as_bytes().first() {
+        Some(b'{') => {
+            let fields = fields(text)?.into_iter();
+            let pairs = fields.map(|(key, value)| Ok((key, numbers_to_texts(value.get())?)));
+            pairs.collect::<Result<_, _>>().map(Value::Object)
+        }
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(text)?;
+            let items = items.into_iter().map(|item| numbers_to_texts(item.get()));
+            items.collect::<Result<_, _>>().map(Value::Array)
+        }
+        Some(b'-' | b'0'..=b'9') => Ok(Value::String(text.to_owned())),
+        Some(_) | None => serde_json::from_str(text),
+    }
+}
+
+fn fields(text: &str) -> Result<BTreeMap<String, &RawValue>, serde_json::Error> {
+    serde_json::Deserializer::from_str(text).deserialize_map(Fields)
 }
 
 fn append(text: &str, depth: usize, out: &mut String) -> Result<(), String> {
@@ -26,10 +54,8 @@ fn append(text: &str, depth: usize, out: &mut String) -> Result<(), String> {
     let wrong = |error: serde_json::Error| error.to_string();
     match text.as_bytes().first() {
         Some(b'{') => {
-            let mut json = serde_json::Deserializer::from_str(text);
-            let fields = json.deserialize_map(Fields).map_err(wrong)?;
             out.push('{');
-            for (number, (key, value)) in fields.into_iter().enumerate() {
+            for (number, (key, value)) in fields(text).map_err(wrong)?.into_iter().enumerate() {
                 out.push_str(if number == 0 { "" } else { "," });
                 out.push_str(&serde_json::to_string(&key).map_err(wrong)?);
                 out.push(':');
