@@ -15,6 +15,7 @@ mod control;
 mod demand;
 mod drain;
 mod effect;
+mod ending;
 mod gate;
 mod hold;
 mod input;
@@ -73,6 +74,8 @@ pub struct Ignored {
     pub stale_rows: u64,
     /// Messages of workers that are gone.
     pub unknown_workers: u64,
+    /// Registrations that a newer one of the same worker had overtaken.
+    pub late_registrations: u64,
 }
 
 /// Everything the server knows.
@@ -114,6 +117,8 @@ pub struct ServerState {
     draining: BTreeSet<WorkerId>,
     /// What may still be on workers of an earlier run of the server.
     hold: Hold,
+    /// The server is about to end, and whether workers wait for the next one.
+    ending: Option<ending::Ending>,
     /// What restoring led to and nobody could be given yet.
     owed: Vec<Effect>,
     /// Uid of the server, which paths can name.
@@ -162,6 +167,8 @@ impl ServerState {
                 attempts,
                 error,
             } => self.note_notified(now, key, (attempts, error), effects),
+            Input::Ending { keep_workers } => self.on_ending(now, keep_workers, effects),
+            Input::Ended => self.give_up_leaving(now, effects),
             Input::Timer => self.on_timer(now, effects),
         }
     }
@@ -171,7 +178,9 @@ impl ServerState {
         effects.append(&mut self.owed);
         self.follow_up(now, effects);
         self.go_on_draining(effects);
-        self.schedule(now, effects);
+        if self.ending.is_none() {
+            self.schedule(now, effects);
+        }
         let changed = std::mem::take(&mut self.changed);
         for job in &changed {
             self.note_due(*job, effects);

@@ -118,6 +118,8 @@ pub struct Worker {
     pub away: bool,
     /// It is of an earlier run of the server and has not come back.
     pub restored: bool,
+    /// Number of its last registration; 0 = the first, or it does not count them.
+    pub registration: u64,
     /// When its life ends by its own time limit.
     pub deadline: Option<Time>,
     /// When it counts as lost without another heartbeat.
@@ -166,6 +168,7 @@ impl Worker {
             load: None,
             away: false,
             restored: false,
+            registration: 0,
             last_task: None,
             deadline: config.time_limit.map(|limit| now + limit),
             heartbeat_deadline: now + config.heartbeat * 2,

@@ -31,7 +31,7 @@ mod outbox;
 mod running;
 mod schedule;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ const TIME_REQUEST_CHECK_MIN: Duration = Duration::from_millis(100);
 /// Messages that named something unknown or made no sense; each is harmless by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ignored {
-    /// Assigned instances that were here already, or came after the worker began to end.
+    /// Assigned instances that were here already.
     pub assigned: u64,
     /// Assignments whose template, variant or entries do not exist.
     pub malformed: u64,
@@ -104,6 +104,13 @@ pub struct WorkerState {
     running: RunningTasks,
     outbox: Outbox,
     templates: BTreeMap<TemplateId, KnownTemplate>,
+    /// Assigned instances that will not start here: given back when they are asked for, when what is in
+    /// their way has ended, or with the end of the worker. Not at once: the server, which does not know
+    /// why, would send them again and again.
+    declined: BTreeSet<InstanceKey>,
+    /// Instances that ended with the worker, of which the server hears by its end: until then it must not
+    /// take them for instances that never ran.
+    spent: BTreeSet<InstanceKey>,
     mode: Mode,
     on_server_lost: OnServerLost,
     idle_timeout: Option<Duration>,
@@ -133,6 +140,8 @@ impl WorkerState {
             running: RunningTasks::default(),
             outbox: Outbox::default(),
             templates: BTreeMap::new(),
+            declined: BTreeSet::new(),
+            spent: BTreeSet::new(),
             mode: Mode::Active,
             on_server_lost: config.on_server_lost,
             idle_timeout: config.idle_timeout.or(idle_timeout_default),
@@ -169,6 +178,7 @@ impl WorkerState {
             Input::Kill(keys) => self.on_kill(now, keys, effects),
             Input::Hold(is_held) => self.is_held = is_held,
             Input::Stop => self.begin_stopping(now, ExitReason::Stopped, effects),
+            Input::ServerEnds => self.on_server_ends(now, effects),
             Input::Launcher(events) => {
                 for event in events {
                     self.on_launch_event(now, event);
@@ -293,11 +303,6 @@ impl WorkerState {
             entries,
             nodes,
         } = assignment;
-        if self.mode != Mode::Active {
-            // A worker that ends hands its tasks back by ending.
-            self.ignored.assigned += u64::from(ids.len());
-            return;
-        }
         let Some(known) = self.templates.get(&template) else {
             // Without a template the tasks have no names, so nothing can be said about them.
             self.ignored.malformed += 1;
@@ -306,6 +311,10 @@ impl WorkerState {
         let work = Arc::clone(&known.work);
         let job = work.job;
         let key = |id| InstanceKey::new(job, id, instance);
+        if self.mode != Mode::Active {
+            self.declined.extend(ids.iter().map(key));
+            return;
+        }
         let request = known.requests.get(variant as usize);
         let asked = work.task.requests.as_slice().get(variant as usize);
         let count_fits = entries
@@ -331,9 +340,18 @@ impl WorkerState {
             .running
             .between(job, backlog::span(&ids))
             .filter(|key| key.instance == instance);
-        let skip: Vec<u32> = launched
-            .filter_map(|key| ids.position(key.task.task.as_u32()))
-            .collect();
+        let launched: Vec<InstanceKey> = launched.collect();
+        let mut skip = Vec::with_capacity(launched.len());
+        for key in launched {
+            let Some(position) = ids.position(key.task.task.as_u32()) else {
+                continue;
+            };
+            skip.push(position);
+            if self.is_void(key) {
+                // Of another server, or of one that forgot: two of one name must not run.
+                self.declined.insert(key);
+            }
+        }
         let count = ids.len();
         let entry = NewEntry {
             template: work,
@@ -348,9 +366,10 @@ impl WorkerState {
         self.ignored.assigned += u64::from(count - added);
     }
 
-    /// The instances among these that neither wait nor are launched.
+    /// The instances among these that neither wait nor are launched, or only to end unheard.
     fn not_here(&self, keys: impl Iterator<Item = InstanceKey>) -> Vec<InstanceKey> {
-        keys.filter(|key| !self.knows(*key)).collect()
+        keys.filter(|key| !self.knows(*key) || self.is_void(*key))
+            .collect()
     }
 
     /// Whether an instance waits or is launched.
@@ -358,9 +377,20 @@ impl WorkerState {
         self.running.token_of(key).is_some() || self.backlog.contains(key)
     }
 
+    /// Whether an instance is being ended because the server does not want its result.
+    fn is_void(&self, key: InstanceKey) -> bool {
+        let task = self.running.token_of(key);
+        let task = task.and_then(|token| self.running.get(token));
+        task.is_some_and(|task| task.phase == Phase::Ending(EndCause::Void))
+    }
+
+    /// What is not here any more gets no answer: it had one, which is under way. A second one could be
+    /// taken for that of the next assignment of the same instance.
     fn on_retract(&mut self, keys: Vec<InstanceKey>) {
         for key in keys {
-            if self.backlog.remove(key) {
+            if self.declined.remove(&key) {
+                self.outbox.push_retracted([key]);
+            } else if self.backlog.remove(key) {
                 // Nothing is kept for it any more.
                 self.may_start = true;
                 self.outbox.push_retracted([key]);
@@ -372,7 +402,7 @@ impl WorkerState {
 
     fn on_kill(&mut self, now: Time, keys: Vec<InstanceKey>, effects: &mut Vec<Effect>) {
         for key in keys {
-            if self.backlog.remove(key) {
+            if self.declined.remove(&key) || self.backlog.remove(key) {
                 self.may_start = true;
                 self.outbox
                     .push_ended(Ended::unstarted(key, Outcome::Killed, now));
@@ -421,7 +451,11 @@ impl WorkerState {
                     Phase::Starting | Phase::Running { .. } => Some(outcome_of(status, message)),
                     Phase::Ending(EndCause::Killed) => Some(Outcome::Killed),
                     Phase::Ending(EndCause::TimeLimit) => Some(Outcome::TimeLimit),
-                    Phase::Ending(EndCause::WorkerEnd | EndCause::Void) => None,
+                    Phase::Ending(EndCause::WorkerEnd) => {
+                        self.spent.insert(task.key);
+                        None
+                    }
+                    Phase::Ending(EndCause::Void) => None,
                 };
                 if let Some(outcome) = outcome {
                     self.outbox.push_ended(Ended {
@@ -460,7 +494,12 @@ impl WorkerState {
             return;
         };
         let outcome = match (task.phase, failure) {
-            (Phase::Ending(EndCause::WorkerEnd | EndCause::Void), _) => return,
+            (Phase::Ending(EndCause::WorkerEnd), _) => {
+                // It never ran, so whoever gets it next need not tell it from this one.
+                self.declined.insert(task.key);
+                return;
+            }
+            (Phase::Ending(EndCause::Void), _) => return,
             (Phase::Ending(EndCause::TimeLimit), _) => Outcome::TimeLimit,
             (Phase::Ending(EndCause::Killed), _) => Outcome::Killed,
             (_, LaunchFailure::Permanent(text)) => Outcome::Message(text),
@@ -481,6 +520,9 @@ impl WorkerState {
         };
         if let Some(grant) = self.running.leave_lane(token, &task, now) {
             self.pools.release(&grant);
+        }
+        if self.declined.remove(&task.key) {
+            self.outbox.push_retracted([task.key]);
         }
         self.may_start = true;
         Some(task)

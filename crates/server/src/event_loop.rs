@@ -420,10 +420,15 @@ impl Core {
     ) -> Input {
         self.next_id += 1;
         let link = LinkId(self.next_id);
-        self.links.insert(link, seat);
         let Some(reattach) = reattach else {
+            self.links.insert(link, seat);
             return Input::WorkerConnected(link, config);
         };
+        if self.state.is_late(&reattach) {
+            // Without its seat the connection ends, and the newer one stays.
+            return Input::WorkerReattached(link, config, reattach);
+        }
+        self.links.insert(link, seat);
         if *reattach.server_uid == *self.state.uid() {
             // What its older connection still says must not count from here on.
             self.workers.remove(&reattach.worker);

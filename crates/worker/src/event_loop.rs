@@ -164,6 +164,7 @@ where
             received: 0,
             refusals: Refusals::default(),
             silent_heartbeats: 0,
+            registrations: 0,
             config,
             heartbeat,
             keeper,
@@ -337,6 +338,8 @@ struct EventLoop<S> {
     received: u64,
     /// Registrations since the server was lost that came to nothing.
     refusals: Refusals,
+    /// Attempts to register again.
+    registrations: u64,
     config: Arc<WorkerConfig>,
     heartbeat: Interval,
     keeper: Option<KeeperContext>,
@@ -470,7 +473,7 @@ where
         }
         tracing::warn!("Lost the server: {why}");
         self.link = LinkState::Down;
-        if self.config.on_server_lost == OnServerLost::Reconnect {
+        if self.config.on_server_lost == OnServerLost::Reconnect && !self.state.is_dismissed() {
             self.dial();
         }
         self.apply(Input::ServerLost);
@@ -491,7 +494,9 @@ where
     fn introduce_again(&mut self, connection: Connection<S>) {
         let holding = self.state.holding(clock::now().mono);
         let (worker, server_uid) = &self.identity;
-        let registration = reattach(&self.config, *worker, server_uid, &holding);
+        self.registrations += 1;
+        let number = self.registrations;
+        let registration = reattach(&self.config, *worker, server_uid, &holding, number);
         let attempt = async move { introduce(connection, &registration).await };
         self.link = LinkState::Introducing(Attempt(tokio::spawn(attempt)));
     }

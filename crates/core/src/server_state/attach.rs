@@ -32,18 +32,25 @@ impl ServerState {
         reattach: Reattach,
         effects: &mut Vec<Effect>,
     ) {
+        let is_late = self.is_late(&reattach);
         let Reattach {
             worker: id,
             server_uid,
             launching,
             report,
             variants,
+            number,
         } = reattach;
+        if is_late {
+            self.ignored.late_registrations += 1;
+            return;
+        }
         let is_ours = *server_uid == *self.uid;
         let Some(worker) = self.workers.get_mut(&id).filter(|_| is_ours) else {
             self.on_worker_connected(now, link, config, effects);
             return;
         };
+        worker.registration = number;
         self.heartbeats.remove(&(worker.heartbeat_deadline, id));
         let is_restored = worker.restored;
         worker.come_back(now.mono);
@@ -77,6 +84,17 @@ impl ServerState {
         self.stop_waiting_for(now, id, effects);
         self.agenda.note_room(id);
         self.agenda.note_plans_changed();
+        self.dismiss_if_ending(now, id, effects);
+    }
+
+    /// Whether a registration is older than one that was seen. Its worker has lost patience and dialed again;
+    /// what it says is no longer true, and its connection must not replace the newer one.
+    #[must_use]
+    pub fn is_late(&self, reattach: &Reattach) -> bool {
+        let worker = self.workers.get(&reattach.worker);
+        let worker = worker.filter(|_| *reattach.server_uid == *self.uid);
+        // Older workers do not count.
+        worker.is_some_and(|worker| reattach.number != 0 && reattach.number <= worker.registration)
     }
 
     /// Tells a worker to end what it has and should not have.

@@ -202,6 +202,8 @@ pub enum WorkerCommand {
     Hold(bool),
     /// End.
     Stop,
+    /// The server ends in an orderly way: do not wait for it.
+    ServerEnds,
     /// What reports up to this number said is recorded.
     Acknowledge(u64),
     /// The server lives; answers a heartbeat.

@@ -145,4 +145,35 @@ mod tests {
         assert_eq!(gate.next_ready(), Some("answer"));
         assert!(!gate.is_waiting());
     }
+
+    #[test]
+    fn messages_leave_in_order() {
+        let urgent = Change {
+            at: Timestamp::default(),
+            kind: ChangeKind::JobClosed(JobId(1)),
+        };
+        assert!(urgent.kind.is_urgent());
+        let mut gate = Gate::default();
+        for number in 1..=3 {
+            gate.note(number, std::slice::from_ref(&urgent));
+            assert_eq!(gate.pass(Wait::Urgent, number), None);
+        }
+        gate.advance(3);
+        // What comes before the others were taken goes behind them.
+        assert_eq!(gate.pass(Wait::Urgent, 4), None);
+        let left = std::iter::from_fn(|| gate.next_ready());
+        assert_eq!(left.collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(gate.pass(Wait::Urgent, 5), Some(5));
+    }
+
+    #[test]
+    fn an_acknowledgement_waits_for_all() {
+        let worker = crate::id::WorkerId(1);
+        let acknowledge = Effect::ToWorker(worker, WorkerCommand::Acknowledge(1));
+        assert_eq!(acknowledge.wait(), Wait::All);
+        let ping = Effect::ToWorker(worker, WorkerCommand::Ping);
+        assert_eq!(ping.wait(), Wait::Urgent);
+        let done = Effect::WatchUpdate(crate::server_state::RequestId(1), Default::default());
+        assert_eq!(done.wait(), Wait::All);
+    }
 }

@@ -53,6 +53,13 @@ pub enum Input {
         /// Why it was given up; `None` = it was delivered.
         error: Option<Box<str>>,
     },
+    /// The server is to end: nothing is handed out any more.
+    Ending {
+        /// Workers wait for the next server; otherwise they are told to end, too.
+        keep_workers: bool,
+    },
+    /// The server ends now, whether all workers that were told to end have done so or not.
+    Ended,
     /// [`super::ServerState::next_deadline`] has passed.
     Timer,
 }
@@ -75,6 +82,8 @@ impl Input {
             | Self::WorkerConnected(..)
             | Self::WorkerGone(..)
             | Self::Notified { .. }
+            | Self::Ending { .. }
+            | Self::Ended
             | Self::Timer => 1,
         }
     }
@@ -170,6 +179,8 @@ pub struct Reattach {
     pub report: Report,
     /// Variants of the resource request of those that have not the first one.
     pub variants: BTreeMap<TaskKey, u32>,
+    /// Counts such registrations of one worker process from 1; 0 = it does not count them.
+    pub number: u64,
 }
 
 /// One batch of news from a worker.

@@ -55,6 +55,7 @@ impl ServerState {
             worker: id,
             reattached: false,
         });
+        self.dismiss_if_ending(now, id, effects);
     }
 
     pub(super) fn on_worker_message(
@@ -396,17 +397,17 @@ impl ServerState {
         }
     }
 
-    /// Queues what was handed out and has not started. The nodes of a multi-node task are stored, so
-    /// that is taken back with a new instance.
+    /// Queues what was handed out and has not been seen to start, `as_next` instance if the last one may
+    /// turn up: it may have started, or its nodes are stored.
     pub(super) fn requeue_unstarted(
         &mut self,
         now: Now,
         id: JobId,
         slot: TaskSlot,
-        had_nodes: bool,
+        as_next: bool,
         effects: &mut Vec<Effect>,
     ) {
-        if had_nodes {
+        if as_next {
             if let Some(record) = self.jobs.get_mut(&id).and_then(|job| job.touch(slot)) {
                 record.supersede();
             }
@@ -501,7 +502,7 @@ impl ServerState {
     }
 
     /// Forgets a connection: its tasks go back or fail, the worker stays listed.
-    fn lose_worker(
+    pub(super) fn lose_worker(
         &mut self,
         now: Now,
         id: WorkerId,
@@ -529,7 +530,7 @@ impl ServerState {
         self.agenda.note_plans_changed();
         let mut touched = BTreeSet::new();
         for (task, assigned) in tasks {
-            let had_nodes = self.release_gang(task, effects);
+            self.release_gang(task, effects);
             let record = self
                 .jobs
                 .get(&task.job)
@@ -539,7 +540,9 @@ impl ServerState {
                 .map(TaskRecord::phase);
             match phase {
                 Some(Phase::Queued) => {
-                    self.requeue_unstarted(now, task.job, assigned.slot, had_nodes, effects);
+                    // It may have started there, and may still run: the next start must not be taken
+                    // for that one.
+                    self.requeue_unstarted(now, task.job, assigned.slot, true, effects);
                 }
                 Some(Phase::Running) => {
                     let slot = assigned.slot;

@@ -80,6 +80,8 @@ pub enum ExitReason {
     Preempted,
     /// The server is gone.
     ServerLost,
+    /// The server said that it ends, and was told of the end of the worker.
+    ServerEnded,
 }
 
 /// One batch of news for the server.

@@ -15,6 +15,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 impl WorkerState {
     pub(super) fn on_server_lost(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        // All that was sent and is not here is the server's again.
+        self.declined.clear();
         if self.mode != Mode::Active {
             return;
         }
@@ -33,6 +35,33 @@ impl WorkerState {
         }
     }
 
+    /// The server is about to end because somebody wants it to, and nobody will want what runs here.
+    pub(super) fn on_server_ends(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        match (self.on_server_lost, self.mode) {
+            (OnServerLost::FinishRunning, Mode::Active) => {
+                self.declined.extend(self.backlog.drain());
+                self.mode = Mode::Draining(ExitReason::ServerLost);
+            }
+            (OnServerLost::FinishRunning, _) | (_, Mode::Stopping { .. } | Mode::Exited) => {}
+            (
+                OnServerLost::Stop | OnServerLost::Reconnect,
+                Mode::Active | Mode::Detached | Mode::Draining(_),
+            ) => self.begin_stopping(now, ExitReason::ServerEnded, effects),
+        }
+    }
+
+    /// Whether the server has said that it ends: then there is none to look for.
+    #[must_use]
+    pub const fn is_dismissed(&self) -> bool {
+        matches!(
+            self.mode,
+            Mode::Stopping {
+                reason: ExitReason::ServerEnded,
+                ..
+            }
+        )
+    }
+
     /// There is no place any more at which the server could come back: what runs may end, no more.
     pub(super) fn on_server_gone(&mut self) {
         if self.mode == Mode::Detached {
@@ -47,7 +76,10 @@ impl WorkerState {
     /// reports, however many they are. So the server does not take them for lost, and the registration stays small.
     pub fn holding(&mut self, now: Time) -> Holding {
         self.outbox.rewind();
-        let mut holding = Holding::default();
+        let mut holding = Holding {
+            launching: self.spent.iter().copied().collect(),
+            ..Holding::default()
+        };
         // What was killed on request must not be taken over by a server that was restarted and does not know of that: it
         // would wait for an end that it leaves alone.
         let ended = self.outbox.ended();
@@ -63,11 +95,11 @@ impl WorkerState {
                     key: task.key,
                     age: now.since(since),
                 }),
-                // It may not have started; its end is what counts.
-                Phase::Ending(EndCause::Killed | EndCause::TimeLimit) => {
+                // It may not have started; its end, or that of the worker, is what counts.
+                Phase::Ending(EndCause::Killed | EndCause::TimeLimit | EndCause::WorkerEnd) => {
                     holding.launching.push(task.key);
                 }
-                Phase::Ending(EndCause::WorkerEnd | EndCause::Void) => {}
+                Phase::Ending(EndCause::Void) => {}
             }
         }
         // Neighbours of one job share a group on the wire.
@@ -79,6 +111,7 @@ impl WorkerState {
     pub(super) fn on_server_back(&mut self, reattached: bool, effects: &mut Vec<Effect>) {
         if !reattached {
             self.outbox.clear();
+            self.spent.clear();
             for token in self.running.tokens() {
                 self.end_task(token, EndCause::Void, effects);
             }
@@ -134,7 +167,8 @@ impl WorkerState {
             reason,
             deadline: now + STOP_LIMIT,
         };
-        self.backlog.drain();
+        // Said at the end: until then the server would only send it again.
+        self.declined.extend(self.backlog.drain());
         for token in self.running.tokens() {
             self.end_task(token, EndCause::WorkerEnd, effects);
         }

@@ -95,6 +95,8 @@ pub enum Input {
     Hold(bool),
     /// The server wants the worker to end.
     Stop,
+    /// The server is about to end, and not to be waited for.
+    ServerEnds,
     /// News of launched processes.
     Launcher(Vec<LaunchEvent>),
     /// [`super::WorkerState::next_deadline`] has passed.

@@ -77,6 +77,10 @@ impl WorkerState {
             self.begin_stopping(now, ExitReason::ServerLost, effects);
         }
         let exit = self.exit_reason(now);
+        if exit.is_some() {
+            let declined = std::mem::take(&mut self.declined);
+            self.outbox.push_retracted(declined);
+        }
         if exit.is_some() || self.report_due().is_some_and(|due| due <= now) {
             effects.extend(self.outbox.take(now).into_iter().map(Effect::Report));
         }

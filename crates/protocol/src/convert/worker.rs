@@ -136,6 +136,7 @@ pub fn reattach(
     worker: WorkerId,
     server_uid: &str,
     holding: &Holding,
+    number: u64,
 ) -> worker::ToServer {
     let launching = holding.launching.iter();
     let report = worker_state::Report {
@@ -147,6 +148,7 @@ pub fn reattach(
         server_uid: server_uid.to_owned(),
         launching: Some(task_list(launching.map(|key| (key.task, key.instance)))),
         report: (!holding.started.is_empty()).then(|| (&report).into()),
+        number,
         variants: holding
             .variants
             .iter()
@@ -178,6 +180,7 @@ impl TryFrom<worker::Reattach> for Reattach {
         });
         Ok(Self {
             variants: variants.collect(),
+            number: message.number,
             worker: WorkerId(message.worker_id),
             server_uid: text("server_uid", message.server_uid)?,
             launching: task_rows(launching).within("launching")?,
@@ -213,7 +216,7 @@ impl From<ExitReason> for worker::ToServer {
 impl From<ExitReason> for worker::goodbye::Reason {
     fn from(reason: ExitReason) -> Self {
         match reason {
-            ExitReason::Stopped => Self::Stopped,
+            ExitReason::Stopped | ExitReason::ServerEnded => Self::Stopped,
             ExitReason::IdleTimeout => Self::IdleTimeout,
             ExitReason::TimeLimit => Self::TimeLimit,
             ExitReason::Preempted => Self::AllocationEnded,
@@ -258,7 +261,8 @@ impl TryFrom<worker::ToWorker> for FromServer {
             Message::ReadOutput(request) => {
                 Ok(Self::ReadOutput(request.try_into().within("read_output")?))
             }
-            Message::Stop(worker::Stop {}) => Ok(Self::Input(Input::Stop)),
+            Message::Stop(worker::Stop { server_ends: false }) => Ok(Self::Input(Input::Stop)),
+            Message::Stop(worker::Stop { server_ends: true }) => Ok(Self::Input(Input::ServerEnds)),
             Message::Hold(worker::Hold { held }) => Ok(Self::Input(Input::Hold(held))),
             Message::Assign(assign) => Ok(Self::Input(assign.try_into().within("assign")?)),
             Message::Retract(list) => Ok(Self::Input(Input::Retract(
@@ -293,7 +297,8 @@ impl From<&WorkerCommand> for worker::ToWorker {
             WorkerCommand::Retract(tasks) => Message::Retract(task_list(tasks.iter().copied())),
             WorkerCommand::Kill(tasks) => Message::Kill(task_list(tasks.iter().copied())),
             WorkerCommand::Hold(held) => Message::Hold(worker::Hold { held: *held }),
-            WorkerCommand::Stop => Message::Stop(worker::Stop {}),
+            WorkerCommand::Stop => Message::Stop(worker::Stop { server_ends: false }),
+            WorkerCommand::ServerEnds => Message::Stop(worker::Stop { server_ends: true }),
             WorkerCommand::Ping => Message::Ping(worker::Ping {}),
             WorkerCommand::Acknowledge(seq) => {
                 Message::Acknowledge(worker::Acknowledge { seq: *seq })

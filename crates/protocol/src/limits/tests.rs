@@ -71,7 +71,7 @@ proptest! {
     fn a_registration_takes_no_more_than_is_counted(holding in extremes::holding()) {
         let config = hq_core::testing::worker_config(4);
         let alone = worker::ToServer::from(&config).encoded_len();
-        let message = reattach(&config, hq_core::id::WorkerId(u32::MAX), "uid", &holding);
+        let message = reattach(&config, hq_core::id::WorkerId(u32::MAX), "uid", &holding, u64::MAX);
         prop_assert!(to_server(&message) <= alone + holding.wire_bytes());
     }
 
@@ -92,7 +92,13 @@ fn the_largest_report_passes() {
 fn the_largest_registration_passes() {
     let holding = extremes::largest_holding();
     let config = hq_core::testing::worker_config(4);
-    let message = reattach(&config, hq_core::id::WorkerId(u32::MAX), "uid", &holding);
+    let message = reattach(
+        &config,
+        hq_core::id::WorkerId(u32::MAX),
+        "uid",
+        &holding,
+        u64::MAX,
+    );
     let bytes = to_server(&message);
     assert!(bytes > TO_SERVER_MAX / 4, "{bytes} bytes are no extreme");
 }

@@ -190,7 +190,9 @@ fn load_again(dir: &ServerDir) -> Option<Connector> {
 
 fn report_end(end: WorkerEnd) -> CliResult<()> {
     let reason = match end {
-        WorkerEnd::ServerLost => return Err(CliError::new("Server connection closed")),
+        WorkerEnd::ServerLost | WorkerEnd::ServerEnded => {
+            return Err(CliError::new("Server connection closed"));
+        }
         WorkerEnd::Stopped => "the server asked for it",
         WorkerEnd::IdleTimeout => "idle timeout reached",
         WorkerEnd::TimeLimit => "time limit reached",

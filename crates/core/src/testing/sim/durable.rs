@@ -6,11 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
+use super::node::Node;
 use super::{Summary, World};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::server_state::{Change, Effect, Gate, Reply, ServerState};
-use crate::task::TaskState;
+use crate::task::{Phase, TaskRecord, TaskState};
 use crate::time::Now;
+use crate::worker_config::OnServerLost;
+use crate::worker_state;
 
 /// Where changes are stored.
 pub trait Disk: Debug {
@@ -201,12 +204,13 @@ impl World {
 
     fn crash(&mut self) {
         let running: Vec<(WorkerId, TaskKey, InstanceId)> = self
-            .workers
-            .iter()
-            .filter(|(_, worker)| worker.reconnects && !worker.stopping)
-            .flat_map(|(id, worker)| {
-                let started = worker.tasks.iter().filter(|(_, task)| task.started);
-                started.map(|(key, task)| (*id, *key, task.instance))
+            .nodes
+            .values()
+            .filter(|node| node.config.on_server_lost == OnServerLost::Reconnect)
+            .filter_map(|node| Some((node.id?, node)))
+            .flat_map(|(id, node)| {
+                node.running()
+                    .map(move |(key, instance)| (id, key, instance))
             })
             .filter(|(id, task, instance)| self.is_due(*id, *task, *instance))
             .collect();
@@ -230,16 +234,48 @@ impl World {
                 all.push((task, instance));
             }
         }
-        self.joining.clear();
         self.owed.clear();
         self.watching.clear();
-        self.workers
-            .retain(|_, worker| worker.reconnects && !worker.stopping);
-        for worker in self.workers.values_mut() {
-            worker.cut();
-        }
+        self.seats.clear();
+        self.links.clear();
+        self.orphans.clear();
+        self.check_acknowledged();
+        self.forgive_unstored();
         self.state.check_invariants();
         self.check_finals();
+        for number in self.nodes.keys().copied().collect::<Vec<_>>() {
+            let node = self.nodes.get_mut(&number).expect("just listed");
+            node.is_answered = false;
+            if node.link.take().is_some() && node.id.is_some() {
+                self.tell_node(number, worker_state::Input::ServerLost);
+            }
+        }
+    }
+
+    /// What no worker keeps any more is on the disk: the task is over, or at a later instance.
+    fn check_acknowledged(&self) {
+        for (task, instance) in &self.acknowledged {
+            let later = self.record(*task).map(TaskRecord::instance) > Some(*instance);
+            assert!(
+                later || self.is_final(*task),
+                "the end of {task} instance {instance} was acknowledged"
+            );
+        }
+    }
+
+    /// Starts that are not on the disk, and those that are about to be: if their worker does not come back in
+    /// time, nobody knows of them.
+    fn forgive_unstored(&mut self) {
+        let is_unknown = |(task, instance): &(TaskKey, InstanceId)| {
+            let record = self.record(*task);
+            let next = record.map_or(InstanceId(0), TaskRecord::instance);
+            let is_running = record.is_some_and(|record| record.phase() == Phase::Running);
+            next == *instance && !is_running && !self.is_final(*task)
+        };
+        let launched = self.nodes.values().flat_map(Node::launched);
+        let all = self.runs.iter().copied().chain(launched);
+        let unknown: Vec<_> = all.filter(is_unknown).collect();
+        self.unstored.extend(unknown);
     }
 
     /// What was expected of workers that did not come back between two crashes; they still may.
@@ -251,9 +287,9 @@ impl World {
         let expected = expected.into_iter().flatten();
         expected
             .flat_map(|(id, tasks)| tasks.into_iter().map(move |(task, i)| (id, task, i)))
-            .filter(|(id, task, _)| {
-                let runs = |worker: &super::VirtualWorker| worker.tasks.contains_key(task);
-                self.workers.get(id).is_some_and(runs)
+            .filter(|(id, task, instance)| {
+                let mut nodes = self.nodes.values().filter(|node| node.id == Some(*id));
+                nodes.any(|node| node.running().any(|run| run == (*task, *instance)))
             })
             .collect()
     }

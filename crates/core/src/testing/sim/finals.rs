@@ -1,11 +1,74 @@
-//! What must hold of ended tasks after every step of the simulation.
+//! What must hold of tasks: of those that have ended after every step, of the others when they start, and when their
+//! workers come back.
 
 use super::World;
-use crate::id::TaskKey;
+use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::job::TaskSlot;
-use crate::task::Phase;
+use crate::server_state::{Input, LinkId, Reattach};
+use crate::task::{Phase, TaskRecord};
+use crate::worker_config::WorkerConfig;
 
 impl World {
+    /// A program starts: as an instance that never ran before, anywhere.
+    pub(super) fn note_run(&mut self, run: (TaskKey, InstanceId)) {
+        let is_new = self.runs.insert(run);
+        let (task, instance) = run;
+        assert!(
+            is_new || self.unstored.remove(&run),
+            "{task} instance {instance} starts once"
+        );
+    }
+
+    /// A worker comes back: what the server waits for there goes on.
+    pub(super) fn check_reattached(
+        &mut self,
+        link: LinkId,
+        config: WorkerConfig,
+        reattach: Box<Reattach>,
+    ) {
+        let id = reattach.worker;
+        let started = reattach.report.started.iter();
+        let mut runs: Vec<(TaskKey, InstanceId)> =
+            started.map(|row| (row.task, row.instance)).collect();
+        let mut through_crash = self.take_expected(id);
+        through_crash.retain(|run| runs.contains(run));
+        runs.retain(|(task, instance)| self.is_due(id, *task, *instance));
+        self.was_reattached = false;
+        let crashes = self.summary.crashes;
+        self.apply(Input::WorkerReattached(link, config, reattach));
+        if self.was_reattached && self.summary.crashes == crashes {
+            self.summary.went_on += through_crash.len() as u64;
+            runs.extend(through_crash);
+            for (task, instance) in runs {
+                let goes_on = self.is_due(id, task, instance) || self.is_final(task);
+                assert!(goes_on, "{task} instance {instance} goes on on {id}");
+            }
+        }
+    }
+
+    /// Whether the server takes this for the current instance of an unfinished task.
+    pub(super) fn is_due(&self, id: WorkerId, task: TaskKey, instance: InstanceId) -> bool {
+        self.record(task).is_some_and(|record| {
+            record.worker() == id
+                && record.instance() == instance
+                && matches!(record.phase(), Phase::Queued | Phase::Running)
+        })
+    }
+
+    /// Whether the task is over.
+    pub(super) fn is_final(&self, task: TaskKey) -> bool {
+        self.state.jobs().get(&task.job).is_none_or(|job| {
+            job.find(task.task)
+                .and_then(|slot| job.phase(slot))
+                .is_some_and(Phase::is_terminal)
+        })
+    }
+
+    pub(super) fn record(&self, task: TaskKey) -> Option<&TaskRecord> {
+        let job = self.state.jobs().get(&task.job)?;
+        job.record(job.find(task.task)?)
+    }
+
     /// Final states seen once stay, and no success is recorded that no worker has had.
     ///
     /// Looks at every task after every input, so it goes by position and looks up only what is new.
@@ -30,6 +93,12 @@ impl World {
                         let key = TaskKey::new(job.id, task);
                         assert!(seen.is_none(), "final state of {key} never changes");
                         *seen = now;
+                        if let (Some(record), Some(template)) =
+                            (job.record(slot), submit.template(index))
+                        {
+                            let retries = record.retry_count();
+                            assert!(retries <= template.task.retry.limit, "retries of {key}");
+                        }
                         if phase == Phase::Finished {
                             let record = job.record(slot).expect("it ran");
                             let run = (key, record.worker(), record.instance());

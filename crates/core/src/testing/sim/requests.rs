@@ -12,7 +12,7 @@ use crate::selector::Selector;
 use crate::server_state::{Command, Input, WatchSpec};
 use crate::task::TaskState;
 use crate::template::{
-    After, ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
+    After, ArrayIds, ArraySpec, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
     NotifyTarget, SubmitBody, SubmitSpec, SubmitTarget,
 };
 
@@ -59,7 +59,11 @@ impl World {
     fn random_template(&mut self) -> Arc<crate::template::TaskTemplate> {
         let mut made = template(&["true"]);
         let cpus = 1 + self.rng.below(3);
-        made.requests = RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid");
+        let mut variants = vec![ResourceRequest::cpus(cpus)];
+        if self.rng.chance(20) {
+            variants.push(ResourceRequest::cpus(4 - cpus));
+        }
+        made.requests = RequestVariants::new(variants).expect("valid");
         if self.rng.chance(12) {
             made.requests = RequestVariants::new(vec![ResourceRequest {
                 entries: Vec::new(),
@@ -69,8 +73,14 @@ impl World {
             .expect("valid");
         }
         made.priority = i32::try_from(self.rng.below(3)).expect("small");
-        if self.rng.chance(20) {
-            made.crash_limit = crate::template::CrashLimit::NeverRestart;
+        made.crash_limit = match self.rng.below(10) {
+            0 | 1 => CrashLimit::NeverRestart,
+            2 | 3 => CrashLimit::Unlimited,
+            limit => CrashLimit::Max(limit / 3),
+        };
+        if self.rng.chance(15) {
+            let millis = 1 + u64::from(self.rng.below(100));
+            made.time_limit = Some(Duration::from_millis(millis));
         }
         made.retry.limit = u16::try_from(self.rng.below(3)).expect("small");
         Arc::new(made)
@@ -136,7 +146,8 @@ impl World {
 
     /// A worker is to end when its tasks have; if it stays away, somebody takes its place.
     pub(super) fn drain_some(&mut self) {
-        if let Some(id) = self.pick() {
+        let node = self.pick_node();
+        if let Some(id) = node.and_then(|number| self.nodes[&number].id) {
             let workers = Selector::Ids(IdArray::single(id.0));
             self.request(Command::DrainWorkers(workers));
         }

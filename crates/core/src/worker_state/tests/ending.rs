@@ -298,3 +298,83 @@ fn when_the_server_is_gone_for_good_running_tasks_may_end() {
     let ended = bench.exited(token, OK);
     assert_eq!(exit(&ended), Some(ExitReason::ServerLost));
 }
+
+#[test]
+fn what_is_sent_again_while_it_is_ended_comes_back_when_it_has() {
+    let mut bench = reconnecting(2);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 2));
+    bench.apply(Input::ServerLost);
+    bench.apply(Input::ServerBack { reattached: false });
+    let again = bench.assign(cpus(1, 0), 0, 2);
+    assert!(
+        again.is_empty(),
+        "neither started nor given back: {again:?}"
+    );
+    let effects = bench.apply(Input::Retract(vec![key(1)]));
+    assert_eq!(reports(&effects)[0].retracted, [key(1)], "asked back");
+    let effects = bench.exited(launched[0], OK);
+    assert_eq!(reports(&effects)[0].retracted, [key(0)]);
+    assert!(reports(&bench.exited(launched[1], OK)).is_empty());
+    assert_eq!(ids(&bench.assign(cpus(1, 0), 0, 1)), [0]);
+}
+
+#[test]
+fn what_a_worker_that_ends_did_not_start_is_given_back_once() {
+    let mut bench = Bench::new(1);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
+    bench.apply(Input::Stop);
+    bench.assign(cpus(1, 0), 5, 1);
+    let effects = bench.exited(token, OK);
+    let retracted: Vec<_> = reports(&effects)
+        .iter()
+        .flat_map(|report| report.retracted.clone())
+        .collect();
+    assert_eq!(retracted, [key(1), key(5)], "and nothing of what ran");
+    assert_eq!(exit(&effects), Some(ExitReason::Stopped));
+}
+
+#[test]
+fn what_ended_with_the_worker_is_named_to_a_server_that_it_returns_to() {
+    let mut bench = reconnecting(2);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 2));
+    bench.started(launched[0]);
+    bench.apply(Input::ServerLost);
+    bench.apply(Input::Interrupt(Interrupt::Terminate));
+    bench.exited(launched[0], OK);
+    let now = bench.now;
+    let mut named = bench.state.holding(now).launching;
+    named.sort_unstable();
+    assert_eq!(
+        named,
+        [key(0), key(1)],
+        "neither may run elsewhere under its number"
+    );
+}
+
+#[test]
+fn an_end_of_the_server_that_was_announced_follows_the_configuration() {
+    for policy in [OnServerLost::Stop, OnServerLost::Reconnect] {
+        let config = WorkerConfig {
+            on_server_lost: policy,
+            ..worker_config(1)
+        };
+        let mut bench = Bench::with(&config, None);
+        let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
+        let told = bench.apply(Input::ServerEnds);
+        assert!(matches!(told[..], [Effect::Terminate(_)]), "{told:?}");
+        assert!(bench.state.is_dismissed());
+        let effects = bench.exited(token, ExitStatus::Signal(2));
+        assert_eq!(exit(&effects), Some(ExitReason::ServerEnded));
+        assert!(outcomes(&effects).is_empty(), "it waits again");
+    }
+    let config = WorkerConfig {
+        on_server_lost: OnServerLost::FinishRunning,
+        ..worker_config(1)
+    };
+    let mut bench = Bench::with(&config, None);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
+    assert!(bench.apply(Input::ServerEnds).is_empty());
+    bench.apply(Input::ServerLost);
+    let effects = bench.exited(token, OK);
+    assert_eq!(exit(&effects), Some(ExitReason::ServerLost));
+}

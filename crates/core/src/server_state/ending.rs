@@ -1,0 +1,80 @@
+//! The end of the server when somebody wants it, in two steps: workers are told, and have a moment to go.
+//!
+//! ```text
+//!  serving ── Ending ──▶ nothing is handed out, workers go ── Ended ──▶ who has not gone is given up
+//! ```
+//!
+//! A worker that goes says so, with the ends that were not told yet; what it ran waits again. So a server that
+//! is started later waits for no worker that was told to end. Those that are kept are not told: their tasks go on,
+//! and they look for the next server.
+
+use super::{Effect, ServerState, WorkerCommand};
+use crate::id::WorkerId;
+use crate::outcome::LostReason;
+use crate::time::Now;
+use crate::worker_config::OnServerLost;
+
+/// How the server ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ending {
+    /// Workers are told to end.
+    WithWorkers,
+    /// Workers wait for the next server.
+    WithoutWorkers,
+}
+
+impl ServerState {
+    pub(super) fn on_ending(&mut self, now: Now, keep_workers: bool, effects: &mut Vec<Effect>) {
+        if keep_workers {
+            // Who was told that all workers end is not told otherwise.
+            self.ending.get_or_insert(Ending::WithoutWorkers);
+            return;
+        }
+        self.ending = Some(Ending::WithWorkers);
+        for id in self.workers.keys().copied().collect::<Vec<_>>() {
+            self.dismiss(now, id, effects);
+        }
+    }
+
+    /// Tells a worker that has just registered that the server ends, if that is so.
+    pub(super) fn dismiss_if_ending(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) {
+        if self.ending == Some(Ending::WithWorkers) {
+            self.dismiss(now, id, effects);
+        }
+    }
+
+    fn dismiss(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        // Who cannot hear it now looks for the server later; who was told to end before knows enough.
+        if worker.away || worker.stopping.is_some() {
+            return;
+        }
+        if worker.config.on_server_lost == OnServerLost::FinishRunning {
+            // The end of its connection says it all, and nobody will be there when its tasks have ended.
+            self.lose_worker(now, id, LostReason::Stopped, effects);
+            return;
+        }
+        worker.stopping = Some(LostReason::Stopped);
+        effects.push(Effect::ToWorker(id, WorkerCommand::ServerEnds));
+    }
+
+    /// Connected workers that were told to end and have not gone yet.
+    #[must_use]
+    pub fn leaving(&self) -> usize {
+        let workers = self.workers.values();
+        workers
+            .filter(|worker| worker.stopping.is_some() && !worker.away)
+            .count()
+    }
+
+    /// Who was told to end is not waited for by the next server.
+    pub(super) fn give_up_leaving(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let told = self.workers.values();
+        let told = told.filter_map(|worker| Some((worker.id, worker.stopping?)));
+        for (id, reason) in told.collect::<Vec<_>>() {
+            self.lose_worker(now, id, reason, effects);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! A state from records.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::outcome::LostReason;
+use crate::range::IdArray;
+use crate::resource::request::{RequestVariants, ResourceRequest};
+use crate::task::TaskState;
+use crate::testing::NOW;
+use crate::time::Timestamp;
+
+/// A job of so many tasks and two workers that are expected back.
+fn stored(count: u32, template: TaskTemplate) -> ServerState {
+    let mut state = ServerState::new("test");
+    state.restore_counters(JobId(1), WorkerId(2));
+    state.restore_job(JobRecord {
+        id: JobId(1),
+        name: "x".into(),
+        max_fails: None,
+        is_open: false,
+        cancel_reason: None,
+        submitted: Timestamp(1),
+        is_completed: false,
+    });
+    let ids = IdArray::consecutive(0, count).expect("fits");
+    let submit = Arc::new(array_submit(count, template));
+    state.restore_submit(JobId(1), ids, &submit).expect("valid");
+    for id in [1, 2] {
+        let mut config = worker_config(1);
+        config.on_server_lost = OnServerLost::Reconnect;
+        let stored = StoredWorker {
+            id: WorkerId(id),
+            config,
+            started: Timestamp(1),
+        };
+        assert!(state.restore_connected_worker(NOW, stored));
+    }
+    state
+}
+
+fn ran(id: u32, worker: u32, nodes: Option<StoredNodes>) -> StoredTask {
+    StoredTask {
+        task: TaskId(id),
+        state: TaskState::Running,
+        instance: InstanceId(2),
+        worker: WorkerId(worker),
+        variant: 0,
+        crash_count: 1,
+        retry_count: 1,
+        started: Some(Timestamp(5)),
+        end: None,
+        nodes,
+    }
+}
+
+#[test]
+fn what_ran_goes_on_where_it_was_and_elsewhere_waits_with_the_next_number() {
+    let mut state = stored(3, template(&["true"]));
+    state
+        .restore_task(JobId(1), &ran(0, 1, None))
+        .expect("known");
+    state
+        .restore_task(JobId(1), &ran(1, 7, None))
+        .expect("known");
+    state.finish_restore(NOW);
+    state.check_invariants();
+    let (here, gone) = (record(&state, task(0)), record(&state, task(1)));
+    assert_eq!(
+        (here.phase(), here.instance()),
+        (Phase::Running, InstanceId(2))
+    );
+    assert_eq!(
+        (gone.phase(), gone.instance()),
+        (Phase::Waiting, InstanceId(3))
+    );
+    assert_eq!((gone.crash_count(), gone.retry_count()), (1, 1));
+    assert_eq!(state.awaited_workers(), 2);
+    assert!(matches!(
+        state.restore_task(JobId(1), &ran(9, 1, None)),
+        Err(RestoreError::NoTask(..))
+    ));
+}
+
+#[test]
+fn nothing_of_before_goes_out_until_each_worker_is_back_or_given_up() {
+    let mut state = stored(2, template(&["true"]));
+    state.finish_restore(NOW);
+    connect(&mut state, 3, 4);
+    assert_eq!(
+        phase(&state, task(0)),
+        Phase::Waiting,
+        "it may run elsewhere"
+    );
+    for id in [1, 2] {
+        let goodbye = WorkerMessage::Goodbye(LostReason::Stopped);
+        apply(&mut state, Input::WorkerMessage(WorkerId(id), goodbye));
+    }
+    state.check_invariants();
+    assert_eq!(state.awaited_workers(), 0);
+    assert_eq!(phase(&state, task(0)), Phase::Queued);
+}
+
+/// A multi-node task that was given nodes as instance 2, and had started or not.
+fn gang(has_started: bool, workers: &[u32]) -> ServerState {
+    let mut made = template(&["true"]);
+    made.requests = RequestVariants::new(vec![ResourceRequest {
+        entries: Vec::new(),
+        n_nodes: 2,
+        ..ResourceRequest::cpus(1)
+    }])
+    .expect("valid");
+    let mut state = stored(1, made);
+    let nodes = StoredNodes {
+        instance: InstanceId(2),
+        variant: 0,
+        workers: workers.iter().copied().map(WorkerId).collect(),
+    };
+    let stored = if has_started {
+        ran(0, workers[0], Some(nodes))
+    } else {
+        StoredTask::with_nodes(TaskId(0), nodes)
+    };
+    state.restore_task(JobId(1), &stored).expect("known");
+    state.finish_restore(NOW);
+    state.check_invariants();
+    state
+}
+
+#[test]
+fn nodes_of_a_multi_node_task_stay_with_it() {
+    for (has_started, expected) in [(true, Phase::Running), (false, Phase::Queued)] {
+        let state = gang(has_started, &[1, 2]);
+        let record = record(&state, task(0));
+        assert_eq!(
+            (record.phase(), record.instance()),
+            (expected, InstanceId(2))
+        );
+        for id in [1, 2] {
+            let node = state.workers()[&WorkerId(id)].gang.expect("it is a node");
+            assert_eq!(node.is_root, id == 1);
+        }
+    }
+}
+
+#[test]
+fn a_multi_node_task_whose_root_is_gone_waits_with_a_number_that_nobody_has() {
+    for has_started in [true, false] {
+        let state = gang(has_started, &[7, 2]);
+        let record = record(&state, task(0));
+        assert_eq!(
+            (record.phase(), record.instance()),
+            (Phase::Waiting, InstanceId(3)),
+            "whether it had started or only been handed out ({has_started})"
+        );
+        assert!(state.workers()[&WorkerId(2)].gang.is_none());
+    }
+}
