@@ -272,7 +272,8 @@ fn a_journal_is_shown_at_any_time() {
         "exit $((HQ_TASK_ID == 4))",
     ]);
     env.wait_job(&job);
-    env.hq(&["server", "stop"]).ok();
+    // At its end there is still a worker.
+    env.hq(&["server", "stop", "--keep-workers"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     let mut screen = Screen::start(&env, &["dashboard", "--journal=run.db"]);
     screen.shows(&[

@@ -19,6 +19,8 @@ pub(crate) struct Env {
     variables: Vec<(String, String)>,
     /// What makes another user of all commands; empty = the user of the tests.
     user: Vec<String>,
+    /// What is run; `None` = the program under test.
+    program: Option<PathBuf>,
 }
 
 /// Users that no other test uses: the system counts their processes together.
@@ -88,6 +90,7 @@ impl Env {
             dir: tempfile::tempdir().expect("temporary directory"),
             children: Vec::new(),
             variables: Vec::new(),
+            program: None,
             user: Vec::new(),
         }
     }
@@ -122,6 +125,11 @@ impl Env {
     /// Sets a variable for all commands that are run from here on.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.variables.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Runs another program for all commands from here on.
+    pub(crate) fn use_program(&mut self, program: PathBuf) {
+        self.program = Some(program);
     }
 
     /// With a server and one worker of `cpus` cpus.
@@ -159,8 +167,11 @@ impl Env {
 
     /// The same behind a program that runs it, such as `prlimit --nofile=64`.
     fn command_behind(&self, prefix: &[&str], args: &[&str]) -> Command {
+        let own = Path::new(env!("CARGO_BIN_EXE_hq"));
+        let program = self.program.as_deref().unwrap_or(own);
+        let program = program.to_str().expect("a path in Unicode");
         let user: Vec<&str> = self.user.iter().map(String::as_str).collect();
-        let words = [&user, prefix, &[env!("CARGO_BIN_EXE_hq")], args].concat();
+        let words = [&user, prefix, &[program], args].concat();
         let mut command = Command::new(words[0]);
         command
             .args(&words[1..])

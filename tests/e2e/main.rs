@@ -32,6 +32,7 @@ mod resources;
 mod scale;
 mod shapes;
 mod slurm;
+mod stopping;
 mod streaming;
 mod tail;
 mod web;

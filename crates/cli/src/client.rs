@@ -6,9 +6,10 @@
 
 mod follow;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use hq_protocol::access::{Access, AccessError, ServerDir};
+use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
 use hq_protocol::client::{self, reply::Reply, request::Request};
 use hq_protocol::{MessageReader, MessageWriter, Plane, WriteError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
@@ -16,6 +17,10 @@ use tokio::net::TcpStream;
 
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
+
+/// Longest wait for the end of a server that was asked to stop: its workers have five seconds, and its batch system may
+/// be slow.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,7 +74,19 @@ pub(crate) fn access_error(error: &AccessError) -> CliError {
 impl Client {
     /// Connects to the server of a server directory.
     pub(crate) async fn connect(dir: &ServerDir) -> CliResult<Self> {
-        let (path, file) = dir.load_access(VERSION).map_err(|e| access_error(&e))?;
+        Self::connect_with(dir, dir.load_access(VERSION)).await
+    }
+
+    /// The same whatever release the server is of: to end it, or because it was updated meanwhile.
+    pub(crate) async fn connect_any(dir: &ServerDir) -> CliResult<Self> {
+        Self::connect_with(dir, dir.load_access_any()).await
+    }
+
+    async fn connect_with(
+        dir: &ServerDir,
+        access: Result<(PathBuf, AccessFile), AccessError>,
+    ) -> CliResult<Self> {
+        let (path, file) = access.map_err(|e| access_error(&e))?;
         let access = file
             .plane(Plane::Client, &path)
             .map_err(|e| access_error(&e))?;
@@ -176,11 +193,17 @@ impl Client {
         Ok(info)
     }
 
-    /// Asks the server to stop.
-    pub(crate) async fn server_stop(&mut self) -> CliResult<()> {
-        let Reply::Done(_) = self.ask(Request::ServerStop(client::Empty {})).await? else {
+    /// Asks the server to stop, and waits until it has ended.
+    pub(crate) async fn server_stop(&mut self, keep_workers: bool) -> CliResult<()> {
+        let request = Request::ServerStop(client::ServerStop { keep_workers });
+        let Reply::Done(_) = self.ask(request).await? else {
             return Err(unexpected_reply());
         };
+        // It closes the connection with its end, and says nothing more.
+        let closed = self.reader.next::<client::Reply>();
+        if tokio::time::timeout(STOP_TIMEOUT, closed).await.is_err() {
+            tracing::warn!("The server has not ended yet; it may be waiting for a batch system");
+        }
         Ok(())
     }
 

@@ -178,7 +178,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
 fn run_server(command: ServerCommand, context: &mut Context) -> CliResult<()> {
     match command {
         ServerCommand::Start(args) => server::start(args, context),
-        ServerCommand::Stop => as_client(server::stop(context)),
+        ServerCommand::Stop(args) => as_client(server::stop(args, context)),
         ServerCommand::Info => as_client(server::info(context)),
         ServerCommand::Wait(args) => as_client(server::wait(args, context)),
         ServerCommand::GenerateAccess(args) => server::generate_access(args, context),

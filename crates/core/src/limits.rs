@@ -77,7 +77,9 @@ impl WorkerCommand {
             }
             Self::DropTemplates(templates) => ITEM_BYTES * (1 + templates.len()),
             Self::Retract(tasks) | Self::Kill(tasks) => ITEM_BYTES + tasks.len() * KEY_BYTES,
-            Self::Hold(_) | Self::Stop | Self::Acknowledge(_) | Self::Ping => ASSIGNMENT_BYTES,
+            Self::Hold(_) | Self::Stop | Self::ServerEnds | Self::Acknowledge(_) | Self::Ping => {
+                ASSIGNMENT_BYTES
+            }
         }
     }
 }

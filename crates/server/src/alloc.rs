@@ -89,7 +89,8 @@ pub(crate) fn news() -> (News, NewsReceiver) {
 
 enum Ask {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
-    Shutdown(oneshot::Sender<()>),
+    /// Whether allocations stay, and who is told when it is done.
+    Shutdown(bool, oneshot::Sender<()>),
 }
 
 /// Talks to automatic allocation.
@@ -110,10 +111,10 @@ impl AllocHandle {
         rx.await.unwrap_or_else(|_| gone())
     }
 
-    /// Cancels all allocations. Returns when that is done or has taken too long.
-    pub(crate) async fn shutdown(&self) {
+    /// Ends, and cancels all allocations unless they are kept. Returns when that is done or has taken too long.
+    pub(crate) async fn shutdown(&self, keep: bool) {
         let (tx, rx) = oneshot::channel();
-        if self.asks.send(Ask::Shutdown(tx)).await.is_ok()
+        if self.asks.send(Ask::Shutdown(keep, tx)).await.is_ok()
             && tokio::time::timeout(SHUTDOWN_TIMEOUT, rx).await.is_err()
         {
             tracing::warn!("not all allocations could be canceled in time");

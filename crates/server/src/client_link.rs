@@ -8,15 +8,16 @@ use hq_protocol::convert::{AllocRequest, ClientRequest, JournalAction, Query};
 use hq_protocol::{Connection, MessageReader, MessageWriter, WriteError};
 use hq_store::StoreClient;
 use hq_store::event::Event;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
 use crate::event_loop::{CoreGone, Shared};
+use crate::server::Stop;
 use crate::{journal_link, output_link, query};
 
 /// Serves a client until it goes. Errors concern only this client.
 pub(crate) async fn serve<S>(connection: Connection<S>, shared: Shared)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut reader, mut writer) = connection.split();
     loop {
@@ -36,6 +37,10 @@ where
             Ok(request) => match answer(request, &shared, &mut reader, &mut writer).await {
                 Answer::Reply(message) => send(&mut writer, &message).await,
                 Answer::Sent => Ok(()),
+                Answer::Stopping => {
+                    tokio::spawn(hold(reader, writer));
+                    return;
+                }
                 Answer::Hangup => return,
             },
         };
@@ -49,8 +54,19 @@ enum Answer {
     Reply(client::Reply),
     /// Everything was written already.
     Sent,
+    /// The server ends.
+    Stopping,
     /// The connection is of no further use.
     Hangup,
+}
+
+/// Keeps a connection until the process ends, so that the one who asked for it knows when that is.
+async fn hold<S: AsyncRead + AsyncWrite>(
+    reader: MessageReader<ReadHalf<S>>,
+    writer: MessageWriter<WriteHalf<S>>,
+) {
+    std::future::pending::<()>().await;
+    drop((reader, writer));
 }
 
 async fn answer<R, W>(
@@ -64,16 +80,19 @@ where
     W: AsyncWrite + Unpin,
 {
     let result = match request {
-        ClientRequest::ServerStop => {
-            let sent = writer
+        ClientRequest::ServerStop { keep_workers } => {
+            // The one who asked may be gone; the server ends all the same.
+            let _ = writer
                 .send(&reply(reply::Reply::Done(client::Empty {})))
                 .await;
-            shared.stop.notify_one();
-            return if sent.is_ok() {
-                Answer::Sent
+            let how = if keep_workers {
+                Stop::KeepWorkers
             } else {
-                Answer::Hangup
+                Stop::WithWorkers
             };
+            // If it is full, the server ends already.
+            let _ = shared.stop.try_send(how);
+            return Answer::Stopping;
         }
         ClientRequest::Alloc(request) => Ok(reply(ask_alloc(request, shared).await)),
         ClientRequest::HttpOpen => Ok(reply(open_http(shared).await)),

@@ -9,7 +9,7 @@ use hq_core::server_state::ServerState;
 use hq_protocol::access::ServerUid;
 use hq_protocol::{Plane, client};
 use tokio::io::DuplexStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
@@ -81,7 +81,8 @@ impl EmbeddedServer {
             alloc: None,
             stats,
             door: None,
-            stop: Arc::new(Notify::new()),
+            // It ends when it is dropped, and by no request.
+            stop: mpsc::channel(1).0,
         };
         Ok(Self {
             shared: SharedDebug(shared),

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
     Change, ChangeKind, Command, Effect, Input, LinkEnd, LinkId, NoticeKey, ROWS_PER_ROUND_MAX,
-    Reattach, Reply, RequestId, ServerState, Wait, WorkerCommand, WorkerMessage,
+    Reattach, Reply, RequestId, ServerState, Wait, WatchSpec, WorkerCommand, WorkerMessage,
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
@@ -27,6 +27,7 @@ use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::query;
 use crate::relay::Relay;
+use crate::server::Stop;
 use crate::stats::Stats;
 
 /// Events that may wait for the core; senders wait when it is full.
@@ -47,7 +48,7 @@ type Tell = Box<dyn FnOnce() + Send>;
 enum Event {
     Command(Command, oneshot::Sender<Result<Reply, String>>),
     Watch(
-        hq_core::server_state::WatchSpec,
+        WatchSpec,
         mpsc::Sender<client::WatchUpdate>,
         oneshot::Sender<RequestId>,
     ),
@@ -63,6 +64,10 @@ enum Event {
     WorkerGone(WorkerId, LinkId, LinkEnd),
     /// What became of a notification: attempts, and why it was given up.
     Notified(NoticeKey, u32, Option<Box<str>>),
+    /// The server is to end: whether workers are kept, and who is told when those that are not have gone.
+    Ending(bool, oneshot::Sender<()>),
+    /// The server ends now.
+    Ended,
     /// Changes that automatic allocation made to its own state, and who is told when they are stored.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
@@ -122,7 +127,7 @@ impl CoreHandle {
     /// too slow.
     pub(crate) async fn watch(
         &self,
-        spec: hq_core::server_state::WatchSpec,
+        spec: WatchSpec,
     ) -> Result<(RequestId, mpsc::Receiver<client::WatchUpdate>), CoreGone> {
         let (tx, rx) = mpsc::channel(WATCH_QUEUE_LEN);
         let (id_tx, id_rx) = oneshot::channel();
@@ -194,6 +199,16 @@ impl CoreHandle {
         self.send(Event::Notified(key, attempts, error)).await
     }
 
+    /// Lets workers go; returns when all that were told to end have, or after a time.
+    pub(crate) async fn end(&self, keep_workers: bool, patience: Duration) -> Result<(), CoreGone> {
+        let (tx, left) = oneshot::channel();
+        self.send(Event::Ending(keep_workers, tx)).await?;
+        if tokio::time::timeout(patience, left).await.is_err() {
+            tracing::warn!("Not all workers have ended in time; the server does not wait for them");
+        }
+        self.send(Event::Ended).await
+    }
+
     pub(crate) async fn worker_gone(
         &self,
         worker: WorkerId,
@@ -230,6 +245,7 @@ pub(crate) fn start(
         watches: BTreeMap::new(),
         links: BTreeMap::new(),
         workers: BTreeMap::new(),
+        left: None,
         news,
         outbox,
         stats,
@@ -270,6 +286,8 @@ struct Core {
     links: BTreeMap<LinkId, oneshot::Sender<WorkerSeat>>,
     /// The current connection of each worker that has one; without a queue it is being closed.
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
+    /// Told when all workers that were told to end have gone.
+    left: Option<oneshot::Sender<()>>,
     /// Where automatic allocation hears of tasks and workers.
     news: Option<News>,
     /// Who sends notifications; `None` in a server without ports.
@@ -326,7 +344,16 @@ impl Core {
             }
             self.settle(now, &mut effects);
             self.carry_out(&mut effects);
+            self.note_left();
             self.stats.batches.observe(start.elapsed());
+        }
+    }
+
+    /// Tells the one who ends the server that it need not wait for workers any more.
+    fn note_left(&mut self) {
+        if let Some(left) = self.left.take_if(|_| self.state.leaving() == 0) {
+            // The one who waited may have lost patience.
+            let _ = left.send(());
         }
     }
 
@@ -357,13 +384,7 @@ impl Core {
                 self.replies.insert(id, reply);
                 Input::Request(id, command)
             }
-            Event::Watch(spec, updates, id_reply) => {
-                let id = self.next_request();
-                self.watches.insert(id, (spec.with_outcomes, updates));
-                // A client that is gone already is noticed with its first update.
-                let _ = id_reply.send(id);
-                Input::Request(id, Command::Watch(spec))
-            }
+            Event::Watch(spec, updates, id_reply) => self.on_watch(spec, updates, id_reply),
             Event::Unwatch(id) => {
                 self.watches.remove(&id);
                 Input::RequestGone(id)
@@ -387,6 +408,11 @@ impl Core {
             Event::WorkerConnected(config, reattach, seat) => {
                 self.on_connected(*config, reattach, seat)
             }
+            Event::Ending(keep_workers, left) => {
+                self.left = Some(left);
+                Input::Ending { keep_workers }
+            }
+            Event::Ended => Input::Ended,
             Event::WorkerMessage(worker, link, message, _waiting) => {
                 if !self.is_current(worker, link) {
                     return 1;
@@ -409,6 +435,19 @@ impl Core {
         let rows = input.rows();
         self.state.apply(now, input, effects);
         rows
+    }
+
+    fn on_watch(
+        &mut self,
+        spec: WatchSpec,
+        updates: mpsc::Sender<client::WatchUpdate>,
+        id_reply: oneshot::Sender<RequestId>,
+    ) -> Input {
+        let id = self.next_request();
+        self.watches.insert(id, (spec.with_outcomes, updates));
+        // A client that is gone already is noticed with its first update.
+        let _ = id_reply.send(id);
+        Input::Request(id, Command::Watch(spec))
     }
 
     /// A worker asks for a seat, perhaps for the one that it had.
@@ -648,7 +687,7 @@ pub(crate) struct Shared {
     pub(crate) core: CoreHandle,
     pub(crate) info: Arc<client::ServerInfo>,
     /// Idle timeout of workers that set none.
-    pub(crate) idle_timeout: Option<std::time::Duration>,
+    pub(crate) idle_timeout: Option<Duration>,
     /// The store, unless the server keeps its state in memory only.
     pub(crate) store: Option<StoreClient>,
     /// Automatic allocation; `None` in a server without ports.
@@ -659,8 +698,8 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     /// How to ask for the HTTP listener; `None` in a server without ports.
     pub(crate) door: Option<crate::http::Door>,
-    /// Told when a client wants the server to end.
-    pub(crate) stop: Arc<Notify>,
+    /// Told when a client wants the server to end, and how.
+    pub(crate) stop: mpsc::Sender<Stop>,
 }
 
 #[cfg(test)]

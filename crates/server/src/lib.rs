@@ -29,4 +29,4 @@ mod worker_link;
 
 pub use embedded::{EmbeddedConfig, EmbeddedServer};
 pub use notify::check_webhook;
-pub use server::{Journal, RunError, Server, ServerConfig, StartError};
+pub use server::{Journal, RunError, Server, ServerConfig, StartError, Stop};

@@ -13,7 +13,7 @@ use hq_protocol::access::{
 use hq_protocol::{HandshakeError, Plane, SecretKey, client};
 use rustix::process::{Resource, Rlimit};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
@@ -25,6 +25,19 @@ use crate::{alloc, client_link, listener, notify, state_file, worker_link};
 
 /// How long a possibly running server on the same directory may take to answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a server that ends waits for its workers. They give their tasks a second to end, and those that do
+/// not no more than five.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How a server ends when somebody wants it to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// Workers end as well, and allocations are canceled.
+    WithWorkers,
+    /// Workers go on and wait for the next server, and allocations stay.
+    KeepWorkers,
+}
 
 /// Where a server keeps its state.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -158,6 +171,7 @@ pub struct Server {
     http: Option<HttpServer>,
     asks: http::Asks,
     shared: Shared,
+    stops: mpsc::Receiver<Stop>,
     owed: notify::Owed,
     core: std::thread::JoinHandle<()>,
     failed: Arc<Notify>,
@@ -203,8 +217,7 @@ impl Server {
         );
         store_access(&access, &instance, config.resume)?;
         dir.publish(&instance)?;
-        let info = server_info(&config, &access);
-        let failed = Arc::new(Notify::new());
+        let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let (news, heard) = alloc::news();
         let ((outbox, owed), stats) = (notify::outbox(), Stats::new());
@@ -220,7 +233,7 @@ impl Server {
             fresh.keep();
         }
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
-        let (door, asks) = http::door();
+        let ((door, asks), (stop, stops)) = (http::door(), mpsc::channel(1));
         let shared = Shared {
             core,
             relay: Arc::new(Relay::new(info.start_unix_ns.unsigned_abs())),
@@ -230,7 +243,7 @@ impl Server {
             alloc: Some(alloc),
             stats,
             door: Some(door),
-            stop: Arc::new(Notify::new()),
+            stop,
         };
         Ok(Self {
             dir,
@@ -241,6 +254,7 @@ impl Server {
             http,
             asks,
             shared,
+            stops,
             owed,
             core: thread,
             failed,
@@ -259,13 +273,13 @@ impl Server {
         self.dir.root()
     }
 
-    /// Serves until a client asks it to stop or `shutdown` completes; then closes all connections
-    /// and withdraws the access link.
+    /// Serves until a client asks it to stop or `shutdown` completes; then withdraws the access link, lets workers
+    /// go or be, and closes all connections.
     ///
     /// # Errors
     ///
     /// If the link cannot be removed or the state can no longer be written.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    pub async fn run(self, shutdown: impl Future<Output = Stop>) -> Result<(), RunError> {
         let Self {
             dir,
             instance,
@@ -275,11 +289,11 @@ impl Server {
             http,
             asks,
             shared,
+            mut stops,
             owed,
             core,
             failed,
         } = self;
-        let mut is_broken = false;
         let keys = (
             access.client.as_ref().and_then(|access| access.key.clone()),
             access.worker.as_ref().and_then(|access| access.key.clone()),
@@ -301,27 +315,32 @@ impl Server {
         let uid = shared.info.server_uid.clone();
         planes.spawn(notify::run(shared.core.clone(), owed, uid));
         planes.spawn(http::keep(http, instance.clone(), asks, shared.clone()));
-        tokio::select! {
-            () = shared.stop.notified() => tracing::debug!("stop requested by a client"),
-            () = failed.notified() => is_broken = true,
-            () = shutdown => tracing::debug!("stop requested by a signal"),
-        }
+        let how = tokio::select! {
+            Some(how) = stops.recv() => Some(how),
+            // A server that will be started again finds its workers and allocations again.
+            () = failed.notified() => None,
+            how = shutdown => Some(how),
+        };
+        tracing::debug!(?how, "the server ends");
         let withdrawn = dir.withdraw(&instance);
-        planes.shutdown().await;
-        // A server that will be started again finds its allocations again.
-        if let Some(alloc) = shared.alloc.as_ref().filter(|_| !is_broken) {
-            alloc.shutdown().await;
+        if let Some(how) = how {
+            let keep = how == Stop::KeepWorkers;
+            let allocations = async {
+                if let Some(alloc) = &shared.alloc {
+                    alloc.shutdown(keep).await;
+                }
+            };
+            // Fails only if the core has ended.
+            let (_, ()) = tokio::join!(shared.core.end(keep, LEAVE_TIMEOUT), allocations);
         }
+        planes.shutdown().await;
         drop(shared);
         let joined = tokio::task::spawn_blocking(move || core.join()).await;
         if !matches!(joined, Ok(Ok(()))) {
             tracing::error!("the core thread did not end cleanly");
         }
         withdrawn?;
-        if is_broken {
-            return Err(RunError::Store);
-        }
-        Ok(())
+        how.map(|_| ()).ok_or(RunError::Store)
     }
 }
 

@@ -15,8 +15,12 @@ use crate::parse::value::parse_http_address;
 pub(crate) enum ServerCommand {
     /// Start a server here, in the foreground unless told otherwise
     Start(StartArgs),
-    /// Stop the running server
-    Stop,
+    /// Stop the running server and its workers
+    ///
+    /// Workers end their tasks and themselves within seconds; those with `--on-server-lost finish-running` let
+    /// running tasks end first. Allocations are canceled. `hq server start --resume` goes on with the jobs: what ran
+    /// starts again.
+    Stop(StopArgs),
     /// Show where the server is and how long it has been running
     Info,
     /// Block until a server can be reached
@@ -116,6 +120,17 @@ pub(crate) struct StartArgs {
     /// Let anybody who reaches the worker port act as a worker, without encryption
     #[arg(long)]
     pub(crate) disable_worker_authentication_and_encryption: bool,
+}
+
+/// Options of `server stop`.
+#[derive(Args, Debug)]
+pub(crate) struct StopArgs {
+    /// Leave workers, their tasks and allocations as they are, until `hq server start --resume`
+    ///
+    /// With that a server is updated or moved to another port without the loss of a running task. A worker waits
+    /// for up to an hour once its tasks have ended.
+    #[arg(long)]
+    pub(crate) keep_workers: bool,
 }
 
 /// Options of `server wait`.

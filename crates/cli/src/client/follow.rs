@@ -80,7 +80,7 @@ impl Client {
         loop {
             tokio::time::sleep(shortened(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
-            match Self::connect(&dir).await {
+            match Self::connect_any(&dir).await {
                 Ok(found) if found.server_uid == self.server_uid => {
                     tracing::info!("Connected to the server again");
                     *self = found;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use hq_protocol::SecretKey;
 use hq_protocol::access::{Access, AccessFile, ServerUid};
-use hq_server::{Journal, RunError, Server, ServerConfig, StartError};
+use hq_server::{Journal, RunError, Server, ServerConfig, StartError, Stop};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
-use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, WaitArgs};
+use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, StopArgs, WaitArgs};
 use crate::client::{Client, access_error};
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
@@ -90,8 +90,9 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
     Ok(())
 }
 
-/// Completes on SIGINT or SIGTERM. SIGHUP is ignored: logging out must not end a server.
-fn stop_signal() -> CliResult<impl Future<Output = ()>> {
+/// Completes on SIGINT, which a person sends, or SIGTERM, which a service manager or a machine that is shut down
+/// sends: then workers wait for the next server. SIGHUP is ignored: logging out must not end a server.
+fn stop_signal() -> CliResult<impl Future<Output = Stop>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
     let (mut interrupt, mut terminate) = (
         listen(SignalKind::interrupt())?,
@@ -99,14 +100,15 @@ fn stop_signal() -> CliResult<impl Future<Output = ()>> {
     );
     let mut hangup = listen(SignalKind::hangup())?;
     Ok(async move {
-        loop {
+        let how = loop {
             tokio::select! {
-                _ = interrupt.recv() => break,
-                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break Stop::WithWorkers,
+                _ = terminate.recv() => break Stop::KeepWorkers,
                 _ = hangup.recv() => tracing::debug!("ignoring SIGHUP"),
             }
-        }
+        };
         tracing::info!("Received a signal, stopping the server");
+        how
     })
 }
 
@@ -125,10 +127,10 @@ fn warn_about_open_planes(args: &StartArgs) {
 }
 
 /// `server stop`.
-pub(super) async fn stop(context: &mut Context) -> CliResult<()> {
-    let mut client = context.connect().await?;
+pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = Client::connect_any(&context.server_dir()).await?;
     tracing::info!("Stopping server");
-    client.server_stop().await?;
+    client.server_stop(args.keep_workers).await?;
     context.done()
 }
 

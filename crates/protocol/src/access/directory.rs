@@ -81,6 +81,19 @@ impl ServerDir {
     /// [`AccessError::InvalidDirectory`] and [`AccessError::NoInstance`] if there is none, and whatever
     /// [`AccessFile::load`] refuses.
     pub fn load_access(&self, version: &str) -> Result<(PathBuf, AccessFile), AccessError> {
+        self.load_access_as(Some(version))
+    }
+
+    /// The same for a file of any release, see [`AccessFile::load_any`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ServerDir::load_access`], but for the version.
+    pub fn load_access_any(&self) -> Result<(PathBuf, AccessFile), AccessError> {
+        self.load_access_as(None)
+    }
+
+    fn load_access_as(&self, version: Option<&str>) -> Result<(PathBuf, AccessFile), AccessError> {
         let path = self.resolve()?.join(ACCESS_FILE_NAME);
         let file = open_to_read(&path).map_err(|source| {
             if source.kind() == io::ErrorKind::NotFound {

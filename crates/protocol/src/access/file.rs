@@ -224,7 +224,7 @@ impl AccessFile {
     /// refused, as ssh does.
     pub fn load(path: &Path, version: &str) -> Result<Self, AccessError> {
         let file = open_to_read(path).map_err(AccessError::read(path))?;
-        Self::load_from(file, path, version)
+        Self::load_from(file, path, Some(version))
     }
 
     /// Reads a file of any release, under the same conditions: a server that goes on with the state of an earlier
@@ -235,7 +235,7 @@ impl AccessFile {
     /// As [`Self::load`], without [`AccessError::Version`].
     pub fn load_any(path: &Path) -> Result<Self, AccessError> {
         let file = open_to_read(path).map_err(AccessError::read(path))?;
-        Self::load_checked(file, path, None)
+        Self::load_from(file, path, None)
     }
 
     /// Reads a file of any release that anybody may have read or written: enough to ask whether a server is there.
@@ -248,11 +248,11 @@ impl AccessFile {
         Self::parse_any(&text, path, None)
     }
 
-    pub(super) fn load_from(file: File, path: &Path, version: &str) -> Result<Self, AccessError> {
-        Self::load_checked(file, path, Some(version))
-    }
-
-    fn load_checked(file: File, path: &Path, version: Option<&str>) -> Result<Self, AccessError> {
+    pub(super) fn load_from(
+        file: File,
+        path: &Path,
+        version: Option<&str>,
+    ) -> Result<Self, AccessError> {
         let metadata = file.metadata().map_err(AccessError::read(path))?;
         let user = rustix::process::geteuid().as_raw();
         // What root owns can be trusted: root is not covered by the threat model.

@@ -50,7 +50,10 @@ pub enum ClientRequest {
     /// Wants to see output of a task.
     ReadOutput(OutputQuery),
     /// The server is to end.
-    ServerStop,
+    ServerStop {
+        /// Workers wait for the next server; otherwise they are told to end.
+        keep_workers: bool,
+    },
     /// The HTTP listener is to be opened.
     HttpOpen,
     /// The server is to write what it knows into this file.
@@ -136,7 +139,9 @@ impl TryFrom<client::Request> for ClientRequest {
     fn try_from(message: client::Request) -> Result<Self, ConvertError> {
         use client::request::Request;
         match required(message.request, "request")? {
-            Request::ServerStop(_) => Ok(Self::ServerStop),
+            Request::ServerStop(client::ServerStop { keep_workers }) => {
+                Ok(Self::ServerStop { keep_workers })
+            }
             Request::HttpOpen(_) => Ok(Self::HttpOpen),
             Request::Alloc(request) => {
                 Ok(Self::Alloc(Box::new(request.try_into().within("alloc")?)))
@@ -470,8 +475,10 @@ impl From<&ClientRequest> for client::Request {
             ClientRequest::Alloc(request) => Self {
                 request: Some(Request::Alloc(request.as_ref().into())),
             },
-            ClientRequest::ServerStop => Self {
-                request: Some(Request::ServerStop(client::Empty {})),
+            ClientRequest::ServerStop { keep_workers } => Self {
+                request: Some(Request::ServerStop(client::ServerStop {
+                    keep_workers: *keep_workers,
+                })),
             },
             ClientRequest::HttpOpen => Self {
                 request: Some(Request::HttpOpen(client::Empty {})),

@@ -98,8 +98,8 @@ impl Driver {
             tokio::select! {
                 ask = asks.recv() => match ask {
                     None => return,
-                    Some(Ask::Shutdown(done)) => {
-                        self.shutdown().await;
+                    Some(Ask::Shutdown(keep, done)) => {
+                        self.shutdown(keep).await;
                         // The one who asked may have lost patience.
                         let _ = done.send(());
                         return;
@@ -392,8 +392,8 @@ impl Driver {
         self.queues.get(&queue).map(|shell| shell.params.clone())
     }
 
-    /// Cancels whatever may be alive.
-    async fn shutdown(mut self) {
+    /// Waits for what is under way, and cancels whatever may be alive unless it is kept.
+    async fn shutdown(mut self, keep: bool) {
         let waiting = async {
             while self.state.is_submitting() {
                 match self.jobs.join_next().await {
@@ -415,6 +415,16 @@ impl Driver {
                 self.apply(Input::Looked(key, found)).await;
             }
         }
+        if !keep {
+            self.cancel_all().await;
+        }
+        if let Some(stored) = self.persist(Vec::new()).await {
+            // Fails only if there is nobody left who could store it.
+            let _ = stored.await;
+        }
+    }
+
+    async fn cancel_all(&mut self) {
         let mut cancels = JoinSet::new();
         for (key, job) in self.state.alive() {
             let Some(params) = self.params(key.queue) else {
@@ -439,10 +449,6 @@ impl Driver {
             let mut effects = Vec::new();
             self.state.close(self.clock.now(), key, &mut effects);
             self.persist_all(&effects).await;
-        }
-        if let Some(stored) = self.persist(Vec::new()).await {
-            // Fails only if there is nobody left who could store it.
-            let _ = stored.await;
         }
     }
 }

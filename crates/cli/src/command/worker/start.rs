@@ -167,14 +167,15 @@ fn find_again(dir: &ServerDir) -> Whereabouts {
 }
 
 fn load_again(dir: &ServerDir) -> Option<Connector> {
-    let in_use = dir.load_access(VERSION);
+    // A server that was updated meanwhile is the same server.
+    let in_use = dir.load_access_any();
     // Workers of a batch job are started with the directory of one server process, `<server-dir>/001`.
     let parent = std::path::absolute(dir.root()).ok();
     let later = parent
         .as_deref()
         .and_then(std::path::Path::parent)
         .map(|parent| ServerDir::new(parent, false))
-        .and_then(|dir| dir.load_access(VERSION).ok())
+        .and_then(|dir| dir.load_access_any().ok())
         .filter(|(_, later)| {
             let uid = in_use.as_ref().ok().map(|(_, file)| &file.server_uid);
             later.server_uid.is_some() && uid == Some(&later.server_uid)
