@@ -188,6 +188,9 @@ impl Compactor {
         };
         let size = Size::of(db)?;
         let (used, file) = (size.used(), path.display());
+        if size.pages * size.page_len > size_max && size.free > size.reserve(Some(size_max)) {
+            self.phase = Phase::Shrink;
+        }
         if used < percent(size_max, TARGET_PERCENT) {
             self.is_warned = false;
         }
@@ -304,7 +307,7 @@ impl Compactor {
         let is_done = match &mut self.phase {
             Phase::Idle => return Ok(Some(Stepped::default())),
             Phase::Sweep(sweep) => sweep.step(&transaction)?,
-            Phase::Shrink => shrink_some(&transaction, is_prune)?,
+            Phase::Shrink => shrink_some(&transaction, is_prune, self.size_max)?,
             Phase::Rewrite => true,
         };
         if !lease::renew(&transaction, self.fence, true)? {
@@ -389,6 +392,17 @@ impl Size {
     const fn used(&self) -> u64 {
         self.pages.saturating_sub(self.free) * self.page_len
     }
+
+    /// Free pages that may stay: what comes next finds them, but they do not make the file larger than it may be.
+    fn reserve(&self, size_max: Option<u64>) -> u64 {
+        let wanted = RESERVE_PAGES.max(self.pages / RESERVE_SHARE);
+        let Some(size_max) = size_max else {
+            return wanted;
+        };
+        let room = size_max.saturating_sub(self.used()) / self.page_len.max(1);
+        // Never less than a file at rest is given, or giving and taking them would not end.
+        wanted.min(room).max(SPARE_PAGES)
+    }
 }
 
 /// Marks completed jobs as forgotten, oldest first, until what is left should be small enough. Returns how
@@ -431,13 +445,13 @@ fn forget_oldest(
 }
 
 /// Gives some free pages back, or in the end all of them; says whether enough of them are gone.
-fn shrink_some(db: &Transaction<'_>, is_prune: bool) -> rusqlite::Result<bool> {
+fn shrink_some(
+    db: &Transaction<'_>,
+    is_prune: bool,
+    size_max: Option<u64>,
+) -> rusqlite::Result<bool> {
     let size = Size::of(db)?;
-    let reserve = if is_prune {
-        0
-    } else {
-        RESERVE_PAGES.max(size.pages / RESERVE_SHARE)
-    };
+    let reserve = if is_prune { 0 } else { size.reserve(size_max) };
     if size.free <= reserve {
         return Ok(true);
     }
