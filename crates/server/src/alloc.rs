@@ -8,6 +8,7 @@ mod answer;
 mod command;
 mod dirs;
 mod driver;
+mod hosts;
 mod parse;
 mod record;
 mod script;

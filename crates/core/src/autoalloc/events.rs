@@ -47,6 +47,16 @@ impl AutoallocState {
                 queue.on_submit_failed(now, &text, effects);
                 effects.push(Effect::Changed(key.queue));
             }
+            SubmitOutcome::Unreachable(text) => {
+                queue.allocations.remove(&key.number);
+                let told = format!(
+                    "The batch system of queue {} cannot be reached, nothing was submitted: {text}",
+                    key.queue
+                );
+                effects.push(Effect::Tell(Level::Warn, told));
+                queue.on_unreachable(now, &text);
+                effects.push(Effect::Changed(key.queue));
+            }
             SubmitOutcome::Unclear(text) => {
                 let told = format!(
                     "It is not known whether an allocation was submitted into queue {}; looking for \

@@ -52,6 +52,8 @@ pub enum SubmitOutcome {
     Accepted(Box<str>),
     /// There is no job, for certain.
     Refused(Box<str>),
+    /// The batch system could not be asked: there is no job, and nobody said no.
+    Unreachable(Box<str>),
     /// There may be one: no answer, or none that makes sense.
     Unclear(Box<str>),
 }

@@ -369,6 +369,15 @@ impl Queue {
         }
     }
 
+    /// Tries again after the shortest pause, however often that was in vain: an outage says nothing about
+    /// what is asked for.
+    pub(super) fn on_unreachable(&mut self, now: Now, text: &str) {
+        self.plan.clear();
+        self.retry_at = self.retry_at.max(Some(now.mono + DELAYS[1]));
+        self.failing_since.get_or_insert(now.wall);
+        text.clone_into(&mut self.last_failure);
+    }
+
     pub(super) fn on_submit_ok(&mut self) {
         self.submit_fails = 0;
         if self.allocation_fails == 0 {

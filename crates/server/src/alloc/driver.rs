@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::dirs::{self, Dirs};
+use super::hosts::Hosts;
 use super::work::{self, Errand};
 use super::{Ask, NewsReceiver, WorkerNews, answer, record, refusal};
 use crate::clock::Clock;
@@ -37,6 +38,7 @@ pub(super) struct Driver {
     pub(super) state: AutoallocState,
     pub(super) queues: BTreeMap<QueueId, QueueShell>,
     pub(super) dirs: Dirs,
+    hosts: Hosts,
     clock: Clock,
     core: CoreHandle,
     errand: Arc<Errand>,
@@ -52,6 +54,7 @@ impl Driver {
             state: AutoallocState::new(limits),
             queues: BTreeMap::new(),
             dirs: Dirs::new(instance),
+            hosts: Hosts::default(),
             clock: Clock::new(),
             core,
             errand: Arc::new(Errand::new(instance)),
@@ -124,7 +127,11 @@ impl Driver {
     async fn on_done(&mut self, inputs: Vec<Input>) {
         for input in inputs {
             let mut submission = None;
-            if let Input::Submitted(key, SubmitOutcome::Refused(_)) | Input::Looked(key, _) = &input
+            if let Input::Submitted(
+                key,
+                SubmitOutcome::Refused(_) | SubmitOutcome::Unreachable(_),
+            )
+            | Input::Looked(key, _) = &input
             {
                 submission = Some(*key);
             }
@@ -152,6 +159,16 @@ impl Driver {
                 if let Some(shell) = id.and_then(|id| self.queues.get_mut(&id)) {
                     shell.known = Some(config.resources.clone());
                 }
+                if let Some(id) = id
+                    && self.hosts.connected(id, &job, worker, &config.hostname)
+                {
+                    tracing::warn!(
+                        "Several workers of allocation {job} of queue {id} are on {}: a task on \
+                         several nodes gets that host more than once. Ask for different nodes, on \
+                         PBS with `-- -l place=scatter:excl`",
+                        config.hostname
+                    );
+                }
                 let units = |item: &hq_core::resource::descriptor::ResourceItem| {
                     (item.name.clone(), item.kind.total().0)
                 };
@@ -169,6 +186,7 @@ impl Driver {
                 lived,
             } => {
                 let Some(job) = job_of(&config) else { return };
+                self.hosts.lost(&job, worker);
                 self.apply(Input::WorkerLost {
                     job,
                     worker,

@@ -18,6 +18,12 @@ const SHOWN_LEN_MAX: usize = 2_000;
 /// Longest id of a job that is believed.
 const JOB_LEN_MAX: usize = 256;
 
+/// Standard error of `qsub` and `sbatch` that did not get through to their server.
+const UNREACHABLE: [&str; 2] = [
+    "cannot connect to server",
+    "Unable to contact slurm controller",
+];
+
 /// The result of running a command.
 pub(super) type Answer = Result<Ran, CommandError>;
 
@@ -37,6 +43,8 @@ pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
         Some(_) => {
             return if says_one_of(ran, &system.unclear) {
                 SubmitOutcome::Unclear(failure)
+            } else if UNREACHABLE.iter().any(|text| ran.stderr.contains(text)) {
+                SubmitOutcome::Unreachable(failure)
             } else {
                 SubmitOutcome::Refused(failure)
             };

@@ -102,7 +102,9 @@ impl Errand {
                 Ok(()) => return Ok(()),
                 Err(text) => explained(&format!("Could not cancel allocation {id}: {text}")),
             },
-            SubmitOutcome::Refused(text) | SubmitOutcome::Unclear(text) => {
+            SubmitOutcome::Refused(text)
+            | SubmitOutcome::Unreachable(text)
+            | SubmitOutcome::Unclear(text) => {
                 explained(&format!("Could not submit allocation: {text}"))
             }
         };

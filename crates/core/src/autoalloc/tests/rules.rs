@@ -262,6 +262,23 @@ fn refused_submissions_back_off_and_pause() {
 }
 
 #[test]
+fn a_batch_system_that_is_away_is_no_refusal() {
+    let mut world = World::new(spec(1, 1, None));
+    for _ in 0..20 {
+        let effects = world.answer(1, &[]);
+        let (key, _) = submitted(&effects).expect("submits");
+        let away = SubmitOutcome::Unreachable("cannot connect".into());
+        world.apply(Input::Submitted(key, away));
+        assert_eq!(
+            world.reason(),
+            "next attempt in 60 s, after a failure: cannot connect"
+        );
+        world.pass(61);
+    }
+    assert!(!world.is_paused());
+}
+
+#[test]
 fn a_submission_without_an_answer_is_looked_for_before_another_is_made() {
     let mut world = World::new(spec(1, 1, None));
     let effects = world.answer(1, &[]);

@@ -188,6 +188,12 @@ fn submissions_and_deletions_are_read_as_recorded() {
             "{outcome:?}"
         );
     }
+    let away = "qsub: cannot connect to server pbshost (errno=15010)";
+    let outcome = submitted(&pbs(), &ran(1, "", away));
+    assert!(
+        matches!(outcome, SubmitOutcome::Unreachable(_)),
+        "{outcome:?}"
+    );
     for answer in [
         answer!("qdel-held"),
         answer!("qdel-queued"),
