@@ -1,5 +1,7 @@
 //! `hq alloc …`.
 
+mod check;
+
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -125,7 +127,6 @@ async fn log(args: &LogArgs, context: &mut Context) -> CliResult<()> {
 async fn add(system: SystemCommand, context: &mut Context) -> CliResult<()> {
     let (spec, args) = queue_spec(system, context)?;
     let mut client = context.connect().await?;
-    warn_about(&args);
     if !args.no_dry_run
         && let Err(error) = try_out(&mut client, &spec).await
     {
@@ -136,13 +137,13 @@ async fn add(system: SystemCommand, context: &mut Context) -> CliResult<()> {
         return Err(unexpected());
     };
     tracing::info!("Allocation queue {queue} successfully created");
+    warn_about(&args);
     context.done()
 }
 
 async fn dry_run(system: SystemCommand, context: &mut Context) -> CliResult<()> {
-    let (spec, args) = queue_spec(system, context)?;
+    let (spec, _) = queue_spec(system, context)?;
     let mut client = context.connect().await?;
-    warn_about(&args);
     match try_out(&mut client, &spec).await {
         Ok(()) => context.done(),
         Err(error) => Err(match error.text() {
@@ -209,7 +210,15 @@ fn queue_spec(
         SystemCommand::Other(args) => (args, None),
     };
     let system = description(&args, built_in, context)?;
+    for name in check::asked_twice(&system, &args.additional_args) {
+        tracing::warn!(
+            "`-l {name}=…` after `--` has no effect: the script asks for `{name}` itself, and PBS takes \
+             the first. Change that line in a description of your own: `hq alloc template pbs > \
+             my.toml`, then --template my.toml"
+        );
+    }
     let spec = spec(&args, system)?;
+    check::check(&spec)?;
     Ok((spec, args))
 }
 
