@@ -140,13 +140,13 @@ fn jobs_are_found_in_plain_text() {
     let plain = answer!("qstat-running-plain");
     let look = |name: &str, dir: &str| looked_again(&plain, name, dir);
     assert_eq!(
-        look("hq-alloc-1", "/home/user/run"),
+        look("hq-alloc-1", "/data/user/run"),
         LookOutcome::Found("1.pbshost".into())
     );
     for (name, dir) in [
-        ("hq-alloc-1", "/home/user/ru"),
-        ("hq-alloc-1", "/home/user"),
-        ("hq-alloc-2", "/home/user/run"),
+        ("hq-alloc-1", "/data/user/ru"),
+        ("hq-alloc-1", "/data/user"),
+        ("hq-alloc-2", "/data/user/run"),
     ] {
         assert_eq!(look(name, dir), LookOutcome::Absent, "{name} {dir}");
     }
