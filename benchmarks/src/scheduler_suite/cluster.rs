@@ -9,6 +9,7 @@ use std::time::Duration;
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{LostReason, Usage};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
+use hq_core::selector::Selector;
 use hq_core::server_state::{
     Command, Effect, Input, LinkId, ROWS_PER_ROUND_MAX, Reply, RequestId, ServerState,
     WorkerCommand, WorkerMessage,
@@ -242,6 +243,15 @@ impl Cluster {
             RequestId(1),
             Command::Submit(Box::new(spec)),
         ));
+    }
+
+    /// Cancels all jobs.
+    pub fn cancel(&mut self) {
+        let cancel = Command::CancelJobs {
+            jobs: Selector::All,
+            reason: Box::default(),
+        };
+        self.decide(vec![Input::Request(RequestId(2), cancel)]);
     }
 
     /// Whether every job has ended.

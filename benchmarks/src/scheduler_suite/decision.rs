@@ -5,7 +5,7 @@ use std::fs::read_to_string;
 use std::ops::Sub;
 use std::time::{Duration, Instant};
 
-use hq_core::server_state::{Effect, Input, RoundSize, WorkerCommand, WorkerMessage};
+use hq_core::server_state::{Command, Effect, Input, RoundSize, WorkerCommand, WorkerMessage};
 use rustix::time::{ClockId, clock_gettime};
 
 /// A span of time on the clock on the wall and on that of the thread.
@@ -141,7 +141,7 @@ impl Decision {
         let is_goodbye =
             |input: &&Input| matches!(input, Input::WorkerMessage(_, WorkerMessage::Goodbye(_)));
         let is_join = |input: &&Input| matches!(input, Input::WorkerConnected(..));
-        let is_submit = |input: &&Input| matches!(input, Input::Request(..));
+        let is_submit = |input: &&Input| matches!(input, Input::Request(_, Command::Submit(_)));
         Self {
             inputs: inputs.len(),
             rows: inputs.iter().map(Input::rows).sum(),

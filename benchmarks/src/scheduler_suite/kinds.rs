@@ -46,13 +46,23 @@ pub struct Row {
 /// Makes a cluster with very many of something, and what is submitted to it.
 type Case = fn(u32) -> Cluster;
 
-const CASES: [(&str, Case); 8] = [
+const CASES: [(&str, Case); 9] = [
     ("requests, one worker", |many| requests(1, many, 1)),
     ("requests, 8 workers, 5 priorities", |many| {
         requests(8, many, 5)
     }),
     ("requests, each with its own priority", |many| {
         requests(8, many, many)
+    }),
+    ("requests, canceled", |many| {
+        let mut cluster = requests(0, many, 5);
+        let mut second = 0;
+        while cluster.server.ready_len() < u64::from(many) {
+            second += 1;
+            cluster.run_until(Time(0) + Duration::from_secs(1) * second);
+        }
+        cluster.cancel();
+        cluster
     }),
     ("templates", |many| {
         let mut cluster = with_workers(8);

@@ -190,6 +190,15 @@ impl Submit {
         }
     }
 
+    /// The different templates of its tasks.
+    #[must_use]
+    pub fn templates(&self) -> &[Arc<SharedTemplate>] {
+        match &self.kind {
+            SubmitKind::Array { template, .. } => std::slice::from_ref(template),
+            SubmitKind::Graph { templates, .. } => templates,
+        }
+    }
+
     /// Entry of a task.
     #[must_use]
     pub fn entry(&self, index: u32) -> Option<&[u8]> {

@@ -20,6 +20,7 @@ mod gate;
 mod hold;
 mod input;
 mod notify;
+mod portions;
 mod restore;
 mod resubmit;
 mod schedule;
@@ -61,6 +62,7 @@ use after::Followers;
 use assign::AssignLimit;
 use change::persist;
 use hold::Hold;
+use portions::Portions;
 use schedule::Agenda;
 use watch::Watches;
 
@@ -119,6 +121,8 @@ pub struct ServerState {
     hold: Hold,
     /// The server is about to end, and whether workers wait for the next one.
     ending: Option<ending::Ending>,
+    /// What is left to do of very large jobs.
+    portions: Portions,
     /// What restoring led to and nobody could be given yet.
     owed: Vec<Effect>,
     /// Uid of the server, which paths can name.
@@ -179,6 +183,7 @@ impl ServerState {
         self.follow_up(now, effects);
         self.go_on_draining(effects);
         if self.ending.is_none() {
+            self.do_portion(effects);
             self.schedule(now, effects);
         }
         let changed = std::mem::take(&mut self.changed);
@@ -453,11 +458,11 @@ impl ServerState {
                 persist(effects, now.wall, ChangeKind::JobCompleted(id));
             }
             self.followers.note(id, None);
-            self.drop_templates(id, effects);
+            self.drop_templates(id);
         }
     }
 
-    fn drop_templates(&mut self, id: JobId, effects: &mut Vec<Effect>) {
+    fn drop_templates(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -466,30 +471,8 @@ impl ServerState {
             // Done before, when the job was completed.
             return;
         }
-        let mut templates = BTreeSet::new();
-        for submit in &job.submits {
-            match &submit.kind {
-                crate::job::SubmitKind::Array { template, .. } => {
-                    templates.insert(template.id);
-                }
-                crate::job::SubmitKind::Graph { templates: all, .. } => {
-                    templates.extend(all.iter().map(|template| template.id));
-                }
-            }
-        }
-        for id in sent_to {
-            let Some(worker) = self.workers.get_mut(&id) else {
-                continue;
-            };
-            let known = worker.forget_templates(&templates);
-            if known.is_empty() {
-                continue;
-            }
-            effects.push(Effect::ToWorker(
-                worker.id,
-                WorkerCommand::DropTemplates(known),
-            ));
-        }
+        self.portions
+            .note_dropped(sent_to.into_iter(), &job.submits);
     }
 
     /// Checks everything that must hold between two inputs. For tests; O(tasks).
@@ -575,18 +558,15 @@ impl ServerState {
                 .is_some_and(|graph| graph.unfinished(slot.index) > 0)
         };
         let ready = self.ready.contains(key, job.id, slot.submit, slot.index);
-        let is_delayed = || {
-            let mut delayed = self.delayed.iter();
-            delayed.any(|(_, id, other)| (*id, *other) == (job.id, slot))
-        };
         // In this order: most tasks are over, and all are looked at after every input.
         let should_be_ready = phase == Phase::Waiting
             && !is_blocked()
             && !self.is_held(job.id, slot)
             && self.is_free(job.id, slot)
-            && !is_delayed();
-        assert_eq!(
-            ready, should_be_ready,
+            && !self.is_delayed(job.id, slot);
+        let is_unqueued = !ready && self.portions.is_unqueued(job.id, slot);
+        assert!(
+            ready == should_be_ready || is_unqueued,
             "task {task} is ready exactly if it waits unblocked"
         );
         if matches!(phase, Phase::Queued | Phase::Running) {

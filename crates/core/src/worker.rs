@@ -9,6 +9,7 @@ mod load;
 mod rate;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -426,15 +427,14 @@ impl Worker {
         self.stopping.is_none() && self.config.on_server_lost == OnServerLost::Reconnect
     }
 
-    /// Drops those of these templates that it knows; returns which.
-    pub(crate) fn forget_templates(&mut self, templates: &BTreeSet<TemplateId>) -> Vec<TemplateId> {
-        let known: Vec<TemplateId> = if templates.len() <= self.templates.len() {
-            let known = templates.iter().filter(|id| self.templates.contains(id));
-            known.copied().collect()
-        } else {
-            let known = self.templates.iter().filter(|id| templates.contains(id));
-            known.copied().collect()
-        };
+    /// Drops those of these templates that it knows, at most so many; returns which.
+    pub(crate) fn forget_templates(
+        &mut self,
+        templates: RangeInclusive<TemplateId>,
+        most: usize,
+    ) -> Vec<TemplateId> {
+        let known = self.templates.range(templates).take(most);
+        let known: Vec<TemplateId> = known.copied().collect();
         for id in &known {
             self.templates.remove(id);
         }

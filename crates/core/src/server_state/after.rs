@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::change::persist;
+use super::portions::QUEUED_MAX;
 use super::{ChangeKind, Effect, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, JobState, Submit, TaskSlot};
@@ -61,8 +62,8 @@ enum Verdict {
 
 /// What is to be done with the waiting tasks of a submit, as index ranges.
 #[derive(Default)]
-struct Review {
-    free: Vec<(QueueKey, u32, u32)>,
+pub(super) struct Review {
+    pub(super) free: Vec<(QueueKey, u32, u32)>,
     doomed: Vec<u32>,
     culprit: Option<JobId>,
 }
@@ -196,6 +197,11 @@ impl ServerState {
             }
             Verdict::Free => {}
         }
+        let is_each = submit.after.iter().any(|after| after.is_each);
+        if submit.graph().is_some() && !is_each && submit.tasks.len() > QUEUED_MAX {
+            self.portions.note_unqueued((id, number), submit, is_start);
+            return;
+        }
         let review = self.sort_waiting(job, submit, number, is_start);
         for (key, from, to) in review.free {
             self.enqueue(key, id, number, from..to);
@@ -314,7 +320,7 @@ impl ServerState {
         all
     }
 
-    fn sort_indices(
+    pub(super) fn sort_indices(
         &self,
         job: &Job,
         submit: &Submit,
@@ -330,9 +336,9 @@ impl ServerState {
             };
             let is_waiting = submit.tasks.phase(index) == Some(Phase::Waiting);
             // A task that waits for its next attempt was free once, and is let go by its timer.
-            let record = submit.tasks.record(index).filter(|_| !is_start);
+            let record = submit.tasks.record(index);
             let was_tried = record.is_some_and(|record| record.retry_count() > 0);
-            if !is_waiting || was_tried {
+            if !is_waiting || was_tried && (!is_start || self.is_delayed(job.id, slot)) {
                 continue;
             }
             match self.verdict_of_task(submit, index) {

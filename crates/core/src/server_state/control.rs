@@ -37,7 +37,7 @@ impl ServerState {
             job.completion_noted = true;
             persist(effects, now.wall, ChangeKind::JobCompleted(id));
             self.followers.note(id, None);
-            self.drop_templates(id, effects);
+            self.drop_templates(id);
         }
         Some(JobResult::Ok {
             job: id,
@@ -93,6 +93,7 @@ impl ServerState {
     pub(super) fn end_job(&mut self, now: Now, id: JobId, to: Phase, effects: &mut Vec<Effect>) {
         self.watches.note_ended_job(id, &self.jobs);
         self.ready.remove_job(id);
+        self.portions.forget_unqueued(id);
         self.agenda.note_plans_changed();
         self.kill_assigned(id, effects);
         if let Some(job) = self.jobs.get_mut(&id) {

@@ -182,7 +182,7 @@ impl ServerState {
         if !self.ready.is_empty() && (with_gangs || !self.agenda.room.is_empty()) {
             self.place_ready(now, with_gangs, effects);
         }
-        if self.ready.is_behind() {
+        if self.ready.is_behind() || self.portions.is_any_left() {
             self.agenda.again_at = Some(now.mono);
         }
         self.empty_kept(now, effects);
@@ -273,7 +273,9 @@ impl ServerState {
         let others = room.iter().filter(|id| !first.contains(id));
         let rooms = first.iter().chain(others).copied();
         let cluster = (&self.classes, &self.workers);
-        window(&self.ready, cluster, rooms, with_gangs, now.mono)
+        let mut window = window(&self.ready, cluster, rooms, with_gangs, now.mono);
+        self.portions.narrow(&mut window);
+        window
     }
 
     /// Decides which workers have to be looked at again, and whether at once.

@@ -362,6 +362,12 @@ impl ServerState {
         }
     }
 
+    /// Whether a task waits for the time of its next attempt.
+    pub(super) fn is_delayed(&self, id: JobId, slot: TaskSlot) -> bool {
+        let mut delayed = self.delayed.iter();
+        delayed.any(|(_, job, other)| (*job, *other) == (id, slot))
+    }
+
     /// Lets tasks run whose wait for another attempt is over; those that ended meanwhile are skipped.
     fn release_delayed(&mut self, now: Now) {
         while let Some((time, job, slot)) = self.delayed.first().copied() {

@@ -270,3 +270,88 @@ fn of_very_many_ended_workers_the_last_are_kept_and_all_are_counted() {
     assert_eq!(state.hostname(WorkerId(1)), Some("node1"), "of all of them");
     assert_eq!(state.last_lost(), Some(WorkerId(many - 1)));
 }
+
+/// Applies nothing and settles once; what it led to.
+fn settle(world: &mut World) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    world.state.settle(world.now, &mut effects);
+    world.state.check_invariants();
+    effects
+}
+
+#[test]
+fn very_many_different_tasks_are_queued_in_portions_and_nothing_less_urgent_goes_first() {
+    let mut world = World::new(1);
+    let submit = Command::Submit(Box::new(kinds(3_000, 5)));
+    let request = Input::Request(RequestId(1), submit);
+    world.state.apply(world.now, request, &mut Vec::new());
+    let mut settles = 0;
+    while settles == 0 || world.state.portions.is_any_left() {
+        let before = world.state.ready_len();
+        settle(&mut world);
+        settles += 1;
+        assert!(world.state.ready_len() <= before + 1_024);
+        let again = world.state.next_deadline();
+        assert!(!world.state.portions.is_any_left() || again <= Some(world.now.mono));
+        let mut assigned = world.state.workers()[&WorkerId(1)].assigned().values();
+        assert!(assigned.len() > 0);
+        // Once all are there, others may take what these have no use for.
+        if world.state.portions.is_any_left() {
+            assert!(assigned.all(|a| a.key.priority.0 == 4));
+        }
+    }
+    assert_eq!(settles, 3);
+    while world.started.len() < 3_000 {
+        world.step();
+    }
+}
+
+#[test]
+fn a_canceled_job_is_queued_no_further() {
+    let mut world = World::new(0);
+    let submit = Command::Submit(Box::new(kinds(3_000, 5)));
+    let request = Input::Request(RequestId(1), submit);
+    world.state.apply(world.now, request, &mut Vec::new());
+    settle(&mut world);
+    let cancel = Command::CancelJobs {
+        jobs: Selector::All,
+        reason: Box::default(),
+    };
+    let request = Input::Request(RequestId(2), cancel);
+    world.state.apply(world.now, request, &mut Vec::new());
+    settle(&mut world);
+    assert!(!world.state.portions.is_any_left());
+    assert_eq!(world.state.ready_len(), 0);
+}
+
+#[test]
+fn very_many_templates_are_dropped_in_portions() {
+    let mut world = World::new(1);
+    let submit = Command::Submit(Box::new(kinds(10_000, 1)));
+    world.apply(vec![Input::Request(RequestId(1), submit)]);
+    let job = &world.state.jobs()[&JobId(1)];
+    let all: Vec<_> = job.submits[0].templates().iter().map(|t| t.id).collect();
+    let worker = world
+        .state
+        .workers
+        .get_mut(&WorkerId(1))
+        .expect("connected");
+    worker.templates.extend(&all);
+    let cancel = Command::CancelJobs {
+        jobs: Selector::All,
+        reason: Box::default(),
+    };
+    let request = Input::Request(RequestId(2), cancel);
+    world.state.apply(world.now, request, &mut Vec::new());
+    let mut dropped = Vec::new();
+    while dropped.is_empty() || world.state.portions.is_any_left() {
+        for effect in settle(&mut world) {
+            if let Effect::ToWorker(_, WorkerCommand::DropTemplates(templates)) = effect {
+                assert!(templates.len() <= 4_096);
+                dropped.extend(templates);
+            }
+        }
+    }
+    assert_eq!(dropped, all);
+    assert!(world.state.workers()[&WorkerId(1)].templates.is_empty());
+}

@@ -1,0 +1,180 @@
+//! What very large jobs leave to be done, in portions: each batch does one, so that nobody waits long.
+//!
+//! A submit of very many different tasks is put into the ready queue bit by bit. Until all of it is there,
+//! nothing is handed out that is less urgent than what may be missing. Templates of completed jobs are
+//! dropped in the same way.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Effect, ServerState, WorkerCommand};
+use crate::id::{JobId, WorkerId};
+use crate::job::{Submit, TemplateId};
+use crate::scheduler::window::Window;
+
+/// Tasks of graphs that one batch looks at, about 2 µs each.
+pub(super) const QUEUED_MAX: u32 = 1_024;
+
+/// Templates that one batch drops, and lists of them that it looks into.
+const DROPPED_MAX: usize = 4_096;
+
+/// What the next batches have to do.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Portions {
+    /// Submits of which not every task was looked at.
+    unqueued: BTreeMap<(JobId, u32), Rest>,
+    /// Templates that workers need no more.
+    dropped: VecDeque<Dropped>,
+}
+
+/// The tasks of a submit that nobody has looked at.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    /// The first of them.
+    next: u32,
+    /// It is the first look since the submit or the restart.
+    is_start: bool,
+    /// The highest priority of the submit.
+    most_urgent: Reverse<i32>,
+}
+
+/// What one worker knows of one job.
+#[derive(Clone, Debug)]
+struct Dropped {
+    worker: WorkerId,
+    /// The templates of the job, first and last of each run.
+    runs: Arc<[(TemplateId, TemplateId)]>,
+    /// The first run that the worker may know something of.
+    next: usize,
+}
+
+impl Portions {
+    /// Whether something is left for the next batch.
+    pub(super) fn is_any_left(&self) -> bool {
+        !self.unqueued.is_empty() || !self.dropped.is_empty()
+    }
+
+    /// A task of a submit from this index on may be missing in the ready queue.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn is_unqueued(&self, id: JobId, slot: crate::job::TaskSlot) -> bool {
+        let rest = self.unqueued.get(&(id, slot.submit));
+        rest.is_some_and(|rest| slot.index >= rest.next)
+    }
+
+    /// Leaves a submit to be queued in portions.
+    pub(super) fn note_unqueued(&mut self, at: (JobId, u32), submit: &Submit, is_start: bool) {
+        let priorities = submit.templates().iter().map(|t| t.task.priority);
+        let rest = Rest {
+            next: 0,
+            is_start,
+            most_urgent: Reverse(priorities.max().unwrap_or(0)),
+        };
+        self.unqueued.entry(at).or_insert(rest);
+    }
+
+    /// Nothing of a job will ever run.
+    pub(super) fn forget_unqueued(&mut self, id: JobId) {
+        while let Some((at, _)) = self.unqueued.range((id, 0)..=(id, u32::MAX)).next() {
+            let at = *at;
+            self.unqueued.remove(&at);
+        }
+    }
+
+    /// Leaves the templates of these submits to be dropped by these workers.
+    pub(super) fn note_dropped(
+        &mut self,
+        workers: impl Iterator<Item = WorkerId>,
+        submits: &[Submit],
+    ) {
+        let ids = submits.iter().flat_map(Submit::templates).map(|t| t.id);
+        let mut runs: Vec<(TemplateId, TemplateId)> = Vec::new();
+        for id in ids {
+            match runs.last_mut() {
+                Some((_, last)) if last.0.checked_add(1) == Some(id.0) => *last = id,
+                _ => runs.push((id, id)),
+            }
+        }
+        let runs: Arc<[_]> = runs.into();
+        self.dropped.extend(workers.map(|worker| Dropped {
+            worker,
+            runs: Arc::clone(&runs),
+            next: 0,
+        }));
+    }
+
+    /// Keeps what is less urgent than a task that may be missing out of a round.
+    pub(super) fn narrow(&self, window: &mut Window) {
+        let urgencies = self.unqueued.values().map(|rest| rest.most_urgent);
+        if let Some(most_urgent) = urgencies.min() {
+            window.queues.retain(|(key, _)| key.priority <= most_urgent);
+            window.is_behind = true;
+        }
+    }
+}
+
+impl ServerState {
+    /// Does one portion of what is left.
+    pub(super) fn do_portion(&mut self, effects: &mut Vec<Effect>) {
+        self.queue_portion();
+        self.drop_portion(effects);
+    }
+
+    fn queue_portion(&mut self) {
+        let mut left = QUEUED_MAX;
+        while left > 0
+            && let Some(mut entry) = self.portions.unqueued.first_entry()
+        {
+            let (id, number) = *entry.key();
+            let job = self.jobs.get(&id);
+            let Some((job, submit)) =
+                job.and_then(|job| Some((job, job.submits.get(number as usize)?)))
+            else {
+                entry.remove();
+                continue;
+            };
+            let Rest { next, is_start, .. } = *entry.get();
+            let end = submit.tasks.len().min(next.saturating_add(left));
+            left -= end.saturating_sub(next);
+            entry.get_mut().next = end;
+            if end >= submit.tasks.len() {
+                entry.remove();
+            }
+            let review = self.sort_indices(job, submit, number, next..end, is_start);
+            for (key, from, to) in review.free {
+                self.enqueue(key, id, number, from..to);
+            }
+        }
+    }
+
+    fn drop_portion(&mut self, effects: &mut Vec<Effect>) {
+        let mut left = DROPPED_MAX;
+        while left > 0
+            && let Some(dropped) = self.portions.dropped.front_mut()
+        {
+            let worker = self.workers.get_mut(&dropped.worker);
+            let mut known = Vec::new();
+            if let Some(worker) = worker {
+                while left > 0
+                    && let Some((first, last)) = dropped.runs.get(dropped.next)
+                {
+                    left -= 1;
+                    let found = worker.forget_templates(*first..=*last, left);
+                    left -= found.len();
+                    known.extend(found);
+                    // Otherwise there may be more of them.
+                    dropped.next += usize::from(left > 0);
+                }
+            }
+            let id = dropped.worker;
+            if left > 0 {
+                self.portions.dropped.pop_front();
+                left -= 1;
+            }
+            if !known.is_empty() {
+                let command = WorkerCommand::DropTemplates(known);
+                effects.push(Effect::ToWorker(id, command));
+            }
+        }
+    }
+}
