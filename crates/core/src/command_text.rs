@@ -77,7 +77,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_argument_survives(words in proptest::collection::vec(".{0,300}", 1..4), secret in "[a-z]{12}") {
-            let words = [&["prog".to_owned()], &words[..], &[secret.clone()]].concat();
+            let words = [&["prog".to_owned()], &words[..], std::slice::from_ref(&secret)].concat();
             let text = cannot_execute(&args(&words), "Permission denied (os error 13)");
             prop_assert!(text.len() < COMMAND_SHOWN_MAX + 100);
             prop_assert_eq!(
