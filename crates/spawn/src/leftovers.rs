@@ -2,14 +2,18 @@
 //!
 //! A launcher that is killed together with its front process (see [`crate::keeper`]) can end nothing any more. Its
 //! direct children die by their parent-death signal; what those have started lives on, on CPUs that are handed out
-//! again. Such processes are known by the label that they have inherited (see `label.rs`), or by a variable of theirs:
-//! both name their launcher, and a launcher that does not exist any more has no tasks.
+//! again. Such processes are known by the label that they have inherited (see `label.rs`): it names their launcher, and a
+//! launcher that does not exist any more has no tasks. An environment variable would not do. It travels to other machines
+//! and into batch jobs (`srun`, `sbatch`, `qsub -V`, `at`), where what carries it may live with good reason and its launcher
+//! cannot be seen; a limit stays with the children of the process.
 //!
-//! Only processes of the same user in the same pid namespace are looked at: the launcher of one in a container cannot
-//! be seen by its id. Nothing is done from inside a task, where the launcher around it may be out of sight as well.
+//! Only processes of the same user in the same pid namespace are looked at, and not those that entered it from another:
+//! the launcher of one in a container cannot be seen by its id. Nothing is done from inside a task, where the launcher
+//! around it may be out of sight as well.
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::time::Duration;
 
 use crate::label;
@@ -22,6 +26,9 @@ const ROUNDS: usize = 10;
 
 /// Pause between two rounds. SIGKILL takes effect within a fraction of a millisecond.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
+
+/// Ancestors that are followed; none has so many.
+const ANCESTORS_MAX: usize = 10_000;
 
 /// A process named for good. Its id alone may be used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,24 +58,22 @@ impl Launched {
 }
 
 /// Kills what is left of tasks whose launchers are gone; returns the number of processes.
-///
-/// A process without a label is known by its environment variable `name`, which has to name the task's launcher;
-/// `is_gone` looks at the value and says whether that launcher does not exist any more.
-pub fn kill(name: &str, is_gone: impl Fn(&str) -> bool) -> usize {
+#[must_use]
+pub fn kill() -> usize {
     let own = sys::getpid();
-    if label_of(own).is_some() || value_of(own, name).is_some() {
+    if label_of(own).is_some() {
         return 0;
     }
     let user = procfs::status(own).map(|status| status.user);
     let is_leftover = |pid: libc::pid_t| {
-        let status = procfs::status(pid);
-        status.is_some_and(|status| Some(status.user) == user && status.is_in_this_namespace)
-            && match label_of(pid) {
-                Some(label) => label::launcher_of(label)
-                    .is_some_and(|(launcher, is_launcher)| !is_alive(launcher, is_launcher)),
-                // Last: reading it may have to wait for a process that hangs.
-                None => value_of(pid, name).is_some_and(|value| is_gone(&value)),
-            }
+        let is_gone = label_of(pid)
+            .and_then(label::launcher_of)
+            .is_some_and(|(launcher, is_launcher)| !is_alive(launcher, is_launcher));
+        let is_ours = || {
+            let status = procfs::status(pid);
+            status.is_some_and(|status| Some(status.user) == user && status.is_in_this_namespace)
+        };
+        is_gone && is_ours() && was_born_here(pid)
     };
     let mut killed = HashSet::new();
     for _ in 0..ROUNDS {
@@ -91,11 +96,39 @@ pub fn kill(name: &str, is_gone: impl Fn(&str) -> bool) -> usize {
 }
 
 fn is_alive(pid: libc::pid_t, is_launcher: impl Fn(u64) -> bool) -> bool {
-    let Some(process) = Process::read(pid).filter(|process| !process.is_dead()) else {
-        return false;
+    let text = match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(text) => text,
+        // Any other error (no descriptors, no memory) says nothing of the process.
+        Err(error) => {
+            let is_gone = error.kind() == io::ErrorKind::NotFound
+                || error.raw_os_error() == Some(libc::ESRCH);
+            return !is_gone;
+        }
     };
+    let Some(process) = procfs::parse_stat(pid, &text) else {
+        return true;
+    };
+    if process.is_dead() {
+        return false;
+    }
     // One with the same program may be the launcher as seen from another time namespace, whose clock begins elsewhere.
     is_launcher(process.began) || program_of(pid) == program_of(sys::getpid())
+}
+
+/// Whether the ancestors of a process end at the first one of this pid namespace. Those of a process that entered it
+/// (`nsenter`, `apptainer exec instance://…`) are out of sight, and so is its launcher.
+fn was_born_here(pid: libc::pid_t) -> bool {
+    let mut pid = pid;
+    for _ in 0..ANCESTORS_MAX {
+        if pid == 1 {
+            return true;
+        }
+        match Process::read(pid) {
+            Some(process) if process.parent > 0 => pid = process.parent,
+            _ => return false,
+        }
+    }
+    false
 }
 
 fn program_of(pid: libc::pid_t) -> Option<Vec<u8>> {
@@ -106,16 +139,6 @@ fn program_of(pid: libc::pid_t) -> Option<Vec<u8>> {
 fn label_of(pid: libc::pid_t) -> Option<u64> {
     let [soft, _] = procfs::labels(pid)?;
     label::launcher_of(soft).map(|_| soft)
-}
-
-fn value_of(pid: libc::pid_t, name: &str) -> Option<String> {
-    let environment = procfs::environment(pid)?;
-    let value = environment.split(|byte| *byte == 0).find_map(|entry| {
-        entry
-            .strip_prefix(name.as_bytes())
-            .and_then(|rest| rest.strip_prefix(b"="))
-    })?;
-    String::from_utf8(value.to_vec()).ok()
 }
 
 #[cfg(test)]

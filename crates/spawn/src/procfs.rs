@@ -36,7 +36,7 @@ impl Process {
     }
 }
 
-fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
+pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
     // The name in parentheses may contain anything, parentheses included.
     let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = text

@@ -13,8 +13,7 @@ use hq_spawn::leftovers::{self, Launched};
 /// `<server>/<job>/<task>/<instance>/<nonce of the worker>`.
 pub(crate) const MARK: &str = "HQ_INSTANCE_KEY";
 
-/// How long the start of a worker waits for the look at all processes, which usually takes milliseconds. Reading the
-/// environment of a process that hangs may take for ever.
+/// How long the start of a worker waits for the look at all processes, which usually takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Differs between any two launchers: process, when it began, the time, and a counter for those of one moment.
@@ -30,24 +29,13 @@ pub(crate) fn nonce() -> String {
     )
 }
 
-/// The launcher that a task's mark names.
-fn launcher_of(mark: &str) -> Option<Launched> {
-    let (_, nonce) = mark.rsplit_once('/')?;
-    let mut parts = nonce.split('-');
-    let pid = u32::from_str_radix(parts.next()?, 16).ok()?;
-    let began = u64::from_str_radix(parts.next()?, 16).ok()?;
-    // Those of earlier versions have three parts and do not say when it began.
-    (parts.count() == 2).then_some(Launched { pid, began })
-}
-
 /// Ends what is left of tasks of this user on this machine whose workers do not exist any more.
 ///
 /// It does nothing inside a task. Returns after at most two seconds; what takes longer goes on by itself.
 pub fn end_leftovers() {
     let (done, ended) = mpsc::channel();
     let look = move || {
-        let is_gone = |mark: &str| launcher_of(mark).is_some_and(|launcher| !launcher.is_alive());
-        let count = leftovers::kill(MARK, is_gone);
+        let count = leftovers::kill();
         if count > 0 {
             tracing::warn!(
                 "Ended {count} processes that tasks of an earlier worker, which was killed, had left behind"
@@ -76,11 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_names_its_launcher() {
-        let mark = format!("uid/3/17/0/{}", nonce());
-        assert_eq!(launcher_of(&mark), Launched::own());
-        assert_eq!(launcher_of("uid/3/17/0/1f-2a-0"), None);
-        assert_eq!(launcher_of("something else"), None);
+    fn no_two_launchers_have_one_nonce() {
         assert_ne!(nonce(), nonce());
     }
 }
