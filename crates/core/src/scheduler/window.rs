@@ -32,6 +32,9 @@ const AHEAD_MAX: usize = 256;
 const AHEAD_MIN: usize = 16;
 /// Steps that all searches of a round may take, about 200 ns each.
 const STEPS_MAX: u32 = 8_192;
+/// How often that number is doubled while searches end without having met anything that fits: a quarter of a million
+/// steps, some 50 ms.
+pub(crate) const SEARCH_WIDENED_MAX: u32 = 5;
 /// Queues of multi-node tasks that such a round sees, of the most urgent and of those that could start.
 pub(crate) const MULTI_NODE_MAX: usize = 16;
 /// Numbers of nodes that are looked at for the latter.
@@ -59,13 +62,20 @@ pub struct Window {
     pub is_behind: bool,
 }
 
+impl Seen {
+    /// Whether nothing is known of what can start there.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.fitting == Some(Reverse(i32::MAX))
+    }
+}
+
 /// Chooses what a round looks at. `rooms` are workers that may have room, in the order of their turns.
-/// [`ReadyQueue::follow`] is to be called before.
+/// [`ReadyQueue::follow`] is to be called before. `widened`: how often the number of steps is doubled.
 pub(crate) fn window(
     ready: &ReadyQueue,
     (classes, workers): (&Classes, &BTreeMap<WorkerId, Worker>),
     rooms: impl Iterator<Item = WorkerId>,
-    with_gangs: bool,
+    (with_gangs, widened): (bool, u32),
     now: Time,
 ) -> Window {
     if ready.queue_count() <= QUEUES_SEEN_MAX {
@@ -87,7 +97,7 @@ pub(crate) fn window(
         classes,
         with_gangs,
         now,
-        steps: STEPS_MAX,
+        steps: STEPS_MAX << widened.min(SEARCH_WIDENED_MAX),
         chosen: BTreeSet::new(),
         kinds: BTreeMap::new(),
         alike: BTreeMap::new(),

@@ -12,7 +12,7 @@ use crate::job::TaskSlot;
 use crate::scheduler::ClassId;
 use crate::scheduler::queue::{QueueKey, TakenRange};
 use crate::scheduler::solve::{Answer, GangStart, PATIENCE, Placement, Question, solve};
-use crate::scheduler::window::{Window, window};
+use crate::scheduler::window::{SEARCH_WIDENED_MAX, Seen, Window, window};
 use crate::task::{Phase, TaskRecord};
 use crate::time::{Now, Time};
 use crate::worker::{Assigned, GangNode, Worker};
@@ -75,6 +75,8 @@ pub(super) struct Agenda {
     room: BTreeSet<WorkerId>,
     /// Those of them whose turn comes first: the last round did not come to them.
     passed_over: BTreeSet<WorkerId>,
+    /// How often the number of steps of a search is doubled, because the last ones met nothing that fits.
+    search_widened: u32,
     /// When to look again for tasks that idle workers could take over.
     rebalance_at: Option<Time>,
     last_rebalance: Time,
@@ -273,7 +275,8 @@ impl ServerState {
         let others = room.iter().filter(|id| !first.contains(id));
         let rooms = first.iter().chain(others).copied();
         let cluster = (&self.classes, &self.workers);
-        let mut window = window(&self.ready, cluster, rooms, with_gangs, now.mono);
+        let how = (with_gangs, self.agenda.search_widened);
+        let mut window = window(&self.ready, cluster, rooms, how, now.mono);
         self.portions.narrow(&mut window);
         window
     }
@@ -283,7 +286,16 @@ impl ServerState {
         let agenda = &mut self.agenda;
         let is_idle = answer.placements.is_empty() && answer.gangs.is_empty();
         let has_more = !window.is_all && !is_idle;
-        let stay = answer.is_cut || has_more || window.is_behind || self.ready.is_empty();
+        // The search gave up before it met anything that fits. What does fit may come behind thousands of requests that
+        // just do not: an idle worker and its task have to meet, even if it takes a longer step.
+        let is_blind = is_idle && window.rooms.values().any(Seen::is_blind);
+        let is_wider = is_blind && agenda.search_widened < SEARCH_WIDENED_MAX;
+        agenda.search_widened = match is_blind {
+            true => agenda.search_widened + u32::from(is_wider),
+            false => 0,
+        };
+        let stay =
+            answer.is_cut || has_more || is_wider || window.is_behind || self.ready.is_empty();
         let is_partial = window.rooms.len() < agenda.room.len();
         if !stay {
             // They were tried against all that is left.

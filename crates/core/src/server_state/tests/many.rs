@@ -355,3 +355,34 @@ fn very_many_templates_are_dropped_in_portions() {
     assert_eq!(dropped, all);
     assert!(world.state.workers()[&WorkerId(1)].templates.is_empty());
 }
+
+/// Requests that just do not fit cost a search a step each: together more than it may take.
+#[test]
+fn a_task_that_fits_is_found_behind_thousands_that_just_do_not() {
+    let mut world = World::new(1);
+    let mut never = kinds(10_000, 1);
+    if let SubmitBody::Graph(graph) = &mut never.body {
+        for (number, template) in (0..).zip(&mut graph.templates) {
+            let mut request = ResourceRequest::cpus(1);
+            // More memory than there is by the least amount, and another part of the cpus each.
+            let amount = |text: &str| Amount::parse(text).expect("an amount");
+            request.entries[0].amount = amount(&format!("1.{number:04}"));
+            request.entries.push(ResourceEntry {
+                resource: "mem".into(),
+                amount: amount(&format!("{MEMORY}.0001")),
+                policy: Policy::Compact,
+            });
+            Arc::make_mut(template).requests = RequestVariants::new(vec![request]).expect("valid");
+        }
+    }
+    world.apply(vec![Input::Request(
+        RequestId(1),
+        Command::Submit(Box::new(never)),
+    )]);
+    let submit = Command::Submit(Box::new(array_submit(1, template(&["true"]))));
+    world.apply(vec![Input::Request(RequestId(2), submit)]);
+    for _ in 0..100 {
+        world.step();
+    }
+    assert_eq!(world.started.len(), 1, "the one that fits");
+}
