@@ -26,6 +26,8 @@ use crate::event_loop::CoreHandle;
 
 /// How long a server that ends waits for submissions that are under way.
 const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it waits for its last changes to be stored.
+const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the decisions do not need to know of a queue.
 pub(super) struct QueueShell {
@@ -437,8 +439,14 @@ impl Driver {
             self.cancel_all().await;
         }
         if let Some(stored) = self.persist(Vec::new()).await {
-            // Fails only if there is nobody left who could store it.
-            let _ = stored.await;
+            // It fails only if there is nobody left who could store it. On a full disk it takes until there is room, and a
+            // server that was told to stop must not wait for that.
+            if tokio::time::timeout(LAST_STORE_TIMEOUT, stored)
+                .await
+                .is_err()
+            {
+                tracing::warn!("the last changes of allocation queues could not be stored");
+            }
         }
     }
 
