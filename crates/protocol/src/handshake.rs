@@ -40,7 +40,10 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const HANDSHAKE_FRAME_MAX: usize = 1024;
 
 /// Versions this program speaks, both inclusive: the current one and, once there is one, the one before.
-pub const VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };
+///
+/// Version 1 was never released. Its workers refuse messages above 16 MiB, and its answers about ids that do not exist
+/// have another form, which the other side would take for success.
+pub const VERSIONS: VersionRange = VersionRange { min: 2, max: 2 };
 
 /// Starts every handshake frame: no text protocol begins with this byte, and a line feed shows
 /// connections that translate line ends.
