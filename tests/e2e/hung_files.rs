@@ -67,6 +67,31 @@ impl Drop for HungDisk {
     }
 }
 
+/// Waits until it is told that a running and a canceled task outlive SIGKILL, also to one that wants the whole worker.
+fn expect_unkillable(env: &Env, writing: &str, creating: &str) -> String {
+    wait_for("the tasks that outlive SIGKILL are told", || {
+        let info = env.hq(&["worker", "info", "1"]).ok();
+        let explained = env.hq(&["task", "explain", writing, "0"]).ok();
+        let canceled = env.hq(&["task", "explain", creating, "1"]);
+        let is_told = info.contains("Unkillable tasks") && info.contains(&format!("{writing}@0"));
+        if is_told
+            && explained.contains("unkillable on node")
+            && canceled.stderr.contains("unkillable on node")
+        {
+            Ok(())
+        } else {
+            Err(format!("{info}\n{explained}\n{}", canceled.stderr))
+        }
+    });
+    let server = env.read("server.log");
+    assert!(server.contains("A task cannot be killed"), "{server}");
+    let whole = env.submit(&["--cpus=5", "--", "true"]);
+    let explained = env.hq(&["task", "explain", "-v", &whole, "0"]).ok();
+    let why = format!("task {writing}@0 keeps what it uses");
+    assert!(explained.contains(&why), "{explained}");
+    whole
+}
+
 #[test]
 fn tasks_on_a_hung_file_system_hold_up_nobody_else() {
     let mut env = Env::new();
@@ -104,8 +129,18 @@ fn tasks_on_a_hung_file_system_hold_up_nobody_else() {
     env.wait_job(&after);
     assert_eq!(env.stats(&after)["failed"], 1);
     assert_eq!(env.workers(), ["RUNNING"]);
+    let whole = expect_unkillable(&env, &writing, &creating);
     disk.set_frozen(false);
+    env.wait_job(&whole);
     env.wait_job(&writing);
+    wait_for("those that have ended are not told any more", || {
+        let info = env.hq(&["worker", "info", "1"]).ok();
+        if info.contains("Unkillable") {
+            Err(info)
+        } else {
+            Ok(())
+        }
+    });
     let all = env.submit(&["--cpus=5", "--", "true"]);
     env.wait_job(&all);
     assert_eq!(env.stats(&all)["finished"], 1, "everything is free again");

@@ -212,7 +212,7 @@ impl Cluster {
         let ids = self.nodes.keys().copied().skip(rest).step_by(parts.max(1));
         for id in ids.collect::<Vec<_>>() {
             self.asked.insert(id, self.now);
-            let heartbeat = Event::ToServer(id, WorkerMessage::Heartbeat);
+            let heartbeat = Event::ToServer(id, WorkerMessage::Heartbeat(Vec::new()));
             self.put(self.now + LINK, heartbeat);
         }
     }

@@ -73,6 +73,10 @@ pub struct WorkerFacts<'a> {
     pub total: u64,
     /// Host of the last one that was lost.
     pub last_lost: &'a str,
+    /// Tasks that outlived SIGKILL and keep what they use.
+    pub unkillable: u64,
+    /// Where the first of them is.
+    pub first_unkillable: &'a str,
 }
 
 /// A queue of automatic allocation.
@@ -187,6 +191,8 @@ pub enum Subject {
     FailedTasks(u32),
     /// Workers that were lost.
     LostWorkers,
+    /// Tasks that cannot be killed.
+    Unkillable,
     /// A queue that gets no allocations.
     Queue(u32),
     /// A job of which nothing runs.
@@ -202,6 +208,7 @@ impl Subject {
             Self::FailingJob(_) => "Failing job",
             Self::FailedTasks(_) => "Failures in job",
             Self::LostWorkers => "Lost worker",
+            Self::Unkillable => "Unkillable task",
             Self::Queue(_) => "Starving queue",
             Self::StarvingJob(_) => "Starving job",
         }
@@ -303,6 +310,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     found.append(&mut failing);
     found.extend(facts.queues.iter().filter_map(starving_queue));
     found.extend(lost_workers(&facts.workers));
+    found.extend(unkillable_tasks(&facts.workers));
     found.extend(starving_jobs(facts));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -481,6 +489,21 @@ fn lost_workers(workers: &WorkerFacts<'_>) -> Option<Finding> {
     })
 }
 
+fn unkillable_tasks(workers: &WorkerFacts<'_>) -> Option<Finding> {
+    let what = "it sleeps in the kernel, most likely for a file system that does not answer, and keeps what it uses";
+    (workers.unkillable > 0).then(|| Finding {
+        severity: Severity::Warning,
+        subject: Subject::Unkillable,
+        title: workers.first_unkillable.to_owned(),
+        text: match workers.unkillable - 1 {
+            0 => what.to_owned(),
+            more => format!("{what}; {} more like it", number(more)),
+        },
+        part: workers.unkillable,
+        whole: workers.unkillable,
+    })
+}
+
 /// Jobs of which nothing runs. Where nobody can be asked for the reason, only if nothing runs at all: it is normal
 /// that jobs wait for others.
 fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
@@ -548,6 +571,8 @@ mod tests {
         lost: 0,
         total: 1,
         last_lost: "",
+        unkillable: 0,
+        first_unkillable: "",
     };
 
     fn texts(jobs: &[JobFacts<'_>], queues: &[QueueFacts<'_>], shares: &[Share]) -> Vec<String> {

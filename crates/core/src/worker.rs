@@ -7,6 +7,7 @@
 
 mod load;
 mod rate;
+mod unkillable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -24,6 +25,7 @@ use crate::time::{Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 pub use load::Load;
 use rate::Rate;
+pub use unkillable::Unkillable;
 
 /// Work sent ahead should last this long at the worker's measured rate: many times a round trip, but
 /// short enough that a new worker or an urgent task does not wait behind it.
@@ -147,6 +149,8 @@ pub struct Worker {
     stuck: BTreeSet<(ClassId, u32)>,
     running: u32,
     rate: Rate,
+    /// Instances on it that cannot be killed. Each keeps its resources until it has ended.
+    unkillable: Vec<Unkillable>,
 }
 
 impl Worker {
@@ -187,6 +191,7 @@ impl Worker {
             stuck: BTreeSet::new(),
             running: 0,
             rate: Rate::new(now),
+            unkillable: Vec::new(),
             config,
         }
     }
@@ -662,6 +667,7 @@ impl Worker {
         self.claims.clear();
         self.gang = None;
         self.running = 0;
+        self.unkillable.clear();
         self.free = everything(&self.offers);
         std::mem::take(&mut self.assigned)
     }

@@ -33,7 +33,7 @@ pub use alloc::{
 pub use client::{ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
 pub use ids::ID_RANGES_MAX;
 pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};
-pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, reattach};
+pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, heartbeat, reattach};
 
 /// Longest name of a job, node, group or resource, in bytes.
 pub const NAME_LEN_MAX: usize = 64 << 10;

@@ -17,7 +17,7 @@ use hq_core::time::Time;
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
 use hq_core::worker_state::{Effect, ExitReason, Input, Interrupt, LaunchEvent, WorkerState};
 use hq_protocol::Connection;
-use hq_protocol::convert::{FromServer, reattach};
+use hq_protocol::convert::{FromServer, heartbeat, reattach};
 use hq_protocol::worker::{self, ToServer, ToWorker, to_server};
 use hq_spawn::keeper::{KeeperContext, kill_descendants};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -423,6 +423,10 @@ where
             Woken::ControlClosed => self.control = None,
         }
         self.collect_news();
+        if self.launcher.take_unkillable_changed() {
+            // Not one of those that are counted: it comes out of turn.
+            self.feed_heartbeat();
+        }
         self.act();
     }
 
@@ -518,17 +522,18 @@ where
         self.apply(Input::ServerBack { reattached });
     }
 
-    /// A worker whose front process is stopped must look as if it were stopped itself.
+    /// Queues a heartbeat. A worker whose front process is stopped must look as if it were stopped itself.
+    fn feed_heartbeat(&mut self) -> bool {
+        let keeper = self.keeper.as_ref();
+        if keeper.is_some_and(KeeperContext::front_is_stopped) {
+            return false;
+        }
+        self.link.feed(&heartbeat(self.launcher.unkillable()));
+        true
+    }
+
     fn send_heartbeat(&mut self) {
-        if !self
-            .keeper
-            .as_ref()
-            .is_some_and(KeeperContext::front_is_stopped)
-        {
-            let heartbeat = to_server::Message::Heartbeat(worker::Heartbeat {});
-            self.link.feed(&ToServer {
-                message: Some(heartbeat),
-            });
+        if self.feed_heartbeat() {
             self.silent_heartbeats += 1;
         }
         // A large message takes its time on a slow network. As long as it grows, the server is there.

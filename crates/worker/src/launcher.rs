@@ -27,6 +27,7 @@ use hq_core::resource::pool::PoolSet;
 use hq_core::retry::StopSpec;
 use hq_core::template::{PinMode, StdioSpec};
 use hq_core::time::Time;
+use hq_core::worker::Unkillable;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{
     CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnError, SpawnPlan, Stdio,
@@ -80,6 +81,10 @@ pub(crate) struct TaskLauncher {
     busy: BusyPrograms,
     /// Ends that wait for their cleanup.
     cleaners: Cleaners,
+    /// Instances that outlived SIGKILL.
+    unkillable: BTreeMap<LaunchToken, Unkillable>,
+    /// Whether there are others than when it was last asked.
+    unkillable_changed: bool,
 }
 
 impl TaskLauncher {
@@ -121,6 +126,8 @@ impl TaskLauncher {
             failed: Vec::new(),
             busy: BusyPrograms::default(),
             cleaners: Cleaners::new(),
+            unkillable: BTreeMap::new(),
+            unkillable_changed: false,
         })
     }
 
@@ -292,6 +299,9 @@ impl TaskLauncher {
                 continue;
             };
             let is_start = matches!(event, LaunchEvent::Started { .. });
+            if !is_start {
+                self.forget_unkillable(token_of(&event));
+            }
             if !is_start && self.streaming.has(token_of(&event)) {
                 // Its end counts when its output is in the file.
                 self.streaming.hold(event, has_exited_well);
@@ -356,7 +366,7 @@ impl TaskLauncher {
                 return None;
             }
             Event::Unkillable { token, pid } => {
-                self.warn_of_unkillable(LaunchToken(token.0), pid);
+                self.note_unkillable(LaunchToken(token.0), pid);
                 return None;
             }
             Event::Failed { token, error } => {
@@ -441,17 +451,42 @@ impl TaskLauncher {
     }
 
     /// A task was sent SIGKILL and does not end.
-    fn warn_of_unkillable(&self, token: LaunchToken, pid: Option<u32>) {
-        let Some(task) = self.running.get(token) else {
+    fn note_unkillable(&mut self, token: LaunchToken, pid: Option<u32>) {
+        let Some(running) = self.running.get(token) else {
             return;
         };
         tracing::warn!(
-            task = %task.key,
+            task = %running.key,
             pid,
-            directory = %task.cwd.display(),
+            directory = %running.cwd.display(),
             "A task cannot be killed: it sleeps in the kernel, most likely for a file system that does not answer. \
              What it uses stays taken until it ends"
         );
+        let unkillable = Unkillable {
+            task: running.key.task,
+            instance: running.key.instance,
+            pid,
+        };
+        self.unkillable.insert(token, unkillable);
+        self.unkillable_changed = true;
+    }
+
+    /// An instance has ended, perhaps one that could not be killed.
+    fn forget_unkillable(&mut self, token: LaunchToken) {
+        if let Some(ended) = self.unkillable.remove(&token) {
+            self.unkillable_changed = true;
+            tracing::info!(task = %ended.task, pid = ended.pid, "A task that could not be killed has ended");
+        }
+    }
+
+    /// Instances that outlived SIGKILL, which the server has to know.
+    pub(crate) fn unkillable(&self) -> impl Iterator<Item = Unkillable> + '_ {
+        self.unkillable.values().copied()
+    }
+
+    /// Whether there are others than at the last call.
+    pub(crate) fn take_unkillable_changed(&mut self) -> bool {
+        std::mem::take(&mut self.unkillable_changed)
     }
 
     fn prepare(

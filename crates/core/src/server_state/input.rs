@@ -9,6 +9,7 @@ use crate::outcome::{LostReason, Outcome, Usage};
 use crate::selector::Selector;
 use crate::task::TaskState;
 use crate::template::SubmitSpec;
+use crate::worker::Unkillable;
 use crate::worker_config::WorkerConfig;
 
 /// Names a request of a client until it is answered; chosen by the shell, unique.
@@ -154,8 +155,8 @@ pub struct WatchSpec {
 /// What a worker can say.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WorkerMessage {
-    /// It lives.
-    Heartbeat,
+    /// It lives; with all instances there that cannot be killed.
+    Heartbeat(Vec<Unkillable>),
     /// Starts, ends and returned tasks since the last report.
     Report(Report),
     /// One of its tasks has something to say to those who wait.
@@ -203,7 +204,8 @@ impl WorkerMessage {
     pub fn rows(&self) -> usize {
         match self {
             Self::Report(report) => 1 + report.rows(),
-            Self::Heartbeat | Self::Notify(..) | Self::Overview(_) | Self::Goodbye(_) => 1,
+            Self::Heartbeat(unkillable) => 1 + unkillable.len(),
+            Self::Notify(..) | Self::Overview(_) | Self::Goodbye(_) => 1,
         }
     }
 }

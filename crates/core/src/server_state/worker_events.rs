@@ -70,7 +70,8 @@ impl ServerState {
             return;
         };
         match message {
-            WorkerMessage::Heartbeat => {
+            WorkerMessage::Heartbeat(unkillable) => {
+                worker.set_unkillable(&unkillable);
                 self.heartbeats.remove(&(worker.heartbeat_deadline, id));
                 worker.note_heartbeat(now.mono);
                 self.heartbeats.insert((worker.heartbeat_deadline, id));

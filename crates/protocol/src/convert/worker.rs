@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::job::{SharedTemplate, TemplateId};
+use hq_core::limits::UNKILLABLE_MAX;
 use hq_core::outcome::LostReason;
 use hq_core::range::IdArray;
 use hq_core::server_state::{Assignment, Reattach, WorkerCommand, WorkerMessage};
 use hq_core::template::{Entries, TaskTemplate};
+use hq_core::worker::Unkillable;
 use hq_core::worker_config::WorkerConfig;
 use hq_core::worker_state::{self, ExitReason, Holding, Input, WorkAssignment, WorkTemplate};
 
@@ -81,7 +83,11 @@ impl TryFrom<worker::ToServer> for FromWorker {
                     reattach.map(Box::new),
                 ))
             }
-            Message::Heartbeat(worker::Heartbeat {}) => Ok(Self::Message(WorkerMessage::Heartbeat)),
+            Message::Heartbeat(worker::Heartbeat { unkillable }) => {
+                at_most("heartbeat.unkillable", unkillable.len(), UNKILLABLE_MAX)?;
+                let unkillable = unkillable.into_iter().map(Into::into).collect();
+                Ok(Self::Message(WorkerMessage::Heartbeat(unkillable)))
+            }
             Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
                 report.try_into().within("report")?,
             ))),
@@ -112,6 +118,35 @@ impl TryFrom<worker::ToServer> for FromWorker {
                 let reason: worker::goodbye::Reason = known("goodbye.reason", reason)?;
                 Ok(Self::Message(WorkerMessage::Goodbye(reason.into())))
             }
+        }
+    }
+}
+
+/// The sign of life; with instances that cannot be killed, as many as are told.
+#[must_use]
+pub fn heartbeat(unkillable: impl Iterator<Item = Unkillable>) -> worker::ToServer {
+    let unkillable = unkillable
+        .take(UNKILLABLE_MAX)
+        .map(|one| worker::Unkillable {
+            job: one.task.job.as_u32(),
+            task: one.task.task.as_u32(),
+            instance: one.instance.as_u32(),
+            pid: one.pid,
+        });
+    let heartbeat = worker::Heartbeat {
+        unkillable: unkillable.collect(),
+    };
+    worker::ToServer {
+        message: Some(worker::to_server::Message::Heartbeat(heartbeat)),
+    }
+}
+
+impl From<worker::Unkillable> for Unkillable {
+    fn from(message: worker::Unkillable) -> Self {
+        Self {
+            task: TaskKey::new(JobId(message.job), TaskId(message.task)),
+            instance: InstanceId(message.instance),
+            pid: message.pid,
         }
     }
 }

@@ -49,11 +49,14 @@ const U64: Part = Part::Numbers(8);
 shapes! {
     TO_SERVER = "ToServer" {
         1: each::<worker::Register>(&REGISTER),
+        2: each::<worker::Heartbeat>(&HEARTBEAT),
         3: each::<worker::Report>(&REPORT),
         20: each::<worker::Notify>(&NOTIFY),
         40: each::<worker::Output>(&OUTPUT),
         41: each::<worker::Overview>(&OVERVIEW),
     }
+    HEARTBEAT = "Heartbeat" { 1: each::<worker::Unkillable>(&UNKILLABLE) }
+    UNKILLABLE = "Unkillable" {}
     REGISTER = "Register" {
         1: each::<common::WorkerConfig>(&WORKER_CONFIG),
         2: each::<worker::Reattach>(&REATTACH),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hq_core::id::TaskId;
+use hq_core::id::{TaskId, TaskKey};
 use hq_core::scheduler::Class;
 use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
 use hq_core::scheduler::queue::QueueKey;
@@ -10,12 +10,15 @@ use hq_core::selector::{Selected, Selector};
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskState};
 use hq_core::time::nanos;
-use hq_core::worker::Worker;
+use hq_core::worker::{Unkillable, Worker};
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JobRef;
 
 use super::{error, resolve};
 use crate::event_loop::View;
+
+/// Unkillable tasks of a worker that are told beside what is missing there; `worker info` tells all.
+const UNKILLABLE_TOLD_MAX: usize = 3;
 
 pub(super) fn workers(
     state: &ServerState,
@@ -60,7 +63,25 @@ fn worker_info(state: &ServerState, worker: &Worker, with_runtime: bool) -> clie
         }),
         runtime,
         is_draining: worker.is_draining && worker.is_connected(),
+        unkillable: worker.unkillable().iter().map(unkillable_task).collect(),
     }
+}
+
+fn unkillable_task(one: &Unkillable) -> client::UnkillableTask {
+    client::UnkillableTask {
+        job: one.task.job.as_u32(),
+        task: one.task.task.as_u32(),
+        pid: one.pid,
+    }
+}
+
+/// Where a task is that cannot be killed.
+fn unkillable_at(state: &ServerState, task: TaskKey) -> Option<String> {
+    state.workers().values().find_map(|worker| {
+        let mut there = worker.unkillable().iter();
+        let found = there.find(|one| one.task == task)?;
+        Some(found.whereabouts(&worker.config.hostname))
+    })
 }
 
 fn resource_use(state: &ServerState, worker: &Worker) -> Vec<client::ResourceUse> {
@@ -84,10 +105,14 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
         return error("Error: Task not found");
     };
     let task_state = submit.tasks.phase(slot.index).map(Phase::state);
+    let unkillable = unkillable_at(state, TaskKey::new(job.id, task));
     if !matches!(task_state, Some(TaskState::Waiting | TaskState::Running)) {
         let text = "Explain command works only for tasks in WAITING or RUNNING state";
+        let left = unkillable.map_or_else(String::new, |place| {
+            format!("\nIts process still exists and keeps what it uses: {place}")
+        });
         return error(&format!(
-            "Error: {text}\n`hq task info {} {task}` tells how this one has ended",
+            "Error: {text}\n`hq task info {} {task}` tells how this one has ended{left}",
             job.id
         ));
     }
@@ -114,7 +139,10 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
     let groups = Groups::of(state.workers().values());
     let workers = state.workers().values();
     let workers = workers
-        .map(|worker| explain_worker(view, class, worker, (ready_key, &groups)))
+        .map(|worker| {
+            let is_sent = sent_to == Some(worker.id.as_u32());
+            explain_worker(view, class, worker, (ready_key, &groups), is_sent)
+        })
         .collect();
     Reply::Explanation(client::Explanation {
         job: job.id.as_u32(),
@@ -126,15 +154,17 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
         workers,
         sent_to,
         is_ready: ready_key.is_some(),
+        unkillable,
     })
 }
 
-/// What each variant asks of one worker, and what is in the way now of a task that is ready.
+/// What each variant asks of one worker, and what is in the way now of a task that is ready. `is_sent`: it waits there.
 fn explain_worker(
     view: &View<'_>,
     class: &Class,
     worker: &Worker,
     (ready_key, groups): (Option<QueueKey>, &Groups<'_>),
+    is_sent: bool,
 ) -> client::WorkerExplanation {
     let state = view.state;
     let group = groups.group_of(worker);
@@ -146,9 +176,21 @@ fn explain_worker(
             let demand = (number, demand);
             hindrances(key, demand, state.classes(), worker, group.empty)
         });
+        let mut told: Vec<String> = found.iter().flatten().map(ToString::to_string).collect();
+        if !told.is_empty() || is_sent {
+            let host = &worker.config.hostname;
+            let lost = worker.unkillable().iter().take(UNKILLABLE_TOLD_MAX);
+            told.extend(lost.map(|one| {
+                format!(
+                    "task {} keeps what it uses: {}",
+                    one.task,
+                    one.whereabouts(host)
+                )
+            }));
+        }
         client::VariantExplanation {
             items: conditions.iter().map(item).collect(),
-            hindrances: found.iter().flatten().map(ToString::to_string).collect(),
+            hindrances: told,
         }
     });
     client::WorkerExplanation {

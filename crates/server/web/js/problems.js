@@ -9,6 +9,7 @@ const LINKS = {
   "failed-tasks": (found) => `#/job/${found.id}`,
   "starving-job": (found) => `#/job/${found.id}`,
   "lost-workers": () => "#/workers",
+  unkillable: () => "#/workers",
   queue: () => "#/allocations",
 };
 

@@ -181,14 +181,19 @@ pub(super) fn explanation(explanation: &client::Explanation) -> Value {
             json!({ "variants": variants, "worker_id": worker.worker })
         })
         .collect();
-    json!({
+    let mut value = json!({
         "explanation": {
             "n_task_deps": explanation.dep_count,
             "n_waiting_deps": explanation.waiting_dep_count,
             "workers": workers,
         },
         "task_id": { "job_id": explanation.job, "job_task_id": explanation.task },
-    })
+    });
+    // Ours, and only there when it is so.
+    if let Some(place) = &explanation.unkillable {
+        value["explanation"]["unkillable"] = place.as_str().into();
+    }
+    value
 }
 
 fn explain_item(item: &client::ExplainItem) -> Option<Value> {

@@ -25,6 +25,12 @@ pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
     if worker.is_draining {
         value["is_draining"] = true.into();
     }
+    if !worker.unkillable.is_empty() {
+        let tasks = worker.unkillable.iter().map(|one| {
+            json!({ "task_id": { "job_id": one.job, "job_task_id": one.task }, "pid": one.pid })
+        });
+        value["unkillable_tasks"] = tasks.collect();
+    }
     value
 }
 

@@ -61,6 +61,12 @@ pub(super) fn write(
         add_worker(&mut grid, worker);
     }
     grid.write(out)?;
+    if let Some(place) = &explanation.unkillable {
+        writeln!(
+            out,
+            "The task was to be killed and still exists: {place}. What it uses stays taken until it ends."
+        )?;
+    }
     // Scripts read up to the end of the table.
     if is_verbose {
         write_now(out, explanation)?;
@@ -71,10 +77,16 @@ pub(super) fn write(
 /// What keeps a task that could run from running at this moment.
 fn write_now(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
     if let Some(worker) = explanation.sent_to {
-        return writeln!(
+        writeln!(
             out,
             "The task was sent to worker {worker}, which starts it as soon as it has room."
-        );
+        )?;
+        let there = explanation.workers.iter().find(|row| row.worker == worker);
+        let variant = there.and_then(|row| row.variants.iter().find(|row| variant_fits(row)));
+        for why in variant.iter().flat_map(|variant| &variant.hindrances) {
+            writeln!(out, "There {why}")?;
+        }
+        return Ok(());
     }
     if !explanation.is_ready {
         return Ok(());

@@ -80,6 +80,10 @@ pub(super) fn write_info(out: Out<'_>, look: Look, worker: &client::WorkerInfo) 
     grid.field("Manager", manager);
     grid.field("Manager Job ID", manager_job);
     grid.field("Last task started", last_task.unwrap_or_default());
+    if !worker.unkillable.is_empty() {
+        let lines: Vec<String> = worker.unkillable.iter().map(unkillable_text).collect();
+        grid.field("Unkillable tasks", lines.join("\n"));
+    }
     if let Some(runtime) = &worker.runtime {
         grid.field("Runtime Info", runtime_text(runtime));
         if let Some(load) = &runtime.load {
@@ -91,6 +95,14 @@ pub(super) fn write_info(out: Out<'_>, look: Look, worker: &client::WorkerInfo) 
 
 fn ns_words(ns: u64) -> String {
     words(Duration::from_nanos(ns))
+}
+
+/// A task that keeps its resources although it was killed.
+fn unkillable_text(one: &client::UnkillableTask) -> String {
+    let pid = one
+        .pid
+        .map_or_else(String::new, |pid| format!("; pid {pid}"));
+    format!("{}@{}{pid}", one.job, one.task)
 }
 
 fn runtime_text(runtime: &client::RuntimeInfo) -> Text {

@@ -247,5 +247,6 @@ pub(super) fn worker() -> client::WorkerInfo {
             load: None,
         }),
         is_draining: false,
+        unkillable: Vec::new(),
     }
 }

@@ -267,6 +267,7 @@ fn explanation_as_text_and_json() {
         ],
         is_ready: false,
         sent_to: None,
+        unkillable: None,
     };
     insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.explanation(out, &explanation, false)), @"
     Task 3@0 is not ready to run, because 2/3 dependencies are not finished.

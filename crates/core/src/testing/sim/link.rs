@@ -167,7 +167,7 @@ impl World {
                 let (link, unanswered) = (node.link, node.unanswered);
                 let reconnects = node.config.on_server_lost == OnServerLost::Reconnect;
                 let up = node.up();
-                self.say(up, WorkerMessage::Heartbeat);
+                self.say(up, WorkerMessage::Heartbeat(Vec::new()));
                 if unanswered > UNANSWERED_MAX && reconnects {
                     self.lose_server(number, LinkEnd::Broken);
                 } else if !self.is_silent(number) {

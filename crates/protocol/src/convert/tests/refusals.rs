@@ -1,5 +1,6 @@
 //! One broken rule each: what is refused, and which field is named.
 
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::range::IdArray;
 use hq_core::resource::descriptor::ResourceDescriptor;
 use hq_core::template::{ArrayIds, ArraySpec, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
@@ -350,4 +351,40 @@ fn errors_are_short_and_free_of_control_characters() {
         .to_string();
     assert!(text.len() < 300, "{text}");
     assert!(text.chars().all(|c| !c.is_control()), "{text}");
+}
+
+#[test]
+fn heartbeats_name_what_cannot_be_killed_and_older_ones_name_nothing() {
+    use hq_core::server_state::WorkerMessage;
+    use worker::to_server::Message;
+
+    let heard = |message: worker::ToServer| {
+        let message = worker::ToServer::decode(&message.encode_to_vec()[..]).expect("own message");
+        FromWorker::try_from(message)
+    };
+    let one = |task| hq_core::worker::Unkillable {
+        task: TaskKey::new(JobId(3), TaskId(task)),
+        instance: InstanceId(2),
+        pid: Some(77).filter(|_| task > 0),
+    };
+    for count in [0, 1, 256, 300] {
+        let sent = heard(heartbeat((0..count).map(one)));
+        let Ok(FromWorker::Message(WorkerMessage::Heartbeat(found))) = sent else {
+            panic!("{sent:?}");
+        };
+        let wanted: Vec<_> = (0..count.min(256)).map(one).collect();
+        assert_eq!(found, wanted, "the first ones say what there is to say");
+    }
+    // The bytes of a heartbeat of before: nothing but its number in the message.
+    let old = worker::ToServer::decode(&[0x12, 0][..]).expect("a message");
+    assert!(matches!(
+        FromWorker::try_from(old),
+        Ok(FromWorker::Message(WorkerMessage::Heartbeat(none))) if none.is_empty()
+    ));
+    let many = vec![worker::Unkillable::default(); 257];
+    let many = Message::Heartbeat(worker::Heartbeat { unkillable: many });
+    let refused = heard(worker::ToServer {
+        message: Some(many),
+    });
+    assert!(refused.is_err(), "{refused:?}");
 }

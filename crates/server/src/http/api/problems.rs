@@ -32,6 +32,9 @@ struct Looked {
     ended: u64,
     /// Host of the last one that was lost.
     last_lost: String,
+    unkillable: u64,
+    /// Where the first of these tasks is.
+    first_unkillable: String,
 }
 
 struct Job {
@@ -86,6 +89,8 @@ async fn look(app: &App) -> Result<(Vec<Finding>, bool), ApiError> {
         lost: looked.lost,
         total: looked.connected + looked.ended,
         last_lost: &looked.last_lost,
+        unkillable: looked.unkillable,
+        first_unkillable: &looked.first_unkillable,
     };
     let queues: Vec<QueueFacts<'_>> = queues.iter().map(queue_facts).collect();
     let obstacles = obstacles(app, &jobs).await?;
@@ -114,7 +119,17 @@ fn read_state(view: &View<'_>) -> Looked {
     let ended = state.ended_counts();
     let lost = ended.iter().filter(|(reason, _)| reason.is_lost());
     let last_lost = state.last_lost().and_then(|id| state.hostname(id));
+    let unkillable = || {
+        let workers = state.workers().values();
+        workers.flat_map(|worker| worker.unkillable().iter().map(move |one| (worker, one)))
+    };
+    let first_unkillable = unkillable().next().map(|(worker, one)| {
+        let place = one.whereabouts(&worker.config.hostname);
+        format!("{} ({place})", one.task)
+    });
     Looked {
+        unkillable: unkillable().count() as u64,
+        first_unkillable: first_unkillable.unwrap_or_default(),
         jobs: jobs.collect(),
         connected: state.workers().len() as u64,
         lost: lost.map(|(_, count)| count).sum(),
@@ -179,6 +194,7 @@ fn shape(finding: &Finding) -> Value {
         Subject::FailingJob(job) => ("failing-job", Some(*job), None),
         Subject::FailedTasks(job) => ("failed-tasks", Some(*job), None),
         Subject::LostWorkers => ("lost-workers", None, None),
+        Subject::Unkillable => ("unkillable", None, None),
         Subject::Queue(queue) => ("queue", Some(*queue), None),
         Subject::StarvingJob(job) => ("starving-job", Some(*job), None),
     };

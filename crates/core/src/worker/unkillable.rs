@@ -1,0 +1,140 @@
+//! Instances that outlive SIGKILL: they sleep in the kernel, most likely for a file system that does not answer.
+//!
+//! Nobody can end them, so they are told to people, and what they use stays taken until they have ended by themselves.
+
+use super::Worker;
+use crate::id::{InstanceId, TaskKey};
+
+/// An instance that was sent SIGKILL a while ago and still exists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unkillable {
+    /// Which task.
+    pub task: TaskKey,
+    /// Which instance.
+    pub instance: InstanceId,
+    /// Its process, if it has one.
+    pub pid: Option<u32>,
+}
+
+impl Unkillable {
+    /// Says where it is: `unkillable on node n17, pid 4711`.
+    #[must_use]
+    pub fn whereabouts(&self, host: &str) -> String {
+        let mut text = format!("unkillable on node {host}");
+        if let Some(pid) = self.pid {
+            text += &format!(", pid {pid}");
+        }
+        text
+    }
+}
+
+impl Worker {
+    /// Instances on it that cannot be killed, as it last told.
+    #[must_use]
+    pub fn unkillable(&self) -> &[Unkillable] {
+        &self.unkillable
+    }
+
+    /// Takes over what the worker tells, which is all there is; logs what is new and what has ended.
+    pub(crate) fn set_unkillable(&mut self, told: &[Unkillable]) {
+        let node = &*self.config.hostname;
+        for one in told.iter().filter(|one| !self.unkillable.contains(one)) {
+            tracing::warn!(
+                worker = %self.id, node, pid = one.pid, job = %one.task.job, task = %one.task.task,
+                "A task cannot be killed: it sleeps in the kernel, most likely for a file system that does not \
+                 answer. What it uses stays taken until it ends"
+            );
+        }
+        for one in self.unkillable.iter().filter(|one| !told.contains(one)) {
+            tracing::info!(
+                worker = %self.id, node, pid = one.pid, job = %one.task.job, task = %one.task.task,
+                "A task that could not be killed has ended"
+            );
+        }
+        self.unkillable.clear();
+        self.unkillable.extend_from_slice(told);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::id::{JobId, TaskId, WorkerId};
+    use crate::outcome::{Outcome, Usage};
+    use crate::selector::Selector;
+    use crate::server_state::{
+        Command, EndedRow, Input, LinkId, Report, ServerState, StartedRow, WorkerMessage,
+    };
+    use crate::testing::{apply, array_submit, request, template, worker_config};
+
+    const WORKER: WorkerId = WorkerId(1);
+    const HUNG: Unkillable = Unkillable {
+        task: TaskKey::new(JobId(1), TaskId(0)),
+        instance: InstanceId(0),
+        pid: Some(7),
+    };
+
+    fn tell(state: &mut ServerState, message: WorkerMessage) {
+        apply(state, Input::WorkerMessage(WORKER, message));
+    }
+
+    fn heartbeat(state: &mut ServerState, unkillable: &[Unkillable]) {
+        tell(state, WorkerMessage::Heartbeat(unkillable.to_vec()));
+    }
+
+    #[test]
+    fn what_cannot_be_killed_keeps_its_resources_until_it_has_ended() {
+        let mut state = ServerState::new("test");
+        let joined = Input::WorkerConnected(LinkId(1), worker_config(1));
+        apply(&mut state, joined);
+        let submit = array_submit(1, template(&["x"]));
+        request(&mut state, Command::Submit(Box::new(submit)));
+        let (task, instance) = (HUNG.task, HUNG.instance);
+        let age = Duration::ZERO;
+        let started = vec![StartedRow {
+            task,
+            instance,
+            age,
+        }];
+        let report = Report {
+            started,
+            ..Report::default()
+        };
+        tell(&mut state, WorkerMessage::Report(report));
+        heartbeat(&mut state, &[HUNG]);
+        let cancel = Command::CancelJobs {
+            jobs: Selector::All,
+            reason: "".into(),
+        };
+        request(&mut state, cancel);
+        let free = |state: &ServerState| state.workers()[&WORKER].free()[0];
+        assert_eq!(state.workers()[&WORKER].unkillable(), [HUNG]);
+        assert_eq!(
+            free(&state),
+            0,
+            "for its user it is canceled, the cpu is taken"
+        );
+        assert_eq!(HUNG.whereabouts("n1"), "unkillable on node n1, pid 7");
+        // As often as there are heartbeats.
+        heartbeat(&mut state, &[HUNG]);
+        let ended = vec![EndedRow {
+            task,
+            instance,
+            outcome: Outcome::Killed,
+            age,
+            run: Duration::from_secs(9),
+            usage: Usage::default(),
+        }];
+        let report = Report {
+            seq: 1,
+            ended,
+            ..Report::default()
+        };
+        tell(&mut state, WorkerMessage::Report(report));
+        heartbeat(&mut state, &[]);
+        assert_eq!(state.workers()[&WORKER].unkillable(), []);
+        assert!(free(&state) > 0, "it is given to others again");
+    }
+}
