@@ -70,6 +70,8 @@ fn a_worker_at_the_limit_of_processes_ends_tasks_and_starts_others_later() {
     env.wait_job(&ending);
     let error = env.tasks(&ending)[0]["error"].to_string();
     assert!(error.contains("said"), "{error}");
+    // The first streamed task of a worker needs a thread.
+    let streamed = env.submit(&["--stream=streams", "--", "echo", "x"]);
     let later = env.submit(&["--array=1-3", "--", "true"]);
     // It looks at the output with a thread, too.
     env.hq(&["job", "tail", &ending]).ok();
@@ -77,6 +79,8 @@ fn a_worker_at_the_limit_of_processes_ends_tasks_and_starts_others_later() {
     drop(limit);
     env.wait_job(&later);
     assert_eq!(env.stats(&later)["finished"], 3);
+    env.wait_job(&streamed);
+    assert_eq!(env.stats(&streamed)["finished"], 1);
 }
 
 #[test]

@@ -104,22 +104,15 @@ impl Streaming {
             worker: self.worker.as_u32(),
             channels,
         };
-        let failed = |error: std::io::Error| {
-            use rustix::io::Errno;
-            match Errno::from_io_error(&error) {
-                Some(Errno::MFILE | Errno::NFILE) => LaunchFailure::Transient,
-                Some(_) | None => permanent(format!("Streaming: cannot create a pipe: {error}")),
-            }
-        };
         let pump = match self.pump.take() {
             Some(pump) => pump,
             None => {
                 let wake = Arc::clone(&self.wake);
-                Pump::start(&self.host, move || wake.notify_one()).map_err(failed)?
+                Pump::start(&self.host, move || wake.notify_one()).map_err(begin_failure)?
             }
         };
         let ends = self.pump.insert(pump).begin(task.token.0, start);
-        let ends = ends.map_err(failed)?;
+        let ends = ends.map_err(begin_failure)?;
         let mut plan = plan;
         if let Some(stdout) = ends.stdout {
             plan = plan.stdout(Stdio::Fd(stdout));
@@ -274,6 +267,18 @@ impl Streaming {
                     });
                 }
             }
+        }
+    }
+}
+
+/// Why an instance has no pipes, or nobody who reads them. Of descriptors, processes and memory there are more when others
+/// have ended.
+fn begin_failure(error: std::io::Error) -> LaunchFailure {
+    use rustix::io::Errno;
+    match Errno::from_io_error(&error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM) => LaunchFailure::Transient,
+        Some(_) | None => {
+            LaunchFailure::Permanent(format!("Streaming: cannot create a pipe: {error}").into())
         }
     }
 }

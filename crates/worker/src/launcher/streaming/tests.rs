@@ -138,3 +138,17 @@ fn launches_that_wait_can_be_given_up() {
     });
     assert_eq!(given_up.collect::<Vec<_>>(), [1, 2]);
 }
+
+#[test]
+fn what_others_use_up_is_waited_for() {
+    use rustix::io::Errno;
+    for errno in [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE] {
+        let failure = begin_failure(errno.into());
+        assert_eq!(failure, LaunchFailure::Transient, "{errno:?}");
+    }
+    let failure = begin_failure(Errno::NOSYS.into());
+    assert!(
+        matches!(failure, LaunchFailure::Permanent(_)),
+        "{failure:?}"
+    );
+}
