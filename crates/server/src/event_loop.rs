@@ -299,6 +299,9 @@ impl Core {
     async fn run(mut self, mut events: mpsc::Receiver<Event>) {
         let mut batch = Vec::with_capacity(BATCH_LEN);
         let mut effects = Vec::new();
+        // What a restored state owes is due now, not with the first message, which may never come.
+        self.settle(self.clock.now(), &mut effects);
+        self.carry_out(&mut effects);
         loop {
             let deadline = self
                 .state
