@@ -49,8 +49,12 @@ fn equal_keys_agree() {
     for plane in [Plane::Client, Plane::Worker] {
         let (left, right) = run(connecting(plane, Some(&KEY)), accepting(plane, Some(&KEY)));
         let (left, right) = (left.expect("left"), right.expect("right"));
-        assert!(left.is_some_and(|session| session.version == 1 && session.keys.is_some()));
-        assert!(right.is_some_and(|session| session.version == 1 && session.keys.is_some()));
+        assert!(
+            left.is_some_and(|session| session.version == VERSIONS.max && session.keys.is_some())
+        );
+        assert!(
+            right.is_some_and(|session| session.version == VERSIONS.max && session.keys.is_some())
+        );
     }
 }
 
