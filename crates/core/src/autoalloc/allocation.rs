@@ -97,7 +97,7 @@ pub struct Allocation {
     pub(super) started: Option<Time>,
     /// What the batch system said last.
     pub(super) hint: Box<str>,
-    /// It was given up for want of answers, not on evidence.
+    /// It was given up because nobody answered, not on evidence.
     pub(super) is_doubtful: bool,
     /// It started, or may have, while no server was there: how it ends says nothing about the queue. A
     /// worker that lost its server ends with an exit code of its own.

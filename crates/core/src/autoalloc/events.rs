@@ -190,7 +190,7 @@ impl AutoallocState {
                     let told = format!("Allocation {key} could not be canceled: {text}");
                     effects.push(Effect::Tell(Level::Warn, told));
                 }
-                // It was to be canceled for want of answers, and there are none for cancels either.
+                // It was to be canceled because nobody answered, and there are none for cancels either.
                 // Once there are, it may turn out to be well.
                 queue.only_ask(key.number);
             }

@@ -444,7 +444,7 @@ impl Queue {
         effects.push(Effect::Changed(self.id));
     }
 
-    /// An allocation that was given up for want of answers waits or runs after all.
+    /// An allocation that was given up because nobody answered waits or runs after all.
     pub(super) fn come_back(&mut self, now: Now, number: u32, effects: &mut Vec<Effect>) {
         let Some(allocation) = self.allocations.get_mut(&number) else {
             return;
@@ -463,7 +463,7 @@ impl Queue {
         effects.push(Effect::Changed(self.id));
     }
 
-    /// An allocation that was given up for want of answers, and cannot be canceled, is asked for only.
+    /// An allocation that was given up because nobody answered, and cannot be canceled, is asked for only.
     pub(super) fn only_ask(&mut self, number: u32) {
         let is_retired = self.retired;
         let doubtful = self.allocations.get_mut(&number);
