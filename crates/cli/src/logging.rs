@@ -10,11 +10,11 @@ use anstyle::{AnsiColor, Style};
 use jiff::Timestamp;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::global::{ColorMode, GlobalArgs, OutputMode};
 use crate::output::format::printable;
@@ -58,7 +58,7 @@ pub(crate) fn init(global: &GlobalArgs, role: Role) {
     use tracing_subscriber::layer::SubscriberExt as _;
     let registry = tracing_subscriber::registry();
     // A filter that cannot be parsed counts as not given: a typing error must not stop a server.
-    let result = match variable.and_then(|text| EnvFilter::try_new(text).ok()) {
+    let result = match variable.and_then(|text| text.parse::<Targets>().ok()) {
         Some(filter) => {
             tracing::subscriber::set_global_default(registry.with(layer.with_filter(filter)))
         }
