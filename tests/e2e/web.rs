@@ -101,18 +101,39 @@ fn a_running_server_is_asked_for_its_dashboard() {
     assert_eq!(env.wait_exit("server"), Some(0));
 }
 
+fn works(command: &mut Command) -> bool {
+    command.output().is_ok_and(|out| out.status.success())
+}
+
+/// A Python that has a module, or why there is none.
+fn python_with(module: &str) -> Result<String, String> {
+    let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
+    if works(Command::new(&python).args(["-c", &format!("import {module}")])) {
+        return Ok(python);
+    }
+    Err(format!("`{python}` has no {module}; {PYTHON} names one"))
+}
+
 /// Python and Chromium, or why there are none.
 fn browser() -> Result<String, String> {
-    let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
-    let works = |command: &mut Command| command.output().is_ok_and(|out| out.status.success());
-    if !works(Command::new(&python).args(["-c", "import playwright.sync_api"])) {
-        return Err(format!("`{python}` has no playwright; {PYTHON} names one"));
-    }
+    let python = python_with("playwright.sync_api")?;
     let chromium = std::env::var("HQ_CHROMIUM").unwrap_or_else(|_| "chromium".to_owned());
     if !works(Command::new(&chromium).arg("--version")) {
         return Err(format!("there is no `{chromium}`; HQ_CHROMIUM names one"));
     }
     Ok(python)
+}
+
+/// Runs a program that has to succeed; gives what it printed.
+#[track_caller]
+fn run(command: &mut Command, env: &Env) -> String {
+    let out = command.output().expect("python can be run");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let printed = text(&out.stdout);
+    let said = text(&out.stderr);
+    let log = env.read("server.log");
+    assert!(out.status.success(), "{printed}\n{said}\n{log}");
+    printed
 }
 
 #[test]
@@ -151,20 +172,9 @@ fn a_run_is_watched_and_mended_in_a_browser() {
     env.hq(&["job", "submit-file", "graph.toml"]).ok();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/web/dashboard.py");
     let url = format!("http://{}", site.address);
-    let out = Command::new(python)
-        .arg(script)
-        .args([&url, &site.token])
-        .arg(&folder)
-        .output()
-        .expect("python can be run");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        out.status.success(),
-        "{}\n{}\n{}",
-        text(&out.stdout),
-        text(&out.stderr),
-        env.read("server.log")
-    );
+    let mut command = Command::new(python);
+    command.arg(script).args([&url, &site.token]).arg(&folder);
+    run(&mut command, &env);
 }
 
 /// The port of a server that has ended belongs to whoever takes it first; a page that is open goes on dialing.
@@ -182,19 +192,11 @@ fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {
     let before = Site::of(&env);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/web/stranger.py");
     let url = format!("http://{}", before.address);
-    let out = Command::new(python)
+    let mut command = Command::new(python);
+    command
         .arg(script)
-        .args([&url, &before.token, &pid.to_string()])
-        .output()
-        .expect("python can be run");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        out.status.success(),
-        "{}\n{}\n{}",
-        text(&out.stdout),
-        text(&out.stderr),
-        env.read("server.log")
-    );
+        .args([&url, &before.token, &pid.to_string()]);
+    let got = run(&mut command, &env);
     assert_eq!(env.wait_exit("server"), None, "it was killed");
     // What the stranger got, and even the token itself, opens nothing when the server is back.
     let (_, port) = before.address.rsplit_once(':').expect("a port");
@@ -202,7 +204,7 @@ fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {
     let after = Site::of(&env);
     assert_eq!(after.address, before.address);
     let bearer = format!("Bearer {}", before.token);
-    for shown in text(&out.stdout).lines().chain([&*bearer]) {
+    for shown in got.lines().chain([&*bearer]) {
         for path in ["/api/v1/summary", "/api/v1/events?resync=true", "/metrics"] {
             let answer = after.send(&format!(
                 "GET {path} HTTP/1.1\r\nAuthorization: {shown}\r\n"
@@ -215,18 +217,14 @@ fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {
 
 #[test]
 fn the_interface_is_what_its_description_says() {
-    let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
     let module = "schemathesis.cli";
-    let works = Command::new(&python)
-        .args(["-c", "import schemathesis.cli"])
-        .output()
-        .is_ok_and(|out| out.status.success());
-    if !works {
-        skip(&format!(
-            "`{python}` has no schemathesis; {PYTHON} names one"
-        ));
-        return;
-    }
+    let python = match python_with(module) {
+        Ok(python) => python,
+        Err(reason) => {
+            skip(&reason);
+            return;
+        }
+    };
     let mut env = Env::new();
     env.start_server_with(&["--http"]);
     env.start_worker(2);
@@ -238,22 +236,15 @@ fn the_interface_is_what_its_description_says() {
     env.submit(&["--notify=cmd:true", "--", "sleep", "1000"]);
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
     let config = format!("{root}tests/web/schemathesis.toml");
-    let out = Command::new(python)
+    let mut command = Command::new(python);
+    command
         .args(["-m", module, "--config-file", &config, "run"])
         .arg(format!("{root}docs/openapi.yaml"))
         .args(["--url", &format!("http://{}/api/v1", site.address)])
         .args(["-H", &format!("Authorization: Bearer {}", site.token)])
         .args(["--phases", "examples,coverage,fuzzing", "-n", "12"])
         .args(["--generation-deterministic", "--no-color"])
-        .current_dir(env.path(""))
-        .output()
-        .expect("python can be run");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        out.status.success(),
-        "{}\n{}",
-        text(&out.stdout),
-        text(&out.stderr)
-    );
+        .current_dir(env.path(""));
+    run(&mut command, &env);
     assert!(!env.read("server.log").contains("panicked"));
 }

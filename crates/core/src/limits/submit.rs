@@ -180,32 +180,16 @@ fn task_template_bytes(template: &TaskTemplate) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::template::{ArrayIds, ArraySpec};
-    use crate::testing::template;
+    use crate::testing::{array_submit, template};
 
     fn submit(template: TaskTemplate, entries: Option<Entries>) -> SubmitSpec {
-        SubmitSpec {
-            target: SubmitTarget::NewJob {
-                name: "job".into(),
-                max_fails: None,
-            },
-            submit_dir: Box::from(*b"/s"),
-            stream_dir: None,
-            after: Vec::new(),
-            notify: Vec::new(),
-            body: SubmitBody::Array(ArraySpec {
-                ids: ArrayIds::Next(
-                    entries
-                        .as_ref()
-                        .map_or(1, |entries| u32::try_from(entries.len()).expect("few")),
-                ),
-                entries,
-                template: Arc::new(template),
-            }),
+        let count = entries.as_ref().map_or(1, Entries::len);
+        let mut spec = array_submit(u32::try_from(count).expect("few"), template);
+        if let SubmitBody::Array(array) = &mut spec.body {
+            array.entries = entries;
         }
+        spec
     }
 
     fn refusal(template: TaskTemplate) -> Option<String> {

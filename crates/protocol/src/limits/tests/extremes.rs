@@ -13,9 +13,8 @@ use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
 use hq_core::scheduler::ClassId;
 use hq_core::server_state::{Assignment, WorkerCommand};
-use hq_core::template::{
-    ArrayIds, ArraySpec, Entries, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
-};
+use hq_core::template::{Entries, StdioSpec, SubmitBody, SubmitSpec, TaskTemplate};
+use hq_core::testing::array_submit;
 use hq_core::worker_state::{EndedRow, Holding, InstanceKey, Report, StartedRow};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -157,7 +156,7 @@ pub(super) fn worker_command() -> impl Strategy<Value = WorkerCommand> {
     );
     let assign =
         (vec(assignment(), 0..4), texts).prop_map(|(assignments, texts)| WorkerCommand::Assign {
-            templates: vec![Arc::new(shared(&submit(template_of(texts))))],
+            templates: vec![Arc::new(shared(&array_submit(1, template_of(texts))))],
             assignments,
         });
     prop_oneof![
@@ -207,25 +206,9 @@ pub(super) fn largest_submits() -> Vec<SubmitSpec> {
         stderr: file,
         ..template_of(vec![(STRING_BYTES_MAX - 16, false); 30])
     };
-    [stdin, long, short, paths].map(submit).into()
-}
-
-fn submit(template: TaskTemplate) -> SubmitSpec {
-    SubmitSpec {
-        target: SubmitTarget::NewJob {
-            name: "job".into(),
-            max_fails: None,
-        },
-        submit_dir: Box::from(*b"/s"),
-        stream_dir: None,
-        after: Vec::new(),
-        notify: Vec::new(),
-        body: SubmitBody::Array(ArraySpec {
-            ids: ArrayIds::Next(1),
-            entries: None,
-            template: Arc::new(template),
-        }),
-    }
+    [stdin, long, short, paths]
+        .map(|template| array_submit(1, template))
+        .into()
 }
 
 /// What a worker is sent of a submit.
