@@ -19,6 +19,7 @@ use clone_vfork::Pidfd;
 use crate::child::ChildPlan;
 use crate::error::Stage;
 use crate::live::InFlight;
+use crate::mechanism::Backend;
 use crate::probe::Features;
 use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
@@ -27,53 +28,6 @@ mod clone3;
 mod clone_vfork;
 mod fork;
 mod posix_spawn;
-
-/// How processes are created and waited for, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Backend {
-    /// `clone3` or `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd (Linux 5.2).
-    ClonePidfd,
-    /// `posix_spawn` and `pidfd_open` (Linux 5.3).
-    PosixSpawnPidfd,
-    /// `posix_spawn`; one thread waits for all children.
-    PosixSpawnWait,
-    /// `fork` and `execve`, with `pidfd_open` where it exists.
-    Fork,
-}
-
-impl Backend {
-    /// All backends, best first.
-    pub const ALL: [Self; 4] = [
-        Self::ClonePidfd,
-        Self::PosixSpawnPidfd,
-        Self::PosixSpawnWait,
-        Self::Fork,
-    ];
-
-    /// The name used in logs and in the environment variable `HQ_SPAWN_BACKEND`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ClonePidfd => "clone-pidfd",
-            Self::PosixSpawnPidfd => "posix-spawn-pidfd",
-            Self::PosixSpawnWait => "posix-spawn-wait",
-            Self::Fork => "fork",
-        }
-    }
-
-    /// The backend of this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|backend| backend.name() == name)
-    }
-
-    /// Whether its children may start on the parent's descriptor table.
-    pub(crate) const fn shares_descriptors(self) -> bool {
-        // A plan of the posix_spawn rungs may end in a fork, which copies the table in any case.
-        matches!(self, Self::ClonePidfd)
-    }
-}
 
 /// A process that executes its program.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ use core::ptr;
 use crate::error::Stage;
 use crate::placement::Home;
 use crate::plan::Leads;
-use crate::raw::{self, int};
+use crate::raw::{self, KernelRlimit, int};
 use crate::signal::{KernelSigset, SIGSET_BYTES};
 
 /// What a child that could not execute its program leaves behind.
@@ -61,16 +61,6 @@ pub(crate) enum StdioStep<'a> {
     /// The same open file as standard output.
     SameAsStdout,
 }
-
-/// A resource limit in the kernel's layout.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct KernelRlimit {
-    pub(crate) soft: u64,
-    pub(crate) hard: u64,
-}
-
-const _: () = assert!(size_of::<KernelRlimit>() == 16);
 
 /// How the child comes to its own descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,13 +6,15 @@
 //! thread that it would wake up, have nothing to do.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::event::Event;
 use crate::keeper;
-use crate::launcher::Wake;
 use crate::sys;
+
+/// Called when the event queue turns non-empty. It runs on a thread of the launcher and must not block.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Queue {

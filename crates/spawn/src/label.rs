@@ -18,7 +18,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::child::KernelRlimit;
+use crate::raw::KernelRlimit;
 use crate::sys;
 
 const TASK_BITS: u32 = 24;

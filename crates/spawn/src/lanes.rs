@@ -5,14 +5,26 @@
 //! tasks costs no wake-up of anybody else.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
 
 use crate::event::Token;
-use crate::pool::Job;
+use crate::plan::SpawnPlan;
 
 /// The caller's name for a sequence of children that run one after the other, in the order in which they were
 /// handed over. A name may be used again at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(pub u64);
+
+/// One request for a process.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) token: Token,
+    pub(crate) plan: SpawnPlan,
+    /// What it waits behind.
+    pub(crate) lane: Option<Lane>,
+    /// When it first met a transient failure, and how many there were.
+    pub(crate) trouble: Option<(Instant, u32)>,
+}
 
 /// All lanes that are in use, with the requests behind the one whose turn it is.
 #[derive(Debug, Default)]

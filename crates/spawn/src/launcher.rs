@@ -5,21 +5,22 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::backend::Backend;
-use crate::child::KernelRlimit;
 use crate::error::LauncherError;
 use crate::event::{Event, Token};
-use crate::event_queue::EventQueue;
+use crate::event_queue::{EventQueue, Wake};
 use crate::label::Labels;
 use crate::lanes::Lane;
 use crate::live::{Running, Termination};
+use crate::mechanism::Backend;
 use crate::plan::SpawnPlan;
 use crate::pool::{Pool, Threads};
 use crate::prepare::Common;
 use crate::probe::{self, Features};
 use crate::procfs::Process;
+use crate::raw::KernelRlimit;
 use crate::reaper::{self, Watch};
 use crate::signal;
+use crate::spawner;
 use crate::sys;
 
 /// Which thread creates processes.
@@ -77,9 +78,6 @@ impl Strategy {
         }
     }
 }
-
-/// Called when the event queue turns non-empty. It runs on a thread of the launcher and must not block.
-pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// How a launcher works.
 #[derive(Clone)]
@@ -220,6 +218,7 @@ impl Launcher {
             features,
             threads,
             config.transient_limit,
+            spawner::work,
         ));
         let mut launcher = Self {
             pool,

@@ -95,6 +95,7 @@ mod label;
 mod lanes;
 mod launcher;
 mod live;
+mod mechanism;
 mod orphans;
 mod placement;
 mod plan;
@@ -113,11 +114,12 @@ mod waiter;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncLauncher;
-pub use backend::Backend;
 pub use env::{ArgBlock, EnvBlock, TaskEnv};
 pub use error::{LauncherError, PlanError, SpawnError, SpawnErrorKind, Stage};
 pub use event::{Event, ExitStatus, MonotonicNs, ResourceUsage, Token};
+pub use event_queue::Wake;
 pub use lanes::Lane;
-pub use launcher::{Launcher, LauncherConfig, Strategy, Wake};
+pub use launcher::{Launcher, LauncherConfig, Strategy};
 pub use live::Termination;
+pub use mechanism::Backend;
 pub use plan::{CpuSet, Rlimit, SpawnPlan, Stdio};

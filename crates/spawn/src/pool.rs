@@ -11,18 +11,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::backend::Backend;
 use crate::error::SpawnError;
 use crate::event::{Event, Token};
-use crate::lanes::{Lane, Lanes};
+use crate::lanes::{Job, Lane, Lanes};
 use crate::live::{InFlight, Key, Running, Termination};
+use crate::mechanism::Backend;
 use crate::placement::Life;
 use crate::plan::SpawnPlan;
 use crate::prepare::Common;
 use crate::probe::Features;
 use crate::reaper::Watch;
 use crate::resolve::Resolver;
-use crate::spawner::Spawner;
 use crate::stack::ChildStack;
 use crate::sys;
 use crate::waiter::Waiter;
@@ -42,17 +41,6 @@ const STALL: Duration = Duration::from_secs(1);
 
 /// How many threads may take over places at a time. If that many hang, so will all others, and each holds a stack.
 const STALLED_MAX: usize = 64;
-
-/// One request.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) token: Token,
-    pub(crate) plan: SpawnPlan,
-    /// What it waits behind.
-    pub(crate) lane: Option<Lane>,
-    /// When it first met a transient failure, and how many there were.
-    pub(crate) trouble: Option<(Instant, u32)>,
-}
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -159,6 +147,9 @@ pub(crate) enum Threads {
     Borrowed(Lend),
 }
 
+/// What a thread of the pool does, with a stack for its children, until there is nothing for it any more.
+pub(crate) type Work = fn(&Arc<Pool>, ChildStack);
+
 /// What a thread does next.
 pub(crate) enum Next {
     Job {
@@ -191,6 +182,7 @@ pub(crate) struct Pool {
     work: Condvar,
     threads: usize,
     source: Threads,
+    work_on: Work,
     /// Those of the pool's own threads that nobody has asked for.
     handles: Mutex<Vec<JoinHandle<()>>>,
     /// When transient failures were last warned of.
@@ -213,6 +205,7 @@ impl Pool {
         features: Features,
         (threads, source): (usize, Threads),
         transient_limit: Duration,
+        work_on: Work,
     ) -> Self {
         let queue = Queue {
             active_max: threads,
@@ -223,6 +216,7 @@ impl Pool {
             work: Condvar::new(),
             threads,
             source,
+            work_on,
             handles: Mutex::default(),
             warned: Mutex::default(),
             watch,
@@ -270,7 +264,7 @@ impl Pool {
         let pool = Arc::clone(self);
         let handle = std::thread::Builder::new()
             .name(format!("spawner-{index}"))
-            .spawn(move || Spawner::new(&pool, stack).run())?;
+            .spawn(move || (pool.work_on)(&pool, stack))?;
         self.lock().dedicated += 1;
         self.handles().push(handle);
         Ok(())
@@ -458,7 +452,7 @@ impl Pool {
         if let Threads::Borrowed(run) = &self.source {
             let pool = Arc::clone(self);
             run(Box::new(move || match ChildStack::new() {
-                Ok(stack) => Spawner::new(&pool, stack).run(),
+                Ok(stack) => (pool.work_on)(&pool, stack),
                 Err(error) => {
                     tracing::error!(%error, "no memory for a child stack");
                     pool.lock().borrowed -= 1;

@@ -12,11 +12,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::child::{ChildPlan, ChildReport, Descriptors, KernelRlimit, StdioStep};
+use crate::child::{ChildPlan, ChildReport, Descriptors, StdioStep};
 use crate::error::{SpawnError, Stage};
 use crate::label::Labels;
 use crate::placement::Home;
 use crate::plan::{SpawnPlan, Stdio};
+use crate::raw::KernelRlimit;
 use crate::signal;
 use crate::sys;
 

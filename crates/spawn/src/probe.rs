@@ -8,8 +8,8 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-use crate::backend::Backend;
 use crate::error::LauncherError;
+use crate::mechanism::Backend;
 use crate::raw;
 use crate::signal::Blocked;
 use crate::stack::ChildStack;

@@ -6,6 +6,16 @@
 
 use core::ffi::{c_int, c_long, c_void};
 
+/// A resource limit in the kernel's layout.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KernelRlimit {
+    pub(crate) soft: u64,
+    pub(crate) hard: u64,
+}
+
+const _: () = assert!(size_of::<KernelRlimit>() == 16);
+
 /// Whether calls leave `errno` alone here: known for these machines only.
 pub(crate) const LEAVES_ERRNO: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
@@ -37,7 +47,7 @@ pub(crate) type Entry = extern "C" fn(*mut c_void) -> c_int;
 ///
 /// `top` is the aligned end of a stack that nobody uses until the child has left this memory, and `argument` is what
 /// `entry` expects, until then. `entry` ends the process or executes a program. `pidfd` is valid for writes.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) unsafe fn clone(
     flags: c_int,
     top: *mut c_void,
@@ -45,6 +55,45 @@ pub(crate) unsafe fn clone(
     entry: Entry,
     argument: *mut c_void,
 ) -> Result<libc::pid_t, c_int> {
+    // The last two, where the child's thread-local memory and id go, have one order on one machine and another on the
+    // other. They are zero.
+    let arguments = [int(flags), top.addr(), pidfd.expose_provenance(), 0, 0];
+    // SAFETY: the caller's promise.
+    let result = unsafe { call_in_two(libc::SYS_clone, arguments, entry, argument) };
+    pid_or_error(result)
+}
+
+/// `clone3`, otherwise as [`clone`]: `arguments` name the stack, and where the pidfd goes.
+///
+/// # Safety
+///
+/// As for [`clone`].
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) unsafe fn clone3(
+    arguments: &libc::clone_args,
+    entry: Entry,
+    argument: *mut c_void,
+) -> Result<libc::pid_t, c_int> {
+    let address = core::ptr::from_ref(arguments).expose_provenance();
+    let arguments = [address, size_of::<libc::clone_args>(), 0, 0, 0];
+    // SAFETY: the caller's promise.
+    let result = unsafe { call_in_two(libc::SYS_clone3, arguments, entry, argument) };
+    pid_or_error(result)
+}
+
+/// A call that returns twice: here with the child's id or a negative error number, and in the child, which goes on
+/// with `entry(argument)` on the new stack and never comes back.
+///
+/// # Safety
+///
+/// As for [`clone`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn call_in_two(
+    number: c_long,
+    [a, b, c, d, e]: [usize; 5],
+    entry: Entry,
+    argument: *mut c_void,
+) -> c_long {
     let result: c_long;
     // SAFETY: in the parent these are a system call and a branch; what the call clobbers is declared. The child has a
     // copy of the registers, the caller's stack, and calls a function that does not return.
@@ -58,34 +107,33 @@ pub(crate) unsafe fn clone(
             "call r12",
             "ud2",
             "2:",
-            inlateout("rax") libc::SYS_clone => result,
-            in("rdi") int(flags),
-            in("rsi") top,
-            in("rdx") pidfd,
-            in("r10") 0,
-            in("r8") 0,
+            inlateout("rax") number => result,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") d,
+            in("r8") e,
             in("r12") entry,
             in("r13") argument,
             lateout("rcx") _,
             lateout("r11") _,
         );
     }
-    pid_or_error(result)
+    result
 }
 
-/// As for x86-64, of which the last two arguments of the call are swapped here.
+/// As for x86-64.
 ///
 /// # Safety
 ///
-/// As for x86-64.
+/// As for [`clone`].
 #[cfg(target_arch = "aarch64")]
-pub(crate) unsafe fn clone(
-    flags: c_int,
-    top: *mut c_void,
-    pidfd: *mut c_int,
+unsafe fn call_in_two(
+    number: c_long,
+    [a, b, c, d, e]: [usize; 5],
     entry: Entry,
     argument: *mut c_void,
-) -> Result<libc::pid_t, c_int> {
+) -> c_long {
     let result: c_long;
     // SAFETY: in the parent these are a system call and a branch. The child has a copy of the registers, the caller's
     // stack, and calls a function that does not return.
@@ -98,17 +146,17 @@ pub(crate) unsafe fn clone(
             "blr x20",
             "brk #1",
             "2:",
-            inlateout("x0") int(flags) => result,
-            in("x1") top,
-            in("x2") pidfd,
-            in("x3") 0,
-            in("x4") 0,
-            in("x8") libc::SYS_clone,
+            inlateout("x0") a => result,
+            in("x1") b,
+            in("x2") c,
+            in("x3") d,
+            in("x4") e,
+            in("x8") number,
             in("x20") entry,
             in("x21") argument,
         );
     }
-    pid_or_error(result)
+    result
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

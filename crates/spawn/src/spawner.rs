@@ -10,17 +10,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::{self, Backend, Created};
-use crate::child::KernelRlimit;
+use crate::backend::{self, Created};
 use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs};
 use crate::keeper;
 use crate::label::Labels;
+use crate::lanes::Job;
 use crate::live::{InFlight, Key, Running};
+use crate::mechanism::Backend;
 use crate::placement::Placement;
 use crate::plan::{Leads, SpawnPlan, Stdio};
-use crate::pool::{self, Job, Minder, Next, Outcome, Pool};
+use crate::pool::{self, Minder, Next, Outcome, Pool};
 use crate::prepare::{self, Scratch};
+use crate::raw::KernelRlimit;
 use crate::resolve::Resolved;
 use crate::signal;
 use crate::stack::ChildStack;
@@ -30,8 +32,13 @@ use crate::sys;
 /// were that short. More is of no use: a switch to another thread and back is nothing beside such a child.
 const PATIENCE: Duration = Duration::from_millis(5);
 
+/// The work of one spawner thread, until the pool has nothing for it any more.
+pub(crate) fn work(pool: &Arc<Pool>, stack: ChildStack) {
+    Spawner::new(pool, stack).run();
+}
+
 /// One spawner thread.
-pub(crate) struct Spawner<'a> {
+struct Spawner<'a> {
     pool: &'a Arc<Pool>,
     stack: ChildStack,
     scratch: Scratch,
@@ -57,7 +64,7 @@ struct Minded {
 }
 
 impl<'a> Spawner<'a> {
-    pub(crate) fn new(pool: &'a Arc<Pool>, stack: ChildStack) -> Self {
+    fn new(pool: &'a Arc<Pool>, stack: ChildStack) -> Self {
         Self {
             pool,
             stack,
@@ -72,8 +79,8 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// The thread's life, until the pool has nothing for it any more.
-    pub(crate) fn run(mut self) {
+    /// The thread's life.
+    fn run(mut self) {
         // A borrowed thread goes back to its owner with the mask it had.
         let _mask = signal::Blocked::for_spawner();
         let mut outcome = Outcome::None;

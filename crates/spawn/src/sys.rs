@@ -15,8 +15,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::child::KernelRlimit;
 use crate::event::{ExitStatus, MonotonicNs, ResourceUsage};
+use crate::raw::KernelRlimit;
 
 /// Which child to wait for.
 #[derive(Debug, Clone, Copy)]

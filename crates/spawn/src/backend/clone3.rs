@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Created, Failure, Pidfd, clone_vfork};
-use crate::child::ChildPlan;
+use crate::child::{ChildPlan, child_main};
 use crate::live::InFlight;
 use crate::raw;
 use crate::signal;
@@ -119,75 +119,10 @@ fn by_clone3(
     // earlier child on it had left. The plan and `inside` outlive the child's time in this memory: either this
     // returns only after it, or `spawn` waits for it. The kernel writes the pidfd to `in_flight`, whose memory is
     // that of an int. The child does not touch what the thread uses meanwhile (see `child.rs`).
-    let result = unsafe { clone3(&arguments, plan.cast()) };
-    if result < 0 {
+    let result = unsafe { raw::clone3(&arguments, child_main, plan.cast()) };
+    result.map_err(|errno| {
         child.cgroup = cgroup;
         child.reset_signals = signal::ALL_SIGNALS;
-        let errno = i32::try_from(-result).unwrap_or(libc::EIO);
-        return Err(Failure::new(crate::error::Stage::Clone, errno));
-    }
-    Ok(libc::pid_t::try_from(result).unwrap_or(0))
-}
-
-/// The system call. In the child it continues with `child_main(plan)` on the new stack and never comes back; in the
-/// parent it answers with the child's id or a negative errno.
-///
-/// # Safety
-///
-/// `arguments` name a stack that nobody uses, and `plan` is what `child_main` expects; both stay valid until the
-/// child has executed its program or ended.
-#[cfg(target_arch = "x86_64")]
-unsafe fn clone3(arguments: &libc::clone_args, plan: *mut libc::c_void) -> libc::c_long {
-    let result: libc::c_long;
-    // SAFETY: in the parent these are a system call and a branch; what the call clobbers is declared. The child
-    // has a copy of the registers, a fresh 16-byte aligned stack, and calls a function that does not return.
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "mov rdi, r13",
-            "call r12",
-            "ud2",
-            "2:",
-            inlateout("rax") libc::SYS_clone3 => result,
-            in("rdi") arguments,
-            in("rsi") size_of::<libc::clone_args>(),
-            in("r12") crate::child::child_main as extern "C" fn(*mut libc::c_void) -> libc::c_int,
-            in("r13") plan,
-            lateout("rcx") _,
-            lateout("r11") _,
-        );
-    }
-    result
-}
-
-/// As for x86-64.
-///
-/// # Safety
-///
-/// As for x86-64.
-#[cfg(target_arch = "aarch64")]
-unsafe fn clone3(arguments: &libc::clone_args, plan: *mut libc::c_void) -> libc::c_long {
-    let result: libc::c_long;
-    // SAFETY: in the parent these are a system call and a branch. The child has a copy of the registers, a fresh
-    // 16-byte aligned stack, and calls a function that does not return.
-    unsafe {
-        core::arch::asm!(
-            "svc #0",
-            "cbnz x0, 2f",
-            "mov x29, xzr",
-            "mov x0, x21",
-            "blr x20",
-            "brk #1",
-            "2:",
-            inlateout("x0") arguments => result,
-            in("x1") size_of::<libc::clone_args>(),
-            in("x8") libc::SYS_clone3,
-            in("x20") crate::child::child_main as extern "C" fn(*mut libc::c_void) -> libc::c_int,
-            in("x21") plan,
-        );
-    }
-    result
+        Failure::new(crate::error::Stage::Clone, errno)
+    })
 }

@@ -1,0 +1,48 @@
+//! How a process can be created and waited for: the names of the rungs of `backend`.
+
+/// How processes are created and waited for, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backend {
+    /// `clone3` or `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd (Linux 5.2).
+    ClonePidfd,
+    /// `posix_spawn` and `pidfd_open` (Linux 5.3).
+    PosixSpawnPidfd,
+    /// `posix_spawn`; one thread waits for all children.
+    PosixSpawnWait,
+    /// `fork` and `execve`, with `pidfd_open` where it exists.
+    Fork,
+}
+
+impl Backend {
+    /// All backends, best first.
+    pub const ALL: [Self; 4] = [
+        Self::ClonePidfd,
+        Self::PosixSpawnPidfd,
+        Self::PosixSpawnWait,
+        Self::Fork,
+    ];
+
+    /// The name used in logs and in the environment variable `HQ_SPAWN_BACKEND`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ClonePidfd => "clone-pidfd",
+            Self::PosixSpawnPidfd => "posix-spawn-pidfd",
+            Self::PosixSpawnWait => "posix-spawn-wait",
+            Self::Fork => "fork",
+        }
+    }
+
+    /// The backend of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|backend| backend.name() == name)
+    }
+
+    /// Whether its children may start on the parent's descriptor table.
+    pub(crate) const fn shares_descriptors(self) -> bool {
+        // A plan of the posix_spawn rungs may end in a fork, which copies the table in any case.
+        matches!(self, Self::ClonePidfd)
+    }
+}
