@@ -8,6 +8,6 @@ pub(crate) mod history;
 pub(crate) mod keys;
 pub(crate) mod model;
 pub(crate) mod problems;
-mod question;
+pub(crate) mod question;
 pub(crate) mod source;
 pub(crate) mod view;

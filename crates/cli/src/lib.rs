@@ -21,6 +21,7 @@ mod parse;
 mod report;
 mod runtime;
 mod submit;
+mod text;
 mod version;
 
 use args::Cli;

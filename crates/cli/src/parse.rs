@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::output::format::is_hidden;
+use crate::text::is_hidden;
 
 pub(crate) mod after;
 pub(crate) mod array;

@@ -23,7 +23,7 @@ use crate::handshake::{
     HANDSHAKE_FRAME_MAX, HANDSHAKE_TIMEOUT, Handshake, HandshakeError, Plane, Session,
 };
 use crate::key::{SecretKey, random_bytes};
-use crate::limits::Shape;
+use crate::limits::{Limits, Shape};
 pub use writer::{MessageWriter, WriteError};
 
 /// Space offered to one read: a whole record.
@@ -31,18 +31,6 @@ const READ_SPACE: usize = RECORD_HEADER_LEN + RECORD_MAX;
 
 /// A buffer that grew beyond this for a large message is given back afterwards.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
-
-/// Limits of a connection after the handshake; those of each plane are in [`crate::limits`].
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Largest message that is accepted from the peer, in bytes, fragments added up.
-    pub message_max: usize,
-    /// Largest message that is sent: what the peer accepts.
-    pub send_max: usize,
-    /// Most memory that a message of the peer may take once it is decoded, and how that is counted; `None` = the peer is
-    /// trusted in this.
-    pub decoded: Option<(usize, &'static Shape)>,
-}
 
 /// Why reading ended.
 #[derive(Debug, thiserror::Error)]

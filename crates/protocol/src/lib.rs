@@ -36,11 +36,12 @@ pub use generated::hq::common::v1 as common;
 pub use generated::hq::worker::v1 as worker;
 
 pub use connection::{
-    Connection, Limits, MessageReader, MessageWriter, ReadError, WriteError, accept, connect,
+    Connection, MessageReader, MessageWriter, ReadError, WriteError, accept, connect,
 };
 pub use convert::ConvertError;
 pub use handshake::{HandshakeError, Plane};
 pub use key::SecretKey;
+pub use limits::Limits;
 pub use obstacle::why_nothing_runs;
 pub use resolve::{connect_tcp, resolve};
 

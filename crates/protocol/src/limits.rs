@@ -15,7 +15,6 @@
 
 mod shape;
 
-use crate::connection::Limits;
 use crate::handshake::Plane;
 pub use shape::Shape;
 
@@ -59,6 +58,18 @@ const _: () = {
     assert!(TEMPLATE_BYTES_MAX <= TO_WORKER_MAX / 2);
     assert!(TEMPLATE_BYTES_MAX <= REQUEST_MAX / 2);
 };
+
+/// Limits of a connection after the handshake.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Largest message that is accepted from the peer, in bytes, fragments added up.
+    pub message_max: usize,
+    /// Largest message that is sent: what the peer accepts.
+    pub send_max: usize,
+    /// Most memory that a message of the peer may take once it is decoded, and how that is counted; `None` = the peer is
+    /// trusted in this.
+    pub decoded: Option<(usize, &'static Shape)>,
+}
 
 impl Limits {
     /// What the side of a plane that dialed sends and takes.

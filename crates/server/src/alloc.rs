@@ -21,7 +21,7 @@ use std::time::Duration;
 use hq_core::autoalloc::Limits;
 use hq_core::id::{QueueId, WorkerId};
 use hq_core::worker_config::WorkerConfig;
-use hq_protocol::client::{self, reply::Reply};
+use hq_protocol::client::{self, alloc_reply, reply::Reply};
 use hq_protocol::convert::AllocRequest;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -165,4 +165,8 @@ fn refusal(message: impl Into<String>) -> Reply {
     Reply::Error(client::Error {
         message: message.into(),
     })
+}
+
+fn reply(reply: alloc_reply::Reply) -> Reply {
+    Reply::Alloc(client::AllocReply { reply: Some(reply) })
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::encode;
 use crate::event::Event;
+use crate::meta::{draining_key, set_number};
 
 /// Ranges of canceled or aborted tasks in one event: if every other task of a large job had finished, there are very many.
 const RANGES_PER_EVENT: usize = 1_000;
@@ -25,19 +26,6 @@ struct Start {
     variant: u32,
     worker: WorkerId,
     seq: i64,
-}
-
-/// Sets a number of the table `meta`.
-pub(crate) fn set_number(connection: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
-        .execute(params![key, value])?;
-    Ok(())
-}
-
-/// Key of the table `meta` that is there while a worker drains.
-pub(crate) fn draining_key(worker: WorkerId) -> String {
-    format!("draining_{worker}")
 }
 
 /// The changes of one transaction.

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod compact;
 mod encode;
 mod error;
@@ -18,9 +19,11 @@ mod lease;
 mod load;
 mod lock;
 mod log;
+mod meta;
 mod open;
 mod pages;
 mod place;
+mod process;
 pub mod reader;
 pub mod runs;
 mod salvage;

@@ -14,10 +14,10 @@ use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
 use hq_core::time::{Now, Timestamp};
 use hq_protocol::{Message as _, client};
-use rusqlite::{Connection, OptionalExtension as _, Row};
+use rusqlite::{Connection, Row};
 
 use crate::encode;
-use crate::group::draining_key;
+use crate::meta::{self, draining_key};
 
 /// What a store held.
 #[derive(Debug)]
@@ -34,24 +34,9 @@ pub struct Loaded {
     pub gone_workers: Vec<WorkerId>,
 }
 
-pub(crate) fn meta_text(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
-    let sql = "SELECT CAST(value AS TEXT) FROM meta WHERE key = ?";
-    connection
-        .query_row(sql, [key], |row| row.get(0))
-        .optional()
-}
-
-pub(crate) fn meta_number(connection: &Connection, key: &str) -> rusqlite::Result<i64> {
-    let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?";
-    let found = connection
-        .query_row(sql, [key], |row| row.get(0))
-        .optional()?;
-    Ok(found.unwrap_or(0))
-}
-
 /// Whether a server has used the store; its uid may have been lost to damage.
 pub(crate) fn is_used(connection: &Connection) -> rusqlite::Result<bool> {
-    let has_uid = meta_text(connection, "server_uid")?.is_some();
+    let has_uid = meta::text(connection, "server_uid")?.is_some();
     let sql = "SELECT EXISTS (SELECT 1 FROM job_data)";
     Ok(has_uid || connection.query_row(sql, [], |row| row.get(0))?)
 }
@@ -68,7 +53,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
         return Ok(loaded);
     }
     let id =
-        |key| Ok::<_, rusqlite::Error>(u32::try_from(meta_number(connection, key)?).unwrap_or(0));
+        |key| Ok::<_, rusqlite::Error>(u32::try_from(meta::number(connection, key)?).unwrap_or(0));
     let (last_job, last_worker) = (JobId(id("last_job")?), WorkerId(id("last_worker")?));
     loaded.state.restore_counters(last_job, last_worker);
     load_jobs(connection, &mut loaded)?;
@@ -110,7 +95,7 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
         });
         if !is_awaited {
             loaded.gone_workers.push(id);
-        } else if meta_number(connection, &draining_key(id))? != 0 {
+        } else if meta::number(connection, &draining_key(id))? != 0 {
             loaded.state.restore_draining(id);
         }
     }

@@ -17,7 +17,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::StoreError;
-use crate::lease::Process;
+use crate::process::Process;
 
 /// How long the lock of an owner that is dead may last: a program that it was just starting still has a copy of the
 /// descriptor until it runs.

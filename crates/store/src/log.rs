@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use crate::pages::be32;
+use crate::bytes::be32;
 
 /// First number of a log; the last bit says in which order the bytes of its checksums are.
 const MAGIC: u32 = 0x377f_0682;

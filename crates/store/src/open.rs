@@ -9,7 +9,7 @@ use crate::load::{self, Loaded};
 use crate::lock::Lock;
 use crate::place::{FileSystem, Files, Place};
 use crate::writer::{self, Owned, Progress, StoreHandle};
-use crate::{StoreError, lease, schema};
+use crate::{StoreError, lease, meta, schema};
 
 /// An open store, owned by this process.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Store {
     ///
     /// If the file cannot be read.
     pub fn server_uid(&self) -> Result<Option<String>, StoreError> {
-        load::meta_text(&self.connection, "server_uid").map_err(StoreError::sql(&self.path))
+        meta::text(&self.connection, "server_uid").map_err(StoreError::sql(&self.path))
     }
 
     /// Reads the state back.

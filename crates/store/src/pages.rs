@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt as _;
 
 use rusqlite::types::Value;
 
+use crate::bytes::{be16, be32};
 use crate::lock::{Lock, with_suffix};
 use crate::log::Log;
 use crate::schema;
@@ -91,16 +92,6 @@ pub(crate) struct Pages {
     len: u64,
     is_ours: bool,
     log: Option<Log>,
-}
-
-pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
-    let bytes = bytes.get(at..at.checked_add(4)?)?;
-    Some(u32::from_be_bytes(bytes.try_into().ok()?))
-}
-
-fn be16(bytes: &[u8], at: usize) -> Option<usize> {
-    let bytes = bytes.get(at..at.checked_add(2)?)?;
-    Some(usize::from(u16::from_be_bytes(bytes.try_into().ok()?)))
 }
 
 /// A number of variable length and the position behind it.

@@ -17,7 +17,7 @@ use rusqlite::{Connection, Transaction, params_from_iter};
 
 use crate::lock::{Lock, with_suffix};
 use crate::pages::{Key, Pages, Record, Step, Walk};
-use crate::{StoreError, encode, group, load, schema};
+use crate::{StoreError, encode, load, meta, schema};
 
 /// A table as its rows look in the file. Types: `i` number, `t` text, `b` bytes, `*` anything, capitals may
 /// be null, `n` is always null because it is the row id.
@@ -531,9 +531,9 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     )?;
     let last_seq = highest("SELECT coalesce(max(seq), 0) FROM events")?;
     let events = highest("SELECT count(*) FROM events")?;
-    let stored_seq = load::meta_number(db, "next_seq")?;
+    let stored_seq = meta::number(db, "next_seq")?;
     report.lost_events = (stored_seq > 0).then(|| {
-        let pruned = load::meta_number(db, "pruned_count").unwrap_or(0);
+        let pruned = meta::number(db, "pruned_count").unwrap_or(0);
         u64::try_from(stored_seq - 1 - pruned - events).unwrap_or(0)
     });
     for (key, value) in [
@@ -541,10 +541,10 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         ("last_worker", last_worker),
         ("next_seq", last_seq + 1),
     ] {
-        let value = value.max(load::meta_number(db, key)?);
-        group::set_number(db, key, value)?;
+        let value = value.max(meta::number(db, key)?);
+        meta::set_number(db, key, value)?;
     }
-    if load::meta_text(db, "server_uid")?.is_none() {
+    if meta::text(db, "server_uid")?.is_none() {
         // Each start of a server is an event that names it.
         db.execute(
             "INSERT INTO meta SELECT 'server_uid', json_extract(data, '$.server_uid') FROM event_log \
@@ -554,8 +554,8 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         )?;
     }
     // Known losses are not counted again by the next repair.
-    let next_seq = load::meta_number(db, "next_seq")?;
-    group::set_number(db, "pruned_count", next_seq - 1 - events)
+    let next_seq = meta::number(db, "next_seq")?;
+    meta::set_number(db, "pruned_count", next_seq - 1 - events)
 }
 
 /// Puts the fresh file in place of the damaged one; a crash at any point leaves one of them there or both.

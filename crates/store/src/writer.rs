@@ -17,11 +17,12 @@ use serde_json::json;
 
 use crate::compact::{Compactor, Pruned, Stepped};
 use crate::event::Event;
-use crate::group::{self, Group, set_number};
+use crate::group::{self, Group};
 use crate::lock::Lock;
+use crate::meta::{self, set_number};
 use crate::place::{Files, Place};
 use crate::subscribe::{Live, Subscribers};
-use crate::{StoreError, lease, load};
+use crate::{StoreError, lease};
 
 /// Least time between two commits that nobody waits for.
 const GROUP_SPAN: Duration = Duration::from_millis(20);
@@ -245,9 +246,7 @@ pub(crate) fn start(
     connection
         .pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)
         .map_err(&sql)?;
-    let next_seq = load::meta_number(&connection, "next_seq")
-        .map_err(&sql)?
-        .max(1);
+    let next_seq = meta::number(&connection, "next_seq").map_err(&sql)?.max(1);
     let mut writer = Writer {
         connection,
         path: path.clone(),

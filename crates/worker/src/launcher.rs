@@ -9,6 +9,7 @@ mod control_group;
 mod failure;
 mod memory;
 mod oom;
+mod running_task;
 mod streaming;
 mod template;
 
@@ -39,14 +40,12 @@ use crate::hardware::MEMORY;
 use crate::leftovers::{MARK, nonce};
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup};
-use crate::running_task::{RunningTask, RunningTasks};
 use busy::BusyPrograms;
 use cleaners::Cleaners;
-use control_group::ControlGroups;
-pub(crate) use control_group::TaskGroup;
-pub(crate) use memory::Excess;
-use memory::MemoryWatch;
+use control_group::{ControlGroups, TaskGroup};
+use memory::{Excess, MemoryWatch};
 use oom::OomWatch;
+use running_task::{RunningTask, RunningTasks};
 use streaming::Streaming;
 use template::{CompiledTemplate, Surroundings};
 

@@ -21,7 +21,6 @@ mod notify;
 mod output;
 mod output_service;
 mod overview;
-mod running_task;
 mod scratch_dir;
 mod server_link;
 

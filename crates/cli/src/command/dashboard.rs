@@ -29,6 +29,9 @@ const IDLE_REDRAW: Duration = Duration::from_secs(1);
 /// While a replay plays.
 const PLAY_REDRAW: Duration = Duration::from_millis(200);
 
+/// Steps in which the past is read.
+const PAST_STEPS: i64 = 240;
+
 /// What reaches the drawing thread.
 enum Message {
     Input(Event),

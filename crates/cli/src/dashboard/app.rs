@@ -15,7 +15,7 @@ use super::model::{
     Sample, Snapshot, WorkerRow,
 };
 use super::problems;
-use super::question::Question;
+use super::question::{Action, Question};
 
 /// Rows of a page.
 const PAGE: isize = 10;
@@ -54,17 +54,6 @@ impl Tab {
             Self::Events => "Events",
         }
     }
-}
-
-/// Something that is only done after a question.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Action {
-    CancelJob(u32),
-    ResubmitFailed(u32),
-    StopWorker(u32),
-    DrainWorker(u32),
-    PauseQueue(u32),
-    ResumeQueue(u32),
 }
 
 /// What the shell shall do.

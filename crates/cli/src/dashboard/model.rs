@@ -2,7 +2,7 @@
 
 pub(crate) use hq_core::diagnosis::{Obstacle, Share as EndedShare};
 
-use crate::output::format::is_hidden;
+use crate::text::is_hidden;
 
 /// Tasks by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

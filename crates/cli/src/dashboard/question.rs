@@ -2,12 +2,22 @@
 
 use hq_core::diagnosis::number;
 
-use super::app::Action;
 use super::model::{JobRow, QueueRow, WorkerRow};
-use super::view::fit;
+use crate::text::fit;
 
 /// Columns of a name.
 const NAME: usize = 30;
+
+/// Something that is only done after a question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    CancelJob(u32),
+    ResubmitFailed(u32),
+    StopWorker(u32),
+    DrainWorker(u32),
+    PauseQueue(u32),
+    ResumeQueue(u32),
+}
 
 /// An action that waits for a yes.
 #[derive(Clone, PartialEq, Eq, Debug)]

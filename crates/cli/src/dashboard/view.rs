@@ -6,7 +6,7 @@ mod lists;
 mod overview;
 mod parts;
 
-pub(crate) use parts::{fit, run_time};
+pub(crate) use parts::run_time;
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};

@@ -9,6 +9,8 @@ use hq_protocol::common;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::text::is_hidden;
+
 /// Characters of a job's name that tables show.
 const NAME_MAX: usize = 50;
 
@@ -172,12 +174,6 @@ pub(crate) fn wrap(line: &str, columns: usize) -> Vec<String> {
     }
     lines.push(current);
     lines
-}
-
-/// Whether a character moves the cursor or changes the direction of writing: texts of tasks, workers and users with
-/// such ones would show on a terminal what they do not say.
-pub(crate) fn is_hidden(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A text for a terminal: hidden characters but line feeds are written out.

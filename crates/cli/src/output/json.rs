@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::format::rfc3339;
 use super::{
     JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
-    TaskListSink, TaskListView,
+    TaskListSink, TaskListView, view,
 };
 
 mod alloc;
@@ -28,6 +28,15 @@ pub(crate) struct JsonOutput;
 pub(crate) fn write_value(out: Out<'_>, value: &Value) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)
+}
+
+/// Where an output of a task goes: a path, `<pipe>`, or nothing.
+fn stdio_value(stdio: &common::Stdio, path: impl Fn(&[u8]) -> String) -> Option<String> {
+    match view::stdio_kind(stdio) {
+        common::stdio::Kind::None => None,
+        common::stdio::Kind::File => Some(path(&stdio.path)),
+        common::stdio::Kind::Stream => Some("<pipe>".to_owned()),
+    }
 }
 
 impl Output for JsonOutput {

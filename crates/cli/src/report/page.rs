@@ -6,7 +6,8 @@ use super::gather::float;
 use super::svg::{self, short};
 use super::{Report, Totals, WorkerLife};
 use crate::dashboard::view::run_time;
-use crate::output::format::{file_size, is_hidden, local_seconds, zone};
+use crate::output::format::{file_size, local_seconds, zone};
+use crate::text::is_hidden;
 use hq_core::diagnosis::{Severity, number};
 use hq_store::reader::RUN_BOUNDS;
 

@@ -9,18 +9,20 @@ use hq_core::autoalloc::{
     AllocationEvent, AutoallocState, Effect, Input, Level, Limits, SubmitOutcome,
 };
 use hq_core::id::{AllocationKey, QueueId};
-use hq_core::resource::descriptor::ResourceDescriptor;
 use hq_core::server_state::{AllocationChange, ChangeKind};
+use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client::{self, alloc_reply, reply::Reply};
 use hq_protocol::convert::{AllocRequest, QueueParams};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::answer::Known;
 use super::dirs::{self, Dirs};
 use super::hosts::Hosts;
+use super::record::QueueShell;
 use super::work::{self, Errand};
-use super::{Ask, NewsReceiver, WorkerNews, answer, record, refusal};
+use super::{Ask, NewsReceiver, WorkerNews, record, refusal, reply};
 use crate::clock::Clock;
 use crate::event_loop::CoreHandle;
 
@@ -29,17 +31,10 @@ const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it waits for its last changes to be stored.
 const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the decisions do not need to know of a queue.
-pub(super) struct QueueShell {
-    pub(super) params: Arc<QueueParams>,
-    /// What its last worker offered.
-    pub(super) known: Option<ResourceDescriptor>,
-}
-
 pub(super) struct Driver {
-    pub(super) state: AutoallocState,
-    pub(super) queues: BTreeMap<QueueId, QueueShell>,
-    pub(super) dirs: Dirs,
+    state: AutoallocState,
+    queues: BTreeMap<QueueId, QueueShell>,
+    dirs: Dirs,
     hosts: Hosts,
     clock: Clock,
     core: CoreHandle,
@@ -213,9 +208,9 @@ impl Driver {
                 });
                 return;
             }
-            AllocRequest::List => answer::queues(self, now),
-            AllocRequest::Info(queue) => answer::allocations(self, now, queue),
-            AllocRequest::Log(job) => answer::log_dir(self, &job),
+            AllocRequest::List => self.known(now).queues(),
+            AllocRequest::Info(queue) => self.known(now).allocations(queue),
+            AllocRequest::Log(job) => self.known(now).log_dir(&job),
             AllocRequest::Remove { queue, force } => {
                 let mut effects = Vec::new();
                 let removed = self.state.remove_queue(now, queue, force, &mut effects);
@@ -254,6 +249,16 @@ impl Driver {
                 let _ = reply.send(answer);
             }
         });
+    }
+
+    /// What answers are made of.
+    fn known(&self, now: Now) -> Known<'_> {
+        Known {
+            state: &self.state,
+            queues: &self.queues,
+            dirs: &self.dirs,
+            now,
+        }
     }
 
     /// Has changes stored; `None` = the server goes down.
@@ -488,8 +493,4 @@ fn job_of(config: &WorkerConfig) -> Option<Box<str>> {
 
 fn done() -> Reply {
     reply(alloc_reply::Reply::Done(client::AllocDone {}))
-}
-
-pub(super) fn reply(reply: alloc_reply::Reply) -> Reply {
-    Reply::Alloc(client::AllocReply { reply: Some(reply) })
 }

@@ -15,11 +15,17 @@ use hq_protocol::{ConvertError, Message as _};
 use serde_json::json;
 
 use super::dirs::Dirs;
-use super::driver::QueueShell;
 use super::script;
 
 /// Allocations that are over and are stored all the same: those whose directories may exist.
 const ENDED_STORED_MAX: usize = 20;
+
+/// What the decisions do not need to know of a queue.
+pub(super) struct QueueShell {
+    pub(super) params: Arc<QueueParams>,
+    /// What its last worker offered.
+    pub(super) known: Option<ResourceDescriptor>,
+}
 
 /// What decides about a queue of these parameters.
 pub(super) fn spec(params: &QueueParams) -> QueueSpec {

@@ -4,8 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rusqlite::{Transaction, params, params_from_iter};
 
-use crate::group::set_number;
-use crate::load;
+use crate::meta::{self, set_number};
 
 /// What one step does: rows that it deletes and statements that it runs, some µs each.
 const STEP_WORK: u32 = 2_000;
@@ -144,7 +143,7 @@ impl Sweep {
             self.0.pop_front();
         }
         if removed_events > 0 {
-            let pruned = load::meta_number(db, "pruned_count")?;
+            let pruned = meta::number(db, "pruned_count")?;
             set_number(db, "pruned_count", pruned + removed_events)?;
         }
         Ok(self.0.is_empty())

@@ -5,7 +5,7 @@ use hq_core::id::{JobId, WorkerId};
 use hq_core::server_state::ChangeKind;
 
 use super::*;
-use crate::load;
+use crate::meta;
 use crate::testing::{NOW, add_job, change, events, filled, results, started};
 use crate::{Store, StoreHandle};
 
@@ -37,7 +37,7 @@ fn check_whole(path: &Path, handle: StoreHandle) {
     assert_eq!(pages.problems(), Vec::<String>::new());
     drop(pages);
     let db = Connection::open(path).expect("a database");
-    let meta = |key| load::meta_number(&db, key).expect("a number");
+    let meta = |key| meta::number(&db, key).expect("a number");
     let known = meta("next_seq") - 1 - meta("pruned_count");
     drop(db);
     assert_eq!(u64::try_from(known).expect("positive"), events(path));

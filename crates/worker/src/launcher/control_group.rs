@@ -45,7 +45,7 @@ pub(super) struct ControlGroups {
 
 /// The control group of one task.
 #[derive(Debug)]
-pub(crate) struct TaskGroup {
+pub(super) struct TaskGroup {
     dir: PathBuf,
     /// For the spawn engine.
     pub(super) fd: Arc<OwnedFd>,

@@ -31,17 +31,17 @@ pub(super) const KIB: u64 = 1024;
 
 /// A tree that used more than it may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Excess {
-    pub(crate) token: LaunchToken,
+pub(super) struct Excess {
+    pub(super) token: LaunchToken,
     /// What it used, in KiB.
-    pub(crate) used: u64,
+    pub(super) used: u64,
     /// What it asked for, in KiB.
-    pub(crate) limit: u64,
+    pub(super) limit: u64,
 }
 
 impl Excess {
     /// What users are told.
-    pub(crate) fn words(self) -> Box<str> {
+    pub(super) fn words(self) -> Box<str> {
         let [used, limit] = [self.used, self.limit].map(mib);
         format!("used {used} of {limit} MiB").into()
     }

@@ -8,8 +8,8 @@ use hq_protocol::client::{
 use hq_protocol::common::{IdArray, IdRange, ReadFrom, output_source, read_from};
 
 use crate::client::Client;
-use crate::dashboard::app::Action;
 use crate::dashboard::model::{OutputTail, clean};
+use crate::dashboard::question::Action;
 use crate::error::CliResult;
 
 /// Bytes of the end of an output that are read.

@@ -16,11 +16,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
 
 use super::ask::{act, output_tail};
-use super::{Message, replay};
+use super::{Message, PAST_STEPS, replay};
 use crate::client::Client;
 use crate::command::Context;
-use crate::dashboard::app::{Action, Ask, Focus, News, Replay};
+use crate::dashboard::app::{Ask, Focus, News, Replay};
 use crate::dashboard::model::{JobRow, clean};
+use crate::dashboard::question::Action;
 use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::{job_view, live, obstacle, past};
 use crate::error::{CliError, CliResult};
@@ -40,8 +41,6 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two attempts to find the server.
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// Steps in which the past is read.
-pub(super) const PAST_STEPS: i64 = 240;
 /// The last part of it, which is read in finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Message;
-use super::feed::PAST_STEPS;
+use super::PAST_STEPS;
 use crate::dashboard::app::{Ask, Focus, News};
 use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::{job_view, live, past};

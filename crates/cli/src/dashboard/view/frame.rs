@@ -6,8 +6,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph, Wrap};
 
-use super::parts::{bordered, clock, colored, fit, strong};
+use super::parts::{bordered, clock, colored, strong};
 use crate::dashboard::app::{App, Tab};
+use crate::text::fit;
 
 pub(super) fn head(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let [title, tabs] = Layout::vertical([Constraint::Length(1); 2]).areas(area);

@@ -6,11 +6,10 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
-use super::parts::{
-    bordered, clock, colored, fit, glyph, number, run_time, state_style, strong, worst,
-};
+use super::parts::{bordered, clock, colored, glyph, number, run_time, state_style, strong, worst};
 use crate::dashboard::app::App;
 use crate::dashboard::model::{Counts, JobView};
+use crate::text::fit;
 
 /// Rows of the strip.
 const STRIP_ROWS: u16 = 3;

@@ -10,12 +10,13 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
-use super::parts::{bordered, clock, fit, number, progress, since, state_style, strong, wrapped};
+use super::parts::{bordered, clock, number, progress, since, state_style, strong, wrapped};
 use crate::dashboard::app::{App, Theme};
 use crate::dashboard::model::{
     AllocationRow, EndedShare, EventRow, JobRow, LoadRow, QueueRow, WorkerRow,
 };
 use crate::output::format::{amount, memory};
+use crate::text::fit;
 
 /// Draws the table of this view and remembers where its rows are.
 fn draw_table(frame: &mut Frame<'_>, area: Rect, app: &mut App, title: &str, table: Table<'_>) {

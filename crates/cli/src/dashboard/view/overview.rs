@@ -8,12 +8,13 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
 use super::parts::{
-    bordered, clock, colored, fit, number, progress, rough, state_style, strong, wrapped,
+    bordered, clock, colored, number, progress, rough, state_style, strong, wrapped,
 };
 use crate::dashboard::app::App;
 use crate::dashboard::history::Column;
 use crate::dashboard::model::Snapshot;
 use crate::output::format::amount;
+use crate::text::fit;
 
 /// Rows of the figures, and of the charts as far as there is room.
 const FIGURES: u16 = 5;

@@ -8,6 +8,7 @@ use ratatui::widgets::Block;
 
 use crate::dashboard::app::Theme;
 use crate::dashboard::model::Counts;
+use crate::text::fit;
 
 /// Style of a state. Without colours only weight is left.
 pub(super) fn state_style(theme: Theme, state: &str) -> Style {
@@ -183,16 +184,6 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     vec![text[..at].to_owned(), fit(text[at..].trim_start(), width)]
 }
 
-/// A text that fits.
-pub(crate) fn fit(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    let mut cut: String = text.chars().take(width.saturating_sub(1)).collect();
-    cut.push('~');
-    cut
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,7 +239,6 @@ mod tests {
         assert_eq!(run_time(1_250_000), "1.2 s");
         assert_eq!(run_time(u64::MAX / 1_000_000), "213.5 d");
         assert_eq!(since(0, 3_700_000_000_000), "1h 1m");
-        assert_eq!(fit("abcdef", 4), "abc~");
         assert_eq!(wrapped("ab cde fgh", 6), ["ab", "cde f~"]);
         assert_eq!(wrapped("äöüßäöüß", 5), ["äöüßä", "öüß"]);
     }

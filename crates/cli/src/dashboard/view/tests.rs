@@ -4,12 +4,12 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
-use crate::dashboard::app::{Action, News, Replay, Theme};
+use crate::dashboard::app::{News, Replay, Theme};
 use crate::dashboard::model::{
     AllocationRow, Counts, EndedShare, EventRow, FailureRow, JobRow, JobView, Obstacle, OutputTail,
     QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
 };
-use crate::dashboard::question::Question;
+use crate::dashboard::question::{Action, Question};
 
 const SECOND: i64 = 1_000_000_000;
 

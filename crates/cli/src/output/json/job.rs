@@ -6,7 +6,7 @@ use hq_protocol::{client, common};
 use serde_json::{Map, Value, json};
 
 use super::stream::JsonStream;
-use super::task;
+use super::{stdio_value, task};
 use crate::output::format::{lossy, rfc3339, seconds};
 use crate::output::view::{self, CrashLimitView};
 use crate::output::{JobInfoSink, Out};
@@ -175,15 +175,6 @@ fn definition(template: &common::TaskTemplate, job: Option<u32>) -> Value {
         "task_dir": template.task_dir,
         "time_limit": template.time_limit_ns.map(seconds),
     })
-}
-
-/// A path, `<pipe>`, or nothing.
-pub(super) fn stdio_value(stdio: &common::Stdio, path: impl Fn(&[u8]) -> String) -> Option<String> {
-    match view::stdio_kind(stdio) {
-        common::stdio::Kind::None => None,
-        common::stdio::Kind::File => Some(path(&stdio.path)),
-        common::stdio::Kind::Stream => Some("<pipe>".to_owned()),
-    }
 }
 
 fn request(request: &common::ResourceRequest) -> Value {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hq_protocol::client;
 use serde_json::{Value, json};
 
-use super::job::stdio_value;
+use super::stdio_value;
 use super::stream::JsonStream;
 use crate::output::format::{ids, lossy, rfc3339};
 use crate::output::view;

@@ -1,0 +1,34 @@
+//! The table `meta`: one value for each key.
+
+use hq_core::id::WorkerId;
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+/// The text of a key, if it is there.
+pub(crate) fn text(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT CAST(value AS TEXT) FROM meta WHERE key = ?";
+    connection
+        .query_row(sql, [key], |row| row.get(0))
+        .optional()
+}
+
+/// The number of a key, 0 if it is not there.
+pub(crate) fn number(connection: &Connection, key: &str) -> rusqlite::Result<i64> {
+    let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?";
+    let found = connection
+        .query_row(sql, [key], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(0))
+}
+
+/// Sets a number of the table `meta`.
+pub(crate) fn set_number(connection: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
+        .execute(params![key, value])?;
+    Ok(())
+}
+
+/// Key of the table `meta` that is there while a worker drains.
+pub(crate) fn draining_key(worker: WorkerId) -> String {
+    format!("draining_{worker}")
+}
