@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::class::ClassId;
 use crate::graph::{Cycle, Graph};
 use crate::id::{JobId, TaskId, WorkerId};
 use crate::range::{IdArray, IdRange};
-use crate::scheduler::ClassId;
 use crate::server_state::Counted;
 use crate::server_state::{Notice, NoticeState};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};

@@ -49,12 +49,12 @@ pub use schedule::RoundSize;
 pub(crate) use totals::Counted;
 pub use totals::{JobTotals, TaskTotals, Totals};
 
+use crate::class::{Class, Classes, QueueKey};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::outcome::LostReason;
 use crate::range::IdArray;
-use crate::scheduler::queue::{QueueKey, ReadyQueue};
-use crate::scheduler::{Class, Classes};
+use crate::scheduler::queue::ReadyQueue;
 use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
 use crate::worker::Worker;

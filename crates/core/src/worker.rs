@@ -9,17 +9,18 @@ mod load;
 mod rate;
 mod unkillable;
 
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::class::{
+    Class, ClassId, Classes, Demand, Offer, QueueKey, ResourceId, VariantDemand, fitting,
+};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
 use crate::outcome::LostReason;
-use crate::scheduler::lane::{Lane, Split, fitting};
-use crate::scheduler::queue::QueueKey;
-use crate::scheduler::{Class, ClassId, Classes, Demand, Offer, ResourceId, VariantDemand};
 use crate::server_state::LinkEnd;
 use crate::time::{Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
@@ -32,9 +33,6 @@ pub use unkillable::Unkillable;
 const BACKLOG_SPAN: Duration = Duration::from_millis(100);
 /// Upper bound of work sent ahead, so that one worker never holds much of a job hostage.
 pub(crate) const BACKLOG_MAX: u32 = 4_096;
-/// Requests of a backlog that are looked at to see what the worker starts next; those behind them do not
-/// come before.
-const PROMOTED_LOOKS_MAX: usize = 256;
 /// A task that was counted as placed and has not started after this time finds less than was counted,
 /// such as fractions of several items or groups that are partly taken.
 const STUCK_AFTER: Duration = Duration::from_millis(500);
@@ -45,6 +43,27 @@ const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
 /// worker may pause between two attempts to connect, and no longer than people would wait.
 const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
 const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
+
+/// Tasks that wait on a worker, as seen from one priority.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Split {
+    /// More urgent.
+    pub(crate) above: u32,
+    /// As urgent.
+    pub(crate) level: u32,
+    /// Less urgent.
+    pub(crate) below: u32,
+}
+
+impl Split {
+    pub(crate) fn add(&mut self, level: Reverse<i32>, priority: Reverse<i32>, count: u32) {
+        match priority.cmp(&level) {
+            Ordering::Less => self.above += count,
+            Ordering::Equal => self.level += count,
+            Ordering::Greater => self.below += count,
+        }
+    }
+}
 
 /// One task handed to a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -251,6 +270,13 @@ impl Worker {
     /// What waits on it, most urgent first.
     pub(crate) fn waiting(&self) -> impl DoubleEndedIterator<Item = (QueueKey, u32)> + '_ {
         self.waiting.keys().copied()
+    }
+
+    /// The same, and how many tasks of each variant wait.
+    pub(crate) fn waiting_counts(&self) -> impl Iterator<Item = (QueueKey, u32, u32)> + '_ {
+        self.waiting
+            .iter()
+            .map(|((key, variant), count)| (*key, *variant, *count))
     }
 
     /// Queues that it keeps room for.
@@ -563,38 +589,14 @@ impl Worker {
         }
     }
 
-    /// Counts backlog entries as placed while they fit, in the order in which the worker starts them.
-    pub(crate) fn promote(&mut self, classes: &Classes) {
-        let demand = |key: &QueueKey, number: u32| {
-            let class = classes.get(key.class)?;
-            class.variants.get(number as usize)
-        };
-        let mut waiting = self.waiting.keys().take(PROMOTED_LOOKS_MAX);
-        if !waiting.any(|(key, number)| demand(key, *number).is_some_and(|d| self.room(d) > 0)) {
-            return;
-        }
-        let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
-        let mut lane = Lane::without_backlog(self);
-        for ((key, number), count) in self.waiting.iter().take(PROMOTED_LOOKS_MAX) {
-            lane.enter(*key, classes);
-            let Some(demand) = demand(key, *number) else {
-                continue;
-            };
-            let fits = lane.room(demand).min(*count);
-            if fits > 0 {
-                lane.place(key.class, *number, demand, fits);
-                promoted.push((*key, *number, fits));
-            }
-            if fits < *count {
-                lane.block(*key, *number);
-            }
-        }
-        for (key, number, count) in promoted {
-            self.promote_some(key, number, count, classes);
-        }
-    }
-
-    fn promote_some(&mut self, key: QueueKey, number: u32, count: u32, classes: &Classes) {
+    /// Counts so many backlog entries of a variant as placed.
+    pub(crate) fn promote_some(
+        &mut self,
+        key: QueueKey,
+        number: u32,
+        count: u32,
+        classes: &Classes,
+    ) {
         const FIRST: TaskKey = TaskKey::new(JobId(0), TaskId(0));
         const LAST: TaskKey = TaskKey::new(JobId(u32::MAX), TaskId(u32::MAX));
         let first: Vec<TaskKey> = self

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Class, ClassId, Classes, Offer, VariantDemand};
+use crate::class::{Class, ClassId, Classes, Offer, VariantDemand};
 use crate::id::QueueId;
 
 /// Imagined workers of one queue in one answer; bounds the work, more are found next time.
@@ -42,7 +42,7 @@ impl WorkerKind {
             None if self.others_plentiful => PLENTY,
             None => 0,
         };
-        let offers = classes.names.iter().map(|name| Offer {
+        let offers = classes.resource_names().iter().map(|name| Offer {
             units: units(name),
             has_items: false,
         });
@@ -150,8 +150,15 @@ impl<'a> Plan<'a> {
         Self {
             query,
             classes,
-            cpus: classes.names.iter().position(|name| &**name == "cpus"),
-            empty: classes.names.iter().map(|name| offer(name)).collect(),
+            cpus: classes
+                .resource_names()
+                .iter()
+                .position(|name| &**name == "cpus"),
+            empty: classes
+                .resource_names()
+                .iter()
+                .map(|name| offer(name))
+                .collect(),
             coming: query.coming.clone(),
             workers: Vec::new(),
             looks_left: LOOKS_MAX,

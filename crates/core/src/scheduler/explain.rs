@@ -5,8 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::lane::Lane;
-use super::queue::QueueKey;
-use super::{Class, Classes, VariantDemand};
+use crate::class::{Class, Classes, QueueKey, VariantDemand};
 use crate::id::TaskKey;
 use crate::resource::amount::Amount;
 use crate::time::Time;

@@ -6,9 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::VariantDemand;
 use super::lane::Lane;
-use super::queue::QueueKey;
+use crate::class::{QueueKey, VariantDemand};
 use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;

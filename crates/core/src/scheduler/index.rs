@@ -15,8 +15,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use super::pack::{SHARE_UNIT, Site, value_of, worths_of};
-use super::queue::QueueKey;
-use super::{Class, Demand, Offer, ResourceId, VariantDemand};
+use crate::class::{Class, Demand, Offer, QueueKey, ResourceId, VariantDemand};
 
 /// Requests of a node beyond which it branches: as many as are quickly looked at one by one.
 const LEAF_MAX: usize = 32;

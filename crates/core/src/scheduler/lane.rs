@@ -1,23 +1,41 @@
 //! One worker inside one round: what is free, what blocked tasks keep from less urgent ones.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
+use std::time::Duration;
 
-use super::queue::QueueKey;
-use super::solve::PATIENCE;
-use super::window::Seen;
-use super::{ClassId, Classes, Demand, Offer, VariantDemand};
-use crate::resource::amount::UNITS_PER_WHOLE;
+use crate::class::{ClassId, Classes, Demand, QueueKey, VariantDemand, fitting};
 use crate::resource::shadow::{freed_beside, slack};
 use crate::time::Time;
-use crate::worker::{BACKLOG_MAX, Worker};
+use crate::worker::{BACKLOG_MAX, Split, Worker};
 
-/// Tasks of a request without resources that fit one worker; only common sense limits them.
-const UNLIMITED_FIT: u64 = 4_096;
 /// Tasks that go in front of less urgent ones, whatever is known of their length. As many of the shortest
 /// last for many times the way to the server and back.
 const COVER_MAX: u32 = 256;
 /// Blocked requests of a worker whose needs are worked out; behind more of them nothing is left over.
 const BLOCKED_MAX: usize = 8;
+/// Requests of a backlog that are looked at to see what the worker starts next; those behind them do not
+/// come before.
+const PROMOTED_LOOKS_MAX: usize = 256;
+
+/// How long equally urgent tasks may overtake the most valuable request that finds no room: long enough
+/// that short tasks flow, short enough that those who ask for much do not notice.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The least urgent priority of which all that matters to a worker is seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// For what can start there; `None` = all is seen.
+    pub fitting: Option<Reverse<i32>>,
+    /// For what can be sent ahead; `None` = all is seen.
+    pub ahead: Option<Reverse<i32>>,
+}
+
+impl Seen {
+    /// Whether nothing is known of what can start there.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.fitting == Some(Reverse(i32::MAX))
+    }
+}
 
 /// A worker as one round sees it.
 #[derive(Clone, Debug)]
@@ -48,64 +66,6 @@ pub(crate) struct Lane<'a> {
     rate_target: Option<u32>,
     /// What waits on it, as seen from the level in hand.
     split: Option<(Reverse<i32>, Split)>,
-}
-
-/// Tasks that wait on a worker, as seen from one priority.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Split {
-    /// More urgent.
-    above: u32,
-    /// As urgent.
-    level: u32,
-    /// Less urgent.
-    below: u32,
-}
-
-impl Split {
-    pub(crate) fn add(&mut self, level: Reverse<i32>, priority: Reverse<i32>, count: u32) {
-        match priority.cmp(&level) {
-            Ordering::Less => self.above += count,
-            Ordering::Equal => self.level += count,
-            Ordering::Greater => self.below += count,
-        }
-    }
-}
-
-/// How many tasks of a variant fit into what is available.
-pub(crate) fn fitting(
-    variant: &VariantDemand,
-    offers: &[Offer],
-    available: impl Fn(usize) -> i64,
-) -> u32 {
-    if variant.n_nodes > 0 {
-        return 0;
-    }
-    let mut fit = UNLIMITED_FIT;
-    for demand in &variant.demands {
-        let slot = demand.resource.0 as usize;
-        let offer = offers.get(slot).copied().unwrap_or_default();
-        let have = u64::try_from(available(slot)).unwrap_or(0);
-        fit = fit.min(match demand.units {
-            Some(units) => times(have, units.max(1), offer.has_items),
-            None => u64::from(offer.units > 0 && have == offer.units),
-        });
-        if fit == 0 {
-            break;
-        }
-    }
-    u32::try_from(fit).unwrap_or(u32::MAX)
-}
-
-/// How often an amount can be taken. A fraction of an item comes from one item.
-fn times(have: u64, units: u64, has_items: bool) -> u64 {
-    let by_units = have / units;
-    let fraction = units % UNITS_PER_WHOLE;
-    if !has_items || fraction == 0 {
-        return by_units;
-    }
-    let per_item = UNITS_PER_WHOLE / fraction;
-    let parts = have / UNITS_PER_WHOLE * per_item + have % UNITS_PER_WHOLE / fraction;
-    by_units.min(parts / (units / UNITS_PER_WHOLE * per_item + 1))
 }
 
 impl<'a> Lane<'a> {
@@ -432,22 +392,36 @@ impl<'a> Lane<'a> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fractions_come_from_single_items() {
-        for (have, units, has_items, fit) in [
-            (20_000, 6_000, true, 2),
-            (20_000, 6_000, false, 3),
-            (14_000, 6_000, true, 1),
-            (20_000, 5_000, true, 4),
-            (40_000, 15_000, true, 2),
-            (50_000, 16_000, true, 2),
-            (30_000, 10_000, true, 3),
-        ] {
-            assert_eq!(times(have, units, has_items), fit, "{units} of {have}");
+/// Counts backlog entries of a worker as placed while they fit, in the order in which the worker starts them.
+pub(crate) fn promote(worker: &mut Worker, classes: &Classes) {
+    let demand = |key: QueueKey, number: u32| {
+        let class = classes.get(key.class)?;
+        class.variants.get(number as usize)
+    };
+    let fits = |key, number| demand(key, number).is_some_and(|d| worker.room(d) > 0);
+    let mut waiting = worker.waiting().take(PROMOTED_LOOKS_MAX);
+    let has_room = waiting.any(|(key, number)| fits(key, number));
+    drop(waiting);
+    if !has_room {
+        return;
+    }
+    let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
+    let mut lane = Lane::without_backlog(worker);
+    for (key, number, count) in worker.waiting_counts().take(PROMOTED_LOOKS_MAX) {
+        lane.enter(key, classes);
+        let Some(demand) = demand(key, number) else {
+            continue;
+        };
+        let fits = lane.room(demand).min(count);
+        if fits > 0 {
+            lane.place(key.class, number, demand, fits);
+            promoted.push((key, number, fits));
         }
+        if fits < count {
+            lane.block(key, number);
+        }
+    }
+    for (key, number, count) in promoted {
+        worker.promote_some(key, number, count, classes);
     }
 }

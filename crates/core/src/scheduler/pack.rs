@@ -10,8 +10,7 @@
 //! (bin packing, exactly, by dynamic programming over counts): the most valuable mix can leave a rest that
 //! fits together badly, and with few tasks left nothing makes up for that.
 
-use super::lane::fitting;
-use super::{Offer, VariantDemand};
+use crate::class::{Offer, VariantDemand, fitting};
 
 /// Counts that one search may try.
 const NODES_PER_SEARCH: u32 = 256;

@@ -6,39 +6,13 @@
 //! While there are many queues they are also in a [`RequestIndex`], so that a round finds those that matter.
 //! The index follows in bounded steps, see [`ReadyQueue::follow`].
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::index::RequestIndex;
-use super::{ClassId, Classes};
+use crate::class::{ClassId, Classes, QueueKey};
 use crate::id::JobId;
 use crate::range::IndexSet;
-
-/// Key of one queue: tasks in it are interchangeable for the scheduler.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct QueueKey {
-    /// Priority, highest first.
-    pub priority: Reverse<i32>,
-    /// Request class.
-    pub class: ClassId,
-}
-
-impl QueueKey {
-    /// Builds a key.
-    #[must_use]
-    pub const fn new(priority: i32, class: ClassId) -> Self {
-        Self {
-            priority: Reverse(priority),
-            class,
-        }
-    }
-
-    /// Whether its tasks go before those of the other one wherever either could run.
-    pub(crate) fn overtakes(self, other: Self) -> bool {
-        self.class == other.class && self.priority < other.priority
-    }
-}
 
 /// Consecutive indices of one submit taken from a queue; `to` is exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

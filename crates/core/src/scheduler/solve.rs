@@ -12,23 +12,17 @@ mod demanding;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::gang::GangPlanner;
 pub use super::gang::GangStart;
-use super::lane::Lane;
+use super::lane::{Lane, PATIENCE, Seen};
 use super::pack::{Budget, Candidate, FEW, Site, best_mix, worths};
-use super::queue::QueueKey;
-use super::window::Seen;
-use super::{Class, ClassId, Classes, Offer};
+use crate::class::{Class, ClassId, Classes, Offer, QueueKey};
 use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
 use behind::Behind;
 
-/// How long equally urgent tasks may overtake the most valuable request that finds no room: long enough
-/// that short tasks flow, short enough that those who ask for much do not notice.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Requests of one level for which a worker keeps room.
 const CLAIMS_MAX: usize = 2;
 /// Workers for which a round thinks anew about what to keep room for; then it is the turn of the next.

@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::index::{RequestIndex, Search, View};
 use super::lane::Lane;
+pub use super::lane::Seen;
 use super::pack::Site;
-use super::queue::{QUEUES_SEEN_MAX, QueueKey, ReadyQueue};
-use super::{Classes, Offer};
+use super::queue::{QUEUES_SEEN_MAX, ReadyQueue};
+use crate::class::{Classes, Offer, QueueKey};
 use crate::id::WorkerId;
 use crate::time::{Time, nanos};
 use crate::worker::Worker;
@@ -40,15 +41,6 @@ pub(crate) const MULTI_NODE_MAX: usize = 16;
 /// Numbers of nodes that are looked at for the latter.
 const SIZES_MAX: usize = 1_024;
 
-/// The least urgent priority of which all that matters to a worker is seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
-    /// For what can start there; `None` = all is seen.
-    pub fitting: Option<Reverse<i32>>,
-    /// For what can be sent ahead; `None` = all is seen.
-    pub ahead: Option<Reverse<i32>>,
-}
-
 /// What one round looks at.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
@@ -60,13 +52,6 @@ pub struct Window {
     pub is_all: bool,
     /// Queues are left that the index does not know yet.
     pub is_behind: bool,
-}
-
-impl Seen {
-    /// Whether nothing is known of what can start there.
-    pub(crate) fn is_blind(&self) -> bool {
-        self.fitting == Some(Reverse(i32::MAX))
-    }
 }
 
 /// Chooses what a round looks at. `rooms` are workers that may have room, in the order of their turns.

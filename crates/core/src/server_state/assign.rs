@@ -144,8 +144,8 @@ pub(super) fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Ass
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::class::ClassId;
     use crate::id::JobId;
-    use crate::scheduler::ClassId;
 
     fn template(id: u32, stdin: usize) -> Arc<SharedTemplate> {
         let mut task = crate::testing::template(&["cat"]);

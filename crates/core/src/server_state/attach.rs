@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use super::{Effect, LinkId, Reattach, ServerState, WorkerCommand};
 use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::outcome::Outcome;
+use crate::scheduler::lane::promote;
 use crate::task::Phase;
 use crate::time::Now;
 use crate::worker_config::WorkerConfig;
@@ -163,7 +164,7 @@ impl ServerState {
             touched.insert(task.job);
         }
         if let Some(worker) = self.workers.get_mut(&id) {
-            worker.promote(&self.classes);
+            promote(worker, &self.classes);
         }
         for job in touched {
             self.note_job_progress(now, job, effects);

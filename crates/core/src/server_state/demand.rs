@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::ServerState;
-use crate::scheduler::ClassId;
+use crate::class::{ClassId, QueueKey};
 use crate::scheduler::demand::{QueueDemand, QueueQuery, demand};
-use crate::scheduler::queue::{QUEUES_SEEN_MAX, QueueKey};
+use crate::scheduler::queue::QUEUES_SEEN_MAX;
 use crate::scheduler::window::{MULTI_NODE_MAX, able};
 use crate::time::{Time, nanos};
 

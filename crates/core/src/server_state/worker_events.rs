@@ -14,6 +14,7 @@ use crate::job::TaskSlot;
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::IdArray;
 use crate::retry::RetrySpec;
+use crate::scheduler::lane::promote;
 use crate::task::{Phase, TaskEnd, TaskRecord, TaskState};
 use crate::template::CrashLimit;
 use crate::time::Now;
@@ -172,7 +173,7 @@ impl ServerState {
         }
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.count_ended(now.mono, ended);
-            worker.promote(&self.classes);
+            promote(worker, &self.classes);
         }
         for job in touched {
             self.note_job_progress(now, job, effects);

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use hq_core::class::{Class, QueueKey};
 use hq_core::id::{TaskId, TaskKey};
-use hq_core::scheduler::Class;
 use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
-use hq_core::scheduler::queue::QueueKey;
 use hq_core::selector::{Selected, Selector};
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskState};

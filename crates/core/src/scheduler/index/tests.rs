@@ -4,9 +4,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::class::Classes;
 use crate::resource::amount::Amount;
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
-use crate::scheduler::Classes;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 

@@ -3,9 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::super::ClassId;
 use super::super::lane::Lane;
-use super::super::queue::QueueKey;
+use crate::class::{ClassId, QueueKey};
 use crate::id::WorkerId;
 
 /// Workers that were sent tasks before of which more urgent ones of the same class are ready now, by

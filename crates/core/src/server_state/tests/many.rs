@@ -8,8 +8,7 @@ use crate::outcome::{LostReason, Outcome, Usage};
 use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
-use crate::scheduler::lane::Lane;
-use crate::scheduler::solve::PATIENCE;
+use crate::scheduler::lane::{Lane, PATIENCE};
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
 use crate::time::Timestamp;
 

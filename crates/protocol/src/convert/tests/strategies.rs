@@ -477,7 +477,7 @@ pub(super) fn shared_template() -> impl Strategy<Value = SharedTemplate> {
                 job_name,
                 submit_dir,
                 stream_dir,
-                class: hq_core::scheduler::ClassId(0),
+                class: hq_core::class::ClassId(0),
                 task: Arc::new(task),
             },
         )

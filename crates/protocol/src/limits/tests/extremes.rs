@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::class::ClassId;
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::limits::{
@@ -11,7 +12,6 @@ use hq_core::limits::{
 };
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
-use hq_core::scheduler::ClassId;
 use hq_core::server_state::{Assignment, WorkerCommand};
 use hq_core::template::{Entries, StdioSpec, SubmitBody, SubmitSpec, TaskTemplate};
 use hq_core::testing::array_submit;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use hq_core::class::ClassId;
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::outcome::{LostReason, Outcome};
 use hq_core::range::IdArray;
-use hq_core::scheduler::ClassId;
 use hq_core::server_state::{Assignment, EndedRow, Report, WorkerCommand, WorkerMessage};
 use hq_core::template::{Entries, StdioSpec, TaskTemplate};
 use hq_core::testing::{template, worker_config};
