@@ -9,9 +9,8 @@ use std::sync::Arc;
 use crate::class::ClassId;
 use crate::graph::{Cycle, Graph};
 use crate::id::{JobId, TaskId, WorkerId};
+use crate::notice::{Notice, NoticeState};
 use crate::range::{IdArray, IdRange};
-use crate::server_state::Counted;
-use crate::server_state::{Notice, NoticeState};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, NotifySpec, TaskTemplate};
 use crate::time::Timestamp;
@@ -371,8 +370,8 @@ pub struct Job {
     pub notices: Vec<Notice>,
     /// Whether its completion was recorded.
     pub(crate) completion_noted: bool,
-    /// What of it is in the server's sums.
-    pub(crate) counted: Counted,
+    /// This job's contribution to the totals of the server.
+    pub(crate) counted: Option<(TaskCounts, JobState)>,
     /// That its last task ended was told; until there are new ones.
     pub(crate) idle_noted: bool,
     counts: TaskCounts,

@@ -16,6 +16,7 @@ pub mod hardware;
 pub mod id;
 pub mod job;
 pub mod limits;
+pub mod notice;
 pub mod outcome;
 pub mod placeholder;
 pub mod range;

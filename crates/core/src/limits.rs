@@ -8,8 +8,6 @@
 mod submit;
 
 use crate::outcome::Outcome;
-use crate::server_state::{Assignment, WorkerCommand};
-use crate::worker_state::{Holding, Report};
 
 pub use submit::{
     PATH_BYTES_MAX, STRING_BYTES_MAX, TEMPLATE_BYTES_MAX, TooLarge, check_submit, template_bytes,
@@ -57,75 +55,17 @@ pub const VARIANT_BYTES: usize = 24;
 pub const REPORT_BYTES: usize = 128;
 
 /// An assignment without ids, entries and nodes, and any message without lists.
-const ASSIGNMENT_BYTES: usize = 64;
+pub(crate) const ASSIGNMENT_BYTES: usize = 64;
 
 /// One range of ids.
-const RANGE_BYTES: usize = 28;
+pub(crate) const RANGE_BYTES: usize = 28;
 
 /// What an entry or the name of a node takes besides its own bytes.
-const ITEM_BYTES: usize = 10;
-
-impl WorkerCommand {
-    /// Upper bound of the bytes of its message.
-    #[must_use]
-    pub fn wire_bytes(&self) -> usize {
-        match self {
-            Self::Assign {
-                templates,
-                assignments,
-            } => {
-                let templates = templates.iter().map(|template| template_bytes(template));
-                let assignments = assignments.iter().map(Assignment::wire_bytes);
-                templates.sum::<usize>() + assignments.sum::<usize>()
-            }
-            Self::DropTemplates(templates) => ITEM_BYTES * (1 + templates.len()),
-            Self::Retract(tasks) | Self::Kill(tasks) => ITEM_BYTES + tasks.len() * KEY_BYTES,
-            Self::Hold(_) | Self::Stop | Self::ServerEnds | Self::Acknowledge(_) | Self::Ping => {
-                ASSIGNMENT_BYTES
-            }
-        }
-    }
-}
-
-impl Report {
-    /// Upper bound of the bytes of its message.
-    #[must_use]
-    pub fn wire_bytes(&self) -> usize {
-        let ended = self.ended.iter().map(|row| end_bytes(&row.outcome));
-        ended.sum::<usize>()
-            + self.started.len() * START_BYTES
-            + self.retracted.len() * KEY_BYTES
-            + REPORT_BYTES
-    }
-}
-
-impl Holding {
-    /// Upper bound of the bytes of the registration that names all this, without the configuration of the worker.
-    #[must_use]
-    pub fn wire_bytes(&self) -> usize {
-        self.launching.len() * KEY_BYTES
-            + self.started.len() * START_BYTES
-            + self.variants.len() * VARIANT_BYTES
-            + REPORT_BYTES
-    }
-}
+pub(crate) const ITEM_BYTES: usize = 10;
 
 /// Upper bound of the bytes of an end in a report.
 pub(crate) fn end_bytes(outcome: &Outcome) -> usize {
     END_BYTES + outcome.text().map_or(0, str::len)
-}
-
-impl Assignment {
-    /// Upper bound of its bytes in a message.
-    #[must_use]
-    pub fn wire_bytes(&self) -> usize {
-        let nodes = self.nodes.iter().map(|node| node.len() + ITEM_BYTES);
-        let entries = self
-            .entries
-            .as_ref()
-            .map_or(0, |entries| entries.data_len() + entries.len() * ITEM_BYTES);
-        ASSIGNMENT_BYTES + self.ids.ranges().len() * RANGE_BYTES + entries + nodes.sum::<usize>()
-    }
 }
 
 /// Upper bound of the bytes that one more task takes in an assignment.

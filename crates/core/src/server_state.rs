@@ -21,6 +21,7 @@ mod hold;
 mod input;
 mod notify;
 mod portions;
+mod refusal;
 mod restore;
 mod resubmit;
 mod schedule;
@@ -33,20 +34,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+pub use crate::notice::{Notice, NoticeKey, NoticeOutcome, NoticeState};
+pub use crate::task::{StoredNodes, StoredTask};
+pub use crate::worker::LinkEnd;
 pub use change::{AllocationChange, Change, ChangeKind};
 pub use effect::{
-    Assignment, Effect, Notification, Reply, Resubmitted, StopResult, SubmitRefusal, WatchUpdate,
-    WatchedJob, WorkerCommand,
+    Assignment, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate, WatchedJob,
+    WorkerCommand,
 };
 pub use gate::{Gate, Wait};
 pub use input::{
-    Command, EndedRow, Input, JobResult, LinkEnd, LinkId, ROWS_PER_ROUND_MAX, Reattach, Report,
-    RequestId, StartedRow, WatchSpec, WorkerMessage,
+    Command, EndedRow, Input, JobResult, LinkId, ROWS_PER_ROUND_MAX, Reattach, Report, RequestId,
+    StartedRow, WatchSpec, WorkerMessage,
 };
-pub use notify::{Notice, NoticeKey, NoticeOutcome, NoticeState};
-pub use restore::{JobRecord, RestoreError, StoredNodes, StoredTask, StoredWorker};
+pub use refusal::SubmitRefusal;
+pub use restore::{JobRecord, RestoreError, StoredWorker};
 pub use schedule::RoundSize;
-pub(crate) use totals::Counted;
 pub use totals::{JobTotals, TaskTotals, Totals};
 
 use crate::class::{Class, Classes, QueueKey};
@@ -60,7 +63,7 @@ use crate::time::{Now, Time};
 use crate::worker::Worker;
 use after::Followers;
 use assign::AssignLimit;
-use change::persist;
+use effect::persist;
 use hold::Hold;
 use portions::Portions;
 use schedule::Agenda;

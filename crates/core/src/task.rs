@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::id::{InstanceId, WorkerId};
+use crate::id::{InstanceId, TaskId, WorkerId};
 use crate::outcome::{Outcome, Usage};
 use crate::time::Timestamp;
 
@@ -212,7 +212,7 @@ impl TaskRecord {
     }
 
     /// Takes over what was stored, except phase and end; a run that does not go on is superseded.
-    pub(crate) fn restore(&mut self, stored: &crate::server_state::StoredTask, goes_on: bool) {
+    pub(crate) fn restore(&mut self, stored: &StoredTask, goes_on: bool) {
         self.worker = stored.worker.0;
         self.instance = stored.instance.0;
         self.crash_count = u16::try_from(stored.crash_count).unwrap_or(u16::MAX);
@@ -247,6 +247,69 @@ impl TaskRecord {
             Outcome::Killed => OUTCOME_KILLED,
             Outcome::Message(_) => OUTCOME_MESSAGE,
         };
+    }
+}
+
+/// A stored task; those that never started have none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredTask {
+    /// Id inside the job.
+    pub task: TaskId,
+    /// Last recorded state.
+    pub state: TaskState,
+    /// Last instance; the next one if it waits.
+    pub instance: InstanceId,
+    /// Where that ran.
+    pub worker: WorkerId,
+    /// Variant of its resource request.
+    pub variant: u32,
+    /// Losses of workers that counted.
+    pub crash_count: u32,
+    /// Attempts that failures led to.
+    pub retry_count: u32,
+    /// Start of the last instance.
+    pub started: Option<Timestamp>,
+    /// End, of finished and failed tasks.
+    pub end: Option<TaskEnd>,
+    /// Nodes of the latest instance that had some.
+    pub nodes: Option<StoredNodes>,
+}
+
+/// The nodes that an instance of a multi-node task was given, before it was sent to its root.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredNodes {
+    /// Which instance.
+    pub instance: InstanceId,
+    /// Variant of its resource request.
+    pub variant: u32,
+    /// Its workers, the root first.
+    pub workers: Vec<WorkerId>,
+}
+
+impl StoredTask {
+    /// A task of which nothing is known but that it was given nodes.
+    #[must_use]
+    pub fn with_nodes(task: TaskId, nodes: StoredNodes) -> Self {
+        Self {
+            task,
+            state: TaskState::Waiting,
+            instance: nodes.instance,
+            worker: nodes.workers.first().copied().unwrap_or(WorkerId(0)),
+            variant: nodes.variant,
+            crash_count: 0,
+            retry_count: 0,
+            started: None,
+            end: None,
+            nodes: Some(nodes),
+        }
+    }
+
+    /// Nodes that may have the task now.
+    pub(crate) fn current_nodes(&self) -> Option<&StoredNodes> {
+        let is_unfinished = matches!(self.state, TaskState::Waiting | TaskState::Running);
+        self.nodes
+            .as_ref()
+            .filter(|nodes| is_unfinished && nodes.instance >= self.instance)
     }
 }
 

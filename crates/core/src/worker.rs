@@ -21,7 +21,6 @@ use crate::class::{
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
 use crate::outcome::LostReason;
-use crate::server_state::LinkEnd;
 use crate::time::{Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 pub use load::Load;
@@ -43,6 +42,15 @@ const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
 /// worker may pause between two attempts to connect, and no longer than people would wait.
 const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
 const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
+
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkEnd {
+    /// The other side closed it: its process has ended, or it will be back in a moment.
+    Closed,
+    /// It broke, or we gave it up.
+    Broken,
+}
 
 /// Tasks that wait on a worker, as seen from one priority.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::change::persist;
+use super::effect::persist;
 use super::portions::QUEUED_MAX;
 use super::{ChangeKind, Effect, ServerState, SubmitRefusal};
 use crate::class::QueueKey;

@@ -228,8 +228,3 @@ impl ChangeKind {
         }
     }
 }
-
-/// Appends a change to the effects.
-pub(super) fn persist(effects: &mut Vec<super::Effect>, at: Timestamp, kind: ChangeKind) {
-    effects.push(super::Effect::Persist(Change { at, kind }));
-}

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::change::persist;
+use super::effect::persist;
 use super::{ChangeKind, Effect, JobResult, Reply, ServerState, StopResult, WorkerCommand};
 use crate::id::{JobId, WorkerId};
 use crate::job::JobState;

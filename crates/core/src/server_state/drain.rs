@@ -2,7 +2,7 @@
 //!
 //! Only the server knows of it: what a worker hears is to give tasks back and, in the end, to stop.
 
-use super::change::persist;
+use super::effect::persist;
 use super::{ChangeKind, Effect, ServerState, StopResult, WorkerCommand};
 use crate::id::WorkerId;
 use crate::outcome::LostReason;

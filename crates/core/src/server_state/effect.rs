@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
+use super::change::{Change, ChangeKind};
 use super::input::{JobResult, LinkId, RequestId};
+use super::refusal::SubmitRefusal;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{GraphError, SharedTemplate, TemplateId};
-use crate::limits::TooLarge;
+use crate::job::{SharedTemplate, TemplateId};
+use crate::limits::{ASSIGNMENT_BYTES, ITEM_BYTES, KEY_BYTES, RANGE_BYTES, template_bytes};
 use crate::range::IdArray;
 use crate::selector::Selected;
 use crate::template::Entries;
+use crate::time::Timestamp;
 
 /// One thing to do. Effects of one input are carried out in order.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Store this. What follows tells of it: see [`super::ChangeKind::is_urgent`] for what has to wait.
-    Persist(super::Change),
+    Persist(Change),
     /// Answers a request.
     Reply(RequestId, Reply),
     /// News for a watching client.
@@ -35,6 +38,11 @@ pub enum Effect {
     Notify(super::NoticeKey),
     /// The worker is lost: close its connection, if there is one.
     DropWorker(WorkerId),
+}
+
+/// Appends a change to the effects.
+pub(super) fn persist(effects: &mut Vec<Effect>, at: Timestamp, kind: ChangeKind) {
+    effects.push(Effect::Persist(Change { at, kind }));
 }
 
 /// Answers to [`super::Command`].
@@ -88,63 +96,6 @@ pub enum StopResult {
     Draining,
     /// It has ended already.
     AlreadyStopped,
-}
-
-/// Why a submit was refused. `Display` is the text for users.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SubmitRefusal {
-    /// The job to attach to does not exist.
-    #[error("Job {0} not found.")]
-    JobNotFound(JobId),
-    /// The job to attach to is closed.
-    #[error("Job {0} is not opened.")]
-    JobNotOpen(JobId),
-    /// An id exists already.
-    #[error("Task {0} already exists in job {1}.")]
-    TaskExists(TaskId, JobId),
-    /// Two tasks of a graph with one id.
-    #[error("Error: Task {0} is defined multiple times")]
-    TaskTwice(TaskId),
-    /// A task of a graph can never run.
-    #[error("Error: Task {0} is part of dependency cycle or has an invalid dependencies")]
-    Cycle(TaskId),
-    /// More ids than fit `u32`.
-    #[error("Error: the job would have more task ids than 4294967295; use fewer or lower ids")]
-    TooManyTasks,
-    /// All job ids are used up.
-    #[error("Error: all job ids are used up; start a new server")]
-    TooManyJobs,
-    /// The job to wait for waits for this one.
-    #[error("Error: Job {0} waits for this job, so neither would ever run")]
-    AfterCycle(JobId),
-    /// A task has no counterpart to wait for.
-    #[error("Error: Job {1} has no task {0} to wait for; use --after to wait for the whole job")]
-    AfterNoTask(TaskId, JobId),
-    /// Too many tasks wait one by one.
-    #[error(
-        "Error: at most 16777216 tasks can wait task by task; use --after to wait for the whole job"
-    )]
-    TooManyAfter,
-    /// Too many notifications.
-    #[error("Error: a job can have at most 64 notifications (--notify)")]
-    TooManyNotices,
-    /// Something could not be sent to a worker, or not be started there.
-    #[error("Error: {0}")]
-    TooLarge(TooLarge),
-    /// What a chosen task depends on did not finish and is not chosen.
-    #[error(
-        "Task {0} depends on task {1}, which has not finished and is not selected; add its state to --filter"
-    )]
-    DependencyNotChosen(TaskId, TaskId),
-}
-
-impl From<GraphError> for SubmitRefusal {
-    fn from(error: GraphError) -> Self {
-        match error {
-            GraphError::Duplicate(task) => Self::TaskTwice(task),
-            GraphError::Cycle(task) => Self::Cycle(task),
-        }
-    }
 }
 
 /// What changed for a watching client; counts are read from the state when it is sent.
@@ -210,6 +161,28 @@ pub enum WorkerCommand {
     Ping,
 }
 
+impl WorkerCommand {
+    /// Upper bound of the bytes of its message.
+    #[must_use]
+    pub fn wire_bytes(&self) -> usize {
+        match self {
+            Self::Assign {
+                templates,
+                assignments,
+            } => {
+                let templates = templates.iter().map(|template| template_bytes(template));
+                let assignments = assignments.iter().map(Assignment::wire_bytes);
+                templates.sum::<usize>() + assignments.sum::<usize>()
+            }
+            Self::DropTemplates(templates) => ITEM_BYTES * (1 + templates.len()),
+            Self::Retract(tasks) | Self::Kill(tasks) => ITEM_BYTES + tasks.len() * KEY_BYTES,
+            Self::Hold(_) | Self::Stop | Self::ServerEnds | Self::Acknowledge(_) | Self::Ping => {
+                ASSIGNMENT_BYTES
+            }
+        }
+    }
+}
+
 /// Tasks that share template, instance and variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
@@ -225,4 +198,17 @@ pub struct Assignment {
     pub entries: Option<Entries>,
     /// Host names of a multi-node task, the root first; empty for others.
     pub nodes: Vec<Box<str>>,
+}
+
+impl Assignment {
+    /// Upper bound of its bytes in a message.
+    #[must_use]
+    pub fn wire_bytes(&self) -> usize {
+        let nodes = self.nodes.iter().map(|node| node.len() + ITEM_BYTES);
+        let entries = self
+            .entries
+            .as_ref()
+            .map_or(0, |entries| entries.data_len() + entries.len() * ITEM_BYTES);
+        ASSIGNMENT_BYTES + self.ids.ranges().len() * RANGE_BYTES + entries + nodes.sum::<usize>()
+    }
 }

@@ -9,7 +9,7 @@ use crate::outcome::{LostReason, Outcome, Usage};
 use crate::selector::Selector;
 use crate::task::TaskState;
 use crate::template::SubmitSpec;
-use crate::worker::Unkillable;
+use crate::worker::{LinkEnd, Unkillable};
 use crate::worker_config::WorkerConfig;
 
 /// Names a request of a client until it is answered; chosen by the shell, unique.
@@ -19,15 +19,6 @@ pub struct RequestId(pub u64);
 /// Names a connection that wants to become a worker; chosen by the shell, unique.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId(pub u64);
-
-/// How a connection ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LinkEnd {
-    /// The other side closed it: its process has ended, or it will be back in a moment.
-    Closed,
-    /// It broke, or we gave it up.
-    Broken,
-}
 
 /// One thing that happened.
 #[derive(Clone, Debug)]

@@ -3,54 +3,12 @@
 //! A notification is due once. It is owed until the shell says what became of it, also through a restart of the server, so
 //! that it is sent at least once.
 
-use super::change::persist;
+use super::effect::persist;
 use super::{ChangeKind, Effect, ServerState};
 use crate::id::JobId;
-use crate::template::{NotifyEvent, NotifySpec};
-use crate::time::{Now, Timestamp};
-
-/// Which notification of which job.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct NoticeKey {
-    /// The job.
-    pub job: JobId,
-    /// Number of the notification in the job.
-    pub number: u32,
-}
-
-/// One notification of a job.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Notice {
-    /// Where to.
-    pub spec: NotifySpec,
-    /// Directory of the submit that asked for it.
-    pub submit_dir: crate::template::ByteText,
-    /// What became of it.
-    pub state: NoticeState,
-}
-
-/// What became of a notification.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum NoticeState {
-    /// Nothing to tell yet.
-    #[default]
-    Waiting,
-    /// Being sent.
-    Owed,
-    /// Sent, or given up.
-    Done(NoticeOutcome),
-}
-
-/// The end of a notification.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NoticeOutcome {
-    /// When.
-    pub at: Timestamp,
-    /// Attempts that it took.
-    pub attempts: u32,
-    /// Why it was given up; `None` = it was delivered.
-    pub error: Option<Box<str>>,
-}
+use crate::notice::{NoticeKey, NoticeOutcome, NoticeState};
+use crate::template::NotifyEvent;
+use crate::time::Now;
 
 impl ServerState {
     /// Notes what is to be told of a job that changed.
@@ -129,7 +87,7 @@ mod tests {
     use super::*;
     use crate::range::IdArray;
     use crate::selector::Selector;
-    use crate::template::NotifyTarget;
+    use crate::template::{NotifySpec, NotifyTarget};
     use crate::testing::{NOW, apply, array_submit, request, template};
 
     const FIRST: NoticeKey = NoticeKey {

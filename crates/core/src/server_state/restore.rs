@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::ServerState;
 use super::submit::Target;
-use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use crate::id::{JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::range::IdArray;
-use crate::task::{Attempt, Phase, TaskEnd, TaskState};
+use crate::task::{Attempt, Phase, StoredTask, TaskState};
 use crate::template::SubmitSpec;
 use crate::time::{Now, Timestamp};
 use crate::worker::{Assigned, GangNode, Worker};
@@ -42,69 +42,6 @@ pub struct StoredWorker {
     pub config: WorkerConfig,
     /// When it registered.
     pub started: Timestamp,
-}
-
-/// A stored task; those that never started have none.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoredTask {
-    /// Id inside the job.
-    pub task: TaskId,
-    /// Last recorded state.
-    pub state: TaskState,
-    /// Last instance; the next one if it waits.
-    pub instance: InstanceId,
-    /// Where that ran.
-    pub worker: WorkerId,
-    /// Variant of its resource request.
-    pub variant: u32,
-    /// Losses of workers that counted.
-    pub crash_count: u32,
-    /// Attempts that failures led to.
-    pub retry_count: u32,
-    /// Start of the last instance.
-    pub started: Option<Timestamp>,
-    /// End, of finished and failed tasks.
-    pub end: Option<TaskEnd>,
-    /// Nodes of the latest instance that had some.
-    pub nodes: Option<StoredNodes>,
-}
-
-/// The nodes that an instance of a multi-node task was given, before it was sent to its root.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoredNodes {
-    /// Which instance.
-    pub instance: InstanceId,
-    /// Variant of its resource request.
-    pub variant: u32,
-    /// Its workers, the root first.
-    pub workers: Vec<WorkerId>,
-}
-
-impl StoredTask {
-    /// A task of which nothing is known but that it was given nodes.
-    #[must_use]
-    pub fn with_nodes(task: TaskId, nodes: StoredNodes) -> Self {
-        Self {
-            task,
-            state: TaskState::Waiting,
-            instance: nodes.instance,
-            worker: nodes.workers.first().copied().unwrap_or(WorkerId(0)),
-            variant: nodes.variant,
-            crash_count: 0,
-            retry_count: 0,
-            started: None,
-            end: None,
-            nodes: Some(nodes),
-        }
-    }
-
-    /// Nodes that may have the task now.
-    fn current_nodes(&self) -> Option<&StoredNodes> {
-        let is_unfinished = matches!(self.state, TaskState::Waiting | TaskState::Running);
-        self.nodes
-            .as_ref()
-            .filter(|nodes| is_unfinished && nodes.instance >= self.instance)
-    }
 }
 
 /// A record that does not fit the others. `Display` names it.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::assign::{AssignBatch, AssignLimit, Run, assignment, name_task};
-use super::change::{ChangeKind, persist};
+use super::change::ChangeKind;
+use super::effect::persist;
 use super::{Effect, ServerState, WorkerCommand};
 use crate::class::{ClassId, QueueKey};
 use crate::id::{InstanceId, TaskKey, WorkerId};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::change::persist;
+use super::effect::persist;
 use super::{ChangeKind, Effect, Reply, ServerState, SubmitRefusal};
 use crate::id::JobId;
 use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId, build_graph};

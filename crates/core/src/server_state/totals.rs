@@ -95,9 +95,6 @@ pub struct Totals {
     pub superseded: u64,
 }
 
-/// What of a job is in the sums.
-pub(crate) type Counted = Option<(TaskCounts, JobState)>;
-
 impl Totals {
     /// Brings what is known of a job up to date. Tasks that it has ended since are counted as ended.
     pub(super) fn count(&mut self, job: &mut Job) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::change::persist;
+use super::effect::persist;
 use super::{
     ChangeKind, Effect, EndedRow, LinkEnd, LinkId, Notification, Report, ServerState, StartedRow,
     WorkerCommand, WorkerMessage,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::input::{InstanceKey, LaunchToken, WorkTemplate};
 use crate::id::TaskId;
 use crate::job::TemplateId;
+use crate::limits::{KEY_BYTES, REPORT_BYTES, START_BYTES, VARIANT_BYTES, end_bytes};
 use crate::outcome::{Outcome, Usage};
 use crate::resource::pool::Grant;
 use crate::template::Entries;
@@ -107,6 +108,18 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Upper bound of the bytes of its message.
+    #[must_use]
+    pub fn wire_bytes(&self) -> usize {
+        let ended = self.ended.iter().map(|row| end_bytes(&row.outcome));
+        ended.sum::<usize>()
+            + self.started.len() * START_BYTES
+            + self.retracted.len() * KEY_BYTES
+            + REPORT_BYTES
+    }
+}
+
 /// Everything that a worker has, for a server that it returns to; by job and task.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
@@ -116,6 +129,17 @@ pub struct Holding {
     pub started: Vec<StartedRow>,
     /// Variants of the resource request of those that have not the first one.
     pub variants: Vec<(InstanceKey, u32)>,
+}
+
+impl Holding {
+    /// Upper bound of the bytes of the registration that names all this, without the configuration of the worker.
+    #[must_use]
+    pub fn wire_bytes(&self) -> usize {
+        self.launching.len() * KEY_BYTES
+            + self.started.len() * START_BYTES
+            + self.variants.len() * VARIANT_BYTES
+            + REPORT_BYTES
+    }
 }
 
 /// Start of an instance.

@@ -13,14 +13,8 @@ use super::WorkerState;
 use super::backlog::Class;
 use super::effect::{Effect, LaunchTask};
 use super::input::LaunchToken;
-use super::running::{Phase, RunningTask};
+use super::running::{AHEAD, Phase, RunningTask};
 use crate::time::Time;
-
-/// How much work is handed over ahead. Covers the delay with which the ends of such tasks are noticed, twice.
-pub(super) const AHEAD: Duration = Duration::from_millis(15);
-
-/// Most tasks of a lane, however short they are.
-pub(super) const LANE_MAX: usize = 32;
 
 /// How long one task of a lane may hold up the others.
 const PATIENCE: Duration = Duration::from_millis(100);

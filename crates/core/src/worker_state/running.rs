@@ -15,11 +15,16 @@ use std::time::Duration;
 
 use super::backlog::Class;
 use super::input::{InstanceKey, LaunchToken};
-use super::lanes::{AHEAD, LANE_MAX};
 use crate::id::{InstanceId, JobId};
 use crate::job::TemplateId;
 use crate::resource::pool::Grant;
 use crate::time::Time;
+
+/// How much work is handed over ahead. Covers the delay with which the ends of such tasks are noticed, twice.
+pub(super) const AHEAD: Duration = Duration::from_millis(15);
+
+/// Most tasks of a lane, however short they are.
+const LANE_MAX: usize = 32;
 
 /// A grant and the launched instances that use it, one after the other.
 #[derive(Clone, Debug)]
