@@ -8,15 +8,20 @@
 //! ```text
 //!  bit 63  62 … 59       58 … 36       35 … 24          23 … 0
 //!       0  level, one    launcher's    low bits of      task, counted
-//!          bit of four   process id    when it began
+//!          bit of four   process id    when it began    in the process
 //! ```
 //!
 //! The label is the task's soft limit. A launcher that is not below another one sets the hard limit to the same
 //! number, which an unprivileged process can never raise again. A launcher inside a task (level 1 and so on) finds the
 //! soft limit of that task, and gives its own tasks a lower one: so those that it loses still name their outermost
 //! launcher in their hard limit.
+//!
+//! What carries the label of a task is killed with the task. So no two tasks of one process may have the same one, whichever of
+//! its launchers has created them and however many there have been: the tasks of all launchers are counted together, and
+//! where the count begins again it leaves out those that still live.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::raw::KernelRlimit;
 use crate::sys;
@@ -34,17 +39,73 @@ const fn low(value: u64, bits: u32) -> u64 {
     value & ((1 << bits) - 1)
 }
 
+/// How the tasks of this process are counted.
+#[derive(Debug)]
+struct Numbers {
+    next: u64,
+    /// Those of tasks that are being created or have not been reaped.
+    used: BTreeSet<u64>,
+}
+
+impl Numbers {
+    /// A number that no other task has.
+    fn take(&mut self) -> u64 {
+        loop {
+            let number = self.next;
+            self.next = low(number + 1, TASK_BITS);
+            // Ends: a process has far fewer children than there are numbers.
+            if self.used.insert(number) {
+                return number;
+            }
+        }
+    }
+}
+
+static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers {
+    next: 0,
+    used: BTreeSet::new(),
+});
+
+fn numbers() -> MutexGuard<'static, Numbers> {
+    // A panic cannot leave it half changed.
+    NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What one task and all that it starts are known by. No other task of this process gets the same until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Label {
+    limit: KernelRlimit,
+}
+
+impl Label {
+    /// The limit of the task.
+    pub(crate) const fn limit(&self) -> KernelRlimit {
+        self.limit
+    }
+
+    /// The label itself.
+    pub(crate) const fn value(&self) -> u64 {
+        self.limit.soft
+    }
+}
+
+impl Drop for Label {
+    fn drop(&mut self) {
+        numbers().used.remove(&low(self.limit.soft, TASK_BITS));
+    }
+}
+
 /// The labels of one launcher.
 #[derive(Debug)]
 pub(crate) struct Labels {
     base: u64,
     /// `None`: the hard limit becomes the label.
     hard: Option<u64>,
-    next: AtomicU64,
 }
 
 impl Labels {
-    /// `None` where the limits leave no room: the site has set them, or there are too many launchers around this one.
+    /// `None` where the limits leave no room: the site has set them, or there are too many launchers around this one. And
+    /// for a launcher of which it is not known when it `began` (0): a later process with its id would be taken for it.
     pub(crate) fn new(pid: libc::pid_t, began: u64) -> Option<Self> {
         let own = sys::limit_of(0, libc::RLIMIT_LOCKS).ok()?;
         Self::within(own, pid, began)
@@ -52,7 +113,7 @@ impl Labels {
 
     fn within(own: KernelRlimit, pid: libc::pid_t, began: u64) -> Option<Self> {
         let level = level_of(own.soft).map_or(0, |level| level + 1);
-        if level >= LEVELS {
+        if level >= LEVELS || began == 0 {
             return None;
         }
         let base = 1 << (OUTERMOST - 1 - level)
@@ -62,17 +123,15 @@ impl Labels {
         (highest <= own.hard).then_some(Self {
             base,
             hard: (level > 0).then_some(own.hard),
-            next: AtomicU64::new(0),
         })
     }
 
-    /// The limit of the next task; its soft one is the label.
-    pub(crate) fn next(&self) -> KernelRlimit {
-        let count = self.next.fetch_add(1, Ordering::Relaxed);
-        let soft = self.base | low(count, TASK_BITS);
-        KernelRlimit {
-            soft,
-            hard: self.hard.unwrap_or(soft),
+    /// The label of the next task.
+    pub(crate) fn next(&self) -> Label {
+        let soft = self.base | numbers().take();
+        let hard = self.hard.unwrap_or(soft);
+        Label {
+            limit: KernelRlimit { soft, hard },
         }
     }
 }
@@ -105,9 +164,9 @@ mod tests {
     fn a_label_names_its_launcher_and_no_other_task() {
         let labels = Labels::within(UNLIMITED, 4_194_303, 0x12_3456).unwrap();
         let [first, second] = [labels.next(), labels.next()];
-        assert_ne!(first.soft, second.soft);
-        assert_eq!(first.soft, first.hard);
-        let (pid, is_launcher) = launcher_of(second.soft).unwrap();
+        assert_ne!(first.value(), second.value());
+        assert_eq!(first.limit().soft, first.limit().hard);
+        let (pid, is_launcher) = launcher_of(second.value()).unwrap();
         assert_eq!(pid, 4_194_303);
         assert!(is_launcher(0x12_3456) && !is_launcher(0x12_3457));
         assert!(launcher_of(u64::MAX).is_none());
@@ -116,16 +175,42 @@ mod tests {
     }
 
     #[test]
+    fn no_two_tasks_of_a_process_have_one_label() {
+        let launchers = [(); 2].map(|()| Labels::within(UNLIMITED, 7, 7).unwrap());
+        let labels: Vec<_> = launchers.iter().map(Labels::next).collect();
+        assert_ne!(labels[0].value(), labels[1].value());
+    }
+
+    #[test]
+    fn a_task_that_lives_long_keeps_its_number_for_itself() {
+        let last = low(u64::MAX, TASK_BITS);
+        let mut numbers = Numbers {
+            next: last,
+            used: [0, 1, 3].into(),
+        };
+        let taken = [(); 3].map(|()| numbers.take());
+        assert_eq!(taken, [last, 2, 4]);
+        numbers.used.remove(&1);
+        numbers.next = 0;
+        assert_eq!(numbers.take(), 1, "its task has ended");
+    }
+
+    #[test]
     fn a_launcher_inside_a_task_keeps_the_outermost_label() {
         let mut around = UNLIMITED;
         let mut labels = Vec::new();
         for pid in 1..=4 {
-            around = Labels::within(around, pid, 0).unwrap().next();
+            around = Labels::within(around, pid, 7).unwrap().next().limit();
             labels.push(around);
         }
         assert!(labels.iter().all(|label| label.hard == labels[0].soft));
         assert!(labels.windows(2).all(|pair| pair[1].soft < pair[0].soft));
-        assert!(Labels::within(around, 5, 0).is_none(), "too deep");
+        assert!(Labels::within(around, 5, 7).is_none(), "too deep");
+    }
+
+    #[test]
+    fn a_launcher_that_cannot_be_told_from_a_later_one_gives_no_labels() {
+        assert!(Labels::within(UNLIMITED, 1, 0).is_none());
     }
 
     #[test]
@@ -134,6 +219,6 @@ mod tests {
             soft: 1024,
             hard: 4096,
         };
-        assert!(Labels::within(site, 1, 0).is_none());
+        assert!(Labels::within(site, 1, 7).is_none());
     }
 }

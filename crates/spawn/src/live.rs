@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::event::{MonotonicNs, Token};
+use crate::label::Label;
 use crate::lanes::Lane;
 use crate::procfs;
 use crate::sys;
@@ -66,7 +67,7 @@ pub(crate) struct Running {
     pub(crate) leader: bool,
     pub(crate) marker: Option<Vec<u8>>,
     /// What everything that it starts inherits: see `label.rs`.
-    pub(crate) label: Option<u64>,
+    pub(crate) label: Option<Label>,
     /// What waits for its end.
     pub(crate) lane: Option<Lane>,
 }

@@ -15,6 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::event::Token;
+use crate::label::Label;
 use crate::live::Running;
 use crate::procfs::{self, Families, MainThreadChildren, Process};
 use crate::sys::{self, WaitFor};
@@ -59,7 +60,7 @@ impl From<&Running> for Task {
             pid: child.pid,
             leader: child.leader,
             marker: child.marker.clone(),
-            label: child.label,
+            label: child.label.as_ref().map(Label::value),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::backend::{self, Created};
 use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs};
 use crate::keeper;
-use crate::label::Labels;
+use crate::label::{Label, Labels};
 use crate::lanes::Job;
 use crate::live::{InFlight, Key, Running};
 use crate::mechanism::Backend;
@@ -116,11 +116,11 @@ impl<'a> Spawner<'a> {
         } else {
             // Others that wait for a thread must not wait for the end of this child, too.
             let patience = self.brief && alone && job.lane.is_some() && self.minder.is_some();
-            self.create(&job.plan, label, patience.then_some(PATIENCE))
+            let limit = label.as_ref().map(Label::limit);
+            self.create(&job.plan, limit, patience.then_some(PATIENCE))
         };
         match result {
             Ok(created) => {
-                let label = label.map(|limit| limit.soft);
                 self.started((job, label), key, started, created);
                 Outcome::Done
             }
@@ -160,7 +160,7 @@ impl<'a> Spawner<'a> {
     /// The program runs: enters it into the table and has it watched.
     fn started(
         &mut self,
-        (job, label): (Job, Option<u64>),
+        (job, label): (Job, Option<Label>),
         key: Key,
         started: MonotonicNs,
         created: Created,

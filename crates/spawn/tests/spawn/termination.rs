@@ -196,3 +196,24 @@ fn marked_descendants_in_other_sessions_are_killed_with_their_task() {
         pids.iter().all(|pid| !is_alive(*pid)).then_some(())
     });
 }
+
+#[test]
+fn the_end_of_a_task_leaves_those_of_other_launchers_alone() {
+    let dir = TempDir::new().unwrap();
+    let mut rigs = [(); 2].map(|()| Rig::new(Backend::ClonePidfd));
+    // The first tasks of launchers that live in one process.
+    let tokens = [0, 1].map(|index| {
+        let marker = format!("HQ_SPAWN_TEST_MARKER={}/{index}", dir.path().display());
+        rigs[index].spawn(command(&["/bin/sleep", "1000"]).marker(marker))
+    });
+    rigs[1].pid(tokens[1]);
+    rigs[0].launcher.terminate(tokens[0], Termination::KILL);
+    assert_eq!(status(rigs[0].end(tokens[0])), killed_by(9));
+    // Whatever is killed with a task has got its signal by now, and would not see another one.
+    let gently = Termination {
+        signal: libc::SIGTERM,
+        grace: LONG,
+    };
+    rigs[1].launcher.terminate(tokens[1], gently);
+    assert_eq!(status(rigs[1].end(tokens[1])), killed_by(15));
+}
