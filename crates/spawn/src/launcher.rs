@@ -18,7 +18,7 @@ use crate::prepare::Common;
 use crate::probe::{self, Features};
 use crate::procfs::Process;
 use crate::raw::KernelRlimit;
-use crate::reaper::{self, Watch};
+use crate::reaper::{self, Means, Watch};
 use crate::signal;
 use crate::spawner;
 use crate::sys;
@@ -99,6 +99,9 @@ pub struct LauncherConfig {
     /// How long after SIGKILL a child that still exists is reported as [`Event::Unkillable`]. Default: 10 s, which
     /// is more than even the end of a process with terabytes of memory takes.
     pub unkillable_after: Duration,
+    /// Whether orphans of tasks are found in the kernel's list of children, where there is one, and not by looking at all
+    /// processes from time to time. Default: yes.
+    pub list_children: bool,
     /// Called when the event queue turns non-empty.
     pub wake: Wake,
 }
@@ -115,6 +118,7 @@ impl LauncherConfig {
             event_delay: Duration::from_millis(10),
             raise_descriptor_limit: false,
             unkillable_after: Duration::from_secs(10),
+            list_children: true,
             wake,
         }
     }
@@ -209,7 +213,12 @@ impl Launcher {
         let threads = (config.thread_count(), config.strategy.threads()?);
         let events = EventQueue::new(config.wake, config.event_delay)
             .map_err(os("create the event timer"))?;
-        let watch = Watch::new(events, features.wait_pidfd, config.unkillable_after);
+        let means = Means {
+            wait_pidfd: features.wait_pidfd,
+            names_at_once: backend == Backend::ClonePidfd,
+            list_children: config.list_children,
+        };
+        let watch = Watch::new(events, means, config.unkillable_after);
         let watch = Arc::new(watch.map_err(os("create the reaper"))?);
         let pool = Arc::new(Pool::new(
             Arc::clone(&watch),

@@ -75,6 +75,8 @@
 //!   seen and before it is reaped.
 //! * Descendants in other sessions are found when this process adopts orphans (see [`keeper`]), and otherwise when
 //!   their task is killed, by parentage, by [`SpawnPlan::marker`], and by a label that goes with the marker.
+//! * A process may have several launchers, but one that adopts orphans only one at a time: an orphan that cannot be
+//!   attributed to a task ends when the launcher has none left.
 //!
 //! # Limits
 //!
@@ -83,6 +85,7 @@
 pub mod keeper;
 pub mod leftovers;
 
+mod adopted;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod backend;

@@ -70,6 +70,8 @@ pub(crate) struct Running {
     pub(crate) label: Option<Label>,
     /// What waits for its end.
     pub(crate) lane: Option<Lane>,
+    /// It was sent SIGKILL while it was being created, as far as was known: alone, without what it may have started.
+    pub(crate) killed_early: bool,
 }
 
 impl Running {
@@ -259,6 +261,11 @@ impl Table {
     /// The child runs. Answers with the termination that was asked for meanwhile.
     pub(crate) fn running(&mut self, key: Key, child: Running) -> Option<Termination> {
         let slot = self.slots.get_mut(key.index())?;
+        let killed_early = slot.is_doomed;
+        let child = Running {
+            killed_early,
+            ..child
+        };
         let before = std::mem::replace(&mut slot.state, State::Running(child));
         match before {
             State::Starting { kill, .. } => kill,
@@ -304,6 +311,17 @@ impl Table {
             State::Running(child) => Some(child),
             State::Starting { .. } | State::Free => None,
         })
+    }
+
+    /// The children that are being created, by their process ids, as far as these are known and they have some.
+    pub(crate) fn creating(&self) -> Vec<Option<libc::pid_t>> {
+        let creating = self.slots.iter().filter_map(|slot| match &slot.state {
+            State::Starting { in_flight, .. } => Some(in_flight.pidfd()),
+            State::Running(_) | State::Free => None,
+        });
+        creating
+            .map(|pidfd| procfs::pid_of(pidfd)?.try_into().ok())
+            .collect()
     }
 
     /// The child of this key, if it runs.
@@ -557,6 +575,24 @@ mod tests {
     }
 
     #[test]
+    fn a_child_that_was_killed_before_it_was_known_to_run_is_marked() {
+        let mut table = table();
+        let now = Instant::now();
+        for is_early in [true, false] {
+            let key = table.begin(Token(1), Arc::default());
+            if !is_early {
+                table.running(key, running(1));
+            }
+            table.terminate(Token(1), Termination::KILL, now);
+            table.due(now, &mut Due::default());
+            if is_early {
+                table.running(key, running(1));
+            }
+            assert_eq!(table.take(key).unwrap().killed_early, is_early);
+        }
+    }
+
+    #[test]
     fn a_child_in_creation_is_not_taken_for_the_threads_last_one() {
         let mut table = table();
         let mut other = std::process::Command::new("sleep")
@@ -592,6 +628,7 @@ mod tests {
             marker: None,
             label: None,
             lane: None,
+            killed_early: false,
         }
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! Two situations. In a process that adopts orphans (a child subreaper, see `keeper`) whatever outlives its parent
 //! becomes a child of our main thread. One look at that thread's list of children, per batch of ended tasks, then
-//! tells that nothing was left, which is the normal case. If the list is not empty, every orphan is attributed
-//! once: by session or group, which no process outside the task can have, by the label that it has inherited from the
-//! task (see `label.rs`), or by the task's marker in its environment. Orphans of ended tasks are killed with all their descendants; those of running tasks stay.
+//! tells that nothing was left, which is the normal case; without such a list see `adopted.rs`. If the list is not empty,
+//! every orphan is attributed
+//! once: by the label that it has inherited from the task (see `label.rs`), by the session or group of the task, or by the
+//! task's marker in its environment. Orphans of ended tasks are killed with all their descendants; those of running tasks stay.
 //!
 //! In any other process orphans go elsewhere, and only the task's process group can be ended.
 //!
@@ -14,10 +15,11 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use crate::adopted::{Adopted, Created};
 use crate::event::Token;
 use crate::label::Label;
 use crate::live::Running;
-use crate::procfs::{self, Families, MainThreadChildren, Process};
+use crate::procfs::{self, Families, Process};
 use crate::sys::{self, WaitFor};
 
 /// How long orphans of an ended task are looked for. A process that was forking while its siblings were killed
@@ -72,16 +74,31 @@ pub(crate) struct Census {
     /// Ended ones that have not been reaped. When the thread that created one has ended, it is found among the children
     /// of the main thread like an orphan; but its status belongs to somebody.
     pub(crate) ending: Vec<libc::pid_t>,
+    /// Those being created, as far as their ids are known. Empty where the kernel lists what was adopted.
+    pub(crate) creating: Vec<libc::pid_t>,
+    /// There are some whose ids are not known.
+    pub(crate) has_nameless: bool,
 }
 
-/// An adopted process.
+impl Census {
+    fn created(&self) -> Created {
+        let running = self.running.iter().map(|task| task.pid);
+        let others = self.ending.iter().chain(&self.creating).copied();
+        Created {
+            pids: running.chain(others).collect(),
+            has_nameless: self.has_nameless,
+        }
+    }
+}
+
+/// An orphan.
 #[derive(Debug)]
-struct Adopted {
+struct Orphan {
     owner: Owner,
     since: Instant,
 }
 
-impl Adopted {
+impl Orphan {
     fn is_certain(&self) -> bool {
         self.owner != Owner::Unknown || self.since.elapsed() >= DOUBT
     }
@@ -90,25 +107,21 @@ impl Adopted {
 /// Finds and ends what tasks leave behind.
 #[derive(Debug)]
 pub(crate) struct Orphans {
-    /// `None` when orphans do not come to this process, or cannot be listed.
-    children: Option<MainThreadChildren>,
+    /// `None` when orphans do not come to this process.
+    children: Option<Adopted>,
     own_session: libc::pid_t,
-    /// Children of the main thread, sorted.
+    /// Adopted processes, sorted.
     adopted: Vec<libc::pid_t>,
-    known: HashMap<libc::pid_t, Adopted>,
+    known: HashMap<libc::pid_t, Orphan>,
     /// Tasks that ended a moment ago, and until when their orphans are looked for.
     ended: Vec<(Task, Instant)>,
 }
 
 impl Orphans {
-    pub(crate) fn new() -> Self {
-        let children = if sys::adopts_orphans() {
-            MainThreadChildren::open().ok()
-        } else {
-            None
-        };
+    /// `may_list`: the kernel's list of children is used if there is one.
+    pub(crate) fn new(may_list: bool) -> Self {
         Self {
-            children,
+            children: sys::adopts_orphans().then(|| Adopted::new(may_list)),
             own_session: sys::session_of(0).unwrap_or(0),
             adopted: Vec::new(),
             known: HashMap::new(),
@@ -116,9 +129,16 @@ impl Orphans {
         }
     }
 
-    /// Whether orphans come to this process and can be listed.
+    /// Whether orphans come to this process.
     pub(crate) const fn adopting(&self) -> bool {
         self.children.is_some()
+    }
+
+    /// Whether orphans come to this process, and are found only by looking at all processes from time to time.
+    pub(crate) fn is_seeking(&self) -> bool {
+        self.children
+            .as_ref()
+            .is_some_and(|adopted| !adopted.is_listed())
     }
 
     /// Called with children that have ended and are not reaped yet. Ends what they left behind.
@@ -129,32 +149,45 @@ impl Orphans {
         &mut self,
         batch: &[Running],
         any_running: bool,
-        census: impl FnOnce() -> Census,
+        census: impl Fn() -> Census,
     ) -> HashMap<Token, u32> {
-        if !self.adopting() {
+        let kill_groups = || {
             for child in batch.iter().filter(|child| child.leader) {
                 // The unreaped leader keeps the number from being used again.
                 let _ = sys::kill(-child.pid, libc::SIGKILL);
             }
+        };
+        if !self.adopting() {
+            kill_groups();
             return HashMap::new();
         }
-        self.list();
-        if self.adopted.is_empty() {
+        let is_seeking = self.is_seeking();
+        let is_fresh = self.list(&census);
+        let until = Instant::now() + FOLLOW_UP;
+        let ended = batch.iter().map(|child| (Task::from(child), until));
+        if !is_seeking && self.adopted.is_empty() {
             self.known.clear();
             return HashMap::new();
         }
-        let until = Instant::now() + FOLLOW_UP;
-        self.ended
-            .extend(batch.iter().map(|child| (Task::from(child), until)));
-        self.sweep(any_running, census)
+        self.ended.extend(ended);
+        let killed = if is_fresh {
+            self.sweep(any_running, census)
+        } else {
+            HashMap::new()
+        };
+        if is_seeking {
+            // The others are found within two seconds; most are in the group, though.
+            kill_groups();
+        }
+        killed
     }
 
     /// Called from time to time: reaps ended orphans, ends late ones. Answers when to call again.
-    pub(crate) fn tick(&mut self, any_running: bool, census: impl FnOnce() -> Census) -> Duration {
-        self.list();
+    pub(crate) fn tick(&mut self, any_running: bool, census: impl Fn() -> Census) -> Duration {
+        let is_fresh = self.list(&census);
         if self.adopted.is_empty() {
             self.known.clear();
-        } else {
+        } else if is_fresh {
             self.sweep(any_running, census);
         }
         let now = Instant::now();
@@ -164,43 +197,41 @@ impl Orphans {
 
     /// How long the next look at the orphans may wait.
     pub(crate) fn pause(&self) -> Duration {
-        if self.follows_up() {
-            FOLLOW_UP_PAUSE
-        } else {
-            IDLE_PAUSE
+        if !self.follows_up() {
+            return IDLE_PAUSE;
         }
+        let until_due = self.children.as_ref().and_then(Adopted::until_due);
+        until_due.map_or(FOLLOW_UP_PAUSE, |until_due| until_due.max(FOLLOW_UP_PAUSE))
     }
 
     /// Whether orphans of ended tasks are looked for.
     pub(crate) fn follows_up(&self) -> bool {
-        !self.ended.is_empty() && !self.adopted.is_empty()
+        !self.ended.is_empty() && (self.is_seeking() || !self.adopted.is_empty())
     }
 
-    fn list(&mut self) {
-        if let Some(children) = &mut self.children
-            && let Err(error) = children.read(&mut self.adopted)
-        {
-            tracing::warn!(%error, "cannot list adopted processes");
-            self.adopted.clear();
-        }
-        self.adopted.sort_unstable();
+    /// Whether it is known which processes have been adopted by now, and not only which had at the last look.
+    fn list(&mut self, census: impl Fn() -> Census) -> bool {
+        let Some(children) = &mut self.children else {
+            return true;
+        };
+        children.read(&mut self.adopted, &self.known, || census().created())
     }
 
     /// Attributes new orphans, kills those of ended tasks, reaps the dead.
-    fn sweep(&mut self, any_running: bool, census: impl FnOnce() -> Census) -> HashMap<Token, u32> {
+    fn sweep(&mut self, any_running: bool, census: impl Fn() -> Census) -> HashMap<Token, u32> {
         let adopted = &self.adopted;
         self.known
             .retain(|pid, _| adopted.binary_search(pid).is_ok());
-        if self.known.len() < self.adopted.len() || !self.known.values().all(Adopted::is_certain) {
+        if self.known.len() < self.adopted.len() || !self.known.values().all(Orphan::is_certain) {
             let census = census();
             let index = Index::new(self.ended.iter().map(|(task, _)| task), &census);
             for pid in &self.adopted {
                 let before = self.known.get(pid);
-                if before.is_none_or(|adopted| !adopted.is_certain()) {
-                    let since = before.map_or_else(Instant::now, |adopted| adopted.since);
+                if before.is_none_or(|orphan| !orphan.is_certain()) {
+                    let since = before.map_or_else(Instant::now, |orphan| orphan.since);
                     let owner = index.owner(*pid, self.own_session);
                     tracing::debug!(pid, ?owner, "adopted a process");
-                    self.known.insert(*pid, Adopted { owner, since });
+                    self.known.insert(*pid, Orphan { owner, since });
                 }
             }
         }
@@ -213,7 +244,7 @@ impl Orphans {
         let condemned: Vec<_> = self
             .known
             .iter()
-            .filter_map(|(pid, adopted)| match &adopted.owner {
+            .filter_map(|(pid, orphan)| match &orphan.owner {
                 Owner::Task(token) => ended.contains(token).then_some((*pid, *token)),
                 // With no task left that it could belong to, it is a leftover of one that ended.
                 Owner::Unknown if !any_running => Some((*pid, culprit)),
@@ -227,8 +258,8 @@ impl Orphans {
 
     /// Reaps adopted processes that have ended.
     fn reap(&mut self) {
-        self.known.retain(|pid, adopted| {
-            adopted.owner == Owner::Foreign
+        self.known.retain(|pid, orphan| {
+            orphan.owner == Owner::Foreign
                 || matches!(sys::wait(WaitFor::Pid(*pid), libc::WNOHANG), Ok(None))
         });
     }
@@ -275,16 +306,17 @@ impl<'a> Index<'a> {
         let Some(process) = Process::read(pid) else {
             return Owner::Unknown;
         };
+        // The soft limit first: it is that of the innermost launcher. And the label before the session: the number of a task
+        // that has ended may be that of a session which another task has begun since.
+        let labels = procfs::labels(pid).unwrap_or_default();
+        if let Some(token) = labels.iter().find_map(|label| self.by_label.get(label)) {
+            return Owner::Task(*token);
+        }
         let by_leader = self
             .by_leader
             .get(&process.session)
             .or_else(|| self.by_leader.get(&process.group));
         if let Some(token) = by_leader {
-            return Owner::Task(*token);
-        }
-        // The soft limit first: it is that of the innermost launcher.
-        let labels = procfs::labels(pid).unwrap_or_default();
-        if let Some(token) = labels.iter().find_map(|label| self.by_label.get(label)) {
             return Owner::Task(*token);
         }
         let environment = procfs::environment(pid).unwrap_or_default();
@@ -315,8 +347,8 @@ fn kill_trees(condemned: &[(libc::pid_t, Token)]) -> HashMap<Token, u32> {
     let own = sys::getpid();
     for (root, token) in condemned {
         let count: &mut u32 = killed.entry(*token).or_default();
-        // Its number cannot be recycled: it is our child and only we reap it.
-        if alive.contains(root) && sys::kill(*root, libc::SIGKILL).is_ok() {
+        let is_ours = || Process::read(*root).is_some_and(|now| now.parent == own);
+        if alive.contains(root) && procfs::kill_if(*root, is_ours) {
             *count += 1;
         }
         for process in families.take_descendants(*root) {
@@ -341,15 +373,21 @@ pub(crate) fn count_left(leader: libc::pid_t) -> u32 {
     if sys::kill(-leader, 0).is_err() {
         return 0;
     }
+    // The kernel does not give a number to a process while a group or session has it. So a process with this one tells that
+    // nothing was left, and that the group is another one.
+    let is_used_again = || Process::read(leader).is_some();
     let belongs = |process: &Process| process.group == leader || process.session == leader;
     let mut count = 0;
     for process in procfs::all_processes() {
         if belongs(&process) && process.pid != leader {
             count += 1;
             procfs::kill_if(process.pid, || {
-                Process::read(process.pid).is_some_and(|now| belongs(&now))
+                Process::read(process.pid).is_some_and(|now| belongs(&now)) && !is_used_again()
             });
         }
+    }
+    if is_used_again() {
+        return 0;
     }
     // The group answered, so somebody was there, even if gone by now.
     count.max(1)
@@ -389,5 +427,85 @@ pub(crate) fn kill_descendants_of(tasks: &[Task]) {
         if !own.contains(&process.pid) && is_marked(process.pid) {
             procfs::kill_if(process.pid, || is_marked(process.pid));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A shell that leads a group, which ends with this.
+    struct Leader(Child);
+
+    impl Leader {
+        fn start(script: &str) -> Self {
+            let mut command = Command::new("bash");
+            command.args(["-c", script]).process_group(0);
+            Self(command.stdin(Stdio::null()).spawn().unwrap())
+        }
+
+        fn pid(&self) -> libc::pid_t {
+            self.0.id().cast_signed()
+        }
+    }
+
+    impl Drop for Leader {
+        fn drop(&mut self) {
+            let _ = sys::kill(-self.pid(), libc::SIGKILL);
+            let _ = self.0.wait();
+        }
+    }
+
+    fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "waited too long");
+            sys::pause(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_number_that_another_process_has_by_now_names_nothing_that_was_left() {
+        let other = Leader::start("sleep 1000 & wait");
+        let pid = other.pid();
+        let child = eventually(|| {
+            let processes = procfs::all_processes();
+            processes.into_iter().find(|process| process.parent == pid)
+        });
+        assert_eq!(count_left(pid), 0);
+        let is_dead = Process::read(child.pid).map(|now| now.is_dead());
+        assert_eq!(is_dead, Some(false), "it belongs to the other process");
+    }
+
+    #[test]
+    fn a_label_tells_more_than_the_number_of_a_session() {
+        const LABEL: u64 = 4711;
+        let orphan = Leader::start(&format!("ulimit -x {LABEL}; exec sleep 1000"));
+        let pid = orphan.pid();
+        let is_labelled = || procfs::labels(pid) == Some([LABEL; 2]);
+        eventually(|| is_labelled().then_some(()));
+        let task = |token, pid, label| Task {
+            token: Token(token),
+            pid,
+            leader: true,
+            marker: None,
+            label,
+        };
+        // Its number was that of a task which has ended; it has been started by one that runs.
+        let ended = task(1, pid, Some(1));
+        let census = Census {
+            running: vec![task(2, 1, Some(LABEL))],
+            ending: Vec::new(),
+            creating: Vec::new(),
+            has_nameless: false,
+        };
+        let index = Index::new(std::iter::once(&ended), &census);
+        assert_eq!(index.owner(pid, 0), Owner::Task(Token(2)));
     }
 }

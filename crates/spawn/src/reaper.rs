@@ -37,22 +37,35 @@ pub(crate) struct Watch {
     wake: OwnedFd,
     orphans: Mutex<Orphans>,
     adopting: bool,
-    wait_pidfd: bool,
+    /// Orphans are found only by looking at all processes, the launcher's children among them.
+    seeking: bool,
+    means: Means,
     stop: AtomicBool,
+}
+
+/// What children are watched by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Means {
+    /// A pidfd can be waited for.
+    pub(crate) wait_pidfd: bool,
+    /// The id of a child is known from the moment that it exists.
+    pub(crate) names_at_once: bool,
+    /// The kernel's list of children is used if there is one.
+    pub(crate) list_children: bool,
 }
 
 impl Watch {
     /// `unkillable_after`: how long after SIGKILL a child that still exists is reported.
     pub(crate) fn new(
         events: EventQueue,
-        wait_pidfd: bool,
+        means: Means,
         unkillable_after: Duration,
     ) -> std::io::Result<Self> {
         let epoll = Epoll::new()?;
         let wake = sys::eventfd()?;
         epoll.add(wake.as_fd(), WAKE, false)?;
         epoll.add(events.timer(), TIMER, false)?;
-        let orphans = Orphans::new();
+        let orphans = Orphans::new(means.list_children);
         Ok(Self {
             table: Mutex::new(Table::new(unkillable_after)),
             held: Mutex::default(),
@@ -60,8 +73,9 @@ impl Watch {
             epoll,
             wake,
             adopting: orphans.adopting(),
+            seeking: orphans.is_seeking(),
             orphans: Mutex::new(orphans),
-            wait_pidfd,
+            means,
             stop: AtomicBool::new(false),
         })
     }
@@ -153,6 +167,14 @@ impl Watch {
         let leaked = orphans.on_ended(ended, any_running, || self.census());
         let follow_up = orphans.follows_up();
         drop(orphans);
+        if !self.adopting {
+            // A thread that waited for a cpu had not said yet that they run, and so they alone were killed.
+            let early = ended.iter().filter(|child| child.killed_early);
+            let early: Vec<_> = early.map(Task::from).collect();
+            if !early.is_empty() {
+                orphans::kill_descendants_of(&early);
+            }
+        }
         if follow_up {
             // It may sleep longer than the look-out for late ones allows.
             self.wake_reaper();
@@ -166,11 +188,14 @@ impl Watch {
             };
             reaped.push(child.pid);
             life = Some(Life::new(child.started, at, &waited.usage));
-            let leaked = if self.adopting || !child.leader {
-                leaked.get(&child.token).copied().unwrap_or(0)
-            } else {
-                orphans::count_left(child.pid)
-            };
+            let counted = leaked.get(&child.token).copied();
+            let leaked = counted.unwrap_or_else(|| {
+                if (self.adopting && !self.seeking) || !child.leader {
+                    0
+                } else {
+                    orphans::count_left(child.pid)
+                }
+            });
             exits.push(Event::Exited {
                 token: child.token,
                 status: waited.status,
@@ -214,7 +239,7 @@ impl Watch {
 
     fn wait_for<'a>(&self, child: &'a Running) -> WaitFor<'a> {
         match &child.pidfd {
-            Some(fd) if self.wait_pidfd => WaitFor::Pidfd(fd.as_fd()),
+            Some(fd) if self.means.wait_pidfd => WaitFor::Pidfd(fd.as_fd()),
             Some(_) | None => WaitFor::Pid(child.pid),
         }
     }
@@ -312,9 +337,15 @@ impl Watch {
 
     fn census(&self) -> Census {
         let table = self.table();
+        let creating = self.seeking.then(|| table.creating());
         Census {
             running: table.iter().map(Task::from).collect(),
             ending: table.ending().to_vec(),
+            has_nameless: !self.means.names_at_once
+                && creating
+                    .as_ref()
+                    .is_some_and(|creating| !creating.is_empty()),
+            creating: creating.into_iter().flatten().flatten().collect(),
         }
     }
 

@@ -183,6 +183,7 @@ impl<'a> Spawner<'a> {
             marker: job.plan.marker,
             label,
             lane: job.lane,
+            killed_early: false,
         };
         let mut table = watch.table();
         let kill = table.running(key, child);

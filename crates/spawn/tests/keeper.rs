@@ -18,7 +18,10 @@ use std::time::{Duration, Instant};
 
 use hq_spawn::keeper::{self, KeeperContext};
 use hq_spawn::leftovers::{self, Launched};
-use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, TaskEnv, Token};
+use hq_spawn::{
+    ArgBlock, Backend, EnvBlock, Event, ExitStatus, Launcher, LauncherConfig, SpawnPlan, TaskEnv,
+    Token,
+};
 
 /// Which part the program plays; absent in the test itself.
 const ROLE: &str = "HQ_SPAWN_TEST_ROLE";
@@ -50,7 +53,7 @@ fn reset_signals() {
 }
 
 /// The names are those that a filter on the command line goes by.
-const TESTS: [(&str, fn()); 12] = [
+const TESTS: [(&str, fn()); 14] = [
     (
         "children_die_with_a_launcher_without_keeper",
         children_die_with_a_launcher_without_keeper,
@@ -95,6 +98,14 @@ const TESTS: [(&str, fn()); 12] = [
     (
         "an_unknown_orphan_lives_while_tasks_run",
         an_unknown_orphan_lives_while_tasks_run,
+    ),
+    (
+        "leaked_processes_are_found_without_a_list_of_children",
+        leaked_processes_are_found_without_a_list_of_children,
+    ),
+    (
+        "orphans_of_running_tasks_are_reaped_with_and_without_a_list",
+        orphans_of_running_tasks_are_reaped_with_and_without_a_list,
     ),
 ];
 
@@ -160,8 +171,9 @@ fn play(role: &str, context: &KeeperContext) -> ExitCode {
             Command::new("sh").args(["-c", script]).status().unwrap();
             ExitCode::from(4)
         }
-        ("leak", _) => leak(&directory),
-        ("daemons", _) => daemons(&directory),
+        ("leak", how) => leak(&directory, how),
+        ("daemons", how) => daemons(&directory, how),
+        ("zombies", how) => zombies(&directory, how),
         ("survivors", _) => survivors(&directory),
         _ => panic!("unknown role {role}"),
     }
@@ -177,11 +189,17 @@ fn wait_forever() -> ! {
     }
 }
 
-fn launcher() -> (Launcher, std::sync::mpsc::Receiver<()>) {
+/// Has a program act as on a kernel that does not list children.
+const UNLISTED: &str = "unlisted";
+
+/// `how`: [`UNLISTED`], or the name of a backend, or nothing special.
+fn launcher(how: &str) -> (Launcher, std::sync::mpsc::Receiver<()>) {
     let (sender, woken) = sync_channel(1);
-    let config = LauncherConfig::new(Arc::new(move || {
+    let mut config = LauncherConfig::new(Arc::new(move || {
         let _ = sender.try_send(());
     }));
+    config.list_children = how.is_empty();
+    config.backend = Backend::from_name(how);
     (Launcher::start(config).unwrap(), woken)
 }
 
@@ -194,7 +212,7 @@ fn script(text: &str) -> SpawnPlan {
 
 /// Runs `count` tasks of these kinds, in turns, for ever.
 fn tasks(directory: &Path, kinds: &[SpawnPlan], count: u64) -> ExitCode {
-    let (launcher, woken) = launcher();
+    let (launcher, woken) = launcher("");
     let plans = kinds.iter().cycle().cloned();
     launcher.spawn_batch((0..count).map(Token).zip(plans));
     let mut events = Vec::new();
@@ -222,8 +240,8 @@ fn signals(directory: &Path) -> ExitCode {
 
 /// Two tasks leave daemons without any environment. The first has a marker and ends, the second has none and runs until
 /// it is asked to end.
-fn daemons(directory: &Path) -> ExitCode {
-    let (launcher, woken) = launcher();
+fn daemons(directory: &Path, how: &str) -> ExitCode {
+    let (launcher, woken) = launcher(how);
     let daemon = |name: &str| {
         let path = directory.join(name);
         format!(
@@ -278,8 +296,8 @@ fn survivors(directory: &Path) -> ExitCode {
 }
 
 /// One task that leaks while another runs; reports what the launcher says of the first.
-fn leak(directory: &Path) -> ExitCode {
-    let (launcher, woken) = launcher();
+fn leak(directory: &Path, how: &str) -> ExitCode {
+    let (launcher, woken) = launcher(how);
     let marked = |token: u64, text: String| {
         let marker = format!("HQ_SPAWN_TEST_TASK={token}");
         let mut env = TaskEnv::new();
@@ -324,6 +342,33 @@ fn leak(directory: &Path) -> ExitCode {
         }
     };
     tell(directory, "leaked", &leaked.to_string());
+    wait_forever()
+}
+
+/// A task whose orphans end while it runs, beside short tasks, whose ends must all be seen.
+fn zombies(directory: &Path, how: &str) -> ExitCode {
+    const SHORT: u64 = 300;
+    let (launcher, woken) = launcher(how);
+    let text = "for i in 1 2 3 4 5; do (setsid sleep 0 &); done; exec sleep 1000";
+    launcher.spawn(Token(SHORT), script(text).marker("HQ_SPAWN_TEST_TASK=1"));
+    launcher.spawn_batch((0..SHORT).map(|token| (Token(token), script("exit 7"))));
+    let mut events = Vec::new();
+    let mut ended = 0;
+    while ended < SHORT {
+        woken.recv().unwrap();
+        launcher.drain_events(&mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Exited { status, leaked, .. } => {
+                    assert_eq!((status, leaked), (ExitStatus::Code(7), 0));
+                    ended += 1;
+                }
+                Event::Failed { error, .. } => panic!("{error}"),
+                Event::Started { .. } | Event::Stalled { .. } | Event::Unkillable { .. } => {}
+            }
+        }
+    }
+    tell(directory, "ready", &std::process::id().to_string());
     wait_forever()
 }
 
@@ -552,10 +597,43 @@ fn stopping_the_front_stops_the_worker() {
 }
 
 fn leaked_processes_of_a_finished_task_are_ended() {
-    let program = Program::start("leak");
+    leaked_processes_are_ended("leak", 3);
+}
+
+fn leaked_processes_are_found_without_a_list_of_children() {
+    // What is found later than with the end of the task is not counted.
+    leaked_processes_are_ended(&format!("leak {UNLISTED}"), 1);
+    for how in [UNLISTED, "posix-spawn-wait"] {
+        let program = Program::start(&format!("daemons {how}"));
+        program.told("ended1");
+        eventually("the daemon ends while another task runs", || {
+            (!daemon_is_alive(&program, "cleared")).then_some(())
+        });
+        assert!(daemon_is_alive(&program, "unknown"));
+        end_second_task(&program);
+    }
+}
+
+fn orphans_of_running_tasks_are_reaped_with_and_without_a_list() {
+    for how in ["", UNLISTED, "posix-spawn-wait", "fork"] {
+        let program = Program::start(&format!("zombies {how}"));
+        let worker = program.told("ready");
+        eventually("only the task is left of its children", || {
+            let tasks = fs::read_dir(format!("/proc/{worker}/task")).unwrap();
+            let children = tasks.map(|task| {
+                fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default()
+            });
+            let children: String = children.collect();
+            (children.split_whitespace().count() == 1).then_some(())
+        });
+    }
+}
+
+fn leaked_processes_are_ended(role: &str, counted_min: u32) {
+    let program = Program::start(role);
     let leaked: u32 = program.told("leaked").parse().unwrap();
     // The background sleep, the detached shell and its sleep.
-    assert_eq!(leaked, 3);
+    assert!((counted_min..=3).contains(&leaked), "{leaked}");
     let alive = |name: &str| {
         let pid: u32 = program.told(name).parse().unwrap();
         program.processes().contains(&pid)

@@ -53,7 +53,7 @@ fn sigkill_follows_after_the_grace_period() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("out");
         let mut rig = Rig::new(backend);
-        let script = "trap 'echo trapped' TERM; echo ready; while :; do sleep 0.05; done";
+        let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
         let token = rig.spawn(sh(script).stdout(Stdio::File { path: path.clone() }));
         eventually_lines(&path, 1);
         let grace = Duration::from_millis(300);
@@ -67,7 +67,6 @@ fn sigkill_follows_after_the_grace_period() {
         );
         assert_eq!(status(rig.end(token)), killed_by(9));
         assert!(before.elapsed() >= grace);
-        assert_eq!(eventually_lines(&path, 2)[1], "trapped");
     }
 }
 
