@@ -36,7 +36,7 @@ use crate::signal;
 use crate::sys::{self, WaitFor};
 
 /// What the front calls itself, so that a kill by the program's name does not meet it.
-const FRONT_NAME: &std::ffi::CStr = c"hq-keeper";
+pub(crate) const FRONT_NAME: &std::ffi::CStr = c"hq-keeper";
 
 /// How long descendants are killed before giving up on those that cannot die (uninterruptible waits).
 const KILL_LIMIT: Duration = Duration::from_secs(5);
@@ -86,6 +86,12 @@ pub enum KeeperError {
         #[source]
         source: io::Error,
     },
+    /// The descendants of this process cannot be told from others.
+    #[error(
+        "set up the keeper process: expected a /proc of this pid namespace, found one with the process ids of another; \
+         mount it, for example by `unshare --pid --fork --mount-proc`"
+    )]
+    ForeignProc,
     /// The process has more than one thread already.
     #[error("set up the keeper process: expected one thread, found {found}")]
     Threads {
@@ -101,7 +107,7 @@ pub enum KeeperError {
 ///
 /// # Errors
 ///
-/// When the process already has several threads, or cannot fork.
+/// When the process already has several threads, `/proc` is that of another pid namespace, or it cannot fork.
 pub fn run(body: impl FnOnce(KeeperContext) -> ExitCode) -> Result<ExitCode, KeeperError> {
     split().map(body)
 }
@@ -118,6 +124,10 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
         .count();
     if threads != 1 {
         return Err(KeeperError::Threads { found: threads });
+    }
+    // What is read there is killed: with the ids of another namespace that would be somebody else, or this process.
+    if !procfs::shows_this_namespace() {
+        return Err(KeeperError::ForeignProc);
     }
     let front = sys::getpid();
     let (read_end, write_end) = sys::pipe().map_err(os("create a pipe"))?;

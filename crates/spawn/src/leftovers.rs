@@ -8,14 +8,15 @@
 //! cannot be seen; a limit stays with the children of the process.
 //!
 //! Only processes of the same user in the same pid namespace are looked at, and not those that entered it from another:
-//! the launcher of one in a container cannot be seen by its id. Nothing is done from inside a task, where the launcher
-//! around it may be out of sight as well.
+//! the launcher of one in a container cannot be seen by its id. Nothing is done from inside a task, or in a pid namespace that
+//! a task has made, where the launcher around it may be out of sight as well; nor where `/proc` shows another namespace.
 
-use std::collections::HashSet;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::time::Duration;
 
+use crate::keeper;
 use crate::label;
 use crate::procfs::{self, Process};
 use crate::sys;
@@ -49,42 +50,50 @@ impl Launched {
             began: process.began,
         })
     }
+}
 
-    /// Whether it still exists, as far as can be told: in doubt it does.
-    #[must_use]
-    pub fn is_alive(self) -> bool {
-        libc::pid_t::try_from(self.pid).is_ok_and(|pid| is_alive(pid, |began| began == self.began))
+/// A process that was ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Process id.
+    pub pid: u32,
+    /// What the process called itself.
+    pub program: String,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.program, self.pid)
     }
 }
 
-/// Kills what is left of tasks whose launchers are gone; returns the number of processes.
+/// Kills what is left of tasks whose launchers are gone; returns whom.
 #[must_use]
-pub fn kill() -> usize {
+pub fn kill() -> Vec<Ended> {
     let own = sys::getpid();
-    if label_of(own).is_some() {
-        return 0;
+    let is_out_of_sight = !procfs::shows_this_namespace() || [own, 1].into_iter().any(is_in_task);
+    if is_out_of_sight {
+        return Vec::new();
     }
     let user = procfs::status(own).map(|status| status.user);
-    let is_leftover = |pid: libc::pid_t| {
-        let is_gone = label_of(pid)
-            .and_then(label::launcher_of)
-            .is_some_and(|(launcher, is_launcher)| !is_alive(launcher, is_launcher));
-        let is_ours = || {
-            let status = procfs::status(pid);
-            status.is_some_and(|status| Some(status.user) == user && status.is_in_this_namespace)
-        };
-        is_gone && is_ours() && was_born_here(pid)
-    };
-    let mut killed = HashSet::new();
+    let is_leftover = |pid| is_leftover(pid, user);
+    let mut killed: Vec<Ended> = Vec::new();
     for _ in 0..ROUNDS {
         let before = killed.len();
         for process in procfs::all_processes() {
-            let is_candidate = process.pid != own && !process.is_dead();
-            if is_candidate
-                && is_leftover(process.pid)
-                && procfs::kill_if(process.pid, || is_leftover(process.pid))
-            {
-                killed.insert(process.pid);
+            let pid = process.pid;
+            let is_candidate = pid != own && !process.is_dead();
+            if !is_candidate || !is_leftover(pid) {
+                continue;
+            }
+            let program = program_of(pid).unwrap_or_default();
+            let ended = Ended {
+                pid: pid.unsigned_abs(),
+                program: String::from_utf8_lossy(program.trim_ascii_end()).into_owned(),
+            };
+            // One that has not gone since the round before is not another one.
+            if procfs::kill_if(pid, || is_leftover(pid)) && !killed.contains(&ended) {
+                killed.push(ended);
             }
         }
         if killed.len() == before {
@@ -92,7 +101,19 @@ pub fn kill() -> usize {
         }
         sys::pause(ROUND_PAUSE);
     }
-    killed.len()
+    killed
+}
+
+/// Whether a process of this user is of a task whose launcher is gone, and nobody else ends it.
+fn is_leftover(pid: libc::pid_t, user: Option<u32>) -> bool {
+    let is_gone = label_of(pid)
+        .and_then(label::launcher_of)
+        .is_some_and(|(launcher, is_launcher)| !is_alive(launcher, is_launcher));
+    let is_ours = || {
+        let status = procfs::status(pid);
+        status.is_some_and(|status| Some(status.user) == user && status.is_in_this_namespace)
+    };
+    is_gone && is_ours() && was_born_here(pid) && !is_being_ended(pid)
 }
 
 fn is_alive(pid: libc::pid_t, is_launcher: impl Fn(u64) -> bool) -> bool {
@@ -102,7 +123,9 @@ fn is_alive(pid: libc::pid_t, is_launcher: impl Fn(u64) -> bool) -> bool {
         Err(error) => {
             let is_gone = error.kind() == io::ErrorKind::NotFound
                 || error.raw_os_error() == Some(libc::ESRCH);
-            return !is_gone;
+            // `/proc` may hide what others must not trace (`hidepid`), a program that nobody may read among it. The kernel
+            // tells of everybody.
+            return !is_gone || exists(pid);
         }
     };
     let Some(process) = procfs::parse_stat(pid, &text) else {
@@ -111,8 +134,13 @@ fn is_alive(pid: libc::pid_t, is_launcher: impl Fn(u64) -> bool) -> bool {
     if process.is_dead() {
         return false;
     }
-    // One with the same program may be the launcher as seen from another time namespace, whose clock begins elsewhere.
-    is_launcher(process.began) || program_of(pid) == program_of(sys::getpid())
+    // In another time namespace, whose clock begins elsewhere, the launcher has named another beginning than is seen here.
+    is_launcher(process.began) || !procfs::has_our_clock(pid)
+}
+
+fn exists(pid: libc::pid_t) -> bool {
+    let signalled = sys::kill(pid, 0);
+    !signalled.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
 }
 
 /// Whether the ancestors of a process end at the first one of this pid namespace. Those of a process that entered it
@@ -131,8 +159,38 @@ fn was_born_here(pid: libc::pid_t) -> bool {
     false
 }
 
+/// Whether a front process that has lost its worker is about to end this one: that is no leftover yet, and nothing to
+/// tell of.
+fn is_being_ended(pid: libc::pid_t) -> bool {
+    let Some(mut below) = Process::read(pid) else {
+        return false;
+    };
+    for _ in 0..ANCESTORS_MAX {
+        let Some(parent) = Process::read(below.parent) else {
+            return false;
+        };
+        let name = program_of(parent.pid).unwrap_or_default();
+        if name.trim_ascii_end() == keeper::FRONT_NAME.to_bytes() {
+            // While its worker lives that is its only child, and looks after its orphans itself. One that was stopped
+            // ends nobody.
+            let has_no_worker = below.is_dead() || is_in_task(below.pid);
+            return has_no_worker && !matches!(parent.state, b'T' | b't');
+        }
+        below = parent;
+    }
+    false
+}
+
 fn program_of(pid: libc::pid_t) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/comm")).ok()
+}
+
+/// Whether a process belongs to a task, also if it has lowered the limit that says so.
+fn is_in_task(pid: libc::pid_t) -> bool {
+    let labels = procfs::labels(pid).unwrap_or_default();
+    labels
+        .into_iter()
+        .any(|label| label::launcher_of(label).is_some())
 }
 
 /// The label that a process was given by the launcher next to it.
@@ -143,26 +201,131 @@ fn label_of(pid: libc::pid_t) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+
     use super::*;
 
     #[test]
     fn a_process_is_alive_until_it_has_ended() {
         let own = Launched::own().unwrap();
-        assert!(own.is_alive());
+        assert!(is_alive(sys::getpid(), |began| began == own.began));
         let mut child = std::process::Command::new("sleep")
             .arg("1000")
             .spawn()
             .unwrap();
-        let process = Process::read(child.id().cast_signed()).unwrap();
-        let other = Launched {
-            pid: child.id(),
-            began: process.began,
-        };
-        assert!(other.is_alive());
-        let successor = Launched { began: 1, ..other };
-        assert!(!successor.is_alive(), "its id belongs to somebody else");
+        let pid = child.id().cast_signed();
+        let began = Process::read(pid).unwrap().began;
+        assert!(is_alive(pid, |found| found == began));
+        let is_successor = is_alive(pid, |found| found == began + 1);
+        assert!(!is_successor, "its id belongs to somebody else");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!other.is_alive());
+        assert!(!is_alive(pid, |found| found == began));
+    }
+
+    #[test]
+    fn a_process_with_another_clock_may_be_the_launcher() {
+        let mut child = match std::process::Command::new("unshare")
+            .args(["--user", "--map-root-user", "--time", "--boottime", "1000"])
+            .args([
+                "--fork",
+                "--kill-child",
+                "sh",
+                "-c",
+                "echo $$; exec sleep 1000",
+            ])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+        {
+            Ok(child) => child,
+            Err(error) => return println!("not run: {error}"),
+        };
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut line).unwrap();
+        let found = line.trim().parse().map(|pid| is_alive(pid, |_| false));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        match found {
+            Ok(is_alive) => assert!(is_alive),
+            Err(_) => println!("not run: there are no time namespaces here"),
+        }
+    }
+
+    #[test]
+    fn a_process_of_a_task_is_one_also_with_a_lower_limit() {
+        let own = Launched::own().unwrap();
+        let labels = label::Labels::new(sys::getpid(), own.began).unwrap();
+        let label = labels.next();
+        let script = format!(
+            "ulimit -x {}; ulimit -Sx 5; echo; exec sleep 1000",
+            label.value()
+        );
+        let mut child = std::process::Command::new("bash")
+            .args(["-c", &script])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let mut line = [0];
+        io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let found = (label_of(pid), is_in_task(pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, (None, true));
+    }
+
+    /// A process that is called like a front, with a task below it, or with a worker in between.
+    fn front(launcher: libc::pid_t, between: &str) -> (std::process::Child, [libc::pid_t; 2]) {
+        let began = Launched::own().unwrap().began;
+        let labels = label::Labels::new(launcher, began).unwrap();
+        let task = format!(
+            "ulimit -x {}; echo $$; exec sleep 1000",
+            labels.next().value()
+        );
+        let script = format!("printf hq-keeper > /proc/$$/comm; {between} bash -c '{task}' & wait");
+        let mut child = std::process::Command::new("bash")
+            .args(["-c", &script])
+            .process_group(0)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut line).unwrap();
+        let pids = [child.id().cast_signed(), line.trim().parse().unwrap()];
+        (child, pids)
+    }
+
+    #[test]
+    fn what_a_front_without_worker_ends_is_left_to_it() {
+        for (between, expected) in [("", true), ("timeout --foreground 1000", false)] {
+            let (mut child, [front, task]) = front(sys::getpid(), between);
+            let found = is_being_ended(task);
+            sys::kill(front, libc::SIGSTOP).unwrap();
+            while Process::read(front).unwrap().state != b'T' {
+                sys::pause(Duration::from_millis(1));
+            }
+            let is_ended_by_stopped = is_being_ended(task);
+            sys::kill(-front, libc::SIGKILL).unwrap();
+            child.wait().unwrap();
+            assert_eq!(found, expected, "{between}");
+            assert!(!is_ended_by_stopped, "{between}");
+        }
+        assert!(!is_being_ended(sys::getpid()));
+        // The launcher of this one has a number that no process has.
+        let (mut child, [front, task]) = front((1 << 22) - 1, "");
+        let user = procfs::status(task).map(|status| status.user);
+        let is_told = is_leftover(task, user);
+        sys::kill(-front, libc::SIGKILL).unwrap();
+        child.wait().unwrap();
+        assert!(!is_told);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_seen_may_exist() {
+        assert!(exists(sys::getpid()) && exists(1));
+        // Above the highest process id that Linux has.
+        assert!(!exists(1 << 23));
     }
 }

@@ -107,6 +107,25 @@ pub(crate) fn environment(pid: libc::pid_t) -> Option<Vec<u8>> {
         .filter(|text| !text.is_empty())
 }
 
+/// Whether the ids in `/proc` are those that system calls of this process take: it may have been mounted in another pid
+/// namespace.
+pub(crate) fn shows_this_namespace() -> bool {
+    let own = sys::getpid().to_string();
+    fs::read_link("/proc/self").is_ok_and(|shown| shown.as_os_str() == own.as_str())
+}
+
+/// Whether it is certain that a process counts time from where this one does: it is in the same time namespace.
+///
+/// Not of one that may not be looked into, nor of one that has ended.
+pub(crate) fn has_our_clock(pid: libc::pid_t) -> bool {
+    let clock = |process: &str| fs::read_link(format!("/proc/{process}/ns/time"));
+    match clock("self") {
+        Ok(own) => clock(&pid.to_string()).is_ok_and(|clock| clock == own),
+        // Before Linux 5.6 there is one clock for all.
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 /// What `/proc/PID/status` says of a process, readable for everybody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status {
@@ -168,8 +187,12 @@ pub(crate) fn tracer_of(pid: libc::pid_t) -> Option<u32> {
 pub(crate) fn kill_if(pid: libc::pid_t, still_meant: impl FnOnce() -> bool) -> bool {
     match sys::pidfd_open(pid) {
         Ok(fd) => still_meant() && sys::pidfd_send_signal(fd.as_fd(), libc::SIGKILL).is_ok(),
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => false,
-        Err(_) => still_meant() && sys::kill(pid, libc::SIGKILL).is_ok(),
+        // An old kernel, or a sandbox that knows the call as little and forbids it.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            still_meant() && sys::kill(pid, libc::SIGKILL).is_ok()
+        }
+        // It has ended, or `/proc` shows ids of another namespace: then the number may be anybody's.
+        Err(_) => false,
     }
 }
 
@@ -274,7 +297,7 @@ mod tests {
     #[test]
     fn this_process_has_a_status_and_a_label_like_its_children() {
         let own = status(sys::getpid()).unwrap();
-        assert!(own.is_in_this_namespace);
+        assert!(own.is_in_this_namespace && shows_this_namespace());
         assert_eq!(status(1).map(|init| init.is_in_this_namespace), Some(true));
         assert_eq!(labels(sys::getpid()), labels(0));
     }

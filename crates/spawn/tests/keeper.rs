@@ -6,6 +6,9 @@
 #![expect(clippy::print_stdout, reason = "a test runner reports")]
 #![expect(unsafe_code, reason = "dispositions of signals")]
 
+#[path = "../../../tests/skip.rs"]
+mod skip;
+
 use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
@@ -22,6 +25,8 @@ use hq_spawn::{
     ArgBlock, Backend, EnvBlock, Event, ExitStatus, Launcher, LauncherConfig, SpawnPlan, TaskEnv,
     Token,
 };
+
+use skip::skip;
 
 /// Which part the program plays; absent in the test itself.
 const ROLE: &str = "HQ_SPAWN_TEST_ROLE";
@@ -53,7 +58,11 @@ fn reset_signals() {
 }
 
 /// The names are those that a filter on the command line goes by.
-const TESTS: [(&str, fn()); 14] = [
+const TESTS: [(&str, fn()); 15] = [
+    (
+        "a_proc_of_another_namespace_is_refused",
+        a_proc_of_another_namespace_is_refused,
+    ),
     (
         "children_die_with_a_launcher_without_keeper",
         children_die_with_a_launcher_without_keeper,
@@ -650,7 +659,9 @@ fn what_outlives_front_and_worker_is_ended_at_the_next_start() {
     let both = ["labelled", "marked"];
     let alive = || both.map(|name| daemon_is_alive(&program, name));
     assert_eq!(alive(), [true; 2]);
-    let _ = leftovers::kill();
+    let of_others = leftovers::kill();
+    let pids = both.map(|name| program.told(name).parse().unwrap());
+    assert!(!of_others.iter().any(|ended| pids.contains(&ended.pid)));
     assert_eq!(alive(), [true; 2], "their launcher lives");
     // Stopped first, so that neither has time to end what the other one leaves.
     for signal in ["STOP", "KILL"] {
@@ -661,12 +672,40 @@ fn what_outlives_front_and_worker_is_ended_at_the_next_start() {
         (!is_running(&worker)).then_some(())
     });
     // Both live on now, unless a worker that has just started on this machine was faster.
-    let _ = leftovers::kill();
+    let ended = leftovers::kill();
+    assert!(ended.iter().all(|ended| !ended.program.is_empty()));
     eventually("nothing with a label survives the next start", || {
         (alive() == [false, true]).then_some(())
     });
     // A variable alone may have come from another machine, or through a batch system.
     program.signal("KILL", &program.told("marked"));
+}
+
+/// With ids that mean others the worker would kill these, or itself.
+fn a_proc_of_another_namespace_is_refused() {
+    let unshare = |program: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork"]);
+        command.arg(program).stdin(Stdio::null());
+        command
+    };
+    if !unshare("true")
+        .output()
+        .is_ok_and(|out| out.status.success())
+    {
+        skip("no namespaces can be made here");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let own = std::env::current_exe().unwrap();
+    let refused = unshare(own.to_str().unwrap())
+        .env(ROLE, "exit 4")
+        .env(DIRECTORY, directory.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert_ne!(refused.status.code(), Some(4));
+    assert!(text.contains("ForeignProc"), "{text}");
 }
 
 fn daemon_is_alive(program: &Program, name: &str) -> bool {

@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use hq_spawn::leftovers::{self, Launched};
+use hq_spawn::leftovers::{self, Ended, Launched};
 
 /// Variable that no two instances share, by which the spawn engine recognises what belongs to a task:
 /// `<server>/<job>/<task>/<instance>/<nonce of the worker>`.
 pub(crate) const MARK: &str = "HQ_INSTANCE_KEY";
+
+/// How many of the ended processes the log names.
+const NAMED_MAX: usize = 5;
 
 /// How long the start of a worker waits for the look at all processes, which usually takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,11 +38,9 @@ pub(crate) fn nonce() -> String {
 pub fn end_leftovers() {
     let (done, ended) = mpsc::channel();
     let look = move || {
-        let count = leftovers::kill();
-        if count > 0 {
-            tracing::warn!(
-                "Ended {count} processes that tasks of an earlier worker, which was killed, had left behind"
-            );
+        let ended = leftovers::kill();
+        if !ended.is_empty() {
+            tracing::warn!("{}", report_on(&ended));
         }
         // Nobody may be waiting any more.
         let _ = done.send(());
@@ -59,9 +60,38 @@ pub fn end_leftovers() {
     }
 }
 
+/// What the log says of processes that were ended.
+fn report_on(ended: &[Ended]) -> String {
+    let mut named: Vec<_> = ended.iter().take(NAMED_MAX).map(Ended::to_string).collect();
+    let unnamed = ended.len().saturating_sub(NAMED_MAX);
+    if unnamed > 0 {
+        named.push(format!("and {unnamed} more"));
+    }
+    format!(
+        "Ended what tasks of killed workers of this user had left behind on this machine: {}",
+        named.join(", ")
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_of_many_ended_processes_are_named() {
+        let ended: Vec<_> = (1..=7)
+            .map(|pid| Ended {
+                pid,
+                program: "sleep".to_owned(),
+            })
+            .collect();
+        let expected =
+            "Ended what tasks of killed workers of this user had left behind on this machine: ";
+        assert_eq!(report_on(&ended[..1]), format!("{expected}sleep (1)"));
+        let many =
+            format!("{expected}sleep (1), sleep (2), sleep (3), sleep (4), sleep (5), and 2 more");
+        assert_eq!(report_on(&ended), many);
+    }
 
     #[test]
     fn no_two_launchers_have_one_nonce() {
