@@ -150,6 +150,53 @@ fn tasks_on_a_hung_file_system_hold_up_nobody_else() {
 }
 
 #[test]
+fn a_hung_work_directory_stops_neither_limits_nor_cancels_nor_heartbeats() {
+    let mut env = Env::new();
+    let Some(disk) = HungDisk::mount(&env, "disk") else {
+        return;
+    };
+    env.start_server();
+    env.start_worker_with(&["--cpus=6", "--heartbeat=500ms", "--work-dir=disk"]);
+    let sleeping = ["--stdout=none", "--stderr=none", "--", "sleep", "600"];
+    let limited = env.submit(&[&["--time-limit=3s"], &sleeping[..]].concat());
+    let canceled = env.submit(&sleeping);
+    env.wait_running(&limited, 1);
+    env.wait_running(&canceled, 1);
+    disk.set_frozen(true);
+    // More than there are threads that create processes on a small machine.
+    let hung = env.submit(&["--task-dir", "--array=1-4", "--", "true"]);
+    wait_for("the tasks hang", || {
+        let log = env.read("worker1.log");
+        log.contains("The start of a task hangs")
+            .then_some(())
+            .ok_or(log)
+    });
+    env.hq(&["job", "cancel", &canceled]).ok();
+    env.wait_job(&canceled);
+    env.wait_job(&limited);
+    let error = env.tasks(&limited)[0]["error"].to_string();
+    assert!(error.contains("Time limit"), "{error}");
+    let others = env.submit(&["--array=1-4", "--", "true"]);
+    env.wait_job(&others);
+    assert_eq!(env.stats(&others)["finished"], 4);
+    assert_eq!(env.workers(), ["RUNNING"]);
+    disk.set_frozen(false);
+    env.wait_job(&hung);
+    assert_eq!(env.stats(&hung)["finished"], 4);
+    // Nor the goodbye of the worker, whose directory is there.
+    disk.set_frozen(true);
+    env.hq(&["worker", "stop", "all"]).ok();
+    wait_for("the worker says goodbye", || {
+        let states = env.workers();
+        (states == ["STOPPED"])
+            .then_some(())
+            .ok_or_else(|| format!("{states:?}"))
+    });
+    disk.set_frozen(false);
+    env.wait_exit("worker1");
+}
+
+#[test]
 fn fifos_in_place_of_files_hold_up_nobody() {
     let env = Env::with_worker(4);
     // The message of a task.
@@ -163,6 +210,9 @@ fn fifos_in_place_of_files_hold_up_nobody() {
     let make = Command::new("mkfifo").arg(env.path("fifo")).status();
     assert!(make.expect("mkfifo can be run").success());
     let stuck = env.submit(&["--array=1-2", "--stdout=fifo", "--", "echo", "x"]);
+    env.wait_job(&stuck);
+    let error = env.tasks(&stuck)[0]["error"].to_string();
+    assert!(error.contains("somebody has to read from it"), "{error}");
     let script = "rm out; mkfifo out; echo x > made; until [ -e go ]; do sleep 0.01; done";
     let job = env.submit(&["--stdout=out", "--stderr=none", "--", "sh", "-c", script]);
     env.wait_lines("made", 1);
@@ -171,8 +221,14 @@ fn fifos_in_place_of_files_hold_up_nobody() {
     }
     env.write("go", "");
     env.wait_job(&job);
-    env.hq(&["job", "cancel", &stuck]).ok();
-    env.wait_job(&stuck);
+    // Its directory, and that of a worker.
+    let inside = env.submit(&["--cwd=fifo", "--stdout=none", "--stderr=none", "--", "true"]);
+    env.wait_job(&inside);
+    let error = env.tasks(&inside)[0]["error"].to_string();
+    assert!(error.contains("Not a directory"), "{error}");
+    env.hq(&["worker", "start", "--work-dir=fifo"])
+        .exits_with(1)
+        .says("Cannot prepare the working directory");
     let next = env.submit(&["--array=1-8", "--", "true"]);
     env.wait_job(&next);
     assert_eq!(env.stats(&next)["finished"], 8);

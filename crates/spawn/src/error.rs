@@ -131,6 +131,8 @@ pub enum Stage {
     Wait = 23,
     /// Starting a new process group.
     Group = 24,
+    /// The caller's own work before the child is created ([`crate::SpawnPlan::prepare`]).
+    Prepare = 25,
 }
 
 impl Stage {
@@ -162,12 +164,13 @@ impl Stage {
             Self::Cancelled => "start the program",
             Self::Wait => "wait for the process",
             Self::Group => "start a process group",
+            Self::Prepare => "prepare",
         }
     }
 
     /// The stage with this number, if there is one.
     pub(crate) const fn from_number(number: u32) -> Option<Self> {
-        const ALL: [Stage; 24] = [
+        const ALL: [Stage; 25] = [
             Stage::Resolve,
             Stage::Encode,
             Stage::CreateDir,
@@ -192,6 +195,7 @@ impl Stage {
             Stage::Cancelled,
             Stage::Wait,
             Stage::Group,
+            Stage::Prepare,
         ];
         let mut index = 0;
         while index < ALL.len() {
@@ -359,7 +363,7 @@ mod tests {
                 found += 1;
             }
         }
-        assert_eq!(found, 24);
+        assert_eq!(found, 25);
     }
 
     #[test]

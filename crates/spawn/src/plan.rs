@@ -3,11 +3,14 @@
 //! A plan is a plain value. It does not open, create or check anything; that happens on the spawner thread and
 //! in the child. What a plan shares with other tasks ([`ArgBlock`], [`EnvBlock`]) it holds by reference.
 
+use std::fmt;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::env::{ArgBlock, EnvBlock, TaskEnv};
+use crate::error::{SpawnError, Stage};
 
 /// Where a standard stream comes from or goes to.
 #[derive(Debug, Clone, Default)]
@@ -107,6 +110,34 @@ pub(crate) enum Leads {
     Session,
 }
 
+/// The caller's own work before a child is created. A failure names the path that it is about.
+type Work = dyn FnMut() -> Result<(), (PathBuf, io::Error)> + Send;
+
+/// That of one plan and its clones: `None` once it has succeeded.
+#[derive(Clone)]
+pub(crate) struct Preparation(Arc<Mutex<Option<Box<Work>>>>);
+
+impl fmt::Debug for Preparation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Preparation")
+    }
+}
+
+impl Preparation {
+    /// Does the work unless it has been done.
+    pub(crate) fn run(&self) -> Result<(), SpawnError> {
+        let mut work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(work) = work.as_mut() {
+            work().map_err(|(path, error)| {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                SpawnError::new(Stage::Prepare, errno, Some(path))
+            })?;
+        }
+        *work = None;
+        Ok(())
+    }
+}
+
 /// Everything about one child to be.
 ///
 /// Starts with the program and defaults that suit a batch task: empty standard input, no output, the working
@@ -130,6 +161,7 @@ pub struct SpawnPlan {
     pub(crate) create_dirs: bool,
     pub(crate) oom_score_adj: Option<i16>,
     pub(crate) marker: Option<Vec<u8>>,
+    pub(crate) preparation: Option<Preparation>,
 }
 
 impl SpawnPlan {
@@ -154,6 +186,7 @@ impl SpawnPlan {
             create_dirs: false,
             oom_score_adj: None,
             marker: None,
+            preparation: None,
         }
     }
 
@@ -280,6 +313,20 @@ impl SpawnPlan {
     #[must_use]
     pub fn marker(mut self, entry: impl Into<Vec<u8>>) -> Self {
         self.marker = Some(entry.into());
+        self
+    }
+
+    /// Something to do right before the child is created, on the thread that creates it, so that a file system that
+    /// does not answer holds up nothing else.
+    ///
+    /// A failure, with the path that it is about, is one of the spawn ([`Stage::Prepare`]); a transient one is tried
+    /// again. Once the work has succeeded it is not repeated.
+    #[must_use]
+    pub fn prepare(
+        mut self,
+        work: impl FnMut() -> Result<(), (PathBuf, io::Error)> + Send + 'static,
+    ) -> Self {
+        self.preparation = Some(Preparation(Arc::new(Mutex::new(Some(Box::new(work))))));
         self
     }
 }

@@ -107,7 +107,6 @@ impl<'a> Spawner<'a> {
 
     /// `alone`: no other request waits.
     fn launch(&mut self, mut job: Job, key: Key, alone: bool) -> Outcome {
-        let started = sys::monotonic_now();
         let labels = self.pool.common.labels.as_ref();
         let label = labels.filter(|_| job.plan.marker.is_some());
         let label = label.map(Labels::next);
@@ -120,7 +119,7 @@ impl<'a> Spawner<'a> {
             self.create(&job.plan, limit, patience.then_some(PATIENCE))
         };
         match result {
-            Ok(created) => {
+            Ok((started, created)) => {
                 self.started((job, label), key, started, created);
                 Outcome::Done
             }
@@ -253,15 +252,19 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// Creates the process, mending what can be mended at once. With `patience` it may wait so long for its end.
+    /// Creates the process, mending what can be mended at once; says when it began to. With `patience` it may wait so
+    /// long for its end.
     fn create(
         &mut self,
         plan: &SpawnPlan,
         label: Option<KernelRlimit>,
         patience: Option<Duration>,
-    ) -> Result<Created, SpawnError> {
+    ) -> Result<(MonotonicNs, Created), SpawnError> {
         /// A missing directory each for the working directory and both outputs, and a moved program.
         const REPAIRS_MAX: usize = 4;
+        if let Some(preparation) = &plan.preparation {
+            preparation.run()?;
+        }
         let mut plan = Cow::Borrowed(plan);
         let mut resolved = self.pool.resolver.resolve(&plan)?;
         let mut repairs = 0;
@@ -270,8 +273,10 @@ impl<'a> Spawner<'a> {
                 // What came before may have taken its time, and nobody wants the program any more.
                 return Err(SpawnError::cancelled());
             }
+            // What came before is not the child's time: a preparation may hang for longer than the child may run.
+            let started = sys::monotonic_now();
             let mut error = match self.try_create(&plan, &resolved, label, patience) {
-                Ok(created) => return Ok(created),
+                Ok(created) => return Ok((started, created)),
                 Err(error) => error,
             };
             if repairs == REPAIRS_MAX {

@@ -39,7 +39,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::hardware::MEMORY;
 use crate::leftovers::{MARK, nonce};
 use crate::notify::NotifyAccess;
-use crate::output::{self, Cleanup};
+use crate::output::{self, Cleanup, Preparation};
 use busy::BusyPrograms;
 use cleaners::Cleaners;
 use control_group::{ControlGroups, TaskGroup};
@@ -529,15 +529,17 @@ impl TaskLauncher {
                 .map_err(text)?;
         }
         let spec = &compiled.work.task;
+        let mut preparation = Preparation::default();
         if spec.retry.limit > 0 {
-            output::keep_earlier(task.key.instance, [&stdout, &stderr]);
+            preparation.keep_earlier(task.key.instance, [&stdout, &stderr]);
         }
         let affinity = match spec.pin {
             PinMode::Taskset => Some(affinity(&compiled.cpu_names(task, pools))?),
             PinMode::None | PinMode::OpenMp => None,
         };
         if spec.task_dir || !task.nodes.is_empty() {
-            let directory = self.make_task_dir(task, &mut task_env)?;
+            let directory = self.name_task_dir(task, &mut task_env).map_err(text)?;
+            preparation.make_task_dir(directory.clone(), &task.nodes);
             cleanup.task_dir = Some(directory);
         }
         let stdin = spec.stdin.clone().map_or(Stdio::Null, Stdio::Bytes);
@@ -549,6 +551,9 @@ impl TaskLauncher {
             .stderr(stderr)
             .marker(format!("{MARK}={mark}"))
             .create_dirs(true);
+        if !preparation.is_empty() {
+            plan = plan.prepare(move || preparation.run());
+        }
         if let Some(cpus) = affinity {
             plan = plan.affinity(cpus);
         }
@@ -586,36 +591,22 @@ impl TaskLauncher {
         .ok()
     }
 
-    /// The directory of a task, with the variables that name what is in it.
-    fn make_task_dir(
+    /// The path of a task's directory, with the variables that name what will be in it.
+    fn name_task_dir(
         &self,
         task: &LaunchTask,
         task_env: &mut TaskEnv,
-    ) -> Result<PathBuf, Box<str>> {
+    ) -> Result<PathBuf, hq_spawn::PlanError> {
         let key = task.key.to_string().replace('/', "-");
-        let directory =
-            output::create_task_dir(&self.task_dirs, &format!("{key}-{}", task.token.0))?;
-        let mut fill = || {
-            let text = |error: hq_spawn::PlanError| format!("Cannot {error}").into_boxed_str();
-            let mut set = |name: &str, value: PathBuf| task_env.set(name, value).map_err(text);
-            set("HQ_TASK_DIR", directory.clone())?;
-            set("HQ_ERROR_FILENAME", directory.join(output::ERROR_FILE))?;
-            if task.nodes.is_empty() {
-                return Ok(());
-            }
-            output::write_node_files(&directory, &task.nodes)?;
-            set("HQ_NODE_FILE", directory.join(output::NODE_FILE))?;
-            set("HQ_HOST_FILE", directory.join(output::HOST_FILE))?;
-            task_env
-                .set_display("HQ_NUM_NODES", task.nodes.len())
-                .map_err(text)
-        };
-        let filled = fill();
-        if filled.is_err() {
-            // Best effort: the task fails for the reason that is told.
-            let _ = std::fs::remove_dir_all(&directory);
+        let directory = self.task_dirs.join(format!("{key}-{}", task.token.0));
+        task_env.set("HQ_TASK_DIR", &directory)?;
+        task_env.set("HQ_ERROR_FILENAME", directory.join(output::ERROR_FILE))?;
+        if !task.nodes.is_empty() {
+            task_env.set("HQ_NODE_FILE", directory.join(output::NODE_FILE))?;
+            task_env.set("HQ_HOST_FILE", directory.join(output::HOST_FILE))?;
+            task_env.set_display("HQ_NUM_NODES", task.nodes.len())?;
         }
-        filled.map(|()| directory)
+        Ok(directory)
     }
 
     fn compiled(

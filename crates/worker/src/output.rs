@@ -1,10 +1,13 @@
 //! Files around a task: its private directory, its own error message, outputs that go when it finishes.
 //!
-//! Everything here may block on a file system; [`Cleanup::finish`] runs on a blocking thread.
+//! Everything here may block on a file system: [`Preparation::run`] is called on the thread that creates the process,
+//! [`Cleanup::finish`] on a blocking one.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hq_core::id::InstanceId;
 use hq_spawn::Stdio;
@@ -44,7 +47,7 @@ impl Cleanup {
         }
         if has_finished {
             for path in &self.remove_if_finished {
-                log_failure(path, fs::remove_file(path));
+                log_failure(path, remove_output(path));
             }
         }
         if let Some(directory) = self.task_dir {
@@ -53,47 +56,112 @@ impl Cleanup {
     }
 }
 
-/// Creates the private directory of an instance.
-pub(crate) fn create_task_dir(parent: &Path, name: &str) -> Result<PathBuf, Box<str>> {
-    let path = parent.join(name);
-    fs::create_dir(&path).map_err(|error| {
-        let shown = path.display();
-        format!("Cannot create task_dir in worker's workdir at {shown}: {error}")
-    })?;
-    Ok(path)
+/// What has to be there, or out of the way, when an instance starts.
+#[derive(Debug, Default)]
+pub(crate) struct Preparation {
+    /// Number of the earlier attempt, and the files that it may have written.
+    earlier: Option<(InstanceId, Vec<PathBuf>)>,
+    task_dir: Option<PathBuf>,
+    /// Nodes of a multi-node task, for files in that directory.
+    nodes: Arc<[Box<str>]>,
+    is_dir_made: bool,
 }
 
-/// Moves what an earlier attempt wrote out of the way of the next one: `0.stdout` becomes
-/// `0.stdout.attempt-0`. What cannot be moved is overwritten, as without another attempt.
-pub(crate) fn keep_earlier(instance: InstanceId, files: [&Stdio; 2]) {
-    let Some(earlier) = instance.as_u32().checked_sub(1) else {
-        return;
-    };
-    let mut paths: Vec<&PathBuf> = files
-        .into_iter()
-        .filter_map(|stdio| match stdio {
-            Stdio::File { path } => Some(path),
-            Stdio::Null | Stdio::Bytes(_) | Stdio::Inherit | Stdio::Fd(_) => None,
-        })
-        .collect();
-    paths.dedup();
-    for path in paths {
-        let mut kept = path.clone().into_os_string();
-        kept.push(format!(".attempt-{earlier}"));
-        log_failure(path, fs::rename(path, kept));
+impl Preparation {
+    /// What an earlier attempt wrote to these is moved out of the way of this one: `0.stdout` becomes
+    /// `0.stdout.attempt-0`. What cannot be moved is overwritten, as without another attempt.
+    pub(crate) fn keep_earlier(&mut self, instance: InstanceId, files: [&Stdio; 2]) {
+        let Some(earlier) = instance.as_u32().checked_sub(1) else {
+            return;
+        };
+        let mut paths: Vec<PathBuf> = files
+            .into_iter()
+            .filter_map(|stdio| match stdio {
+                Stdio::File { path } => Some(path.clone()),
+                Stdio::Null | Stdio::Bytes(_) | Stdio::Inherit | Stdio::Fd(_) => None,
+            })
+            .collect();
+        paths.dedup();
+        self.earlier = Some((InstanceId(earlier), paths)).filter(|(_, paths)| !paths.is_empty());
+    }
+
+    /// A private directory, with files that list the nodes of a multi-node task.
+    pub(crate) fn make_task_dir(&mut self, path: PathBuf, nodes: &Arc<[Box<str>]>) {
+        self.task_dir = Some(path);
+        self.nodes = Arc::clone(nodes);
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.earlier.is_none() && self.task_dir.is_none()
+    }
+
+    /// Does it. After a failure it can be called again; what was made is left to [`Cleanup::finish`].
+    pub(crate) fn run(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        if let Some((earlier, files)) = self.earlier.take() {
+            for path in files {
+                log_failure(&path, keep(&path, earlier));
+            }
+        }
+        let Some(directory) = &self.task_dir else {
+            return Ok(());
+        };
+        if !self.is_dir_made {
+            fs::create_dir(directory).map_err(|error| (directory.clone(), error))?;
+            self.is_dir_made = true;
+        }
+        if self.nodes.is_empty() {
+            return Ok(());
+        }
+        write_node_files(directory, &self.nodes)
     }
 }
 
+/// Why [`Preparation::run`] has failed.
+pub(crate) fn describe(path: &Path, error: &io::Error) -> String {
+    let shown = path.display();
+    let name = path.file_name().and_then(OsStr::to_str);
+    if name.is_some_and(|name| [NODE_FILE, HOST_FILE].contains(&name)) {
+        format!("Cannot write {shown}: {error}")
+    } else {
+        format!("Cannot create task_dir in worker's workdir at {shown}: {error}")
+    }
+}
+
+/// Renames what an earlier attempt wrote.
+fn keep(path: &Path, earlier: InstanceId) -> io::Result<()> {
+    let mut kept = path.to_owned().into_os_string();
+    kept.push(format!(".attempt-{earlier}"));
+    // A launch that came to nothing leaves an empty file behind, and the next one has the same number.
+    let is_needless = || fs::symlink_metadata(path).is_ok_and(|found| found.len() == 0);
+    if !is_regular(path)? || (Path::new(&kept).exists() && is_needless()) {
+        return Ok(());
+    }
+    fs::rename(path, kept)
+}
+
+/// Whether there is a file at this place that may be moved or removed: not a device, such as `/dev/null`, nor a link,
+/// such as `/dev/stdout`, which root could take away from everybody.
+fn is_regular(path: &Path) -> io::Result<bool> {
+    fs::symlink_metadata(path).map(|found| found.is_file())
+}
+
+/// Removes an output, if it is one.
+fn remove_output(path: &Path) -> io::Result<()> {
+    if is_regular(path)? {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
 /// Writes the node file (short names) and the host file (full names) of a multi-node task.
-pub(crate) fn write_node_files(directory: &Path, nodes: &[Box<str>]) -> Result<(), Box<str>> {
+fn write_node_files(directory: &Path, nodes: &[Box<str>]) -> Result<(), (PathBuf, io::Error)> {
     let lines = |name: &dyn Fn(&str) -> String| {
         let lines: Vec<String> = nodes.iter().map(|node| name(node) + "\n").collect();
         lines.concat()
     };
     let write = |file: &str, content: String| {
         let path = directory.join(file);
-        fs::write(&path, content)
-            .map_err(|error| format!("Cannot write {}: {error}", path.display()).into_boxed_str())
+        fs::write(&path, content).map_err(|error| (path, error))
     };
     write(NODE_FILE, lines(&short_name))?;
     write(HOST_FILE, lines(&str::to_owned))
@@ -146,7 +214,8 @@ mod tests {
 
     fn message(content: &[u8]) -> Option<Box<str>> {
         let parent = tempfile::tempdir().expect("temporary directory");
-        let directory = create_task_dir(parent.path(), "t").expect("new");
+        let directory = parent.path().join("t");
+        fs::create_dir(&directory).expect("new");
         fs::write(directory.join(ERROR_FILE), content).expect("writable");
         let cleanup = Cleanup {
             task_dir: Some(directory.clone()),
@@ -174,7 +243,8 @@ mod tests {
     fn what_is_no_regular_file_has_no_message() {
         let parent = tempfile::tempdir().expect("temporary directory");
         for kind in ["fifo", "link"] {
-            let directory = create_task_dir(parent.path(), kind).expect("new");
+            let directory = parent.path().join(kind);
+            fs::create_dir(&directory).expect("new");
             let path = directory.join(ERROR_FILE);
             if kind == "fifo" {
                 rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR).expect("a FIFO");
@@ -215,12 +285,92 @@ mod tests {
     }
 
     #[test]
-    fn task_dir_that_cannot_be_made_says_where() {
-        let error = create_task_dir(Path::new("/nonexistent"), "1").expect_err("no parent");
+    fn only_regular_files_are_moved_or_removed() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let path = |name: &str| parent.path().join(name);
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), mode).expect("a FIFO");
+        fs::write(path("target"), "x").expect("writable");
+        std::os::unix::fs::symlink("target", path("link")).expect("a link");
+        std::os::unix::net::UnixListener::bind(path("socket")).expect("a socket");
+        for name in ["fifo", "link", "socket"] {
+            let kept = path(&format!("{name}.attempt-0"));
+            attempt(1, &path(name))
+                .run()
+                .expect("nothing that can fail");
+            let cleanup = Cleanup {
+                remove_if_finished: vec![path(name)],
+                task_dir: None,
+            };
+            cleanup.finish(true, |words| panic!("it said {words}"));
+            assert!(fs::symlink_metadata(path(name)).is_ok(), "{name}");
+            assert!(fs::symlink_metadata(kept).is_err(), "{name}");
+        }
+        assert!(path("target").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_prepared_says_where() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let prepare = |path: &Path| {
+            let mut preparation = Preparation::default();
+            preparation.make_task_dir(path.to_owned(), &["a".into()].into());
+            preparation
+        };
+        let (path, error) = prepare(Path::new("/nonexistent/1"))
+            .run()
+            .expect_err("no parent");
         assert_eq!(
-            &*error,
+            describe(&path, &error),
             "Cannot create task_dir in worker's workdir at /nonexistent/1: \
              No such file or directory (os error 2)"
         );
+        // What was made in an attempt that failed later is no reason for the next one to fail.
+        let made = parent.path().join("made");
+        let mut preparation = prepare(&made);
+        let node_file = made.join(NODE_FILE);
+        let rename = std::mem::replace(&mut preparation.nodes, [].into());
+        preparation.run().expect("writable");
+        preparation.nodes = rename;
+        fs::create_dir(&node_file).expect("writable");
+        let (path, error) = preparation.run().expect_err("a directory is in the way");
+        let expected = format!("Cannot write {}: ", node_file.display());
+        assert!(describe(&path, &error).starts_with(&expected));
+        fs::remove_dir(&node_file).expect("empty");
+        preparation.run().expect("writable");
+        assert!(node_file.is_file());
+        let (path, error) = prepare(&made).run().expect_err("it is there");
+        assert_eq!((path, error.kind()), (made, io::ErrorKind::AlreadyExists));
+    }
+
+    #[test]
+    fn what_an_earlier_attempt_wrote_is_kept_once() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let path = parent.path().join("out");
+        let kept = || fs::read_to_string(parent.path().join("out.attempt-0"));
+        fs::write(&path, "first").expect("writable");
+        assert!(attempt(0, &path).is_empty());
+        let mut preparation = attempt(1, &path);
+        preparation.run().expect("nothing that can fail");
+        fs::write(&path, "second").expect("writable");
+        preparation.run().expect("nothing that can fail");
+        assert_eq!(kept().expect("kept"), "first");
+        // The same attempt is launched again, elsewhere.
+        fs::write(&path, "").expect("writable");
+        attempt(1, &path).run().expect("nothing that can fail");
+        assert_eq!(kept().expect("kept"), "first");
+        // Another job in the same directory.
+        fs::write(&path, "other").expect("writable");
+        attempt(1, &path).run().expect("nothing that can fail");
+        assert_eq!(kept().expect("kept"), "other");
+    }
+
+    fn attempt(instance: u32, path: &Path) -> Preparation {
+        let file = Stdio::File {
+            path: path.to_owned(),
+        };
+        let mut preparation = Preparation::default();
+        preparation.keep_earlier(InstanceId(instance), [&file, &file]);
+        preparation
     }
 }

@@ -48,6 +48,28 @@ fn status(end: End) -> ExitStatus {
 }
 
 #[test]
+fn a_slow_preparation_is_not_the_childs_time() {
+    let mut rig = Rig::new(Backend::ALL[0]);
+    let (release, hung) = std::sync::mpsc::channel::<()>();
+    let token = rig.spawn(sh("exit 0").prepare(move || {
+        let _ = hung.recv();
+        Ok(())
+    }));
+    let Event::Exited { ended, .. } = rig.succeed(sh("exit 0")) else {
+        panic!("it has ended");
+    };
+    drop(release);
+    let begun = rig.wait(token, |event| match event {
+        Event::Started { at, .. } => Some(*at),
+        Event::Exited { .. }
+        | Event::Failed { .. }
+        | Event::Stalled { .. }
+        | Event::Unkillable { .. } => None,
+    });
+    assert!(begun >= ended, "{begun:?}, {ended:?}");
+}
+
+#[test]
 fn an_output_that_nobody_reads_fails_at_once() {
     for backend in Backend::ALL {
         let dir = TempDir::new().unwrap();

@@ -36,17 +36,14 @@ pub(crate) fn translate(
 
 fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
     if !matches!(error.stage, Stage::Resolve | Stage::Exec) {
-        return match error.path() {
-            Some(path) => {
-                format!(
-                    "Cannot {} \"{}\": {}",
-                    error.stage.describe(),
-                    path.display(),
-                    error.os_error()
-                )
-            }
-            None => format!("Cannot {}: {}", error.stage.describe(), error.os_error()),
+        let (step, reason) = (error.stage.describe(), error.os_error());
+        let mut text = match error.path() {
+            Some(path) if error.stage == Stage::Prepare => crate::output::describe(path, &reason),
+            Some(path) => format!("Cannot {step} \"{}\": {reason}", path.display()),
+            None => format!("Cannot {step}: {reason}"),
         };
+        add_hint(&mut text, error);
+        return text;
     }
     let program = args.first().map_or(&[][..], |program| program);
     let program = &*shortened(&String::from_utf8_lossy(program), PROGRAM_SHOWN_MAX);
@@ -66,8 +63,14 @@ fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
             "\nThe script that you have tried to execute (`{program}`) is not executable.\
              \nTry making it executable or add a shebang line to it."
         );
-    } else if let Some(hint) = error.hint() {
-        text += &format!("\nHint: {hint}.");
+    } else {
+        add_hint(&mut text, error);
     }
     text
+}
+
+fn add_hint(text: &mut String, error: &SpawnError) {
+    if let Some(hint) = error.hint() {
+        *text += &format!("\nHint: {hint}.");
+    }
 }

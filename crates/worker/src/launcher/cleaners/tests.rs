@@ -7,7 +7,7 @@ use hq_core::time::Time;
 use hq_core::worker_state::ExitStatus;
 
 use super::*;
-use crate::output::{ERROR_FILE, create_task_dir};
+use crate::output::ERROR_FILE;
 
 fn end(token: u64) -> LaunchEvent {
     LaunchEvent::Exited {
@@ -21,7 +21,8 @@ fn end(token: u64) -> LaunchEvent {
 }
 
 fn task_dir(parent: &Path, name: &str) -> (PathBuf, Cleanup) {
-    let directory = create_task_dir(parent, name).expect("new");
+    let directory = parent.join(name);
+    std::fs::create_dir(&directory).expect("new");
     std::fs::write(directory.join(ERROR_FILE), name).expect("writable");
     let cleanup = Cleanup {
         task_dir: Some(directory.clone()),
