@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::event::Token;
+use crate::kin::Kin;
 use crate::plan::SpawnPlan;
 
 /// The caller's name for a sequence of children that run one after the other, in the order in which they were
@@ -22,6 +23,8 @@ pub(crate) struct Job {
     pub(crate) plan: SpawnPlan,
     /// What it waits behind.
     pub(crate) lane: Option<Lane>,
+    /// Those that hang at the same places.
+    pub(crate) kin: Kin,
     /// When it first met a transient failure, and how many there were.
     pub(crate) trouble: Option<(Instant, u32)>,
 }

@@ -94,6 +94,7 @@ mod env;
 mod error;
 mod event;
 mod event_queue;
+mod kin;
 mod label;
 mod lanes;
 mod launcher;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::SpawnError;
 use crate::event::{Event, Token};
+use crate::kin::Kin;
 use crate::lanes::{Job, Lane, Lanes};
 use crate::live::{InFlight, Key, Running, Termination};
 use crate::mechanism::Backend;
@@ -39,8 +40,11 @@ const TROUBLE_PAUSE: Duration = Duration::from_secs(60);
 /// less than a millisecond, and a slow file system answers within a second.
 const STALL: Duration = Duration::from_secs(1);
 
-/// How many threads may take over places at a time. If that many hang, so will all others, and each holds a stack.
-const STALLED_MAX: usize = 64;
+/// How many threads there may be on top at a time, because creations hang. Each holds a stack.
+const STALLED_MAX: usize = 256;
+
+/// How many creations may hang until nothing more is tried that resembles them: the other half is for others.
+const SUSPECTS_MAX: usize = STALLED_MAX / 2;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -57,6 +61,8 @@ struct Queue {
     failures: u32,
     /// Creations under way, a thread each; those that hang included.
     at_work: Vec<AtWork>,
+    /// What resembles those that hang, each once.
+    suspects: Vec<Kin>,
     /// Threads that create a process now, and how many may. Those that hang do not count.
     active: usize,
     active_max: usize,
@@ -76,6 +82,7 @@ struct Queue {
 struct AtWork {
     key: Key,
     token: Token,
+    kin: Kin,
     since: Instant,
     /// Also tells which thread it is.
     in_flight: Arc<InFlight>,
@@ -110,6 +117,38 @@ impl Queue {
     /// Creations that hang.
     fn stalled(&self) -> usize {
         self.at_work.iter().filter(|work| work.is_stalled).count()
+    }
+
+    /// Threads on top of the others: for each creation that hangs one that takes over, and one to try more of the
+    /// same, so that any number of them have hung after a few seconds and not one after the other.
+    fn extra_threads(&self) -> usize {
+        (2 * self.stalled()).min(STALLED_MAX)
+    }
+
+    /// Takes out the request that is next, if one more may be worked on. What resembles a creation that hangs comes
+    /// after all others, and leaves a place free for one that does not.
+    fn take_next(&mut self) -> Option<Job> {
+        let stalled = self.stalled();
+        let free = (self.active_max + stalled).saturating_sub(self.active);
+        if free == 0 {
+            return None;
+        }
+        let is_suspect = |job: &Job| self.suspects.contains(&job.kin);
+        match self.jobs.iter().position(|job| !is_suspect(job)) {
+            Some(index) => self.jobs.remove(index),
+            None if free > 1 && stalled < SUSPECTS_MAX => self.jobs.pop_front(),
+            None => None,
+        }
+    }
+
+    /// Finds out what is to be suspected now.
+    fn suspect(&mut self) {
+        self.suspects.clear();
+        for work in self.at_work.iter().filter(|work| work.is_stalled) {
+            if !self.suspects.contains(&work.kin) {
+                self.suspects.push(work.kin);
+            }
+        }
     }
 
     /// Whatever waits in a lane comes to its turn.
@@ -291,6 +330,9 @@ impl Pool {
             }
         }
         queue.active -= found.len();
+        if !found.is_empty() {
+            queue.suspect();
+        }
         let fresh = queue.at_work.iter().filter(|work| !work.is_stalled);
         let mut next = fresh.map(|work| work.since + STALL).min();
         let missing = self.missing_threads(&queue);
@@ -331,7 +373,7 @@ impl Pool {
     fn missing_threads(&self, queue: &Queue) -> usize {
         match self.source {
             Threads::Dedicated if !queue.stop => {
-                let wanted = self.threads + queue.stalled().min(STALLED_MAX);
+                let wanted = self.threads + queue.extra_threads();
                 wanted.saturating_sub(queue.dedicated)
             }
             Threads::Dedicated | Threads::Borrowed(_) => 0,
@@ -346,6 +388,7 @@ impl Pool {
         // Collected first: the iterator is the caller's code and must not run under the lock.
         let new: Vec<_> = requests
             .map(|(lane, token, plan)| Job {
+                kin: Kin::of(&plan),
                 token,
                 plan,
                 lane,
@@ -370,7 +413,7 @@ impl Pool {
         let borrowing = match self.source {
             Threads::Dedicated => 0,
             Threads::Borrowed(_) => {
-                let most = self.threads + queue.stalled().min(STALLED_MAX);
+                let most = self.threads + queue.extra_threads();
                 (wanted - waking).min(most.saturating_sub(queue.borrowed))
             }
         };
@@ -538,10 +581,9 @@ impl Pool {
         loop {
             let resume_at = self.release_delayed(&mut queue);
             if resume_at.is_none()
-                && queue.active < queue.active_max
-                && let Some(job) = queue.jobs.pop_front()
+                && let Some(job) = queue.take_next()
             {
-                let key = self.begin(&mut queue, job.token, in_flight);
+                let key = self.begin(&mut queue, &job, in_flight);
                 return Next::Job {
                     job: Box::new(job),
                     key,
@@ -578,12 +620,14 @@ impl Pool {
     }
 
     /// A thread, known by what it has in flight, begins to create a process.
-    fn begin(&self, queue: &mut Queue, token: Token, in_flight: &Arc<InFlight>) -> Key {
+    fn begin(&self, queue: &mut Queue, job: &Job, in_flight: &Arc<InFlight>) -> Key {
+        let token = job.token;
         let key = self.watch.table().begin(token, Arc::clone(in_flight));
         queue.active += 1;
         queue.at_work.push(AtWork {
             key,
             token,
+            kin: job.kin,
             since: Instant::now(),
             in_flight: Arc::clone(in_flight),
             is_stalled: false,
@@ -601,8 +645,10 @@ impl Pool {
         let is_own = |work: &AtWork| Arc::ptr_eq(&work.in_flight, in_flight);
         let own = queue.at_work.iter().position(is_own);
         let own = own.map(|index| queue.at_work.swap_remove(index));
-        if own.is_some_and(|work| !work.is_stalled) {
-            queue.active -= 1;
+        match own {
+            Some(work) if work.is_stalled => queue.suspect(),
+            Some(_) => queue.active -= 1,
+            None => {}
         }
         match outcome {
             Outcome::None | Outcome::Later => {}

@@ -204,6 +204,32 @@ fn others_start_while_as_many_creations_hang_as_there_are_threads() {
     }
 }
 
+/// More than could once hang at a time, and still keep nobody else from starting: neither while they come to hang, nor
+/// when all of them do.
+#[test]
+fn any_number_of_hanging_creations_leaves_a_thread_for_others() {
+    const THREADS: usize = 8;
+    const HANGING: usize = 80;
+    let dir = TempDir::new().unwrap();
+    let path = fifo(&dir);
+    let mut rig = Rig::with(|config| config.threads = THREADS);
+    let tokens = rig.spawn_batch((0..HANGING).map(|_| hanging(&path)));
+    let is_stalled = |event: &Event| matches!(event, Event::Stalled { .. }).then_some(());
+    let stalled = |rig: &Rig| rig.events().iter().filter_map(is_stalled).count();
+    rig.succeed(command(&["/bin/true"]));
+    let found = stalled(&rig);
+    // They came first, but those that have begun already are enough to know the rest.
+    assert!(found < HANGING / 2, "{found} hang");
+    for token in &tokens {
+        rig.wait(*token, is_stalled);
+    }
+    rig.succeed(command(&["/bin/true"]));
+    release(&path);
+    for end in rig.ends(&tokens).into_values() {
+        assert_eq!(status(end), ExitStatus::Code(3));
+    }
+}
+
 /// A control group of version 1 whose processes do not even take SIGKILL while they are frozen.
 struct Freezer(PathBuf);
 
