@@ -155,3 +155,41 @@ fn a_server_is_updated_under_running_tasks() {
 fn a_server_that_its_machine_ends_keeps_its_workers() {
     update(|_, server| signal(server, "TERM"));
 }
+
+/// Starts a worker whose server is not there, and waits until it has noticed.
+fn start_worker_too_early(env: &mut Env) -> u32 {
+    let server = env.start_server();
+    signal(server, "KILL");
+    env.wait_exit("server");
+    let worker = env.spawn("worker1", &["worker", "start", "--cpus=1"]);
+    wait_for("the worker waits for its server", || {
+        let log = env.read("worker1.log");
+        log.contains("will try again").then_some(()).ok_or(log)
+    });
+    worker
+}
+
+#[test]
+fn a_worker_that_waits_for_its_server_ends_when_told_to() {
+    let mut env = Env::new();
+    let worker = start_worker_too_early(&mut env);
+    signal(worker, "TERM");
+    let code = env.wait_exit("worker1");
+    let log = env.read("worker1.log");
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("received a signal"), "{log}");
+}
+
+#[test]
+fn a_worker_that_waits_for_its_server_finds_it_at_its_new_place() {
+    let mut env = Env::new();
+    start_worker_too_early(&mut env);
+    // With another port and other keys.
+    env.start_server();
+    wait_for("the worker is registered", || {
+        let workers = env.workers();
+        (workers == ["RUNNING"])
+            .then_some(())
+            .ok_or_else(|| env.read("worker1.log"))
+    });
+}

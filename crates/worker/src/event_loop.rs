@@ -26,12 +26,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::clock;
-use crate::config::{WorkDir, WorkerParams};
+use crate::config::WorkDir;
 use crate::doubtful::Doubtful;
 use crate::launcher::TaskLauncher;
 use crate::notify::{Notification, NotifySocket};
 use crate::output_service::OutputService;
 use crate::overview::Overviews;
+use crate::registration::RegisteredWorker;
 use crate::server_link::{ConnectError, Link, Redial, RegisterError, introduce};
 
 /// Why a worker has ended.
@@ -66,70 +67,10 @@ const GONE_MIN: Duration = Duration::from_secs(60);
 /// that will make another one.
 const SILENT_HEARTBEATS_MAX: u32 = 3;
 
-/// A worker that the server knows; does nothing until it is run. Dropping it ends it.
-pub struct RegisteredWorker<S> {
-    id: WorkerId,
-    server_uid: Box<str>,
-    config: Arc<WorkerConfig>,
-    link: Link<S>,
-    launcher: TaskLauncher,
-    notify: Option<NotifySocket>,
-    keeper: Option<KeeperContext>,
-    redial: Option<Redial<S>>,
-    work_dir: WorkDir,
-}
-
 impl<S> RegisteredWorker<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    pub(crate) fn new(link: Link<S>, params: WorkerParams, mut launcher: TaskLauncher) -> Self {
-        launcher.set_server(link.server_uid.clone(), link.worker);
-        let notify = NotifySocket::bind(params.work_dir.tasks(), launcher.nonce());
-        let notify = notify
-            .inspect_err(|error| tracing::warn!(%error, "tasks cannot send notifications"))
-            .ok();
-        if let Some(notify) = &notify {
-            launcher.set_notify(notify.access().clone());
-        }
-        Self {
-            notify,
-            id: link.worker,
-            server_uid: link.server_uid.clone(),
-            config: Arc::new(params.config),
-            link,
-            launcher,
-            keeper: params.keeper,
-            redial: None,
-            work_dir: params.work_dir,
-        }
-    }
-
-    /// Id the server gave.
-    #[must_use]
-    pub const fn id(&self) -> WorkerId {
-        self.id
-    }
-
-    /// Which server.
-    #[must_use]
-    pub fn server_uid(&self) -> &str {
-        &self.server_uid
-    }
-
-    /// What the worker reported.
-    #[must_use]
-    pub fn config(&self) -> &WorkerConfig {
-        &self.config
-    }
-
-    /// How to reach a lost server. Without it `OnServerLost::Reconnect` acts as `Stop`.
-    #[must_use]
-    pub fn with_redial(mut self, redial: Redial<S>) -> Self {
-        self.redial = Some(redial);
-        self
-    }
-
     /// Works until there is a reason to end. On return no task is left, the server has been told if
     /// it could be, and the working directory is gone. A closed `control` is no interrupt.
     pub async fn run(self, control: mpsc::Receiver<Interrupt>) -> WorkerEnd {

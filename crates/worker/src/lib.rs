@@ -11,6 +11,7 @@
 
 pub mod hardware;
 
+mod bounded;
 mod clock;
 mod config;
 mod doubtful;
@@ -21,14 +22,14 @@ mod notify;
 mod output;
 mod output_service;
 mod overview;
+mod registration;
 mod scratch_dir;
 mod server_link;
 
 pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};
-pub use event_loop::{RegisteredWorker, WorkerEnd};
+pub use event_loop::WorkerEnd;
 pub use hq_core::worker_state::Interrupt;
 pub use leftovers::end_leftovers;
+pub use registration::{RegisteredWorker, register};
 pub use scratch_dir::ScratchDir;
-pub use server_link::{
-    ConnectError, Connector, Redial, RegisterError, Retry, Whereabouts, register,
-};
+pub use server_link::{ConnectError, Connector, Redial, RegisterError, Retry, Whereabouts};

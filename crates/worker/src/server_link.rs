@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
+use hq_core::worker_state::Interrupt;
 use hq_protocol::convert::FromServer;
 use hq_protocol::worker::{ToServer, ToWorker};
 use hq_protocol::{
@@ -23,10 +24,6 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-
-use crate::config::WorkerParams;
-use crate::event_loop::RegisteredWorker;
-use crate::launcher::TaskLauncher;
 
 /// Longest wait for one TCP connection; a host that does not answer would take minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -159,6 +156,9 @@ pub enum RegisterError {
     /// No answer.
     #[error("register: no answer from the server for {} s", ANSWER_TIMEOUT.as_secs())]
     Timeout,
+    /// The worker is to end before it has begun.
+    #[error("register: interrupted")]
+    Interrupted(Interrupt),
 }
 
 impl RegisterError {
@@ -180,6 +180,7 @@ impl RegisterError {
             )
             | Self::Malformed(_)
             | Self::Unexpected
+            | Self::Interrupted(_)
             | Self::Refused(_) => false,
         }
     }
@@ -203,86 +204,17 @@ impl Connector {
         }
     }
 
-    /// Connects, with retries while nobody listens.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError`] of the last attempt.
-    pub async fn connect(&self) -> Result<Connection<TcpStream>, ConnectError> {
-        let mut attempt = 1;
-        let stream = loop {
-            match self.connect_tcp().await {
-                Ok(stream) => break stream,
-                Err(source) if attempt >= self.connect_retry.attempts => {
-                    let (host, port) = (self.host.clone(), self.port);
-                    return Err(ConnectError::Tcp { host, port, source });
-                }
-                Err(error) => {
-                    let (host, port) = (&self.host, self.port);
-                    tracing::warn!("Could not connect to {host}:{port}, will try again: {error}");
-                }
-            }
-            attempt += 1;
-            tokio::time::sleep(spread(self.connect_retry.pause)).await;
-        };
+    /// Connects, in one attempt.
+    async fn connect(&self) -> Result<Connection<TcpStream>, ConnectError> {
+        let (host, port) = (self.host.clone(), self.port);
+        let stream = self.connect_tcp().await;
+        let stream = stream.map_err(|source| ConnectError::Tcp { host, port, source })?;
         self.agree(stream).await
     }
 
-    /// Connects and registers, with retries.
-    ///
-    /// # Errors
-    ///
-    /// [`RegisterError`] of the last attempt, or of the first one that no other could mend.
-    pub async fn register(
-        &self,
-        params: WorkerParams,
-    ) -> Result<RegisteredWorker<TcpStream>, RegisterError> {
-        let launcher = start_launcher(&params)?;
-        let mut attempt = 1;
-        loop {
-            let error = match self.connect().await {
-                Ok(connection) => {
-                    match introduce(connection, &ToServer::from(&params.config)).await {
-                        Ok(link) => return Ok(RegisteredWorker::new(link, params, launcher)),
-                        Err(error) => error,
-                    }
-                }
-                Err(error) => RegisterError::Connect(error),
-            };
-            if attempt >= self.register_retry.attempts || !error.is_retryable() {
-                return Err(error);
-            }
-            attempt += 1;
-            tracing::warn!(%error, "Registration failed, will try again");
-            tokio::time::sleep(spread(self.register_retry.pause)).await;
-        }
-    }
-
-    /// Makes later connections, one attempt each. Before each `find` looks where the server is now, on a
-    /// blocking thread; if it does not know, or not in time, the place is the last one.
-    #[must_use]
-    pub fn redial(
-        &self,
-        find: impl Fn() -> Whereabouts + Send + Sync + 'static,
-    ) -> Redial<TcpStream> {
-        let search = Search {
-            find: Arc::new(find),
-            under_way: None,
-            last: self.clone(),
-        };
-        let search = Arc::new(tokio::sync::Mutex::new(search));
-        Box::new(move || {
-            let search = Arc::clone(&search);
-            Box::pin(async move {
-                let mut search = search.lock().await;
-                let is_gone = search.look().await;
-                let mut once = search.last.clone();
-                drop(search);
-                once.connect_retry.attempts = 1;
-                let connected = once.connect().await;
-                connected.map_err(|error| if is_gone { ConnectError::Gone } else { error })
-            })
-        })
+    /// Whether both lead to the same server, as far as they can tell.
+    fn is_same_place(&self, other: &Self) -> bool {
+        (&self.host, self.port, &self.key) == (&other.host, other.port, &other.key)
     }
 
     async fn connect_tcp(&self) -> io::Result<TcpStream> {
@@ -313,7 +245,7 @@ fn spread(pause: Duration) -> Duration {
 }
 
 /// Looks for the server again and again.
-struct Search {
+pub(crate) struct Search {
     find: Arc<dyn Fn() -> Whereabouts + Send + Sync>,
     /// The file system does not answer; another look would only wait, too.
     under_way: Option<JoinHandle<Whereabouts>>,
@@ -321,20 +253,107 @@ struct Search {
 }
 
 impl Search {
+    pub(crate) fn new(
+        first: &Connector,
+        find: impl Fn() -> Whereabouts + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            find: Arc::new(find),
+            under_way: None,
+            last: first.clone(),
+        }
+    }
+
+    /// Makes later connections, one attempt each. Before each it looks where the server is now, on a
+    /// blocking thread; if that is not known, or not in time, the place is the last one.
+    pub(crate) fn redial(self) -> Redial<TcpStream> {
+        let search = Arc::new(tokio::sync::Mutex::new(self));
+        Box::new(move || {
+            let search = Arc::clone(&search);
+            Box::pin(async move {
+                let mut search = search.lock().await;
+                let is_gone = search.look().await;
+                let place = search.last.clone();
+                drop(search);
+                let connected = place.connect().await;
+                connected.map_err(|error| if is_gone { ConnectError::Gone } else { error })
+            })
+        })
+    }
+
+    /// Connects and registers, with retries.
+    pub(crate) async fn register(
+        &mut self,
+        registration: &ToServer,
+    ) -> Result<Link<TcpStream>, RegisterError> {
+        let retry = self.last.register_retry;
+        let mut attempt = 1;
+        loop {
+            let error = match self.connect().await {
+                Ok(connection) => match introduce(connection, registration).await {
+                    Ok(link) => return Ok(link),
+                    Err(error) => error,
+                },
+                Err(error) => RegisterError::Connect(error),
+            };
+            if attempt >= retry.attempts {
+                return Err(error);
+            }
+            attempt += 1;
+            let tried = self.last.clone();
+            self.look().await;
+            // A key that was refused, say, may be that of an earlier server.
+            if !error.is_retryable() && self.last.is_same_place(&tried) {
+                return Err(error);
+            }
+            tracing::warn!(%error, "Registration failed, will try again");
+            tokio::time::sleep(spread(retry.pause)).await;
+        }
+    }
+
+    /// Connects, with retries while nobody listens.
+    async fn connect(&mut self) -> Result<Connection<TcpStream>, ConnectError> {
+        let retry = self.last.connect_retry;
+        let mut attempt = 1;
+        loop {
+            match self.last.connect().await {
+                Err(ConnectError::Tcp { host, port, source }) if attempt < retry.attempts => {
+                    tracing::warn!("Could not connect to {host}:{port}, will try again: {source}");
+                }
+                done => return done,
+            }
+            attempt += 1;
+            tokio::time::sleep(spread(retry.pause)).await;
+            self.look().await;
+        }
+    }
+
     /// Updates the last place; says whether the server is gone for good.
+    ///
+    /// # Cancel safety
+    ///
+    /// A look goes on if the future is dropped, and its answer counts for the next call: there is never more than one.
     async fn look(&mut self) -> bool {
-        let mut look = self.under_way.take().unwrap_or_else(|| {
-            let find = Arc::clone(&self.find);
+        let find = &self.find;
+        let look = self.under_way.get_or_insert_with(|| {
+            let find = Arc::clone(find);
             tokio::task::spawn_blocking(move || find())
         });
-        match tokio::time::timeout(FIND_TIMEOUT, &mut look).await {
-            Ok(Ok(Whereabouts::At(place))) => self.last = place,
-            Ok(Ok(Whereabouts::Gone)) => return true,
-            Ok(Ok(Whereabouts::Unknown) | Err(_)) => {}
-            Err(_) => {
-                tracing::debug!("the server's directory does not answer; trying the last place");
-                self.under_way = Some(look);
+        let Ok(found) = tokio::time::timeout(FIND_TIMEOUT, look).await else {
+            tracing::debug!("the server's directory does not answer; trying the last place");
+            return false;
+        };
+        self.under_way = None;
+        match found {
+            Ok(Whereabouts::At(place)) => {
+                self.last = Connector {
+                    connect_retry: self.last.connect_retry,
+                    register_retry: self.last.register_retry,
+                    ..place
+                };
             }
+            Ok(Whereabouts::Gone) => return true,
+            Ok(Whereabouts::Unknown) | Err(_) => {}
         }
         false
     }
@@ -350,40 +369,6 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
     sockopt::set_tcp_user_timeout(stream, milliseconds)?;
     Ok(())
-}
-
-pub(crate) fn start_launcher(params: &WorkerParams) -> Result<TaskLauncher, RegisterError> {
-    let task_dirs = params.work_dir.tasks().to_path_buf();
-    let launcher = TaskLauncher::start(
-        params.spawn_threads,
-        params.hq_path.clone(),
-        task_dirs,
-        &params.config.hostname,
-    );
-    let mut launcher = launcher.map_err(RegisterError::Launcher)?;
-    if params.enforce_memory {
-        launcher
-            .enforce_memory()
-            .map_err(RegisterError::MemoryWatch)?;
-    }
-    Ok(launcher)
-}
-
-/// Registers over a connection that exists already.
-///
-/// # Errors
-///
-/// [`RegisterError`]; nothing is retried.
-pub async fn register<S>(
-    connection: Connection<S>,
-    params: WorkerParams,
-) -> Result<RegisteredWorker<S>, RegisterError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let launcher = start_launcher(&params)?;
-    let link = introduce(connection, &ToServer::from(&params.config)).await?;
-    Ok(RegisteredWorker::new(link, params, launcher))
 }
 
 /// A connection on which the server knows us, and what it said.

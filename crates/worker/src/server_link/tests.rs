@@ -1,16 +1,20 @@
 //! Registration over TCP.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use hq_core::testing::worker_config;
+use hq_core::worker_config::OnServerLost;
 use hq_protocol::accept;
 use hq_protocol::worker::{Ping, Refused, Registered, to_worker};
 use tokio::net::TcpListener;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::config::{DataProvider, WorkDir};
+use crate::config::{DataProvider, WorkDir, WorkerParams};
+use crate::registration::RegisteredWorker;
 
 const KEY: SecretKey = SecretKey::from_bytes([9; 32]);
 
@@ -23,6 +27,23 @@ fn params() -> WorkerParams {
         spawn_threads: Some(1),
         enforce_memory: false,
     }
+}
+
+/// What tells where the server is knows of no other place.
+fn stays() -> Whereabouts {
+    Whereabouts::Unknown
+}
+
+/// Interrupts that do not come.
+fn quiet() -> mpsc::Receiver<Interrupt> {
+    mpsc::channel(1).1
+}
+
+async fn register_at(
+    connector: &Connector,
+    find: impl Fn() -> Whereabouts + Send + Sync + 'static,
+) -> Result<RegisteredWorker<TcpStream>, RegisterError> {
+    connector.register(params(), find, &mut quiet()).await
 }
 
 /// A connector without patience, and the port it connects to.
@@ -51,8 +72,10 @@ fn those_who_were_turned_away_together_do_not_come_back_together() {
     assert!(*first >= pause / 2 && *last <= pause * 3 / 2, "{pauses:?}");
 }
 
+type Accepted = (MessageReader<OwnedReadHalf>, MessageWriter<OwnedWriteHalf>);
+
 /// Accepts one worker and gives this answer to its registration.
-async fn answer(listener: &TcpListener, message: to_worker::Message) -> impl Sized + use<> {
+async fn answer(listener: &TcpListener, message: to_worker::Message) -> Accepted {
     let (stream, _) = listener.accept().await.expect("a connection");
     let connection = accept(stream, Plane::Worker, Some(&KEY))
         .await
@@ -89,7 +112,7 @@ async fn registers_after_a_server_that_hung_up() {
         drop(listener.accept().await.expect("the first attempt"));
         answer(&listener, registered()).await
     };
-    let (worker, _connection) = tokio::join!(connector.register(params()), server);
+    let (worker, _connection) = tokio::join!(register_at(&connector, stays), server);
     let worker = worker.expect("the second attempt");
     assert_eq!((worker.id().as_u32(), worker.server_uid()), (7, "abcdef"));
     let (_control, interrupts) = mpsc::channel(1);
@@ -105,8 +128,7 @@ async fn registers_after_a_server_that_hung_up() {
 async fn gives_up_when_nobody_listens() {
     let (connector, listener) = connector().await;
     drop(listener);
-    let error = connector
-        .register(params())
+    let error = register_at(&connector, stays)
         .await
         .map(|_| ())
         .expect_err("nobody listens");
@@ -132,7 +154,7 @@ async fn refusal_and_nonsense_are_not_retried() {
     for message in [refused, to_worker::Message::Ping(Ping {})] {
         let (connector, listener) = connector().await;
         let (worker, _connection) =
-            tokio::join!(connector.register(params()), answer(&listener, message));
+            tokio::join!(register_at(&connector, stays), answer(&listener, message));
         let error = worker.map(|_| ()).expect_err("no registration");
         assert!(!error.is_retryable(), "{error}");
     }
@@ -149,9 +171,118 @@ async fn wrong_key_is_not_retried() {
             .map(|_| ())
             .expect_err("another key")
     };
-    let (worker, _) = tokio::join!(connector.register(params()), server);
+    let (worker, _) = tokio::join!(register_at(&connector, stays), server);
     let error = worker.map(|_| ()).expect_err("another key");
     assert!(!error.is_retryable(), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_was_started_again_is_found_with_its_new_port_and_key() {
+    let (connector, first) = connector().await;
+    let second = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = second.local_addr().expect("bound").port();
+    let other = SecretKey::from_bytes([1; 32]);
+    let server = async {
+        // Another server has the first port by now, with other keys.
+        let (stream, _) = first.accept().await.expect("the first attempt");
+        let refused = accept(stream, Plane::Worker, Some(&other)).await;
+        refused.map(drop).expect_err("another key");
+        answer(&second, registered()).await
+    };
+    let find = move || Whereabouts::At(Connector::new("localhost", port, Some(KEY)));
+    let (worker, _connection) = tokio::join!(register_at(&connector, find), server);
+    assert_eq!(worker.expect("it is there").id().as_u32(), 7);
+}
+
+#[tokio::test]
+async fn a_server_that_was_found_elsewhere_is_sought_there_again() {
+    let (connector, first) = connector().await;
+    let second = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = second.local_addr().expect("bound").port();
+    let looks = AtomicUsize::new(0);
+    // What told of the second place is out of reach afterwards.
+    let find = move || match looks.fetch_add(1, Ordering::Relaxed) {
+        0 => Whereabouts::At(Connector::new("localhost", port, Some(KEY))),
+        _ => Whereabouts::Unknown,
+    };
+    let server = async {
+        drop(first.accept().await.expect("the first attempt"));
+        let mut registered = registered();
+        if let to_worker::Message::Registered(registered) = &mut registered {
+            registered.default_idle_timeout_ns = None;
+        }
+        answer(&second, registered).await
+    };
+    let mut params = params();
+    params.config.on_server_lost = OnServerLost::Reconnect;
+    let mut none = quiet();
+    let (worker, connection) = tokio::join!(connector.register(params, find, &mut none), server);
+    let worker = worker.expect("it is there");
+    drop(connection);
+    let found = tokio::select! {
+        end = worker.run(none) => panic!("it does not end: {end:?}"),
+        _ = first.accept() => "where it was not",
+        _ = second.accept() => "where it was",
+    };
+    assert_eq!(found, "where it was");
+}
+
+#[tokio::test]
+async fn an_interrupted_registration_removes_its_directory_beside_the_loop() {
+    const FILES: usize = 20_000;
+    let (connector, _listener) = connector().await;
+    let params = params();
+    let dir = params.work_dir.path().to_path_buf();
+    for file in 0..FILES {
+        std::fs::write(dir.join(file.to_string()), "").expect("writable");
+    }
+    let (interrupt, mut interrupts) = mpsc::channel(1);
+    interrupt.try_send(Interrupt::Terminate).expect("room");
+    let mut seen = Vec::new();
+    let registered = tokio::select! {
+        registered = connector.register(params, stays, &mut interrupts) => registered,
+        () = async {
+            loop {
+                seen.push(std::fs::read_dir(&dir).map_or(0, Iterator::count));
+                tokio::task::yield_now().await;
+            }
+        } => unreachable!(),
+    };
+    let error = registered.map(drop).expect_err("interrupted");
+    assert!(
+        matches!(error, RegisterError::Interrupted(Interrupt::Terminate)),
+        "{error}"
+    );
+    assert!(!dir.exists());
+    // Others went on while it was removed.
+    assert!(
+        seen.iter().any(|left| (1..FILES).contains(left)),
+        "{seen:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_worker_that_the_server_knows_already_is_not_dropped_for_an_interrupt() {
+    let (connector, listener) = connector().await;
+    let (interrupt, mut interrupts) = mpsc::channel(1);
+    let server = async {
+        let connection = answer(&listener, registered()).await;
+        // Both are there when the worker looks next.
+        tokio::task::yield_now().await;
+        interrupt.try_send(Interrupt::Terminate).expect("room");
+        connection
+    };
+    let register = connector.register(params(), stays, &mut interrupts);
+    let ((mut reader, writer), worker) = tokio::join!(biased; server, register);
+    let worker = worker.expect("the answer has come");
+    let said = async {
+        let said = reader.next::<ToServer>().await;
+        drop(writer);
+        said
+    };
+    let (end, said) = tokio::join!(worker.run(interrupts), said);
+    assert_eq!(end, crate::WorkerEnd::Interrupted);
+    assert!(said.expect("valid").is_some(), "it takes leave");
 }
 
 #[tokio::test]
@@ -183,13 +314,14 @@ async fn a_server_directory_that_does_not_answer_holds_up_nothing_else() {
     let wait = std::sync::Mutex::new(wait);
     // Nobody listens there.
     let connector = Connector::new("127.0.0.1", 1, None);
-    let mut redial = connector.redial(move || {
+    let search = Search::new(&connector, move || {
         let answered = wait.lock().map(|wait| wait.recv());
         match answered {
             Ok(Ok(())) => Whereabouts::Gone,
             Ok(Err(_)) | Err(_) => Whereabouts::Unknown,
         }
     });
+    let mut redial = search.redial();
     let attempt = tokio::spawn(redial());
     let others = Instant::now();
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -205,4 +337,26 @@ async fn a_server_directory_that_does_not_answer_holds_up_nothing_else() {
         matches!(error, Err(ConnectError::Gone)),
         "the late answer counts"
     );
+}
+
+#[tokio::test]
+async fn a_look_that_hangs_is_not_made_twice() {
+    let (answer, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&looks);
+    let mut search = Search::new(&Connector::new("127.0.0.1", 1, None), move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let answered = wait.lock().map(|wait| wait.recv());
+        drop(answered);
+        Whereabouts::Gone
+    });
+    for _ in 0..3 {
+        // Given up by its waiter.
+        let look = tokio::time::timeout(Duration::from_millis(20), search.look());
+        look.await.expect_err("nobody answers");
+    }
+    answer.send(()).expect("it still waits");
+    assert!(search.look().await, "the answer of the only one");
+    assert_eq!(looks.load(Ordering::Relaxed), 1);
 }

@@ -10,7 +10,8 @@ use hq_protocol::client;
 use hq_spawn::keeper::{self, KeeperContext};
 use hq_worker::hardware::{CPUS, DetectSet, Detector, GPUS_AMD, GPUS_NVIDIA, MEMORY};
 use hq_worker::{
-    Connector, DataProvider, Interrupt, Whereabouts, WorkDir, WorkerEnd, WorkerParams,
+    Connector, DataProvider, Interrupt, RegisterError, Whereabouts, WorkDir, WorkerEnd,
+    WorkerParams,
 };
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
@@ -137,21 +138,20 @@ async fn work(
         enforce_memory: args.enforce_memory,
     };
     // Before the server knows us: a signal must not find us without a handler.
-    let interrupts = interrupts(params.config.allocation.clone())?;
-    let worker = connector
-        .register(params)
-        .await
-        .map_err(|e| CliError::caused("Cannot register at the server", &e))?;
+    let mut interrupts = interrupts(params.config.allocation.clone())?;
+    let find = move || find_again(&dir);
+    let worker = match connector.register(params, find, &mut interrupts).await {
+        Ok(worker) => worker,
+        Err(RegisterError::Interrupted(interrupt)) => return report_end(end_by(interrupt)),
+        Err(error) => return Err(CliError::caused("Cannot register at the server", &error)),
+    };
     let info = worker_info(worker.id().as_u32(), worker.config());
     let shown = context.output.worker_started(&mut context.out, &info);
     // Nobody may be reading; a worker does not end for that.
     if let Err(error) = shown.map_err(CliError::from).and_then(|()| context.flush()) {
         tracing::debug!(?error, "cannot print the worker's table");
     }
-    let end = worker
-        .with_redial(connector.redial(move || find_again(&dir)))
-        .run(interrupts)
-        .await;
+    let end = worker.run(interrupts).await;
     drop(provider);
     report_end(end)
 }
@@ -187,6 +187,14 @@ fn load_again(dir: &ServerDir) -> Option<Connector> {
         access.port,
         access.key.clone(),
     ))
+}
+
+/// How a worker ends that has not begun.
+const fn end_by(interrupt: Interrupt) -> WorkerEnd {
+    match interrupt {
+        Interrupt::Terminate | Interrupt::Drain => WorkerEnd::Interrupted,
+        Interrupt::Preempt => WorkerEnd::Preempted,
+    }
 }
 
 fn report_end(end: WorkerEnd) -> CliResult<()> {

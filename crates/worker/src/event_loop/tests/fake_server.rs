@@ -27,7 +27,8 @@ use tokio::time::Instant;
 
 use crate::config::{WorkDir, WorkerParams};
 use crate::event_loop::WorkerEnd;
-use crate::server_link::{Redial, register};
+use crate::registration::register;
+use crate::server_link::Redial;
 
 const JOB: JobId = JobId(1);
 const UID: &str = "FaKeId";

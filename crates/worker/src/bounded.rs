@@ -1,0 +1,25 @@
+//! What may block for ever, and is waited for so long only.
+
+use std::time::Duration;
+
+/// Longest wait for the removal of the working directory: its file system may not answer. A directory that stays is
+/// removed by a later worker.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Drops what removes the working directory, on a thread of its own.
+pub(crate) async fn remove_in_time(dropped: impl Send + 'static) {
+    let remove = move || drop(dropped);
+    in_time("removing the working directory", REMOVAL_TIMEOUT, remove).await;
+}
+
+/// Does something that may block, and waits for it, but not for ever.
+pub(crate) async fn in_time(what: &str, limit: Duration, work: impl FnOnce() + Send + 'static) {
+    match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(_)) => tracing::error!("{what} failed"),
+        Err(_) => tracing::warn!(
+            "{what} takes longer than {} s; the worker ends without waiting for it",
+            limit.as_secs()
+        ),
+    }
+}

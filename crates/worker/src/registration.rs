@@ -1,0 +1,159 @@
+//! A worker before it runs: registered, with all that it was given.
+
+use std::sync::Arc;
+
+use hq_core::id::WorkerId;
+use hq_core::worker_config::WorkerConfig;
+use hq_core::worker_state::Interrupt;
+use hq_protocol::Connection;
+use hq_protocol::worker::ToServer;
+use hq_spawn::keeper::KeeperContext;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use crate::bounded::remove_in_time;
+use crate::config::{WorkDir, WorkerParams};
+use crate::launcher::TaskLauncher;
+use crate::notify::NotifySocket;
+use crate::server_link::{Connector, Link, Redial, RegisterError, Search, Whereabouts, introduce};
+
+/// A worker that the server knows; does nothing until it is run. Dropping it ends it.
+pub struct RegisteredWorker<S> {
+    id: WorkerId,
+    server_uid: Box<str>,
+    pub(crate) config: Arc<WorkerConfig>,
+    pub(crate) link: Link<S>,
+    pub(crate) launcher: TaskLauncher,
+    pub(crate) notify: Option<NotifySocket>,
+    pub(crate) keeper: Option<KeeperContext>,
+    pub(crate) redial: Option<Redial<S>>,
+    pub(crate) work_dir: WorkDir,
+}
+
+impl<S> RegisteredWorker<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    fn new(link: Link<S>, params: WorkerParams, mut launcher: TaskLauncher) -> Self {
+        launcher.set_server(link.server_uid.clone(), link.worker);
+        let notify = NotifySocket::bind(params.work_dir.tasks(), launcher.nonce());
+        let notify = notify
+            .inspect_err(|error| tracing::warn!(%error, "tasks cannot send notifications"))
+            .ok();
+        if let Some(notify) = &notify {
+            launcher.set_notify(notify.access().clone());
+        }
+        Self {
+            notify,
+            id: link.worker,
+            server_uid: link.server_uid.clone(),
+            config: Arc::new(params.config),
+            link,
+            launcher,
+            keeper: params.keeper,
+            redial: None,
+            work_dir: params.work_dir,
+        }
+    }
+
+    /// Id the server gave.
+    #[must_use]
+    pub const fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Which server.
+    #[must_use]
+    pub fn server_uid(&self) -> &str {
+        &self.server_uid
+    }
+
+    /// What the worker reported.
+    #[must_use]
+    pub fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    /// How to reach a lost server. Without it `OnServerLost::Reconnect` acts as `Stop`.
+    #[must_use]
+    pub fn with_redial(mut self, redial: Redial<S>) -> Self {
+        self.redial = Some(redial);
+        self
+    }
+}
+
+impl Connector {
+    /// Connects and registers, with retries. Before each attempt but the first `find` looks where the server is now, as
+    /// later for a server that was lost: one that was started again has another port and other keys. While nothing is known
+    /// of where it is, it is where it was reached last.
+    ///
+    /// Without a worker its working directory is removed before this returns, unless that takes too long.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`] of the last attempt, or of the first one that no other could mend;
+    /// [`RegisterError::Interrupted`] if one of `interrupts` comes first.
+    pub async fn register(
+        &self,
+        params: WorkerParams,
+        find: impl Fn() -> Whereabouts + Send + Sync + 'static,
+        interrupts: &mut mpsc::Receiver<Interrupt>,
+    ) -> Result<RegisteredWorker<TcpStream>, RegisterError> {
+        let launcher = start_launcher(&params)?;
+        let mut search = Search::new(self, find);
+        let registration = ToServer::from(&params.config);
+        let result = tokio::select! {
+            // If both have come: whom the server knows already is to take leave of it.
+            biased;
+            result = search.register(&registration) => result,
+            // The server may be away for minutes, and batch systems kill what does not end by then.
+            Some(interrupt) = interrupts.recv() => Err(RegisterError::Interrupted(interrupt)),
+        };
+        match result {
+            Ok(link) => {
+                let worker = RegisteredWorker::new(link, params, launcher);
+                Ok(worker.with_redial(search.redial()))
+            }
+            Err(error) => {
+                // Its file system may have died meanwhile, and this thread is the one that takes the next signal.
+                remove_in_time(params.work_dir).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Registers over a connection that exists already.
+///
+/// # Errors
+///
+/// [`RegisterError`]; nothing is retried.
+pub async fn register<S>(
+    connection: Connection<S>,
+    params: WorkerParams,
+) -> Result<RegisteredWorker<S>, RegisterError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let launcher = start_launcher(&params)?;
+    let link = introduce(connection, &ToServer::from(&params.config)).await?;
+    Ok(RegisteredWorker::new(link, params, launcher))
+}
+
+fn start_launcher(params: &WorkerParams) -> Result<TaskLauncher, RegisterError> {
+    let task_dirs = params.work_dir.tasks().to_path_buf();
+    let launcher = TaskLauncher::start(
+        params.spawn_threads,
+        params.hq_path.clone(),
+        task_dirs,
+        &params.config.hostname,
+    );
+    let mut launcher = launcher.map_err(RegisterError::Launcher)?;
+    if params.enforce_memory {
+        launcher
+            .enforce_memory()
+            .map_err(RegisterError::MemoryWatch)?;
+    }
+    Ok(launcher)
+}
