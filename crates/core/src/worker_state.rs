@@ -118,7 +118,7 @@ pub struct WorkerState {
     /// A node of a multi-node task that runs elsewhere.
     is_held: bool,
     /// When the server was lost; `None` while there is one.
-    detached_since: Option<Time>,
+    serverless_since: Option<Time>,
     /// When the worker's own time limit ends it.
     life_end: Option<Time>,
     time_request_check: Duration,
@@ -147,7 +147,7 @@ impl WorkerState {
             idle_timeout: config.idle_timeout.or(idle_timeout_default),
             idle_since: Some(born.mono),
             is_held: false,
-            detached_since: None,
+            serverless_since: None,
             life_end: config.time_limit.map(|limit| born.mono + limit),
             time_request_check: check,
             next_time_request_check: born.mono + check,
@@ -495,7 +495,7 @@ impl WorkerState {
         };
         let outcome = match (task.phase, failure) {
             (Phase::Ending(EndCause::WorkerEnd), _) => {
-                // It never ran, so whoever gets it next need not tell it from this one.
+                // It never ran, so the next worker that gets it need not tell it from this one.
                 self.declined.insert(task.key);
                 return;
             }

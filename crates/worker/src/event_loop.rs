@@ -6,8 +6,9 @@
 //! blocks the loop: what it does not take waits in the writer, bounded by the tasks that run here.
 
 use std::collections::hash_map::RandomState;
-use std::future::pending;
+use std::future::{Future, pending};
 use std::hash::BuildHasher;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use hq_core::time::Time;
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
 use hq_core::worker_state::{Effect, ExitReason, Input, Interrupt, LaunchEvent, WorkerState};
 use hq_protocol::Connection;
-use hq_protocol::convert::{FromServer, heartbeat, reattach};
+use hq_protocol::convert::{self, FromServer, reattach};
 use hq_protocol::worker::{self, ToServer, ToWorker, to_server};
 use hq_spawn::keeper::{KeeperContext, kill_descendants};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,6 +26,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
+use crate::bounded::{in_time, remove_in_time};
 use crate::clock;
 use crate::config::WorkDir;
 use crate::doubtful::Doubtful;
@@ -46,6 +48,10 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest wait for what is left of the tasks when the worker ends.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Longest wait for the end of all tasks with their streams when the worker ends: they may be on a file system that does
+/// not answer.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes that may wait to be sent before tasks have to wait with their notifications.
 const NOTIFY_BUFFER_MAX: usize = 1 << 20;
@@ -469,7 +475,8 @@ where
         if keeper.is_some_and(KeeperContext::front_is_stopped) {
             return false;
         }
-        self.link.feed(&heartbeat(self.launcher.unkillable()));
+        self.link
+            .feed(&convert::heartbeat(self.launcher.unkillable()));
         true
     }
 
@@ -513,27 +520,67 @@ where
         let Self {
             launcher,
             mut link,
+            mut heartbeat,
             keeper,
+            notify,
             ..
         } = self;
-        let sweep = tokio::task::spawn_blocking(move || {
+        let alive = convert::heartbeat(launcher.unkillable());
+        let has_keeper = keeper.is_some();
+        let end_tasks = move || {
             launcher.shutdown();
-            if keeper.is_some() {
+            if has_keeper {
                 let left = kill_descendants(LEFTOVER_TIMEOUT);
                 if left > 0 {
                     tracing::error!("{left} processes of tasks could not be ended");
                 }
             }
-            drop(work_dir);
-        });
-        if sweep.await.is_err() {
-            tracing::error!("the clean-up of tasks failed");
-        }
+        };
+        let ending = in_time("ending the tasks", SHUTDOWN_TIMEOUT, end_tasks);
+        let is_stopped = || keeper.as_ref().is_some_and(KeeperContext::front_is_stopped);
+        let beat = || (!is_stopped()).then_some(&alive);
+        stay_alive(&mut link, &mut heartbeat, beat, ending).await;
+        // The socket of notifications is in that directory.
+        let removal = remove_in_time((notify, work_dir));
         if reason != ExitReason::ServerLost {
             link.feed(&ToServer::from(reason));
         }
-        if let LinkState::Up(link) = link {
-            say_goodbye(link).await;
+        let goodbye = async {
+            if let LinkState::Up(link) = link {
+                say_goodbye(link).await;
+            }
+        };
+        tokio::join!(removal, goodbye);
+    }
+}
+
+/// Sends heartbeats until something is done: who is slow to end must not be taken for lost.
+async fn stay_alive<'a, S>(
+    link: &mut LinkState<S>,
+    heartbeat: &mut Interval,
+    beat: impl Fn() -> Option<&'a ToServer>,
+    done: impl Future<Output = ()>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut done = pin!(done);
+    loop {
+        let LinkState::Up(up) = &mut *link else {
+            return done.await;
+        };
+        tokio::select! {
+            () = &mut done => return,
+            _ = heartbeat.tick() => {
+                if let Some(message) = beat() {
+                    link.feed(message);
+                }
+            }
+            written = up.writer.flush(), if up.writer.buffered() > 0 => {
+                if let Err(error) = written {
+                    tracing::debug!("the server is lost: {}", describe(&error));
+                    *link = LinkState::Down;
+                }
+            }
         }
     }
 }

@@ -140,12 +140,15 @@ impl ServerState {
                     self.heartbeats.insert((worker.heartbeat_deadline, id));
                 }
             } else {
-                let is_away = self.workers.get(&id).is_some_and(|worker| worker.away);
-                let reason = if is_away {
+                let worker = self.workers.get(&id);
+                let is_away = worker.is_some_and(|worker| worker.away);
+                let lost = if is_away {
                     LostReason::ConnectionLost
                 } else {
                     LostReason::HeartbeatLost
                 };
+                // One that was told to stop may be slow to end what it has. That is no crash of the others there.
+                let reason = worker.and_then(|worker| worker.stopping).unwrap_or(lost);
                 self.lose_worker(now, id, reason, effects);
             }
         }

@@ -17,6 +17,8 @@ impl WorkerState {
     pub(super) fn on_server_lost(&mut self, now: Time, effects: &mut Vec<Effect>) {
         // All that was sent and is not here is the server's again.
         self.declined.clear();
+        // Also of a worker that drains or stops: what it reported now would reach nobody.
+        self.serverless_since.get_or_insert(now);
         if self.mode != Mode::Active {
             return;
         }
@@ -28,10 +30,7 @@ impl WorkerState {
         match self.on_server_lost {
             OnServerLost::Stop => self.begin_stopping(now, ExitReason::ServerLost, effects),
             OnServerLost::FinishRunning => self.mode = Mode::Draining(ExitReason::ServerLost),
-            OnServerLost::Reconnect => {
-                self.mode = Mode::Detached;
-                self.detached_since = Some(now);
-            }
+            OnServerLost::Reconnect => self.mode = Mode::Detached,
         }
     }
 
@@ -118,10 +117,10 @@ impl WorkerState {
         }
         // The server says so again if it still holds.
         self.is_held = false;
+        self.serverless_since = None;
         if self.mode == Mode::Detached {
             self.mode = Mode::Active;
             self.may_start = true;
-            self.detached_since = None;
         }
     }
 

@@ -102,7 +102,7 @@ impl WorkerState {
         if self.mode != Mode::Detached || !self.outbox.is_settled() {
             return None;
         }
-        Some(self.idle_since?.max(self.detached_since?) + SERVERLESS_MAX)
+        Some(self.idle_since?.max(self.serverless_since?) + SERVERLESS_MAX)
     }
 
     /// When waiting news must go out; never while there is nobody to tell.
@@ -110,12 +110,8 @@ impl WorkerState {
         let starved =
             self.running.is_empty() || self.backlog.is_empty() && self.running.nothing_ahead();
         match self.mode {
+            _ if self.serverless_since.is_some() => None,
             Mode::Detached | Mode::Exited => None,
-            Mode::Draining(ExitReason::ServerLost)
-            | Mode::Stopping {
-                reason: ExitReason::ServerLost,
-                ..
-            } => None,
             Mode::Active | Mode::Draining(_) | Mode::Stopping { .. } => self.outbox.due(starved),
         }
     }

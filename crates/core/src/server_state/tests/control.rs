@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::task::TaskState;
+use crate::testing::NOW;
 
 fn first() -> Selector {
     Selector::Ids(IdArray::single(1))
@@ -105,5 +106,23 @@ fn a_worker_is_told_to_stop_once() {
     // Its connection ends: it was no crash, and it is not waited for.
     apply(&mut state, Input::WorkerGone(WorkerId(1), LinkEnd::Broken));
     assert!(state.workers().is_empty());
+    assert_eq!(record(&state, task(0)).crash_count(), 0);
+}
+
+#[test]
+fn a_worker_that_falls_silent_when_told_to_stop_is_no_crash_of_its_tasks() {
+    let mut state = with_worker(1, 1, template(&["true"]));
+    say(&mut state, started(&[0]));
+    request(&mut state, Command::StopWorkers(Selector::All));
+    let silence = state.workers()[&WorkerId(1)].config.heartbeat * 2;
+    let late = Now {
+        mono: NOW.mono + silence,
+        ..NOW
+    };
+    let mut effects = Vec::new();
+    state.apply(late, Input::Timer, &mut effects);
+    state.check_invariants();
+    let gone = state.ended_workers()[&WorkerId(1)].ended;
+    assert_eq!(gone.map(|(_, reason)| reason), Some(LostReason::Stopped));
     assert_eq!(record(&state, task(0)).crash_count(), 0);
 }

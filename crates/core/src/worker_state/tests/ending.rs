@@ -195,6 +195,27 @@ fn ends_are_said_again_until_they_are_acknowledged() {
 }
 
 #[test]
+fn a_draining_worker_keeps_what_ends_while_it_registers() {
+    let mut bench = reconnecting(3);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 3));
+    bench.apply(Input::Interrupt(Interrupt::Drain));
+    bench.apply(Input::ServerLost);
+    bench.state.holding(bench.now);
+    assert!(
+        reports(&bench.exited(launched[0], OK)).is_empty(),
+        "nobody would hear it before the registration is answered"
+    );
+    let said = bench.apply(Input::ServerBack { reattached: true });
+    assert_eq!(outcomes(&said), [(0, Outcome::Finished)]);
+    let said = bench.exited(launched[1], OK);
+    assert_eq!(
+        outcomes(&said),
+        [(1, Outcome::Finished)],
+        "nothing is acknowledged with a later report that was never said"
+    );
+}
+
+#[test]
 fn what_was_killed_on_request_is_not_here_any_more() {
     let mut bench = reconnecting(2);
     let launched = tokens(&bench.assign(cpus(1, 0), 0, 2));

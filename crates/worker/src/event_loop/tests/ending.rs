@@ -1,5 +1,10 @@
 //! How a worker ends, and its connection.
 
+use hq_core::id::WorkerId;
+use hq_protocol::worker::{ToServer, to_server};
+use hq_protocol::{Plane, accept, connect, convert};
+
+use super::super::{Link, LinkState, stay_alive};
 use super::*;
 
 #[tokio::test]
@@ -136,6 +141,49 @@ async fn heartbeats_come_without_being_asked_for() {
     let often = |config: &mut WorkerConfig| config.heartbeat = Duration::from_millis(150);
     let mut server = FakeServer::start(often).await;
     server.heartbeats(3).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_slow_to_end_sends_heartbeats_meanwhile() {
+    let (ours, theirs) = tokio::io::duplex(1 << 16);
+    let (slow, heard) = tokio::sync::oneshot::channel::<()>();
+    let worker = async {
+        let connection = connect(theirs, Plane::Worker, None).await.expect("no key");
+        let (reader, writer) = connection.split();
+        let mut link = LinkState::Up(Link {
+            worker: WorkerId(1),
+            server_uid: "".into(),
+            idle_timeout_default: None,
+            reattached: false,
+            reader,
+            writer,
+        });
+        let mut often = tokio::time::interval(Duration::from_millis(1));
+        let alive = convert::heartbeat(std::iter::empty());
+        let ending = async { heard.await.expect("the server has heard enough") };
+        stay_alive(&mut link, &mut often, || Some(&alive), ending).await;
+    };
+    let server = async {
+        let connection = accept(ours, Plane::Worker, None).await.expect("no key");
+        let (mut reader, _writer) = connection.split();
+        for _ in 0..3 {
+            let message = reader
+                .next::<ToServer>()
+                .await
+                .expect("valid")
+                .expect("it is there");
+            assert!(matches!(
+                message.message,
+                Some(to_server::Message::Heartbeat(_))
+            ));
+        }
+        slow.send(()).expect("it waits");
+    };
+    let both = async { tokio::join!(worker, server) };
+    let patience = Duration::from_secs(60);
+    tokio::time::timeout(patience, both)
+        .await
+        .expect("heartbeats");
 }
 
 #[tokio::test]
