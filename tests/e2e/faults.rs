@@ -53,6 +53,23 @@ fn tasks_of_a_killed_worker_run_elsewhere() {
 }
 
 #[test]
+fn what_tasks_leave_behind_is_said_once_for_a_submit() {
+    let env = Env::with_worker(2);
+    let left = format!("sleep {}", 7_000_000 + std::process::id());
+    let job = env.submit(&["--array=1-5", "--", "sh", "-c", &format!("{left} &")]);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 5);
+    wait_for("nothing is left", || {
+        let left = processes_with(&left);
+        left.is_empty()
+            .then_some(())
+            .ok_or_else(|| format!("{left:?}"))
+    });
+    let log = env.read("worker1.log");
+    assert_eq!(log.matches("left processes behind").count(), 1, "{log}");
+}
+
+#[test]
 fn what_outlives_a_worker_and_its_front_is_ended_by_the_next_worker() {
     let mut env = Env::with_worker(1);
     // The shell dies with the worker, its child does not.

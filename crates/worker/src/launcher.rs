@@ -13,7 +13,7 @@ mod running_task;
 mod streaming;
 mod template;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -78,6 +78,8 @@ pub(crate) struct TaskLauncher {
     /// Instances whose output goes to stream files.
     streaming: Streaming,
     busy: BusyPrograms,
+    /// Templates of which a task has left processes behind.
+    leaking: BTreeSet<TemplateId>,
     /// Ends that wait for their cleanup.
     cleaners: Cleaners,
     /// Instances that outlived SIGKILL.
@@ -124,6 +126,7 @@ impl TaskLauncher {
             drained: Vec::new(),
             failed: Vec::new(),
             busy: BusyPrograms::default(),
+            leaking: BTreeSet::new(),
             cleaners: Cleaners::new(),
             unkillable: BTreeMap::new(),
             unkillable_changed: false,
@@ -209,6 +212,7 @@ impl TaskLauncher {
     pub(crate) fn drop_template(&mut self, id: TemplateId) {
         self.templates.remove(&id);
         self.busy.forget(id);
+        self.leaking.remove(&id);
     }
 
     /// Waits until there may be events to collect.
@@ -294,7 +298,7 @@ impl TaskLauncher {
         let mut drained = std::mem::take(&mut self.drained);
         self.engine.drain_events(&mut drained);
         for event in drained.drain(..) {
-            let Some((event, has_exited_well)) = self.translate(event) else {
+            let Some((event, has_exited_well)) = self.translate(event, &is_ending) else {
                 continue;
             };
             let is_start = matches!(event, LaunchEvent::Started { .. });
@@ -349,7 +353,11 @@ impl TaskLauncher {
     }
 
     /// The event for the core, if it is one, and whether it is the end of a process that exited with 0.
-    fn translate(&mut self, event: Event) -> Option<(LaunchEvent, bool)> {
+    fn translate(
+        &mut self,
+        event: Event,
+        is_ending: impl Fn(LaunchToken) -> bool,
+    ) -> Option<(LaunchEvent, bool)> {
         let translated = match event {
             Event::Started { token, at, pid } => {
                 let token = LaunchToken(token.0);
@@ -383,15 +391,13 @@ impl TaskLauncher {
                 leaked,
             } => {
                 let token = LaunchToken(token.0);
-                if leaked > 0 {
-                    tracing::debug!(
-                        ?token,
-                        leaked,
-                        "a task left processes behind; they were killed"
-                    );
-                }
                 let excess = self.stop_watching(token);
                 let by_kernel = self.leave_group(token).filter(|_| !status.success());
+                // A task that is made to end has no time to wait for what it has started.
+                let is_ended = excess.is_some() || by_kernel.is_some() || is_ending(token);
+                if leaked > 0 && !is_ended {
+                    self.warn_of_leak(token, leaked);
+                }
                 let event = LaunchEvent::Exited {
                     token,
                     status: match status {
@@ -433,6 +439,23 @@ impl TaskLauncher {
         let is_hopeless = failure::is_busy_program(error)
             && self.busy.found(task.template.id, &program, Instant::now());
         failure::translate(error, args, &task.cwd, is_hopeless)
+    }
+
+    /// A task has ended before processes that it had started. Said once for a template: all its tasks may do so.
+    fn warn_of_leak(&mut self, token: LaunchToken, leaked: u32) {
+        let Some(task) = self.running.get(token) else {
+            return;
+        };
+        let task_key = task.key;
+        if self.leaking.insert(task.template.id) {
+            tracing::warn!(
+                task = %task_key,
+                leaked,
+                "A task left processes behind when it ended; they were killed. Not said again for tasks submitted with it"
+            );
+        } else {
+            tracing::debug!(task = %task_key, leaked, "a task left processes behind");
+        }
     }
 
     /// The start of a task takes longer than a second.

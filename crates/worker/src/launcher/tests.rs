@@ -250,3 +250,49 @@ fn variables_of_a_job_step_are_not_for_tasks() {
         assert!(!is_of_step(name), "{name}");
     }
 }
+
+/// Whether a task is blamed for the processes that were left when it ended.
+fn is_blamed(is_ending: bool) -> bool {
+    let tasks = PathBuf::from("/nowhere");
+    let mut launcher =
+        TaskLauncher::start(Some(1), "/opt/hq".into(), tasks, "host").expect("it starts");
+    let mut pools = pools();
+    let task = template(&["true"]);
+    let request = pools.compile(&task.requests.as_slice()[0]);
+    let grant = pools.take(&request.expect("possible")).expect("free");
+    let task = LaunchTask {
+        token: LaunchToken(1),
+        lane: LaunchToken(1),
+        template: Arc::new(WorkTemplate {
+            id: TemplateId(1),
+            job: JobId(12),
+            job_name: "job".into(),
+            submit_dir: Box::from(*b"/"),
+            stream_dir: None,
+            task: Arc::new(task),
+        }),
+        key: InstanceKey::new(JobId(12), 7, InstanceId(2)),
+        variant: 0,
+        grant: Arc::new(grant),
+        entries: None,
+        nodes: Arc::default(),
+    };
+    let (_, running) = launcher.prepare(&task, &pools).expect("possible");
+    launcher.running.insert(task.token, running);
+    let end = Event::Exited {
+        token: Token(1),
+        status: hq_spawn::ExitStatus::Code(0),
+        usage: hq_spawn::ResourceUsage::default(),
+        started: hq_spawn::MonotonicNs(1),
+        ended: hq_spawn::MonotonicNs(2),
+        leaked: 3,
+    };
+    launcher.translate(end, |_| is_ending).expect("an end");
+    !launcher.leaking.is_empty()
+}
+
+#[tokio::test]
+async fn only_a_task_that_ends_by_itself_is_blamed_for_what_it_leaves_behind() {
+    assert!(is_blamed(false));
+    assert!(!is_blamed(true));
+}
