@@ -224,7 +224,8 @@ pub enum SpawnErrorKind {
     NotADirectory,
     /// Arguments and environment together are too long for the kernel.
     TooLong,
-    /// The machine is short of something (processes, memory, descriptors), or the program file is being written.
+    /// The machine is short of something (processes, memory, descriptors), the program file is being written, or the
+    /// control group was removed.
     Transient,
     /// The request was cancelled before the process existed.
     Cancelled,
@@ -272,13 +273,18 @@ impl SpawnError {
         )
     }
 
+    /// Somebody has removed the control group. It will not come back for this request, but another can have a new one.
+    fn is_group_gone(&self) -> bool {
+        self.stage == Stage::Cgroup && matches!(self.errno, libc::ENOENT | libc::ENODEV)
+    }
+
     /// What kind of failure this is.
     #[must_use]
     pub fn kind(&self) -> SpawnErrorKind {
         if self.stage == Stage::Cancelled {
             return SpawnErrorKind::Cancelled;
         }
-        if self.is_transient() {
+        if self.is_transient() || self.is_group_gone() {
             return SpawnErrorKind::Transient;
         }
         match self.errno {
@@ -375,6 +381,16 @@ mod tests {
         );
         assert_eq!(error.kind(), SpawnErrorKind::NotFound);
         assert!(!error.is_transient());
+    }
+
+    #[test]
+    fn a_control_group_that_is_gone_is_not_the_fault_of_the_task() {
+        for errno in [libc::ENOENT, libc::ENODEV] {
+            let kind = SpawnError::new(Stage::Cgroup, errno, None).kind();
+            assert_eq!(kind, SpawnErrorKind::Transient);
+        }
+        let kind = SpawnError::new(Stage::Cgroup, libc::EACCES, None).kind();
+        assert_eq!(kind, SpawnErrorKind::PermissionDenied);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How a task names its worker, and what is left of tasks whose workers are gone.
+//! What names a worker on its machine, and what is left of tasks whose workers are gone.
 //!
 //! A worker that is killed together with its front process ends nothing any more: what its tasks have started lives
 //! on, on cpus that the next worker offers again. So each worker looks for such processes when it starts.
@@ -30,6 +30,14 @@ pub(crate) fn nonce() -> String {
         std::process::id(),
         crate::clock::now().wall.0
     )
+}
+
+/// Process id of the launcher with this nonce, or with what begins with it, and when that began; 0 = not known.
+pub(crate) fn process_of(nonce: &str) -> Option<(u32, u64)> {
+    let mut fields = nonce.split('-');
+    let pid = u32::from_str_radix(fields.next()?, 16).ok()?;
+    let began = u64::from_str_radix(fields.next()?, 16).ok()?;
+    Some((pid, began))
 }
 
 /// Ends what is left of tasks of this user on this machine whose workers do not exist any more.
@@ -96,5 +104,16 @@ mod tests {
     #[test]
     fn no_two_launchers_have_one_nonce() {
         assert_ne!(nonce(), nonce());
+    }
+
+    #[test]
+    fn a_nonce_names_its_process() {
+        let own = Launched::own().expect("there is a /proc");
+        let expected = Some((std::process::id(), own.began));
+        assert_eq!(process_of(&nonce()), expected);
+        assert_eq!(process_of(&format!("{}-worker", nonce())), expected);
+        for other in ["", "2a", "x-1", "2a-", "other"] {
+            assert_eq!(process_of(other), None, "{other}");
+        }
     }
 }

@@ -11,22 +11,37 @@ use hq_core::job::TemplateId;
 /// How long tasks of a template wait for their program.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// When the program of a template was found busy first, of those that are.
+/// How long after it was found busy a program counts as busy: longer than until a task that waits for it is launched
+/// again, here or after a time on other workers.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// When a program was found busy: first, without a longer break since, and last.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    first: Instant,
+    last: Instant,
+}
+
+/// Templates whose programs were found busy.
 #[derive(Debug, Default)]
-pub(super) struct BusyPrograms(BTreeMap<TemplateId, Instant>);
+pub(super) struct BusyPrograms(BTreeMap<TemplateId, Found>);
 
 impl BusyPrograms {
     /// The program is busy; says whether its tasks have waited long enough.
     pub(super) fn found(&mut self, template: TemplateId, program: &str, now: Instant) -> bool {
-        let since = *self.0.entry(template).or_insert_with(|| {
+        let before = self.0.get(&template).copied();
+        // One that was busy a while ago, and whose tasks ran elsewhere or were cancelled, is busy anew.
+        let before = before.filter(|found| now.saturating_duration_since(found.last) < FRESH);
+        if before.is_none() {
             tracing::warn!(
                 program,
                 "Tasks wait because their program is open for writing (text file busy); they fail after {} s",
                 WAIT_MAX.as_secs()
             );
-            now
-        });
-        now.saturating_duration_since(since) >= WAIT_MAX
+        }
+        let first = before.map_or(now, |found| found.first);
+        self.0.insert(template, Found { first, last: now });
+        now.saturating_duration_since(first) >= WAIT_MAX
     }
 
     /// A task of the template has started, or none will.
@@ -51,5 +66,19 @@ mod tests {
         assert!(found(1, 60) && !found(2, 61));
         busy.forget(TemplateId(1));
         assert!(!busy.found(TemplateId(1), "program", start + WAIT_MAX));
+    }
+
+    #[test]
+    fn a_program_that_is_busy_again_later_is_waited_for_again() {
+        let mut busy = BusyPrograms::default();
+        let start = Instant::now();
+        let mut found = |seconds| {
+            let now = start + Duration::from_secs(seconds);
+            busy.found(TemplateId(1), "program", now)
+        };
+        assert!(!found(0) && !found(15));
+        // Its tasks were cancelled, others come an hour later.
+        assert!(!found(3600) && !found(3650));
+        assert!(found(3661));
     }
 }

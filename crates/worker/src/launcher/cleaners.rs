@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::output::Cleanup;
 
-/// How long an end waits for its cleanup. What a task asked for stays taken that long; the cleanup itself goes on.
+/// How long an end waits for its cleanup once that has begun, or for those before it if none of them comes to an end.
+/// What a task asked for stays taken that long; the cleanup itself goes on.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// A cleanup that takes longer no longer counts for the number of those at work.
 const SLOW: Duration = Duration::from_secs(1);
@@ -24,7 +25,7 @@ const THREADS_MAX: usize = 64;
 #[derive(Debug)]
 struct Waiting {
     event: LaunchEvent,
-    until: Instant,
+    since: Instant,
     /// What the task said about its failure, if that is known yet.
     words: Option<Box<str>>,
 }
@@ -45,12 +46,30 @@ struct Work {
     has_finished: bool,
 }
 
+/// What a cleaner is at.
+#[derive(Clone, Copy, Debug)]
+struct AtWork {
+    since: Instant,
+    /// `None` = it has only just been started.
+    token: Option<LaunchToken>,
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Work>,
-    /// When each cleaner began with what it is at, by number.
-    at_work: BTreeMap<u64, Instant>,
+    /// Cleaners by number.
+    at_work: BTreeMap<u64, AtWork>,
     next_cleaner: u64,
+    /// When a cleaner last took up some work.
+    last_taken: Option<Instant>,
+}
+
+impl Queue {
+    /// Since when each cleanup that is under way is.
+    fn under_way(&self) -> BTreeMap<LaunchToken, Instant> {
+        let named = |work: &AtWork| Some((work.token?, work.since));
+        self.at_work.values().filter_map(named).collect()
+    }
 }
 
 /// All cleanups.
@@ -77,13 +96,13 @@ impl Cleaners {
     /// Cleans up behind a task; its end comes from [`Self::collect`]. Needs a tokio runtime.
     pub(super) fn add(&mut self, event: LaunchEvent, cleanup: Cleanup, has_finished: bool) {
         let token = super::token_of(&event);
-        let until = Instant::now() + WAIT_MAX;
+        let since = Instant::now();
         let words = None;
         self.ends.insert(
             token,
             Waiting {
                 event,
-                until,
+                since,
                 words,
             },
         );
@@ -101,15 +120,13 @@ impl Cleaners {
     ///
     /// Nothing is lost if the future is dropped.
     pub(super) async fn news(&mut self) -> Option<Step> {
-        let first = self.ends.values().map(|end| end.until).min();
-        let Some(first) = first else {
+        if self.ends.is_empty() {
             return self.steps.recv().await;
-        };
-        // A cleaner may have become slow with others waiting behind it.
-        let look_again = first.min(Instant::now() + SLOW);
+        }
+        // An end may have waited long enough, or a cleaner have become slow with others waiting behind it.
         tokio::select! {
             step = self.steps.recv() => step,
-            () = tokio::time::sleep_until(look_again) => None,
+            () = tokio::time::sleep(SLOW) => None,
         }
     }
 
@@ -130,9 +147,27 @@ impl Cleaners {
                 }
             }
         }
+        self.collect_late(ended);
+        self.work();
+    }
+
+    /// Appends the ends that have waited long enough.
+    fn collect_late(&mut self, ended: &mut Vec<LaunchEvent>) {
         let now = Instant::now();
-        let late = self.ends.extract_if(.., |_, end| end.until <= now);
-        for (token, end) in late {
+        if self.ends.values().all(|end| now - end.since < WAIT_MAX) {
+            return;
+        }
+        let queue = lock(&self.queue);
+        let (under_way, last_taken) = (queue.under_way(), queue.last_taken);
+        drop(queue);
+        let is_late = |token: &LaunchToken, end: &mut Waiting| {
+            // Behind others there is no reason to give up as long as it goes on.
+            let since = under_way.get(token).copied();
+            let since =
+                since.unwrap_or_else(|| last_taken.map_or(end.since, |at| at.max(end.since)));
+            now - since >= WAIT_MAX
+        };
+        for (token, end) in self.ends.extract_if(.., is_late) {
             tracing::warn!(
                 ?token,
                 "tidying up after a task takes longer than {} s; its end no longer waits for that",
@@ -140,19 +175,19 @@ impl Cleaners {
             );
             ended.push(with_message(end.event, end.words));
         }
-        self.work();
     }
 
     /// Puts cleaners to work, as many as make sense.
     fn work(&self) {
         let mut queue = lock(&self.queue);
-        let is_quick = |since: &&Instant| since.elapsed() < SLOW;
+        let is_quick = |work: &&AtWork| work.since.elapsed() < SLOW;
         let mut quick = queue.at_work.values().filter(is_quick).count();
         let wanted = queue.waiting.len();
         while quick < CLEANERS_MAX.min(wanted) && queue.at_work.len() < THREADS_MAX {
             let number = queue.next_cleaner;
             queue.next_cleaner += 1;
-            queue.at_work.insert(number, Instant::now());
+            let since = Instant::now();
+            queue.at_work.insert(number, AtWork { since, token: None });
             quick += 1;
             let (shared, steps) = (Arc::clone(&self.queue), self.steps_tx.clone());
             tokio::task::spawn_blocking(move || clean(number, &shared, &steps));
@@ -168,9 +203,14 @@ fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>
             queue.at_work.remove(&number);
             return;
         };
-        queue.at_work.insert(number, Instant::now());
+        let (since, token) = (Instant::now(), work.token);
+        let begun = AtWork {
+            since,
+            token: Some(token),
+        };
+        queue.at_work.insert(number, begun);
+        queue.last_taken = Some(since);
         drop(queue);
-        let token = work.token;
         // The receiver is gone only if the worker is.
         let said = |words| drop(steps.send(Step::Said(token, words)));
         work.cleanup.finish(work.has_finished, said);

@@ -5,10 +5,12 @@
 //! tree that hands controllers on, so this process and its front move into one, but nobody else is moved.
 //!
 //! ```text
-//!  ours ─┬─ hq-NAME-worker     this process and its front, if they were in `ours`
-//!        └─ hq-NAME ─┬─ 17     a task, with its limit
-//!                    └─ 18
+//!  ours ─┬─ hq-NS-NAME-worker     this process and its front, if they were in `ours`
+//!        └─ hq-NS-NAME ─┬─ 17     a task, with its limit
+//!                       └─ 18
 //! ```
+//!
+//! NS stands for the namespaces in which NAME means something: workers of several containers may share a group.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -62,10 +64,11 @@ impl ControlGroups {
             return Err(Unusable::NoMemory(ours));
         }
         let not_ours = |error| Unusable::NotOurs(ours.clone(), error);
-        sweep(root, &ours);
-        let base = ours.join(format!("hq-{name}"));
+        let prefix = prefix(root);
+        sweep(root, &ours, &prefix);
+        let base = ours.join(format!("{prefix}{name}"));
         if !lists_memory(&ours.join("cgroup.subtree_control")) && hand_memory_on(&ours).is_err() {
-            step_aside(&ours, name)?;
+            step_aside(&ours, &format!("{prefix}{name}-worker"))?;
             hand_memory_on(&ours).map_err(not_ours)?;
         }
         fs::create_dir(&base).map_err(not_ours)?;
@@ -85,7 +88,15 @@ impl ControlGroups {
     /// A group for a task that may use so many KiB, swap included.
     pub(super) fn make(&self, name: &str, limit: u64) -> io::Result<TaskGroup> {
         let dir = self.base.join(name);
-        fs::create_dir(&dir)?;
+        if let Err(error) = fs::create_dir(&dir) {
+            if error.kind() != io::ErrorKind::NotFound {
+                return Err(error);
+            }
+            // Somebody has removed the empty group around it.
+            fs::create_dir(&self.base)?;
+            hand_memory_on(&self.base)?;
+            fs::create_dir(&dir)?;
+        }
         let fill = || {
             let bytes = limit.saturating_mul(KIB);
             fs::write(dir.join("memory.max"), bytes.to_string())?;
@@ -214,7 +225,7 @@ fn hand_memory_on(dir: &Path) -> io::Result<()> {
 }
 
 /// Moves this process and its front into a group of their own.
-fn step_aside(ours: &Path, name: &str) -> Result<(), Unusable> {
+fn step_aside(ours: &Path, aside: &str) -> Result<(), Unusable> {
     let not_ours = |error| Unusable::NotOurs(ours.to_owned(), error);
     let front = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     let inside = fs::read_to_string(ours.join("cgroup.procs")).map_err(not_ours)?;
@@ -226,7 +237,7 @@ fn step_aside(ours: &Path, name: &str) -> Result<(), Unusable> {
     {
         return Err(Unusable::Shared(ours.to_owned()));
     }
-    let aside = ours.join(format!("hq-{name}-worker"));
+    let aside = ours.join(aside);
     fs::create_dir(&aside).map_err(not_ours)?;
     for pid in inside {
         fs::write(aside.join("cgroup.procs"), pid.to_string()).map_err(not_ours)?;
@@ -234,19 +245,33 @@ fn step_aside(ours: &Path, name: &str) -> Result<(), Unusable> {
     Ok(())
 }
 
+/// How the names of groups begin whose workers have process ids and beginnings as they are seen here: those of the same
+/// pid and time namespace.
+fn prefix(root: &Path) -> String {
+    // A link such as `pid:[4026531836]`; before Linux 5.6 there is none for the time.
+    let number = |kind: &str| {
+        let link = fs::read_link(root.join("proc/self/ns").join(kind)).ok()?;
+        let link = link.to_str()?;
+        let digits = link.split_once('[')?.1.strip_suffix(']')?;
+        digits.parse::<u64>().ok()
+    };
+    let [pid, time] = ["pid", "time"].map(|kind| number(kind).unwrap_or(0));
+    format!("hq-{pid:x}.{time:x}-")
+}
+
 /// Removes groups of workers of this user that no longer run: what they leave would stay as long as the group around
-/// it, and keep a batch system from removing that.
-fn sweep(root: &Path, ours: &Path) {
+/// it, and keep a batch system from removing that. Whether others run cannot be seen.
+fn sweep(root: &Path, ours: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(ours) else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        // Names of workers begin with the number of their process, see `crate::leftovers::nonce`.
-        let pid = name.to_str().and_then(|name| name.strip_prefix("hq-"));
-        let pid = pid.and_then(|name| u32::from_str_radix(name.split('-').next()?, 16).ok());
-        let Some(pid) = pid else { continue };
-        if root.join(format!("proc/{pid}")).exists() {
+        let name = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        let Some((pid, began)) = name.and_then(crate::leftovers::process_of) else {
+            continue;
+        };
+        if is_alive(root, pid, began) {
             continue;
         }
         for inner in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
@@ -256,6 +281,14 @@ fn sweep(root: &Path, ours: &Path) {
             }
         }
         let _ = fs::remove_dir(entry.path());
+    }
+}
+
+/// Whether the process still exists, as far as can be told: in doubt it does. Its number alone may be used again.
+fn is_alive(root: &Path, pid: u32, began: u64) -> bool {
+    match fs::read_to_string(root.join(format!("proc/{pid}/stat"))) {
+        Ok(stat) => super::memory::began(&stat).is_none_or(|found| began == 0 || found == began),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 

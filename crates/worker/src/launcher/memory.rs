@@ -21,6 +21,8 @@ use tokio::sync::mpsc;
 const PERIOD: Duration = Duration::from_millis(100);
 /// A look that took long is followed by a pause so many times as long, so that watching costs 4 % of a cpu at most.
 const REST: u32 = 25;
+/// The longest pause all the same: a task that grows meanwhile must not take the machine's memory first.
+const REST_MAX: Duration = Duration::from_secs(2);
 /// How long a tree whose shares were small enough is believed to use no more, unless it seems to.
 const ACQUITTED: Duration = Duration::from_secs(2);
 /// Added to the readiness of tasks to be chosen when the machine runs out of memory: -1000 to 1000.
@@ -134,6 +136,11 @@ impl Shared {
     }
 }
 
+/// The pause after a look that took so long.
+fn pause_after(took: Duration) -> Duration {
+    took.saturating_mul(REST).clamp(PERIOD, REST_MAX)
+}
+
 /// The score that has the kernel choose a task, if it must end something; `None` if it cannot be set here.
 fn task_score() -> Option<i16> {
     let path = "/proc/self/oom_score_adj";
@@ -200,7 +207,7 @@ impl Watcher {
                     return;
                 }
             }
-            thread::sleep(PERIOD.max(start.elapsed() * REST));
+            thread::sleep(pause_after(start.elapsed()));
         }
     }
 
@@ -297,6 +304,12 @@ impl Watcher {
     }
 }
 
+/// When a process began, from its `stat`: see `proc_pid_stat(5)`, field 22, of which two stand before the name's end.
+pub(super) fn began(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
 /// The number in the line that begins with `name`.
 fn kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -380,6 +393,15 @@ mod tests {
 
     fn watched(limit: u64) -> BTreeMap<LaunchToken, Watched> {
         BTreeMap::from([(LaunchToken(1), Watched { pid: 10, limit })])
+    }
+
+    #[test]
+    fn looks_cost_little_and_pauses_end() {
+        let pause = |milliseconds| pause_after(Duration::from_millis(milliseconds));
+        assert_eq!(pause(1), PERIOD);
+        assert_eq!(pause(20), Duration::from_millis(500));
+        // On a machine that swaps, say.
+        assert_eq!(pause(60_000), REST_MAX);
     }
 
     #[test]

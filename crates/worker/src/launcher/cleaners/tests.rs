@@ -31,6 +31,15 @@ fn task_dir(parent: &Path, name: &str) -> (PathBuf, Cleanup) {
     (directory, cleanup)
 }
 
+/// An end that waits, whose task has said something.
+fn waiting(token: u64, since: Instant) -> Waiting {
+    Waiting {
+        event: end(token),
+        since,
+        words: Some("said".into()),
+    }
+}
+
 /// Ends that come within the time, with their words.
 async fn collected(cleaners: &mut Cleaners, count: usize) -> Vec<(LaunchToken, String)> {
     let mut ended = Vec::new();
@@ -69,21 +78,20 @@ async fn cleanups_that_hang_hold_up_their_own_ends_only_and_not_for_ever() {
     let long_ago = Instant::now() - 10 * SLOW;
     {
         let mut queue = lock(&cleaners.queue);
-        for number in 0..CLEANERS_MAX as u64 {
-            queue.at_work.insert(number, long_ago);
+        for number in 1..=CLEANERS_MAX as u64 {
+            let token = Some(LaunchToken(number));
+            let since = long_ago;
+            queue.at_work.insert(number, AtWork { since, token });
         }
-        queue.next_cleaner = CLEANERS_MAX as u64;
+        queue.next_cleaner = CLEANERS_MAX as u64 + 1;
     }
-    let waiting = Waiting {
-        event: end(1),
-        until: Instant::now() + Duration::from_millis(300),
-        words: Some("said".into()),
-    };
-    cleaners.ends.insert(LaunchToken(1), waiting);
+    cleaners.ends.insert(LaunchToken(1), waiting(1, long_ago));
     let (_, cleanup) = task_dir(parent.path(), "quick");
     cleaners.add(end(2), cleanup, false);
     let found = collected(&mut cleaners, 2).await;
-    let expected = [(2, "quick"), (1, "said")];
+    let mut found = found;
+    found.sort();
+    let expected = [(1, "said"), (2, "quick")];
     assert_eq!(
         found,
         expected.map(|(token, words)| (LaunchToken(token), words.to_owned()))
@@ -93,4 +101,34 @@ async fn cleanups_that_hang_hold_up_their_own_ends_only_and_not_for_ever() {
     let mut ended = Vec::new();
     cleaners.collect(None, &mut ended);
     assert!(ended.is_empty());
+}
+
+#[tokio::test]
+async fn behind_others_an_end_waits_as_long_as_these_come_to_an_end() {
+    let mut cleaners = Cleaners::new();
+    let now = Instant::now();
+    let long_ago = now - 10 * WAIT_MAX;
+    for token in [1, 2] {
+        cleaners
+            .ends
+            .insert(LaunchToken(token), waiting(token, long_ago));
+    }
+    let late = |cleaners: &mut Cleaners| {
+        let mut ended = Vec::new();
+        cleaners.collect_late(&mut ended);
+        ended
+            .iter()
+            .map(crate::launcher::token_of)
+            .collect::<Vec<_>>()
+    };
+    // The first has begun only now, and so others go on.
+    lock(&cleaners.queue).last_taken = Some(now);
+    let token = Some(LaunchToken(1));
+    let begun = |since| AtWork { since, token };
+    lock(&cleaners.queue).at_work.insert(0, begun(now));
+    assert_eq!(late(&mut cleaners), []);
+    lock(&cleaners.queue).at_work.insert(0, begun(long_ago));
+    assert_eq!(late(&mut cleaners), [LaunchToken(1)]);
+    lock(&cleaners.queue).last_taken = Some(now - WAIT_MAX);
+    assert_eq!(late(&mut cleaners), [LaunchToken(2)]);
 }

@@ -19,6 +19,12 @@ fn machine(controllers: &str, handed_on: &str) -> tempfile::TempDir {
     };
     write("proc/self/cgroup", "4:memory:/old\n0::/top/user/job\n");
     write("proc/self/mountinfo", MOUNTS);
+    let namespaces = dir.path().join("proc/self/ns");
+    fs::create_dir(&namespaces).expect("writable");
+    for link in ["pid:[7]", "time:[8]"] {
+        let (kind, _) = link.split_once(':').expect("has a kind");
+        std::os::unix::fs::symlink(link, namespaces.join(kind)).expect("writable");
+    }
     write(&format!("{OURS}/cgroup.controllers"), controllers);
     write(&format!("{OURS}/cgroup.subtree_control"), handed_on);
     dir
@@ -28,16 +34,19 @@ fn machine(controllers: &str, handed_on: &str) -> tempfile::TempDir {
 fn a_task_gets_a_group_with_its_limit() {
     let root = machine("cpu memory pids\n", "");
     let mut groups = ControlGroups::find(root.path(), "a").expect("usable");
-    assert_eq!(groups.base(), root.path().join(OURS).join("hq-a"));
+    assert_eq!(groups.base(), root.path().join(OURS).join("hq-7.8-a"));
     let told = |file: &str| fs::read_to_string(root.path().join(OURS).join(file));
     assert_eq!(told("cgroup.subtree_control").expect("written"), "+memory");
     assert_eq!(
-        told("hq-a/cgroup.subtree_control").expect("written"),
+        told("hq-7.8-a/cgroup.subtree_control").expect("written"),
         "+memory"
     );
     let task = groups.make("17", 200 * KIB).expect("made");
-    assert_eq!(told("hq-a/17/memory.max").expect("written"), "209715200");
-    assert_eq!(told("hq-a/17/memory.oom.group").expect("written"), "1");
+    assert_eq!(
+        told("hq-7.8-a/17/memory.max").expect("written"),
+        "209715200"
+    );
+    assert_eq!(told("hq-7.8-a/17/memory.oom.group").expect("written"), "1");
 
     let events = |text: &str| fs::write(task.dir.join("memory.events"), text).expect("writable");
     assert_eq!(task.excess(), None, "nothing is known");
@@ -61,6 +70,18 @@ fn a_task_gets_a_group_with_its_limit() {
         std::slice::from_ref(&other.dir),
         "the first is gone"
     );
+}
+
+#[test]
+fn a_group_that_somebody_has_removed_is_made_again() {
+    let root = machine("cpu memory pids\n", "");
+    let groups = ControlGroups::find(root.path(), "a").expect("usable");
+    fs::remove_dir_all(groups.base()).expect("writable");
+    let task = groups.make("17", KIB).expect("made again");
+    let limit = fs::read_to_string(groups.base().join("17/memory.max")).expect("written");
+    assert_eq!((limit.as_str(), task.limit), ("1048576", KIB));
+    let handed_on = fs::read_to_string(groups.base().join("cgroup.subtree_control"));
+    assert_eq!(handed_on.expect("written"), "+memory");
 }
 
 #[test]
@@ -91,7 +112,7 @@ fn what_cannot_be_used_says_why() {
     .expect("writable");
     let error = ControlGroups::find(root.path(), "c").expect_err("still refused");
     assert!(matches!(error, Unusable::NotOurs(..)), "{error}");
-    let moved = fs::read_to_string(ours.join("hq-c-worker/cgroup.procs")).expect("moved");
+    let moved = fs::read_to_string(ours.join("hq-7.8-c-worker/cgroup.procs")).expect("moved");
     assert_eq!(moved, std::process::id().to_string());
 }
 
@@ -135,14 +156,24 @@ fn groups_of_workers_that_are_gone_are_removed() {
     let root = machine("cpu memory pids\n", "memory\n");
     let ours = root.path().join(OURS);
     for dir in [
-        "hq-2a-1-0/17",
-        "hq-2a-1-0-worker",
-        "hq-2b-1-0/3",
+        "hq-7.8-2a-1-0/17",
+        "hq-7.8-2a-1-0-worker",
+        "hq-7.8-2b-1-0/3",
+        // Their number is another process's by now.
+        "hq-7.8-2c-1-0/5",
+        // Seen from another pid or time namespace they would be gone.
+        "hq-9.8-2a-1-0/6",
+        "hq-7.9-2a-1-0",
         "hq-other",
     ] {
         fs::create_dir_all(ours.join(dir)).expect("writable");
     }
-    fs::create_dir_all(root.path().join("proc/43")).expect("writable");
+    for (pid, began) in [(43, 1), (44, 2)] {
+        let proc = root.path().join(format!("proc/{pid}"));
+        fs::create_dir_all(&proc).expect("writable");
+        let stat = format!("{pid} (hq) S{} {began} 0", " 0".repeat(18));
+        fs::write(proc.join("stat"), stat).expect("writable");
+    }
     let _groups = ControlGroups::find(root.path(), "a").expect("usable");
     let mut left: Vec<String> = fs::read_dir(&ours)
         .expect("is there")
@@ -151,5 +182,12 @@ fn groups_of_workers_that_are_gone_are_removed() {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     left.sort();
-    assert_eq!(left, ["hq-2b-1-0", "hq-a", "hq-other"]);
+    let expected = [
+        "hq-7.8-2b-1-0",
+        "hq-7.8-a",
+        "hq-7.9-2a-1-0",
+        "hq-9.8-2a-1-0",
+        "hq-other",
+    ];
+    assert_eq!(left, expected);
 }
