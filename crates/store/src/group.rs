@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::encode;
 use crate::event::Event;
-use crate::meta::{draining_key, set_number};
+use crate::meta::{self, draining_key, set_number};
 
 /// Ranges of canceled or aborted tasks in one event: if every other task of a large job had finished, there are very many.
 const RANGES_PER_EVENT: usize = 1_000;
@@ -435,7 +435,13 @@ impl<'a> Group<'a> {
             "INSERT OR REPLACE INTO job_data VALUES (?, ?, ?, ?, NULL, ?, NULL, 0)",
             params![job.as_u32(), name, max_fails, is_open, at.0],
         )?;
-        set_number(self.connection, "last_job", i64::from(job.as_u32()))
+        // Not the last one that was stored: a large submit is stored behind smaller ones that came later.
+        let last = meta::number(self.connection, "last_job")?;
+        set_number(
+            self.connection,
+            "last_job",
+            last.max(i64::from(job.as_u32())),
+        )
     }
 
     fn submit(&mut self, change: &Change) -> rusqlite::Result<()> {

@@ -54,7 +54,11 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     }
     let id =
         |key| Ok::<_, rusqlite::Error>(u32::try_from(meta::number(connection, key)?).unwrap_or(0));
-    let (last_job, last_worker) = (JobId(id("last_job")?), WorkerId(id("last_worker")?));
+    // Forgotten jobs count: what is left of them belongs to nobody else.
+    let highest = "SELECT COALESCE(MAX(id), 0) FROM job_data";
+    let highest: u32 = connection.query_row(highest, [], |row| row.get(0))?;
+    let (last_job, last_worker) = (id("last_job")?.max(highest), WorkerId(id("last_worker")?));
+    let last_job = JobId(last_job);
     loaded.state.restore_counters(last_job, last_worker);
     load_jobs(connection, &mut loaded)?;
     load_submits(connection, &mut loaded)?;

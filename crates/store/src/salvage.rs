@@ -417,11 +417,13 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     }
     report.lost_jobs.sort_unstable();
     report.lost_jobs.dedup();
-    // Submits are numbered; the events tell how many there were.
+    // Submits are numbered; the events tell how many there were. Those of forgotten jobs are missing because somebody
+    // wanted that: compaction deletes them before the job.
     let sql = "SELECT j.id, \
         (SELECT count(*) FROM event_log e WHERE e.job = j.id AND e.type = 'job-created'), \
         max((SELECT coalesce(max(number) + 1, 0) FROM submit_data s WHERE s.job = j.id), \
-        EXISTS (SELECT 1 FROM task_data t WHERE t.job = j.id)) FROM job_data j";
+        EXISTS (SELECT 1 FROM task_data t WHERE t.job = j.id)) FROM job_data j \
+        WHERE j.is_forgotten = 0";
     let jobs: Vec<(u32, u32, u32)> = {
         let mut statement = db.prepare(sql)?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;

@@ -134,3 +134,34 @@ fn what_comes_back_is_what_was_committed() {
     assert_eq!(all[&5], (Phase::Canceled, 0, 0, 0, 0, None, Vec::new()));
     assert_eq!(all[&6], (Phase::Waiting, 0, 0, 0, 0, None, Vec::new()));
 }
+
+#[test]
+fn a_job_id_is_given_out_once_whatever_the_order_in_which_jobs_are_stored() {
+    let mut connection = Connection::open_in_memory().expect("a database in memory");
+    schema::migrate(&mut connection, 0).expect("the schema is valid");
+    let ids = IdArray::consecutive(1, 6).expect("six ids");
+    // Job 1 was larger and took longer to be accepted.
+    let changes = [
+        change(submitted(JobId(2), &ids)),
+        change(submitted(JobId(1), &ids)),
+        change(ChangeKind::JobCompleted(JobId(2))),
+        change(ChangeKind::JobsForgotten(vec![JobId(2)])),
+    ];
+    let transaction = connection.transaction().expect("nobody else writes");
+    group::write(&transaction, &mut 1, &changes, None).expect("every change can be written");
+    transaction.commit().expect("memory is never full");
+    let uid = "INSERT OR REPLACE INTO meta VALUES ('server_uid', 'TestUid')";
+    connection.execute(uid, []).expect("a table");
+    let last = |connection: &Connection| {
+        let loaded = load(connection, "TestUid", NOW).expect("it can be read");
+        loaded.state.last_job()
+    };
+    assert_eq!(last(&connection), Some(JobId(2)));
+    let wrong = "INSERT OR REPLACE INTO meta VALUES ('last_job', 1)";
+    connection.execute(wrong, []).expect("a table");
+    assert_eq!(
+        last(&connection),
+        Some(JobId(2)),
+        "as an earlier state of hq left it"
+    );
+}

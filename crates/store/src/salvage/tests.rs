@@ -201,6 +201,30 @@ fn a_job_with_lost_results_is_not_complete_and_stays() {
 }
 
 #[test]
+fn a_forgotten_job_of_which_a_part_is_deleted_stays_forgotten() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    filled(&path, &[20, 10]);
+    let db = Connection::open(&path).expect("a database");
+    // As after a crash between two steps of compaction.
+    let swept = "UPDATE job_data SET is_forgotten = 1 WHERE id = 1; DELETE FROM task_data WHERE job = 1; \
+                 DELETE FROM submit_data WHERE job = 1";
+    db.execute_batch(swept).expect("tables");
+    drop(db);
+    let report = repaired(&path).expect("room");
+    assert_eq!(report.lost_submits, [], "{report}");
+    assert_eq!(report.lost_results, [], "{report}");
+    let db = Connection::open(&path).expect("a database");
+    let sql = "SELECT is_forgotten AND NOT is_open AND completed_unix_ns IS NOT NULL FROM job_data WHERE id = 1";
+    let is_forgotten = db.query_row(sql, [], |row| row.get::<_, bool>(0));
+    assert!(is_forgotten.expect("the job"));
+    drop(db);
+    let store = Store::open(&path).expect("it is whole");
+    let loaded = store.load("TestUid", NOW).expect("it can be read");
+    assert_eq!(loaded.state.jobs().keys().collect::<Vec<_>>(), [&JobId(2)]);
+}
+
+#[test]
 fn what_only_the_log_holds_is_kept_when_the_file_is_empty() {
     let dir = tempfile::tempdir().expect("directory");
     let whole = dir.path().join("whole.db");
