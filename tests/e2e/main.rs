@@ -9,6 +9,7 @@ mod commands;
 mod control;
 mod damage;
 mod dashboard;
+mod disks;
 mod durable;
 mod exposition;
 mod faults;

@@ -7,9 +7,11 @@
 //! opened beside SQLite by [`Lock::open_raw`] only: whoever has the lock has no connection yet, and a process that has
 //! the store gets no second lock.
 
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,12 +24,23 @@ use crate::process::Process;
 /// How long the lock of an owner that is dead may last: a program that it was just starting still has a copy of the
 /// descriptor until it runs.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a start waits for those who only look at a file that nobody has; `hq journal check` reads all of it.
+const LOOKERS_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two attempts.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Begins the text in a lock file, so that no file of somebody else is overwritten.
 const LABEL: &str = "hq store lock";
 /// Most bytes of that text: label, process, boot and host.
 const TEXT_MAX: u64 = 1_024;
+
+/// How a lock is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// For one who has the store, alone.
+    Own,
+    /// For those who only look.
+    Look,
+}
 
 /// The right to a store.
 #[derive(Debug)]
@@ -51,7 +64,10 @@ impl Lock {
             file: None,
             is_new,
         };
-        acquire(given, &file, || file.try_lock())?;
+        acquire(given, &file, |mode| match mode {
+            Mode::Own => file.try_lock(),
+            Mode::Look => file.try_lock_shared(),
+        })?;
         // Only a help for those who are refused; a full disk must not prevent a start that needs no room.
         if let Err(error) = sign(&file) {
             tracing::debug!(%error, "the lock file does not name its owner");
@@ -60,7 +76,8 @@ impl Lock {
         Ok(lock)
     }
 
-    /// The right to look at a database that nobody has; `None` = somebody has it. Makes no file.
+    /// The right to look at a database that nobody has, which others may have, too; `None` = somebody has it. Makes no
+    /// file.
     pub(crate) fn for_looking(given: &Path) -> Result<Option<Self>, StoreError> {
         let path = resolve(given).map_err(create(given))?;
         let mut lock = Self {
@@ -72,7 +89,7 @@ impl Lock {
         let Ok(file) = open_existing(&lock_path(&lock.path)) else {
             return Ok(Some(lock));
         };
-        match file.try_lock() {
+        match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => Ok(None),
             // A file system without locks has no servers.
             Ok(()) | Err(TryLockError::Error(_)) => {
@@ -85,7 +102,8 @@ impl Lock {
     /// Who has the store, if somebody has it and the lock file says so; changes nothing.
     pub(crate) fn holder(given: &Path) -> Option<String> {
         let file = open_existing(&lock_path(&resolve(given).ok()?)).ok()?;
-        match file.try_lock() {
+        // Two who look must not take each other for the owner.
+        match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => {
                 let text = text_of(&file).unwrap_or_default();
                 let owner = text.lines().nth(1).and_then(Process::from_text);
@@ -102,7 +120,7 @@ impl Lock {
 
     /// Opens the database beside SQLite, which has no connection to it in this process.
     pub(crate) fn open_raw(&self) -> io::Result<File> {
-        File::open(&self.path)
+        open_regular(&self.path)
     }
 
     /// Makes an empty database that only we can read, if there is none.
@@ -176,6 +194,31 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Opens a file to read it. Anything but a regular file is refused: to open a FIFO waits for a writer, for ever.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    expect_regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Refuses what is no regular file.
+pub(crate) fn expect_regular(found: &Metadata) -> io::Result<()> {
+    let kind = found.file_type();
+    let name = match kind {
+        _ if kind.is_file() => return Ok(()),
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_fifo() => "a FIFO",
+        _ if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    let text = format!("expected a regular file, found {name}");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
 fn lock_path(database: &Path) -> PathBuf {
     with_suffix(database, ".lock")
 }
@@ -219,8 +262,9 @@ fn open_options() -> OpenOptions {
 
 fn open_existing(path: &Path) -> io::Result<File> {
     let file = open_options().open(path)?;
+    expect_regular(&file.metadata()?)?;
     let found = text_of(&file)?;
-    if !file.metadata()?.is_file() || !(found.is_empty() || found.starts_with(LABEL)) {
+    if !found.is_empty() && !found.starts_with(LABEL) {
         let text = "it is in the way of a lock file and none of hq; move it away";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
@@ -252,26 +296,38 @@ fn sign(mut file: &File) -> io::Result<()> {
     writeln!(file, "{LABEL}\n{}", Process::this().to_text())
 }
 
-/// Waits for the lock of a dead owner; refuses at once if the owner lives.
+/// Waits for the lock of a dead owner, and for those who only look; refuses at once if the owner lives.
 fn acquire(
     given: &Path,
     file: &File,
-    mut try_lock: impl FnMut() -> Result<(), TryLockError>,
+    mut try_lock: impl FnMut(Mode) -> Result<(), TryLockError>,
 ) -> Result<(), StoreError> {
-    let until = Instant::now() + PATIENCE;
+    let begin = Instant::now();
+    let in_use = |owner: String| StoreError::InUse {
+        path: given.to_path_buf(),
+        owner,
+    };
     loop {
-        match try_lock() {
+        match try_lock(Mode::Own) {
             Ok(()) => return Ok(()),
+            // Nobody has it, so the text tells of an earlier owner. What was taken here is given up before the next
+            // attempt: two who start at the same time would wait for each other.
+            Err(TryLockError::WouldBlock) if try_lock(Mode::Look).is_ok() => {
+                file.unlock().map_err(create(given))?;
+                if begin.elapsed() >= LOOKERS_PATIENCE {
+                    return Err(in_use("another program looks at it".to_owned()));
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
             Err(TryLockError::WouldBlock) => {
                 let text = text_of(file).unwrap_or_default();
                 let owner = text.lines().nth(1).and_then(Process::from_text);
                 let may_end = owner.as_ref().is_none_or(|owner| owner.is_gone());
-                if !may_end || Instant::now() >= until {
+                if !may_end || begin.elapsed() >= PATIENCE {
                     let unnamed = || "it holds the lock beside the file".to_owned();
-                    return Err(StoreError::InUse {
-                        path: given.to_path_buf(),
-                        owner: owner.map_or_else(unnamed, |owner| owner.to_string()),
-                    });
+                    return Err(in_use(
+                        owner.map_or_else(unnamed, |owner| owner.to_string()),
+                    ));
                 }
                 std::thread::sleep(LOOK_INTERVAL);
             }
@@ -311,7 +367,7 @@ mod tests {
     fn a_file_system_without_locks_is_named_as_the_cause() {
         let file = tempfile::tempfile().expect("a file");
         for error in [Errno::NOSYS, Errno::NOLCK, Errno::OPNOTSUPP] {
-            let refused = acquire(Path::new("j.db"), &file, || {
+            let refused = acquire(Path::new("j.db"), &file, |_| {
                 Err(TryLockError::Error(error.into()))
             });
             let text = refused.expect_err("it cannot be locked").to_string();
@@ -326,8 +382,8 @@ mod tests {
         let path = dir.path().join("j.db");
         let file = tempfile::tempfile().expect("a file");
         let mut attempts = 0;
-        let taken = acquire(&path, &file, || {
-            attempts += 1;
+        let taken = acquire(&path, &file, |mode| {
+            attempts += u32::from(mode == Mode::Own);
             if attempts < 5 {
                 return Err(TryLockError::WouldBlock);
             }
@@ -351,6 +407,30 @@ mod tests {
         assert!(Lock::for_looking(&other).expect("readable").is_none());
         drop(lock);
         Lock::take(&other).expect("nobody has it any more");
+    }
+
+    #[test]
+    fn who_only_looks_holds_up_no_start_and_nobody_who_looks() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("j.db");
+        std::fs::write(&path, "").expect("room");
+        // It names an owner that lives, as that of a server that has ended on another host does for all that is known.
+        drop(Lock::take(&path).expect("nobody has it"));
+        let looking = Lock::for_looking(&path).expect("readable");
+        let looking = looking.expect("nobody has it");
+        assert_eq!(Lock::holder(&path), None, "who looks is no owner");
+        assert!(Lock::for_looking(&path).expect("readable").is_some());
+        let (taken, is_taken) = std::sync::mpsc::channel();
+        let start = std::thread::spawn(move || {
+            let lock = Lock::take(&path);
+            taken.send(()).expect("it is waited for");
+            lock.map(|lock| (Lock::holder(&path), lock))
+        });
+        let waited = is_taken.recv_timeout(Duration::from_millis(100));
+        waited.expect_err("it waits");
+        drop(looking);
+        let (holder, _lock) = start.join().expect("it ends").expect("nobody has it");
+        assert!(holder.is_some_and(|holder| holder.starts_with("process")));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use crate::bytes::be32;
+use crate::lock::open_regular;
 
 /// First number of a log; the last bit says in which order the bytes of its checksums are.
 const MAGIC: u32 = 0x377f_0682;
@@ -30,7 +31,7 @@ pub(crate) struct Log {
 impl Log {
     /// `None` if there is no log, or nothing was committed to it.
     pub(crate) fn open(path: &Path) -> Option<Self> {
-        let file = File::open(path).ok()?;
+        let file = open_regular(path).ok()?;
         let mut header = [0; HEADER_LEN];
         file.read_exact_at(&mut header, 0).ok()?;
         let magic = be32(&header, 0)?;

@@ -9,7 +9,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use serde_json::{Value, json};
 
-use crate::lock::with_suffix;
+use crate::lock::{expect_regular, with_suffix};
 use crate::{StoreError, encode, load, schema};
 
 /// Steps of SQLite's machine between two looks at the clock.
@@ -37,6 +37,7 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
         reason: reason.to_owned(),
     };
     let found = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    expect_regular(&found).map_err(|error| failed(error.to_string()))?;
     if found.len() == 0 {
         // SQLite would delete the log beside it, in which everything may be.
         return Err(failed("it is empty".to_owned()));

@@ -8,7 +8,13 @@
 use super::Problem;
 
 /// Opens a file.
-const OPENERS: &[&str] = &["File::open", "OpenOptions", "fs::read(", "fs::copy("];
+const OPENERS: &[&str] = &[
+    "File::open",
+    "OpenOptions",
+    "fs::read(",
+    "fs::copy(",
+    "open_regular(",
+];
 
 /// Files of the store that may: the lock, the log on which SQLite has no lock, and repairs, which need the lock.
 const WITH_LOCK: &[&str] = &[
