@@ -354,6 +354,12 @@ impl Compactor {
     }
 }
 
+/// Bytes of the file once the log has been moved into it.
+pub(crate) fn file_len(db: &Connection) -> rusqlite::Result<u64> {
+    let size = Size::of(db)?;
+    Ok(size.pages * size.page_len)
+}
+
 fn percent(of: u64, percent: u64) -> u64 {
     of / 100 * percent
 }

@@ -64,9 +64,14 @@ impl Store {
         let from = examine::check_header(&lock, &place, path)?;
         let mut connection = connect(&place, path, from)?;
         let fence = lease::take(&mut connection, path, last_owner)?;
-        let files = place.files().ok_or_else(|| StoreError::Open {
+        let files = place.files().map_err(|error| error.to_string());
+        let files = files.and_then(|files| {
+            let gone = || "it or its write-ahead log was removed meanwhile".to_owned();
+            files.are_there().then_some(files).ok_or_else(gone)
+        });
+        let files = files.map_err(|reason| StoreError::Open {
             path: path.to_path_buf(),
-            reason: "it or its write-ahead log was removed meanwhile".to_owned(),
+            reason,
         })?;
         Ok(Self {
             connection,

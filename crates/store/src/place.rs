@@ -6,6 +6,7 @@
 //! other processes are kept out.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -111,24 +112,74 @@ impl Place {
         len(&self.path).saturating_add(len(&with_suffix(&self.path, "-wal")))
     }
 
-    /// The files that SQLite has open now; `None` = one of them is not there.
-    pub(crate) fn files(&self) -> Option<Files> {
-        let of = |path: &Path| {
-            let found = fs::metadata(path).ok()?;
-            Some((found.dev(), found.ino()))
+    /// Which files the names of the database and of its log lead to.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be told at present: a network file system may answer so for a while, with its files unharmed.
+    pub(crate) fn files(&self) -> io::Result<Files> {
+        let of = |path: &Path| match fs::metadata(path) {
+            Ok(found) => Ok(Some(File {
+                device: found.dev(),
+                inode: found.ino(),
+                len: found.len(),
+            })),
+            Err(error) if is_absence(&error) => Ok(None),
+            Err(error) => Err(error),
         };
-        Some(Files {
+        Ok(Files {
             database: of(&self.path)?,
             log: of(&with_suffix(&self.path, "-wal"))?,
         })
     }
 }
 
-/// Which files a database and its log are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Whether an error says that there is no file of a name.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// Which files a database and its log are; `None` = there is no such file.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Files {
-    database: (u64, u64),
-    log: (u64, u64),
+    database: Option<File>,
+    log: Option<File>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct File {
+    device: u64,
+    inode: u64,
+    len: u64,
+}
+
+impl File {
+    const fn is(self, other: Self) -> bool {
+        self.device == other.device && self.inode == other.inode
+    }
+}
+
+impl Files {
+    /// Whether both are there.
+    pub(crate) const fn are_there(&self) -> bool {
+        self.database.is_some() && self.log.is_some()
+    }
+
+    /// Whether they are still those of `earlier`.
+    pub(crate) fn are(&self, earlier: &Self) -> bool {
+        let is_same = |now: Option<File>, then: Option<File>| {
+            now.zip(then).is_some_and(|(now, then)| now.is(then))
+        };
+        is_same(self.database, earlier.database) && is_same(self.log, earlier.log)
+    }
+
+    /// Bytes of the database; 0 if there is none.
+    pub(crate) fn database_len(&self) -> u64 {
+        self.database.map_or(0, |database| database.len)
+    }
 }
 
 #[cfg(test)]

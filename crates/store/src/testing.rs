@@ -88,13 +88,14 @@ pub(crate) fn add_job(handle: &mut StoreHandle, job: JobId, count: u32, is_compl
 }
 
 pub(crate) fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
-    let mut long = template(&["bash", "-c"]);
     // Some specs need overflow pages.
-    long.args.push(
-        "x".repeat(9_000 * (job.as_u32() as usize % 2))
-            .into_bytes()
-            .into(),
-    );
+    submitted_with(job, ids, 9_000 * (job.as_u32() as usize % 2))
+}
+
+/// With an argument of so many bytes.
+pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> ChangeKind {
+    let mut long = template(&["bash", "-c"]);
+    long.args.push("x".repeat(arg_len).into_bytes().into());
     let spec = SubmitSpec {
         target: SubmitTarget::NewJob {
             name: "job".into(),

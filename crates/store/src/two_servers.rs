@@ -10,18 +10,22 @@
 //!
 //! and from another seed with `HQ_TWO_SERVERS_FIRST`. A seed that fails is printed.
 
+mod failing;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hq_core::id::JobId;
+use hq_core::range::IdArray;
+use hq_core::server_state::ChangeKind;
 use rusqlite::Connection;
 
 use crate::lock::with_suffix;
 use crate::place::FileSystem;
-use crate::testing::{NOW, add_job, filled, keep_log, results, started};
-use crate::{Health, Store, StoreError, schema};
+use crate::testing::{NOW, add_job, change, filled, keep_log, results, started, submitted_with};
+use crate::{Health, Store, StoreError, StoreHandle, schema};
 
 /// Names the store to a server process.
 const PATH_VARIABLE: &str = "HQ_TEST_STORE";
@@ -68,8 +72,27 @@ fn server_process() {
             "add" => {
                 let server = server.as_mut().expect("a server");
                 add_job(server, JobId(number()), number(), true);
-                assert!(server.client().flush(), "the writer is there");
-                "acknowledged".to_owned()
+                acknowledgement(server)
+            }
+            // More than the log may have, without asking whether it is stored.
+            "append" => {
+                let server = server.as_mut().expect("a server");
+                let ids = IdArray::single(1);
+                let large = submitted_with(JobId(number()), &ids, 20 << 20);
+                server.store(vec![change(large)]);
+                "appended".to_owned()
+            }
+            "forget" => {
+                let server = server.as_mut().expect("a server");
+                let forgotten = ChangeKind::JobsForgotten(vec![JobId(number())]);
+                server.store(vec![change(forgotten)]);
+                acknowledgement(server)
+            }
+            "prune" => {
+                let client = server.as_ref().expect("a server").client();
+                client
+                    .prune()
+                    .map_or_else(|text| text, |_| "pruned".to_owned())
             }
             "jobs" => {
                 let client = server.as_ref().expect("a server").client();
@@ -85,6 +108,16 @@ fn server_process() {
         };
         println!("\n{MARK}{answer}");
     }
+}
+
+/// Whether everything so far is stored.
+fn acknowledgement(server: &StoreHandle) -> String {
+    let words = if server.client().flush() {
+        "acknowledged"
+    } else {
+        "not acknowledged"
+    };
+    words.to_owned()
 }
 
 /// A server process.
@@ -376,31 +409,6 @@ fn a_start_without_room_loses_nothing() {
     assert_eq!(server.ask("open"), "open");
     assert_eq!(server.ask("jobs"), "1");
     assert_eq!(results(&path).len(), 60_000);
-}
-
-#[test]
-fn a_server_whose_files_are_removed_acknowledges_nothing_more() {
-    for removed in ["", "-wal"] {
-        let dir = tempfile::tempdir().expect("directory");
-        let path = dir.path().join("j.db");
-        let (tx, rx) = std::sync::mpsc::channel();
-        let store = Store::open(&path).expect("a fresh file");
-        let mut handle = store
-            .start("TestUid", &[], NOW.wall, move |progress| {
-                // Nobody listens at the end.
-                let _ = tx.send(progress);
-            })
-            .expect("a writer");
-        add_job(&mut handle, JobId(1), 1, true);
-        assert!(handle.client().flush());
-        std::fs::remove_file(with_suffix(&path, removed)).expect("it is there");
-        add_job(&mut handle, JobId(2), 1, true);
-        assert!(!handle.client().flush(), "it is on no disk");
-        drop(handle);
-        let last = rx.iter().last().expect("a report");
-        let said = matches!(&last.health, Health::Broken(text) if text.contains("removed"));
-        assert!(said, "{last:?}");
-    }
 }
 
 #[test]

@@ -3,6 +3,9 @@
 //! What somebody waits for is committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
 //! A full disk stops nothing: the changes stay in memory and are tried again.
 
+mod failure;
+
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -12,10 +15,11 @@ use std::time::{Duration, Instant};
 use hq_core::id::WorkerId;
 use hq_core::server_state::{Change, ChangeKind};
 use hq_core::time::Timestamp;
-use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, Row, TransactionBehavior, params};
 use serde_json::json;
 
-use crate::compact::{Compactor, Pruned, Stepped};
+use crate::compact::{self, Compactor, Pruned, Stepped};
 use crate::event::Event;
 use crate::group::{self, Group};
 use crate::lock::Lock;
@@ -23,6 +27,7 @@ use crate::meta::{self, set_number};
 use crate::place::{Files, Place};
 use crate::subscribe::{Live, Subscribers};
 use crate::{StoreError, lease};
+use failure::{is_failed_sync, is_passing};
 
 /// Least time between two commits that nobody waits for.
 const GROUP_SPAN: Duration = Duration::from_millis(20);
@@ -32,6 +37,11 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pages in the write-ahead log at which it is moved into the database: 16 MiB.
 const CHECKPOINT_PAGES: i32 = 4_096;
+
+thread_local! {
+    /// Pages in the write-ahead log after the last commit of this thread's writer.
+    static LOG_PAGES: Cell<i32> = const { Cell::new(0) };
+}
 
 /// Whether the store takes changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -217,7 +227,14 @@ struct Writer {
     place: Place,
     files: Files,
     fence: i64,
+    /// Number of the next event.
     next_seq: i64,
+    /// The same as far as anybody was told; what is between is committed and has to be looked for, see [`Self::is_in_place`].
+    told_seq: i64,
+    /// Events between the two, for those who follow.
+    untold: Vec<Event>,
+    /// Bytes that the file has at least, unless another program has written over it; 0 = not known.
+    len_min: u64,
     report: Box<dyn Fn(Progress) + Send>,
     committed: u64,
     health: Health,
@@ -243,9 +260,11 @@ pub(crate) fn start(
         connection, path, ..
     } = owned;
     let (place, sql) = (owned.place.clone(), StoreError::sql(&path));
-    connection
-        .pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)
-        .map_err(&sql)?;
+    // SQLite's own checkpoints keep their errors to themselves.
+    connection.wal_hook(Some(|_, pages| {
+        LOG_PAGES.set(pages);
+        Ok(())
+    }));
     let next_seq = meta::number(&connection, "next_seq").map_err(&sql)?.max(1);
     let mut writer = Writer {
         connection,
@@ -254,6 +273,9 @@ pub(crate) fn start(
         files: owned.files,
         fence: owned.fence,
         next_seq,
+        told_seq: next_seq,
+        untold: Vec::new(),
+        len_min: 0,
         report,
         committed: 0,
         health: Health::Good,
@@ -308,7 +330,7 @@ impl Writer {
         group.event(at, "server-start", None, None, &json!({"server_uid": uid}))?;
         set_number(&transaction, "next_seq", seq)?;
         transaction.commit()?;
-        self.next_seq = seq;
+        (self.next_seq, self.told_seq) = (seq, seq);
         Ok(())
     }
 
@@ -320,7 +342,7 @@ impl Writer {
         let mut is_hurried = false;
         while is_open {
             let mut wait = lease::HEARTBEAT;
-            if !pending.is_empty() {
+            if !pending.is_empty() || self.health != Health::Good {
                 wait = self.span().saturating_sub(last_commit.elapsed());
             }
             if let Some(pause) = self.compactor.pause_len() {
@@ -359,11 +381,17 @@ impl Writer {
                 is_hurried = false;
                 if self.commit(&pending) {
                     pending.clear();
-                    self.progress(upto, Health::Good);
+                    if !self.is_broken() && self.is_in_place() {
+                        self.tell(upto);
+                    }
                 }
             }
+            if LOG_PAGES.get() >= CHECKPOINT_PAGES {
+                self.checkpoint("PASSIVE");
+            }
+            let is_stored = self.committed == upto;
             for message in asked {
-                self.answer(message, pending.is_empty());
+                self.answer(message, is_stored);
             }
             if is_quiet && self.health == Health::Good {
                 self.settle();
@@ -371,11 +399,25 @@ impl Writer {
             if self.health == Health::Good || !self.pruning.is_empty() {
                 self.compact();
             }
-            if matches!(self.health, Health::Broken(_)) {
+            if self.is_broken() {
+                self.leave();
                 return;
             }
         }
         self.finish();
+    }
+
+    /// Leaves file and log as they are: SQLite would move one into the other and delete the log, by its name, which may be
+    /// somebody else's by now.
+    fn leave(&self) {
+        let option = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+        if let Err(error) = self.connection.set_db_config(option, true) {
+            tracing::debug!(%error, "the write-ahead log is moved into the journal");
+        }
+    }
+
+    const fn is_broken(&self) -> bool {
+        matches!(self.health, Health::Broken(_))
     }
 
     /// Least time between two commits.
@@ -392,14 +434,19 @@ impl Writer {
             // Dropping the sender tells that it did not work out.
             Message::Flush(reply) if is_stored => {
                 self.settle();
-                let _ = reply.send(());
+                if !self.is_broken() {
+                    let _ = reply.send(());
+                }
             }
             Message::Prune(reply) => {
                 self.pruning.push(reply);
                 match self.compactor.prune(&mut self.connection) {
                     Ok(true) => {}
                     Ok(false) => self.taken_over(),
-                    Err(error) => self.end_prune(&Err(error.to_string())),
+                    Err(error) => {
+                        self.note_failed_sync(&error);
+                        self.end_prune(&Err(error.to_string()));
+                    }
                 }
             }
             Message::Position(after, reply) => {
@@ -416,7 +463,7 @@ impl Writer {
     }
 
     fn position(&self, after: Option<i64>) -> Position {
-        let upto = self.next_seq - 1;
+        let upto = self.told_seq - 1;
         Position {
             upto,
             missed: after.and_then(|after| self.subscribers.since(after, upto)),
@@ -424,6 +471,10 @@ impl Writer {
     }
 
     fn progress(&mut self, committed: u64, health: Health) {
+        if self.is_broken() {
+            // Whatever works afterwards: it is not trusted.
+            return;
+        }
         if self.committed != committed || self.health != health {
             self.committed = committed;
             self.health = health;
@@ -434,23 +485,53 @@ impl Writer {
         }
     }
 
+    /// Tells that everything up to this number is stored.
+    fn tell(&mut self, upto: u64) {
+        let before = std::mem::replace(&mut self.told_seq, self.next_seq) - 1;
+        self.subscribers
+            .publish(before, std::mem::take(&mut self.untold));
+        self.progress(upto, Health::Good);
+    }
+
+    /// Whether what was committed can be found. Looked at after each commit and before anybody is told of it: what is in
+    /// a file that nobody can find is not stored.
+    fn is_in_place(&mut self) -> bool {
+        let path = self.path.display();
+        let text = match self.place.files() {
+            Ok(files) if !files.are(&self.files) => format!(
+                "the journal `{path}` or its write-ahead log was removed or replaced while the server ran"
+            ),
+            Ok(files) if files.database_len() < self.len_min => format!(
+                "the journal `{path}` was overwritten by another program while the server ran"
+            ),
+            Ok(_) => return true,
+            // The file itself may well be in order, and then the server can go on.
+            Err(error) => {
+                let text = format!("{path}: it cannot be seen at present: {error}");
+                self.wait_with(text);
+                return false;
+            }
+        };
+        tracing::error!("{text}");
+        self.progress(self.committed, Health::Broken(text));
+        false
+    }
+
+    /// Acknowledges nothing for a while.
+    fn wait_with(&mut self, text: String) {
+        if self.health == Health::Good {
+            tracing::error!("cannot write the journal, will try again: {text}");
+        }
+        self.progress(self.committed, Health::Waiting(text));
+    }
+
     /// Stores changes in one transaction; `false` if they are still to be stored.
     fn commit(&mut self, changes: &[Change]) -> bool {
         let mut events = Vec::new();
         match self.try_commit(changes, &mut events) {
-            // After the commit and before anybody is told: what is in a file that nobody can find is not stored.
-            Ok((_, true)) if self.place.files() != Some(self.files) => {
-                let text = format!(
-                    "the journal `{}` or its write-ahead log was removed or replaced while the server ran",
-                    self.path.display()
-                );
-                tracing::error!("{text}");
-                self.progress(self.committed, Health::Broken(text));
-                false
-            }
             Ok((seq, true)) => {
-                let before = std::mem::replace(&mut self.next_seq, seq) - 1;
-                self.subscribers.publish(before, events);
+                self.next_seq = seq;
+                self.untold.append(&mut events);
                 let is_forgotten =
                     |change: &Change| matches!(change.kind, ChangeKind::JobsForgotten(_));
                 if changes.iter().any(is_forgotten) {
@@ -474,16 +555,28 @@ impl Writer {
             Err(error) => {
                 let text = format!("{}: {error}", self.path.display());
                 if is_passing(&error) {
-                    if self.health == Health::Good {
-                        tracing::error!("cannot write the journal, will try again: {text}");
-                    }
-                    self.progress(self.committed, Health::Waiting(text));
+                    self.wait_with(text);
                 } else {
-                    tracing::error!("the journal cannot be written any more: {text}");
-                    self.progress(self.committed, Health::Broken(text));
+                    self.end_with(text);
                 }
                 false
             }
+        }
+    }
+
+    /// Nothing is written any more.
+    fn end_with(&mut self, text: String) {
+        tracing::error!("the journal cannot be written any more: {text}");
+        self.progress(self.committed, Health::Broken(text));
+    }
+
+    /// After a failed sync nothing is acknowledged any more, whatever it was for: the kernel drops what it could not
+    /// write, and tells the next sync that all is well ("Can Applications Recover from fsync Failures?", USENIX ATC
+    /// 2020). Other errors of what nobody waits for concern nobody else.
+    fn note_failed_sync(&mut self, error: &rusqlite::Error) {
+        if is_failed_sync(error) {
+            let text = format!("{}: {error}", self.path.display());
+            self.end_with(text);
         }
     }
 
@@ -503,13 +596,14 @@ impl Writer {
                 if has_finished {
                     self.checkpoint("TRUNCATE");
                 }
-                if let Some(pruned) = pruned {
+                if let Some(pruned) = pruned.filter(|_| !self.is_broken()) {
                     self.is_bare = true;
                     self.end_prune(&Ok(pruned));
                 }
             }
             Ok(None) => self.taken_over(),
             Err(error) => {
+                self.note_failed_sync(&error);
                 // What matters is stored; if the file is not good any more, the next commit says so.
                 tracing::warn!(%error, "the journal could not be made smaller");
                 self.compactor.give_up();
@@ -522,11 +616,14 @@ impl Writer {
         if !self.compactor.look(&mut self.connection, &self.path)? {
             return Ok(None);
         }
-        if self.compactor.is_busy() {
-            self.compactor.step(&mut self.connection)
-        } else {
-            Ok(Some(Stepped::default()))
+        if !self.compactor.is_busy() {
+            return Ok(Some(Stepped::default()));
         }
+        let len_min = std::mem::take(&mut self.len_min);
+        let stepped = self.compactor.step(&mut self.connection)?;
+        // The file becomes shorter when the log is moved into it, perhaps by somebody else.
+        self.len_min = len_min.min(compact::file_len(&self.connection)?);
+        Ok(stepped)
     }
 
     fn end_prune(&mut self, result: &Result<Pruned, String>) {
@@ -543,7 +640,10 @@ impl Writer {
         match self.compactor.top_up(&mut self.connection) {
             Ok(true) => {}
             Ok(false) => return self.taken_over(),
-            Err(error) => tracing::debug!(%error, "the journal has no spare pages"),
+            Err(error) => {
+                self.note_failed_sync(&error);
+                tracing::debug!(%error, "the journal has no spare pages");
+            }
         }
         self.checkpoint("PASSIVE");
     }
@@ -568,14 +668,28 @@ impl Writer {
 
     /// Moves the write-ahead log into the database. Readers may prevent a part of it, which is no loss; they are not
     /// waited for, because one that stands still (`hq journal export FILE | less`) would hold up all commits.
-    fn checkpoint(&self, mode: &str) {
-        let done = self.connection.busy_timeout(Duration::ZERO).and_then(|()| {
+    fn checkpoint(&mut self, mode: &str) {
+        if !self.is_in_place() {
+            // Pages of ours would make something else of a file that was put in the place of ours.
+            return;
+        }
+        // Pages that stay because of a reader are tried again after the next commit, not at once.
+        LOG_PAGES.set(0);
+        let moved = self.connection.busy_timeout(Duration::ZERO).and_then(|()| {
             let sql = format!("PRAGMA wal_checkpoint({mode})");
-            self.connection.query_row(&sql, [], |_| Ok(()))
+            let is_all = |row: &Row<'_>| Ok(row.get::<_, i32>(1)? == row.get::<_, i32>(2)?);
+            self.connection.query_row(&sql, [], is_all)
         });
-        let done = done.and(self.connection.busy_timeout(LOCK_TIMEOUT));
-        if let Err(error) = done {
-            tracing::debug!(%error, "the write-ahead log stays");
+        let patience = self.connection.busy_timeout(LOCK_TIMEOUT);
+        let moved = moved.and_then(|is_all| patience.map(|()| is_all));
+        let moved = moved.and_then(|is_all| Ok((is_all, compact::file_len(&self.connection)?)));
+        match moved {
+            Ok((true, len)) => self.len_min = len,
+            Ok((false, _)) => {}
+            Err(error) => {
+                self.note_failed_sync(&error);
+                tracing::debug!(%error, "the write-ahead log stays");
+            }
         }
     }
 
@@ -608,19 +722,4 @@ fn wall() -> Timestamp {
         .ok()
         .and_then(|since| i64::try_from(since.as_nanos()).ok());
     Timestamp(nanos.unwrap_or(0))
-}
-
-/// Whether the same may work later: there is no room, or somebody else has the file locked.
-fn is_passing(error: &rusqlite::Error) -> bool {
-    matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
-    ) || is_write_refused(error)
-}
-
-/// A write that failed without harm: no room, no quota. A failed sync is not one of them.
-fn is_write_refused(error: &rusqlite::Error) -> bool {
-    let code = error.sqlite_error().map(|error| error.extended_code);
-    // SQLITE_IOERR_WRITE, SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_TRUNCATE
-    code.is_some_and(|code| [10 | 3 << 8, 10 | 19 << 8, 10 | 6 << 8].contains(&code))
 }
