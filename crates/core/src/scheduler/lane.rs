@@ -377,6 +377,11 @@ impl<'a> Lane<'a> {
 
     /// Share of a resource that is taken, 0.0 to 1.0.
     pub(crate) fn busy_share(&self, slot: usize) -> f64 {
+        self.busy_share_with(slot, 0)
+    }
+
+    /// The same if so many units more were taken.
+    pub(crate) fn busy_share_with(&self, slot: usize, more: i64) -> f64 {
         let total = self
             .worker
             .offers()
@@ -385,7 +390,8 @@ impl<'a> Lane<'a> {
         if total == 0 {
             return 0.0;
         }
-        let free = self.free.get(slot).copied().unwrap_or(0).max(0);
+        let free = self.free.get(slot).copied().unwrap_or(0);
+        let free = free.saturating_sub(more).max(0);
         #[expect(clippy::cast_precision_loss, reason = "a ratio; 52 bits are plenty")]
         let share = 1.0 - free as f64 / total as f64;
         share

@@ -200,6 +200,8 @@ struct Round<'a> {
     classes: Vec<Option<&'a Class>>,
     left: Vec<u64>,
     tasks_left: u64,
+    /// Levels that may still be left out for workers which take enough or nothing.
+    levels_left: usize,
     budget: Budget,
     placements: Vec<Placement>,
     memo: Vec<Memo<'a>>,
@@ -237,6 +239,7 @@ impl<'a> Round<'a> {
             classes: classes.collect(),
             left: question.queues.iter().map(|(_, ready)| *ready).collect(),
             tasks_left: question.tasks_max,
+            levels_left: demanding::MORE_LEVELS_MAX,
             budget: Budget::ROUND,
             placements: Vec::new(),
             memo: Vec::new(),

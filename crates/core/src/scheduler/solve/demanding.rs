@@ -8,8 +8,10 @@ use super::super::lane::Lane;
 use super::super::pack::{Candidate, Site, most_cpus};
 use super::{Round, levels};
 
-/// Levels of priority that are left out, one after the other, to find enough among less urgent tasks.
+/// Levels of priority that are left out for a worker, one after the other, to find enough among less urgent tasks.
 const LEVELS_MAX: usize = 8;
+/// The same beyond that, for all workers of a round: some 50 µs each.
+pub(super) const MORE_LEVELS_MAX: usize = 64;
 
 /// A way to fill such a worker.
 #[derive(Clone, Copy, Debug)]
@@ -27,31 +29,87 @@ impl<'a> Round<'a> {
             return;
         };
         let cpus = cpus.0 as usize;
-        let levels = levels(self.question.queues);
+        let levels = levels(self.question.queues).into_iter();
+        // What finds no room now finds none beside others.
+        let levels: Vec<_> = levels
+            .filter(|level| self.may_fill(level.clone(), lane))
+            .collect();
         let (left, tasks_left) = (self.left.clone(), self.tasks_left);
         let placed = self.placements.len();
         let untouched = lane.clone();
-        let plans = (0..levels.len().min(LEVELS_MAX))
-            .flat_map(|first| [false, true].map(|is_for_cpus| Plan { first, is_for_cpus }));
-        for plan in plans {
-            let mut rest = levels.iter().skip(plan.first).cloned();
-            if plan.is_for_cpus
-                && let Some(level) = rest.next()
-            {
-                self.fill_with_cpus(level, cpus, lane);
+        for first in self.first_levels(&levels, cpus, lane) {
+            for is_for_cpus in [false, true] {
+                self.follow_plan(Plan { first, is_for_cpus }, &levels, cpus, lane);
+                let share = lane.busy_share(cpus);
+                if share >= f64::from(lane.worker.config.min_utilization) && !lane.is_untouched() {
+                    self.send_ahead_alone(lane);
+                    return;
+                }
+                self.left.clone_from(&left);
+                self.tasks_left = tasks_left;
+                self.placements.truncate(placed);
+                *lane = untouched.clone();
             }
-            for level in rest {
-                self.fill(level, lane);
-            }
-            let share = lane.busy_share(cpus);
-            if share >= f64::from(lane.worker.config.min_utilization) && !lane.is_untouched() {
-                self.send_ahead_alone(lane);
-                return;
-            }
-            self.left.clone_from(&left);
-            self.tasks_left = tasks_left;
-            self.placements.truncate(placed);
-            *lane = untouched.clone();
+        }
+    }
+
+    /// The levels to begin with, in order. However many there are, one is among them of which the tasks of one
+    /// request are enough, if there is such a level.
+    fn first_levels(
+        &mut self,
+        levels: &[std::ops::Range<usize>],
+        cpus: usize,
+        lane: &Lane<'a>,
+    ) -> Vec<usize> {
+        let more = levels
+            .len()
+            .saturating_sub(LEVELS_MAX)
+            .min(self.levels_left);
+        self.levels_left -= more;
+        let looked = LEVELS_MAX + more;
+        let mut first: Vec<usize> = (0..levels.len().min(looked)).collect();
+        let rest = levels.iter().enumerate().skip(looked);
+        let enough = rest.clone().find(|(_, level)| {
+            let mut queues = level.start..level.end;
+            queues.any(|queue| self.is_enough(queue, cpus, lane))
+        });
+        first.extend(enough.map(|(at, _)| at));
+        first
+    }
+
+    /// Whether as many tasks of a queue as find room on a worker are enough for it.
+    fn is_enough(&self, queue: usize, cpus: usize, lane: &Lane<'a>) -> bool {
+        let key = self.question.queues[queue].0;
+        let variants = self.classes[queue]
+            .into_iter()
+            .flat_map(|class| &class.variants);
+        variants.zip(0_u32..).any(|(variant, number)| {
+            let room = u64::from(lane.room(variant)).min(self.left[queue]);
+            let one = lane.costs(variant).find(|(slot, _)| *slot == cpus);
+            let units = one.map_or(0, |(_, units)| units);
+            let units = units.saturating_mul(i64::try_from(room).unwrap_or(i64::MAX));
+            room > 0
+                && lane.serves(key.class, number, variant, self.question.now)
+                && lane.busy_share_with(cpus, units)
+                    >= f64::from(lane.worker.config.min_utilization)
+        })
+    }
+
+    fn follow_plan(
+        &mut self,
+        plan: Plan,
+        levels: &[std::ops::Range<usize>],
+        cpus: usize,
+        lane: &mut Lane<'a>,
+    ) {
+        let mut rest = levels.iter().skip(plan.first).cloned();
+        if plan.is_for_cpus
+            && let Some(level) = rest.next()
+        {
+            self.fill_with_cpus(level, cpus, lane);
+        }
+        for level in rest {
+            self.fill(level, lane);
         }
     }
 

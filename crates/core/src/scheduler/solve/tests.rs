@@ -227,6 +227,22 @@ fn a_demanding_worker_takes_what_fills_it_even_if_something_else_goes_first() {
 }
 
 #[test]
+fn a_demanding_worker_is_filled_from_below_however_many_levels_are_not_enough() {
+    for levels in [9, 20, 200] {
+        let mut config = worker_config(12);
+        config.min_utilization = 1.0;
+        let mut bench = Bench::default();
+        bench.join(config);
+        for priority in 1..=levels {
+            bench.queue(priority, cpus(7), 1);
+        }
+        let all = bench.queue(0, all_cpus(), 1);
+        assert_eq!(bench.placed(all), 1, "below {levels} levels");
+        assert_eq!(bench.rows()[0], (1, 1, true), "and nothing else starts");
+    }
+}
+
+#[test]
 fn a_task_that_waits_for_a_licence_keeps_no_cpu_that_comes_back_with_it() {
     let mut config = worker_config(12);
     config.resources.items.push(ResourceItem {
