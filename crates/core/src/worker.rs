@@ -114,6 +114,12 @@ impl Assigned {
             at: Time(0),
         }
     }
+
+    /// Whether an earlier run of the server handed it out.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn was_restored(&self) -> bool {
+        self.at == Time(0)
+    }
 }
 
 /// Part of a worker in a multi-node task.

@@ -143,6 +143,14 @@ impl RequestIndex {
         worths_of(shares.collect())
     }
 
+    /// Takes it apart, to be freed bit by bit.
+    pub(super) fn demolish(self) -> Rubble {
+        Rubble {
+            nodes: vec![self.root],
+            known: self.known,
+        }
+    }
+
     fn count_asked(&mut self, class: &Class, is_more: bool) {
         for demand in class.variants.first().iter().flat_map(|v| &v.demands) {
             let (units, wholes) = self.asked.entry(demand.resource).or_default();
@@ -204,6 +212,43 @@ impl RequestIndex {
                 (Body::Inner { .. }, None) => return,
             }
         }
+    }
+}
+
+/// What is left of an index that nobody needs.
+#[derive(Clone, Debug)]
+pub(super) struct Rubble {
+    nodes: Vec<Node>,
+    known: BTreeSet<QueueKey>,
+}
+
+impl Rubble {
+    /// Frees up to `left` requests; says whether those were all.
+    pub(super) fn free(&mut self, left: &mut usize) -> bool {
+        while *left > 0
+            && let Some(node) = self.nodes.pop()
+        {
+            *left -= 1;
+            match node.body {
+                Body::Inner { children, .. } => self.nodes.extend(children.into_values()),
+                Body::Leaf(mut requests) => {
+                    while *left > 0 && requests.pop_first().is_some() {
+                        *left -= 1;
+                    }
+                    if !requests.is_empty() {
+                        let body = Body::Leaf(requests);
+                        self.nodes.push(Node {
+                            body,
+                            ..Node::empty(Box::default(), false)
+                        });
+                    }
+                }
+            }
+        }
+        while *left > 0 && self.known.pop_first().is_some() {
+            *left -= 1;
+        }
+        self.nodes.is_empty() && self.known.is_empty()
     }
 }
 

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::effect::persist;
-use super::portions::QUEUED_MAX;
 use super::{ChangeKind, Effect, ServerState, SubmitRefusal};
 use crate::class::QueueKey;
 use crate::id::{JobId, TaskId};
@@ -198,7 +197,7 @@ impl ServerState {
             Verdict::Free => {}
         }
         let is_each = submit.after.iter().any(|after| after.is_each);
-        if submit.graph().is_some() && !is_each && submit.tasks.len() > QUEUED_MAX {
+        if submit.graph().is_some() && !is_each && submit.tasks.len() > self.portion_max.0 {
             self.portions.note_unqueued((id, number), submit, is_start);
             return;
         }

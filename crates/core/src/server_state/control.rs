@@ -92,8 +92,8 @@ impl ServerState {
     /// Ends every unfinished task of a job, wherever it is.
     pub(super) fn end_job(&mut self, now: Now, id: JobId, to: Phase, effects: &mut Vec<Effect>) {
         self.watches.note_ended_job(id, &self.jobs);
-        self.ready.remove_job(id);
         self.portions.forget_unqueued(id);
+        self.leave_queue(id);
         self.agenda.note_plans_changed();
         self.kill_assigned(id, effects);
         if let Some(job) = self.jobs.get_mut(&id) {

@@ -41,6 +41,16 @@ impl ServerState {
     /// Ready tasks that matter to the answer: of very many requests the most urgent and valuable that workers
     /// of the queues could run. What is not among them is when these have got their workers.
     fn waiting_for(&self, queries: &[QueueQuery]) -> BTreeMap<QueueKey, u64> {
+        if let Some(first) = self.portions.first_leaving(&self.ready) {
+            // What is to leave needs no worker. It takes a moment, and they are asked for again and again.
+            let stays = |(key, _): &(QueueKey, u64)| key.priority < first;
+            return self
+                .ready
+                .counts()
+                .take_while(stays)
+                .take(REQUESTS_MAX)
+                .collect();
+        }
         if self.ready.queue_count() <= QUEUES_SEEN_MAX {
             return self.ready.counts().collect();
         }

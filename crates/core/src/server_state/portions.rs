@@ -1,20 +1,31 @@
 //! What very large jobs leave to be done, in portions: each batch does one, so that nobody waits long.
 //!
 //! A submit of very many different tasks is put into the ready queue bit by bit. Until all of it is there,
-//! nothing is handed out that is less urgent than what may be missing. Templates of completed jobs are
-//! dropped in the same way.
+//! nothing is handed out that is less urgent than what may be missing. In the same way tasks of a job that was
+//! ended leave the queue: until all have, nothing is handed out that is not more urgent than the first of them.
+//! Templates of completed jobs are dropped bit by bit, and what is left of forgotten ones is freed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::{Effect, ServerState, WorkerCommand};
+use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
 use crate::job::{Submit, TemplateId};
+use crate::scheduler::queue::ReadyQueue;
 use crate::scheduler::window::Window;
 
-/// Tasks of graphs that one batch looks at, about 2 µs each.
-pub(super) const QUEUED_MAX: u32 = 1_024;
+/// Tasks of graphs that one batch looks at, templates that it builds, tasks that it takes out of the queue, and
+/// templates that it frees: about 2 µs each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PortionMax(pub(super) u32);
+
+impl Default for PortionMax {
+    fn default() -> Self {
+        Self(1_024)
+    }
+}
 
 /// Templates that one batch drops, and lists of them that it looks into.
 const DROPPED_MAX: usize = 4_096;
@@ -24,8 +35,21 @@ const DROPPED_MAX: usize = 4_096;
 pub(super) struct Portions {
     /// Submits of which not every task was looked at.
     unqueued: BTreeMap<(JobId, u32), Rest>,
+    /// Submits whose tasks have ended and are in the ready queue.
+    leaving: BTreeMap<JobId, Leaving>,
+    /// How many tasks may still leave in this batch.
+    leave_left: usize,
     /// Templates that workers need no more.
     dropped: VecDeque<Dropped>,
+}
+
+/// Tasks of a job that are to leave the ready queue.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// Those of so many submits; later ones stay.
+    submits: u32,
+    /// Up to this queue they have.
+    done_to: Option<QueueKey>,
 }
 
 /// The tasks of a submit that nobody has looked at.
@@ -52,7 +76,14 @@ struct Dropped {
 impl Portions {
     /// Whether something is left for the next batch.
     pub(super) fn is_any_left(&self) -> bool {
-        !self.unqueued.is_empty() || !self.dropped.is_empty()
+        !self.unqueued.is_empty() || !self.leaving.is_empty() || !self.dropped.is_empty()
+    }
+
+    /// A task of an ended job may still be in the ready queue.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn is_leaving(&self, id: JobId, slot: crate::job::TaskSlot) -> bool {
+        let leaving = self.leaving.get(&id);
+        leaving.is_some_and(|leaving| slot.submit < leaving.submits)
     }
 
     /// A task of a submit from this index on may be missing in the ready queue.
@@ -103,13 +134,25 @@ impl Portions {
         }));
     }
 
-    /// Keeps what is less urgent than a task that may be missing out of a round.
-    pub(super) fn narrow(&self, window: &mut Window) {
+    /// Keeps what is less urgent than a task that may be missing out of a round, and what may be of a job that
+    /// has ended.
+    pub(super) fn narrow(&self, window: &mut Window, ready: &ReadyQueue) {
         let urgencies = self.unqueued.values().map(|rest| rest.most_urgent);
         if let Some(most_urgent) = urgencies.min() {
             window.queues.retain(|(key, _)| key.priority <= most_urgent);
             window.is_behind = true;
         }
+        if let Some(first) = self.first_leaving(ready) {
+            window.queues.retain(|(key, _)| key.priority < first);
+            window.is_behind = true;
+        }
+    }
+
+    /// The highest priority of which the ready queue may have tasks that have ended.
+    pub(super) fn first_leaving(&self, ready: &ReadyQueue) -> Option<Reverse<i32>> {
+        let leaving = self.leaving.iter();
+        let next = leaving.filter_map(|(id, leaving)| ready.next_of(*id, leaving.done_to));
+        next.map(|key| key.priority).min()
     }
 }
 
@@ -117,11 +160,54 @@ impl ServerState {
     /// Does one portion of what is left.
     pub(super) fn do_portion(&mut self, effects: &mut Vec<Effect>) {
         self.queue_portion();
+        self.leave_portion();
         self.drop_portion(effects);
     }
 
+    /// Takes the tasks of a job that was ended out of the ready queue, a portion of them at once.
+    pub(super) fn leave_queue(&mut self, id: JobId) {
+        let submits = self.jobs.get(&id).map_or(0, |job| job.submits.len());
+        let leaving = Leaving {
+            submits: u32::try_from(submits).unwrap_or(u32::MAX),
+            done_to: None,
+        };
+        let was_leaving = self.portions.leaving.insert(id, leaving).is_some();
+        // Of many jobs that end at once the first may use up what is left of this batch.
+        let mut left = self.portions.leave_left;
+        if self.leave_some(id, &mut left) && was_leaving {
+            self.agenda.note_ready();
+        }
+        self.portions.leave_left = left;
+    }
+
+    fn leave_portion(&mut self) {
+        let mut left = self.portion_max.0 as usize;
+        while let Some((id, _)) = self.portions.leaving.first_key_value() {
+            if !self.leave_some(*id, &mut left) {
+                break;
+            }
+            // Rounds left out what else is in these queues.
+            self.agenda.note_ready();
+        }
+        self.portions.leave_left = left;
+    }
+
+    /// Takes some tasks of a job out of the ready queue; says whether those were all.
+    fn leave_some(&mut self, id: JobId, left: &mut usize) -> bool {
+        let Some(leaving) = self.portions.leaving.get_mut(&id) else {
+            return true;
+        };
+        let is_done = self
+            .ready
+            .remove_some(id, leaving.submits, &mut leaving.done_to, left);
+        if is_done {
+            self.portions.leaving.remove(&id);
+        }
+        is_done
+    }
+
     fn queue_portion(&mut self) {
-        let mut left = QUEUED_MAX;
+        let mut left = self.portion_max.0;
         while left > 0
             && let Some(mut entry) = self.portions.unqueued.first_entry()
         {

@@ -186,7 +186,7 @@ impl ServerState {
         if !self.ready.is_empty() && (with_gangs || !self.agenda.room.is_empty()) {
             self.place_ready(now, with_gangs, effects);
         }
-        if self.ready.is_behind() || self.portions.is_any_left() {
+        if self.ready.is_behind() || self.ready.is_freeing() || self.portions.is_any_left() {
             self.agenda.again_at = Some(now.mono);
         }
         self.empty_kept(now, effects);
@@ -279,7 +279,7 @@ impl ServerState {
         let cluster = (&self.classes, &self.workers);
         let how = (with_gangs, self.agenda.search_widened);
         let mut window = window(&self.ready, cluster, rooms, how, now.mono);
-        self.portions.narrow(&mut window);
+        self.portions.narrow(&mut window, &self.ready);
         window
     }
 

@@ -84,8 +84,8 @@ pub struct World {
     finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
     /// Instances of which a process was there.
     runs: BTreeSet<(TaskKey, InstanceId)>,
-    /// Those of them whose start a crash of the server has undone.
-    unstored: BTreeSet<(TaskKey, InstanceId)>,
+    /// Instances whose starts a crash of the server has undone, and how often each may start again.
+    unstored: BTreeMap<(TaskKey, InstanceId), usize>,
     /// Instances that succeeded, and where.
     succeeded: BTreeSet<(TaskKey, WorkerId, InstanceId)>,
     /// Instances whose end a worker need not keep any more.
@@ -119,7 +119,7 @@ impl World {
             owed: BTreeSet::new(),
             finals: BTreeMap::new(),
             runs: BTreeSet::new(),
-            unstored: BTreeSet::new(),
+            unstored: BTreeMap::new(),
             succeeded: BTreeSet::new(),
             acknowledged: BTreeSet::new(),
             durable: None,
@@ -426,8 +426,12 @@ const ASSIGN_BYTES: usize = 1_600;
 /// Most bytes of a message to a worker. Lists of instances are not divided: they have no part that can be long.
 const FRAME_BYTES: usize = 2 * ASSIGN_BYTES;
 
+/// Tasks and templates that are dealt with at a time: so few that most graphs are divided.
+const PORTION: u32 = 3;
+
 fn limited(mut state: ServerState) -> ServerState {
     state.limit_assignments(ASSIGN_BYTES);
+    state.limit_portions(PORTION);
     state
 }
 

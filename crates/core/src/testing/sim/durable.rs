@@ -272,10 +272,14 @@ impl World {
             let is_running = record.is_some_and(|record| record.phase() == Phase::Running);
             next == *instance && !is_running && !self.is_final(*task)
         };
-        let launched = self.nodes.values().flat_map(Node::launched);
-        let all = self.runs.iter().copied().chain(launched);
-        let unknown: Vec<_> = all.filter(is_unknown).collect();
-        self.unstored.extend(unknown);
+        // The server hands each of them out again, once; what is being launched may start besides.
+        let launching = self.nodes.values().flat_map(Node::launching);
+        let mut again: BTreeMap<_, usize> = self.runs.iter().map(|run| (*run, 1)).collect();
+        for run in launching {
+            *again.entry(run).or_default() += 1;
+        }
+        again.retain(|run, _| is_unknown(run));
+        self.unstored.extend(again);
     }
 
     /// What was expected of workers that did not come back between two crashes; they still may.

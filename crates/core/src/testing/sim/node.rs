@@ -242,9 +242,10 @@ impl Node {
         live.map(|process| parts(process.key))
     }
 
-    /// All that was handed to its launcher.
-    pub(super) fn launched(&self) -> impl Iterator<Item = (TaskKey, InstanceId)> + '_ {
-        self.processes.values().map(|process| parts(process.key))
+    /// What was handed to its launcher and has not started.
+    pub(super) fn launching(&self) -> impl Iterator<Item = (TaskKey, InstanceId)> + '_ {
+        let launching = self.processes.values().filter(|p| p.since.is_none());
+        launching.map(|process| parts(process.key))
     }
 
     /// What it says to a server that it returns to.
