@@ -11,7 +11,7 @@ use hq_core::outcome::{LostReason, Usage};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::selector::Selector;
 use hq_core::server_state::{
-    Command, Effect, Input, LinkId, ROWS_PER_ROUND_MAX, Reply, RequestId, ServerState,
+    Command, Effect, Input, LinkId, ROWS_PER_ROUND_MAX, Reply, RequestId, ServerState, Submission,
     WorkerCommand, WorkerMessage,
 };
 use hq_core::template::{SubmitBody, SubmitSpec, SubmitTarget};
@@ -239,10 +239,10 @@ impl Cluster {
         };
         self.jobs += 1;
         self.runs.insert(JobId(self.jobs), runs);
-        self.submitted.push(Input::Request(
-            RequestId(1),
-            Command::Submit(Box::new(spec)),
-        ));
+        // The server prepares it where only the client waits for it.
+        let submission = Submission::one(Box::new(spec));
+        self.submitted
+            .push(Input::Submit(RequestId(1), Box::new(submission)));
     }
 
     /// Cancels all jobs.
@@ -257,7 +257,7 @@ impl Cluster {
     /// Whether every job has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.server.jobs().values().all(|job| job.is_completed())
+        self.server.submitting() == 0 && self.server.jobs().values().all(|job| job.is_completed())
     }
 
     /// Runs until everything has ended; the time that took.

@@ -141,7 +141,7 @@ impl Decision {
         let is_goodbye =
             |input: &&Input| matches!(input, Input::WorkerMessage(_, WorkerMessage::Goodbye(_)));
         let is_join = |input: &&Input| matches!(input, Input::WorkerConnected(..));
-        let is_submit = |input: &&Input| matches!(input, Input::Request(_, Command::Submit(_)));
+        let is_submit = |input: &&Input| matches!(input, Input::Submit(..));
         Self {
             inputs: inputs.len(),
             rows: inputs.iter().map(Input::rows).sum(),

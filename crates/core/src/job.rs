@@ -171,6 +171,8 @@ pub struct Submit {
     pub notify: Vec<NotifySpec>,
     /// Template, entries, dependencies.
     pub kind: SubmitKind,
+    /// The highest priority of its tasks.
+    pub priority_max: i32,
     /// Phases and records.
     pub tasks: TaskTable,
 }

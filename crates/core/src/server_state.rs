@@ -13,6 +13,7 @@ mod attach;
 mod change;
 mod control;
 mod demand;
+mod draft;
 mod drain;
 mod effect;
 mod ending;
@@ -25,6 +26,7 @@ mod refusal;
 mod restore;
 mod resubmit;
 mod schedule;
+mod submission;
 mod submit;
 mod totals;
 mod watch;
@@ -38,6 +40,7 @@ pub use crate::notice::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use crate::task::{StoredNodes, StoredTask};
 pub use crate::worker::LinkEnd;
 pub use change::{AllocationChange, Change, ChangeKind};
+pub use draft::{Prepared, Submission};
 pub use effect::{
     Assignment, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate, WatchedJob,
     WorkerCommand,
@@ -67,6 +70,7 @@ use effect::persist;
 use hold::Hold;
 use portions::{PortionMax, Portions};
 use schedule::Agenda;
+use submission::UnderWays;
 use watch::Watches;
 
 /// Ended workers of which everything is kept, about 2 KB each.
@@ -128,6 +132,8 @@ pub struct ServerState {
     portions: Portions,
     /// How much of that is done at a time.
     portion_max: PortionMax,
+    /// Very large submits that are not answered yet.
+    under_way: UnderWays,
     /// What restoring led to and nobody could be given yet.
     owed: Vec<Effect>,
     /// Uid of the server, which paths can name.
@@ -166,6 +172,9 @@ impl ServerState {
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Request(request, command) => self.on_command(now, request, command, effects),
+            Input::Submit(request, submission) => {
+                self.on_submission(now, request, *submission, effects);
+            }
             Input::RequestGone(request) => self.watches.remove(request),
             Input::WorkerConnected(link, config) => {
                 self.on_worker_connected(now, link, config, effects);
@@ -194,7 +203,7 @@ impl ServerState {
         self.follow_up(now, effects);
         self.go_on_draining(effects);
         if self.ending.is_none() {
-            self.do_portion(effects);
+            self.do_portion(now, effects);
             self.schedule(now, effects);
         }
         let changed = std::mem::take(&mut self.changed);
@@ -212,7 +221,8 @@ impl ServerState {
         [
             heartbeat,
             self.watches.next_deadline(),
-            self.agenda.due_at(),
+            // At the end of a server there are no more rounds, so nothing would make them less due.
+            self.agenda.due_at().filter(|_| self.ending.is_none()),
             self.delayed.first().map(|(time, ..)| *time),
         ]
         .into_iter()
@@ -335,13 +345,13 @@ impl ServerState {
         effects: &mut Vec<Effect>,
     ) {
         let reply = match command {
-            Command::Submit(spec) => match self.submit(now, &Arc::from(spec), effects) {
-                Ok(job) => Reply::Submitted(job),
-                Err(refusal) => Reply::Refused(refusal),
-            },
+            Command::Submit(spec) => {
+                self.on_submission(now, request, Submission::one(spec), effects);
+                return;
+            }
             Command::SubmitAll(specs) => {
-                let submit = |spec| self.submit(now, &Arc::new(spec), effects);
-                Reply::SubmittedAll(specs.into_iter().map(submit).collect())
+                self.on_submission(now, request, Submission::list(specs), effects);
+                return;
             }
             Command::OpenJob { name, max_fails } => self.open_job(now, name, max_fails, effects),
             Command::CloseJobs(jobs) => Reply::Jobs(self.close_jobs(now, &jobs, effects)),

@@ -24,11 +24,14 @@ pub const NOW: Now = Now {
     wall: Timestamp(7),
 };
 
-/// What a server does about an input, decisions included.
+/// What a server does about an input, decisions included, until requests are answered.
 pub fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
     let mut effects = Vec::new();
     state.apply(NOW, input, &mut effects);
     state.settle(NOW, &mut effects);
+    while state.submitting() > 0 {
+        state.settle(NOW, &mut effects);
+    }
     effects
 }
 

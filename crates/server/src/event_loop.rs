@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
     Change, ChangeKind, Command, Effect, Input, LinkEnd, LinkId, NoticeKey, ROWS_PER_ROUND_MAX,
-    Reattach, Reply, RequestId, ServerState, Wait, WatchSpec, WorkerCommand, WorkerMessage,
+    Reattach, Reply, RequestId, ServerState, Submission, Wait, WatchSpec, WorkerCommand,
+    WorkerMessage,
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
@@ -47,6 +48,7 @@ type Tell = Box<dyn FnOnce() + Send>;
 /// What reaches the core's thread.
 enum Event {
     Command(Command, oneshot::Sender<Result<Reply, String>>),
+    Submit(Box<Submission>, oneshot::Sender<Result<Reply, String>>),
     Watch(
         WatchSpec,
         mpsc::Sender<client::WatchUpdate>,
@@ -119,7 +121,20 @@ impl CoreHandle {
         command: Command,
     ) -> Result<Result<Reply, String>, CoreGone> {
         let (tx, rx) = oneshot::channel();
-        self.send(Event::Command(command, tx)).await?;
+        // What takes long with very many tasks is done here, where only the client waits for it.
+        let event = match command {
+            Command::Submit(spec) => Event::Submit(Box::new(Submission::one(spec)), tx),
+            Command::SubmitAll(specs) => Event::Submit(Box::new(Submission::list(specs)), tx),
+            Command::OpenJob { .. }
+            | Command::CloseJobs(_)
+            | Command::CancelJobs { .. }
+            | Command::ForgetJobs { .. }
+            | Command::Resubmit { .. }
+            | Command::StopWorkers(_)
+            | Command::DrainWorkers(_)
+            | Command::Watch(_) => Event::Command(command, tx),
+        };
+        self.send(event).await?;
         rx.await.map_err(|_| CoreGone)
     }
 
@@ -303,13 +318,12 @@ impl Core {
         self.settle(self.clock.now(), &mut effects);
         self.carry_out(&mut effects);
         loop {
-            let deadline = self
-                .state
-                .next_deadline()
-                .map(|time| self.clock.instant(time));
+            let (deadline, clock) = (self.state.next_deadline(), self.clock);
             let timer = async {
                 match deadline {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    // The timer rounds up to milliseconds, and work in portions is due at once very often.
+                    Some(time) if time <= clock.now().mono => {}
+                    Some(time) => tokio::time::sleep_until(clock.instant(time).into()).await,
                     None => std::future::pending().await,
                 }
             };
@@ -376,17 +390,16 @@ impl Core {
                 return 1;
             }
             Event::Command(command, reply) => {
-                if let Some(refusal) = self.refusal(&command) {
-                    let _ = reply.send(Err(refusal));
-                    return 1;
+                let adds = matches!(command, Command::OpenJob { .. });
+                match self.expect_reply(adds, reply) {
+                    Some(id) => Input::Request(id, command),
+                    None => return 1,
                 }
-                if let (Command::Submit(_), Some(news)) = (&command, &self.news) {
-                    news.changed();
-                }
-                let id = self.next_request();
-                self.replies.insert(id, reply);
-                Input::Request(id, command)
             }
+            Event::Submit(submission, reply) => match self.expect_reply(true, reply) {
+                Some(id) => Input::Submit(id, submission),
+                None => return 1,
+            },
             Event::Watch(spec, updates, id_reply) => self.on_watch(spec, updates, id_reply),
             Event::Unwatch(id) => {
                 self.watches.remove(&id);
@@ -497,15 +510,30 @@ impl Core {
             .is_some_and(|(current, _)| *current == link)
     }
 
+    /// Names a request that is to be answered, unless it is refused at once.
+    fn expect_reply(
+        &mut self,
+        adds: bool,
+        reply: oneshot::Sender<Result<Reply, String>>,
+    ) -> Option<RequestId> {
+        if let Some(refusal) = self.refusal(adds) {
+            // The one who asked may be gone.
+            let _ = reply.send(Err(refusal));
+            return None;
+        }
+        let id = self.next_request();
+        self.replies.insert(id, reply);
+        Some(id)
+    }
+
     fn next_request(&mut self) -> RequestId {
         self.next_id += 1;
         RequestId(self.next_id)
     }
 
-    /// Why a command is not carried out, if the store takes no changes. Cancelling and the like stay
+    /// Why a command is not carried out, if the store takes no changes; `adds` = it adds jobs or tasks. Cancelling and the like stay
     /// possible; they are acknowledged when they are stored.
-    fn refusal(&self, command: &Command) -> Option<String> {
-        let adds = matches!(command, Command::Submit(_) | Command::OpenJob { .. });
+    fn refusal(&self, adds: bool) -> Option<String> {
         match self.gate.health() {
             Health::Good => None,
             Health::Waiting(_) if !adds => None,
@@ -558,7 +586,13 @@ impl Core {
             let wait = effect.wait();
             let message = match effect {
                 Effect::Persist(_) => continue,
-                Effect::Reply(id, reply) => Outgoing::Reply(id, reply),
+                Effect::Reply(id, reply) => {
+                    let is_more = matches!(reply, Reply::Submitted(_) | Reply::SubmittedAll(_));
+                    if let Some(news) = self.news.as_ref().filter(|_| is_more) {
+                        news.changed();
+                    }
+                    Outgoing::Reply(id, reply)
+                }
                 Effect::WatchUpdate(id, update) => {
                     let Some((with_paths, _)) = self.watches.get(&id) else {
                         continue;

@@ -33,6 +33,7 @@ fn submit(ids: IdArray) -> Submit {
             asked,
             entries: None,
         },
+        priority_max: 0,
     }
 }
 

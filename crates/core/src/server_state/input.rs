@@ -25,6 +25,9 @@ pub struct LinkId(pub u64);
 pub enum Input {
     /// A client asks for something; answered by effects that carry the same id.
     Request(RequestId, Command),
+    /// A client submits: as [`Command::Submit`] and [`Command::SubmitAll`], but what does not need the state is
+    /// done.
+    Submit(RequestId, Box<super::Submission>),
     /// The client of a request is gone; only matters for [`Command::Watch`].
     RequestGone(RequestId),
     /// A worker wants to register.
@@ -69,6 +72,8 @@ impl Input {
             Self::WorkerReattached(_, _, reattach) => {
                 1 + reattach.launching.len() + reattach.report.rows()
             }
+            // Of a large one there is only a portion to do at a time.
+            Self::Submit(_, submission) => submission.size().min(ROWS_PER_ROUND_MAX),
             Self::Request(..)
             | Self::RequestGone(_)
             | Self::WorkerConnected(..)

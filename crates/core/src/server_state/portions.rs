@@ -12,9 +12,10 @@ use std::sync::Arc;
 use super::{Effect, ServerState, WorkerCommand};
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
-use crate::job::{Submit, TemplateId};
+use crate::job::{SharedTemplate, Submit, TemplateId};
 use crate::scheduler::queue::ReadyQueue;
 use crate::scheduler::window::Window;
+use crate::time::Now;
 
 /// Tasks of graphs that one batch looks at, templates that it builds, tasks that it takes out of the queue, and
 /// templates that it frees: about 2 µs each.
@@ -30,6 +31,9 @@ impl Default for PortionMax {
 /// Templates that one batch drops, and lists of them that it looks into.
 const DROPPED_MAX: usize = 4_096;
 
+/// Templates that are freed without more ado.
+const DISCARDED_AT_ONCE: usize = 256;
+
 /// What the next batches have to do.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Portions {
@@ -41,6 +45,8 @@ pub(super) struct Portions {
     leave_left: usize,
     /// Templates that workers need no more.
     dropped: VecDeque<Dropped>,
+    /// What nobody needs any more.
+    discarded: Vec<Vec<Arc<SharedTemplate>>>,
 }
 
 /// Tasks of a job that are to leave the ready queue.
@@ -76,7 +82,10 @@ struct Dropped {
 impl Portions {
     /// Whether something is left for the next batch.
     pub(super) fn is_any_left(&self) -> bool {
-        !self.unqueued.is_empty() || !self.leaving.is_empty() || !self.dropped.is_empty()
+        !self.unqueued.is_empty()
+            || !self.leaving.is_empty()
+            || !self.dropped.is_empty()
+            || !self.discarded.is_empty()
     }
 
     /// A task of an ended job may still be in the ready queue.
@@ -95,11 +104,10 @@ impl Portions {
 
     /// Leaves a submit to be queued in portions.
     pub(super) fn note_unqueued(&mut self, at: (JobId, u32), submit: &Submit, is_start: bool) {
-        let priorities = submit.templates().iter().map(|t| t.task.priority);
         let rest = Rest {
             next: 0,
             is_start,
-            most_urgent: Reverse(priorities.max().unwrap_or(0)),
+            most_urgent: Reverse(submit.priority_max),
         };
         self.unqueued.entry(at).or_insert(rest);
     }
@@ -118,12 +126,17 @@ impl Portions {
         workers: impl Iterator<Item = WorkerId>,
         submits: &[Submit],
     ) {
-        let ids = submits.iter().flat_map(Submit::templates).map(|t| t.id);
         let mut runs: Vec<(TemplateId, TemplateId)> = Vec::new();
-        for id in ids {
+        // The templates of a submit have consecutive numbers.
+        for templates in submits.iter().map(Submit::templates) {
+            let (Some(first), Some(last)) = (templates.first(), templates.last()) else {
+                continue;
+            };
             match runs.last_mut() {
-                Some((_, last)) if last.0.checked_add(1) == Some(id.0) => *last = id,
-                _ => runs.push((id, id)),
+                Some((_, before)) if before.0.checked_add(1) == Some(first.id.0) => {
+                    *before = last.id;
+                }
+                _ => runs.push((first.id, last.id)),
             }
         }
         let runs: Arc<[_]> = runs.into();
@@ -132,6 +145,13 @@ impl Portions {
             runs: Arc::clone(&runs),
             next: 0,
         }));
+    }
+
+    /// Leaves templates to be freed.
+    pub(super) fn discard(&mut self, templates: Vec<Arc<SharedTemplate>>) {
+        if templates.len() > DISCARDED_AT_ONCE {
+            self.discarded.push(templates);
+        }
     }
 
     /// Keeps what is less urgent than a task that may be missing out of a round, and what may be of a job that
@@ -158,10 +178,12 @@ impl Portions {
 
 impl ServerState {
     /// Does one portion of what is left.
-    pub(super) fn do_portion(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn do_portion(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        self.submit_portion(now, effects);
         self.queue_portion();
         self.leave_portion();
         self.drop_portion(effects);
+        self.free_portion();
     }
 
     /// Takes the tasks of a job that was ended out of the ready queue, a portion of them at once.
@@ -204,6 +226,16 @@ impl ServerState {
             self.portions.leaving.remove(&id);
         }
         is_done
+    }
+
+    fn free_portion(&mut self) {
+        let most = self.portion_max.0 as usize;
+        if let Some(templates) = self.portions.discarded.last_mut() {
+            templates.truncate(templates.len().saturating_sub(most));
+            if templates.is_empty() {
+                self.portions.discarded.pop();
+            }
+        }
     }
 
     fn queue_portion(&mut self) {

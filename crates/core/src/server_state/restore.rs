@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::ServerState;
-use super::submit::Target;
+use super::draft::{Prepared, Target};
 use crate::id::{JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::range::IdArray;
@@ -121,9 +121,11 @@ impl ServerState {
             name: job.name.clone(),
             max_fails: job.max_fails,
         };
-        let submit = self
-            .build_submit(&target, spec, Some(ids))
-            .map_err(|_| RestoreError::BadSubmit(id))?;
+        let bad = |_| RestoreError::BadSubmit(id);
+        let prepared = Prepared::accepted(Arc::clone(spec)).map_err(bad)?;
+        let mut draft = self.draft_for(target, prepared);
+        self.build(&mut draft, usize::MAX);
+        let submit = self.finish(draft, Some(ids)).map_err(bad)?;
         let job = self.jobs.get_mut(&id).ok_or(RestoreError::NoJob(id))?;
         job.add_submit(submit);
         Ok(())

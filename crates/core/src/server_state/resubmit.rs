@@ -1,7 +1,5 @@
 //! Submitting again what a job was made of, all of it or the tasks in some states.
 
-use std::sync::Arc;
-
 use super::{Effect, Resubmitted, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind};
@@ -43,7 +41,7 @@ impl ServerState {
         let mut specs = bodies.into_iter().map(|(spec, _)| spec);
         let result = match (specs.next(), specs.len()) {
             (None, _) => return Some(Resubmitted::Nothing(id)),
-            (Some(spec), 0) => self.submit(now, &Arc::new(spec), effects),
+            (Some(spec), 0) => self.submit(now, spec, effects),
             (Some(first), _) => {
                 let specs = std::iter::once(first).chain(specs).collect();
                 self.submit_together(now, specs, effects)
@@ -76,7 +74,7 @@ impl ServerState {
         for mut spec in specs {
             spec.target = SubmitTarget::Attach(new);
             // Each was accepted before, and together they still fit into one job.
-            self.submit(now, &Arc::new(spec), effects)?;
+            self.submit(now, spec, effects)?;
         }
         self.close_jobs(now, &Selector::Ids(IdArray::single(new.0)), effects);
         Ok(new)

@@ -186,7 +186,11 @@ impl ServerState {
         if !self.ready.is_empty() && (with_gangs || !self.agenda.room.is_empty()) {
             self.place_ready(now, with_gangs, effects);
         }
-        if self.ready.is_behind() || self.ready.is_freeing() || self.portions.is_any_left() {
+        if self.ready.is_behind()
+            || self.ready.is_freeing()
+            || self.portions.is_any_left()
+            || !self.under_way.is_empty()
+        {
             self.agenda.again_at = Some(now.mono);
         }
         self.empty_kept(now, effects);

@@ -2,26 +2,18 @@
 
 use std::sync::Arc;
 
+use super::draft::{Draft, Prepared, PreparedGraph, Share, Target};
 use super::effect::persist;
 use super::{ChangeKind, Effect, Reply, ServerState, SubmitRefusal};
 use crate::id::JobId;
-use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId, build_graph};
-use crate::limits::check_submit;
+use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId};
 use crate::placeholder::fill_known;
 use crate::range::IdArray;
 use crate::task::TaskTable;
 use crate::template::{
-    ArrayIds, ArraySpec, GraphSpec, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+    ArrayIds, ArraySpec, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 use crate::time::Now;
-
-/// Where a submit goes, once that is known to be possible.
-pub(super) struct Target {
-    pub(super) job: JobId,
-    pub(super) is_new: bool,
-    pub(super) name: Box<str>,
-    pub(super) max_fails: Option<u32>,
-}
 
 /// Notifications of one job.
 const NOTICES_MAX: usize = 64;
@@ -61,17 +53,33 @@ impl ServerState {
         Ok(id)
     }
 
+    /// Takes a submit at once, however large it is.
     pub(super) fn submit(
         &mut self,
         now: Now,
-        spec: &Arc<SubmitSpec>,
+        spec: SubmitSpec,
         effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
-        // Nobody could be told later: a task that cannot be delivered would wait for ever.
-        check_submit(spec).map_err(SubmitRefusal::TooLarge)?;
-        let target = self.target(&spec.target)?;
-        let submit = self.build_submit(&target, spec, None)?;
-        self.check_notify(target.job, spec)?;
+        let prepared = Prepared::new(Box::new(spec))?;
+        let target = self.target(&prepared.spec.target)?;
+        let mut draft = self.draft_for(target, prepared);
+        self.build(&mut draft, usize::MAX);
+        self.accept(now, draft, effects)
+    }
+
+    /// Checks a submit whose templates are there, and adds it.
+    pub(super) fn accept(
+        &mut self,
+        now: Now,
+        draft: Draft,
+        effects: &mut Vec<Effect>,
+    ) -> Result<JobId, SubmitRefusal> {
+        let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
+        if let Err(refusal) = self.check_still(&draft) {
+            self.portions.discard(draft.templates);
+            return Err(refusal);
+        }
+        let submit = self.finish(draft, None)?;
         self.check_after(target.job, &submit.after, &submit.ids)?;
         let submitted = ChangeKind::Submitted {
             job: target.job,
@@ -82,10 +90,32 @@ impl ServerState {
                 u32::try_from(job.submits.len()).unwrap_or(u32::MAX)
             }),
             ids: submit.ids.clone(),
-            spec: Arc::clone(spec),
+            spec,
         };
         persist(effects, now.wall, submitted);
         Ok(self.add_submit(now, target, submit, effects))
+    }
+
+    /// What may have changed since the first template was built.
+    fn check_still(&self, draft: &Draft) -> Result<(), SubmitRefusal> {
+        if !draft.target.is_new {
+            self.target(&draft.prepared.spec.target)?;
+        }
+        self.check_prepared(&draft.target, &draft.prepared)
+    }
+
+    /// What can be checked of a submit without building anything.
+    pub(super) fn check_prepared(
+        &self,
+        target: &Target,
+        prepared: &Prepared,
+    ) -> Result<(), SubmitRefusal> {
+        self.check_notify(target.job, &prepared.spec)?;
+        let Some(graph) = &prepared.graph else {
+            return Ok(());
+        };
+        self.check_new(target.job, &graph.ids)?;
+        self.check_after(target.job, &prepared.spec.after, &graph.ids)
     }
 
     /// Each notification is remembered until the job is forgotten.
@@ -97,14 +127,9 @@ impl ServerState {
         Ok(())
     }
 
-    /// Checks a submit and builds what is kept of it; `ids` = those it got earlier.
-    pub(super) fn build_submit(
-        &mut self,
-        target: &Target,
-        spec: &SubmitSpec,
-        ids: Option<IdArray>,
-    ) -> Result<Submit, SubmitRefusal> {
-        let share = Share {
+    /// What the templates of a submit have in common.
+    pub(super) fn share(&self, target: &Target, spec: &SubmitSpec) -> Share {
+        Share {
             job: target.job,
             job_name: target.name.clone(),
             submit_dir: spec.submit_dir.clone(),
@@ -112,10 +137,48 @@ impl ServerState {
                 .stream_dir
                 .as_ref()
                 .map(|path| fill_known(path, target.job, &self.uid).into()),
-        };
-        let (ids, kind) = match &spec.body {
-            SubmitBody::Array(array) => self.share_array(&share, array, ids)?,
-            SubmitBody::Graph(graph) => self.share_graph(&share, graph)?,
+        }
+    }
+
+    /// Makes of a draft what is kept of it; `ids` = those that an array got earlier.
+    pub(super) fn finish(
+        &mut self,
+        draft: Draft,
+        ids: Option<IdArray>,
+    ) -> Result<Submit, SubmitRefusal> {
+        let next_number = TemplateId(draft.next_number());
+        let Draft {
+            prepared: Prepared { spec, graph },
+            share,
+            templates,
+            ..
+        } = draft;
+        let (ids, kind, priority_max) = match &spec.body {
+            SubmitBody::Array(array) => {
+                let ids = match (ids, &array.ids) {
+                    (Some(ids), _) => ids,
+                    (None, ArrayIds::Given(ids)) => ids.clone(),
+                    (None, ArrayIds::Next(count)) => self.next_ids(share.job, *count)?,
+                };
+                self.check_new(share.job, &ids)?;
+                let kind = self.finish_array(&share, next_number, array);
+                (ids, kind, array.template.priority)
+            }
+            SubmitBody::Graph(asked) => {
+                let PreparedGraph {
+                    ids,
+                    template_of,
+                    graph,
+                    priority_max,
+                } = graph.map_or_else(|| PreparedGraph::new(asked), Ok)?;
+                self.check_new(share.job, &ids)?;
+                let kind = SubmitKind::Graph {
+                    templates,
+                    template_of,
+                    graph: Box::new(graph),
+                };
+                (ids, kind, priority_max)
+            }
         };
         let tasks = TaskTable::new(ids.len());
         Ok(Submit {
@@ -126,56 +189,21 @@ impl ServerState {
             after: spec.after.clone(),
             notify: spec.notify.clone(),
             kind,
+            priority_max,
             tasks,
         })
     }
 
-    fn share_array(
-        &mut self,
-        share: &Share,
-        array: &ArraySpec,
-        ids: Option<IdArray>,
-    ) -> Result<(IdArray, SubmitKind), SubmitRefusal> {
-        let ids = match (ids, &array.ids) {
-            (Some(ids), _) => ids,
-            (None, ArrayIds::Given(ids)) => ids.clone(),
-            (None, ArrayIds::Next(count)) => self.next_ids(share.job, *count)?,
-        };
-        self.check_new(share.job, &ids)?;
+    fn finish_array(&mut self, share: &Share, id: TemplateId, array: &ArraySpec) -> SubmitKind {
         let filled = fill_paths(&array.template, share.job, &self.uid);
-        let kind = SubmitKind::Array {
-            template: self.share_template(share, Arc::new(filled)),
+        SubmitKind::Array {
+            template: self.share_template(share, id, Arc::new(filled)),
             asked: Arc::clone(&array.template),
             entries: array.entries.clone(),
-        };
-        Ok((ids, kind))
+        }
     }
 
-    fn share_graph(
-        &mut self,
-        share: &Share,
-        spec: &GraphSpec,
-    ) -> Result<(IdArray, SubmitKind), SubmitRefusal> {
-        let (ids, positions, graph) = build_graph(spec)?;
-        self.check_new(share.job, &ids)?;
-        let template_of = positions
-            .iter()
-            .map(|p| spec.tasks[*p as usize].template)
-            .collect();
-        let templates = spec
-            .templates
-            .iter()
-            .map(|template| self.share_template(share, Arc::clone(template)))
-            .collect();
-        let kind = SubmitKind::Graph {
-            templates,
-            template_of,
-            graph: Box::new(graph),
-        };
-        Ok((ids, kind))
-    }
-
-    fn target(&self, target: &SubmitTarget) -> Result<Target, SubmitRefusal> {
+    pub(super) fn target(&self, target: &SubmitTarget) -> Result<Target, SubmitRefusal> {
         match target {
             SubmitTarget::NewJob { name, max_fails } => {
                 let job = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
@@ -204,7 +232,8 @@ impl ServerState {
     }
 
     fn next_job_id(&self) -> Option<JobId> {
-        self.last_job.checked_add(1).map(JobId)
+        let last = self.last_job.max(self.under_way.last_job());
+        last.checked_add(1).map(JobId)
     }
 
     fn next_ids(&self, job: JobId, count: u32) -> Result<IdArray, SubmitRefusal> {
@@ -227,10 +256,14 @@ impl ServerState {
         total.map(|_| ()).ok_or(SubmitRefusal::TooManyTasks)
     }
 
-    fn share_template(&mut self, share: &Share, task: Arc<TaskTemplate>) -> Arc<SharedTemplate> {
-        self.last_template = self.last_template.wrapping_add(1);
+    pub(super) fn share_template(
+        &mut self,
+        share: &Share,
+        id: TemplateId,
+        task: Arc<TaskTemplate>,
+    ) -> Arc<SharedTemplate> {
         Arc::new(SharedTemplate {
-            id: TemplateId(self.last_template),
+            id,
             job: share.job,
             job_name: share.job_name.clone(),
             submit_dir: share.submit_dir.clone(),
@@ -250,7 +283,7 @@ impl ServerState {
     ) -> JobId {
         let id = target.job;
         if target.is_new {
-            self.last_job = id.0;
+            self.last_job = self.last_job.max(id.0);
             let job = Job::new(id, target.name, target.max_fails, false, now.wall);
             self.jobs.insert(id, job);
         }
@@ -262,14 +295,6 @@ impl ServerState {
         self.start_submit(now, id, number, effects);
         id
     }
-}
-
-/// What the tasks of one submit share besides their template.
-struct Share {
-    job: JobId,
-    job_name: Box<str>,
-    submit_dir: crate::template::ByteText,
-    stream_dir: Option<crate::template::ByteText>,
 }
 
 /// A template whose paths name the job and the server instead of placeholders.

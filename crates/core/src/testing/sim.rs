@@ -409,7 +409,7 @@ impl World {
 
     fn is_over(&self) -> bool {
         let mut jobs = self.state.jobs().values();
-        jobs.all(crate::job::Job::is_completed) && self.is_quiet()
+        jobs.all(crate::job::Job::is_completed) && self.state.submitting() == 0 && self.is_quiet()
     }
 
     fn is_quiet(&self) -> bool {

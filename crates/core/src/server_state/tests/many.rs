@@ -9,7 +9,7 @@ use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 use crate::scheduler::lane::{Lane, PATIENCE};
-use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
+use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget};
 use crate::time::Timestamp;
 
 /// Memory of a worker; each task asks for another part of it.
@@ -278,26 +278,65 @@ fn settle(world: &mut World) -> Vec<Effect> {
     effects
 }
 
+/// Takes an input without settling.
+fn take(world: &mut World, input: Input) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    world.state.apply(world.now, input, &mut effects);
+    effects
+}
+
+/// Submits, and settles until that is answered.
+fn submit(world: &mut World, spec: SubmitSpec) -> JobId {
+    let command = Command::Submit(Box::new(spec));
+    let mut effects = take(world, Input::Request(RequestId(1), command));
+    while world.state.submitting() > 0 {
+        effects.extend(settle(world));
+    }
+    submitted(&effects).expect("an answer")
+}
+
+fn submitted(effects: &[Effect]) -> Option<JobId> {
+    effects.iter().find_map(|effect| {
+        let Effect::Reply(_, Reply::Submitted(job)) = effect else {
+            return None;
+        };
+        Some(*job)
+    })
+}
+
+fn cancel_all(world: &mut World) -> Vec<JobResult> {
+    let jobs = Selector::All;
+    let reason = Box::default();
+    let cancel = Command::CancelJobs { jobs, reason };
+    let effects = take(world, Input::Request(RequestId(2), cancel));
+    let rows = effects.into_iter().find_map(|effect| {
+        let Effect::Reply(_, Reply::Jobs(found)) = effect else {
+            return None;
+        };
+        Some(found.rows)
+    });
+    rows.expect("an answer")
+}
+
 #[test]
 fn very_many_different_tasks_are_queued_in_portions_and_nothing_less_urgent_goes_first() {
     let mut world = World::new(1);
-    let submit = Command::Submit(Box::new(kinds(3_000, 5)));
-    let request = Input::Request(RequestId(1), submit);
-    world.state.apply(world.now, request, &mut Vec::new());
-    let mut settles = 0;
-    while settles == 0 || world.state.portions.is_any_left() {
-        let before = world.state.ready_len();
-        settle(&mut world);
-        settles += 1;
-        assert!(world.state.ready_len() <= before + 1_024);
+    submit(&mut world, kinds(3_000, 5));
+    let mut settles = 1;
+    loop {
         let again = world.state.next_deadline();
         assert!(!world.state.portions.is_any_left() || again <= Some(world.now.mono));
         let mut assigned = world.state.workers()[&WorkerId(1)].assigned().values();
         assert!(assigned.len() > 0);
         // Once all are there, others may take what these have no use for.
-        if world.state.portions.is_any_left() {
-            assert!(assigned.all(|a| a.key.priority.0 == 4));
+        if !world.state.portions.is_any_left() {
+            break;
         }
+        assert!(assigned.all(|a| a.key.priority.0 == 4));
+        let before = world.state.ready_len();
+        settle(&mut world);
+        settles += 1;
+        assert!(world.state.ready_len() <= before + 1_024);
     }
     assert_eq!(settles, 3);
     while world.started.len() < 3_000 {
@@ -306,20 +345,238 @@ fn very_many_different_tasks_are_queued_in_portions_and_nothing_less_urgent_goes
 }
 
 #[test]
+fn a_submit_of_very_many_templates_is_built_in_portions_and_nobody_waits_for_it() {
+    let mut world = World::new(1);
+    let large = Command::Submit(Box::new(kinds(3_000, 5)));
+    let mut effects = take(&mut world, Input::Request(RequestId(1), large));
+    effects.extend(settle(&mut world));
+    assert!(submitted(&effects).is_none(), "{effects:?}");
+    assert!(world.state.jobs().is_empty(), "nothing of it can be seen");
+    assert!(
+        world.state.next_deadline() <= Some(world.now.mono),
+        "it goes on"
+    );
+    assert_eq!(cancel_all(&mut world), [], "nor canceled");
+    let small = Command::Submit(Box::new(array_submit(1, template(&["true"]))));
+    let effects = take(&mut world, Input::Request(RequestId(3), small));
+    assert_eq!(submitted(&effects), Some(JobId(2)));
+    assert_eq!(world.state.last_job(), Some(JobId(2)));
+    let mut settles = 1;
+    let effects = loop {
+        let effects = settle(&mut world);
+        settles += 1;
+        if submitted(&effects).is_some() {
+            break effects;
+        }
+    };
+    assert_eq!(settles, 3);
+    let stored = effects.iter().position(|effect| {
+        matches!(effect, Effect::Persist(change) if matches!(change.kind, ChangeKind::Submitted { .. }))
+    });
+    let told = effects
+        .iter()
+        .position(|effect| matches!(effect, Effect::Reply(..)));
+    assert!(
+        stored.is_some() && stored < told,
+        "it is stored before it is told"
+    );
+    assert_eq!(submitted(&effects), Some(JobId(1)));
+    assert_eq!(world.state.last_job(), Some(JobId(2)), "the later one");
+    while world.started.len() < 3_001 {
+        world.step();
+    }
+}
+
+#[test]
+fn a_job_that_is_closed_while_a_submit_to_it_is_built_refuses_it() {
+    let mut world = World::new(0);
+    let open = Command::OpenJob {
+        name: "open".into(),
+        max_fails: None,
+    };
+    take(&mut world, Input::Request(RequestId(1), open));
+    let large = SubmitSpec {
+        target: SubmitTarget::Attach(JobId(1)),
+        ..kinds(3_000, 5)
+    };
+    let large = Command::Submit(Box::new(large));
+    take(&mut world, Input::Request(RequestId(2), large));
+    settle(&mut world);
+    let close = Command::CloseJobs(Selector::All);
+    take(&mut world, Input::Request(RequestId(3), close));
+    let mut effects = Vec::new();
+    while world.state.submitting() > 0 {
+        effects = settle(&mut world);
+    }
+    let refused = |effect: &Effect| {
+        let expected = SubmitRefusal::JobNotOpen(JobId(1));
+        matches!(effect, Effect::Reply(_, Reply::Refused(found)) if *found == expected)
+    };
+    assert!(effects.iter().any(refused), "{effects:?}");
+    assert!(world.state.jobs()[&JobId(1)].submits.is_empty());
+}
+
+#[test]
+fn a_server_that_ends_answers_submits_that_are_being_built() {
+    let mut world = World::new(0);
+    let large = Command::Submit(Box::new(kinds(3_000, 5)));
+    take(&mut world, Input::Request(RequestId(1), large));
+    settle(&mut world);
+    let keep_workers = true;
+    let effects = take(&mut world, Input::Ending { keep_workers });
+    assert_eq!(submitted(&effects), Some(JobId(1)));
+    settle(&mut world);
+    let due = world.state.next_deadline();
+    assert!(
+        due.is_none_or(|due| due > world.now.mono),
+        "nothing is due for ever"
+    );
+    let large = Command::Submit(Box::new(kinds(3_000, 5)));
+    let effects = take(&mut world, Input::Request(RequestId(2), large));
+    assert_eq!(submitted(&effects), Some(JobId(2)));
+}
+
+#[test]
 fn a_canceled_job_is_queued_no_further() {
     let mut world = World::new(0);
-    let submit = Command::Submit(Box::new(kinds(3_000, 5)));
-    let request = Input::Request(RequestId(1), submit);
-    world.state.apply(world.now, request, &mut Vec::new());
-    settle(&mut world);
-    let cancel = Command::CancelJobs {
-        jobs: Selector::All,
-        reason: Box::default(),
-    };
-    let request = Input::Request(RequestId(2), cancel);
-    world.state.apply(world.now, request, &mut Vec::new());
+    submit(&mut world, kinds(3_000, 5));
+    cancel_all(&mut world);
     settle(&mut world);
     assert!(!world.state.portions.is_any_left());
+    assert_eq!(world.state.ready_len(), 0);
+}
+
+/// A job of very many requests on workers that are busy with the first of them, all in the queue.
+fn queued(count: u32) -> World {
+    let mut world = World::new(2);
+    submit(&mut world, kinds(count, 5));
+    while world.state.portions.is_any_left() || world.state.ready.is_behind() {
+        settle(&mut world);
+    }
+    world
+}
+
+#[test]
+fn a_canceled_job_leaves_the_queue_in_portions_and_none_of_it_starts() {
+    let mut world = queued(5_000);
+    let before = world.state.ready_len();
+    assert_eq!(
+        cancel_all(&mut world),
+        [JobResult::Ok {
+            job: JobId(1),
+            canceled: 5_000,
+            already_finished: 0,
+        }]
+    );
+    assert!(world.state.jobs()[&JobId(1)].is_completed(), "at once");
+    assert_eq!(world.state.ready_len(), before - 1_024);
+    let assigned = |world: &World| -> Vec<TaskKey> {
+        let workers = world.state.workers().values();
+        workers
+            .flat_map(|worker| worker.assigned().keys().copied())
+            .collect()
+    };
+    let held = assigned(&world);
+    // The last of its requests once more, as urgent as the first.
+    let mut later = kinds(5_000, 5);
+    if let SubmitBody::Graph(graph) = &mut later.body {
+        graph.templates.drain(..4_999);
+        graph.tasks.truncate(1);
+    }
+    let later = submit(&mut world, later);
+    while world.state.portions.is_any_left() || world.state.ready.is_freeing() {
+        settle(&mut world);
+        let new = assigned(&world);
+        let mut new = new.iter().filter(|task| !held.contains(task));
+        assert!(
+            new.all(|task| task.job == later),
+            "what is canceled stays so"
+        );
+    }
+    world.started.clear();
+    world.step();
+    world.step();
+    assert!(world.started.iter().any(|task| task.job == later));
+    assert!(world.state.jobs()[&later].is_completed());
+}
+
+#[test]
+fn what_is_submitted_to_an_open_job_while_canceled_tasks_leave_the_queue_stays() {
+    let mut world = World::new(1);
+    let open = Command::OpenJob {
+        name: "open".into(),
+        max_fails: None,
+    };
+    take(&mut world, Input::Request(RequestId(1), open));
+    let attach = |spec: SubmitSpec| SubmitSpec {
+        target: SubmitTarget::Attach(JobId(1)),
+        ..spec
+    };
+    submit(&mut world, attach(kinds(5_000, 5)));
+    while world.state.portions.is_any_left() {
+        settle(&mut world);
+    }
+    cancel_all(&mut world);
+    assert!(world.state.portions.is_any_left());
+    // The same requests once more.
+    let mut more = attach(kinds(5_000, 5));
+    if let SubmitBody::Graph(graph) = &mut more.body {
+        graph.templates.truncate(500);
+        graph.tasks.truncate(500);
+        for task in &mut graph.tasks {
+            task.id.0 += 5_000;
+        }
+    }
+    submit(&mut world, more);
+    while world.state.portions.is_any_left() {
+        settle(&mut world);
+    }
+    let counts = |world: &World| *world.state.jobs()[&JobId(1)].counts();
+    while counts(&world).finished < 500 {
+        let before = world.started.len();
+        world.step();
+        assert!(world.started.len() > before, "all of them start");
+    }
+    assert_eq!(counts(&world).canceled, 5_000);
+}
+
+#[test]
+fn too_many_failures_take_very_many_tasks_out_of_the_queue() {
+    let mut world = World::new(1);
+    let target = SubmitTarget::NewJob {
+        name: "x".into(),
+        max_fails: Some(0),
+    };
+    let large = SubmitSpec {
+        target,
+        ..kinds(5_000, 1)
+    };
+    submit(&mut world, large);
+    while world.state.portions.is_any_left() {
+        settle(&mut world);
+    }
+    let worker = &world.state.workers()[&WorkerId(1)];
+    let (task, assigned) = worker.assigned().first_key_value().expect("some");
+    let row = EndedRow {
+        task: *task,
+        instance: assigned.instance,
+        age: Duration::ZERO,
+        run: Duration::from_millis(5),
+        outcome: Outcome::ExitCode(1),
+        usage: Usage::default(),
+    };
+    let report = Report {
+        ended: vec![row],
+        ..Report::default()
+    };
+    let report = WorkerMessage::Report(report);
+    take(&mut world, Input::WorkerMessage(WorkerId(1), report));
+    let counts = *world.state.jobs()[&JobId(1)].counts();
+    assert_eq!((counts.failed, counts.aborted), (1, 4_999));
+    assert!(world.state.ready_len() > 0, "in portions");
+    while world.state.portions.is_any_left() {
+        settle(&mut world);
+    }
     assert_eq!(world.state.ready_len(), 0);
 }
 

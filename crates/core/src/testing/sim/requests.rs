@@ -110,11 +110,12 @@ impl World {
     pub(super) fn submit_graph(&mut self) {
         let count = 2 + self.rng.below(12);
         self.summary.tasks += u64::from(count);
-        let templates = vec![self.random_template(), self.random_template()];
+        let kinds = 1 + self.rng.below(8);
+        let templates = (0..kinds).map(|_| self.random_template()).collect();
         let tasks = (0..count)
             .map(|id| GraphTask {
                 id: TaskId(id),
-                template: self.rng.below(2),
+                template: self.rng.below(kinds),
                 deps: (0..id)
                     .filter(|_| self.rng.chance(25))
                     .map(TaskId)

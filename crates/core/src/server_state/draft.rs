@@ -1,0 +1,157 @@
+//! A submit before it is part of the state: prepared, then as a draft whose templates are being built.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::refusal::SubmitRefusal;
+use crate::graph::Graph;
+use crate::id::JobId;
+use crate::job::{SharedTemplate, TemplateId, build_graph};
+use crate::limits::check_submit;
+use crate::range::IdArray;
+use crate::template::{ByteText, GraphSpec, SubmitBody, SubmitSpec};
+
+/// A submit of which everything was checked and built that does not depend on the server's state. With very
+/// many tasks that takes long: it is to be made where nobody waits for it.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    pub(super) spec: Arc<SubmitSpec>,
+    pub(super) graph: Option<PreparedGraph>,
+}
+
+/// The tasks of a graph in the order of their ids.
+#[derive(Clone, Debug)]
+pub(super) struct PreparedGraph {
+    pub(super) ids: IdArray,
+    pub(super) template_of: Vec<u32>,
+    pub(super) graph: Graph,
+    /// The highest priority of its tasks.
+    pub(super) priority_max: i32,
+}
+
+impl Prepared {
+    /// Checks a submit of a client.
+    ///
+    /// # Errors
+    ///
+    /// What would be the answer to the client.
+    pub fn new(spec: Box<SubmitSpec>) -> Result<Self, SubmitRefusal> {
+        // Nobody could be told later: a task that cannot be delivered would wait for ever.
+        check_submit(&spec).map_err(SubmitRefusal::TooLarge)?;
+        Self::accepted(Arc::from(spec))
+    }
+
+    /// The same of a submit that was accepted before: sizes that are refused now may have been possible.
+    pub(super) fn accepted(spec: Arc<SubmitSpec>) -> Result<Self, SubmitRefusal> {
+        let graph = match &spec.body {
+            SubmitBody::Array(_) => None,
+            SubmitBody::Graph(graph) => Some(PreparedGraph::new(graph)?),
+        };
+        Ok(Self { spec, graph })
+    }
+
+    /// Templates that are built one by one.
+    pub(super) fn template_count(&self) -> usize {
+        match &self.spec.body {
+            SubmitBody::Array(_) => 0,
+            SubmitBody::Graph(graph) => graph.templates.len(),
+        }
+    }
+}
+
+impl PreparedGraph {
+    pub(super) fn new(spec: &GraphSpec) -> Result<Self, SubmitRefusal> {
+        let (ids, positions, graph) = build_graph(spec)?;
+        let template_of = positions
+            .iter()
+            .map(|p| spec.tasks[*p as usize].template)
+            .collect();
+        let priorities = spec.templates.iter().map(|template| template.priority);
+        Ok(Self {
+            ids,
+            template_of,
+            graph,
+            priority_max: priorities.max().unwrap_or(0),
+        })
+    }
+}
+
+/// What a client submits with one request.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    pub(super) submits: VecDeque<Result<Prepared, SubmitRefusal>>,
+    /// The answer is about each of them.
+    pub(super) is_list: bool,
+}
+
+impl Submission {
+    /// Prepares one submit.
+    #[must_use]
+    pub fn one(spec: Box<SubmitSpec>) -> Self {
+        Self {
+            submits: VecDeque::from([Prepared::new(spec)]),
+            is_list: false,
+        }
+    }
+
+    /// Prepares submits that are accepted or refused each by itself, in their order.
+    #[must_use]
+    pub fn list(specs: Vec<SubmitSpec>) -> Self {
+        let specs = specs.into_iter();
+        Self {
+            submits: specs.map(|spec| Prepared::new(Box::new(spec))).collect(),
+            is_list: true,
+        }
+    }
+
+    /// About how much is left to do, in templates and submits.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let size = |submit: &Result<Prepared, _>| match submit {
+            Ok(prepared) => 1 + prepared.template_count(),
+            Err(_) => 1,
+        };
+        self.submits.iter().map(size).sum()
+    }
+}
+
+/// Where a submit goes, once that is known to be possible.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) job: JobId,
+    pub(super) is_new: bool,
+    pub(super) name: Box<str>,
+    pub(super) max_fails: Option<u32>,
+}
+
+/// What the tasks of one submit share besides their template.
+#[derive(Clone, Debug)]
+pub(super) struct Share {
+    pub(super) job: JobId,
+    pub(super) job_name: Box<str>,
+    pub(super) submit_dir: ByteText,
+    pub(super) stream_dir: Option<ByteText>,
+}
+
+/// A submit whose templates are being built.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    pub(super) prepared: Prepared,
+    pub(super) target: Target,
+    pub(super) share: Share,
+    /// The number of its first template; the others follow.
+    pub(super) first: TemplateId,
+    pub(super) templates: Vec<Arc<SharedTemplate>>,
+}
+
+impl Draft {
+    pub(super) fn is_built(&self) -> bool {
+        self.templates.len() >= self.prepared.template_count()
+    }
+
+    /// The number of the template that is built next.
+    pub(super) fn next_number(&self) -> u32 {
+        let built = u32::try_from(self.templates.len()).unwrap_or(u32::MAX);
+        self.first.0.saturating_add(built)
+    }
+}

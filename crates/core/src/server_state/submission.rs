@@ -1,0 +1,194 @@
+//! Submits on their way into the state: what does not need it is done before, the rest in portions.
+//!
+//! ```text
+//!  spec ── Prepared::new, on any thread ──▶ prepared ── draft ──▶ templates, in portions ── accept ──▶ job
+//! ```
+//!
+//! Until it is accepted nothing of a submit can be seen, stored or canceled, and its client has no answer. What
+//! it was checked against may change meanwhile, so it is checked again at the end: it counts as submitted then.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::draft::{Draft, Prepared, Submission, Target};
+use super::{Effect, Reply, RequestId, ServerState, SubmitRefusal};
+use crate::id::JobId;
+use crate::job::TemplateId;
+use crate::template::SubmitBody;
+use crate::time::Now;
+
+/// A request with submits.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    request: RequestId,
+    left: Submission,
+    draft: Option<Box<Draft>>,
+    results: Vec<Result<JobId, SubmitRefusal>>,
+}
+
+impl UnderWay {
+    fn is_done(&self) -> bool {
+        self.draft.is_none() && self.left.submits.is_empty()
+    }
+
+    fn reply(mut self) -> Reply {
+        if self.left.is_list {
+            return Reply::SubmittedAll(self.results);
+        }
+        match self.results.pop() {
+            Some(Ok(job)) => Reply::Submitted(job),
+            Some(Err(refusal)) => Reply::Refused(refusal),
+            None => Reply::SubmittedAll(Vec::new()),
+        }
+    }
+}
+
+/// Requests whose submits are too large for one step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnderWays {
+    requests: VecDeque<UnderWay>,
+    /// The highest job id that one of them will get.
+    last_job: u32,
+}
+
+impl UnderWays {
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// The highest job id that is promised.
+    pub(super) const fn last_job(&self) -> u32 {
+        self.last_job
+    }
+}
+
+impl ServerState {
+    /// Requests with submits that are not answered yet.
+    #[must_use]
+    pub fn submitting(&self) -> usize {
+        self.under_way.requests.len()
+    }
+
+    /// Takes submits; small ones at once.
+    pub(super) fn on_submission(
+        &mut self,
+        now: Now,
+        request: RequestId,
+        submission: Submission,
+        effects: &mut Vec<Effect>,
+    ) {
+        let is_small = submission.size() <= self.portion_max.0 as usize;
+        let under_way = UnderWay {
+            request,
+            left: submission,
+            draft: None,
+            results: Vec::new(),
+        };
+        if is_small || self.ending.is_some() {
+            // At the end of a server there are no more portions.
+            self.go_on_submitting(now, under_way, usize::MAX, effects);
+        } else {
+            self.under_way.requests.push_back(under_way);
+        }
+    }
+
+    /// Does one portion for one of the large requests.
+    pub(super) fn submit_portion(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        if let Some(under_way) = self.under_way.requests.pop_front() {
+            let most = self.portion_max.0 as usize;
+            self.go_on_submitting(now, under_way, most, effects);
+        }
+    }
+
+    /// Answers everybody who waits: there are no more portions.
+    pub(super) fn submit_rest(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        while let Some(under_way) = self.under_way.requests.pop_front() {
+            self.go_on_submitting(now, under_way, usize::MAX, effects);
+        }
+    }
+
+    fn go_on_submitting(
+        &mut self,
+        now: Now,
+        mut under_way: UnderWay,
+        mut left: usize,
+        effects: &mut Vec<Effect>,
+    ) {
+        while left > 0 && !under_way.is_done() {
+            let draft = match under_way.draft.take() {
+                Some(draft) => Ok(draft),
+                None => match under_way.left.submits.pop_front() {
+                    Some(next) => next.and_then(|prepared| self.draft(prepared)),
+                    None => break,
+                },
+            };
+            left -= 1;
+            let result = match draft {
+                Ok(mut draft) => {
+                    left -= self.build(&mut draft, left);
+                    if !draft.is_built() {
+                        if draft.target.is_new {
+                            self.under_way.last_job =
+                                self.under_way.last_job.max(draft.target.job.0);
+                        }
+                        under_way.draft = Some(draft);
+                        break;
+                    }
+                    self.accept(now, *draft, effects)
+                }
+                Err(refusal) => Err(refusal),
+            };
+            under_way.results.push(result);
+        }
+        if under_way.is_done() {
+            effects.push(Effect::Reply(under_way.request, under_way.reply()));
+        } else {
+            // Others have their turn.
+            self.under_way.requests.push_back(under_way);
+        }
+    }
+
+    /// Begins with a submit, if it could be accepted now.
+    fn draft(&mut self, prepared: Prepared) -> Result<Box<Draft>, SubmitRefusal> {
+        let target = self.target(&prepared.spec.target)?;
+        self.check_prepared(&target, &prepared)?;
+        Ok(Box::new(self.draft_for(target, prepared)))
+    }
+
+    pub(super) fn draft_for(&mut self, target: Target, prepared: Prepared) -> Draft {
+        let count = prepared.template_count();
+        Draft {
+            share: self.share(&target, &prepared.spec),
+            first: self.number_templates(count.max(1)),
+            templates: Vec::with_capacity(count),
+            prepared,
+            target,
+        }
+    }
+
+    /// Numbers for so many templates, one behind the other.
+    fn number_templates(&mut self, count: usize) -> TemplateId {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let first = match self.last_template.checked_add(count) {
+            Some(_) => self.last_template + 1,
+            // After four billion of them the first ones are forgotten.
+            None => 1,
+        };
+        self.last_template = first.saturating_add(count - 1);
+        TemplateId(first)
+    }
+
+    /// Builds some of the templates; answers with how many.
+    pub(super) fn build(&mut self, draft: &mut Draft, most: usize) -> usize {
+        let SubmitBody::Graph(graph) = &draft.prepared.spec.body else {
+            return 0;
+        };
+        let (built, first) = (draft.templates.len(), draft.next_number());
+        let rest = graph.templates.iter().skip(built).take(most);
+        for (task, id) in rest.zip(first..) {
+            let shared = self.share_template(&draft.share, TemplateId(id), Arc::clone(task));
+            draft.templates.push(shared);
+        }
+        draft.templates.len() - built
+    }
+}
