@@ -28,11 +28,12 @@ mod resubmit;
 mod schedule;
 mod submission;
 mod submit;
+mod sweep;
 mod totals;
 mod watch;
 mod worker_events;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -71,6 +72,7 @@ use hold::Hold;
 use portions::{PortionMax, Portions};
 use schedule::Agenda;
 use submission::UnderWays;
+use sweep::{Deed, Sweep};
 use watch::Watches;
 
 /// Ended workers of which everything is kept, about 2 KB each.
@@ -134,6 +136,8 @@ pub struct ServerState {
     portion_max: PortionMax,
     /// Very large submits that are not answered yet.
     under_way: UnderWays,
+    /// Commands about very many jobs that are not answered yet.
+    sweeps: VecDeque<Sweep>,
     /// What restoring led to and nobody could be given yet.
     owed: Vec<Effect>,
     /// Uid of the server, which paths can name.
@@ -204,6 +208,8 @@ impl ServerState {
         self.go_on_draining(effects);
         if self.ending.is_none() {
             self.do_portion(now, effects);
+            // Portions end jobs, too.
+            self.follow_up(now, effects);
             self.schedule(now, effects);
         }
         let changed = std::mem::take(&mut self.changed);
@@ -354,11 +360,18 @@ impl ServerState {
                 return;
             }
             Command::OpenJob { name, max_fails } => self.open_job(now, name, max_fails, effects),
-            Command::CloseJobs(jobs) => Reply::Jobs(self.close_jobs(now, &jobs, effects)),
-            Command::CancelJobs { jobs, reason } => {
-                Reply::Jobs(self.cancel_jobs(now, &jobs, &reason, effects))
+            Command::CloseJobs(jobs) => {
+                self.on_sweep(now, request, (&jobs, Deed::Close), effects);
+                return;
             }
-            Command::ForgetJobs { jobs, states } => self.forget_jobs(now, &jobs, &states, effects),
+            Command::CancelJobs { jobs, reason } => {
+                self.on_sweep(now, request, (&jobs, Deed::Cancel(reason)), effects);
+                return;
+            }
+            Command::ForgetJobs { jobs, states } => {
+                self.on_sweep(now, request, (&jobs, Deed::Forget(states)), effects);
+                return;
+            }
             Command::Resubmit { jobs, states } => {
                 Reply::Resubmitted(self.resubmit(now, &jobs, &states, effects))
             }

@@ -42,6 +42,11 @@ impl Followers {
         followed.is_some_and(|followed| followed.by_task || is_completed)
     }
 
+    /// Whether anybody waits for an end of this job, or has not been told of it.
+    pub(super) fn is_followed(&self, job: JobId) -> bool {
+        self.by_job.contains_key(&job)
+    }
+
     /// Notes an end, if anybody waits for the job.
     pub(super) fn note(&mut self, job: JobId, task: Option<TaskId>) {
         if self.by_job.contains_key(&job) {

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::effect::persist;
-use super::{ChangeKind, Effect, JobResult, Reply, ServerState, StopResult, WorkerCommand};
+use super::{ChangeKind, Effect, JobResult, ServerState, StopResult, WorkerCommand};
 use crate::id::{JobId, WorkerId};
 use crate::job::JobState;
 use crate::outcome::LostReason;
@@ -13,18 +13,13 @@ use crate::task::{Phase, TaskState};
 use crate::time::Now;
 
 impl ServerState {
-    pub(super) fn close_jobs(
+    /// `None` if there is no such job.
+    pub(super) fn close_job(
         &mut self,
         now: Now,
-        selector: &Selector,
+        id: JobId,
         effects: &mut Vec<Effect>,
-    ) -> Selected<JobResult> {
-        self.select_jobs(selector, |job| job.is_open)
-            .filter_map(|id| self.close_job(now, id, effects))
-    }
-
-    /// `None` if there is no such job.
-    fn close_job(&mut self, now: Now, id: JobId, effects: &mut Vec<Effect>) -> Option<JobResult> {
+    ) -> Option<JobResult> {
         let job = self.jobs.get_mut(&id)?;
         if !job.is_open {
             return Some(JobResult::Already(id));
@@ -46,19 +41,8 @@ impl ServerState {
         })
     }
 
-    pub(super) fn cancel_jobs(
-        &mut self,
-        now: Now,
-        selector: &Selector,
-        reason: &str,
-        effects: &mut Vec<Effect>,
-    ) -> Selected<JobResult> {
-        self.select_jobs(selector, |job| !job.is_completed())
-            .filter_map(|id| self.cancel_job(now, id, reason, effects))
-    }
-
     /// `None` if there is no such job.
-    fn cancel_job(
+    pub(super) fn cancel_job(
         &mut self,
         now: Now,
         id: JobId,
@@ -112,13 +96,8 @@ impl ServerState {
         self.note_job_progress(now, id, effects);
     }
 
-    pub(super) fn forget_jobs(
-        &mut self,
-        now: Now,
-        selector: &Selector,
-        states: &[TaskState],
-        effects: &mut Vec<Effect>,
-    ) -> Reply {
+    /// Drops a completed job in one of these states; says whether it did.
+    pub(super) fn forget_job(&mut self, id: JobId, states: &[TaskState]) -> bool {
         let wanted = |state: JobState| match state {
             JobState::Finished => states.contains(&TaskState::Finished),
             JobState::Failed => states.contains(&TaskState::Failed),
@@ -126,31 +105,23 @@ impl ServerState {
             JobState::Aborted => states.contains(&TaskState::Aborted),
             JobState::Waiting | JobState::Running | JobState::Opened => false,
         };
-        // `all` are all jobs here: those that stay are counted.
-        let selected = self.select_jobs(selector, |_| true);
-        let (mut forgotten, mut ignored) = (0, selected.not_found.len());
-        let mut dropped = Vec::new();
-        for id in selected.rows {
-            let drop = self
-                .jobs
-                .get(&id)
-                .is_some_and(|j| j.is_completed() && wanted(j.state()));
-            if drop {
-                if let Some(mut job) = self.jobs.remove(&id) {
-                    self.totals.count(&mut job);
-                    self.totals.forget(&mut job);
-                }
-                self.changed.insert(id);
-                dropped.push(id);
-                forgotten += 1;
-            } else {
-                ignored = ignored.saturating_add(1);
-            }
+        let found = self.jobs.get(&id);
+        let Some(job) = found.filter(|job| job.is_completed() && wanted(job.state())) else {
+            return false;
+        };
+        // A job that is gone counts as finished for those that wait for it. They may not know better yet: those that
+        // are held until workers are back are looked at then.
+        let is_needed = self.followers.is_followed(id) || self.awaited_workers() > 0;
+        if is_needed && job.state() != JobState::Finished {
+            return false;
         }
-        if !dropped.is_empty() {
-            persist(effects, now.wall, ChangeKind::JobsForgotten(dropped));
+        if let Some(mut job) = self.jobs.remove(&id) {
+            self.totals.count(&mut job);
+            self.totals.forget(&mut job);
+            self.portions.discard_job(job);
         }
-        Reply::Forgotten { forgotten, ignored }
+        self.changed.insert(id);
+        true
     }
 
     pub(super) fn stop_workers(
@@ -214,7 +185,7 @@ mod tests {
 
     use super::*;
     use crate::range::IdRange;
-    use crate::server_state::{Command, Input, LinkId, WatchSpec};
+    use crate::server_state::{Command, Input, LinkId, Reply, WatchSpec};
     use crate::testing::{array_submit, request, template, worker_config};
 
     /// Jobs 1 to 6 without 3, and workers 1 to 3.

@@ -26,6 +26,7 @@ pub(super) enum Ending {
 impl ServerState {
     pub(super) fn on_ending(&mut self, now: Now, keep_workers: bool, effects: &mut Vec<Effect>) {
         self.submit_rest(now, effects);
+        self.sweep_rest(now, effects);
         if keep_workers {
             // Who was told that all workers end is not told otherwise.
             self.ending.get_or_insert(Ending::WithoutWorkers);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::{Effect, ServerState, WorkerCommand};
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
-use crate::job::{SharedTemplate, Submit, TemplateId};
+use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId};
 use crate::scheduler::queue::ReadyQueue;
 use crate::scheduler::window::Window;
 use crate::time::Now;
@@ -147,6 +147,16 @@ impl Portions {
         }));
     }
 
+    /// Leaves the templates of a forgotten job to be freed.
+    pub(super) fn discard_job(&mut self, job: Job) {
+        for submit in job.submits {
+            match submit.kind {
+                SubmitKind::Graph { templates, .. } => self.discard(templates),
+                SubmitKind::Array { .. } => {}
+            }
+        }
+    }
+
     /// Leaves templates to be freed.
     pub(super) fn discard(&mut self, templates: Vec<Arc<SharedTemplate>>) {
         if templates.len() > DISCARDED_AT_ONCE {
@@ -180,6 +190,7 @@ impl ServerState {
     /// Does one portion of what is left.
     pub(super) fn do_portion(&mut self, now: Now, effects: &mut Vec<Effect>) {
         self.submit_portion(now, effects);
+        self.sweep_portion(now, effects);
         self.queue_portion();
         self.leave_portion();
         self.drop_portion(effects);

@@ -76,7 +76,7 @@ impl ServerState {
             // Each was accepted before, and together they still fit into one job.
             self.submit(now, spec, effects)?;
         }
-        self.close_jobs(now, &Selector::Ids(IdArray::single(new.0)), effects);
+        self.close_job(now, new, effects);
         Ok(new)
     }
 }

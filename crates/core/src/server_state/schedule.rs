@@ -190,6 +190,7 @@ impl ServerState {
             || self.ready.is_freeing()
             || self.portions.is_any_left()
             || !self.under_way.is_empty()
+            || !self.sweeps.is_empty()
         {
             self.agenda.again_at = Some(now.mono);
         }

@@ -9,6 +9,7 @@ use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 use crate::scheduler::lane::{Lane, PATIENCE};
+use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget};
 use crate::time::Timestamp;
 
@@ -538,6 +539,27 @@ fn what_is_submitted_to_an_open_job_while_canceled_tasks_leave_the_queue_stays()
         assert!(world.started.len() > before, "all of them start");
     }
     assert_eq!(counts(&world).canceled, 5_000);
+}
+
+#[test]
+fn a_forgotten_job_is_freed_in_portions() {
+    let mut world = queued(5_000);
+    let template = {
+        let job = &world.state.jobs()[&JobId(1)];
+        Arc::downgrade(&job.submits[0].templates()[0])
+    };
+    cancel_all(&mut world);
+    let forget = Command::ForgetJobs {
+        jobs: Selector::All,
+        states: vec![TaskState::Canceled],
+    };
+    take(&mut world, Input::Request(RequestId(3), forget));
+    assert!(world.state.jobs().is_empty());
+    assert!(template.upgrade().is_some(), "the first is freed last");
+    while world.state.portions.is_any_left() {
+        settle(&mut world);
+    }
+    assert!(template.upgrade().is_none());
 }
 
 #[test]

@@ -156,3 +156,68 @@ fn a_multi_node_task_whose_root_is_gone_waits_with_a_number_that_nobody_has() {
         assert!(state.workers()[&WorkerId(2)].gang.is_none());
     }
 }
+
+#[test]
+fn while_workers_are_awaited_a_job_that_did_not_finish_is_not_forgotten() {
+    let mut state = stored(1, template(&["true"]));
+    state.restore_counters(JobId(2), WorkerId(2));
+    state.restore_job(JobRecord {
+        id: JobId(2),
+        name: "second".into(),
+        max_fails: None,
+        is_open: false,
+        cancel_reason: None,
+        submitted: Timestamp(1),
+        is_completed: false,
+    });
+    let mut spec = array_submit(1, template(&["true"]));
+    spec.after = vec![crate::template::After {
+        job: JobId(1),
+        is_each: false,
+        is_any: false,
+    }];
+    let ids = IdArray::consecutive(0, 1).expect("one id");
+    let restored = state.restore_submit(JobId(2), ids, &Arc::new(spec));
+    restored.expect("it was accepted before");
+    state
+        .restore_task(JobId(1), &ran(0, 1, None))
+        .expect("known");
+    state.finish_restore(NOW);
+    assert!(state.awaited_workers() > 0);
+    let jobs = || Selector::Ids(IdArray::single(1));
+    let reason = "".into();
+    request(
+        &mut state,
+        Command::CancelJobs {
+            jobs: jobs(),
+            reason,
+        },
+    );
+    let states = vec![TaskState::Canceled];
+    request(
+        &mut state,
+        Command::ForgetJobs {
+            jobs: jobs(),
+            states: states.clone(),
+        },
+    );
+    for id in [1, 2] {
+        let goodbye = WorkerMessage::Goodbye(LostReason::Stopped);
+        apply(&mut state, Input::WorkerMessage(WorkerId(id), goodbye));
+    }
+    connect(&mut state, 3, 4);
+    let waiting = TaskKey::new(JobId(2), TaskId(0));
+    assert_eq!(
+        phase(&state, waiting),
+        Phase::Aborted,
+        "its job was canceled"
+    );
+    request(
+        &mut state,
+        Command::ForgetJobs {
+            jobs: jobs(),
+            states,
+        },
+    );
+    assert!(!state.jobs().contains_key(&JobId(1)), "now it can be");
+}

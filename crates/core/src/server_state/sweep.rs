@@ -1,0 +1,185 @@
+//! Commands about very many jobs: some of them at a time, so that nobody waits long.
+//!
+//! The answer comes with the last one and says what each job was found to be when its turn came. What was done
+//! of them before is done and visible to others meanwhile.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+use super::effect::persist;
+use super::{ChangeKind, Effect, JobResult, Reply, RequestId, ServerState};
+use crate::id::JobId;
+use crate::job::Job;
+use crate::range::IdArray;
+use crate::selector::{Selected, Selector};
+use crate::task::TaskState;
+use crate::time::Now;
+
+/// What is done to each job.
+#[derive(Clone, Debug)]
+pub(super) enum Deed {
+    /// Closes it.
+    Close,
+    /// Cancels it for this reason.
+    Cancel(Box<str>),
+    /// Drops it if it is completed and in one of these states.
+    Forget(Vec<TaskState>),
+}
+
+/// Jobs that have not had their turn.
+#[derive(Clone, Debug)]
+enum Left {
+    /// Those with such ids that there is something to do for.
+    Among(RangeInclusive<u32>),
+    These(VecDeque<JobId>),
+}
+
+/// A command whose jobs have not all had their turn.
+#[derive(Clone, Debug)]
+pub(super) struct Sweep {
+    request: RequestId,
+    deed: Deed,
+    left: Left,
+    not_found: IdArray,
+    rows: Vec<JobResult>,
+    forgotten: u32,
+    ignored: u32,
+}
+
+impl ServerState {
+    /// Commands about jobs that are not answered yet.
+    #[must_use]
+    pub fn sweeping(&self) -> usize {
+        self.sweeps.len()
+    }
+
+    /// Takes a command about jobs; with few of them it is carried out at once.
+    pub(super) fn on_sweep(
+        &mut self,
+        now: Now,
+        request: RequestId,
+        (jobs, deed): (&Selector, Deed),
+        effects: &mut Vec<Effect>,
+    ) {
+        let (left, not_found) = match jobs {
+            // Which of very many jobs are meant is looked for bit by bit, too.
+            Selector::All => (Left::Among(0..=self.last_job), IdArray::default()),
+            Selector::Last | Selector::Ids(_) => {
+                let Selected { rows, not_found } = self.find_jobs(jobs);
+                (Left::These(rows.into()), not_found)
+            }
+        };
+        let sweep = Sweep {
+            request,
+            deed,
+            left,
+            ignored: not_found.len(),
+            not_found,
+            rows: Vec::new(),
+            forgotten: 0,
+        };
+        // At the end of a server there are no more portions.
+        let most = match self.ending {
+            None => self.portion_max.0 as usize,
+            Some(_) => usize::MAX,
+        };
+        self.go_on_sweeping(now, sweep, most, effects);
+    }
+
+    /// Does one portion for one of the commands.
+    pub(super) fn sweep_portion(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        if let Some(sweep) = self.sweeps.pop_front() {
+            self.go_on_sweeping(now, sweep, self.portion_max.0 as usize, effects);
+        }
+    }
+
+    /// Answers everybody who waits: there are no more portions.
+    pub(super) fn sweep_rest(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        while let Some(sweep) = self.sweeps.pop_front() {
+            self.go_on_sweeping(now, sweep, usize::MAX, effects);
+        }
+    }
+
+    fn go_on_sweeping(
+        &mut self,
+        now: Now,
+        mut sweep: Sweep,
+        most: usize,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut forgotten = Vec::new();
+        if let Deed::Forget(_) = &sweep.deed {
+            // Who waits for one of them hears how it ended before it is gone.
+            self.follow_up(now, effects);
+        }
+        for id in self.next_jobs(&mut sweep, most) {
+            let row = match &sweep.deed {
+                Deed::Close => self.close_job(now, id, effects),
+                Deed::Cancel(reason) => self.cancel_job(now, id, reason, effects),
+                Deed::Forget(states) if self.forget_job(id, states) => {
+                    forgotten.push(id);
+                    continue;
+                }
+                Deed::Forget(_) => {
+                    sweep.ignored = sweep.ignored.saturating_add(1);
+                    continue;
+                }
+            };
+            sweep.rows.extend(row);
+        }
+        if !forgotten.is_empty() {
+            let count = u32::try_from(forgotten.len()).unwrap_or(u32::MAX);
+            sweep.forgotten = sweep.forgotten.saturating_add(count);
+            persist(effects, now.wall, ChangeKind::JobsForgotten(forgotten));
+        }
+        if !sweep.left.is_empty() {
+            // Others have their turn.
+            self.sweeps.push_back(sweep);
+            return;
+        }
+        let reply = match sweep.deed {
+            Deed::Close | Deed::Cancel(_) => Reply::Jobs(Selected {
+                rows: sweep.rows,
+                not_found: sweep.not_found,
+            }),
+            Deed::Forget(_) => Reply::Forgotten {
+                forgotten: sweep.forgotten,
+                ignored: sweep.ignored,
+            },
+        };
+        effects.push(Effect::Reply(sweep.request, reply));
+    }
+
+    /// The next jobs of a command, of at most so many that are looked at.
+    fn next_jobs(&self, sweep: &mut Sweep, most: usize) -> Vec<JobId> {
+        let ids = match &mut sweep.left {
+            Left::These(ids) => return ids.drain(..ids.len().min(most)).collect(),
+            Left::Among(ids) => ids,
+        };
+        let (first, last) = (JobId(*ids.start()), JobId(*ids.end()));
+        let mut rest = self.jobs.range(first..=last);
+        let part = rest.by_ref().take(most);
+        let is_meant = |job: &Job| match &sweep.deed {
+            Deed::Close => job.is_open,
+            Deed::Cancel(_) => !job.is_completed(),
+            // Those that stay are counted.
+            Deed::Forget(_) => true,
+        };
+        let part = part.filter(|(_, job)| is_meant(job));
+        let part = part.map(|(id, _)| *id).collect();
+        match rest.next() {
+            Some((next, _)) => *ids = next.0..=last.0,
+            None => sweep.left = Left::These(VecDeque::new()),
+        }
+        part
+    }
+}
+
+impl Left {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Among(ids) => ids.is_empty(),
+            Self::These(ids) => ids.is_empty(),
+        }
+    }
+}
