@@ -450,6 +450,12 @@ impl Worker {
             .filter(|(_, assigned)| !assigned.retracting)
     }
 
+    /// How many tasks of each queue wait on it, those that it will start last first. O(queues).
+    pub(crate) fn waiting_last(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
+        let waiting = self.waiting.iter().rev();
+        waiting.map(|((key, _), count)| (*key, *count))
+    }
+
     /// What it has not started and was not asked to give back; from now on it was asked.
     pub(crate) fn take_unstarted(&mut self) -> Vec<(TaskKey, InstanceId)> {
         let mut back = Vec::new();

@@ -7,19 +7,24 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::index::{RequestIndex, Search, View};
 use super::lane::Lane;
 pub use super::lane::Seen;
 use super::pack::Site;
 use super::queue::{QUEUES_SEEN_MAX, ReadyQueue};
-use crate::class::{Classes, Offer, QueueKey};
+use crate::class::{Class, Classes, Offer, QueueKey};
 use crate::id::WorkerId;
 use crate::time::{Time, nanos};
 use crate::worker::Worker;
 
 /// Workers times queues that one round looks at: a few milliseconds.
 const PAIRS_MAX: usize = 50_000;
+/// Workers that one round looks at, however few queues there are.
+const ROOMS_MAX: usize = 1_024;
+/// Requests, the most urgent ones, by which is found which of more workers have room.
+const URGENT_MAX: usize = 4;
 /// Workers that one round looks at if it does not see all queues.
 const WORKERS_MAX: usize = 24;
 /// Queues that such a round sees.
@@ -65,10 +70,16 @@ pub(crate) fn window(
 ) -> Window {
     if ready.queue_count() <= QUEUES_SEEN_MAX {
         let queues = ready.counts_by_age();
-        let most = PAIRS_MAX / queues.len().max(1);
+        let most = (PAIRS_MAX / queues.len().max(1)).min(ROOMS_MAX);
+        let mut rooms: Vec<WorkerId> = rooms.collect();
+        if rooms.len() > most {
+            let urgent = queues.iter().take(URGENT_MAX).map(|(key, _)| key.class);
+            let urgent: Vec<_> = urgent.filter_map(|class| classes.get(class)).collect();
+            rooms = first_with_room(rooms, most, workers, &urgent);
+        }
         return Window {
             queues,
-            rooms: rooms.take(most).map(|id| (id, Seen::default())).collect(),
+            rooms: rooms.into_iter().map(|id| (id, Seen::default())).collect(),
             is_all: true,
             is_behind: false,
         };
@@ -110,6 +121,33 @@ pub(crate) fn window(
         is_all: chooser.is_all,
         is_behind: ready.is_behind(),
     }
+}
+
+/// As many of these workers as are wanted, those first that have room for an urgent request: nothing is to be
+/// sent ahead to a worker while another one idles.
+fn first_with_room(
+    rooms: Vec<WorkerId>,
+    most: usize,
+    workers: &BTreeMap<WorkerId, Worker>,
+    urgent: &[&Arc<Class>],
+) -> Vec<WorkerId> {
+    let has_room = |id: &WorkerId| {
+        let mut variants = urgent.iter().flat_map(|class| &class.variants);
+        let worker = workers.get(id).filter(|worker| worker.accepts_work());
+        worker.is_some_and(|worker| variants.any(|variant| worker.room(variant) > 0))
+    };
+    let (mut first, mut later) = (Vec::new(), Vec::new());
+    for id in rooms {
+        if first.len() >= most {
+            break;
+        }
+        if has_room(&id) {
+            first.push(id);
+        } else {
+            later.push(id);
+        }
+    }
+    first.into_iter().chain(later).take(most).collect()
 }
 
 /// Workers that offer the same.

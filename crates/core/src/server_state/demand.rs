@@ -22,9 +22,14 @@ impl ServerState {
     pub fn demand(&self, now: Time, queries: &[QueueQuery]) -> Vec<QueueDemand> {
         let mut waiting = self.waiting_for(queries);
         for worker in self.workers.values() {
-            let surplus = worker.surplus(now, SOON);
-            for (_, assigned) in worker.backlog_last().take(surplus) {
-                *waiting.entry(assigned.key).or_default() += 1;
+            let mut surplus = u64::try_from(worker.surplus(now, SOON)).unwrap_or(u64::MAX);
+            for (key, count) in worker.waiting_last() {
+                let count = u64::from(count).min(surplus);
+                surplus -= count;
+                if count == 0 {
+                    break;
+                }
+                *waiting.entry(key).or_default() += count;
             }
         }
         let by_class: Vec<(ClassId, u64)> = waiting

@@ -43,6 +43,9 @@ const ROUND_TASKS_MAX: u64 = 1_024;
 /// Looks at a worker that one search for tasks to take back may take; what is left is found the next time.
 const REBALANCE_STEPS_MAX: usize = 65_536;
 
+/// Workers that one such search may ask; then it is the turn of the next.
+const DONORS_MAX: usize = 1_024;
+
 /// How often plans for multi-node tasks are looked at again, as long as there are some that wait.
 const PLANS_CHECK: Duration = Duration::from_millis(250);
 
@@ -82,6 +85,8 @@ pub(super) struct Agenda {
     /// When to look again for tasks that idle workers could take over.
     rebalance_at: Option<Time>,
     last_rebalance: Time,
+    /// The worker that was asked last for what others could start.
+    asked_back_after: Option<WorkerId>,
     /// When to look for tasks that cannot start where they were sent.
     stuck_check_at: Option<Time>,
     /// Workers that are kept for multi-node tasks.
@@ -168,10 +173,11 @@ impl ServerState {
         let everyone = std::mem::take(&mut self.agenda.ready);
         self.agenda.again_at = None;
         self.agenda.size = RoundSize::default();
-        if everyone {
+        // Those that have not had their turn since the last time are there already.
+        if everyone && self.agenda.room.len() < self.workers.len() {
             let able = self.workers.values().filter(|worker| worker.accepts_work());
             self.agenda.room.extend(able.map(|worker| worker.id));
-        } else if std::mem::take(&mut self.agenda.more) {
+        } else if self.agenda.more {
             self.agenda.room.extend(&self.agenda.demanding);
         }
         self.agenda.more = false;
@@ -601,29 +607,38 @@ impl ServerState {
     }
 
     /// Asks workers to give back tasks that others could start at once. Says whether there is any
-    /// backlog at all, that is, whether it is worth looking again.
+    /// backlog at all, that is, whether it is worth looking again. Of very many workers some are asked at a
+    /// time, in turns.
     fn rebalance(&mut self, now: Now, effects: &mut Vec<Effect>) -> bool {
-        let usable = || {
-            let workers = self.workers.values();
-            workers.filter(|worker| worker.accepts_work() && worker.reserved.is_none())
-        };
-        let donors: Vec<(WorkerId, usize)> = usable()
-            .filter(|worker| worker.backlog_len() > 0)
-            .map(|worker| (worker.id, worker.surplus(now.mono, RETRACT_HORIZON)))
-            .collect();
-        if donors.is_empty() {
-            return false;
+        let (mut donors, mut idle) = (Vec::new(), Vec::new());
+        for (id, worker) in &self.workers {
+            if !worker.accepts_work() || worker.reserved.is_some() {
+                continue;
+            }
+            if worker.backlog_len() > 0 {
+                donors.push(*id);
+            } else {
+                idle.push((*id, 0));
+            }
+        }
+        if donors.is_empty() || idle.is_empty() {
+            return !donors.is_empty();
         }
         // Room is counted once for all donors, so that two are not asked to fill the same slot.
-        let idle = usable().filter(|worker| worker.backlog_len() == 0);
         let mut takers = Takers {
-            workers: idle.map(|worker| (worker.id, 0)).collect(),
+            workers: idle,
             next: BTreeMap::new(),
             steps_left: REBALANCE_STEPS_MAX,
         };
-        for (donor, surplus) in donors {
+        let first = donors.partition_point(|id| Some(*id) <= self.agenda.asked_back_after);
+        donors.rotate_left(first);
+        donors.truncate(DONORS_MAX);
+        for donor in donors {
+            let worker = self.workers.get(&donor);
+            let surplus = worker.map_or(0, |worker| worker.surplus(now.mono, RETRACT_HORIZON));
             let back = self.worth_retracting(now, donor, surplus, &mut takers);
             self.ask_back(donor, back, effects);
+            self.agenda.asked_back_after = Some(donor);
         }
         true
     }

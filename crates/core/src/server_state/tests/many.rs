@@ -664,3 +664,21 @@ fn a_task_that_fits_is_found_behind_thousands_that_just_do_not() {
     }
     assert_eq!(world.started.len(), 1, "the one that fits");
 }
+
+#[test]
+fn of_very_many_workers_a_round_looks_at_some_and_all_get_work() {
+    let mut world = World::new(5_000);
+    submit(&mut world, array_submit(45_000, template(&["true"])));
+    while world.state.ready_len() > 0 {
+        settle_once(&mut world);
+        assert!(world.state.last_round().workers <= 1_024);
+    }
+    let busy = |worker: &&Worker| worker.assigned().len() >= 8;
+    let workers = world.state.workers().values();
+    assert_eq!(workers.filter(busy).count(), 5_000);
+}
+
+/// As [`settle`], but does not check everything.
+fn settle_once(world: &mut World) {
+    world.state.settle(world.now, &mut Vec::new());
+}
