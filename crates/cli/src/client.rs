@@ -42,6 +42,8 @@ pub(crate) struct Client {
     dir: Option<ServerDir>,
     /// The connection broke; nothing more will come.
     is_lost: bool,
+    /// Parts of an update of which more is to come.
+    update: client::WatchUpdate,
 }
 
 /// What to follow.
@@ -135,6 +137,7 @@ impl Client {
             server_uid,
             dir: None,
             is_lost: false,
+            update: client::WatchUpdate::default(),
         }
     }
 
@@ -464,17 +467,47 @@ impl Client {
         self.send(Request::Watch(watch)).await
     }
 
-    /// The next change of the followed jobs.
+    /// The next change of the followed jobs, whole.
     ///
     /// # Cancel safety
     ///
-    /// No update is lost if the future is dropped.
+    /// No update is lost if the future is dropped, nor the parts of one that have arrived.
     pub(crate) async fn next_update(&mut self) -> CliResult<client::WatchUpdate> {
-        let Reply::Watch(update) = self.receive().await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(update)
+        loop {
+            let Reply::Watch(part) = self.receive().await? else {
+                return Err(unexpected_reply());
+            };
+            let has_more = part.more;
+            add_part(&mut self.update, part);
+            if !has_more {
+                return Ok(std::mem::take(&mut self.update));
+            }
+        }
     }
+}
+
+/// Puts another part of an update to those before it.
+fn add_part(update: &mut client::WatchUpdate, part: client::WatchUpdate) {
+    let client::WatchUpdate {
+        mut jobs,
+        done,
+        not_found,
+        more: _,
+        notifications,
+    } = part;
+    let id = |job: &client::WatchedJob| job.summary.as_ref().map(|summary| summary.id);
+    // A job with many tasks that ended goes on in the next part.
+    if let (Some(known), Some(first)) = (update.jobs.last_mut(), jobs.first_mut())
+        && id(known) == id(first)
+    {
+        known.ended = first.ended;
+        known.ended_tasks.append(&mut first.ended_tasks);
+        jobs.remove(0);
+    }
+    update.jobs.append(&mut jobs);
+    update.not_found = update.not_found.take().or(not_found);
+    update.notifications.extend(notifications);
+    update.done = done;
 }
 
 fn unexpected_reply() -> CliError {
@@ -502,4 +535,48 @@ async fn connect_tcp(host: &str, port: u16) -> std::io::Result<TcpStream> {
         return Ok(stream);
     }
     hq_protocol::connect_tcp(host, port).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(jobs: &[(u32, bool, &[u32])], more: bool) -> client::WatchUpdate {
+        let job = |(id, ended, tasks): &(u32, bool, &[u32])| client::WatchedJob {
+            summary: Some(client::JobSummary {
+                id: *id,
+                ..client::JobSummary::default()
+            }),
+            ended: *ended,
+            ended_tasks: tasks
+                .iter()
+                .map(|task| client::EndedTask {
+                    id: *task,
+                    ..client::EndedTask::default()
+                })
+                .collect(),
+        };
+        client::WatchUpdate {
+            jobs: jobs.iter().map(job).collect(),
+            done: !more,
+            more,
+            ..client::WatchUpdate::default()
+        }
+    }
+
+    #[test]
+    fn parts_of_an_update_become_one() {
+        let mut update = client::WatchUpdate::default();
+        let first = part(&[(1, true, &[]), (2, false, &[0, 1])], true);
+        add_part(&mut update, first);
+        add_part(&mut update, part(&[(2, false, &[2])], true));
+        let last = part(&[(2, true, &[3]), (3, false, &[7])], false);
+        add_part(&mut update, last);
+        let whole = [
+            (1, true, &[][..]),
+            (2, true, &[0, 1, 2, 3]),
+            (3, false, &[7]),
+        ];
+        assert_eq!(update, part(&whole, false));
+    }
 }

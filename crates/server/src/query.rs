@@ -11,13 +11,16 @@ mod worker;
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::job::Job;
-use hq_core::server_state::{Notification, ServerState, WatchUpdate};
+use hq_core::server_state::{Notification, ServerState, WatchUpdate, WatchedJob};
 use hq_protocol::Message as _;
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
 
 use crate::event_loop::View;
 pub(crate) use job::JobOverview;
+
+/// What an element of a list takes besides its own bytes, at most: its tag and its length.
+const ELEMENT_BYTES: usize = 12;
 
 /// Answers a query.
 pub(crate) fn answer(view: &View<'_>, query: &Query) -> Reply {
@@ -50,56 +53,88 @@ pub(crate) fn failed_task(
     task::failed(state, job, task)
 }
 
-/// The messages for a watching client: one, or several if many tasks have ended. All but the last only say which; jobs
-/// end with the last one.
+/// The messages for a watching client: one, or several of about `bytes_max` if much has changed. All but the last say that
+/// there is more; a job may be in several, and ends with the last of them.
 pub(crate) fn watch_updates(
     state: &ServerState,
     update: &WatchUpdate,
     with_paths: bool,
     bytes_max: usize,
 ) -> Vec<client::WatchUpdate> {
-    let mut parts = Vec::new();
-    let mut last = client::WatchUpdate {
-        done: update.done,
-        not_found: (!update.not_found.is_empty()).then(|| (&update.not_found).into()),
-        notifications: update.notifications.iter().map(notification).collect(),
-        ..client::WatchUpdate::default()
+    let mut parts = WatchParts {
+        bytes_max,
+        bytes: 0,
+        parts: Vec::new(),
+        current: client::WatchUpdate {
+            not_found: (!update.not_found.is_empty()).then(|| (&update.not_found).into()),
+            ..client::WatchUpdate::default()
+        },
     };
     for watched in &update.jobs {
+        parts.add_job(state, watched, with_paths);
+    }
+    for sent in update.notifications.iter().map(notification) {
+        parts.make_room(sent.encoded_len());
+        parts.current.notifications.push(sent);
+    }
+    let mut last = parts.current;
+    last.done = update.done;
+    parts.parts.push(last);
+    parts.parts
+}
+
+/// An update that is divided into messages.
+struct WatchParts {
+    bytes_max: usize,
+    /// Of the current part, unless its first element is larger.
+    bytes: usize,
+    parts: Vec<client::WatchUpdate>,
+    current: client::WatchUpdate,
+}
+
+impl WatchParts {
+    /// Begins the next part if so many bytes do not fit into this one any more; says whether it did.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        let bytes = bytes + ELEMENT_BYTES;
+        let is_full = self.bytes > 0 && self.bytes + bytes > self.bytes_max;
+        if is_full {
+            self.bytes = 0;
+            let mut part = std::mem::take(&mut self.current);
+            part.more = true;
+            self.parts.push(part);
+        }
+        self.bytes += bytes;
+        is_full
+    }
+
+    fn add_job(&mut self, state: &ServerState, watched: &WatchedJob, with_paths: bool) {
         let job = state.jobs().get(&watched.job);
         let forgotten = || client::JobSummary {
             id: watched.job.as_u32(),
             ..client::JobSummary::default()
         };
         let summary = job.map_or_else(forgotten, job::summary);
-        let tasks = watched.ended_tasks.iter();
-        let tasks = tasks.filter_map(|task| task::ended(state, job?, *task, with_paths));
-        let mut ended_tasks = Vec::new();
-        let mut bytes = 0;
-        for task in tasks {
-            if bytes >= bytes_max {
-                bytes = 0;
-                let part = client::WatchedJob {
-                    summary: Some(summary.clone()),
-                    ended: false,
-                    ended_tasks: std::mem::take(&mut ended_tasks),
-                };
-                parts.push(client::WatchUpdate {
-                    jobs: vec![part],
-                    ..client::WatchUpdate::default()
-                });
+        let summary_bytes = summary.encoded_len() + ELEMENT_BYTES;
+        let begin = || client::WatchedJob {
+            summary: Some(summary.clone()),
+            ..client::WatchedJob::default()
+        };
+        self.make_room(summary_bytes);
+        self.current.jobs.push(begin());
+        let ended = watched.ended_tasks.iter();
+        for task in ended.filter_map(|task| task::ended(state, job?, *task, with_paths)) {
+            if self.make_room(task.encoded_len()) {
+                self.bytes += summary_bytes;
+                self.current.jobs.push(begin());
             }
-            bytes += task.encoded_len();
-            ended_tasks.push(task);
+            if let Some(shown) = self.current.jobs.last_mut() {
+                shown.ended_tasks.push(task);
+            }
         }
-        last.jobs.push(client::WatchedJob {
-            summary: Some(summary),
-            ended: watched.ended,
-            ended_tasks,
-        });
+        if let Some(shown) = self.current.jobs.last_mut() {
+            shown.ended = watched.ended;
+        }
     }
-    parts.push(last);
-    parts
 }
 
 fn notification(notification: &Notification) -> client::Notification {

@@ -45,17 +45,55 @@ fn an_update_of_many_tasks_comes_in_parts_and_ends_with_the_last() {
         done: true,
         ..WatchUpdate::default()
     };
-    let parts = watch_updates(&state, &update, true, 64);
+    let parts = watch_updates(&state, &update, true, 128);
     assert!(parts.len() > 5, "{} parts", parts.len());
     let (last, before) = parts.split_last().expect("at least one");
-    assert!(last.done && last.jobs[0].ended);
-    assert!(before.iter().all(|part| !part.done && !part.jobs[0].ended));
+    assert!(last.done && !last.more && last.jobs[0].ended);
+    let goes_on = |part: &client::WatchUpdate| part.more && !part.done && !part.jobs[0].ended;
+    assert!(before.iter().all(goes_on));
     let tasks = |part: &client::WatchUpdate| part.jobs[0].ended_tasks.clone();
     let told: Vec<u32> = parts.iter().flat_map(tasks).map(|task| task.id).collect();
     assert_eq!(told, Vec::from_iter(0..100));
-    let size = |part: &client::WatchUpdate| tasks(part).iter().map(|t| t.encoded_len()).sum();
-    assert!(parts.iter().map(size).all(|bytes: usize| bytes < 128));
+    assert!(parts.iter().all(|part| part.encoded_len() <= 128));
     assert_eq!(watch_updates(&state, &update, true, 1 << 20).len(), 1);
+}
+
+#[test]
+fn an_update_of_many_jobs_and_notifications_comes_in_parts() {
+    const BYTES_MAX: usize = 4 << 10;
+    let mut state = ServerState::new("uid");
+    for number in 0..500 {
+        let (name, max_fails) = (format!("{number:0>40}").into(), None);
+        request(&mut state, Command::OpenJob { name, max_fails });
+    }
+    let jobs = (1..=500).map(|job| WatchedJob {
+        job: JobId(job),
+        ended: job % 2 == 0,
+        ended_tasks: Vec::new(),
+    });
+    let notifications = (0..500).map(|number| Notification {
+        task: hq_core::id::TaskKey::new(JobId(1), TaskId(number)),
+        worker: hq_core::id::WorkerId(1),
+        message: vec![b'x'; 100].into(),
+    });
+    let update = WatchUpdate {
+        jobs: jobs.collect(),
+        notifications: notifications.collect(),
+        done: true,
+        ..WatchUpdate::default()
+    };
+    let parts = watch_updates(&state, &update, false, BYTES_MAX);
+    let sizes: Vec<usize> = parts.iter().map(|part| part.encoded_len()).collect();
+    assert!(sizes.iter().all(|bytes| *bytes <= BYTES_MAX), "{sizes:?}");
+    let (last, before) = parts.split_last().expect("at least one");
+    assert!(last.done && !last.more);
+    assert!(before.iter().all(|part| part.more && !part.done));
+    let jobs = parts.iter().flat_map(|part| &part.jobs);
+    let ended: Vec<bool> = jobs.map(|job| job.ended).collect();
+    assert_eq!(ended, Vec::from_iter((1..=500).map(|job| job % 2 == 0)));
+    let notified = parts.iter().flat_map(|part| &part.notifications);
+    let notified: Vec<u32> = notified.map(|sent| sent.task).collect();
+    assert_eq!(notified, Vec::from_iter(0..500));
 }
 
 #[test]
