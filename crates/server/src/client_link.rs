@@ -129,12 +129,7 @@ where
         ClientRequest::Query(Query::ServerInfo) => Ok(reply(reply::Reply::ServerInfo(
             shared.info.as_ref().clone(),
         ))),
-        ClientRequest::Query(asked) => {
-            shared
-                .core
-                .query(move |view| reply(query::answer(view, &asked)))
-                .await
-        }
+        ClientRequest::Query(asked) => shared.core.ask(asked).await.map(reply),
     };
     match result {
         Ok(message) => Answer::Reply(message),

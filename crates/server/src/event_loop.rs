@@ -17,6 +17,7 @@ use hq_core::server_state::{
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
+use hq_protocol::convert::Query;
 use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_store::{Health, Progress, StoreClient, StoreHandle};
 use tokio::sync::mpsc::error::TrySendError;
@@ -26,7 +27,7 @@ use crate::alloc::{AllocHandle, News, WorkerNews};
 use crate::clock::Clock;
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
-use crate::query;
+use crate::query::{self, Asked};
 use crate::relay::Relay;
 use crate::server::Stop;
 use crate::stats::Stats;
@@ -152,6 +153,17 @@ impl CoreHandle {
 
     pub(crate) async fn unwatch(&self, request: RequestId) -> Result<(), CoreGone> {
         self.send(Event::Unwatch(request)).await
+    }
+
+    /// Answers a query, in parts if there is much to tell: others have their turn between two of them.
+    pub(crate) async fn ask(&self, query: Query) -> Result<client::reply::Reply, CoreGone> {
+        let mut asked = Asked::New(query);
+        loop {
+            match self.query(move |view| asked.go_on(view)).await? {
+                Ok(reply) => return Ok(reply),
+                Err(rest) => asked = rest,
+            }
+        }
     }
 
     /// Runs `look` on the core's thread; it must not take long.

@@ -29,4 +29,5 @@ mod worker_link;
 
 pub use embedded::{EmbeddedConfig, EmbeddedServer};
 pub use notify::check_webhook;
+pub use query::answer_in_steps;
 pub use server::{Journal, RunError, Server, ServerConfig, StartError, Stop};

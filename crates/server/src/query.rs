@@ -1,41 +1,46 @@
 //! Answers to questions: pure functions from the state to messages.
 //!
 //! They run on the core's thread, so each costs no more than what it shows: lists of tasks come in
-//! pages.
+//! pages, and long answers are made in parts.
 
 pub(crate) mod dump;
 mod job;
 pub(crate) mod output;
+mod parts;
 mod task;
 mod worker;
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::job::Job;
 use hq_core::server_state::{Notification, ServerState, WatchUpdate, WatchedJob};
+use hq_core::time::Now;
 use hq_protocol::Message as _;
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
 
 use crate::event_loop::View;
 pub(crate) use job::JobOverview;
+pub(crate) use parts::Asked;
 
 /// What an element of a list takes besides its own bytes, at most: its tag and its length.
 const ELEMENT_BYTES: usize = 12;
 
-/// Answers a query.
-pub(crate) fn answer(view: &View<'_>, query: &Query) -> Reply {
-    match query {
-        // Needs nothing of the state; the link answers it.
-        Query::ServerInfo => error("Error: not a question for the core"),
-        Query::JobList(jobs) => Reply::JobList(job::list(view.state, jobs)),
-        Query::JobInfo(jobs) => Reply::JobInfos(job::infos(view, jobs)),
-        Query::TaskPage(page) => Reply::TaskPage(task::page(view, page)),
-        Query::TaskIds { jobs, states } => job::task_ids(view.state, jobs, states),
-        Query::Workers {
-            workers,
-            with_runtime,
-        } => Reply::Workers(worker::workers(view.state, workers, *with_runtime)),
-        Query::Explain { job, task } => worker::explain(view, *job, *task),
+/// Answers a query in the steps in which the core's thread does it; `between` is called between two of them.
+/// For measurements and tests.
+pub fn answer_in_steps(
+    state: &ServerState,
+    now: Now,
+    query: Query,
+    mut between: impl FnMut(),
+) -> Reply {
+    let view = View { state, now };
+    let mut asked = Asked::New(query);
+    loop {
+        match asked.go_on(&view) {
+            Ok(reply) => return reply,
+            Err(rest) => asked = rest,
+        }
+        between();
     }
 }
 

@@ -2,31 +2,17 @@
 
 use hq_core::id::JobId;
 use hq_core::job::{Job, Submit, SubmitKind};
-use hq_core::selector::{Selected, Selector};
-use hq_core::server_state::{Notice, NoticeState, ServerState};
+use hq_core::server_state::{Notice, NoticeState};
 use hq_core::task::TaskState;
-use hq_protocol::client::{self, reply::Reply};
+use hq_protocol::client;
 use hq_protocol::common;
 
-use super::{error, worker_ref};
+use super::worker_ref;
 use crate::event_loop::View;
 use crate::notify::shown;
 
 /// Workers named in the details of a job.
 const WORKERS_SHOWN_MAX: usize = 2;
-
-fn select<'a>(state: &'a ServerState, selector: &Selector) -> Selected<&'a Job> {
-    state
-        .find_jobs(selector)
-        .filter_map(|id| state.jobs().get(&id))
-}
-
-pub(super) fn list(state: &ServerState, selector: &Selector) -> client::JobList {
-    let jobs = select(state, selector).rows;
-    client::JobList {
-        jobs: jobs.into_iter().map(summary).collect(),
-    }
-}
 
 pub(super) fn summary(job: &Job) -> client::JobSummary {
     let counts = job.counts();
@@ -44,17 +30,6 @@ pub(super) fn summary(job: &Job) -> client::JobSummary {
             waiting: counts.waiting,
         }),
         cancel_reason: job.cancel_reason.as_deref().map(str::to_owned),
-    }
-}
-
-pub(super) fn infos(view: &View<'_>, selector: &Selector) -> client::JobInfos {
-    let Selected { rows, not_found } = select(view.state, selector);
-    client::JobInfos {
-        jobs: rows
-            .into_iter()
-            .map(|job| detail(view, job, usize::MAX))
-            .collect(),
-        not_found: Some((&not_found).into()),
     }
 }
 
@@ -78,7 +53,7 @@ pub(super) fn overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
 }
 
 /// With at most so many templates of each submit; ids and templates of tasks only if there is no such limit.
-fn detail(view: &View<'_>, job: &Job, templates_max: usize) -> client::JobDetail {
+pub(super) fn detail(view: &View<'_>, job: &Job, templates_max: usize) -> client::JobDetail {
     let is_whole = templates_max == usize::MAX;
     let single_array = matches!(
         job.submits.as_slice(),
@@ -175,27 +150,17 @@ fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
     }
 }
 
-pub(super) fn task_ids(state: &ServerState, selector: &Selector, states: &[TaskState]) -> Reply {
-    let Selected { rows, not_found } = select(state, selector);
-    if !not_found.is_empty() || rows.is_empty() && *selector == Selector::Last {
-        return error("Error: Job Id not found");
+pub(super) fn task_ids(job: &Job, states: &[TaskState]) -> client::JobTaskIds {
+    let ids = job.sorted_ids(|state| states.is_empty() || states.contains(&state));
+    client::JobTaskIds {
+        job: job.id.as_u32(),
+        ids: Some((&ids).into()),
     }
-    let jobs = rows.into_iter().map(|job| {
-        let ids = job.sorted_ids(|state| states.is_empty() || states.contains(&state));
-        client::JobTaskIds {
-            job: job.id.as_u32(),
-            ids: Some((&ids).into()),
-        }
-    });
-    Reply::TaskIds(client::TaskIdsReply {
-        jobs: jobs.collect(),
-    })
 }
 
 #[cfg(test)]
 mod tests {
-    use hq_core::range::IdArray;
-    use hq_core::server_state::Command;
+    use hq_core::server_state::{Command, ServerState};
     use hq_core::template::{GraphSpec, GraphTask, SubmitBody};
     use hq_core::testing::{NOW, array_submit, request, template};
 
@@ -230,8 +195,8 @@ mod tests {
         assert_eq!(submits[0].graph_templates.len(), 0);
         assert!(shown.detail.task_ids.is_none());
         assert!(overview(&view, JobId(2)).is_none());
-        let whole = infos(&view, &Selector::Ids(IdArray::single(1)));
-        assert_eq!(whole.jobs[0].submits[0].templates.len(), 30_000);
-        assert_eq!(whole.jobs[0].submits[0].graph_templates.len(), 30_000);
+        let whole = detail(&view, &state.jobs()[&JobId(1)], usize::MAX);
+        assert_eq!(whole.submits[0].templates.len(), 30_000);
+        assert_eq!(whole.submits[0].graph_templates.len(), 30_000);
     }
 }

@@ -18,6 +18,8 @@ use crate::event_loop::View;
 
 /// Tasks looked at or shown per page; keeps one page well under a millisecond or two.
 const PAGE_MAX: u32 = 4_096;
+/// Different templates of a page with their definitions, 5 µs each.
+const TEMPLATES_MAX: usize = 512;
 
 /// Cursor of a page: submit in the high half, index or position in the low one.
 fn cursor(high: u32, low: u32) -> u64 {
@@ -37,6 +39,7 @@ struct Page<'a> {
     reply: client::TaskPageReply,
     /// Of the reply; definitions and paths may be long.
     bytes: usize,
+    is_full_of_templates: bool,
     templates: BTreeMap<TemplateId, (u32, PathPatterns)>,
 }
 
@@ -57,6 +60,7 @@ pub(super) fn page(view: &View<'_>, query: &TaskPageQuery) -> client::TaskPageRe
         query,
         reply,
         bytes: 0,
+        is_full_of_templates: false,
         templates: BTreeMap::new(),
     };
     match &query.tasks {
@@ -77,7 +81,7 @@ impl Page<'_> {
 
     /// Whether the next task goes to the next page; one is always on this one.
     const fn is_full(&self) -> bool {
-        self.bytes >= PAGE_BYTES_MAX
+        self.bytes >= PAGE_BYTES_MAX || self.is_full_of_templates
     }
 
     fn wants(&self, state: TaskState) -> bool {
@@ -205,6 +209,7 @@ impl Page<'_> {
         }
         self.templates
             .insert(template.id, (number, PathPatterns::new(&template.task)));
+        self.is_full_of_templates = self.templates.len() >= TEMPLATES_MAX;
         number
     }
 }

@@ -1,11 +1,11 @@
 //! Workers, and why a task does not run on them.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use hq_core::class::{Class, QueueKey};
-use hq_core::id::{TaskId, TaskKey};
+use hq_core::id::{TaskId, TaskKey, WorkerId};
 use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
-use hq_core::selector::{Selected, Selector};
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskState};
 use hq_core::time::nanos;
@@ -19,21 +19,11 @@ use crate::event_loop::View;
 /// Unkillable tasks of a worker that are told beside what is missing there; `worker info` tells all.
 const UNKILLABLE_TOLD_MAX: usize = 3;
 
-pub(super) fn workers(
+pub(super) fn worker_info(
     state: &ServerState,
-    selector: &Selector,
+    worker: &Worker,
     with_runtime: bool,
-) -> client::Workers {
-    let Selected { rows, not_found } = state
-        .find_workers(selector)
-        .filter_map(|id| Some(worker_info(state, state.worker(id)?, with_runtime)));
-    client::Workers {
-        workers: rows,
-        not_found: Some((&not_found).into()),
-    }
-}
-
-fn worker_info(state: &ServerState, worker: &Worker, with_runtime: bool) -> client::WorkerInfo {
+) -> client::WorkerInfo {
     let reason = worker.ended.map(|(_, reason)| reason);
     let runtime = (with_runtime && worker.is_connected()).then(|| client::RuntimeInfo {
         assigned_tasks: u32::try_from(worker.placed_len()).unwrap_or(u32::MAX),
@@ -92,16 +82,23 @@ fn resource_use(state: &ServerState, worker: &Worker) -> Vec<client::ResourceUse
     rows.collect()
 }
 
-pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
+/// What is told of a task, with the first workers behind this one, at most so many. The error is a refusal.
+pub(super) fn explain(
+    view: &View<'_>,
+    (job, task): (JobRef, TaskId),
+    after: WorkerId,
+    most: usize,
+) -> Result<client::Explanation, Box<Reply>> {
+    let refused = |text: &str| Err(Box::new(error(text)));
     let state = view.state;
     let Some(job) = resolve(state, job).and_then(|id| state.jobs().get(&id)) else {
-        return error("Error: Job not found");
+        return refused("Error: Job not found");
     };
     let found = job
         .find(task)
         .and_then(|slot| Some((slot, job.submit(slot)?)));
     let Some((slot, submit)) = found else {
-        return error("Error: Task not found");
+        return refused("Error: Task not found");
     };
     let task_state = submit.tasks.phase(slot.index).map(Phase::state);
     let unkillable = unkillable_at(state, TaskKey::new(job.id, task));
@@ -110,7 +107,7 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
         let left = unkillable.map_or_else(String::new, |place| {
             format!("\nIts process still exists and keeps what it uses: {place}")
         });
-        return error(&format!(
+        return refused(&format!(
             "Error: {text}\n`hq task info {} {task}` tells how this one has ended{left}",
             job.id
         ));
@@ -119,7 +116,7 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
         .template(slot.index)
         .and_then(|template| state.classes().get(template.class));
     let Some(class) = class else {
-        return error("Error: Task not found");
+        return refused("Error: Task not found");
     };
     let graph = submit.graph();
     let deps = graph.map_or(0, |graph| graph.deps(slot.index).len());
@@ -136,14 +133,15 @@ pub(super) fn explain(view: &View<'_>, job: JobRef, task: TaskId) -> Reply {
         .filter(|_| phase == Some(Phase::Queued))
         .map(|record| record.worker().as_u32());
     let groups = Groups::of(state.workers().values());
-    let workers = state.workers().values();
+    let behind = (Bound::Excluded(after), Bound::Unbounded);
+    let workers = state.workers().range(behind).take(most);
     let workers = workers
-        .map(|worker| {
+        .map(|(_, worker)| {
             let is_sent = sent_to == Some(worker.id.as_u32());
             explain_worker(view, class, worker, (ready_key, &groups), is_sent)
         })
         .collect();
-    Reply::Explanation(client::Explanation {
+    Ok(client::Explanation {
         job: job.id.as_u32(),
         task: task.as_u32(),
         dep_count: u32::try_from(deps)

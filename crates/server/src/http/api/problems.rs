@@ -17,16 +17,17 @@ use super::read::{accepted, task_page};
 use super::{ApiError, past, read};
 use crate::event_loop::View;
 use crate::http::App;
-use crate::query;
 
 /// Findings that are told.
 const SHOWN_MAX: usize = 50;
 /// Jobs of which it is asked why nothing runs: the oldest, which wait for longest.
 const EXPLAINED_MAX: usize = 10;
 
-/// What of the state is looked at.
+/// Jobs that are looked at in one step of the core's thread.
+const JOBS_MAX: usize = 16_384;
+
+/// What of the state is looked at, but for jobs.
 struct Looked {
-    jobs: Vec<Job>,
     connected: u64,
     lost: u64,
     ended: u64,
@@ -73,6 +74,17 @@ pub(in crate::http) async fn problems(State(app): State<Arc<App>>) -> Result<Res
 /// Findings; `true` if there are too many kinds of ends of tasks to look at all of them.
 async fn look(app: &App) -> Result<(Vec<Finding>, bool), ApiError> {
     let looked = app.shared.core.query(read_state).await?;
+    let mut troubled = Vec::new();
+    let mut next = Some(JobId(0));
+    while let Some(from) = next {
+        let part = app
+            .shared
+            .core
+            .query(move |view| read_jobs(view, from))
+            .await?;
+        troubled.extend(part.0);
+        next = part.1;
+    }
     let (shares, is_cut): (Vec<Share>, bool) = if app.shared.store.is_some() {
         let found = app.shares.get(app).await?;
         (found.shares, found.is_cut)
@@ -83,7 +95,7 @@ async fn look(app: &App) -> Result<(Vec<Finding>, bool), ApiError> {
         Some(alloc_reply::Reply::Queues(found)) => found.queues,
         Some(_) | None => Vec::new(),
     };
-    let jobs: Vec<JobFacts<'_>> = looked.jobs.iter().map(Job::facts).collect();
+    let jobs: Vec<JobFacts<'_>> = troubled.iter().map(Job::facts).collect();
     let workers = WorkerFacts {
         connected: looked.connected,
         lost: looked.lost,
@@ -104,17 +116,24 @@ async fn look(app: &App) -> Result<(Vec<Finding>, bool), ApiError> {
     Ok((findings, is_cut))
 }
 
-/// Jobs that may be in trouble, and how many workers there are. Those that have ended are only counted.
-fn read_state(view: &View<'_>) -> Looked {
-    let jobs = view.state.jobs().values().filter_map(|job| {
+/// Of the first jobs from this one on those that may be in trouble, and which one comes next.
+fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
+    let mut jobs = view.state.jobs().range(from..);
+    let part = jobs.by_ref().take(JOBS_MAX);
+    let troubled = part.filter_map(|(id, job)| {
         let counts = job.counts();
         let is_starving = counts.waiting > 0 && counts.running == 0;
         (counts.failed > 0 || is_starving).then(|| Job {
-            id: job.id,
+            id: *id,
             name: job.name.clone(),
             counts: *counts,
         })
     });
+    (troubled.collect(), jobs.next().map(|(id, _)| *id))
+}
+
+/// How many workers there are. Those that have ended are only counted.
+fn read_state(view: &View<'_>) -> Looked {
     let state = view.state;
     let ended = state.ended_counts();
     let lost = ended.iter().filter(|(reason, _)| reason.is_lost());
@@ -130,7 +149,6 @@ fn read_state(view: &View<'_>) -> Looked {
     Looked {
         unkillable: unkillable().count() as u64,
         first_unkillable: first_unkillable.unwrap_or_default(),
-        jobs: jobs.collect(),
         connected: state.workers().len() as u64,
         lost: lost.map(|(_, count)| count).sum(),
         ended: ended.values().sum(),
@@ -173,11 +191,7 @@ async fn obstacles(app: &App, jobs: &[JobFacts<'_>]) -> Result<Vec<Obstacle>, Ap
             job: JobRef::Id(JobId(job.id)),
             task: TaskId(task),
         };
-        let answer = app
-            .shared
-            .core
-            .query(move |view| query::answer(view, &question))
-            .await?;
+        let answer = app.shared.core.ask(question).await?;
         // It may run meanwhile, or be gone.
         if let Ok(Reply::Explanation(explanation)) = accepted(answer)
             && let Some(why) = why_nothing_runs(&explanation)

@@ -20,7 +20,6 @@ use tokio::sync::Mutex;
 use super::read::{Parameters, accepted, parameters, task_page, unexpected};
 use super::{Answer, ApiError, bounded, id, json as shape, past};
 use crate::http::App;
-use crate::query;
 
 const BINS_MAX: u32 = 2_000;
 /// Templates of a graph that are told apart; with more, those that look alike become one.
@@ -73,11 +72,7 @@ pub(in crate::http) async fn explain(
         job: JobRef::Id(JobId(id(&job, "job")?)),
         task: TaskId(id(&task, "task")?),
     };
-    let answer = app
-        .shared
-        .core
-        .query(move |view| query::answer(view, &query))
-        .await?;
+    let answer = app.shared.core.ask(query).await?;
     let Reply::Explanation(found) = accepted(answer)? else {
         return Err(unexpected());
     };

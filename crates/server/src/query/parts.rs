@@ -1,0 +1,299 @@
+//! Answers about very many jobs or workers are made in parts, so that others have their turn between two of them.
+//!
+//! So a long list is no picture of one moment: what it tells of a row was true when the row was made.
+
+use std::collections::VecDeque;
+
+use hq_core::id::{JobId, TaskId, WorkerId};
+use hq_core::job::Job;
+use hq_core::range::IdArray;
+use hq_core::selector::{Selected, Selector};
+use hq_core::server_state::ServerState;
+use hq_core::task::TaskState;
+use hq_protocol::client::{self, reply::Reply};
+use hq_protocol::convert::{JobRef, Query};
+
+use super::{error, job, task, worker};
+use crate::event_loop::View;
+
+/// Rows of one part, by what they cost: about 1 µs, 5 µs, 5 µs and 20 µs each.
+const JOBS_MAX: usize = 2_048;
+const DETAILS_MAX: usize = 256;
+const EXPLAINED_MAX: usize = 512;
+const WORKERS_MAX: usize = 128;
+
+/// Jobs that are still to be told of.
+pub(crate) enum Jobs {
+    /// All from this one on.
+    From(JobId),
+    These(VecDeque<JobId>),
+}
+
+impl Jobs {
+    /// Takes the first of them; the answer is complete if that leaves `None`.
+    fn take(self, state: &ServerState, most: usize) -> (Vec<&Job>, Option<Self>) {
+        let known = |id| state.jobs().get(&id);
+        match self {
+            Self::From(first) => {
+                let mut rest = state.jobs().range(first..);
+                let part = rest.by_ref().take(most).map(|(_, job)| job);
+                (part.collect(), rest.next().map(|(id, _)| Self::From(*id)))
+            }
+            Self::These(mut ids) => {
+                let part = ids.drain(..ids.len().min(most)).filter_map(known);
+                let part = part.collect();
+                (part, (!ids.is_empty()).then_some(Self::These(ids)))
+            }
+        }
+    }
+}
+
+/// A query, or what was answered to it and what is left.
+pub(crate) enum Asked {
+    New(Query),
+    JobList(Jobs, client::JobList),
+    JobInfos(Jobs, client::JobInfos),
+    TaskIds(Jobs, Vec<TaskState>, client::TaskIdsReply),
+    Workers {
+        left: VecDeque<WorkerId>,
+        with_runtime: bool,
+        reply: client::Workers,
+    },
+    Explain {
+        task: (JobRef, TaskId),
+        /// The worker of the last row.
+        after: WorkerId,
+        workers: Vec<client::WorkerExplanation>,
+    },
+}
+
+impl Asked {
+    /// Makes the next part; the answer, if that was the last one.
+    pub(crate) fn go_on(self, view: &View<'_>) -> Result<Reply, Self> {
+        match self {
+            Self::New(query) => Self::begin(view, query),
+            Self::JobList(left, mut reply) => {
+                let (part, left) = left.take(view.state, JOBS_MAX);
+                reply.jobs.extend(part.into_iter().map(job::summary));
+                match left {
+                    None => Ok(Reply::JobList(reply)),
+                    Some(left) => Err(Self::JobList(left, reply)),
+                }
+            }
+            Self::JobInfos(left, mut reply) => {
+                let (part, left) = left.take(view.state, DETAILS_MAX);
+                let rows = part
+                    .into_iter()
+                    .map(|job| job::detail(view, job, usize::MAX));
+                reply.jobs.extend(rows);
+                match left {
+                    None => Ok(Reply::JobInfos(reply)),
+                    Some(left) => Err(Self::JobInfos(left, reply)),
+                }
+            }
+            Self::TaskIds(left, states, mut reply) => {
+                let (part, left) = left.take(view.state, JOBS_MAX);
+                let rows = part.into_iter().map(|job| job::task_ids(job, &states));
+                reply.jobs.extend(rows);
+                match left {
+                    None => Ok(Reply::TaskIds(reply)),
+                    Some(left) => Err(Self::TaskIds(left, states, reply)),
+                }
+            }
+            Self::Workers {
+                mut left,
+                with_runtime,
+                mut reply,
+            } => {
+                let part = left.drain(..left.len().min(WORKERS_MAX));
+                let part = part.filter_map(|id| view.state.worker(id));
+                let rows = part.map(|found| worker::worker_info(view.state, found, with_runtime));
+                reply.workers.extend(rows);
+                if left.is_empty() {
+                    return Ok(Reply::Workers(reply));
+                }
+                Err(Self::Workers {
+                    left,
+                    with_runtime,
+                    reply,
+                })
+            }
+            Self::Explain {
+                task,
+                after,
+                workers,
+            } => Self::explain(view, task, after, workers),
+        }
+    }
+
+    /// The first part.
+    fn begin(view: &View<'_>, query: Query) -> Result<Reply, Self> {
+        let jobs = |selector: &Selector| match selector {
+            Selector::All => (Jobs::From(JobId(0)), IdArray::default()),
+            Selector::Last | Selector::Ids(_) => {
+                let Selected { rows, not_found } = view.state.find_jobs(selector);
+                (Jobs::These(rows.into()), not_found)
+            }
+        };
+        let begun = match query {
+            // Needs nothing of the state; the link answers it.
+            Query::ServerInfo => return Ok(error("Error: not a question for the core")),
+            Query::TaskPage(page) => return Ok(Reply::TaskPage(task::page(view, &page))),
+            Query::JobList(selector) => {
+                let expected = match selector {
+                    Selector::All => view.state.jobs().len(),
+                    Selector::Last | Selector::Ids(_) => 0,
+                };
+                let reply = client::JobList {
+                    jobs: Vec::with_capacity(expected),
+                };
+                Self::JobList(jobs(&selector).0, reply)
+            }
+            Query::JobInfo(selector) => {
+                let (rows, not_found) = jobs(&selector);
+                let reply = client::JobInfos {
+                    not_found: Some((&not_found).into()),
+                    ..client::JobInfos::default()
+                };
+                Self::JobInfos(rows, reply)
+            }
+            Query::TaskIds {
+                jobs: selector,
+                states,
+            } => {
+                let (rows, not_found) = jobs(&selector);
+                let is_none = matches!(&rows, Jobs::These(ids) if ids.is_empty());
+                if !not_found.is_empty() || is_none && selector == Selector::Last {
+                    return Ok(error("Error: Job Id not found"));
+                }
+                Self::TaskIds(rows, states, client::TaskIdsReply::default())
+            }
+            Query::Workers {
+                workers,
+                with_runtime,
+            } => {
+                let Selected { rows, not_found } = view.state.find_workers(&workers);
+                let reply = client::Workers {
+                    // Without it a large list would be moved again and again.
+                    workers: Vec::with_capacity(rows.len()),
+                    not_found: Some((&not_found).into()),
+                };
+                Self::Workers {
+                    left: rows.into(),
+                    with_runtime,
+                    reply,
+                }
+            }
+            Query::Explain { job, task } => Self::Explain {
+                task: (job, task),
+                after: WorkerId(0),
+                workers: Vec::new(),
+            },
+        };
+        begun.go_on(view)
+    }
+
+    /// Of several moments the last one is told, with the workers of all.
+    fn explain(
+        view: &View<'_>,
+        task: (JobRef, TaskId),
+        after: WorkerId,
+        mut workers: Vec<client::WorkerExplanation>,
+    ) -> Result<Reply, Self> {
+        let mut part = match worker::explain(view, task, after, EXPLAINED_MAX) {
+            Ok(part) => part,
+            Err(refusal) => return Ok(*refusal),
+        };
+        workers.append(&mut part.workers);
+        let after = workers.last().map_or(after, |row| WorkerId(row.worker));
+        if view
+            .state
+            .workers()
+            .range(WorkerId(after.0.saturating_add(1))..)
+            .next()
+            .is_some()
+        {
+            return Err(Self::Explain {
+                task: (JobRef::Id(JobId(part.job)), task.1),
+                after,
+                workers,
+            });
+        }
+        Ok(Reply::Explanation(client::Explanation { workers, ..part }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hq_core::server_state::{Command, Input, LinkId};
+    use hq_core::testing::{NOW, apply, array_submit, request, template, worker_config};
+
+    use super::super::answer_in_steps;
+    use super::*;
+
+    fn server(jobs: u32, workers: u32) -> ServerState {
+        let mut state = ServerState::new("test");
+        for _ in 0..jobs {
+            let mut task = template(&["true"]);
+            task.priority = 1;
+            request(&mut state, Command::Submit(Box::new(array_submit(1, task))));
+        }
+        for link in 0..workers {
+            let connected = Input::WorkerConnected(LinkId(link.into()), worker_config(1));
+            apply(&mut state, connected);
+        }
+        state
+    }
+
+    /// An answer, and how many steps it took.
+    fn ask(state: &ServerState, query: Query) -> (Reply, usize) {
+        let mut steps = 1;
+        let reply = answer_in_steps(state, NOW, query, || steps += 1);
+        (reply, steps)
+    }
+
+    #[test]
+    fn long_lists_of_jobs_are_made_in_steps_and_complete() {
+        let state = server(5_000, 0);
+        let (reply, steps) = ask(&state, Query::JobList(Selector::All));
+        let Reply::JobList(list) = reply else {
+            panic!("another answer: {reply:?}");
+        };
+        assert_eq!(steps, 3);
+        let ids = list.jobs.iter().map(|job| job.id);
+        assert!(ids.eq(1..5_001));
+        let some = IdArray::consecutive(4_999, 5).expect("few");
+        let (reply, steps) = ask(&state, Query::JobInfo(Selector::Ids(some)));
+        let Reply::JobInfos(infos) = reply else {
+            panic!("another answer: {reply:?}");
+        };
+        assert_eq!((infos.jobs.len(), steps), (2, 1));
+        let not_found = infos.not_found.expect("ids that do not exist");
+        assert_eq!(not_found.ranges.len(), 1);
+    }
+
+    #[test]
+    fn many_workers_are_listed_and_explained_in_steps() {
+        let state = server(2_000, 1_200);
+        let workers = Query::Workers {
+            workers: Selector::All,
+            with_runtime: true,
+        };
+        let (reply, steps) = ask(&state, workers);
+        let Reply::Workers(list) = reply else {
+            panic!("another answer: {reply:?}");
+        };
+        assert_eq!((list.workers.len(), steps), (1_200, 10));
+        let waiting = Query::Explain {
+            job: JobRef::Last,
+            task: TaskId(0),
+        };
+        let (reply, steps) = ask(&state, waiting);
+        let Reply::Explanation(told) = reply else {
+            panic!("another answer: {reply:?}");
+        };
+        assert_eq!(steps, 3);
+        let ids = told.workers.iter().map(|row| row.worker);
+        assert!(ids.eq(1..1_201), "each once");
+    }
+}
