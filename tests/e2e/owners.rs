@@ -1,10 +1,11 @@
 //! One server per directory and per journal: queries, second starts, failed starts, other releases, shared disks.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::{Env, signal, skip};
+use crate::http::Site;
 
 fn kill_server(env: &mut Env, pid: u32) {
     signal(pid, "KILL");
@@ -100,6 +101,37 @@ fn a_running_server_is_not_pushed_aside() {
     set_mode(&access, 0o400);
     env.hq(&["server", "info"]).ok();
     assert!(!env.server_dir().join("002").exists());
+}
+
+/// Names, places and contents below the server directory, but for the journal, which its server writes.
+fn entries(env: &Env) -> Vec<(PathBuf, u64, Vec<u8>)> {
+    let mut found = Vec::new();
+    for dir in [env.server_dir(), env.server_dir().join("001")] {
+        for entry in std::fs::read_dir(dir).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let inode = path.symlink_metadata().expect("an entry").ino();
+            let is_journal = path.file_name() != Some("state.db.lock".as_ref())
+                && path.to_string_lossy().contains("state.db");
+            let content = std::fs::read(&path).unwrap_or_default();
+            found.push((path, inode, if is_journal { Vec::new() } else { content }));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_start_that_is_refused_changes_nothing_in_the_directory() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    // As at the end of a server, which takes its time: nobody finds it any more, and it still has its journal.
+    std::fs::remove_file(env.server_dir().join("hq-current")).expect("a link");
+    let before = entries(&env);
+    env.hq(&["server", "start", "--resume", "--http"])
+        .exits_with(1)
+        .says("used by another server");
+    assert_eq!(entries(&env), before);
+    assert_eq!(Site::of(&env).get("/api/v1/server").status, 200);
 }
 
 #[test]

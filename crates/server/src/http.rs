@@ -49,23 +49,29 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Opens the listener and makes a new token.
+    /// Opens the listener and makes a new token, which nobody knows before [`Self::publish`]. Changes no file.
     ///
     /// # Errors
     ///
-    /// If the address cannot be bound or the token cannot be written.
+    /// If the address cannot be bound, or there are no random numbers.
     pub(crate) async fn open(address: SocketAddr, instance: &Path) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        let address = listener.local_addr()?;
-        let token_path = instance.join(TOKEN_FILE_NAME);
-        let token = Token::create(&token_path)?;
         Ok(Self {
+            address: listener.local_addr()?,
             listener,
-            address,
-            token,
+            token: Token::random()?,
             page_key: Token::random()?,
-            token_path,
+            token_path: instance.join(TOKEN_FILE_NAME),
         })
+    }
+
+    /// Writes the token where its owner finds it. That of an earlier run is replaced, so the instance has to be ours.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub(crate) fn publish(&self) -> io::Result<()> {
+        self.token.store(&self.token_path)
     }
 
     /// Tells people where it is and how they get there.

@@ -208,6 +208,7 @@ impl Server {
         let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
         let (instance, fresh) = instance_of(&dir, resumed)?;
         let http = open_http(&config, &instance).await?;
+        // Ours from here on, if it is that of an earlier run: a start that is refused has changed nothing.
         let (uid, opened) = restore(&config, &instance, given.as_ref())?;
         let access = AccessFile::full(
             &config.version,
@@ -216,6 +217,7 @@ impl Server {
             plane_access(Plane::Worker, &config, given.as_ref(), &worker_listener)?,
         );
         store_access(&access, &instance, config.resume)?;
+        publish_token(&config, http.as_ref())?;
         dir.publish(&instance)?;
         let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
         let client = opened.store.as_ref().map(|(store, _)| store.client());
@@ -427,6 +429,14 @@ async fn open_http(
     let opened = HttpServer::open(address, instance).await;
     opened
         .map(Some)
+        .map_err(|source| StartError::Http { address, source })
+}
+
+fn publish_token(config: &ServerConfig, http: Option<&HttpServer>) -> Result<(), StartError> {
+    let Some((address, http)) = config.http.zip(http) else {
+        return Ok(());
+    };
+    http.publish()
         .map_err(|source| StartError::Http { address, source })
 }
 

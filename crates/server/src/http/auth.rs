@@ -33,19 +33,18 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// A new one, in a file that only its owner can read. That of an earlier run is replaced: a client that
-    /// sent it to another program, on a port that the server had left, gave nothing away.
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let token = Self::random()?;
+    /// Writes it into a file that only its owner can read, in the place of that of an earlier run.
+    pub(super) fn store(&self, path: &Path) -> io::Result<()> {
         let dir = path.parent().unwrap_or(Path::new("."));
         // Made with mode 0600, and in place at once: a scraper reads the old one or the new one.
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
-        file.write_all(token.0.as_bytes())?;
+        file.write_all(self.0.as_bytes())?;
         file.persist(path).map_err(|error| error.error)?;
-        Ok(token)
+        Ok(())
     }
 
-    /// A new one.
+    /// A new one for each run: a client that sent that of an earlier one to another program, on a port that the
+    /// server had left, gave nothing away.
     pub(super) fn random() -> io::Result<Self> {
         let mut bytes = [0; TOKEN_LEN];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -113,8 +112,13 @@ impl Entrance {
         scheme == "HQ" && self.is_signed(asked, shown, now_ms)
     }
 
-    /// `TIME.RANDOM.SIGNATURE`; the signature is over method, target, time and random text.
+    /// `TIME.RANDOM.SIGNATURE`; the signature is over method, target, time and random text, which is all that a request
+    /// says: one with a body is not taken, so that whoever passes requests on (an `ssh -L`, or a program that was
+    /// taken for one) cannot put words into a request that somebody else has signed.
     fn is_signed(&self, asked: Asked<'_>, shown: &str, now_ms: i64) -> bool {
+        if has_body(asked.headers) {
+            return false;
+        }
         let Some((stamp, signature)) = shown.rsplit_once('.') else {
             return false;
         };
@@ -142,6 +146,12 @@ impl Entrance {
         }
         is_first
     }
+}
+
+/// Whether a body is announced. Without that there is none (RFC 9112, section 6.3).
+fn has_body(headers: &HeaderMap) -> bool {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    headers.contains_key(header::TRANSFER_ENCODING) || lengths.any(|length| length != "0")
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -251,6 +261,34 @@ mod tests {
     }
 
     #[test]
+    fn a_signature_covers_all_that_a_request_says() {
+        let (entrance, now) = (entrance(), 1_000_000);
+        let path = "/api/v1/jobs/3/cancel";
+        let admits_with = |stamp: &str, name, value| {
+            let mut headers = with(&signed(&entrance, &Method::POST, path, stamp));
+            headers.insert(name, HeaderValue::from_static(value));
+            let asked = Asked {
+                method: &Method::POST,
+                target: path,
+                headers: &headers,
+            };
+            entrance.admits(asked, now)
+        };
+        assert!(admits_with("1000000.aa", header::CONTENT_LENGTH, "0"));
+        assert!(!admits_with("1000000.bb", header::CONTENT_LENGTH, "12"));
+        assert!(!admits_with(
+            "1000000.cc",
+            header::TRANSFER_ENCODING,
+            "chunked"
+        ));
+        assert!(admits_with(
+            "1000000.dd",
+            header::ORIGIN,
+            "http://localhost"
+        ));
+    }
+
+    #[test]
     fn what_changes_something_counts_once() {
         let (entrance, now) = (entrance(), 1_000_000);
         let path = "/api/v1/jobs/3/resubmit";
@@ -283,8 +321,10 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("token");
-        let first = Token::create(&path).expect("a token");
-        let second = Token::create(&path).expect("another token");
+        let first = Token::random().expect("a token");
+        first.store(&path).expect("room");
+        let second = Token::random().expect("another token");
+        second.store(&path).expect("room");
         assert_ne!(first.0, second.0);
         let kept = std::fs::read_to_string(&path).expect("the file");
         assert_eq!(kept, *second.0);

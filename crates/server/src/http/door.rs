@@ -54,7 +54,8 @@ pub(crate) async fn keep(
     while let Some(ask) = asks.0.recv().await {
         if known.is_none() {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            match HttpServer::open(address, &instance).await {
+            let opened = HttpServer::open(address, &instance).await;
+            match opened.and_then(|server| server.publish().map(|()| server)) {
                 Ok(server) => known = Some(begin(server, &shared, &mut serving)),
                 Err(error) => {
                     // Who asked may be gone.
