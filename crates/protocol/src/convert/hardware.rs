@@ -1,14 +1,17 @@
 //! What machines are busy with.
 
 use hq_core::hardware::{GpuUsage, HardwareUsage, NetworkCounters, Share};
+use hq_core::limits::shortened;
 
 use super::{ConvertError, Within, at_most, text};
 use crate::worker;
 
 /// More cpus than any machine has.
 const CPUS_MAX: usize = 1 << 16;
-/// More GPUs than any machine has.
+/// More GPUs than any machine has. Who says so is a program of their maker, or one of its name, so the worker counts.
 const GPUS_MAX: usize = 1 << 10;
+/// Longest address of a GPU.
+const GPU_ID_MAX: usize = 256;
 
 impl From<&HardwareUsage> for worker::ToServer {
     fn from(usage: &HardwareUsage) -> Self {
@@ -25,6 +28,7 @@ impl From<&HardwareUsage> for worker::ToServer {
             cpus: usage
                 .cpus
                 .iter()
+                .take(CPUS_MAX)
                 .map(|share| share.hundredths().into())
                 .collect(),
             memory_free: usage.memory_free,
@@ -48,12 +52,12 @@ impl From<&HardwareUsage> for worker::ToServer {
 
 fn gpus_message(gpus: &[GpuUsage]) -> worker::Gpus {
     let gpu = |gpu: &GpuUsage| worker::Gpu {
-        id: gpu.id.to_string(),
+        id: shortened(&gpu.id, GPU_ID_MAX),
         processor: gpu.processor.hundredths().into(),
         memory: gpu.memory.hundredths().into(),
     };
     worker::Gpus {
-        gpus: gpus.iter().map(gpu).collect(),
+        gpus: gpus.iter().take(GPUS_MAX).map(gpu).collect(),
     }
 }
 

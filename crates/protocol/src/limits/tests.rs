@@ -1,5 +1,6 @@
 //! Whatever one side can build passes the reader of the other side: extremes of every message.
 
+mod answers;
 mod extremes;
 
 use bytes::BytesMut;

@@ -1,13 +1,18 @@
 //! Long answers come in parts.
 
 use hq_core::id::{JobId, TaskId};
+use hq_core::range::IdArray;
+use hq_core::resource::amount::Amount;
+use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::selector::Selector;
-use hq_core::server_state::{Command, ServerState, WatchedJob};
+use hq_core::server_state::{Command, Input, LinkId, ServerState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitTarget, TaskTemplate};
-use hq_core::testing::{array_submit, request, template};
+use hq_core::testing::{apply, array_submit, request, template, worker_config};
 use hq_core::time::{Now, Time, Timestamp};
+use hq_core::worker_config::WorkerConfig;
 use hq_protocol::convert::TaskPageQuery;
 use hq_protocol::limits::PAGE_BYTES_MAX;
+use hq_protocol::{Limits, Plane};
 
 use super::*;
 
@@ -96,6 +101,98 @@ fn an_update_of_many_jobs_and_notifications_comes_in_parts() {
     assert_eq!(notified, Vec::from_iter(0..500));
 }
 
+/// A worker of which everything is as long as it may be.
+fn largest_worker() -> WorkerConfig {
+    let mut config = worker_config(4);
+    let name = |number: usize| format!("{number:0>200}").into_boxed_str();
+    let kind = |number| match number % 3 {
+        0 => ResourceKind::Sum(Amount::whole(u32::MAX)),
+        1 => ResourceKind::Range {
+            start: u32::MAX - 1_000,
+            end: u32::MAX,
+        },
+        _ => ResourceKind::List((0..50).map(name).collect()),
+    };
+    let items = (0..1_000).map(|number| ResourceItem {
+        name: name(number),
+        kind: kind(number),
+    });
+    config.resources = ResourceDescriptor::new(items.collect(), Vec::new()).expect("own items");
+    let long = || "é".repeat(32 << 10).into_boxed_str();
+    (config.hostname, config.group, config.work_dir) = (long(), long(), long());
+    config.time_limit = Some(std::time::Duration::from_nanos(u64::MAX));
+    config
+}
+
+#[test]
+fn every_answer_passes_the_reader_of_a_client() {
+    let mut state = ServerState::new("uid");
+    let config = largest_worker();
+    apply(
+        &mut state,
+        Input::WorkerConnected(LinkId(1), config.clone()),
+    );
+    let name = "é".repeat(32 << 10).into_boxed_str();
+    let max_fails = Some(u32::MAX);
+    let mut large = template(&["echo", &"x".repeat(1 << 20)]);
+    large.env = vec![(Box::from(*b"A"), vec![0xff; 1 << 20].into())];
+    for _ in 0..3 {
+        let (name, large) = (name.clone(), large.clone());
+        submit(
+            &mut state,
+            SubmitTarget::NewJob { name, max_fails },
+            20,
+            large,
+        );
+    }
+    let (jobs, reason) = (Selector::Ids(IdArray::single(2)), name);
+    request(&mut state, Command::CancelJobs { jobs, reason });
+    let some = IdArray::from_sorted([1, 2, 3, 5, 7, u32::MAX]).expect("sorted");
+    let page = |tasks| {
+        Query::TaskPage(TaskPageQuery {
+            job: JobRef::Last,
+            tasks,
+            states: Vec::new(),
+            cursor: 0,
+            limit: 0,
+            with_definition: true,
+        })
+    };
+    for query in [
+        Query::JobList(Selector::All),
+        Query::JobInfo(Selector::Ids(some.clone())),
+        page(None),
+        page(Some(some.clone())),
+        Query::TaskIds {
+            jobs: Selector::All,
+            states: Vec::new(),
+        },
+        Query::Workers {
+            workers: Selector::Ids(some),
+            with_runtime: true,
+        },
+        Query::Explain {
+            job: JobRef::Last,
+            task: TaskId(0),
+        },
+    ] {
+        let sent = client::Reply {
+            reply: Some(answer_in_steps(&state, NOW, query.clone(), || ())),
+        };
+        let is_error = matches!(sent.reply, Some(Reply::Error(_)));
+        assert!(!is_error, "{query:?}");
+        let bytes = sent.encode_to_vec();
+        assert!(bytes.len() <= Limits::accepting(Plane::Client).send_max);
+        let read = client::Reply::decode(&bytes[..]).expect("own message");
+        assert!(read == sent, "{query:?}");
+        if let Some(Reply::Workers(workers)) = read.reply {
+            let shown = workers.workers.into_iter().next().expect("the worker");
+            let shown = WorkerConfig::try_from(shown.config.expect("its configuration"));
+            assert!(shown.expect("own configuration") == config);
+        }
+    }
+}
+
 #[test]
 fn pages_end_before_they_are_too_large_and_leave_standard_input_out() {
     let mut state = ServerState::new("uid");
@@ -113,10 +210,7 @@ fn pages_end_before_they_are_too_large_and_leave_standard_input_out() {
         state: &state,
         now: NOW,
     };
-    for tasks in [
-        None,
-        Some(hq_core::range::IdArray::consecutive(0, 16).expect("few")),
-    ] {
+    for tasks in [None, Some(IdArray::consecutive(0, 16).expect("few"))] {
         let mut seen = Vec::new();
         let mut cursor = Some(0);
         while let Some(from) = cursor {
