@@ -113,15 +113,27 @@ fn largest() {
 )]
 fn very_many(many: u32, part: &str) {
     println!(
-        "| {many} | tasks | decisions | p50 | p99 | max | with the submit | demand | queues in a round |"
+        "| {many} | tasks | rounds | p50 | p99 | longest | submit | cancel, forget | demand | explain | jobs | \
+         tasks | workers | queues in a round |"
     );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     let mut longest = Vec::new();
     for row in kinds::measure(many, part) {
         let [p50, p99, _, max] = row.cpu;
         println!(
-            "| {} | {} | {} | {p50:.1?} | {p99:.1?} | {max:.1?} | {:.1?} | {:.1?} | {} |",
-            row.name, row.started, row.decisions, row.submit, row.demand, row.queues
+            "| {} | {} | {} | {p50:.1?} | {p99:.1?} | {max:.1?} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | \
+             {:.1?} | {:.1?} | {} |",
+            row.name,
+            row.started,
+            row.decisions,
+            row.submit,
+            row.end,
+            row.demand,
+            row.explain,
+            row.jobs,
+            row.tasks,
+            row.workers,
+            row.queues
         );
         longest.push((row.name, row.longest));
     }

@@ -14,6 +14,7 @@ use hq_core::server_state::{
     Command, Effect, Input, LinkId, ROWS_PER_ROUND_MAX, Reply, RequestId, ServerState, Submission,
     WorkerCommand, WorkerMessage,
 };
+use hq_core::task::TaskState;
 use hq_core::template::{SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::time::{Now, Time, Timestamp};
 use hq_core::worker_config::WorkerConfig;
@@ -252,6 +253,19 @@ impl Cluster {
             reason: Box::default(),
         };
         self.decide(vec![Input::Request(RequestId(2), cancel)]);
+    }
+
+    /// Forgets all jobs.
+    pub fn forget(&mut self) {
+        let states = vec![
+            TaskState::Finished,
+            TaskState::Failed,
+            TaskState::Canceled,
+            TaskState::Aborted,
+        ];
+        let jobs = Selector::All;
+        let forget = Command::ForgetJobs { jobs, states };
+        self.decide(vec![Input::Request(RequestId(3), forget)]);
     }
 
     /// Whether every job has ended.

@@ -126,6 +126,8 @@ pub struct Decision {
     pub lost: usize,
     /// Submits.
     pub submits: usize,
+    /// Commands that end or drop jobs.
+    pub sweeps: usize,
     /// The scheduling round.
     pub round: RoundSize,
     /// Tasks that workers were given.
@@ -142,12 +144,20 @@ impl Decision {
             |input: &&Input| matches!(input, Input::WorkerMessage(_, WorkerMessage::Goodbye(_)));
         let is_join = |input: &&Input| matches!(input, Input::WorkerConnected(..));
         let is_submit = |input: &&Input| matches!(input, Input::Submit(..));
+        let is_sweep = |input: &&Input| {
+            use Command::{CancelJobs, ForgetJobs};
+            matches!(
+                input,
+                Input::Request(_, CancelJobs { .. } | ForgetJobs { .. })
+            )
+        };
         Self {
             inputs: inputs.len(),
             rows: inputs.iter().map(Input::rows).sum(),
             joined: inputs.iter().filter(is_join).count(),
             lost: inputs.iter().filter(is_goodbye).count(),
             submits: inputs.iter().filter(is_submit).count(),
+            sweeps: inputs.iter().filter(is_sweep).count(),
             ..Self::default()
         }
     }

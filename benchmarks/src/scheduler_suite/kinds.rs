@@ -7,10 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::id::{QueueId, TaskId};
+use hq_core::id::{JobId, QueueId, TaskId};
 use hq_core::scheduler::demand::{QueueQuery, WorkerKind};
+use hq_core::selector::Selector;
+use hq_core::task::TaskState;
 use hq_core::template::{GraphSpec, GraphTask, SubmitBody};
-use hq_core::time::Time;
+use hq_core::time::{Now, Time, Timestamp};
+use hq_protocol::client::reply::Reply;
+use hq_protocol::convert::{JobRef, Query, TaskPageQuery};
+use hq_server::answer_in_steps;
 
 use super::cluster::Cluster;
 use super::decision::{Decision, Stopwatch, percentiles};
@@ -22,23 +27,33 @@ const MEMORY: u32 = 256_000;
 /// How long tasks run.
 const RUN: Duration = Duration::from_millis(20);
 
-/// One case.
-#[derive(Clone, Debug)]
+/// One case: the longest step of each operation.
+#[derive(Clone, Debug, Default)]
 pub struct Row {
     /// What there is much of.
     pub name: &'static str,
     /// Tasks that started.
     pub started: usize,
-    /// Decisions without a submit.
+    /// Decisions without a command.
     pub decisions: usize,
     /// Their cpu time: median, 99 %, 99.9 %, longest.
     pub cpu: [Duration; 4],
     /// The longest in words.
     pub longest: Decision,
-    /// The longest decision with a submit.
+    /// With a submit.
     pub submit: Duration,
-    /// The longest answer about how many more workers would help.
+    /// With a cancel, or when jobs are forgotten.
+    pub end: Duration,
+    /// An answer about how many more workers would help.
     pub demand: Duration,
+    /// Of the answer why a task waits.
+    pub explain: Duration,
+    /// Of the list of jobs.
+    pub jobs: Duration,
+    /// Of a page of tasks.
+    pub tasks: Duration,
+    /// Of the list of workers.
+    pub workers: Duration,
     /// The most requests that a round looked at.
     pub queues: usize,
 }
@@ -46,7 +61,7 @@ pub struct Row {
 /// Makes a cluster with very many of something, and what is submitted to it.
 type Case = fn(u32) -> Cluster;
 
-const CASES: [(&str, Case); 9] = [
+const CASES: [(&str, Case); 10] = [
     ("requests, one worker", |many| requests(1, many, 1)),
     ("requests, 8 workers, 5 priorities", |many| {
         requests(8, many, 5)
@@ -69,12 +84,10 @@ const CASES: [(&str, Case); 9] = [
         cluster.submit(alike(many), spread(RUN));
         cluster
     }),
-    ("jobs", |many| {
-        let mut cluster = with_workers(8);
-        for _ in 0..many {
-            let one = array_of(1, work(vec![request(&[("cpus", "1")])], 0));
-            cluster.submit(one, spread(RUN));
-        }
+    ("jobs", |many| jobs(8, many)),
+    ("jobs, canceled", |many| {
+        let mut cluster = jobs(0, many);
+        cluster.cancel();
         cluster
     }),
     ("workers that have ended", |many| {
@@ -108,6 +121,15 @@ pub fn measure(many: u32, part: &str) -> impl Iterator<Item = Row> {
 fn requests(workers: u32, many: u32, priorities: u32) -> Cluster {
     let mut cluster = with_workers(workers);
     cluster.submit(different(many, priorities), spread(RUN));
+    cluster
+}
+
+fn jobs(workers: u32, many: u32) -> Cluster {
+    let mut cluster = with_workers(workers);
+    for _ in 0..many {
+        let one = array_of(1, work(vec![request(&[("cpus", "1")])], 0));
+        cluster.submit(one, spread(RUN));
+    }
     cluster
 }
 
@@ -152,42 +174,102 @@ fn graph(count: u32, asked: impl Fn(u32) -> (String, i32)) -> SubmitBody {
 }
 
 fn run(name: &'static str, mut cluster: Cluster) -> Row {
-    let mut demand = Duration::ZERO;
+    let mut row = Row {
+        name,
+        ..Row::default()
+    };
     let mut second = 0;
     loop {
         second += 1;
         cluster.run_until(Time(0) + Duration::from_secs(1) * second);
-        let watch = Stopwatch::start();
-        let _ = cluster.server.demand(cluster.now, &[query()]);
-        demand = demand.max(watch.read().cpu);
+        // Later ones see less.
+        if second < 4 || second % 64 == 0 {
+            ask(&cluster, &mut row);
+        }
         let tasks = cluster.server.totals().tasks;
-        if tasks.waiting + tasks.running == 0 {
+        if tasks.waiting + tasks.running == 0 && cluster.server.submitting() == 0 {
             break;
         }
     }
-    let (submits, others): (Vec<&Decision>, Vec<&Decision>) = cluster
-        .decisions
-        .iter()
-        .partition(|decision| decision.submits > 0);
-    let longest = others.iter().max_by_key(|decision| decision.took.cpu);
-    Row {
-        name,
-        started: cluster.starts.len(),
-        decisions: others.len(),
-        cpu: percentiles(others.iter().map(|decision| decision.took.cpu)),
-        longest: longest.map(|found| **found).unwrap_or_default(),
-        submit: submits
-            .iter()
-            .map(|decision| decision.took.cpu)
-            .max()
-            .unwrap_or_default(),
-        demand,
-        queues: others
-            .iter()
-            .map(|decision| decision.round.queues)
-            .max()
-            .unwrap_or(0),
+    cluster.forget();
+    while cluster
+        .server
+        .next_deadline()
+        .is_some_and(|due| due <= cluster.now)
+    {
+        second += 1;
+        cluster.run_until(Time(0) + Duration::from_secs(1) * second);
     }
+    row.started = cluster.starts.len();
+    let mut others = Vec::new();
+    for decision in &cluster.decisions {
+        let took = decision.took.cpu;
+        if decision.submits > 0 {
+            row.submit = row.submit.max(took);
+        } else if decision.sweeps > 0 {
+            row.end = row.end.max(took);
+        } else {
+            others.push(decision);
+        }
+    }
+    let longest = others.iter().max_by_key(|decision| decision.took.cpu);
+    row.longest = longest.map(|found| **found).unwrap_or_default();
+    row.decisions = others.len();
+    row.cpu = percentiles(others.iter().map(|decision| decision.took.cpu));
+    let queues = others.iter().map(|decision| decision.round.queues);
+    row.queues = queues.max().unwrap_or(0);
+    row
+}
+
+/// Asks what clients ask, and notes how long the longest step of each answer takes.
+fn ask(cluster: &Cluster, row: &mut Row) {
+    let watch = Stopwatch::start();
+    let _ = cluster.server.demand(cluster.now, &[query()]);
+    row.demand = row.demand.max(watch.read().cpu);
+    let page = |cursor: u64, states: Vec<TaskState>| TaskPageQuery {
+        job: JobRef::Id(JobId(1)),
+        tasks: None,
+        states,
+        cursor,
+        limit: 0,
+        with_definition: true,
+    };
+    let all = Selector::All;
+    row.jobs = row
+        .jobs
+        .max(longest_step(cluster, Query::JobList(all.clone())).0);
+    let workers = Query::Workers {
+        workers: all,
+        with_runtime: true,
+    };
+    row.workers = row.workers.max(longest_step(cluster, workers).0);
+    row.tasks = row
+        .tasks
+        .max(longest_step(cluster, Query::TaskPage(page(0, Vec::new()))).0);
+    let (took, found) = longest_step(cluster, Query::TaskPage(page(0, vec![TaskState::Waiting])));
+    row.tasks = row.tasks.max(took);
+    if let Reply::TaskPage(found) = found
+        && let Some(task) = found.tasks.last()
+    {
+        let explain = Query::Explain {
+            job: JobRef::Id(JobId(1)),
+            task: TaskId(task.id),
+        };
+        row.explain = row.explain.max(longest_step(cluster, explain).0);
+    }
+}
+
+fn longest_step(cluster: &Cluster, query: Query) -> (Duration, Reply) {
+    let now = Now {
+        mono: cluster.now,
+        wall: Timestamp(0),
+    };
+    let (mut watch, mut longest) = (Stopwatch::start(), Duration::ZERO);
+    let reply = answer_in_steps(&cluster.server, now, query, || {
+        longest = longest.max(watch.read().cpu);
+        watch = Stopwatch::start();
+    });
+    (longest.max(watch.read().cpu), reply)
 }
 
 fn query() -> QueueQuery {

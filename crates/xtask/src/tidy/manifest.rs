@@ -36,6 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "hq-core",
             "hq-protocol",
+            "hq-server",
             "hq-spawn",
             "hq-store",
             "hq-stream",
