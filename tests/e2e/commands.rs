@@ -599,6 +599,10 @@ fn help_completions_and_topics_are_printed() {
     );
     assert!(!env.hq(&["submit", "-h"]).ok().contains("GLOBAL OPTIONS:"));
     assert!(env.hq(&["--version"]).ok().starts_with("hq "));
+    env.hq(&["--version", "--verbose"])
+        .says("\nlibc: ")
+        .says("\ncommit: ")
+        .ok();
 }
 
 #[test]

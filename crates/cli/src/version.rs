@@ -1,4 +1,4 @@
-//! Which program this is.
+//! Which program this is, and how it was built. What `build.rs` could not find out is missing here.
 
 /// Version in every place where one is shown; clients and servers of different versions refuse each
 /// other. `HQ_BUILD_VERSION` at build time overrides it.
@@ -14,20 +14,86 @@ const CONTRACT: &str = "HyperQueue 0.26.2";
 pub(crate) fn text(is_verbose: bool) -> String {
     let mut text = format!("hq {VERSION}\n");
     if is_verbose {
-        let profile = if cfg!(debug_assertions) {
-            "debug"
-        } else {
-            "release"
-        };
-        let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
-        let libc = if cfg!(target_env = "musl") {
-            "musl"
-        } else {
-            "gnu"
-        };
-        text.push_str(&format!(
-            "target: {arch}-{os}-{libc}\nprofile: {profile}\nfollows: {CONTRACT}\n"
-        ));
+        for (name, value) in details() {
+            text.push_str(&format!("{name}: {value}\n"));
+        }
     }
     text
+}
+
+/// How the program was built.
+fn details() -> [(&'static str, String); 8] {
+    let commit = match option_env!("HQ_BUILT_COMMIT") {
+        Some(commit) => commit,
+        None if cfg!(debug_assertions) => "not recorded in debug builds",
+        None => "unknown",
+    };
+    let compiler = option_env!("HQ_BUILT_COMPILER").unwrap_or("unknown");
+    [
+        ("target", target().to_owned()),
+        ("libc", libc().to_owned()),
+        ("profile", profile()),
+        ("features", features()),
+        ("allocator", "mimalloc".to_owned()),
+        ("commit", commit.to_owned()),
+        ("compiler", compiler.to_owned()),
+        ("follows", CONTRACT.to_owned()),
+    ]
+}
+
+/// For which machine, in the words of the compiler.
+pub(crate) fn target() -> &'static str {
+    option_env!("HQ_BUILT_TARGET").unwrap_or("unknown")
+}
+
+/// The C library and how it is linked. A static program can load no libraries and asks no name service modules.
+pub(crate) const fn libc() -> &'static str {
+    match (
+        cfg!(target_env = "musl"),
+        cfg!(target_feature = "crt-static"),
+    ) {
+        (true, true) => "musl, static",
+        (true, false) => "musl, dynamic",
+        (false, true) => "glibc, static",
+        (false, false) => "glibc, dynamic",
+    }
+}
+
+fn profile() -> String {
+    let name = option_env!("HQ_BUILT_PROFILE").unwrap_or("unknown");
+    let level = option_env!("HQ_BUILT_OPT_LEVEL").unwrap_or("unknown");
+    let assertions = if cfg!(debug_assertions) {
+        ", with debug assertions"
+    } else {
+        ""
+    };
+    format!("{name} (opt-level {level}{assertions})")
+}
+
+fn features() -> String {
+    match option_env!("HQ_BUILT_FEATURES") {
+        None => "unknown".to_owned(),
+        Some("") => "none to choose".to_owned(),
+        Some(names) => names.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_build_is_known_without_any_preparation() {
+        let text = text(true);
+        for (name, value) in details() {
+            assert!(text.contains(&format!("\n{name}: {value}\n")), "{text}");
+            let may_be_unknown = name == "commit";
+            assert!(may_be_unknown || value != "unknown", "{name}");
+        }
+        assert_eq!(
+            super::text(false),
+            format!("hq {VERSION}\n"),
+            "the short form is one line"
+        );
+    }
 }

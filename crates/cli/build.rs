@@ -1,0 +1,109 @@
+//! Finds out how the program is built, for `hq --version --verbose`. Nothing here can fail a build: what cannot be
+//! found out is left out, and `version.rs` says so.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+/// Where `git archive` writes the commit; see `.gitattributes`.
+const ARCHIVED: &str = "commit.txt";
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={ARCHIVED}");
+    pass_on("TARGET", variable("TARGET"));
+    pass_on("PROFILE", profile());
+    pass_on("OPT_LEVEL", variable("OPT_LEVEL"));
+    pass_on("FEATURES", Some(features()));
+    pass_on("COMPILER", compiler());
+    // A debug build says no commit: otherwise each commit would compile this package again.
+    if variable("PROFILE").as_deref() == Some("release") {
+        pass_on("COMMIT", commit());
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok()
+}
+
+/// Makes a value visible to `env!` in the package as `HQ_BUILT_…`.
+fn pass_on(name: &str, value: Option<String>) {
+    if let Some(value) = value {
+        println!("cargo:rustc-env=HQ_BUILT_{name}={value}");
+    }
+}
+
+/// Name of the profile. Cargo says only whether it is like `debug` or like `release`; the directory of the build, which
+/// is `…/PROFILE/build/…`, has the name.
+fn profile() -> Option<String> {
+    let directory = variable("OUT_DIR")?;
+    let parts: Vec<&str> = directory.split('/').collect();
+    let build = parts.iter().rposition(|part| *part == "build")?;
+    let name = parts.get(build.checked_sub(1)?)?;
+    Some((*name).to_owned())
+}
+
+/// Features of this package, sorted.
+fn features() -> String {
+    let mut names: Vec<String> = env::vars()
+        .filter_map(|(name, _)| name.strip_prefix("CARGO_FEATURE_").map(str::to_lowercase))
+        .filter(|name| name != "default")
+        .collect();
+    names.sort();
+    names.join(" ")
+}
+
+fn compiler() -> Option<String> {
+    let mut command = Command::new(env::var_os("RUSTC")?);
+    output_of(command.arg("--version"))
+}
+
+/// The commit of the sources: of the repository, or of the archive that was made from it.
+fn commit() -> Option<String> {
+    let package = variable("CARGO_MANIFEST_DIR")?;
+    commit_of_repository(Path::new(&package)).or_else(|| {
+        let archived = std::fs::read_to_string(ARCHIVED).ok()?;
+        let commit = archived.trim();
+        let is_hash = !commit.is_empty() && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hash.then(|| commit.to_owned())
+    })
+}
+
+fn commit_of_repository(package: &Path) -> Option<String> {
+    let workspace = package.parent()?.parent()?;
+    let git = |args: &[&str]| {
+        let mut command = Command::new("git");
+        // Set inside hooks, and then of whatever repository the hook belongs to.
+        command.env_remove("GIT_DIR").env_remove("GIT_WORK_TREE");
+        output_of(command.arg("-C").arg(workspace).args(args))
+    };
+    // Unpacked inside somebody else's repository, the sources have nothing to do with its commit.
+    let top = git(&["rev-parse", "--show-toplevel"])?;
+    if Path::new(&top).canonicalize().ok()? != workspace.canonicalize().ok()? {
+        return None;
+    }
+    for name in ["HEAD", "logs/HEAD"] {
+        let path = workspace.join(git(&["rev-parse", "--git-path", name])?);
+        // A file that does not exist would run this each time.
+        if path.exists() {
+            println!("cargo:rerun-if-changed={}", path.display());
+        }
+    }
+    for name in ["crates", "Cargo.lock", "Cargo.toml"] {
+        println!("cargo:rerun-if-changed={}", workspace.join(name).display());
+    }
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    Some(if changes.is_empty() {
+        commit
+    } else {
+        format!("{commit} with local changes")
+    })
+}
+
+/// What a command prints, if it succeeds.
+fn output_of(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim_end().to_owned())
+}
