@@ -97,7 +97,11 @@ pub(crate) enum Command {
     /// Watch jobs, workers and allocations on a full screen
     #[command(disable_help_subcommand = true)]
     Dashboard(dashboard::DashboardArgs),
-    /// Find out why something does not work
+    /// Check this installation on this machine: kernel, limits, file system, batch system, server
+    ///
+    /// Says for each what was found and, where it is not good, what to do. Run it on the machine that makes trouble: the
+    /// login node for the server, a compute node for workers. Takes a few seconds even if something hangs, and exits
+    /// with 1 only if something prevents work.
     #[command(disable_help_subcommand = true)]
     Doctor {
         #[command(subcommand)]
@@ -124,7 +128,6 @@ impl Command {
             Self::Task { command: None } => Some("task"),
             Self::Journal { command: None } => Some("journal"),
             Self::Alloc { command: None } => Some("alloc"),
-            Self::Doctor { command: None } => Some("doctor"),
             Self::Server { .. }
             | Self::Worker { .. }
             | Self::Job { .. }

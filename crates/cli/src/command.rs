@@ -152,6 +152,10 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Doctor {
             command: Some(DoctorCommand::Net),
         } => as_client(doctor::net(context)),
+        Command::Doctor {
+            command: Some(DoctorCommand::Part { part }),
+        } => doctor::part(part, context),
+        Command::Doctor { command: None } => doctor::all(context),
         Command::Alloc {
             command: Some(command),
         } => as_client(alloc::run(command, context)),
@@ -170,7 +174,6 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Job { command: None }
         | Command::Task { command: None }
         | Command::Journal { command: None }
-        | Command::Doctor { command: None }
         | Command::Alloc { command: None } => Err(CliError::Told(crate::error::exit::USAGE)),
     }
 }

@@ -10,6 +10,7 @@ use hq_store::StoreClient;
 use hq_store::event::Event;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
+use crate::clock::Clock;
 use crate::event_loop::{CoreGone, Shared};
 use crate::server::Stop;
 use crate::{journal_link, output_link, query};
@@ -126,9 +127,11 @@ where
                     Err(message) => reply(reply::Reply::Error(client::Error { message })),
                 })
         }
-        ClientRequest::Query(Query::ServerInfo) => Ok(reply(reply::Reply::ServerInfo(
-            shared.info.as_ref().clone(),
-        ))),
+        ClientRequest::Query(Query::ServerInfo) => {
+            let mut info = shared.info.as_ref().clone();
+            info.now_unix_ns = Clock::new().now().wall.0;
+            Ok(reply(reply::Reply::ServerInfo(info)))
+        }
         ClientRequest::Query(asked) => shared.core.ask(asked).await.map(reply),
     };
     match result {

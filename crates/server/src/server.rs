@@ -596,6 +596,8 @@ fn server_info(config: &ServerConfig, access: &AccessFile) -> client::ServerInfo
         version: config.version.clone(),
         pid: std::process::id(),
         start_unix_ns: Clock::new().now().wall.0,
+        // Filled in with each answer.
+        now_unix_ns: 0,
         journal_path: match &config.journal {
             Journal::File(path) => Some(path.display().to_string()),
             Journal::InServerDir | Journal::None => None,

@@ -51,6 +51,30 @@ pub(crate) enum DoctorCommand {
     ///
     /// Run it on a compute node if workers cannot connect, or on a login node if clients cannot.
     Net,
+    /// One part of the whole check, as JSON
+    #[command(hide = true)]
+    Part {
+        #[arg(value_enum)]
+        part: DoctorPart,
+    },
+}
+
+/// What the whole check consists of, in the order in which it is shown.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DoctorPart {
+    /// The server that runs
+    Server,
+}
+
+impl DoctorPart {
+    pub(crate) const ALL: [Self; 1] = [Self::Server];
+
+    /// As on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+        }
+    }
 }
 
 /// Options of `generate-completion`.

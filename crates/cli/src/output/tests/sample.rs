@@ -16,6 +16,7 @@ pub(super) fn server() -> client::ServerInfo {
         pid: 28998,
         start_unix_ns: START,
         journal_path: None,
+        now_unix_ns: START + 1,
     }
 }
 

@@ -1,0 +1,199 @@
+//! One thing that was looked at, and how it is shown.
+
+use std::io::Write;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// How something is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// Nothing has to be done.
+    Good,
+    /// It works, but worse than it could, or it will not for long.
+    Poor,
+    /// It prevents work.
+    Broken,
+    /// It could not be looked at.
+    Unknown,
+}
+
+impl State {
+    /// Its name in JSON and in the quiet mode.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Poor => "poor",
+            Self::Broken => "broken",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// What people see in front of a line.
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Poor => "WARNING",
+            Self::Broken => "FAILED",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// `null` if that is not known.
+    const fn is_ok(self) -> Option<bool> {
+        match self {
+            Self::Good => Some(true),
+            Self::Poor | Self::Broken => Some(false),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub(super) struct Check {
+    #[serde(rename = "check")]
+    pub(super) what: String,
+    pub(super) state: State,
+    /// What was found.
+    pub(super) found: String,
+    /// What to do about it; `None` only if it is good.
+    pub(super) advice: Option<String>,
+}
+
+impl Check {
+    pub(super) fn good(what: impl Into<String>, found: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            state: State::Good,
+            found: found.into(),
+            advice: None,
+        }
+    }
+
+    pub(super) fn poor(
+        what: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self::with(State::Poor, what, found, advice)
+    }
+
+    pub(super) fn broken(
+        what: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self::with(State::Broken, what, found, advice)
+    }
+
+    pub(super) fn unknown(
+        what: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self::with(State::Unknown, what, found, advice)
+    }
+
+    /// Not good.
+    pub(super) fn with(
+        state: State,
+        what: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            what: what.into(),
+            state,
+            found: found.into(),
+            advice: Some(advice.into()),
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "advice": self.advice,
+            "check": self.what,
+            "found": self.found,
+            "ok": self.state.is_ok(),
+            "state": self.state.name(),
+        })
+    }
+
+    /// A line, and one more if something is to be done.
+    pub(super) fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let label = self.state.label();
+        writeln!(out, "{label:8}{}: {}", self.what, self.found)?;
+        match &self.advice {
+            Some(advice) => writeln!(out, "        {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How many are not good, for people.
+pub(super) fn summary(checks: &[Check]) -> String {
+    let count = |state| checks.iter().filter(|check| check.state == state).count();
+    let (poor, broken, unknown) = (
+        count(State::Poor),
+        count(State::Broken),
+        count(State::Unknown),
+    );
+    let mut parts = Vec::new();
+    for (count, what) in [
+        (
+            broken,
+            if broken == 1 {
+                "prevents work"
+            } else {
+                "prevent work"
+            },
+        ),
+        (poor, "could be better"),
+        (unknown, "could not be checked"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    if parts.is_empty() {
+        return "All of it is good.".to_owned();
+    }
+    format!("Of {} checks {}.", checks.len(), parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_summary_and_json_agree() {
+        let checks = [
+            Check::good("kernel", "6.1"),
+            Check::poor("open files", "at most 1024", "Raise it."),
+            Check::unknown("server", "none", "Start one."),
+            Check::broken("locks", "none", "Move it."),
+        ];
+        let mut text = Vec::new();
+        for check in &checks {
+            check.write(&mut text).expect("memory");
+        }
+        assert_eq!(
+            String::from_utf8_lossy(&text),
+            "ok      kernel: 6.1\nWARNING open files: at most 1024\n        Raise it.\nunknown server: none\n        \
+             Start one.\nFAILED  locks: none\n        Move it.\n"
+        );
+        assert_eq!(
+            summary(&checks),
+            "Of 4 checks 1 prevents work, 1 could be better, 1 could not be checked."
+        );
+        assert_eq!(summary(&checks[..1]), "All of it is good.");
+        let ok: Vec<Value> = checks.iter().map(|c| c.json()["ok"].clone()).collect();
+        assert_eq!(ok, [json!(true), json!(false), Value::Null, json!(false)]);
+        for check in checks {
+            let back: Check = serde_json::from_value(check.json()).expect("what parts print");
+            assert_eq!(back, check);
+        }
+    }
+}

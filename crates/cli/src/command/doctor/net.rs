@@ -1,0 +1,335 @@
+//! The way to the server: access file, name, ports, handshakes; and how it fits to this program.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
+use hq_protocol::client::ServerInfo;
+use hq_protocol::{HandshakeError, Plane};
+use tokio::net::TcpStream;
+
+use super::check::Check;
+use crate::client::Client;
+use crate::error::{CliError, CliResult};
+use crate::output::format::words;
+use crate::version::VERSION;
+
+/// A port or name service that says nothing for this long is blocked.
+const TIMEOUT: Duration = Duration::from_secs(4);
+/// A larger difference makes times in lists, logs and reports misleading.
+const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(2);
+const SAME_RELEASE: &str =
+    "Use the same release on both sides, and the access file of the server that runs.";
+
+/// Whether the server can be reached, step by step.
+pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
+    let what = access_file(dir);
+    match dir.load_access(VERSION) {
+        Ok((path, file)) => {
+            let mut checks = vec![Check::good(what, path.display().to_string())];
+            checks.extend(ports(&file).await);
+            checks
+        }
+        Err(error) => vec![Check::broken(
+            what,
+            first_line(&error),
+            "Start a server, or name its directory with --server-dir; the directory must be on a file system that this \
+             machine sees, too.",
+        )],
+    }
+}
+
+/// The same for a whole installation, in which no server need run yet, with release and clock of the server.
+pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
+    let mut checks = vec![own_name().await];
+    let file = match any_access(dir) {
+        Ok((path, file)) => {
+            checks.push(Check::good(access_file(dir), path.display().to_string()));
+            file
+        }
+        Err(check) => {
+            checks.push(check);
+            return checks;
+        }
+    };
+    let is_same = file.version == VERSION;
+    if !is_same {
+        checks.push(release(&file.version));
+    }
+    let ports = ports(&file).await;
+    let is_reachable = ports.iter().all(|check| check.advice.is_none());
+    checks.extend(ports);
+    if is_same && is_reachable && file.client.is_some() {
+        let asked = tokio::time::timeout(TIMEOUT, ask(dir)).await;
+        checks.extend(match asked {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => vec![no_answer(&error.text().unwrap_or_default())],
+            Err(_) => vec![no_answer(&silence())],
+        });
+    }
+    checks
+}
+
+fn access_file(dir: &ServerDir) -> String {
+    format!("access file in {}", dir.root().display())
+}
+
+fn any_access(dir: &ServerDir) -> Result<(PathBuf, AccessFile), Check> {
+    dir.load_access_any().map_err(|error| {
+        let (what, found) = (access_file(dir), first_line(&error));
+        match &error {
+            AccessError::InvalidDirectory(_) | AccessError::NoInstance { .. } => Check::unknown(
+                what,
+                "no server runs in this directory",
+                "Start one with `hq server start`, or name the directory of one that runs with --server-dir.",
+            ),
+            AccessError::Unreachable { .. }
+            | AccessError::Version { .. }
+            | AccessError::Read { .. }
+            | AccessError::Exposed { .. }
+            | AccessError::ForeignOwner { .. }
+            | AccessError::Parse { .. }
+            | AccessError::Key { .. }
+            | AccessError::MissingPart { .. }
+            | AccessError::Create { .. }
+            | AccessError::Random(_) => Check::broken(
+                what,
+                found,
+                "Nobody can talk to the server without this file. Make it readable for you and nobody else, or take the \
+                 file of the server again.",
+            ),
+        }
+    })
+}
+
+fn first_line(error: &AccessError) -> String {
+    let text = CliError::caused(error.to_string(), error)
+        .text()
+        .unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Workers elsewhere find a server that is started here by this name.
+async fn own_name() -> Check {
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let what = format!("name of this machine, {name}");
+    let advice = "A server that is started here tells workers and clients this name. Give it one that they know, or an \
+                  address: `hq server start --host`.";
+    match resolve(&name, 0).await {
+        Ok(addresses) => Check::good(what, shown(&addresses)),
+        Err(error) => Check::poor(what, error.to_string(), advice),
+    }
+}
+
+/// What the server says of itself.
+async fn ask(dir: &ServerDir) -> CliResult<Vec<Check>> {
+    let mut client = Client::connect(dir).await?;
+    let before = SystemTime::now();
+    let info = client.server_info().await?;
+    let after = SystemTime::now();
+    Ok(vec![
+        server(&info),
+        clock(info.now_unix_ns, unix_ns(before), unix_ns(after)),
+    ])
+}
+
+fn server(info: &ServerInfo) -> Check {
+    let found = format!(
+        "{} of release {}, process {}",
+        info.server_uid, info.version, info.pid
+    );
+    Check::good("server", found)
+}
+
+fn no_answer(found: &str) -> Check {
+    Check::broken(
+        "server",
+        found,
+        "It accepts connections but gives no answer. See its messages (`server.log` in its directory), and how busy its \
+         machine is.",
+    )
+}
+
+fn silence() -> String {
+    format!("no answer within {} s", TIMEOUT.as_secs())
+}
+
+fn release(found: &str) -> Check {
+    Check::broken(
+        "release of the server",
+        format!("the server is of release {found}, this program of {VERSION}"),
+        "Call the program of that release, or update the server: `hq server stop --keep-workers` with the old one, `hq \
+         server start --resume` with the new one.",
+    )
+}
+
+fn unix_ns(time: SystemTime) -> i64 {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Compares the server's clock with ours, which was read before and after the question.
+fn clock(server: i64, before: i64, after: i64) -> Check {
+    let what = "clock of the server";
+    // It was read somewhere in between.
+    let (difference, direction) = if server < before {
+        (before.abs_diff(server), "behind")
+    } else if server > after {
+        (server.abs_diff(after), "ahead of")
+    } else {
+        return Check::good(what, "agrees with ours");
+    };
+    let difference = Duration::from_millis(difference / 1_000_000);
+    let found = format!("{} {direction} ours", words(difference));
+    if difference <= CLOCK_DIFFERENCE_MAX {
+        return Check::good(what, found);
+    }
+    Check::poor(
+        what,
+        found,
+        "Limits of time hold all the same, but times in lists, logs and reports of the two machines do not fit together. \
+         Have both set their clocks over the network (chrony, NTP).",
+    )
+}
+
+async fn ports(file: &AccessFile) -> Vec<Check> {
+    let of = async |plane, access: Option<&Access>| match access {
+        Some(access) => port(plane, access).await,
+        None => Vec::new(),
+    };
+    let (mut checks, client) = tokio::join!(
+        of(Plane::Worker, file.worker.as_ref()),
+        of(Plane::Client, file.client.as_ref())
+    );
+    checks.extend(client);
+    checks
+}
+
+/// Name, connection and handshake of one port; what depends on a failed step is left out.
+async fn port(plane: Plane, access: &Access) -> Vec<Check> {
+    let (host, port) = (&access.host, access.port);
+    let what = format!("address of {host}");
+    let addresses = match resolve(host, port).await {
+        Ok(found) => found,
+        Err(error) => {
+            let advice = "This machine does not know the server's name. Start the server with --host and a name or \
+                          address of the network that both are in.";
+            return vec![Check::broken(what, error.to_string(), advice)];
+        }
+    };
+    let mut checks = vec![Check::good(what, shown(&addresses))];
+    let what = format!("{plane} port {port}");
+    let stream = match in_time(TcpStream::connect(addresses.as_slice())).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            checks.push(Check::broken(what, error.to_string(), advice(error.kind())));
+            return checks;
+        }
+    };
+    let found = stream
+        .peer_addr()
+        .map_or_else(|_| "connected".to_owned(), |a| a.to_string());
+    checks.push(Check::good(what, found));
+    let what = format!("{plane} handshake");
+    let handshake = hq_protocol::connect(stream, plane, access.key.as_ref());
+    checks.push(match tokio::time::timeout(TIMEOUT, handshake).await {
+        Ok(Ok(_)) => Check::good(what, "the server answers"),
+        Ok(Err(error)) => Check::broken(what, error.to_string(), handshake_advice(&error)),
+        Err(_) => Check::broken(
+            what,
+            silence(),
+            "The server is stopped or very busy. Look at its machine; `hq server start` in the same directory tells more.",
+        ),
+    });
+    checks
+}
+
+async fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+    in_time(hq_protocol::resolve(host, port)).await
+}
+
+async fn in_time<T>(attempt: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
+    tokio::time::timeout(TIMEOUT, attempt)
+        .await
+        .unwrap_or_else(|_| Err(std::io::Error::new(ErrorKind::TimedOut, silence())))
+}
+
+fn shown(addresses: &[SocketAddr]) -> String {
+    let mut shown: Vec<String> = addresses.iter().map(|a| a.ip().to_string()).collect();
+    shown.dedup();
+    shown.join(", ")
+}
+
+fn advice(kind: ErrorKind) -> &'static str {
+    if kind == ErrorKind::ConnectionRefused {
+        "The machine can be reached, but nothing listens there: the server has ended, or its name leads to another machine \
+         from here. `hq server info` tells on a machine where it works."
+    } else if kind == ErrorKind::TimedOut {
+        "A firewall drops the connection. Start the server with --worker-port and --client-port in the range that your \
+         site opens between nodes, or with --host and an address of the internal network."
+    } else {
+        "There is no way to that address from here. Start the server with --host and a name or address of the network \
+         that both are in."
+    }
+}
+
+fn handshake_advice(error: &HandshakeError) -> &'static str {
+    if error.is_retryable() {
+        "Something between here and the server ends the connection, or another program listens there."
+    } else {
+        SAME_RELEASE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::State;
+    use super::*;
+
+    #[test]
+    fn clocks_are_compared_within_the_question() {
+        const SECOND: i64 = 1_000_000_000;
+        let good = clock(10 * SECOND + 5, 10 * SECOND, 11 * SECOND);
+        assert_eq!(
+            (good.state, good.found.as_str()),
+            (State::Good, "agrees with ours")
+        );
+        let near = clock(9 * SECOND, 10 * SECOND, 11 * SECOND);
+        assert_eq!(
+            (near.state, near.found.as_str()),
+            (State::Good, "1s behind ours")
+        );
+        let ahead = clock(100 * SECOND, 10 * SECOND, 11 * SECOND);
+        assert_eq!(
+            (ahead.state, ahead.found.as_str()),
+            (State::Poor, "1m 29s ahead of ours")
+        );
+        assert_eq!(clock(0, i64::MAX, i64::MAX).state, State::Poor);
+    }
+
+    #[test]
+    fn another_release_is_told_with_the_way_to_update() {
+        let check = release("0.0.9");
+        assert_eq!(check.state, State::Broken);
+        assert!(check.advice.unwrap_or_default().contains("--keep-workers"));
+    }
+
+    #[test]
+    fn no_server_is_not_a_fault_of_the_installation() {
+        let directory = tempfile::tempdir().expect("directory");
+        for path in [directory.path().to_owned(), directory.path().join("none")] {
+            let check = any_access(&ServerDir::new(path, false)).expect_err("no server");
+            assert_eq!(check.state, State::Unknown, "{check:?}");
+        }
+        std::fs::write(directory.path().join("access.json"), "{}").expect("a file");
+        let check = any_access(&ServerDir::new(directory.path(), false)).expect_err("no keys");
+        assert_eq!(check.state, State::Broken, "{check:?}");
+    }
+}
