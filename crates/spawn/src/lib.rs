@@ -127,3 +127,4 @@ pub use launcher::{Launcher, LauncherConfig, Strategy};
 pub use live::Termination;
 pub use mechanism::Backend;
 pub use plan::{CpuSet, Rlimit, SpawnPlan, Stdio};
+pub use probe::{Features, features};

@@ -15,22 +15,23 @@ use crate::signal::Blocked;
 use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
 
-/// What is there.
+/// What this kernel and sandbox offer for creating processes and waiting for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Features {
+pub struct Features {
     /// `clone` honours `CLONE_PIDFD` (Linux 5.2).
-    pub(crate) clone_pidfd: bool,
+    pub clone_pidfd: bool,
     /// `pidfd_open` (Linux 5.3).
-    pub(crate) pidfd_open: bool,
+    pub pidfd_open: bool,
     /// `waitid` takes a pidfd (Linux 5.4).
-    pub(crate) wait_pidfd: bool,
+    pub wait_pidfd: bool,
     /// `close_range` with `CLOSE_RANGE_UNSHARE` (Linux 5.9).
-    pub(crate) close_range: bool,
+    pub close_range: bool,
 }
 
 impl Features {
     /// The best backend for them.
-    pub(crate) const fn best(self) -> Backend {
+    #[must_use]
+    pub const fn best(self) -> Backend {
         if self.clone_pidfd {
             Backend::ClonePidfd
         } else if self.pidfd_open {
@@ -57,8 +58,8 @@ impl Features {
     }
 }
 
-/// The features of this process's surroundings.
-pub(crate) fn features() -> Features {
+/// The features of this process's surroundings, found out by creating a process once.
+pub fn features() -> Features {
     static KNOWN: OnceLock<Features> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
         return *known;

@@ -24,6 +24,8 @@ pub const GPUS_NVIDIA: &str = "gpus/nvidia";
 /// Name of the AMD GPU resource.
 pub const GPUS_AMD: &str = "gpus/amd";
 
+pub use cgroup::ControlGroups;
+
 const MIB: u64 = 1 << 20;
 
 /// What to look for.
@@ -189,6 +191,12 @@ impl Detector {
             .find_map(|line| line.strip_prefix("MemTotal:"))?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
         Some(kib.saturating_mul(1024))
+    }
+
+    /// What the control groups around this process offer and forbid.
+    #[must_use]
+    pub fn control_groups(&self) -> ControlGroups {
+        cgroup::survey(self)
     }
 
     /// NVIDIA GPUs: those the environment names, else those the driver lists.

@@ -62,16 +62,19 @@ pub(crate) enum DoctorCommand {
 /// What the whole check consists of, in the order in which it is shown.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DoctorPart {
+    /// Program, kernel, control groups, limits
+    System,
     /// The server that runs
     Server,
 }
 
 impl DoctorPart {
-    pub(crate) const ALL: [Self; 1] = [Self::Server];
+    pub(crate) const ALL: [Self; 2] = [Self::System, Self::Server];
 
     /// As on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
+            Self::System => "system",
             Self::Server => "server",
         }
     }

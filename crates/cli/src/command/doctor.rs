@@ -5,7 +5,9 @@
 
 mod check;
 mod limited;
+mod limits;
 mod net;
+mod system;
 
 use std::io::Write as _;
 use std::process::Command;
@@ -45,6 +47,7 @@ pub(super) async fn net(context: &mut Context) -> CliResult<()> {
 pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
     let dir = context.server_dir();
     let checks = match part {
+        DoctorPart::System => system::checks(),
         DoctorPart::Server => {
             let runtime = crate::runtime::of_client()?;
             let checks = runtime.block_on(net::checks_with_server(&dir));
@@ -90,6 +93,11 @@ fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Chec
             what,
             error.to_string(),
             "The access file cannot be read in time, or the server does not answer: `hq doctor net` shows which.",
+        ),
+        (LimitedError::Timeout(_), DoctorPart::System) => Check::unknown(
+            what,
+            error.to_string(),
+            format!("Run `hq doctor part {what}` to see where it hangs."),
         ),
         (LimitedError::Start(_), _) => Check::broken(
             what,

@@ -67,3 +67,66 @@ fn levels(detector: &Detector, controller: &str) -> Vec<PathBuf> {
     let relative = if climbs { Path::new("") } else { relative };
     relative.ancestors().map(|level| base.join(level)).collect()
 }
+
+/// What the control groups around this process offer and forbid.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ControlGroups {
+    /// 2 or 1; `None` = there are none to be seen.
+    pub version: Option<u8>,
+    /// Whether this user may make groups with limits of memory in ours, which `--enforce-memory` uses.
+    pub can_limit_memory: bool,
+    /// Whole cpus worth of time; `None` = no limit.
+    pub cpus: Option<u32>,
+    /// Bytes; `None` = no limit.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads that may still be started; `None` = no limit.
+    pub processes_left: Option<u64>,
+}
+
+/// Looks at all of it; changes nothing.
+pub(super) fn survey(detector: &Detector) -> ControlGroups {
+    let groups = levels(detector, "");
+    let has = |file: &str, word: &str| {
+        let text = groups
+            .first()
+            .and_then(|ours| detector.read(ours.join(file)));
+        text.is_some_and(|text| text.split_ascii_whitespace().any(|name| name == word))
+    };
+    let is_v2 = groups
+        .iter()
+        .any(|group| detector.path(group.join("cgroup.controllers")).exists());
+    let is_v1 = ["memory", "cpu", "pids"]
+        .iter()
+        .any(|name| detector.path(Path::new(MOUNT).join(name)).is_dir());
+    let is_ours = groups.first().is_some_and(|ours| {
+        ["", "cgroup.procs", "cgroup.subtree_control"]
+            .iter()
+            .all(|file| is_writable(&detector.path(ours.join(file))))
+    });
+    ControlGroups {
+        version: if is_v2 { Some(2) } else { is_v1.then_some(1) },
+        can_limit_memory: is_v2 && is_ours && has("cgroup.controllers", "memory"),
+        cpus: cpu_quota(detector),
+        memory_bytes: memory_limit(detector),
+        processes_left: processes_left(detector),
+    }
+}
+
+fn is_writable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// The least that a group on any level has left.
+fn processes_left(detector: &Detector) -> Option<u64> {
+    let both = levels(detector, "")
+        .into_iter()
+        .chain(levels(detector, "pids"));
+    let left = both.filter_map(|group| {
+        let number = |file: &str| {
+            let text = detector.read(group.join(file))?;
+            text.trim().parse::<u64>().ok()
+        };
+        Some(number("pids.max")?.saturating_sub(number("pids.current")?))
+    });
+    left.min()
+}

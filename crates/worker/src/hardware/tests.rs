@@ -179,6 +179,38 @@ fn control_groups_limit_cpus_and_memory() {
 }
 
 #[test]
+fn control_groups_are_surveyed_on_all_levels() {
+    let v2 = Machine::new(&[
+        ("proc/self/cgroup", "0::/a/b\n"),
+        ("sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n"),
+        ("sys/fs/cgroup/a/pids.max", "100\n"),
+        ("sys/fs/cgroup/a/pids.current", "40\n"),
+        ("sys/fs/cgroup/a/b/pids.max", "max\n"),
+        ("sys/fs/cgroup/a/b/pids.current", "3\n"),
+        ("sys/fs/cgroup/a/b/cgroup.controllers", "memory pids\n"),
+        ("sys/fs/cgroup/a/b/cgroup.procs", ""),
+        ("sys/fs/cgroup/a/b/cgroup.subtree_control", ""),
+    ]);
+    let found = v2.detector().control_groups();
+    let expected = ControlGroups {
+        version: Some(2),
+        can_limit_memory: true,
+        processes_left: Some(60),
+        ..ControlGroups::default()
+    };
+    assert_eq!(found, expected);
+    let v1 = Machine::new(&[
+        ("proc/self/cgroup", "5:pids:/x\n"),
+        ("sys/fs/cgroup/pids/x/pids.max", "7\n"),
+        ("sys/fs/cgroup/pids/x/pids.current", "9\n"),
+    ]);
+    let found = v1.detector().control_groups();
+    assert_eq!((found.version, found.processes_left), (Some(1), Some(0)));
+    let none = Machine::new(&[("proc/self/cgroup", "")]);
+    assert_eq!(none.detector().control_groups(), ControlGroups::default());
+}
+
+#[test]
 fn memory_is_counted_in_mib_and_slurm_decides() {
     let files: &[(&str, &str)] = &[("proc/meminfo", "MemTotal:       24684084 kB\n")];
     let machine = Machine::new(files);

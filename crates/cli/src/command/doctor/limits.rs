@@ -1,0 +1,245 @@
+//! Limits of this user and process (`ulimit`).
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit};
+
+use super::check::{Check, State};
+use crate::output::format::words;
+
+const MIB: u64 = 1 << 20;
+/// A worker needs a descriptor for each running task, a server one for each connection, and both some for themselves.
+const FILES_FEW: u64 = 4_096;
+/// With fewer neither works.
+const FILES_MIN: u64 = 64;
+/// Files of a server with a million tasks.
+const FILE_BYTES_FEW: u64 = 1 << 30;
+/// What a server writes before the first job.
+const FILE_BYTES_MIN: u64 = MIB;
+/// The allocator takes addresses in large pieces, most of which are never used.
+const ADDRESSES_FEW: u64 = 4 << 30;
+/// What libraries for InfiniBand lock at once.
+const LOCKED_FEW: u64 = 64 * MIB;
+/// Fewer processes than this are used up by a worker with many cpus.
+const PROCESSES_FEW: u64 = 512;
+/// A server and its client, or a worker and one task, with their threads.
+const PROCESSES_MIN: u64 = 32;
+
+/// What is allowed; `None` = no limit.
+#[derive(Clone, Debug, Default)]
+struct Limits {
+    /// Hard limit, up to which servers and workers raise their own.
+    open_files: Option<u64>,
+    /// Processes and threads of the user; root has no limit.
+    processes: Option<u64>,
+    /// Those there are.
+    processes_now: u64,
+    cpu_seconds: Option<u64>,
+    file_bytes: Option<u64>,
+    address_bytes: Option<u64>,
+    locked_bytes: Option<u64>,
+    has_infiniband: bool,
+}
+
+/// All checks of limits.
+pub(super) fn checks() -> Vec<Check> {
+    judge(&Limits::of_this_process())
+}
+
+impl Limits {
+    fn of_this_process() -> Self {
+        let soft = |resource| getrlimit(resource).current;
+        let is_root = rustix::process::geteuid().is_root();
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        Self {
+            open_files: maximum,
+            processes: soft(Resource::Nproc).filter(|_| !is_root),
+            processes_now: threads_of_user(),
+            cpu_seconds: soft(Resource::Cpu),
+            file_bytes: soft(Resource::Fsize),
+            address_bytes: soft(Resource::As),
+            locked_bytes: soft(Resource::Memlock),
+            has_infiniband: Path::new("/dev/infiniband").exists(),
+        }
+    }
+}
+
+/// Threads of all processes of this user, which is what the limit of processes counts.
+fn threads_of_user() -> u64 {
+    let user = rustix::process::getuid().as_raw();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ours = processes.filter(|entry| {
+        let is_process = entry
+            .file_name()
+            .as_encoded_bytes()
+            .iter()
+            .all(u8::is_ascii_digit);
+        is_process && entry.metadata().is_ok_and(|found| found.uid() == user)
+    });
+    let counts = ours.filter_map(|entry| {
+        let status = std::fs::read_to_string(entry.path().join("status")).ok()?;
+        let threads = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Threads:"))?;
+        threads.trim().parse::<u64>().ok()
+    });
+    counts.sum()
+}
+
+fn judge(limits: &Limits) -> Vec<Check> {
+    let mut checks = vec![open_files(limits.open_files), processes(limits)];
+    checks.extend(limits.cpu_seconds.map(cpu_time));
+    checks.extend(limits.file_bytes.map(file_size));
+    checks.extend(limits.address_bytes.map(addresses));
+    if limits.has_infiniband {
+        checks.push(locked_memory(limits.locked_bytes));
+    }
+    checks
+}
+
+fn open_files(hard: Option<u64>) -> Check {
+    let what = "open files";
+    let Some(count) = hard else {
+        return Check::good(what, "no limit");
+    };
+    let text = format!("at most {count}");
+    let advice = "A worker needs one for each running task, a server one for each worker and client. Raise the hard limit \
+                  (`ulimit -Hn`; `nofile` in /etc/security/limits.conf, `LimitNOFILE=` of systemd).";
+    if count < FILES_MIN {
+        Check::broken(what, text, advice)
+    } else if count < FILES_FEW {
+        Check::poor(what, text, advice)
+    } else {
+        Check::good(what, text)
+    }
+}
+
+fn processes(limits: &Limits) -> Check {
+    let what = "processes of this user";
+    let now = limits.processes_now;
+    let Some(all) = limits.processes else {
+        return Check::good(what, format!("{now} now, no limit"));
+    };
+    let text = format!("{now} now, at most {all}");
+    let advice = "Each task is one or more, and threads count, too. End what is left of earlier work (`ps -Lu $USER`), or \
+                  raise the limit (`ulimit -u`; `nproc` in /etc/security/limits.conf).";
+    judge_processes(what, all.saturating_sub(now), text, advice)
+}
+
+fn cpu_time(limit: u64) -> Check {
+    Check::poor(
+        "cpu time",
+        format!(
+            "at most {} for each process",
+            words(Duration::from_secs(limit))
+        ),
+        "The kernel ends a server, a worker or a task that has used that much. Start the server on a node without this \
+         limit (`ulimit -t`), or inside a job of its own.",
+    )
+}
+
+fn file_size(limit: u64) -> Check {
+    let what = "size of files";
+    let text = format!("at most {} MiB", limit / MIB);
+    let advice = "The journal of a server and the output of tasks cannot grow beyond that. Raise the limit (`ulimit -f`).";
+    let state = if limit < FILE_BYTES_MIN {
+        State::Broken
+    } else if limit < FILE_BYTES_FEW {
+        State::Poor
+    } else {
+        return Check::good(what, text);
+    };
+    Check::with(state, what, text, advice)
+}
+
+fn addresses(limit: u64) -> Check {
+    let what = "address space";
+    let text = format!("at most {} MiB", limit / MIB);
+    if limit < ADDRESSES_FEW {
+        return Check::poor(
+            what,
+            text,
+            "Servers and workers take more addresses than memory and may be refused some. Raise the limit (`ulimit -v`), \
+             or start the server where there is none.",
+        );
+    }
+    Check::good(what, text)
+}
+
+fn locked_memory(limit: Option<u64>) -> Check {
+    let what = "locked memory";
+    match limit {
+        None => Check::good(what, "no limit"),
+        Some(bytes) if bytes < LOCKED_FEW => Check::poor(
+            what,
+            format!("at most {} KiB", bytes >> 10),
+            "hq needs none, but MPI programs cannot use InfiniBand with so little, and tasks inherit the limit. Raise it \
+             before the worker starts (`ulimit -l`; `memlock` in /etc/security/limits.conf).",
+        ),
+        Some(bytes) => Check::good(what, format!("at most {} MiB", bytes / MIB)),
+    }
+}
+
+/// Judges how many processes and threads may still be started.
+pub(super) fn judge_processes(what: &str, left: u64, text: String, advice: &str) -> Check {
+    if left < PROCESSES_MIN {
+        Check::broken(what, text, advice)
+    } else if left < PROCESSES_FEW {
+        Check::poor(what, text, advice)
+    } else {
+        Check::good(what, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn states(limits: &Limits) -> Vec<(String, State)> {
+        judge(limits)
+            .into_iter()
+            .map(|check| (check.what, check.state))
+            .collect()
+    }
+
+    #[test]
+    fn no_limits_are_good_and_tight_ones_are_judged() {
+        let none = states(&Limits::default());
+        let expected = [
+            ("open files", State::Good),
+            ("processes of this user", State::Good),
+        ];
+        assert_eq!(none, expected.map(|(name, state)| (name.to_owned(), state)));
+        let tight = Limits {
+            open_files: Some(32),
+            processes: Some(100),
+            processes_now: 90,
+            cpu_seconds: Some(3_600),
+            file_bytes: Some(512),
+            address_bytes: Some(1 << 30),
+            locked_bytes: Some(65_536),
+            has_infiniband: true,
+        };
+        let found: Vec<State> = states(&tight).into_iter().map(|(_, state)| state).collect();
+        use State::{Broken, Poor};
+        assert_eq!(found, [Broken, Broken, Poor, Broken, Poor, Poor]);
+        let login_node = Limits {
+            open_files: Some(1_024),
+            processes: Some(400),
+            processes_now: 500,
+            ..Limits::default()
+        };
+        let found: Vec<State> = states(&login_node)
+            .into_iter()
+            .map(|(_, state)| state)
+            .collect();
+        assert_eq!(found, [Poor, Broken], "more than allowed leaves nothing");
+    }
+
+    #[test]
+    fn our_own_threads_are_counted() {
+        assert!(threads_of_user() >= 1);
+    }
+}
