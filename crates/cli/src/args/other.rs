@@ -64,17 +64,20 @@ pub(crate) enum DoctorCommand {
 pub(crate) enum DoctorPart {
     /// Program, kernel, control groups, limits
     System,
+    /// Server directory
+    Files,
     /// The server that runs
     Server,
 }
 
 impl DoctorPart {
-    pub(crate) const ALL: [Self; 2] = [Self::System, Self::Server];
+    pub(crate) const ALL: [Self; 3] = [Self::System, Self::Files, Self::Server];
 
     /// As on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::System => "system",
+            Self::Files => "files",
             Self::Server => "server",
         }
     }

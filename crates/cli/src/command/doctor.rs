@@ -4,6 +4,7 @@
 //! daemon holds up the others or this process.
 
 mod check;
+mod files;
 mod limited;
 mod limits;
 mod net;
@@ -48,6 +49,7 @@ pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
     let dir = context.server_dir();
     let checks = match part {
         DoctorPart::System => system::checks(),
+        DoctorPart::Files => files::checks(dir.root(), context.global.server_dir.is_none()),
         DoctorPart::Server => {
             let runtime = crate::runtime::of_client()?;
             let checks = runtime.block_on(net::checks_with_server(&dir));
@@ -88,7 +90,11 @@ fn parse(part: DoctorPart, text: &str) -> Vec<Check> {
 /// For a part that gave no answer.
 fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Check {
     let what = part.name();
+    let dir = context.server_dir();
     match (error, part) {
+        (LimitedError::Timeout(limit), DoctorPart::Files) => {
+            files::hung(dir.root(), limit.as_secs())
+        }
         (LimitedError::Timeout(_), DoctorPart::Server) => Check::broken(
             what,
             error.to_string(),
