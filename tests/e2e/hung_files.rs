@@ -93,6 +93,32 @@ fn expect_unkillable(env: &Env, writing: &str, creating: &str) -> String {
 }
 
 #[test]
+fn doctor_ends_and_names_the_file_system_that_hangs() {
+    let env = Env::new();
+    let Some(disk) = HungDisk::mount(&env, "disk") else {
+        return;
+    };
+    let dir = disk.path.join("server");
+    let dir = dir.to_str().expect("a path in Unicode");
+    env.hq(&["doctor", "--server-dir", dir])
+        .says("ok      file locks")
+        // The file system is tiny.
+        .says("FAILED  room for the journal")
+        .exits_with(1);
+    disk.set_frozen(true);
+    // Behind a name that is longer than the mount's, so that it is the mount that is named.
+    let seen = env.hq(&["doctor", "--server-dir", dir]);
+    disk.set_frozen(false);
+    let mount = format!("on {}", disk.path.display());
+    seen.says("FAILED  server directory")
+        .says("no answer within")
+        .says(&mount)
+        // The other parts are not held up.
+        .says("ok      processes")
+        .exits_with(1);
+}
+
+#[test]
 fn tasks_on_a_hung_file_system_hold_up_nobody_else() {
     let mut env = Env::new();
     // Before the processes that hang on it, so that it is thawed when these are to end.

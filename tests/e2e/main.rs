@@ -10,6 +10,7 @@ mod control;
 mod damage;
 mod dashboard;
 mod disks;
+mod doctor;
 mod durable;
 mod exposition;
 mod faults;

@@ -66,18 +66,21 @@ pub(crate) enum DoctorPart {
     System,
     /// Server directory
     Files,
+    /// Commands of batch systems
+    Batch,
     /// The server that runs
     Server,
 }
 
 impl DoctorPart {
-    pub(crate) const ALL: [Self; 3] = [Self::System, Self::Files, Self::Server];
+    pub(crate) const ALL: [Self; 4] = [Self::System, Self::Files, Self::Batch, Self::Server];
 
     /// As on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::System => "system",
             Self::Files => "files",
+            Self::Batch => "batch",
             Self::Server => "server",
         }
     }

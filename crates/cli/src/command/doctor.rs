@@ -3,6 +3,7 @@
 //! Each part of the whole check runs in a process of its own ([`limited`]), so that neither a dead mount nor a silent
 //! daemon holds up the others or this process.
 
+mod batch;
 mod check;
 mod files;
 mod limited;
@@ -50,6 +51,7 @@ pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
     let checks = match part {
         DoctorPart::System => system::checks(),
         DoctorPart::Files => files::checks(dir.root(), context.global.server_dir.is_none()),
+        DoctorPart::Batch => batch::checks(),
         DoctorPart::Server => {
             let runtime = crate::runtime::of_client()?;
             let checks = runtime.block_on(net::checks_with_server(&dir));
@@ -99,6 +101,11 @@ fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Chec
             what,
             error.to_string(),
             "The access file cannot be read in time, or the server does not answer: `hq doctor net` shows which.",
+        ),
+        (LimitedError::Timeout(_), DoctorPart::Batch) => Check::poor(
+            what,
+            error.to_string(),
+            "The commands of the batch system hang. `hq alloc` will wait for them, too.",
         ),
         (LimitedError::Timeout(_), DoctorPart::System) => Check::unknown(
             what,
