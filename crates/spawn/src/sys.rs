@@ -41,8 +41,11 @@ pub(crate) struct Waited {
 
 /// The calling thread's id.
 pub(crate) fn gettid() -> libc::pid_t {
+    // The function of this name came with glibc 2.30.
     // SAFETY: gettid has no preconditions.
-    unsafe { libc::gettid() }
+    let id = unsafe { libc::syscall(libc::SYS_gettid) };
+    // The kernel's ids fit into its own type.
+    libc::pid_t::try_from(id).unwrap_or(0)
 }
 
 /// Number of CPUs of the machine that are switched on.

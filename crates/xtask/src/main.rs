@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod dist;
 mod tidy;
 
 use std::process::ExitCode;
@@ -11,6 +12,10 @@ Usage: cargo xtask TASK
 
 Tasks:
   tidy    check the rules of the code base that neither compiler nor clippy knows
+  dist          make everything that is shipped: tarballs, wheels, packages, image, checksums, list of contents
+                  --short         only tarball, wheel and deb for x86-64
+                  --profile NAME  with another Cargo profile, for a quicker build [default: dist]
+                  --program FILE  pack this program for this machine and build none, to test the packing
 ";
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -18,15 +23,24 @@ fn main() -> anyhow::Result<ExitCode> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["tidy"] => run_tidy(),
+        ["dist", options @ ..] => {
+            let Some(options) = dist::Options::parse(options) else {
+                return Ok(misused());
+            };
+            dist::dist(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
         ["-h" | "--help"] => {
             print(USAGE);
             Ok(ExitCode::SUCCESS)
         }
-        _ => {
-            eprint!("{USAGE}");
-            Ok(ExitCode::from(2))
-        }
+        _ => Ok(misused()),
     }
+}
+
+fn misused() -> ExitCode {
+    eprint!("{USAGE}");
+    ExitCode::from(2)
 }
 
 fn run_tidy() -> anyhow::Result<ExitCode> {

@@ -1,0 +1,246 @@
+//! `cargo xtask dist`: everything that is shipped, from the sources and the registries alone.
+//!
+//! ```text
+//! target/dist-files/  hq-VERSION-TARGET.tar.gz  hq_runtime-VERSION-….whl  hq_VERSION_ARCH.deb  hq-VERSION-1.ARCH.rpm
+//!                     hq-VERSION-oci.tar  hq-VERSION.cdx.json  SHA256SUMS  MISSING
+//! ```
+//!
+//! What this machine cannot make is named in `MISSING` with the reason; what can be made and fails is an error. Two runs
+//! of one commit give the same bytes: times are those of the commit, paths of the machine are replaced, archives are
+//! sorted and have no owners. `docs/releasing.md` says more.
+
+mod build;
+mod check;
+mod oci;
+mod pack;
+mod sbom;
+mod shell;
+mod tree;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+
+use crate::tidy::workspace_root;
+use build::{Target, Tools};
+use shell::{output, run};
+
+/// What to make.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Options {
+    /// Only what a test of a change needs: x86-64 tarball, wheel and package for Debian.
+    pub(crate) is_short: bool,
+    /// Cargo profile of the programs.
+    pub(crate) profile: String,
+    /// Pack this program instead of building any, to test the packing: only for the machine's own target.
+    pub(crate) program: Option<PathBuf>,
+}
+
+impl Options {
+    /// Reads the words behind `dist`; `None` = they are not understood.
+    pub(crate) fn parse(words: &[&str]) -> Option<Self> {
+        let mut options = Self {
+            is_short: false,
+            profile: "dist".to_owned(),
+            program: None,
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--short" => options.is_short = true,
+                "--profile" => options.profile = (*words.next()?).to_owned(),
+                "--program" => options.program = Some(PathBuf::from(words.next()?)),
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+/// Where things are, and what is the same for all artefacts.
+pub(crate) struct Dist {
+    root: PathBuf,
+    /// What is shipped.
+    out: PathBuf,
+    /// Intermediate files, kept for the next run.
+    work: PathBuf,
+    version: String,
+    /// Time of all files in all archives, in seconds since 1970.
+    epoch: String,
+    profile: String,
+    program: Option<PathBuf>,
+}
+
+/// What became of an artefact.
+pub(crate) enum Made {
+    /// Name of the file.
+    File(String),
+    /// What it would be, and why this machine cannot make it.
+    Missing(String, String),
+}
+
+/// Makes everything that this machine can.
+pub(crate) fn dist(options: &Options) -> anyhow::Result<()> {
+    let dist = Dist::new(options)?;
+    let tools = Tools::install(&dist)?;
+    let mut made = vec![sbom::make(&dist)?];
+    for target in build::TARGETS {
+        if options.is_short && !target.is_in_short {
+            continue;
+        }
+        made.extend(make_target(&dist, &tools, target)?);
+    }
+    check::check(&dist, &tools, &made)?;
+    finish(&dist, &made)
+}
+
+/// All artefacts of one target.
+fn make_target(dist: &Dist, tools: &Tools, target: &Target) -> anyhow::Result<Vec<Made>> {
+    let binary = match build::build(dist, tools, target)? {
+        Ok(binary) => binary,
+        Err(reason) => {
+            let names = target
+                .artefacts
+                .iter()
+                .map(|artefact| (*artefact).to_owned());
+            return Ok(names
+                .map(|name| Made::Missing(name, reason.clone()))
+                .collect());
+        }
+    };
+    let tree = tree::make(dist, target, &binary)?;
+    let mut made = vec![pack::tarball(dist, target, &tree)?];
+    made.push(pack::wheel(dist, tools, target, &binary)?);
+    if target.has_packages {
+        made.push(pack::deb(dist, target, &tree)?);
+        made.push(pack::rpm(dist, target, &tree)?);
+    }
+    if target.has_image {
+        made.push(oci::image(dist, target, &binary)?);
+    }
+    Ok(made)
+}
+
+/// Checksums, what is missing, and a summary.
+fn finish(dist: &Dist, made: &[Made]) -> anyhow::Result<()> {
+    let mut files: Vec<&str> = Vec::new();
+    let mut missing = String::new();
+    for artefact in made {
+        match artefact {
+            Made::File(name) => files.push(name),
+            Made::Missing(name, reason) => {
+                let _ = writeln!(missing, "{name}: {reason}");
+            }
+        }
+    }
+    files.sort_unstable();
+    let sums = output(
+        shell::command("sha256sum")
+            .args(&files)
+            .current_dir(&dist.out),
+    )?;
+    fs::write(dist.out.join("SHA256SUMS"), &sums).context("write SHA256SUMS")?;
+    fs::write(dist.out.join("MISSING"), &missing).context("write MISSING")?;
+    crate::print(&format!("\nIn {}:\n{sums}", dist.out.display()));
+    if !missing.is_empty() {
+        crate::print(&format!("\nNot to be made on this machine:\n{missing}"));
+    }
+    Ok(())
+}
+
+impl Dist {
+    fn new(options: &Options) -> anyhow::Result<Self> {
+        let root = workspace_root()?;
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let target = root.join(target);
+        let out = target.join("dist-files");
+        // Nothing of an earlier run may be taken for one of this.
+        if out.exists() {
+            fs::remove_dir_all(&out).with_context(|| format!("empty {}", out.display()))?;
+        }
+        fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+        let manifest = fs::read_to_string(root.join("Cargo.toml")).context("read Cargo.toml")?;
+        let manifest: toml::Table = manifest.parse().context("parse Cargo.toml")?;
+        let version = manifest["workspace"]["package"]["version"].as_str();
+        let version = version.context("the workspace has a version")?.to_owned();
+        Ok(Self {
+            epoch: epoch(&root)?,
+            out,
+            work: target.join("dist-work"),
+            version,
+            profile: options.profile.clone(),
+            program: options.program.clone(),
+            root,
+        })
+    }
+
+    /// An empty directory for intermediate files.
+    fn scratch(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let path = self.work.join(name);
+        if path.exists() {
+            fs::remove_dir_all(&path).with_context(|| format!("empty {}", path.display()))?;
+        }
+        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// A tar archive of a directory with the same bytes each time.
+    fn tar(
+        &self,
+        directory: &std::path::Path,
+        entries: &[&str],
+        to: &std::path::Path,
+    ) -> anyhow::Result<()> {
+        run(shell::command("tar")
+            .args([
+                "--sort=name",
+                "--owner=0",
+                "--group=0",
+                "--numeric-owner",
+                "--format=ustar",
+            ])
+            .arg(format!("--mtime=@{}", self.epoch))
+            .arg("-C")
+            .arg(directory)
+            .arg("-cf")
+            .arg(to)
+            .args(entries))
+    }
+}
+
+/// `SOURCE_DATE_EPOCH` (<https://reproducible-builds.org/specs/source-date-epoch/>), else the time of the commit.
+fn epoch(root: &std::path::Path) -> anyhow::Result<String> {
+    let given = std::env::var("SOURCE_DATE_EPOCH").ok();
+    let text = match given {
+        Some(text) => text,
+        None => output(
+            shell::command("git")
+                .args(["log", "-1", "--format=%ct"])
+                .current_dir(root),
+        )
+        .context("the time of the commit; without git, set SOURCE_DATE_EPOCH")?,
+    };
+    let text = text.trim().to_owned();
+    if text.parse::<u64>().is_err() {
+        bail!("SOURCE_DATE_EPOCH: expected seconds since 1970, found `{text}`");
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_or_refused() {
+        let short = Options::parse(&["--short", "--profile", "release"]).expect("valid");
+        assert!(short.is_short);
+        assert_eq!(short.profile, "release");
+        assert_eq!(Options::parse(&[]).expect("valid").profile, "dist");
+        assert_eq!(Options::parse(&["--profile"]), None);
+        assert_eq!(Options::parse(&["--all"]), None);
+    }
+}

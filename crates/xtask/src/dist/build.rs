@@ -1,0 +1,309 @@
+//! The programs: which targets, with which tools, and what they may need of a system.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use super::Dist;
+use super::shell::{command, output, run};
+
+/// Tools from PyPI. Zig is a C compiler and linker that knows the symbols of each glibc.
+const PYTHON_TOOLS: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.15.2"];
+
+/// One kind of program.
+pub(super) struct Target {
+    /// As rustc says it; also in the names of files.
+    pub(super) triple: &'static str,
+    /// Oldest glibc that has all symbols; `None` = the program is static.
+    pub(super) glibc: Option<&'static str>,
+    /// What Python calls it.
+    pub(super) wheel_tag: &'static str,
+    /// What Debian and RPM call the processor.
+    pub(super) deb_arch: &'static str,
+    pub(super) rpm_arch: &'static str,
+    pub(super) is_in_short: bool,
+    pub(super) has_packages: bool,
+    pub(super) has_image: bool,
+    /// For telling what is missing.
+    pub(super) artefacts: &'static [&'static str],
+}
+
+/// All of them.
+pub(super) const TARGETS: &[Target] = &[
+    Target {
+        triple: "x86_64-unknown-linux-gnu",
+        glibc: Some("2.17"),
+        wheel_tag: "manylinux2014_x86_64",
+        deb_arch: "amd64",
+        rpm_arch: "x86_64",
+        is_in_short: true,
+        has_packages: true,
+        has_image: false,
+        artefacts: &["tarball, wheel, deb and rpm for x86-64"],
+    },
+    Target {
+        triple: "x86_64-unknown-linux-musl",
+        glibc: None,
+        wheel_tag: "musllinux_1_2_x86_64",
+        deb_arch: "amd64",
+        rpm_arch: "x86_64",
+        is_in_short: false,
+        has_packages: false,
+        has_image: true,
+        artefacts: &["static tarball and wheel for x86-64", "OCI image"],
+    },
+    Target {
+        triple: "aarch64-unknown-linux-gnu",
+        glibc: Some("2.17"),
+        wheel_tag: "manylinux2014_aarch64",
+        deb_arch: "arm64",
+        rpm_arch: "aarch64",
+        is_in_short: false,
+        has_packages: true,
+        has_image: false,
+        artefacts: &["tarball, wheel, deb and rpm for aarch64"],
+    },
+    Target {
+        triple: "aarch64-unknown-linux-musl",
+        glibc: None,
+        wheel_tag: "musllinux_1_2_aarch64",
+        deb_arch: "arm64",
+        rpm_arch: "aarch64",
+        is_in_short: false,
+        has_packages: false,
+        has_image: false,
+        artefacts: &["static tarball and wheel for aarch64"],
+    },
+];
+
+/// Python, and the programs in an environment of it.
+pub(super) struct Tools {
+    python: PathBuf,
+    bin: PathBuf,
+}
+
+impl Tools {
+    /// Installs them unless they are there from an earlier run.
+    pub(super) fn install(dist: &Dist) -> anyhow::Result<Self> {
+        let home = dist.work.join("tools");
+        let bin = home.join("bin");
+        if dist.program.is_some() {
+            // Nothing is built.
+            let python = PathBuf::from("python3");
+            return Ok(Self { python, bin });
+        }
+        let python = bin.join("python");
+        let stamp = home.join("installed");
+        let wanted = PYTHON_TOOLS.join(" ");
+        if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+            return Ok(Self { python, bin });
+        }
+        run(command("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(&home))?;
+        run(command(bin.join("python"))
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ])
+            .args(PYTHON_TOOLS))?;
+        fs::write(&stamp, wanted).context("note which tools are installed")?;
+        Ok(Self { python, bin })
+    }
+
+    /// Their Python.
+    pub(super) fn python(&self) -> &Path {
+        &self.python
+    }
+
+    /// `PATH` with them first.
+    fn path(&self) -> anyhow::Result<OsString> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::iter::once(self.bin.clone()).chain(std::env::split_paths(&path));
+        std::env::join_paths(all).context("PATH with the tools")
+    }
+}
+
+/// Builds the program of a target; the inner error says why this machine cannot.
+pub(super) fn build(
+    dist: &Dist,
+    tools: &Tools,
+    target: &Target,
+) -> anyhow::Result<Result<PathBuf, String>> {
+    if let Some(program) = &dist.program {
+        return pack_given(dist, target, program);
+    }
+    if let Some(reason) = without_std(target)? {
+        return Ok(Err(reason));
+    }
+    let target_dir = dist.work.join("target");
+    let full = match target.glibc {
+        Some(version) => format!("{}.{version}", target.triple),
+        None => target.triple.to_owned(),
+    };
+    let prefixes = prefixes(dist)?;
+    let option = |name: &str| {
+        let options = prefixes
+            .iter()
+            .map(|(from, to)| format!("{name}={from}={to}"));
+        options.collect::<Vec<_>>().join(" ")
+    };
+    let script = dist.root.join("packaging/no-unwind-tables.ld");
+    let rust = format!(
+        "{} -Clink-arg=-Wl,--no-eh-frame-hdr -Clink-arg=-Wl,-T,{}",
+        option("--remap-path-prefix"),
+        script.display()
+    );
+    let c = option("-ffile-prefix-map");
+    let variable = target.triple.replace('-', "_");
+    run(command("cargo")
+        .args([
+            "zigbuild",
+            "--locked",
+            "--package",
+            "hq-cli",
+            "--profile",
+            &dist.profile,
+        ])
+        .args(["--target", &full])
+        .current_dir(&dist.root)
+        .env("PATH", tools.path()?)
+        .env("CARGO_TARGET_DIR", &target_dir)
+        .env("SOURCE_DATE_EPOCH", &dist.epoch)
+        .env("HQ_BUILD_VERSION", &dist.version)
+        .env("RUSTFLAGS", rust)
+        .env(format!("CFLAGS_{variable}"), c))?;
+    let built = target_dir
+        .join(target.triple)
+        .join(&dist.profile)
+        .join("hq");
+    check_symbols(&built, target)?;
+    Ok(Ok(take(dist, target, &built)?))
+}
+
+/// A program that is there, as if it had just been built.
+fn pack_given(
+    dist: &Dist,
+    target: &Target,
+    program: &Path,
+) -> anyhow::Result<Result<PathBuf, String>> {
+    let is_own = target.rpm_arch == std::env::consts::ARCH;
+    let is_dynamic = needs_libraries(program)?;
+    let is_own = is_own && is_dynamic == target.glibc.is_some();
+    if !is_own {
+        return Ok(Err(format!("only {} is packed", program.display())));
+    }
+    // As those that are built: symbols are most of the bytes that would be packed.
+    let binary = place_of(dist, target)?;
+    run(command("strip").arg("-o").arg(&binary).arg(program))?;
+    Ok(Ok(binary))
+}
+
+/// Copies a program to where later builds do not change it.
+fn take(dist: &Dist, target: &Target, from: &Path) -> anyhow::Result<PathBuf> {
+    let binary = place_of(dist, target)?;
+    fs::copy(from, &binary).with_context(|| format!("copy {}", from.display()))?;
+    Ok(binary)
+}
+
+fn place_of(dist: &Dist, target: &Target) -> anyhow::Result<PathBuf> {
+    Ok(dist.scratch(&format!("bin-{}", target.triple))?.join("hq"))
+}
+
+/// Why there is no standard library for a target, if there is none.
+fn without_std(target: &Target) -> anyhow::Result<Option<String>> {
+    let directory =
+        output(command("rustc").args(["--print", "target-libdir", "--target", target.triple]))?;
+    if Path::new(directory.trim()).is_dir() {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "Rust's standard library for {0} is not installed; `rustup target add {0}` brings it where its server is reached",
+        target.triple
+    )))
+}
+
+/// Directories of this machine and what stands for them in the program.
+fn prefixes(dist: &Dist) -> anyhow::Result<Vec<(String, String)>> {
+    let sysroot = output(command("rustc").args(["--print", "sysroot"]))?;
+    let home = std::env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
+    let cargo = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
+    // The last one that fits counts for rustc, so the inner ones are behind the outer ones.
+    Ok(vec![
+        (cargo.display().to_string(), "/cargo".to_owned()),
+        (sysroot.trim().to_owned(), "/rust".to_owned()),
+        (dist.root.display().to_string(), "/hq".to_owned()),
+        (
+            dist.work.join("target").display().to_string(),
+            "/build".to_owned(),
+        ),
+    ])
+}
+
+/// Makes sure that a program runs on old systems: no symbol of a newer glibc, or nothing dynamic at all.
+fn check_symbols(binary: &Path, target: &Target) -> anyhow::Result<()> {
+    let is_dynamic = needs_libraries(binary)?;
+    let versions = output(
+        command("readelf")
+            .args(["--wide", "--version-info"])
+            .arg(binary),
+    )?;
+    match target.glibc {
+        None if is_dynamic => bail!("{} needs libraries", binary.display()),
+        None => Ok(()),
+        Some(allowed) => check_versions(&versions, allowed)
+            .with_context(|| format!("{} does not run with glibc {allowed}", binary.display())),
+    }
+}
+
+fn needs_libraries(binary: &Path) -> anyhow::Result<bool> {
+    let dynamic = output(command("readelf").args(["--wide", "--dynamic"]).arg(binary))?;
+    Ok(dynamic.contains("(NEEDED)"))
+}
+
+/// Looks for versions of glibc above `allowed` in the output of `readelf`.
+fn check_versions(text: &str, allowed: &str) -> anyhow::Result<()> {
+    let number = |version: &str| -> Vec<u32> {
+        version
+            .split('.')
+            .filter_map(|part| part.parse().ok())
+            .collect()
+    };
+    let limit = number(allowed);
+    let mut too_new: Vec<&str> = text
+        .split("GLIBC_")
+        .skip(1)
+        .map(|rest| {
+            rest.split(|c: char| c != '.' && !c.is_ascii_digit())
+                .next()
+                .unwrap_or_default()
+        })
+        .filter(|version| number(version) > limit)
+        .collect();
+    too_new.sort_unstable();
+    too_new.dedup();
+    if too_new.is_empty() {
+        return Ok(());
+    }
+    bail!("it uses symbols of glibc {}", too_new.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_of_a_newer_library_are_found() {
+        let text = "  0x0010:   Name: GLIBC_2.17  Flags: none\n  Name: GLIBC_2.2.5  Flags: none\n";
+        check_versions(text, "2.17").expect("all are old");
+        let newer = format!("{text}  Name: GLIBC_2.34  Flags: none\n");
+        let error = check_versions(&newer, "2.17").expect_err("one is new");
+        assert_eq!(error.to_string(), "it uses symbols of glibc 2.34");
+        check_versions(&newer, "2.34").expect("allowed");
+    }
+}

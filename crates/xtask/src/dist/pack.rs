@@ -1,0 +1,111 @@
+//! Packages of one program: tarball, wheel, for Debian, for RPM.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::build::{Target, Tools};
+use super::shell::{command, is_there, output, run};
+use super::{Dist, Made, tree};
+
+/// A directory with the name of the file, to be put anywhere.
+pub(super) fn tarball(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<Made> {
+    let name = tree::name(dist, target);
+    let parent = tree.parent().context("the tree is in a directory")?;
+    let plain = dist.out.join(format!("{name}.tar"));
+    dist.tar(parent, &[&name], &plain)?;
+    run(command("gzip").args(["--no-name", "-9"]).arg(&plain))?;
+    Ok(Made::File(format!("{name}.tar.gz")))
+}
+
+/// For `pip install`; see `packaging/wheel`.
+pub(super) fn wheel(
+    dist: &Dist,
+    tools: &Tools,
+    target: &Target,
+    binary: &Path,
+) -> anyhow::Result<Made> {
+    let name = output(
+        command(tools.python())
+            .arg(dist.root.join("packaging/wheel/make_wheel.py"))
+            .arg(binary)
+            .args([&dist.version, target.wheel_tag])
+            .arg(dist.root.join("LICENSE"))
+            .arg(dist.root.join("README.md"))
+            .arg(&dist.out)
+            .env("SOURCE_DATE_EPOCH", &dist.epoch),
+    )?;
+    Ok(Made::File(name.trim().to_owned()))
+}
+
+/// For Debian and Ubuntu.
+pub(super) fn deb(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<Made> {
+    let name = format!("hq_{}_{}.deb", dist.version, target.deb_arch);
+    if !is_there("dpkg-deb") {
+        return Ok(Made::Missing(name, "dpkg-deb is not installed".to_owned()));
+    }
+    let root = dist.scratch(&format!("deb-{}", target.triple))?;
+    tree::copy_tree(tree, &root.join("usr"))?;
+    let control = root.join("DEBIAN");
+    fs::create_dir(&control).context("make DEBIAN")?;
+    fs::write(control.join("control"), debian_control(dist, target))
+        .context("write DEBIAN/control")?;
+    fs::write(control.join("md5sums"), md5sums(&root)?).context("write DEBIAN/md5sums")?;
+    run(command("dpkg-deb")
+        .args(["--root-owner-group", "-Zxz", "--build"])
+        .arg(&root)
+        .arg(dist.out.join(&name))
+        .env("SOURCE_DATE_EPOCH", &dist.epoch))?;
+    Ok(Made::File(name))
+}
+
+fn debian_control(dist: &Dist, target: &Target) -> String {
+    let mut text = format!(
+        "Package: hq\nVersion: {}\nArchitecture: {}\nMaintainer: The hq developers <hq@example.org>\nSection: utils\nPriority: optional\n",
+        dist.version, target.deb_arch
+    );
+    if let Some(version) = target.glibc {
+        let _ = writeln!(text, "Depends: libc6 (>= {version})");
+    }
+    text.push_str(
+        "Description: runs very many tasks on a cluster, or on one machine\n One binary is server, worker and command line: it \
+         runs millions of short\n programs, or thousands of long ones, on the nodes of a cluster, without giving\n each of them \
+         to the batch system.\n",
+    );
+    text
+}
+
+fn md5sums(root: &Path) -> anyhow::Result<String> {
+    let list = "find usr -type f -print0 | sort -z | xargs -0 md5sum";
+    output(command("sh").args(["-c", list]).current_dir(root))
+}
+
+/// For RHEL, Rocky, SLES and Fedora.
+pub(super) fn rpm(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<Made> {
+    let name = format!("hq-{}-1.{}.rpm", dist.version, target.rpm_arch);
+    if !is_there("rpmbuild") {
+        let reason = "rpmbuild is not installed (Debian: `apt install rpm`)";
+        return Ok(Made::Missing(name, reason.to_owned()));
+    }
+    let top = dist.scratch(&format!("rpm-{}", target.triple))?;
+    let files = top.join("tree");
+    tree::copy_tree(tree, &files.join("usr"))?;
+    let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
+    let top_text = top.display().to_string();
+    run(command("rpmbuild")
+        .args(["-bb", "--quiet", "--target", target.rpm_arch])
+        .args(define("_topdir", &top_text))
+        .args(define("_rpmdir", &top_text))
+        .args(define(
+            "_rpmfilename",
+            "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
+        ))
+        .args(define("hq_version", &dist.version))
+        .args(define("tree", &files.display().to_string()))
+        .arg(dist.root.join("packaging/rpm/hq.spec"))
+        .env("SOURCE_DATE_EPOCH", &dist.epoch))?;
+    fs::copy(top.join(&name), dist.out.join(&name)).with_context(|| format!("copy {name}"))?;
+    Ok(Made::File(name))
+}

@@ -1,0 +1,124 @@
+//! What all packages have in common: the program, its pages, completions, units and licence, as they are installed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::Dist;
+use super::build::Target;
+use super::shell::{command, output, run};
+
+/// Files of the repository and where they go.
+const FILES: &[(&str, &str)] = &[
+    (
+        "packaging/systemd/hq-server.service",
+        "lib/systemd/user/hq-server.service",
+    ),
+    (
+        "packaging/systemd/hq-worker.service",
+        "lib/systemd/user/hq-worker.service",
+    ),
+    ("LICENSE", "share/doc/hq/copyright"),
+    ("README.md", "share/doc/hq/README.md"),
+    ("docs/install.md", "share/doc/hq/install.md"),
+    ("CHANGELOG.md", "share/doc/hq/changelog"),
+];
+
+/// Shells and the files in which they look for completions.
+const COMPLETIONS: &[(&str, &str)] = &[
+    ("bash", "share/bash-completion/completions/hq"),
+    ("zsh", "share/zsh/site-functions/_hq"),
+    ("fish", "share/fish/vendor_completions.d/hq.fish"),
+];
+
+/// Lays everything out below a directory named as the tarball; returns that directory.
+pub(super) fn make(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Result<PathBuf> {
+    let tree = dist
+        .scratch(&format!("tree-{}", target.triple))?
+        .join(name(dist, target));
+    let described = describe(dist, binary)?;
+    copy_tree(&described, &tree)?;
+    place(binary, &tree.join("bin/hq"), 0o755)?;
+    for (from, to) in FILES {
+        place(&dist.root.join(from), &tree.join(to), 0o644)?;
+    }
+    compress(&tree.join("share/doc/hq/changelog"))?;
+    Ok(tree)
+}
+
+/// Name of the tarball and of what is in it.
+pub(super) fn name(dist: &Dist, target: &Target) -> String {
+    let cpu = target.rpm_arch;
+    let kind = if target.glibc.is_some() {
+        ""
+    } else {
+        "-static"
+    };
+    format!("hq-{}-linux-{cpu}{kind}", dist.version)
+}
+
+/// Pages and completions, which are the same for all targets: the first program that can be run here writes them.
+fn describe(dist: &Dist, binary: &Path) -> anyhow::Result<PathBuf> {
+    let directory = dist.work.join("described");
+    if command(binary)
+        .arg("--version")
+        .output()
+        .is_ok_and(|ran| ran.status.success())
+    {
+        let directory = dist.scratch("described")?;
+        let pages = directory.join("share/man/man1");
+        run(command(binary).arg("generate-man").arg(&pages))?;
+        for page in fs::read_dir(&pages).context("list the manual pages")? {
+            compress(&page.context("a page")?.path())?;
+        }
+        for (shell, path) in COMPLETIONS {
+            let script = output(command(binary).args(["generate-completion", shell]))?;
+            let path = directory.join(path);
+            make_parent(&path)?;
+            fs::write(&path, script).with_context(|| format!("write {}", path.display()))?;
+        }
+    }
+    Ok(directory)
+}
+
+/// Without name and time, so that the bytes are the same each time.
+fn compress(file: &Path) -> anyhow::Result<()> {
+    run(command("gzip").args(["--no-name", "-9"]).arg(file))
+}
+
+/// Copies a directory with everything in it, readable for all.
+pub(super) fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry.with_context(|| format!("list {}", from.display()))?;
+        let target = to.join(entry.file_name());
+        let found = entry
+            .metadata()
+            .with_context(|| format!("look at {}", target.display()))?;
+        if found.is_dir() {
+            fs::create_dir_all(&target).with_context(|| format!("make {}", target.display()))?;
+            copy_tree(&entry.path(), &target)?;
+        } else {
+            let is_program = found.permissions().mode() & 0o100 != 0;
+            place(
+                &entry.path(),
+                &target,
+                if is_program { 0o755 } else { 0o644 },
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn place(from: &Path, to: &Path, mode: u32) -> anyhow::Result<()> {
+    make_parent(to)?;
+    fs::copy(from, to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+    let mode = fs::Permissions::from_mode(mode);
+    fs::set_permissions(to, mode).with_context(|| format!("rights of {}", to.display()))
+}
+
+fn make_parent(path: &Path) -> anyhow::Result<()> {
+    let parent = path.parent().context("files are in directories")?;
+    fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))
+}
