@@ -1,9 +1,12 @@
-//! Too few descriptors: a pause, never an end. Much data: delivered, or refused with its size.
+//! Too few descriptors or processes, no shared memory: a pause, never an end. Much data: delivered, or refused with its
+//! size.
 
 use std::fs::File;
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::harness::{Env, wait_for};
+use crate::harness::{Env, skip, wait_for};
 use crate::http::Site;
 
 #[test]
@@ -13,7 +16,7 @@ fn a_server_without_descriptors_waits_until_there_are_some() {
     env.start_worker(2);
     let pid = pid.to_string();
     let limit = |count: &str| {
-        let status = std::process::Command::new("prlimit")
+        let status = Command::new("prlimit")
             .args(["--pid", &pid, &format!("--nofile={count}:60")])
             .status();
         assert!(status.expect("prlimit can be run").success());
@@ -147,4 +150,120 @@ fn entries_that_exceed_a_message_reach_their_tasks() {
     expected.sort();
     assert_eq!(seen, expected);
     assert_eq!(env.workers(), ["RUNNING"]);
+}
+
+/// A control group that limits the number of processes and threads, as containers and batch systems do. Has to outlive
+/// what runs in it.
+struct ProcessGroup(PathBuf);
+
+impl ProcessGroup {
+    /// `None` with a reason if there can be none.
+    fn make() -> Option<Self> {
+        let name = format!("hq-test-{}", std::process::id());
+        let bases = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"].map(Path::new);
+        let made = bases.iter().map(|base| base.join(&name)).find(|group| {
+            std::fs::create_dir(group).is_ok()
+                && (group.join("pids.max").exists() || {
+                    let _ = std::fs::remove_dir(group);
+                    false
+                })
+        });
+        if made.is_none() {
+            skip("no control group with a limit of processes can be made");
+        }
+        made.map(Self)
+    }
+
+    /// Prefix of a command that runs in it.
+    fn prefix(&self) -> [String; 4] {
+        let procs = self.0.join("cgroup.procs");
+        let script = format!("echo $$ > {} && exec \"$@\"", procs.display());
+        ["sh".into(), "-c".into(), script, "sh".into()]
+    }
+
+    /// Lets so many more processes and threads start than there are.
+    fn set_room(&self, room: u32) {
+        let current = std::fs::read_to_string(self.0.join("pids.current"));
+        let current: u32 = current.expect("is there").trim().parse().expect("a number");
+        let max = (current + room).to_string();
+        std::fs::write(self.0.join("pids.max"), max).expect("it is ours");
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        wait_for("the control group is empty", || {
+            std::fs::remove_dir(&self.0).map_err(|error| error.to_string())
+        });
+    }
+}
+
+#[test]
+fn a_full_control_group_of_processes_makes_tasks_wait() {
+    let Some(group) = ProcessGroup::make() else {
+        return;
+    };
+    let mut env = Env::new();
+    env.start_server();
+    let prefix = group.prefix();
+    let prefix = prefix.each_ref().map(String::as_str);
+    env.start_worker_behind(&prefix, &["--cpus=4"]);
+    // Whatever it starts threads for it has started by now.
+    let first = env.submit(&["--task-dir", "--", "true"]);
+    env.wait_job(&first);
+    group.set_room(0);
+    let job = env.submit(&["--array=1-6", "--task-dir", "--", "true"]);
+    wait_for("the worker says that nothing can start", || {
+        let log = env.read("worker1.log");
+        log.contains("no process can be created for now")
+            .then_some(())
+            .ok_or(log)
+    });
+    assert_eq!(env.workers(), ["RUNNING"]);
+    // One at a time is enough.
+    group.set_room(1);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 6);
+    assert_eq!(env.workers(), ["RUNNING"]);
+}
+
+#[test]
+fn nothing_of_ours_needs_shared_memory_of_the_system() {
+    let script = "mount -t tmpfs -o size=16k shm /dev/shm && exec \"$@\"";
+    let small = ["unshare", "-m", "sh", "-c", script, "sh"];
+    let tried = Command::new(small[0])
+        .args([&small[1..], &["true"]].concat())
+        .output();
+    if !tried.as_ref().is_ok_and(|output| output.status.success()) {
+        skip(&format!("/dev/shm cannot be replaced: {tried:?}"));
+        return;
+    }
+    let mut env = Env::new();
+    env.write("input", vec![b'x'; 1 << 20]);
+    env.start_server_behind(&small, &[]);
+    env.start_worker_behind(&small, &["--cpus=4"]);
+    let fills = "cat input > /dev/shm/f";
+    let full = env.submit(&["--", "sh", "-c", fills]);
+    env.wait_job(&full);
+    assert_eq!(
+        env.stats(&full)["failed"],
+        1,
+        "only the task is out of room"
+    );
+    let name = format!("{}", env.path("input").display());
+    let submit = [
+        "submit",
+        "--output-mode=quiet",
+        "--stdin",
+        "--stream=streams",
+        "--task-dir",
+    ];
+    let command = ["--", "sh", "-c", "wc -c > counted"];
+    let mut submit = env.command(&[&submit[..], &command].concat());
+    let input = File::open(name).expect("written above");
+    let ran = submit.stdin(input).output().expect("it can be run");
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(env.wait_lines("counted", 1).trim(), "1048576");
+    let rows = env.hq(&["query", "select count(*) from jobs"]).ok();
+    assert!(rows.contains('2'), "{rows}");
 }

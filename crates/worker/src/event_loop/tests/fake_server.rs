@@ -52,6 +52,10 @@ pub(super) struct FakeServer {
     started: BTreeSet<u32>,
     ended: BTreeMap<u32, EndedRow>,
     retracted: Vec<u32>,
+    /// What each task was assigned with.
+    assigned: BTreeMap<u32, (SharedTemplate, Option<Entries>)>,
+    /// Tasks that were asked back.
+    asked_back: BTreeSet<u32>,
     heartbeats: usize,
     goodbye: Option<LostReason>,
 }
@@ -96,6 +100,8 @@ impl FakeServer {
             started: BTreeSet::new(),
             ended: BTreeMap::new(),
             retracted: Vec::new(),
+            assigned: BTreeMap::new(),
+            asked_back: BTreeSet::new(),
             heartbeats: 0,
             goodbye: None,
         };
@@ -185,8 +191,25 @@ impl FakeServer {
             class: ClassId(0),
             task: Arc::new(task),
         };
+        for (position, task) in (0..).zip(ids.iter()) {
+            let entry = entries.as_ref().and_then(|entries| {
+                let entry = entries.get(position)?.to_vec();
+                let length = entry.len() as u64;
+                Entries::new(entry, [length])
+            });
+            self.assigned.insert(task, (template.clone(), entry));
+        }
+        self.send_assignment(template, ids, entries).await;
+    }
+
+    async fn send_assignment(
+        &mut self,
+        template: SharedTemplate,
+        ids: IdArray,
+        entries: Option<Entries>,
+    ) {
         let assignment = Assignment {
-            template: id,
+            template: template.id,
             ids,
             instance: InstanceId(0),
             variant: 0,
@@ -198,6 +221,21 @@ impl FakeServer {
             assignments: vec![assignment],
         })
         .await;
+    }
+
+    /// Assigns again what the worker has returned unasked: short tasks behind one that takes unexpectedly long, which on
+    /// a busy machine any may do.
+    async fn assign_returned(&mut self) {
+        let asked_back = &self.asked_back;
+        let returned: Vec<u32> = self
+            .retracted
+            .extract_if(.., |task| !asked_back.contains(task))
+            .collect();
+        for task in returned {
+            let (template, entry) = self.assigned[&task].clone();
+            let ids = IdArray::consecutive(task, 1).expect("valid");
+            self.send_assignment(template, ids, entry).await;
+        }
     }
 
     pub(super) async fn assign_unknown_template(&mut self) {
@@ -222,6 +260,7 @@ impl FakeServer {
     }
 
     pub(super) async fn retract(&mut self, tasks: &[u32]) {
+        self.asked_back.extend(tasks);
         self.command(&WorkerCommand::Retract(keys(tasks))).await;
     }
 
@@ -278,6 +317,7 @@ impl FakeServer {
         let deadline = Instant::now() + PATIENCE;
         while self.ended.len() < count {
             assert!(self.listen(deadline, "tasks end").await, "the worker left");
+            self.assign_returned().await;
         }
     }
 
