@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod dist;
+mod rust_text;
 mod tidy;
 
 use std::process::ExitCode;

@@ -5,15 +5,21 @@
 //! problems; only this file reads the tree. See `docs/architecture.md`.
 
 mod between;
+mod exceptions;
 mod locks;
 mod manifest;
+mod numbers;
+mod refusals;
 mod source;
+mod sql;
 mod threads;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+
+use crate::rust_text::Layers;
 
 /// A broken rule, and what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,6 +82,10 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
             problems.extend(source::check_rust(path, &text));
             problems.extend(between::check(path, &text));
             problems.extend(locks::check(path, &text));
+            let layers = Layers::new(&text);
+            problems.extend(numbers::check(path, &layers));
+            problems.extend(refusals::check(path, &layers));
+            problems.extend(sql::check(path, &layers));
             problems.extend(threads::check(path, &text));
         }
         if let Some(file) = path
@@ -86,6 +96,9 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         }
     }
     problems.extend(source::check_end_to_end(&end_to_end));
+    problems.extend(numbers::check_list(&paths));
+    problems.extend(refusals::check_list(&paths));
+    problems.extend(sql::check_list(&paths));
     Ok(problems)
 }
 

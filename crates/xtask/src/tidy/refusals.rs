@@ -1,0 +1,71 @@
+//! Where a refusal becomes a sentence: not in core, server or worker, which say by a value why they refuse.
+//!
+//! Scripts look for a prefix of these sentences. As long as many places write it, all that has to tell refusals apart
+//! reads sentences.
+
+use super::Problem;
+use super::exceptions::{self, Exceptions};
+use crate::rust_text::{self, Layers};
+
+/// Crates that decide.
+const DECIDING: &[&str] = &[
+    "crates/core/src/",
+    "crates/server/src/",
+    "crates/worker/src/",
+];
+
+/// Files that write the prefix today, and in how many lines.
+const KNOWN: Exceptions = &[
+    ("crates/core/src/server_state/refusal.rs", 9),
+    ("crates/server/src/alloc.rs", 1),
+    ("crates/server/src/alloc/answer.rs", 2),
+    ("crates/server/src/alloc/driver.rs", 3),
+    ("crates/server/src/client_link.rs", 7),
+    ("crates/server/src/event_loop.rs", 2),
+    ("crates/server/src/http/api/read.rs", 1),
+    ("crates/server/src/journal_link.rs", 8),
+    ("crates/server/src/query/parts.rs", 2),
+    ("crates/server/src/query/worker.rs", 4),
+];
+
+const LIST: &str = "KNOWN of tidy/refusals.rs";
+
+const PREFIX: &str = concat!("Err", "or: ");
+
+/// Checks a Rust file.
+pub(super) fn check(path: &str, layers: &Layers) -> Vec<Problem> {
+    let is_deciding = DECIDING.iter().any(|begin| path.starts_with(begin));
+    if !is_deciding || rust_text::is_test_path(path) {
+        return Vec::new();
+    }
+    let lines = layers.strings.lines().zip(1..);
+    let found = lines
+        .filter(|(line, _)| line.trim_start().starts_with(PREFIX))
+        .map(|(_, number)| {
+            let message = "say by a value why something is refused; its text is made in protocol";
+            Problem::new(path, number, message)
+        })
+        .collect();
+    exceptions::allow(KNOWN, LIST, path, found)
+}
+
+/// Problems of the list itself, once all paths are known.
+pub(super) fn check_list(paths: &[String]) -> Vec<Problem> {
+    exceptions::gone(KNOWN, LIST, paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_as_sentences_are_noticed_where_they_are_decided() {
+        let text = concat!("refuse(format!(\"Err", "or: no such job\"));\n");
+        let count = |path: &str| check(path, &Layers::new(text)).len();
+        assert_eq!(count("crates/server/src/stop.rs"), 1);
+        assert_eq!(count("crates/server/src/stop/tests.rs"), 0);
+        assert_eq!(count("crates/protocol/src/convert/refusal.rs"), 0);
+        let other = Layers::new("log(\"the error: nothing\");\n");
+        assert_eq!(check("crates/server/src/stop.rs", &other).len(), 0);
+    }
+}
