@@ -6,6 +6,7 @@
 
 mod between;
 mod exceptions;
+mod imports;
 mod locks;
 mod manifest;
 mod numbers;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+pub(crate) use self::imports::{Product, products};
 use crate::rust_text::Layers;
 
 /// A broken rule, and what to do about it.
@@ -69,6 +71,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     paths.sort();
     let mut problems = Vec::new();
     let mut end_to_end = Vec::new();
+    let mut sources = Vec::new();
     for path in &paths {
         // Files that are not text have no lines to check.
         let Ok(text) = String::from_utf8(read(root, path)?) else {
@@ -86,6 +89,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
             problems.extend(numbers::check(path, &layers));
             problems.extend(refusals::check(path, &layers));
             problems.extend(sql::check(path, &layers));
+            sources.push((path.clone(), layers));
             problems.extend(threads::check(path, &text));
         }
         if let Some(file) = path
@@ -96,6 +100,8 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         }
     }
     problems.extend(source::check_end_to_end(&end_to_end));
+    let products = products(&sources);
+    problems.extend(imports::check(&products));
     problems.extend(numbers::check_list(&paths));
     problems.extend(refusals::check_list(&paths));
     problems.extend(sql::check_list(&paths));

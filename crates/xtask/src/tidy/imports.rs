@@ -1,0 +1,199 @@
+//! Which module of a crate uses which: no circles between the modules of a folder.
+//!
+//! `paths` reads what a file mentions, `modules` finds out what is meant by it, `circles` what follows for each folder.
+//! Tests and what only they compile are left out, and so are inherent methods, which need no import.
+
+mod circles;
+mod modules;
+mod paths;
+
+use std::collections::BTreeMap;
+
+use self::circles::Circle;
+use self::modules::Crate;
+use super::Problem;
+use crate::rust_text::{self, Layers};
+
+/// A circle of today: folder of the crate below `crates/`, path from its root to the folder of the modules (empty for
+/// the root), and the modules.
+type Known = (&'static str, &'static str, &'static str);
+
+/// Circles that are to be broken; none is added.
+const KNOWN: &[Known] = &[(
+    "server",
+    "",
+    "alloc client_link event_loop http metrics notify output_link query server state_file \
+         worker_link",
+)];
+
+/// Arrows that a message names: those that are the easiest to turn.
+const ARROWS_SHOWN: usize = 2;
+
+/// The modules of one crate that are shipped.
+#[derive(Debug)]
+pub(crate) struct Product<'a> {
+    /// Folder of the crate below `crates/`.
+    pub(crate) package: &'a str,
+    content: Crate,
+}
+
+impl Product<'_> {
+    /// The modules, as the names from the crate's root to each; the root itself has none.
+    pub(super) fn modules(&self) -> impl Iterator<Item = &Vec<String>> {
+        self.files().map(|(module, _)| module)
+    }
+
+    /// The same with the file of each.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Vec<String>, &str)> {
+        self.content.files()
+    }
+}
+
+/// Reads all crates; `files` are those of the whole tree.
+pub(crate) fn products(files: &[(String, Layers)]) -> Vec<Product<'_>> {
+    let mut packages: BTreeMap<&str, Vec<(&str, &str, &Layers)>> = BTreeMap::new();
+    for (path, layers) in files {
+        let inside = path.strip_prefix("crates/");
+        let Some((package, below)) = inside.and_then(|path| path.split_once("/src/")) else {
+            continue;
+        };
+        // Other binaries are crates of their own.
+        if !below.starts_with("bin/") && !rust_text::is_test_path(below) {
+            let package = packages.entry(package).or_default();
+            package.push((below, path, layers));
+        }
+    }
+    let product = |(package, files): (_, Vec<_>)| Product {
+        package,
+        content: Crate::new(&files),
+    };
+    packages.into_iter().map(product).collect()
+}
+
+/// Checks all crates.
+pub(super) fn check(products: &[Product<'_>]) -> Vec<Problem> {
+    let circles = |product: &Product<'_>| {
+        let edges = product.content.edges();
+        let circles = circles::find(product.modules(), &edges);
+        compare(KNOWN, product.package, &circles)
+    };
+    products.iter().flat_map(circles).collect()
+}
+
+/// Compares the circles of a package with the list.
+fn compare(known: &[Known], package: &str, circles: &[Circle]) -> Vec<Problem> {
+    let known: Vec<&Known> = known.iter().filter(|known| known.0 == package).collect();
+    let in_folder = |known: &Known, circle: &Circle| known.1 == circle.folder.join("::");
+    let has = |known: &Known, name: &String| known.2.split(' ').any(|member| member == name);
+    let root = format!("crates/{package}/src/lib.rs");
+    let mut problems = Vec::new();
+    for circle in circles {
+        let covers = |known: &&&Known| {
+            in_folder(known, circle) && circle.members.iter().all(|name| has(known, name))
+        };
+        match known.iter().find(covers) {
+            None => problems.push(new_circle(circle)),
+            Some(known) if known.2.split(' ').count() > circle.members.len() => {
+                let members = circle.members.join(" ");
+                let message =
+                    format!("a circle shrank; KNOWN of tidy/imports.rs is now `{members}`");
+                problems.push(Problem::new(&root, 1, message));
+            }
+            Some(_) => {}
+        }
+    }
+    for known in known {
+        let overlaps = |circle: &Circle| {
+            in_folder(known, circle) && circle.members.iter().any(|name| has(known, name))
+        };
+        if !circles.iter().any(overlaps) {
+            let message = format!(
+                "no circle any more: `{}`; remove it from KNOWN of tidy/imports.rs",
+                known.2
+            );
+            problems.push(Problem::new(&root, 1, message));
+        }
+    }
+    problems
+}
+
+/// Says how a circle closes, at the arrow that is the easiest to turn.
+fn new_circle(circle: &Circle) -> Problem {
+    let arrow = |arrow: &circles::Arrow| {
+        // A module can be used without a name: `use super::module;`.
+        let names = arrow.names.iter().map(String::as_str);
+        let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+        let place = format!("{}:{}", arrow.file, arrow.line);
+        format!(
+            "{} uses {} ({place}: {})",
+            arrow.from,
+            arrow.to,
+            names.join(", ")
+        )
+    };
+    let shown: Vec<String> = circle.arrows.iter().take(ARROWS_SHOWN).map(arrow).collect();
+    let message = format!(
+        "the modules {} use each other: {}; move what is used below both",
+        circle.members.join(", "),
+        shown.join(", ")
+    );
+    let first = circle.arrows.first();
+    let (path, line) = first.map_or(("", 1), |arrow| (&arrow.file, arrow.line));
+    Problem::new(path, line, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LISTED: &[Known] = &[("core", "a", "b c d")];
+
+    fn circle(folder: &str, members: &[&str]) -> Circle {
+        Circle {
+            folder: vec![folder.to_owned()],
+            members: members.iter().map(ToString::to_string).collect(),
+            arrows: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_circle_of_two_files_is_found_with_its_arrows() {
+        let files = [
+            ("crates/stream/src/lib.rs", "mod job;\nmod task;\n"),
+            ("crates/stream/src/job.rs", "\nuse crate::task::Task;\n"),
+            (
+                "crates/stream/src/task.rs",
+                "use super::job::{Job, JobId};\n",
+            ),
+        ];
+        let files = files.map(|(path, text)| (path.to_owned(), Layers::new(text)));
+        let problems = check(&products(&files));
+        let messages: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let [new] = messages.as_slice() else {
+            panic!("{messages:?}");
+        };
+        assert!(
+            new.starts_with("crates/stream/src/job.rs:2: the modules job, task"),
+            "{new}"
+        );
+        assert!(
+            new.contains("job uses task (crates/stream/src/job.rs:2: Task)"),
+            "{new}"
+        );
+        assert!(
+            new.contains("task uses job (crates/stream/src/task.rs:1: Job, JobId)"),
+            "{new}"
+        );
+    }
+
+    #[test]
+    fn a_listed_circle_can_only_shrink() {
+        let count = |circles: &[Circle]| compare(LISTED, "core", circles).len();
+        assert_eq!(count(&[circle("a", &["b", "c", "d"])]), 0);
+        assert_eq!(count(&[circle("a", &["b", "c", "d", "e"])]), 1);
+        assert_eq!(count(&[circle("a", &["b", "c"])]), 1);
+        assert_eq!(count(&[circle("b", &["b", "c", "d"])]), 2);
+        assert_eq!(count(&[]), 1);
+        assert_eq!(compare(LISTED, "store", &[]).len(), 0);
+    }
+}
