@@ -4,6 +4,7 @@
 
 mod dist;
 mod rust_text;
+mod size;
 mod tidy;
 
 use std::process::ExitCode;
@@ -12,7 +13,8 @@ const USAGE: &str = "\
 Usage: cargo xtask TASK
 
 Tasks:
-  tidy    check the rules of the code base that neither compiler nor clippy knows
+  size [CRATE]  count code and comments of what is shipped, by crate or by module of one
+  tidy          check the rules of the code base that neither compiler nor clippy knows
   dist          make everything that is shipped: tarballs, wheels, packages, image, checksums, list of contents
                   --short         only tarball, wheel and deb for x86-64
                   --profile NAME  with another Cargo profile, for a quicker build [default: dist]
@@ -23,6 +25,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {
+        ["size"] => run_size(None),
+        ["size", package] => run_size(Some(package)),
         ["tidy"] => run_tidy(),
         ["dist", options @ ..] => {
             let Some(options) = dist::Options::parse(options) else {
@@ -37,6 +41,11 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         _ => Ok(misused()),
     }
+}
+
+fn run_size(package: Option<&str>) -> anyhow::Result<ExitCode> {
+    print(&size::table(&tidy::workspace_root()?, package)?);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn misused() -> ExitCode {

@@ -1,10 +1,12 @@
 //! Rules of the code base that neither compiler nor clippy knows, also run as a test.
 //!
 //! `manifest` looks at `Cargo.toml` files (which crate may use what), `source` at lines of text, `between` at the
-//! code that runs between clone and exec, `threads` at how threads are started. They are plain functions from text to
-//! problems; only this file reads the tree. See `docs/architecture.md`.
+//! code that runs between clone and exec, `threads` at how threads are started, `sql`, `numbers` and `refusals` at what
+//! only one place may write down, `imports` at which module uses which, `codemap` at whether readers find each of them.
+//! They are plain functions from text to problems; only this file reads the tree. See `docs/architecture.md`.
 
 mod between;
+mod codemap;
 mod exceptions;
 mod imports;
 mod locks;
@@ -72,6 +74,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     let mut end_to_end = Vec::new();
     let mut sources = Vec::new();
+    let mut code_map = String::new();
     for path in &paths {
         // Files that are not text have no lines to check.
         let Ok(text) = String::from_utf8(read(root, path)?) else {
@@ -92,6 +95,9 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
             sources.push((path.clone(), layers));
             problems.extend(threads::check(path, &text));
         }
+        if path == codemap::PATH {
+            code_map.clone_from(&text);
+        }
         if let Some(file) = path
             .strip_prefix("tests/e2e/")
             .filter(|file| !file.contains('/'))
@@ -102,10 +108,28 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     problems.extend(source::check_end_to_end(&end_to_end));
     let products = products(&sources);
     problems.extend(imports::check(&products));
+    problems.extend(codemap::check(&code_map, &products, &paths));
     problems.extend(numbers::check_list(&paths));
     problems.extend(refusals::check_list(&paths));
     problems.extend(sql::check_list(&paths));
     Ok(problems)
+}
+
+/// Reads all Rust files of the tree.
+///
+/// # Errors
+///
+/// If a file cannot be read.
+pub(crate) fn sources(root: &Path) -> anyhow::Result<Vec<(String, Layers)>> {
+    let mut paths = Vec::new();
+    collect_files(root, root, &mut paths)?;
+    paths.retain(|path| path.ends_with(".rs"));
+    let source = |path: String| {
+        let text = String::from_utf8(read(root, &path)?);
+        let text = text.with_context(|| format!("{path} is not text"))?;
+        Ok((path, Layers::new(&text)))
+    };
+    paths.into_iter().map(source).collect()
 }
 
 fn read(root: &Path, path: &str) -> anyhow::Result<Vec<u8>> {

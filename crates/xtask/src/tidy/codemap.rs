@@ -1,0 +1,188 @@
+//! The code map of `docs/architecture.md`: it names every module, and none that is gone.
+//!
+//! Modules directly below a crate's root must be named, except those that only tests compile. If the map names modules
+//! of a folder (`folder/{one,two}`), it names all of them. Reads the rows of the table whose first cell is a crate in
+//! bold or empty, and the names in backticks of their second cell; nothing of what is said about them.
+
+use std::collections::BTreeSet;
+
+use super::Problem;
+use super::imports::Product;
+
+/// The page with the map.
+pub(super) const PATH: &str = "docs/architecture.md";
+
+/// A module that the map names.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Debug)]
+struct Named {
+    package: String,
+    /// `module` or `folder/module`.
+    name: String,
+    line: usize,
+}
+
+/// Checks the map; `paths` are those of the whole tree.
+pub(super) fn check(page: &str, products: &[Product], paths: &[String]) -> Vec<Problem> {
+    let named = named(page);
+    let mut problems = Vec::new();
+    for module in &named {
+        let folder = format!("crates/{}/", module.package);
+        let is_there = paths.iter().any(|path| {
+            let below = path.strip_prefix(&folder);
+            below.is_some_and(|below| is_at(below, &module.name))
+        });
+        if !is_there {
+            let message = format!(
+                "the code map names `{}`, which is gone from {folder}",
+                module.name
+            );
+            problems.push(Problem::new(PATH, module.line, message));
+        }
+    }
+    for product in products {
+        let of_package: BTreeSet<&str> = named
+            .iter()
+            .filter(|module| module.package == product.package)
+            .map(|module| module.name.as_str())
+            .collect();
+        for module in product.modules() {
+            let name = module.join("/");
+            let must_be_named = match module.as_slice() {
+                [_] => true,
+                [folder, _] => {
+                    let folder = format!("{folder}/");
+                    of_package.iter().any(|known| known.starts_with(&folder))
+                }
+                _ => false,
+            };
+            if must_be_named && !of_package.contains(name.as_str()) {
+                let package = product.package;
+                let message = format!("the code map does not name `{name}` of {package}; add it");
+                problems.push(Problem::new(PATH, 1, message));
+            }
+        }
+    }
+    problems
+}
+
+/// Whether a path below a crate is the file or the folder of a module.
+fn is_at(below: &str, name: &str) -> bool {
+    // The schema is beside `src/`.
+    let below = below.strip_prefix("src/").unwrap_or(below);
+    below
+        .strip_prefix(name)
+        .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+}
+
+/// The modules that the table names.
+fn named(page: &str) -> Vec<Named> {
+    let mut package = None;
+    let mut named = Vec::new();
+    for (line, number) in page.lines().zip(1..) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let ["", first, second, _, ""] = cells.as_slice() else {
+            // Below the map there are other tables.
+            package = None;
+            continue;
+        };
+        if let Some(bold) = first
+            .strip_prefix("**")
+            .and_then(|cell| cell.strip_suffix("**"))
+        {
+            package = Some(bold);
+        }
+        let Some(package) = package else {
+            continue;
+        };
+        for name in second.split('`').skip(1).step_by(2).flat_map(modules) {
+            named.push(Named {
+                package: package.to_owned(),
+                name,
+                line: number,
+            });
+        }
+    }
+    named
+}
+
+/// The modules that one name in backticks stands for; a folder with some of its modules stands for itself, too.
+fn modules(name: &str) -> Vec<String> {
+    let group = name
+        .strip_suffix('}')
+        .and_then(|name| name.split_once("/{"));
+    let Some((folder, inside)) = group else {
+        return vec![name.trim_end_matches('/').to_owned()];
+    };
+    let below = inside
+        .split(',')
+        .map(|child| format!("{folder}/{}", child.trim()));
+    std::iter::once(folder.to_owned()).chain(below).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rust_text::Layers;
+    use crate::tidy::imports;
+
+    const FILES: &[(&str, &str)] = &[
+        (
+            "crates/core/src/lib.rs",
+            "mod id;\nmod job;\n#[cfg(test)]\nmod bench;\n",
+        ),
+        ("crates/core/src/id.rs", ""),
+        ("crates/core/src/bench.rs", ""),
+        ("crates/core/src/job.rs", "mod one;\nmod two;\n"),
+        ("crates/core/src/job/one.rs", ""),
+        ("crates/core/src/job/two.rs", ""),
+    ];
+
+    /// Problems of a map with these rows.
+    fn problems(rows: &str) -> Vec<String> {
+        let files: Vec<(String, Layers)> = FILES
+            .iter()
+            .map(|(path, text)| ((*path).to_owned(), Layers::new(text)))
+            .collect();
+        let paths: Vec<String> = files.iter().map(|(path, _)| path.clone()).collect();
+        let page = format!(
+            "# A\n\n| crate | module | does |\n|---|---|---|\n{rows}\n\n| `x` | `y` | z |\n"
+        );
+        let found = check(&page, &imports::products(&files), &paths);
+        found
+            .iter()
+            .map(|problem| problem.message.clone())
+            .collect()
+    }
+
+    #[test]
+    fn every_module_has_its_name_in_the_map() {
+        assert_eq!(
+            problems("| **core** | `id` | a |\n| | `job/` | b |"),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            problems("| **core** | `id`, `job/{one,two}` | a |"),
+            Vec::<String>::new()
+        );
+        let found = problems("| **core** | `id` | a |");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("`job`"), "{found:?}");
+    }
+
+    #[test]
+    fn a_folder_is_named_whole_or_as_one() {
+        let found = problems("| **core** | `id`, `job/{one}` | a |");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("`job/two`"), "{found:?}");
+    }
+
+    #[test]
+    fn names_of_modules_that_are_gone_are_noticed() {
+        let found = problems("| **core** | `id`, `job/{one,two,three}`, `jo` | a |");
+        assert_eq!(found.len(), 2);
+        assert!(
+            found[0].contains("`job/three`") && found[1].contains("`jo`"),
+            "{found:?}"
+        );
+    }
+}
