@@ -181,12 +181,21 @@ impl ProcessGroup {
         ["sh".into(), "-c".into(), script, "sh".into()]
     }
 
-    /// Lets so many more processes and threads start than there are.
-    fn set_room(&self, room: u32) {
-        let current = std::fs::read_to_string(self.0.join("pids.current"));
-        let current: u32 = current.expect("is there").trim().parse().expect("a number");
-        let max = (current + room).to_string();
-        std::fs::write(self.0.join("pids.max"), max).expect("it is ours");
+    /// Leaves room for so many processes beside the threads of hq. It starts threads when it needs them and keeps
+    /// them, so that this has to be said again and again.
+    fn set_room(&self, room: usize) {
+        let members = std::fs::read_to_string(self.0.join("cgroup.procs")).expect("is there");
+        let is_hq = |process: &Path| {
+            let program = std::fs::read_link(process.join("exe"));
+            program.is_ok_and(|program| program.ends_with("hq"))
+        };
+        let threads = members.lines().map(|pid| {
+            let process = Path::new("/proc").join(pid);
+            let threads = is_hq(&process).then(|| std::fs::read_dir(process.join("task")));
+            threads.map_or(0, |threads| threads.map_or(0, Iterator::count))
+        });
+        let max = threads.sum::<usize>() + room;
+        std::fs::write(self.0.join("pids.max"), max.to_string()).expect("it is ours");
     }
 }
 
@@ -221,9 +230,11 @@ fn a_full_control_group_of_processes_makes_tasks_wait() {
     });
     assert_eq!(env.workers(), ["RUNNING"]);
     // One at a time is enough.
-    group.set_room(1);
-    env.wait_job(&job);
-    assert_eq!(env.stats(&job)["finished"], 6);
+    wait_for("all tasks ran", || {
+        group.set_room(1);
+        let stats = env.stats(&job);
+        (stats["finished"] == 6).then_some(()).ok_or(stats.to_string())
+    });
     assert_eq!(env.workers(), ["RUNNING"]);
 }
 
