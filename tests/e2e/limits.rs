@@ -233,7 +233,9 @@ fn a_full_control_group_of_processes_makes_tasks_wait() {
     wait_for("all tasks ran", || {
         group.set_room(1);
         let stats = env.stats(&job);
-        (stats["finished"] == 6).then_some(()).ok_or(stats.to_string())
+        (stats["finished"] == 6)
+            .then_some(())
+            .ok_or(stats.to_string())
     });
     assert_eq!(env.workers(), ["RUNNING"]);
 }
