@@ -11,6 +11,7 @@ const ARCHIVED: &str = "commit.txt";
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={ARCHIVED}");
+    embed_pages();
     pass_on("TARGET", variable("TARGET"));
     pass_on("PROFILE", profile());
     pass_on("OPT_LEVEL", variable("OPT_LEVEL"));
@@ -20,6 +21,45 @@ fn main() {
     if variable("PROFILE").as_deref() == Some("release") {
         pass_on("COMMIT", commit());
     }
+}
+
+/// Where the pages of the manual are, seen from this package.
+const PAGES: &str = "../../docs";
+/// Pages for those who change the program.
+const NOT_FOR_USERS: [&str; 6] = [
+    "README",
+    "architecture",
+    "protocol",
+    "releasing",
+    "spawn",
+    "testing",
+];
+
+/// Lists the pages for `hq doc` as `(name, text)`, by name.
+fn embed_pages() {
+    println!("cargo:rerun-if-changed={PAGES}");
+    let package = variable("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let folder = Path::new(&package).join(PAGES);
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter_map(|name| Some(name.strip_suffix(".md")?.to_owned()))
+        .filter(|name| !NOT_FOR_USERS.contains(&name.as_str()))
+        .collect();
+    names.sort();
+    let mut list = String::from("&[\n");
+    for name in names {
+        let path = folder.join(format!("{name}.md"));
+        list.push_str(&format!("    ({name:?}, include_str!({path:?})),\n"));
+    }
+    let changes = folder.join("../CHANGELOG.md");
+    list.push_str(&format!(
+        "    (\"changelog\", include_str!({changes:?})),\n]\n"
+    ));
+    let to = Path::new(&variable("OUT_DIR").unwrap_or_default()).join("pages.rs");
+    // Without it the package does not compile, which says why.
+    let _ = std::fs::write(to, list);
 }
 
 fn variable(name: &str) -> Option<String> {

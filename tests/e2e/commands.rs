@@ -89,7 +89,7 @@ fn unknown_ids_are_told_and_exit_as_documented() {
     env.submit(&["--wait", "--", "true"]);
     let cases: &[(&[&str], i32, &str)] = &[
         (&["job", "info", "9"], 1, "ERROR Job 9 not found"),
-        (&["task", "list", "9"], 0, "WARN Job 9 not found"),
+        (&["task", "list", "9"], 1, "WARN Job 9 not found"),
         (
             &["job", "cat", "9", "stdout"],
             1,
@@ -139,7 +139,7 @@ fn unknown_ids_are_told_and_exit_as_documented() {
         ),
         (&["job", "task-ids", "9"], 1, "Error: Job Id not found"),
         (&["task", "info", "9", "0"], 1, "ERROR Cannot find job 9"),
-        (&["task", "info", "1", "9"], 0, "WARN Task 9 not found"),
+        (&["task", "info", "1", "9"], 1, "WARN Task 9 not found"),
         (&["task", "explain", "9", "0"], 1, "Error: Job not found"),
         (&["task", "explain", "1", "9"], 1, "Error: Task not found"),
         (
@@ -228,7 +228,7 @@ fn a_range_of_ids_costs_what_exists() {
         (&["job", "task-ids", all], 1, "Error: Job Id not found"),
         (
             &["job", "cat", "1", "stdout", "--tasks=7-4294967295"],
-            0,
+            1,
             "WARN Tasks 8-4294967295 of job 1 not found",
         ),
         (
@@ -238,17 +238,17 @@ fn a_range_of_ids_costs_what_exists() {
         ),
         (
             &["task", "info", "1", "0-4294967293:2"],
-            0,
+            1,
             "WARN Tasks 0-4:2,8-4294967292:2 not found",
         ),
         (
             &["task", "list", all],
-            0,
+            1,
             "WARN Jobs 3-4294967295 not found",
         ),
         (
             &["task", "list", "1", "--tasks=0-4294967294"],
-            0,
+            1,
             "WARN Tasks 0-4,8-4294967294 of job 1 not found",
         ),
         (
@@ -333,7 +333,7 @@ fn job_cat_prints_what_is_asked_for() {
     );
     cat(&["stdout", "--tasks=7"])
         .says(&format!("WARN Task 7 of job {job} not found"))
-        .ok();
+        .exits_with(1);
     cat(&["stdout", "--task-status=canceled"])
         .says(&format!(
             "No tasks were selected for job {job}, there is nothing to print"
@@ -570,17 +570,26 @@ fn help_completions_and_topics_are_printed() {
             "{shell}"
         );
     }
-    for (topic, path) in [
-        ("tasks", "jobs/jobs"),
-        ("slurm", "deployment/allocation"),
-        ("faq", "faq"),
+    for (topic, heading) in [
+        ("tasks", "# Jobs"),
+        ("slurm", "# hq on Slurm"),
+        ("faq", "# "),
+        ("quickstart", "# Quick start"),
     ] {
-        let url = env.hq(&["doc", topic]).ok();
-        assert!(
-            url.starts_with("https://") && url.trim().ends_with(path),
-            "{url}"
-        );
+        let page = env.hq(&["doc", topic]).ok();
+        assert!(page.starts_with(heading), "{topic}: {page}");
     }
+    assert!(env.hq(&["doc"]).ok().contains("\nresources  "));
+    let found = env.hq(&["doc", "--search", "walltime Start"]).ok();
+    assert!(
+        found.starts_with("hq doc ") && found.contains("walltime"),
+        "{found}"
+    );
+    assert!(
+        env.hq(&["doc", "slurm", "--output-mode=json"])
+            .ok()
+            .ends_with("\n{}\n")
+    );
     let nothing = env.hq(&[]).exits_with(2);
     assert!(nothing.stdout.is_empty() && nothing.stderr.contains("Usage: hq"));
     env.hq(&["help"])

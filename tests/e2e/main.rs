@@ -14,6 +14,7 @@ mod doctor;
 mod durable;
 mod exposition;
 mod faults;
+mod first_contact;
 mod harness;
 mod http;
 mod hung_files;

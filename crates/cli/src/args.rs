@@ -65,6 +65,10 @@ pub(crate) enum Command {
     },
     /// Submit a job; the same as `hq job submit`
     Submit(Box<submit::SubmitArgs>),
+    /// Show how it is going on one screen: workers, unfinished jobs, what is wrong
+    Status,
+    /// Say what is wrong, who is to blame and what to do, worst first
+    Problems(other::ProblemsArgs),
     /// Submit, inspect and control jobs
     #[command(disable_help_subcommand = true)]
     Job {
@@ -107,7 +111,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<other::DoctorCommand>,
     },
-    /// Print where a topic is documented
+    /// Read the manual: a page, the list of pages, or what they say about some words
     Doc(other::DocArgs),
     /// Print a completion script for a shell
     GenerateCompletion(other::CompletionArgs),
@@ -134,6 +138,8 @@ impl Command {
             | Self::Task { .. }
             | Self::Journal { .. }
             | Self::Query(_)
+            | Self::Status
+            | Self::Problems(_)
             | Self::Alloc { .. }
             | Self::Doctor { .. }
             | Self::Dashboard(_)

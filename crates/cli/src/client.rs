@@ -63,6 +63,33 @@ pub(crate) struct WatchOptions {
 
 /// An error of the access file, in the shape users know.
 pub(crate) fn access_error(error: &AccessError) -> CliError {
+    const WITHOUT_SERVER: &str = "`hq run …` runs tasks on this machine without a server; `hq doctor` checks what a server needs";
+    match error {
+        // Nothing is wrong with a directory that no server has made yet.
+        AccessError::InvalidDirectory { hint, source } if !source.0.exists() => CliError::caused(
+            format!(
+                "No server is running: start one with `hq server start{hint}`, which makes its directory, \
+                 or run tasks without a server: `hq run …`"
+            ),
+            error,
+        ),
+        AccessError::NoInstance { .. } | AccessError::Unreachable { .. } => {
+            access_failure(error).with_help(WITHOUT_SERVER)
+        }
+        AccessError::InvalidDirectory { .. }
+        | AccessError::Version { .. }
+        | AccessError::Read { .. }
+        | AccessError::Exposed { .. }
+        | AccessError::ForeignOwner { .. }
+        | AccessError::Parse { .. }
+        | AccessError::Key { .. }
+        | AccessError::MissingPart { .. }
+        | AccessError::Create { .. }
+        | AccessError::Random(_) => access_failure(error),
+    }
+}
+
+fn access_failure(error: &AccessError) -> CliError {
     match std::error::Error::source(error) {
         // Which call failed how is of no use where the text says what to do.
         Some(_) if matches!(error, AccessError::Unreachable { .. }) => {
@@ -410,6 +437,33 @@ impl Client {
             return Err(unexpected_reply());
         };
         Ok(explanation)
+    }
+
+    /// The first waiting task of a job, and why it waits; `None` if none waits any more.
+    pub(crate) async fn explain_first_waiting(
+        &mut self,
+        job: u32,
+    ) -> CliResult<Option<(client::TaskInfo, client::Explanation)>> {
+        let page = client::TaskPage {
+            job: Some(client::task_page::Job::Id(job)),
+            states: vec![client::TaskState::Waiting.into()],
+            limit: 1,
+            with_definition: true,
+            ..client::TaskPage::default()
+        };
+        let Some(task) = self.task_page(page).await?.tasks.into_iter().next() else {
+            return Ok(None);
+        };
+        let explain = client::Explain {
+            job: Some(client::explain::Job::Id(job)),
+            task: task.id,
+        };
+        // It may have ended or been forgotten meanwhile.
+        Ok(match self.explain(explain).await {
+            Ok(explanation) => Some((task, explanation)),
+            Err(error) if self.is_lost => return Err(error),
+            Err(_) => None,
+        })
     }
 
     /// Workers.

@@ -37,6 +37,8 @@ mod notify;
 mod output_log;
 mod run;
 mod server;
+mod situation;
+mod status;
 mod submit;
 mod task;
 mod worker;
@@ -105,9 +107,9 @@ fn default_server_dir() -> PathBuf {
         .join(DEFAULT_DIR_NAME)
 }
 
-/// Runs a command to its end.
-pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
-    let role = match &command {
+/// What kind of process a command is.
+const fn role(command: &Command) -> Role {
+    match command {
         Command::Server {
             command: Some(ServerCommand::Start(_)),
         }
@@ -122,6 +124,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Task { .. }
         | Command::Journal { .. }
         | Command::Query(_)
+        | Command::Status
+        | Command::Problems(_)
         | Command::OutputLog(_)
         | Command::Alloc { .. }
         | Command::Dashboard(_)
@@ -130,8 +134,12 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::GenerateCompletion(_)
         | Command::GenerateMan(_)
         | Command::GenerateReference => Role::Client,
-    };
-    logging::init(&context.global, role);
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
+    logging::init(&context.global, role(&command));
     match command {
         Command::Server {
             command: Some(command),
@@ -148,6 +156,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Journal {
             command: Some(command),
         } => run_journal(command, context),
+        Command::Status => as_client(status::status(context)),
+        Command::Problems(args) => as_client(status::problems(args, context)),
         Command::Query(args) => as_client(journal::query(args, context)),
         Command::Doctor {
             command: Some(DoctorCommand::Net),

@@ -31,6 +31,8 @@ pub(crate) enum CliError {
         causes: Vec<String>,
         /// A drawing that only people get to see.
         drawing: Option<String>,
+        /// What to do about it, with the exact command; only people get to see it.
+        help: Option<String>,
     },
     /// Standard output was closed by its reader; nothing is told.
     ClosedPipe,
@@ -48,6 +50,7 @@ impl CliError {
             message: message.into(),
             causes: Vec::new(),
             drawing: None,
+            help: None,
         }
     }
 
@@ -68,21 +71,24 @@ impl CliError {
             message: message.into(),
             causes,
             drawing: None,
+            help: None,
         }
     }
 
     /// Adds a drawing for people.
-    pub(crate) fn with_drawing(self, text: String) -> Self {
-        match self {
-            Self::Failed {
-                message, causes, ..
-            } => Self::Failed {
-                message,
-                causes,
-                drawing: Some(text),
-            },
-            Self::ClosedPipe | Self::Told(_) => self,
+    pub(crate) fn with_drawing(mut self, text: String) -> Self {
+        if let Self::Failed { drawing, .. } = &mut self {
+            *drawing = Some(text);
         }
+        self
+    }
+
+    /// Adds what people can do about it, with the exact command.
+    pub(crate) fn with_help(mut self, text: impl Into<String>) -> Self {
+        if let Self::Failed { help, .. } = &mut self {
+            *help = Some(text.into());
+        }
+        self
     }
 
     /// An error of writing to standard output.
@@ -130,6 +136,14 @@ impl CliError {
     pub(crate) fn drawing(&self) -> Option<&str> {
         match self {
             Self::Failed { drawing, .. } => drawing.as_deref(),
+            Self::ClosedPipe | Self::Told(_) => None,
+        }
+    }
+
+    /// What to do about it, if that is known.
+    pub(crate) fn help(&self) -> Option<&str> {
+        match self {
+            Self::Failed { help, .. } => help.as_deref(),
             Self::ClosedPipe | Self::Told(_) => None,
         }
     }

@@ -17,6 +17,7 @@ mod dashboard;
 mod error;
 mod logging;
 mod output;
+mod pages;
 mod parse;
 mod report;
 mod runtime;
@@ -105,6 +106,9 @@ fn fail(error: &CliError, context: &mut Context) -> ExitCode {
         }
         if let (OutputMode::Cli, Some(drawing)) = (context.mode(), error.drawing()) {
             output::console::error_line(drawing);
+        }
+        if let (OutputMode::Cli, Some(help)) = (context.mode(), error.help()) {
+            output::console::error_line(&format!("\nhelp: {help}"));
         }
     }
     ExitCode::from(error.exit_code())

@@ -34,7 +34,13 @@ const ACCESS_FILE_MAX: u64 = 64 << 10;
 pub enum AccessError {
     /// The server directory does not exist or is none.
     #[error("Invalid server directory")]
-    InvalidDirectory(#[source] NotADirectory),
+    InvalidDirectory {
+        /// How to name it in a hint.
+        hint: ServerHint,
+        /// What is wrong with it.
+        #[source]
+        source: NotADirectory,
+    },
     /// No access file where one is expected.
     #[error(
         "No running instance of HQ found at {path:?}.\nTry to start the server: `hq server start{hint}` or use a different server directory."

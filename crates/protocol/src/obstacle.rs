@@ -20,10 +20,13 @@ pub fn why_nothing_runs(explanation: &Explanation) -> Option<String> {
     if explanation.workers.is_empty() || variants.any(variant_fits) {
         return None;
     }
-    Some(missing(explanation).unwrap_or_else(|| "no worker fits".to_owned()))
+    Some(missing(explanation).unwrap_or_else(|| {
+        "each of the things that they ask for is somewhere, but no worker has all of them"
+            .to_owned()
+    }))
 }
 
-/// What the first variant asks for and no worker has.
+/// All that the first variant asks for and no worker has: who mends one of them would wait for the next in vain.
 fn missing(explanation: &Explanation) -> Option<String> {
     let items = || {
         let firsts = explanation
@@ -32,7 +35,21 @@ fn missing(explanation: &Explanation) -> Option<String> {
             .filter_map(|worker| worker.variants.first());
         firsts.flat_map(|variant| &variant.items)
     };
-    items().find_map(|item| lacking(item, items()))
+    let mut lacks: Vec<String> = Vec::new();
+    // Each worker lists the same conditions.
+    for text in items().filter_map(|item| lacking(item, items())) {
+        if !lacks.contains(&text) {
+            lacks.push(text);
+        }
+    }
+    let (first, others) = lacks.split_first()?;
+    let mut text = first.clone();
+    for other in others {
+        // One sentence has one subject.
+        let rest = other.strip_prefix("they ask ").unwrap_or(other);
+        text.push_str(&format!(", and {rest}"));
+    }
+    Some(text)
 }
 
 fn lacking<'a>(item: &ExplainItem, all: impl Iterator<Item = &'a ExplainItem>) -> Option<String> {
@@ -125,6 +142,30 @@ mod tests {
                 hindrances: hindrances.iter().map(|text| (*text).to_owned()).collect(),
             }],
         }
+    }
+
+    #[test]
+    fn all_that_is_lacking_is_told_at_once() {
+        let mut needy = worker(4, 8, &[]);
+        let gpus = Item::Resource(ResourceAmount {
+            resource: "gpus/amd".to_owned(),
+            request_units: 10_000,
+            worker_units: 0,
+        });
+        needy.variants[0]
+            .items
+            .push(ExplainItem { item: Some(gpus) });
+        let explanation = Explanation {
+            workers: vec![needy.clone(), needy],
+            is_ready: true,
+            ..Explanation::default()
+        };
+        assert_eq!(
+            why_nothing_runs(&explanation).as_deref(),
+            Some(
+                "they ask for 8 cpus, no worker has more than 4, and for 1 gpus/amd, no worker has any"
+            )
+        );
     }
 
     #[test]

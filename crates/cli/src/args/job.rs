@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use hq_core::range::IdArray;
 use hq_protocol::client;
 
-use super::submit::{NotifyArgs, SubmitArgs};
+use super::submit::{FollowArgs, NotifyArgs, SubmitArgs};
 use super::task::TaskStateArg;
 use crate::parse::array::parse_id_array;
 use crate::parse::selector::{
@@ -159,18 +159,6 @@ pub(crate) struct ResubmitArgs {
     pub(crate) follow: FollowArgs,
 }
 
-/// Whether a command stays until its jobs have ended.
-#[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct FollowArgs {
-    /// Block until the new jobs have ended
-    #[arg(long, conflicts_with = "progress")]
-    pub(crate) wait: bool,
-
-    /// Block until the new jobs have ended, and show their progress
-    #[arg(long)]
-    pub(crate) progress: bool,
-}
-
 /// Options of `job forget`.
 #[derive(Args, Debug)]
 pub(crate) struct ForgetArgs {
@@ -273,6 +261,10 @@ pub(crate) struct WaitArgs {
     /// Do not wait for open jobs to be closed, only for their tasks
     #[arg(long)]
     pub(crate) without_close: bool,
+
+    /// Exit with 1 unless every task of the jobs finished
+    #[arg(long)]
+    pub(crate) ok: bool,
 }
 
 /// Options of `job task-ids`.

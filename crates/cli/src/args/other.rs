@@ -2,46 +2,44 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+use crate::pages;
 
 /// Options of `doc`.
 #[derive(Args, Debug)]
 pub(crate) struct DocArgs {
-    /// Also open the page in a browser
-    #[arg(long)]
+    /// Show the page in a browser instead, as text
+    #[arg(long, requires = "topic")]
     pub(crate) open: bool,
 
-    /// What to read about [default: the front page]
-    #[arg(value_enum, value_name = "TOPIC")]
-    pub(crate) topic: Option<DocTopic>,
+    /// List the lines of all pages that have these words
+    #[arg(long, value_name = "WORDS", conflicts_with_all = ["topic", "open"])]
+    pub(crate) search: Option<String>,
+
+    /// Page to read [default: a list of all pages]
+    #[arg(value_name = "TOPIC", value_parser = topic_parser(), hide_possible_values = true)]
+    pub(crate) topic: Option<String>,
 }
 
-/// Parts of the documentation.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum DocTopic {
-    /// Jobs and their tasks
-    #[value(aliases = ["jobs", "tasks"])]
-    Job,
-    /// Many similar tasks in one job
-    Taskarray,
-    /// What tasks need and workers offer
-    Resources,
-    /// Workers
-    #[value(alias = "workers")]
-    Worker,
-    /// Workers that are asked for automatically
-    #[value(aliases = ["pbs", "slurm"])]
-    Autoalloc,
-    /// The interface for Python
-    #[value(alias = "python")]
-    PythonApi,
-    /// The most useful commands on one page
-    Cheatsheet,
-    /// What changed
-    Changelog,
-    /// Questions and answers
-    Faq,
+fn topic_parser() -> PossibleValuesParser {
+    let values = pages::all().map(|page| {
+        let title = page.title();
+        PossibleValue::new(page.name)
+            .aliases(pages::aliases(page.name))
+            .help(title)
+    });
+    PossibleValuesParser::new(values)
+}
+
+/// Options of `problems`.
+#[derive(Args, Debug)]
+pub(crate) struct ProblemsArgs {
+    /// Also failures of jobs that have ended
+    #[arg(long)]
+    pub(crate) all: bool,
 }
 
 /// Commands that look for the cause of problems.

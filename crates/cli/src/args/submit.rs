@@ -235,6 +235,35 @@ impl NotifyArgs {
     }
 }
 
+/// Whether a command stays until its jobs have ended.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct FollowArgs {
+    /// Block until the new jobs have ended; with `--wait=ok` exit with 1 unless every task finished
+    #[arg(
+        long,
+        value_enum,
+        value_name = "UNTIL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "end",
+        conflicts_with = "progress"
+    )]
+    pub(crate) wait: Option<WaitFor>,
+
+    /// Block until the new jobs have ended, and show their progress
+    #[arg(long)]
+    pub(crate) progress: bool,
+}
+
+/// What a wait is for.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WaitFor {
+    /// The end of the jobs, whatever it is
+    End,
+    /// Success: the exit code is 1 unless every task finished
+    Ok,
+}
+
 /// Options of `submit`.
 #[derive(Args, Debug)]
 pub(crate) struct SubmitArgs {
@@ -262,13 +291,8 @@ pub(crate) struct SubmitArgs {
     #[arg(long, value_name = "JOB[:ok|any]", value_parser = parse_after)]
     pub(crate) after_each: Option<AfterArg>,
 
-    /// Block until the job has ended
-    #[arg(long, conflicts_with = "progress")]
-    pub(crate) wait: bool,
-
-    /// Block until the job has ended, and show its progress
-    #[arg(long)]
-    pub(crate) progress: bool,
+    #[command(flatten)]
+    pub(crate) follow: FollowArgs,
 
     /// With --wait or --progress: run this program for each notification of a task
     #[arg(long, value_name = "PROGRAM")]

@@ -1,21 +1,26 @@
 //! Waiting for jobs, with and without a progress bar.
 
+mod ending;
+mod note;
+
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 
 use hq_protocol::client;
 
-use super::Context;
-use super::missing::Missing;
+use super::missing::{self, Missing};
 use super::notify::Callback;
-use super::worker;
+use super::{Context, situation, worker};
 use crate::args::global::OutputMode;
-use crate::args::job::{FollowArgs, SelectorArgs, WaitArgs};
+use crate::args::job::{SelectorArgs, WaitArgs};
+use crate::args::submit::{FollowArgs, WaitFor};
 use crate::client::{Client, WatchOptions};
 use crate::error::CliResult;
-use crate::output::console::{Console, fit_to_terminal};
+use crate::output::console::{Console, error_line, fit_to_terminal};
 use crate::parse::selector::Selector;
+use note::Seen;
 
 /// Cells of the bar.
 const BAR_WIDTH: usize = 40;
@@ -23,20 +28,31 @@ const BAR_WIDTH: usize = 40;
 /// `job wait`.
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let missing = wait_for(&mut client, args.selector, args.without_close, None).await?;
-    tell_missing(&missing, context);
+    let followed = wait_for(
+        &mut client,
+        args.selector,
+        args.without_close,
+        None,
+        context,
+    )
+    .await?;
+    tell_missing(&followed.missing, context);
     context.done()?;
-    missing.end(context)
+    followed.missing.end(missing::JOBS, context)?;
+    if args.ok {
+        ending::require_good(&followed.jobs)?;
+    }
+    Ok(())
 }
 
 /// `job progress`.
 pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let seen = Progress::default();
-    let missing = show_progress(&mut client, args.selector, seen, context, None).await?;
-    tell_missing(&missing, context);
+    let followed = show_progress(&mut client, args.selector, seen, context, None).await?;
+    tell_missing(&followed.missing, context);
     context.done()?;
-    missing.end(context)
+    followed.missing.end(missing::JOBS, context)
 }
 
 /// For people only: those who read JSON or bare words expect silence.
@@ -57,8 +73,12 @@ pub(super) async fn stay(
     context: &mut Context,
     callback: Option<&Callback>,
 ) -> CliResult<()> {
-    if how.wait {
-        wait_for(client, jobs, false, callback).await?;
+    if let Some(wanted) = how.wait {
+        let followed = wait_for(client, jobs, false, callback, context).await?;
+        if wanted == WaitFor::Ok {
+            context.flush()?;
+            ending::require_good(&followed.jobs)?;
+        }
     } else if how.progress {
         let seen = Progress {
             with_ended: true,
@@ -69,39 +89,70 @@ pub(super) async fn stay(
     Ok(())
 }
 
-/// Blocks until the jobs have ended; returns those that do not exist.
+/// How following some jobs ended.
+struct Followed {
+    /// Those that do not exist.
+    missing: Missing,
+    /// The others, as they ended.
+    jobs: Vec<client::JobSummary>,
+}
+
+/// Blocks until the jobs have ended, and names those that did not end well.
 async fn wait_for(
     client: &mut Client,
     jobs: Selector,
     until_idle: bool,
     callback: Option<&Callback>,
-) -> CliResult<Missing> {
+    context: &Context,
+) -> CliResult<Followed> {
     let mut missing = Missing::default();
     let options = WatchOptions {
         until_idle,
         with_notifications: callback.is_some(),
         ..WatchOptions::default()
     };
-    client
-        .follow(jobs.to_message(), options, |update| {
-            missing.add(update.not_found.as_ref());
-            if let Some(callback) = callback {
-                callback.take(&update.notifications);
-            }
-            Ok(())
-        })
-        .await?;
-    Ok(missing)
+    let seen = Seen::default();
+    if context.mode() == OutputMode::Cli {
+        // The first update may be the last one.
+        let known = client.job_list(jobs.to_message()).await?.into_iter();
+        let open = known.filter(situation::is_unfinished);
+        seen.borrow_mut().extend(open.map(|job| (job.id, job)));
+    }
+    let follow = client.follow(jobs.to_message(), options, |update| {
+        note_jobs(&seen, update);
+        missing.add(update.not_found.as_ref());
+        if let Some(callback) = callback {
+            callback.take(&update.notifications);
+        }
+        Ok(())
+    });
+    let dir = context.server_dir();
+    let notes = note::tell(&dir, &seen, error_line);
+    tokio::select! {
+        ended = follow => ended?,
+        never = notes, if context.mode() == OutputMode::Cli => match never {},
+    }
+    let jobs: Vec<_> = seen.into_inner().into_values().collect();
+    ending::tell(client, &jobs, context).await?;
+    Ok(Followed { missing, jobs })
 }
 
-/// Blocks until the jobs have ended, and draws a bar meanwhile; returns those that do not exist.
+/// Remembers the jobs of an update.
+fn note_jobs(seen: &Seen, update: &client::WatchUpdate) {
+    let mut seen = seen.borrow_mut();
+    for summary in update.jobs.iter().filter_map(|job| job.summary.as_ref()) {
+        seen.insert(summary.id, summary.clone());
+    }
+}
+
+/// Blocks until the jobs have ended, and draws a bar meanwhile; names those that did not end well.
 async fn show_progress(
     client: &mut Client,
     jobs: Selector,
-    mut seen: Progress,
+    mut progress: Progress,
     context: &mut Context,
     callback: Option<&Callback>,
-) -> CliResult<Missing> {
+) -> CliResult<Followed> {
     let mut missing = Missing::default();
     let options = WatchOptions {
         until_idle: true,
@@ -109,28 +160,41 @@ async fn show_progress(
         with_notifications: callback.is_some(),
         ..WatchOptions::default()
     };
+    let is_for_people = context.mode() == OutputMode::Cli;
     if worker::running_count(client).await? == 0 {
         // An empty bar does not tell why nothing moves.
         tracing::info!(
             "No worker is connected; start one with `hq worker start`, or have a batch system start them with `hq alloc add`"
         );
     }
-    let mut bar = Bar::new(context);
-    client
-        .follow(jobs.to_message(), options, |update| {
-            missing.add(update.not_found.as_ref());
-            if let Some(callback) = callback {
-                callback.take(&update.notifications);
-            }
-            if !seen.add(update) {
-                return Ok(());
-            }
-            bar.draw(seen.line())?;
-            Ok(())
-        })
-        .await?;
-    bar.finish()?;
-    Ok(missing)
+    let dir = context.server_dir();
+    let seen = Seen::default();
+    let bar = RefCell::new(Bar::new(context));
+    let follow = client.follow(jobs.to_message(), options, |update| {
+        missing.add(update.not_found.as_ref());
+        if let Some(callback) = callback {
+            callback.take(&update.notifications);
+        }
+        if !progress.add(update) {
+            return Ok(());
+        }
+        for id in progress.jobs.keys() {
+            seen.borrow_mut().entry(*id).or_default();
+        }
+        note_jobs(&seen, update);
+        Ok(bar.borrow_mut().draw(progress.line())?)
+    });
+    let notes = note::tell(&dir, &seen, |text| bar.borrow_mut().interrupt(text));
+    tokio::select! {
+        ended = follow => ended?,
+        never = notes, if is_for_people => match never {},
+    }
+    bar.into_inner().finish()?;
+    context.flush()?;
+    let mut jobs: Vec<_> = seen.into_inner().into_values().collect();
+    jobs.retain(|job| progress.jobs.contains_key(&job.id));
+    ending::tell(client, &jobs, context).await?;
+    Ok(Followed { missing, jobs })
 }
 
 /// How often the bar is drawn.
@@ -151,6 +215,8 @@ struct Bar<'a> {
     is_drawn: bool,
     /// The newest line, if it is not drawn.
     pending: Option<String>,
+    /// The line on the screen.
+    last: Option<String>,
 }
 
 impl<'a> Bar<'a> {
@@ -165,6 +231,7 @@ impl<'a> Bar<'a> {
             redraw,
             is_drawn: false,
             pending: None,
+            last: None,
         }
     }
 
@@ -178,8 +245,23 @@ impl<'a> Bar<'a> {
             Redraw::Ends | Redraw::Always => {}
         }
         self.is_drawn = true;
-        write!(self.out, "\r\x1b[2K{}", fit_to_terminal(line))?;
+        write!(self.out, "\r\x1b[2K{}", fit_to_terminal(line.clone()))?;
+        self.last = Some(line);
         self.out.flush()
+    }
+
+    /// Writes a line above the bar; what is not drawn needs no care.
+    fn interrupt(&mut self, text: &str) {
+        let is_on_screen = self.is_drawn && self.redraw == Redraw::Always;
+        if is_on_screen {
+            // If standard output is gone, the next drawing tells.
+            let _ = write!(self.out, "\r\x1b[2K").and_then(|()| self.out.flush());
+        }
+        error_line(text);
+        if let (true, Some(line)) = (is_on_screen, &self.last) {
+            let _ = write!(self.out, "{}", fit_to_terminal(line.clone()))
+                .and_then(|()| self.out.flush());
+        }
     }
 
     fn finish(self) -> std::io::Result<()> {

@@ -2,7 +2,7 @@
 
 use hq_protocol::client::{self, job_result::Kind, request::Request};
 
-use super::missing::Missing;
+use super::missing::{self, Missing};
 use super::{Context, all_tasks};
 use crate::args::job::{
     CancelArgs, ForgetArgs, JobState, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs,
@@ -93,7 +93,7 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
         }
     }
     sink.finish()?;
-    missing.end(context)
+    missing.end(missing::JOBS, context)
 }
 
 /// `job cancel`.
@@ -132,7 +132,7 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
         |jobs| format!("Canceling jobs {jobs} failed; jobs not found"),
     );
     context.done()?;
-    missing.end(context)
+    missing.end(missing::JOBS, context)
 }
 
 /// `job close`.
@@ -157,7 +157,7 @@ pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResul
         |jobs| format!("Closing jobs {jobs} failed; jobs not found"),
     );
     context.done()?;
-    missing.end(context)
+    missing.end(missing::JOBS, context)
 }
 
 /// `job forget`.

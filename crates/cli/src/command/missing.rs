@@ -7,6 +7,7 @@ use hq_protocol::common;
 
 use crate::args::global::OutputMode;
 use crate::error::{CliError, CliResult, exit};
+use crate::output::console::error_line;
 use crate::output::format::{id_array, ids};
 
 use super::Context;
@@ -15,6 +16,11 @@ use super::Context;
 const SINGLE_MAX: u32 = 8;
 /// Most ranges that one line names.
 const RANGES_MAX: usize = 32;
+
+/// The command that lists all jobs.
+pub(super) const JOBS: &str = "hq job list --all";
+/// The command that lists all workers.
+pub(super) const WORKERS: &str = "hq worker list --all";
 
 /// Ids that do not exist, put together from answers.
 #[derive(Default, Debug)]
@@ -91,10 +97,14 @@ impl Missing {
 
     /// Ends a command: without success if people asked for what does not exist. Those who read JSON or
     /// bare words see that in what was printed, and get the exit code that they know from HyperQueue.
-    pub(super) fn end(&self, context: &Context) -> CliResult<()> {
+    ///
+    /// `list` is the command that shows what there is.
+    pub(super) fn end(&self, list: &str, context: &mut Context) -> CliResult<()> {
         if self.is_empty() || context.mode() != OutputMode::Cli {
             return Ok(());
         }
+        context.flush()?;
+        error_line(&format!("help: `{list}` lists what there is"));
         Err(CliError::Told(exit::FAILURE))
     }
 }

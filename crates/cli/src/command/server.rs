@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hq_protocol::SecretKey;
-use hq_protocol::access::{Access, AccessFile, ServerUid};
+use hq_protocol::access::{Access, AccessFile, ServerDir, ServerUid};
 use hq_server::{Journal, RunError, Server, ServerConfig, StartError, Stop};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -82,12 +82,21 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
     if let Err(error) = flushed {
         tracing::debug!(?error, "cannot print the server's table");
     }
+    tell_ready(&dir);
     server.run(shutdown).await.map_err(|error| match &error {
         RunError::Access(error) => access_error(error),
         RunError::Store => CliError::new(error.to_string()),
     })?;
     tracing::info!("Server stopped");
     Ok(())
+}
+
+/// A healthy server says that it is, and what comes next.
+fn tell_ready(dir: &ServerDir) {
+    let hint = dir.hint();
+    tracing::info!(
+        "The server is ready; `hq worker start{hint}` on each node that should work starts a worker there"
+    );
 }
 
 /// Completes on SIGINT, which a person sends, or SIGTERM, which a service manager or a machine that is shut down

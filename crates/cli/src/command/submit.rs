@@ -6,16 +6,15 @@ mod batch;
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 
-use hq_core::range::IdArray;
-
 use super::notify::Callback;
-use super::{Context, follow};
-use crate::args::job::{FollowArgs, SubmitFileArgs};
+use super::{Context, follow, situation};
+use crate::args::global::OutputMode;
+use crate::args::job::SubmitFileArgs;
 use crate::args::submit::SubmitArgs;
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
-use crate::parse::selector::Selector;
+use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
 
@@ -30,11 +29,8 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
     } else {
         None
     };
-    let how = FollowArgs {
-        wait: args.wait,
-        progress: args.progress,
-    };
-    let is_followed = how.wait || how.progress;
+    let how = args.follow;
+    let is_followed = how.wait.is_some() || how.progress;
     let on_notify = args.on_notify.take().filter(|_| is_followed);
     let prepared = prepare(args, stdin, &mut client).await?;
     let mode = context.mode();
@@ -43,6 +39,7 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
         .map(|program| Callback::start(program, mode));
     let callback = callback.transpose()?;
     let job = send(prepared, &mut client, context).await?;
+    tell_obstacle(&mut client, job, context).await?;
     let jobs = one_job(job)?;
     let ended = follow::stay(&mut client, jobs, how, context, callback.as_ref()).await;
     if let Some(callback) = callback {
@@ -94,6 +91,7 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
     let mut prepared = jobfile::load(&args.path, args.job, place)?;
     prepared.spec.notify = args.notify.specs();
     let job = send(prepared, &mut client, context).await?;
+    tell_obstacle(&mut client, job, context).await?;
     follow::stay(&mut client, one_job(job)?, args.follow, context, None).await
 }
 
@@ -116,9 +114,14 @@ async fn send(
     Ok(job)
 }
 
-fn one_job(job: u32) -> CliResult<Selector> {
-    let ids = IdArray::consecutive(job, 1).map_err(|e| CliError::caused("Broken job id", &e))?;
-    Ok(Selector::Ids(ids))
+/// Tells people at once that nothing of a new job will run as things are.
+async fn tell_obstacle(client: &mut Client, job: u32, context: &Context) -> CliResult<()> {
+    if context.mode() == OutputMode::Cli
+        && let Some(why) = situation::at_submit(client, job).await?
+    {
+        tracing::warn!("{why}");
+    }
+    Ok(())
 }
 
 /// The directory of the user, by the name the user knows it by.

@@ -6,23 +6,30 @@ use hq_core::range::IdArray;
 use hq_protocol::client::{self, explain, task_page};
 
 use super::Context;
-use super::missing::Missing;
+use super::missing::{self, Missing};
 use crate::args::task::{ExplainArgs, InfoArgs, ListArgs, states_to_message};
-use crate::error::CliResult;
+use crate::client::Client;
+use crate::error::{CliError, CliResult};
 use crate::output::TaskListView;
-use crate::parse::selector::{Selector, SingleSelector, array_to_message};
+use crate::output::format::{cut, id_array};
+use crate::parse::selector::{Selector, SingleSelector, array_to_message, one_job};
+
+/// Characters of the ids of a job that a refusal shows.
+const IDS_SHOWN_MAX: usize = 200;
 
 /// `task list`. Tasks are printed page by page.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let jobs = client.job_list(args.selector.to_message()).await?;
-    if let Selector::Ids(ids) = &args.selector {
-        warn_about_missing(ids, &jobs);
-    }
+    let missing_jobs = match &args.selector {
+        Selector::Ids(ids) => warn_about_missing(ids, &jobs),
+        Selector::Last | Selector::All => Missing::default(),
+    };
     let view = TaskListView {
         is_single_job: jobs.len() == 1,
         is_verbose: args.verbose,
     };
+    let mut missing_tasks = Missing::default();
     let mut sink = context.output.task_list(&mut context.out, view);
     for job in &jobs {
         sink.job(job.id)?;
@@ -43,24 +50,30 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
             request.cursor = cursor;
         }
         warn_about_tasks(&missing, job.id);
+        if !missing.is_empty() {
+            missing_tasks = missing;
+        }
     }
     if sink.finish()? {
         context.flush()?;
         tracing::info!("An error message was truncated. Use -v to display the full error.");
     }
-    Ok(())
+    missing_jobs.end(missing::JOBS, context)?;
+    missing_tasks.end("hq task list JOB", context)
 }
 
-fn warn_about_missing(ids: &IdArray, jobs: &[client::JobSummary]) {
+fn warn_about_missing(ids: &IdArray, jobs: &[client::JobSummary]) -> Missing {
     let found: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
     let (_, missing) = ids.split(|span| found.range(span).copied());
-    let lines = Missing::of(Some(&array_to_message(&missing))).lines(
+    let missing = Missing::of(Some(&array_to_message(&missing)));
+    let lines = missing.lines(
         |job| format!("Job {job} not found"),
         |jobs| format!("Jobs {jobs} not found"),
     );
     for line in lines {
         tracing::warn!("{line}");
     }
+    missing
 }
 
 /// Tells which tasks a job does not have.
@@ -111,7 +124,8 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         tracing::warn!("{line}");
     }
     sink.finish()?;
-    missing_job.end(context)
+    missing_job.end(missing::JOBS, context)?;
+    missing.end(&format!("hq task list {name}"), context)
 }
 
 /// `task explain`.
@@ -124,7 +138,11 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
         job: Some(job),
         task: args.task,
     };
-    let explanation = context.connect().await?.explain(request).await?;
+    let mut client = context.connect().await?;
+    let explanation = match client.explain(request).await {
+        Ok(explanation) => explanation,
+        Err(error) => return Err(with_known_tasks(error, args.job, &mut client).await),
+    };
     let is_verbose = args.verbose;
     let output = &context.output;
     output.explanation(&mut context.out, &explanation, is_verbose)?;
@@ -137,4 +155,37 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
         tracing::info!("No worker is connected; `hq worker start` starts one");
     }
     Ok(())
+}
+
+/// Adds to the refusal of a task which tasks there are.
+async fn with_known_tasks(error: CliError, job: SingleSelector, client: &mut Client) -> CliError {
+    let text = error.text().unwrap_or_default();
+    if text.contains("Job not found") {
+        return error.with_help(format!("`{}` lists all jobs", missing::JOBS));
+    }
+    if !text.contains("Task not found") {
+        return error;
+    }
+    let selector = match job {
+        SingleSelector::Last => Selector::Last,
+        SingleSelector::Id(id) => match one_job(id) {
+            Ok(one) => one,
+            Err(_) => return error,
+        },
+    };
+    let ids = client::TaskIds {
+        jobs: Some(selector.to_message()),
+        states: Vec::new(),
+    };
+    match client.task_ids(ids).await {
+        Ok(client::TaskIdsReply { jobs }) => match jobs.first() {
+            Some(found) => {
+                let ids = found.ids.as_ref().map(id_array).unwrap_or_default();
+                let ids = cut(&ids, IDS_SHOWN_MAX).unwrap_or(ids);
+                error.with_help(format!("job {} has these tasks: {ids}", found.job))
+            }
+            None => error,
+        },
+        Err(_) => error,
+    }
 }

@@ -7,10 +7,12 @@ use hq_core::range::IdArray;
 use hq_protocol::client::{self, worker_stop_result};
 
 use super::Context;
-use super::missing::Missing;
+use super::missing::{self, Missing};
+use crate::args::global::OutputMode;
 use crate::args::worker::{AddressArgs, ListArgs, SelectorArgs, WaitArgs, WorkerFilter};
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
+use crate::output::console::error_line;
 use crate::output::view::worker_state;
 use crate::parse::selector::Selector;
 
@@ -48,7 +50,7 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
         |workers| format!("Stopping workers {workers} failed; workers not found"),
     );
     context.done()?;
-    missing.end(context)
+    missing.end(missing::WORKERS, context)
 }
 
 /// `worker drain`.
@@ -76,7 +78,7 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
         |workers| format!("Draining workers {workers} failed; workers not found"),
     );
     context.done()?;
-    missing.end(context)
+    missing.end(missing::WORKERS, context)
 }
 
 /// `worker list`.
@@ -118,7 +120,7 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
     context
         .output
         .worker_infos(&mut context.out, &found.workers)?;
-    missing.end(context)
+    missing.end(missing::WORKERS, context)
 }
 
 /// `worker address`.
@@ -144,11 +146,19 @@ pub(super) async fn address(args: AddressArgs, context: &mut Context) -> CliResu
 /// `worker wait`.
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
+    let mut told = None;
     loop {
-        if running_count(&mut client).await? >= args.count as usize {
+        let found = running_count(&mut client).await?;
+        let wanted = args.count;
+        if found >= wanted as usize {
             return context.done();
         }
         tokio::time::sleep(WAIT_STEP).await;
+        if context.mode() == OutputMode::Cli && told.replace(found) != Some(found) {
+            error_line(&format!(
+                "Waiting for {wanted} workers, {found} are connected; `hq worker start` starts one, `hq alloc add` has a batch system start them"
+            ));
+        }
     }
 }
 

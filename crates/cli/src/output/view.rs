@@ -206,6 +206,35 @@ pub(crate) fn item_fits(item: &client::ExplainItem) -> bool {
     }
 }
 
+/// How much of a resource a worker offers, in units of 1/10 000.
+pub(crate) fn total_units(item: &common::ResourceItem) -> u64 {
+    use common::resource_item::Kind;
+    let whole = match &item.kind {
+        Some(Kind::List(list)) => list.values.len() as u64,
+        Some(Kind::Range(span)) => u64::from(span.end.saturating_sub(span.start)) + 1,
+        Some(Kind::Groups(groups)) => {
+            let sizes = groups.groups.iter().map(|group| group.values.len() as u64);
+            sizes.sum()
+        }
+        Some(Kind::SumUnits(units)) => return *units,
+        None => 0,
+    };
+    whole.saturating_mul(hq_core::resource::amount::UNITS_PER_WHOLE)
+}
+
+/// Names of what a worker offers.
+pub(crate) fn offered(worker: &client::WorkerInfo) -> impl Iterator<Item = &str> {
+    let resources = worker
+        .config
+        .as_ref()
+        .and_then(|config| config.resources.as_ref());
+    let items = resources.map(|resources| resources.items.as_slice());
+    items
+        .unwrap_or_default()
+        .iter()
+        .map(|item| item.name.as_str())
+}
+
 /// Whether a worker can run a variant.
 pub(crate) fn variant_fits(variant: &client::VariantExplanation) -> bool {
     variant.items.iter().all(item_fits)

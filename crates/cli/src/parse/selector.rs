@@ -50,6 +50,13 @@ impl Selector {
     }
 }
 
+/// Exactly one job, or one worker.
+pub(crate) fn one_job(id: u32) -> Result<Selector, crate::error::CliError> {
+    use crate::error::CliError;
+    let ids = IdArray::consecutive(id, 1).map_err(|e| CliError::caused("Broken job id", &e))?;
+    Ok(Selector::Ids(ids))
+}
+
 /// An id array as it travels.
 pub(crate) fn array_to_message(ids: &IdArray) -> hq_protocol::common::IdArray {
     let ranges = ids

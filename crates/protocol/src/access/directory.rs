@@ -63,9 +63,10 @@ impl ServerDir {
     /// [`AccessError::InvalidDirectory`] if there is no such directory.
     pub fn resolve(&self) -> Result<PathBuf, AccessError> {
         if !self.root.is_dir() {
-            return Err(AccessError::InvalidDirectory(NotADirectory(
-                self.root.clone(),
-            )));
+            return Err(AccessError::InvalidDirectory {
+                hint: self.hint(),
+                source: NotADirectory(self.root.clone()),
+            });
         }
         let current = self.root.join(CURRENT_LINK_NAME);
         match fs::canonicalize(&current) {

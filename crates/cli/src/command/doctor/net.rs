@@ -80,7 +80,7 @@ fn any_access(dir: &ServerDir) -> Result<(PathBuf, AccessFile), Check> {
     dir.load_access_any().map_err(|error| {
         let (what, found) = (access_file(dir), first_line(&error));
         match &error {
-            AccessError::InvalidDirectory(_) | AccessError::NoInstance { .. } => Check::unknown(
+            AccessError::InvalidDirectory { .. } | AccessError::NoInstance { .. } => Check::unknown(
                 what,
                 "no server runs in this directory",
                 "Start one with `hq server start`, or name the directory of one that runs with --server-dir.",

@@ -15,7 +15,7 @@ use crate::args::job::{CatArgs, StreamArg};
 use crate::args::task::states_to_message;
 use crate::client::Client;
 use crate::command::Context;
-use crate::command::missing::Missing;
+use crate::command::missing::{JOBS, Missing};
 use crate::command::task::warn_about_tasks;
 use crate::error::{CliError, CliResult};
 use crate::output::console::Console;
@@ -44,18 +44,25 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
     if jobs.is_empty() && missing.is_empty() {
         tracing::error!("No jobs were found");
     }
+    let mut missing_tasks = Missing::default();
     for job in jobs {
-        cat_job(job.id, &args, &mut client, &mut context.out).await?;
+        let missing = cat_job(job.id, &args, &mut client, &mut context.out).await?;
+        if !missing.is_empty() {
+            missing_tasks = missing;
+        }
     }
-    missing.end(context)
+    missing.end(JOBS, context)?;
+    missing_tasks.end("hq task list JOB", context)
 }
 
+/// Prints the tasks of one job; returns some of those that it does not have.
 async fn cat_job(
     job: u32,
     args: &CatArgs,
     client: &mut Client,
     out: &mut Console,
-) -> CliResult<()> {
+) -> CliResult<Missing> {
+    let mut missing = Missing::default();
     let mut request = client::TaskPage {
         job: Some(task_page::Job::Id(job)),
         tasks: args.tasks.as_ref().map(array_to_message),
@@ -68,10 +75,13 @@ async fn cat_job(
         if !page.job_found {
             // It was forgotten a moment ago.
             tracing::error!("Job {job} was not found");
-            return Ok(());
+            return Ok(missing);
         }
-        let missing = Missing::of(page.not_found.as_ref());
-        warn_about_tasks(&missing, job);
+        let unknown = Missing::of(page.not_found.as_ref());
+        warn_about_tasks(&unknown, job);
+        if !unknown.is_empty() {
+            missing = unknown;
+        }
         for task in &page.tasks {
             is_empty = false;
             if args.print_task_header {
@@ -86,9 +96,9 @@ async fn cat_job(
                     "No tasks were selected for job {}, there is nothing to print",
                     page.job
                 );
-                return Ok(());
+                return Ok(missing);
             }
-            None => return Ok(()),
+            None => return Ok(missing),
         }
     }
 }

@@ -5,7 +5,7 @@
 use hq_protocol::{client, common};
 
 use crate::args::job::StatsArgs;
-use crate::command::missing::Missing;
+use crate::command::missing::{JOBS, Missing};
 use crate::command::{Context, all_tasks};
 use crate::error::CliResult;
 use crate::output::format::elapsed;
@@ -49,7 +49,7 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
     } else {
         context.output.job_stats(&mut context.out, &view)?;
     }
-    missing.end(context)
+    missing.end(JOBS, context)
 }
 
 /// One number per task and quantity.

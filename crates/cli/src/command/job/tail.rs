@@ -19,7 +19,7 @@ use crate::args::job::{StreamArg, TailArgs};
 use crate::args::task::TaskStateArg;
 use crate::client::{Client, WatchOptions};
 use crate::command::Context;
-use crate::command::missing::Missing;
+use crate::command::missing::{JOBS, Missing};
 use crate::command::task::warn_about_tasks;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
@@ -36,7 +36,7 @@ const PIECES_MAX: usize = 16;
 pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let Some((job, is_single)) = find_job(&args, &mut client).await? else {
-        return Missing::one().end(context);
+        return Missing::one().end(JOBS, context);
     };
     let (pieces_tx, pieces) = mpsc::channel(PIECES_MAX);
     let shape = match context.mode() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use hq_core::resource::descriptor::{DescriptorError, ResourceDescriptor, ResourceItem};
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
 use hq_protocol::Plane;
-use hq_protocol::access::ServerDir;
+use hq_protocol::access::{AccessError, AccessFile, ServerDir};
 use hq_protocol::client;
 use hq_spawn::keeper::{self, KeeperContext};
 use hq_worker::hardware::{CPUS, DetectSet, Detector, GPUS_AMD, GPUS_NVIDIA, MEMORY};
@@ -31,6 +31,13 @@ const HEARTBEAT: Duration = Duration::from_secs(8);
 
 /// Default of `--retract-check-interval`.
 const RETRACT_CHECK: Duration = Duration::from_secs(30);
+
+/// How long a worker waits for the access file of a server that is being started beside it.
+const ACCESS_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two looks for it.
+const ACCESS_STEP: Duration = Duration::from_millis(100);
+/// Nobody wonders about a wait that is shorter.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Signals within this time are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
@@ -90,7 +97,7 @@ async fn work(
     context: &mut Context,
 ) -> CliResult<()> {
     let dir = context.server_dir();
-    let (path, file) = dir.load_access(VERSION).map_err(|e| access_error(&e))?;
+    let (path, file) = wait_for_access(&dir).await?;
     let access = file
         .plane(Plane::Worker, &path)
         .map_err(|e| access_error(&e))?;
@@ -154,6 +161,44 @@ async fn work(
     let end = worker.run(interrupts).await;
     drop(provider);
     report_end(end)
+}
+
+/// The access file, also of a server that was started a moment ago, as by a script.
+async fn wait_for_access(dir: &ServerDir) -> CliResult<(std::path::PathBuf, AccessFile)> {
+    let start = Instant::now();
+    let mut is_told = false;
+    loop {
+        let error = match dir.load_access(VERSION) {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        let may_come = match &error {
+            AccessError::InvalidDirectory { source, .. } => !source.0.exists(),
+            AccessError::NoInstance { .. } => true,
+            AccessError::Unreachable { .. }
+            | AccessError::Version { .. }
+            | AccessError::Read { .. }
+            | AccessError::Exposed { .. }
+            | AccessError::ForeignOwner { .. }
+            | AccessError::Parse { .. }
+            | AccessError::Key { .. }
+            | AccessError::MissingPart { .. }
+            | AccessError::Create { .. }
+            | AccessError::Random(_) => false,
+        };
+        if !may_come || start.elapsed() >= ACCESS_PATIENCE {
+            return Err(access_error(&error));
+        }
+        if start.elapsed() >= SILENCE_MAX && !std::mem::replace(&mut is_told, true) {
+            tracing::info!(
+                "Waiting up to {} s for a server: there is no access file in '{}' yet; `hq server start{}` makes one",
+                ACCESS_PATIENCE.as_secs(),
+                dir.root().display(),
+                dir.hint()
+            );
+        }
+        tokio::time::sleep(ACCESS_STEP).await;
+    }
 }
 
 /// Where the server is now: a restarted one has another port and another directory.

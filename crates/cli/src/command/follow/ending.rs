@@ -1,0 +1,169 @@
+//! The last line of a wait: how the jobs ended, and where to look.
+
+use std::io::IsTerminal as _;
+
+use hq_protocol::client;
+
+use crate::args::global::OutputMode;
+use crate::args::job::JobState;
+use crate::client::Client;
+use crate::command::Context;
+use crate::error::{CliError, CliResult, exit};
+use crate::output::console::error_line;
+use crate::output::format::cut;
+use crate::output::view::job_state;
+use crate::parse::selector::one_job;
+
+/// Jobs that are named one by one.
+const TOLD_MAX: usize = 8;
+/// Characters of an error that the line shows.
+const ERROR_MAX: usize = 200;
+
+/// Names the jobs that did not end well, for people.
+pub(super) async fn tell(
+    client: &mut Client,
+    jobs: &[client::JobSummary],
+    context: &Context,
+) -> CliResult<()> {
+    if context.mode() != OutputMode::Cli {
+        return Ok(());
+    }
+    let bad: Vec<_> = jobs.iter().filter(|job| !is_good(job)).collect();
+    for job in bad.iter().take(TOLD_MAX) {
+        let failed = match job.stats.unwrap_or_default().failed {
+            0 => None,
+            // It may have been forgotten meanwhile.
+            _ => client.job_infos(one_job(job.id)?.to_message()).await.ok(),
+        };
+        let first =
+            failed.and_then(|infos| infos.jobs.into_iter().next()?.failed.into_iter().next());
+        error_line(&line(job, first.as_ref()));
+    }
+    if bad.len() > TOLD_MAX {
+        error_line(&format!(
+            "… and {} more jobs; `hq job list --all` lists them",
+            bad.len() - TOLD_MAX
+        ));
+    }
+    if bad.is_empty() && !jobs.is_empty() && std::io::stderr().is_terminal() {
+        error_line(&good(jobs));
+    }
+    Ok(())
+}
+
+/// Ends a command that was to tell by its exit code whether all tasks finished.
+pub(super) fn require_good(jobs: &[client::JobSummary]) -> CliResult<()> {
+    if jobs.iter().all(is_good) {
+        return Ok(());
+    }
+    Err(CliError::Told(exit::FAILURE))
+}
+
+fn is_good(job: &client::JobSummary) -> bool {
+    let stats = job.stats.unwrap_or_default();
+    stats.failed + stats.canceled + stats.aborted == 0
+}
+
+fn good(jobs: &[client::JobSummary]) -> String {
+    let tasks: u64 = jobs.iter().map(|job| u64::from(job.task_count)).sum();
+    let plural = if tasks == 1 { "" } else { "s" };
+    match jobs {
+        [job] => format!("Job {} finished: {tasks} task{plural}", job.id),
+        _ => format!("{} jobs finished: {tasks} task{plural}", jobs.len()),
+    }
+}
+
+/// `Job 28 failed: 1 of 1 tasks; task 0: …; see …`
+fn line(job: &client::JobSummary, first: Option<&client::FailedTask>) -> String {
+    let stats = job.stats.unwrap_or_default();
+    let (id, total) = (job.id, job.task_count);
+    let counts: Vec<String> = [
+        (stats.failed, "failed"),
+        (stats.canceled, "were canceled"),
+        (stats.aborted, "were aborted"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, word)| format!("{count} of {total} tasks {word}"))
+    .collect();
+    let state = match job_state(job) {
+        JobState::Canceled => "was canceled",
+        JobState::Aborted => "was aborted",
+        JobState::Failed
+        | JobState::Waiting
+        | JobState::Running
+        | JobState::Finished
+        | JobState::Opened => "failed",
+    };
+    let mut text = format!("Job {id} {state}: {}", counts.join(", "));
+    if let Some(reason) = job
+        .cancel_reason
+        .as_deref()
+        .filter(|reason| !reason.is_empty())
+    {
+        text.push_str(&format!(" ({reason})"));
+    }
+    let Some(task) = first else {
+        text.push_str(&format!("; `hq job info {id}` shows more"));
+        return text;
+    };
+    let error = task.error.lines().next().unwrap_or_default();
+    let error = cut(error, ERROR_MAX).unwrap_or_else(|| error.to_owned());
+    let error = error.trim_end_matches('.');
+    // What could not be started wrote nothing.
+    let look = if error.starts_with("Program terminated") || error.contains("ime limit") {
+        format!(
+            "`hq job cat {id} stderr --tasks {}` prints what it wrote",
+            task.id
+        )
+    } else {
+        format!("`hq task info {id} {}` shows more", task.id)
+    };
+    text.push_str(&format!("; task {}: {error}; {look}", task.id));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(stats: client::TaskStats) -> client::JobSummary {
+        client::JobSummary {
+            id: 28,
+            task_count: 10,
+            stats: Some(stats),
+            ..client::JobSummary::default()
+        }
+    }
+
+    #[test]
+    fn the_line_names_the_failure_and_where_to_look() {
+        let failed = job(client::TaskStats {
+            finished: 8,
+            failed: 1,
+            aborted: 1,
+            ..client::TaskStats::default()
+        });
+        let task = client::FailedTask {
+            id: 3,
+            error: "Program terminated with exit code 1.".to_owned(),
+            ..client::FailedTask::default()
+        };
+        assert_eq!(
+            line(&failed, Some(&task)),
+            "Job 28 failed: 1 of 10 tasks failed, 1 of 10 tasks were aborted; task 3: Program terminated with exit code 1; \
+             `hq job cat 28 stderr --tasks 3` prints what it wrote"
+        );
+        let canceled = client::JobSummary {
+            cancel_reason: Some("enough".to_owned()),
+            ..job(client::TaskStats {
+                canceled: 10,
+                ..client::TaskStats::default()
+            })
+        };
+        assert_eq!(
+            line(&canceled, None),
+            "Job 28 was canceled: 10 of 10 tasks were canceled (enough); `hq job info 28` shows more"
+        );
+    }
+}

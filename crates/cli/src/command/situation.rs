@@ -1,0 +1,258 @@
+//! Why jobs are not done yet, in a sentence for the command line.
+
+use std::collections::BTreeSet;
+
+use hq_core::diagnosis::{number, queue_reason};
+use hq_protocol::client::{self, alloc_reply, alloc_request};
+use hq_protocol::why_nothing_runs;
+
+use crate::client::Client;
+use crate::error::CliResult;
+use crate::output::view::{is_idle, offered, total_units, worker_state};
+use crate::parse::selector::Selector;
+use crate::text::closest;
+
+/// Jobs of which nothing runs that are looked at.
+const LOOKED_AT_MAX: usize = 3;
+
+/// Whether there is anything to wait for.
+pub(super) fn is_unfinished(job: &client::JobSummary) -> bool {
+    !is_idle(job) || job.is_open
+}
+
+/// `Waiting for job 3: 23 of 100 tasks have ended, 4 run`
+pub(super) fn awaited(jobs: &[client::JobSummary]) -> String {
+    let (mut total, mut running, mut unfinished) = (0, 0, 0);
+    for job in jobs {
+        let stats = job.stats.unwrap_or_default();
+        total += u64::from(job.task_count);
+        running += u64::from(stats.running);
+        unfinished += u64::from(stats.running) + u64::from(stats.waiting);
+    }
+    let what = match jobs {
+        [job] => format!("job {}", job.id),
+        _ => format!("{} jobs", jobs.len()),
+    };
+    if unfinished == 0 {
+        let id = jobs.first().map_or(0, |job| job.id);
+        return format!("Waiting for {what} to be closed, as by `hq job close {id}`");
+    }
+    format!(
+        "Waiting for {what}: {} of {} tasks have ended, {} run",
+        number(total - unfinished),
+        number(total),
+        number(running)
+    )
+}
+
+/// What keeps unfinished jobs from going on; `None` if some of them run, or there is nothing to tell.
+pub(super) async fn reason(
+    client: &mut Client,
+    jobs: &[client::JobSummary],
+) -> CliResult<Option<String>> {
+    let starving: Vec<_> = jobs.iter().filter(|job| is_starving(job)).collect();
+    if starving.is_empty() {
+        return Ok(None);
+    }
+    let workers = running_workers(client).await?;
+    if workers.is_empty() {
+        return no_worker(client).await.map(Some);
+    }
+    for job in starving.iter().take(LOOKED_AT_MAX) {
+        if let Some(why) = obstacle(client, job.id, &workers).await? {
+            let waiting = job.stats.unwrap_or_default().waiting;
+            return Ok(Some(format!(
+                "none of {} waiting tasks of job {} runs: {why}",
+                number(waiting.into()),
+                job.id
+            )));
+        }
+    }
+    if starving.len() < jobs.len() {
+        return Ok(None);
+    }
+    match starving.first() {
+        Some(job) => behind(client, job, &workers).await,
+        None => Ok(None),
+    }
+}
+
+/// What no worker can give to a new job; `None` if some worker can, or one that can may be on its way.
+pub(super) async fn at_submit(client: &mut Client, job: u32) -> CliResult<Option<String>> {
+    let workers = running_workers(client).await?;
+    if workers.is_empty() || !queues(client).await?.is_empty() {
+        return Ok(None);
+    }
+    Ok(obstacle(client, job, &workers).await?.map(|why| {
+        format!("No connected worker can run tasks of job {job}: {why}; see `hq doc resources`")
+    }))
+}
+
+fn is_starving(job: &client::JobSummary) -> bool {
+    let stats = job.stats.unwrap_or_default();
+    stats.waiting > 0 && stats.running == 0
+}
+
+async fn running_workers(client: &mut Client) -> CliResult<Vec<client::WorkerInfo>> {
+    let mut workers = client
+        .workers(Selector::All.to_message(), true)
+        .await?
+        .workers;
+    workers.retain(|worker| worker_state(worker) == client::worker_info::State::Running);
+    Ok(workers)
+}
+
+pub(super) async fn queues(client: &mut Client) -> CliResult<Vec<client::AllocQueue>> {
+    let answer = client
+        .alloc(alloc_request::Request::List(client::AllocListQuery {}))
+        .await;
+    match answer {
+        Ok(alloc_reply::Reply::Queues(found)) => Ok(found.queues),
+        // A server without automatic allocation has none.
+        Ok(_) | Err(_) => Ok(Vec::new()),
+    }
+}
+
+async fn no_worker(client: &mut Client) -> CliResult<String> {
+    let queues = queues(client).await?;
+    let Some(queue) = queues.first() else {
+        return Ok(
+            "no worker is connected; start one with `hq worker start`, or have a batch system start them with `hq alloc add`"
+                .to_owned(),
+        );
+    };
+    let reason = match queue_reason(&queue.reason) {
+        "" => "it asks the batch system for some".to_owned(),
+        reason => reason.to_owned(),
+    };
+    let id = queue.id;
+    Ok(if queue.is_paused {
+        format!(
+            "no worker is connected, and queue {id} is paused ({reason}); `hq alloc resume {id}` lets it go on"
+        )
+    } else {
+        format!("no worker is connected; queue {id}: {reason}; `hq alloc info {id}` shows more")
+    })
+}
+
+/// What the first waiting task of a job asks for and no worker has.
+async fn obstacle(
+    client: &mut Client,
+    job: u32,
+    workers: &[client::WorkerInfo],
+) -> CliResult<Option<String>> {
+    let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
+        return Ok(None);
+    };
+    let Some(why) = why_nothing_runs(&explanation) else {
+        return Ok(None);
+    };
+    Ok(Some(match misspelled(&explanation, workers) {
+        Some((asked, meant)) => format!("{why} (did you mean `{meant}` instead of `{asked}`?)"),
+        None => why,
+    }))
+}
+
+/// A resource that no worker has, and one that is called almost the same.
+fn misspelled<'a>(
+    explanation: &'a client::Explanation,
+    workers: &'a [client::WorkerInfo],
+) -> Option<(&'a str, &'a str)> {
+    use client::explain_item::Item;
+    let offered: BTreeSet<&str> = workers.iter().flat_map(offered).collect();
+    let variants = explanation
+        .workers
+        .iter()
+        .flat_map(|worker| &worker.variants);
+    let asked = variants
+        .flat_map(|variant| &variant.items)
+        .filter_map(|item| match &item.item {
+            Some(Item::Resource(amount)) => Some(amount.resource.as_str()),
+            Some(Item::Time(_) | Item::Group(_)) | None => None,
+        });
+    let unknown: BTreeSet<&str> = asked.filter(|name| !offered.contains(name)).collect();
+    unknown.into_iter().find_map(|name| {
+        let meant = closest(name, offered.iter().copied())?;
+        Some((name, meant))
+    })
+}
+
+/// What a job waits behind that some worker could run.
+async fn behind(
+    client: &mut Client,
+    job: &client::JobSummary,
+    workers: &[client::WorkerInfo],
+) -> CliResult<Option<String>> {
+    let Some((task, explanation)) = client.explain_first_waiting(job.id).await? else {
+        return Ok(None);
+    };
+    if explanation.waiting_dep_count > 0 {
+        let after: Vec<String> = task
+            .after
+            .iter()
+            .map(|after| after.job.to_string())
+            .collect();
+        return Ok(Some(if after.is_empty() {
+            format!(
+                "task {} waits for {} other tasks; `hq task info {} {}` names them",
+                task.id, explanation.waiting_dep_count, job.id, task.id
+            )
+        } else {
+            format!("it starts after job {}", after.join(", "))
+        }));
+    }
+    let (total, used) = cpus(workers);
+    let before: u64 = client
+        .job_list(Selector::All.to_message())
+        .await?
+        .iter()
+        .filter(|other| other.id < job.id)
+        .map(|other| u64::from(other.stats.unwrap_or_default().waiting))
+        .sum();
+    let mut parts = Vec::new();
+    if total > 0 && used >= total {
+        parts.push(format!("all {} cpus are busy", number(total)));
+    } else if explanation.is_ready && explanation.sent_to.is_none() {
+        parts.push("what its tasks ask for is taken by others".to_owned());
+    } else {
+        // It starts in a moment.
+        return Ok(None);
+    }
+    if before > 0 {
+        parts.push(format!(
+            "{} tasks of earlier jobs wait, too",
+            number(before)
+        ));
+    }
+    Ok(Some(parts.join(", ")))
+}
+
+/// Whole cpus of all workers, and how many of them tasks hold.
+fn cpus(workers: &[client::WorkerInfo]) -> (u64, u64) {
+    use hq_core::resource::amount::UNITS_PER_WHOLE;
+    let (mut total, mut used) = (0, 0);
+    for worker in workers {
+        let resources = worker
+            .config
+            .as_ref()
+            .and_then(|config| config.resources.as_ref());
+        let items = resources
+            .map(|resources| resources.items.as_slice())
+            .unwrap_or_default();
+        total += items
+            .iter()
+            .filter(|item| item.name == "cpus")
+            .map(total_units)
+            .sum::<u64>();
+        let runtime = worker.runtime.as_ref();
+        let uses = runtime
+            .map(|runtime| runtime.resources.as_slice())
+            .unwrap_or_default();
+        used += uses
+            .iter()
+            .filter(|item| item.resource == "cpus")
+            .map(|item| item.used_units)
+            .sum::<u64>();
+    }
+    (total / UNITS_PER_WHOLE, used.div_ceil(UNITS_PER_WHOLE))
+}

@@ -1,0 +1,83 @@
+//! The first minutes of a stranger: what the pages say is pasted into a shell as it stands.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::harness::wait_for;
+
+/// The first block for a shell behind a heading of a page.
+fn block(page: &str, heading: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(page);
+    let text = std::fs::read_to_string(&path).expect("a page");
+    let (_, behind) = text.split_once(heading).expect("the heading");
+    let (_, block) = behind.split_once("```sh\n").expect("a block");
+    block.split("```").next().unwrap_or_default().to_owned()
+}
+
+/// Pastes a block into a shell whose home is empty; what it prints.
+fn paste(block: &str) -> String {
+    let home = tempfile::tempdir().expect("a directory");
+    let program = Path::new(env!("CARGO_BIN_EXE_hq"));
+    let folder = program.parent().expect("a folder").display();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let output = Command::new("timeout")
+        .args(["120", "bash", "-e", "-c", block])
+        .env_clear()
+        .env("PATH", format!("{folder}:{path}"))
+        .env("HOME", home.path())
+        .current_dir(home.path())
+        .stdin(Stdio::null())
+        .output()
+        .expect("a shell");
+    let printed = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    // A failed block must leave nothing, either.
+    let _ = Command::new(program)
+        .args(["server", "stop"])
+        .env("HOME", home.path())
+        .output();
+    assert!(output.status.success(), "{block}\n{printed}");
+    let place = format!("HOME={}", home.path().display());
+    wait_for("nothing of it is left", || {
+        let left = processes_of(&place);
+        left.is_empty().then_some(()).ok_or(format!("{left:?}"))
+    });
+    printed
+}
+
+#[test]
+fn the_quick_start_can_be_pasted_as_one_block() {
+    let printed = paste(&block("docs/quickstart.md", "## On several machines"));
+    for text in [
+        "The server runs in the background",
+        "Job submitted successfully, job ID: 1",
+        "2\n4\n6\n",
+    ] {
+        assert!(printed.contains(text), "{text}: {printed}");
+    }
+}
+
+#[test]
+fn the_readme_can_be_pasted_as_one_block() {
+    let printed = paste(&block("README.md", "## On several machines"));
+    assert!(printed.contains("\n2\n4\n6\n"), "{printed}");
+}
+
+/// Processes with this variable.
+fn processes_of(variable: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names
+        .filter(|pid| {
+            let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            variables
+                .split(|byte| *byte == 0)
+                .any(|one| one == variable.as_bytes())
+        })
+        .collect()
+}
