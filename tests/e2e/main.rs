@@ -21,6 +21,7 @@ mod hung_files;
 mod jobs;
 mod limits;
 mod local;
+mod mistakes;
 mod model;
 mod network;
 mod notify;

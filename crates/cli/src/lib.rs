@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     abort_on_panic();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&args::bytes::explained(error, std::env::args_os())),
+        Err(error) => return usage(args::bytes::explained(error, std::env::args_os())),
     };
     let mut context = Context::new(cli.global.clone());
     let mut result = run(cli, &mut context);
@@ -87,10 +87,16 @@ fn incomplete(group: Option<&str>) -> CliError {
 }
 
 /// Help and problems of the command line, which are texts in every output mode.
-fn usage(error: &clap::Error) -> ExitCode {
-    // Nobody can be told if that fails.
-    let _ = error.print();
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE))
+fn usage(error: clap::Error) -> ExitCode {
+    let code = u8::try_from(error.exit_code()).unwrap_or(exit::USAGE);
+    if error.use_stderr() {
+        let words: Vec<_> = std::env::args_os().collect();
+        output::console::error_styled(&args::explain::text(error, &words));
+    } else {
+        // Nobody can be told if that fails.
+        let _ = error.print();
+    }
+    ExitCode::from(code)
 }
 
 fn fail(error: &CliError, context: &mut Context) -> ExitCode {

@@ -24,6 +24,12 @@ pub(crate) fn error_line(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
+/// Writes a text with colours to standard error, without them where it is no terminal.
+pub(crate) fn error_styled(text: &str) {
+    // Nobody can be told if that fails.
+    let _ = anstream::stderr().write_all(text.as_bytes());
+}
+
 /// Writes to standard error as it is.
 pub(crate) fn error_text(text: &str) -> io::Result<()> {
     let mut stderr = io::stderr().lock();

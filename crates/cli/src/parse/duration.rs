@@ -6,9 +6,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum DurationError {
     /// Neither of the two forms.
-    #[error(
-        "Could not parse PBS walltime. Use either `HH:MM:SS` or humantime format (2hours): {0}"
-    )]
+    #[error("not a duration, expected one such as `90s`, `2h30m` or `01:30:00`: {0}")]
     Form(String),
     /// Not words.
     #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]
@@ -101,7 +99,7 @@ mod tests {
             "99999999999999999999",
         ] {
             let error = parse_duration(text).expect_err(text).to_string();
-            assert!(error.starts_with("Could not parse PBS walltime. Use either `HH:MM:SS`"));
+            assert!(error.starts_with("not a duration, expected one such as `90s`"));
         }
         assert!(parse_duration_words("90").is_err());
         assert!(parse_duration_words("1:30").is_err());

@@ -1,11 +1,14 @@
 //! Resource requests: `2`, `0.5 tight!`, `all`, and `NAME=REQUEST`.
 
-use hq_core::resource::amount::{Amount, AmountError};
+use hq_core::resource::amount::{Amount, AmountError, UNITS_PER_WHOLE};
 use hq_core::resource::request::{Policy, ResourceEntry};
 
 use super::{Cursor, ParseError};
 
 const WHAT: &str = "resource request";
+
+/// The resource that is counted in MiB.
+const MEMORY: &str = "mem";
 
 /// How much of one resource, and how to choose it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,10 +32,10 @@ impl RequestAmount {
 
 /// Reads `AMOUNT`, `AMOUNT POLICY` or `all`.
 pub(crate) fn parse_request(text: &str) -> Result<RequestAmount, ParseError> {
-    parse_rest(Cursor::new(WHAT, text))
+    parse_rest(Cursor::new(WHAT, text), false)
 }
 
-/// Reads `NAME=REQUEST`.
+/// Reads `NAME=REQUEST`. Memory may have a unit: `mem=4G` is `mem=4096`.
 pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);
     let name = parse_resource_name(&mut cursor)?;
@@ -40,7 +43,7 @@ pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseErro
     if !cursor.eat("=") {
         return Err(cursor.unexpected(&["`=`"]));
     }
-    parse_rest(cursor).map(|request| request.for_resource(name))
+    parse_rest(cursor, name == MEMORY).map(|request| request.for_resource(name))
 }
 
 /// Reads a name: a letter, then letters, digits and `/`.
@@ -73,7 +76,29 @@ pub(crate) fn parse_amount(cursor: &mut Cursor<'_>) -> Result<Amount, ParseError
     })
 }
 
-fn parse_rest(mut cursor: Cursor<'_>) -> Result<RequestAmount, ParseError> {
+/// How many 1/1024 MiB a unit of memory is, which is eaten; without one it is MiB.
+fn parse_memory_unit(cursor: &mut Cursor<'_>) -> Option<u64> {
+    let start = cursor.clone();
+    let unit = cursor.take_while(|c| c.is_ascii_alphabetic());
+    let upper = unit.to_ascii_uppercase();
+    let letter = upper
+        .strip_suffix("IB")
+        .or(upper.strip_suffix('B'))
+        .unwrap_or(&upper);
+    let kib = match letter {
+        "K" => 1,
+        "M" => 1 << 10,
+        "G" => 1 << 20,
+        "T" => 1 << 30,
+        _ => {
+            *cursor = start;
+            return None;
+        }
+    };
+    Some(kib)
+}
+
+fn parse_rest(mut cursor: Cursor<'_>, is_memory: bool) -> Result<RequestAmount, ParseError> {
     const EXPECTED: &[&str] = &[
         "`compact`",
         "`compact!`",
@@ -95,7 +120,24 @@ fn parse_rest(mut cursor: Cursor<'_>) -> Result<RequestAmount, ParseError> {
         });
     }
     let start = cursor.pos();
-    let amount = parse_amount(&mut cursor)?;
+    let mut amount = parse_amount(&mut cursor)?;
+    if is_memory && let Some(kib) = parse_memory_unit(&mut cursor) {
+        let units = u128::from(amount.0) * u128::from(kib) / 1_024;
+        let most = u128::from(u32::MAX) * u128::from(UNITS_PER_WHOLE);
+        match u64::try_from(units) {
+            Ok(units) if u128::from(units) <= most => amount = Amount(units),
+            Ok(_) | Err(_) => {
+                return Err(cursor.note_at(
+                    start,
+                    "Number is too large, expected less than 4294967296 MiB",
+                ));
+            }
+        }
+    } else if cursor.peek().is_some_and(|c| "kKmMgGtT".contains(c))
+        && !cursor.rest().starts_with("tight")
+    {
+        return Err(cursor.unexpected(&["blank", "end of input (only `mem` has units)"]));
+    }
     let has_blank = cursor.skip_blanks();
     let policy_start = cursor.clone();
     let policy = match cursor.take_while(|c| c.is_ascii_alphabetic() || c == '!') {
@@ -141,6 +183,26 @@ mod tests {
             (&*named.resource, named.to_string().as_str()),
             ("gpus/nvidia", "1.5 tight")
         );
+    }
+
+    #[test]
+    fn memory_may_have_a_unit() {
+        for (text, mib) in [
+            ("mem=4G", "4096 compact"),
+            ("mem=1.5GiB", "1536 compact"),
+            ("mem=512k", "0.5 compact"),
+            ("mem=500M", "500 compact"),
+            ("mem=2TB", "2097152 compact"),
+            ("mem=7", "7 compact"),
+        ] {
+            let request = parse_named_request(text).expect(text);
+            assert_eq!(request.to_string(), mib, "{text}");
+        }
+        for text in ["cpus=4G", "mem=4X", "mem=9999999T"] {
+            assert!(parse_named_request(text).is_err(), "{text}");
+        }
+        let error = parse_request("4G").expect_err("no unit").to_string();
+        assert!(error.contains("only `mem` has units"), "{error}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! The options of all lines are parsed as one command line and then merged with the real one, which
 //! wins. Only options that describe tasks exist there; see `docs/compatibility.md`.
 
+mod foreign;
+
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -49,7 +51,8 @@ pub(crate) fn find(
         DirectivesMode::Auto if !program.as_bytes().ends_with(b".sh") => Ok(Directives::default()),
         DirectivesMode::Auto | DirectivesMode::File => {
             let shown = program.to_string_lossy();
-            let head = read_head(Path::new(program)).map_err(|error| failed(&shown, &error))?;
+            let head = read_head(Path::new(program)).map_err(|error| unreadable(&shown, &error))?;
+            warn_about_foreign(&shown, &head);
             let options = parse_options(&shown, &head)?;
             Ok(Directives {
                 options,
@@ -81,6 +84,26 @@ impl Directives {
 
 fn failed(source: &str, error: &dyn std::fmt::Display) -> CliError {
     CliError::new(format!("Could not parse directives from {source}: {error}"))
+}
+
+/// A script that cannot be read.
+fn unreadable(source: &str, error: &std::io::Error) -> CliError {
+    let failure = failed(source, error);
+    if error.kind() != std::io::ErrorKind::NotFound {
+        return failure;
+    }
+    let text = failure.text().unwrap_or_default();
+    CliError::new(format!("{source} does not exist. {text}")).with_help(format!(
+        "give the path from this directory, or one that begins with `/`; `--directives off` lets `{source}` be found in the PATH of the workers"
+    ))
+}
+
+/// Says that lines for a batch system are not read, and what they are here.
+fn warn_about_foreign(source: &str, head: &[u8]) {
+    let found = foreign::find(head);
+    if let Some(text) = found.text(source) {
+        tracing::warn!("{text}");
+    }
 }
 
 fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
@@ -311,7 +334,7 @@ mod tests {
         assert_eq!(
             missing.expect_err("missing").text().as_deref(),
             Some(
-                "Could not parse directives from /nonexistent/x.sh: No such file or directory (os error 2)"
+                "/nonexistent/x.sh does not exist. Could not parse directives from /nonexistent/x.sh: No such file or directory (os error 2)"
             )
         );
         assert!(find(DirectivesMode::Auto, &["/nonexistent/x".into()], None).is_ok());

@@ -95,6 +95,31 @@ pub(crate) fn replace(path: &[u8], values: &[(&str, &[u8])]) -> Vec<u8> {
     replaced
 }
 
+/// Every placeholder.
+const KNOWN: [&str; 6] = [
+    "JOB_ID",
+    "TASK_ID",
+    "INSTANCE_ID",
+    "SUBMIT_DIR",
+    "SERVER_UID",
+    "CWD",
+];
+
+/// A placeholder that is written wrongly, and the one that was meant: one file for all tasks is not.
+pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
+    let plain = |name: &str| name.replace(['_', '-', ' '], "").to_ascii_uppercase();
+    pieces(path).into_iter().find_map(|piece| {
+        let Piece::Name(name) = piece else {
+            return None;
+        };
+        let name = String::from_utf8_lossy(name).into_owned();
+        let meant = KNOWN
+            .into_iter()
+            .find(|known| plain(known) == plain(&name) && *known != name)?;
+        Some((name, meant))
+    })
+}
+
 /// A sentence about placeholders that mean nothing in this path.
 pub(crate) fn unknown_warning(path: &[u8], role: PathRole) -> Option<String> {
     let mut names: Vec<String> = Vec::new();

@@ -9,6 +9,7 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use super::graph::Mistake;
 use super::parts::Misread;
 use crate::error::CliError;
+use crate::text::closest;
 
 /// A file that breaks a rule which has no place of its own.
 pub(super) fn plain(message: &str) -> CliError {
@@ -30,7 +31,37 @@ pub(super) fn misread(path: &Path, content: &str, error: Misread) -> CliError {
     plain(&format!(
         "{message}\n{file}, line {line}, column {column}{key}"
     ))
-    .with_drawing(draw(&file, content, span, message))
+    .with_drawing(draw(&file, content, span))
+    .with_help(help(message))
+}
+
+/// What to write instead.
+fn help(message: &str) -> String {
+    const PAGE: &str = "`hq doc dependencies` describes job files";
+    let quoted = |text: &str| -> Vec<String> {
+        let parts = text.split('`').skip(1).step_by(2);
+        parts.map(str::to_owned).collect()
+    };
+    if let Some((found, known)) = message.split_once(", expected one of ") {
+        let (found, known) = (quoted(found), quoted(known));
+        let meant = found
+            .first()
+            .and_then(|found| closest(found, known.iter().map(String::as_str)));
+        if let Some(meant) = meant {
+            return format!("did you mean `{meant}`? {PAGE}");
+        }
+    }
+    let is_text = message.contains("invalid type: string");
+    match message.split('"').nth(1) {
+        Some(line) if is_text && message.contains("expected a sequence") => {
+            let words: Vec<String> = line
+                .split_whitespace()
+                .map(|word| format!("{word:?}"))
+                .collect();
+            format!("write a list of words: `[{}]`; {PAGE}", words.join(", "))
+        }
+        Some(_) | None => PAGE.to_owned(),
+    }
 }
 
 /// Tasks that cannot be ordered; `span` = what is wrong about them, where it could be found.
@@ -49,7 +80,7 @@ pub(super) fn mistake(
     CliError::refused(&format!(
         "{message}\n{file}, line {line}, column {column}: {reason}"
     ))
-    .with_drawing(draw(&file, content, span, &reason))
+    .with_drawing(draw(&file, content, span))
 }
 
 /// Says what a file that is no text has at a position, the first that is none.
@@ -60,29 +91,21 @@ pub(super) fn no_text(bytes: &[u8], at: usize) -> String {
     format!("expected UTF-8, found the byte 0x{found:02x} in line {line}, column {column}")
 }
 
-fn draw(file: &str, content: &str, span: Range<usize>, message: &str) -> String {
-    // The first line of a grammar's message says what is wrong; its own drawing would be confusing.
-    let label = message
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .trim_end_matches(':');
-    // All keys there are stand in the sentence; once is enough.
-    let label = match label.split_once(", expected one of ") {
-        Some((found, _)) => found,
-        None => label,
-    };
-    let report = &[Level::ERROR
-        .primary_title("this job file cannot be used")
-        .element(
-            Snippet::source(content)
-                .path(file)
-                .annotation(AnnotationKind::Primary.span(span).label(label)),
-        )];
-    Renderer::plain()
+/// The place in the file; what is wrong there was said before.
+fn draw(file: &str, content: &str, span: Range<usize>) -> String {
+    let report = &[Level::ERROR.primary_title("").element(
+        Snippet::source(content)
+            .path(file)
+            .annotation(AnnotationKind::Primary.span(span).label("here")),
+    )];
+    let drawing = Renderer::plain()
         .decor_style(DecorStyle::Ascii)
         .render(report)
-        .to_string()
+        .to_string();
+    // Its first line is the title.
+    drawing
+        .split_once('\n')
+        .map_or_else(String::new, |(_, rest)| rest.to_owned())
 }
 
 /// Moves a span onto character boundaries inside the text.
@@ -133,6 +156,27 @@ fn key_at(content: &str, at: usize) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_help_says_what_to_write() {
+        for (message, wanted) in [
+            (
+                "invalid type: string \"sort -u\", expected a sequence",
+                "write a list of words: `[\"sort\", \"-u\"]`; ",
+            ),
+            (
+                "unknown field `comand`, expected one of `id`, `command`",
+                "did you mean `command`? ",
+            ),
+            (
+                "unknown field `x`, expected one of `id`, `command`",
+                "`hq doc",
+            ),
+        ] {
+            let text = help(message);
+            assert!(text.starts_with(wanted), "{text}");
+        }
+    }
 
     #[test]
     fn keys_are_found_before_the_value() {

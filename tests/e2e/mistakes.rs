@@ -1,0 +1,404 @@
+//! What people type by mistake or by habit: each message names what was wrong and what to type instead.
+//!
+//! The table is the specification. A line is typed as in a shell; every text has to be in what is printed.
+
+use crate::harness::{Env, wait_for};
+
+/// What is typed, what is said, and the exit code.
+type Mistake = (&'static str, &'static [&'static str], i32);
+
+/// Subcommands that other programs have, or that are misspelled. Nothing of it needs a server.
+#[rustfmt::skip] // A line for each mistake is a table.
+const COMMANDS: &[Mistake] = &[
+    ("ls", &["unrecognized subcommand 'ls'", "help: ", "`hq job list`"], 2),
+    ("list", &["'list'", "`hq job list`"], 2),
+    ("jobs", &["'jobs'", "`hq job list`"], 2),
+    ("ps", &["'ps'", "`hq job list`"], 2),
+    ("squeue", &["'squeue'", "`hq job list`"], 2),
+    ("qstat", &["'qstat'", "`hq job list`"], 2),
+    ("log 1", &["'log'", "`hq job cat JOB stdout`"], 2),
+    ("logs 1", &["'logs'", "`hq job tail -f JOB`"], 2),
+    ("cat 1", &["'cat'", "`hq job cat JOB stdout`"], 2),
+    ("cancel 1", &["'cancel'", "`hq job cancel JOB`"], 2),
+    ("kill 1", &["'kill'", "`hq job cancel JOB`"], 2),
+    ("scancel 1", &["'scancel'", "`hq job cancel JOB`"], 2),
+    ("qdel 1", &["'qdel'", "`hq job cancel JOB`"], 2),
+    ("sbatch job.sh", &["'sbatch'", "`hq submit -- PROGRAM`"], 2),
+    ("qsub job.sh", &["'qsub'", "`hq submit -- PROGRAM`"], 2),
+    ("srun hostname", &["'srun'", "`hq run -- PROGRAM`"], 2),
+    ("start", &["'start'", "`hq server start`", "`hq worker start`"], 2),
+    ("stop", &["'stop'", "`hq server stop`"], 2),
+    ("wait 1", &["'wait'", "`hq job wait JOB`"], 2),
+    ("info 1", &["'info'", "`hq job info JOB`"], 2),
+    ("nodes", &["'nodes'", "`hq worker list`"], 2),
+    ("sinfo", &["'sinfo'", "`hq worker list`"], 2),
+    ("workers", &["'workers'", "`hq worker list`"], 2),
+    ("tasks 1", &["'tasks'", "`hq task list JOB`"], 2),
+    ("why 1", &["'why'", "`hq task explain JOB TASK`"], 2),
+    ("retry 1", &["'retry'", "`hq job resubmit JOB --filter failed`"], 2),
+    ("sacct", &["'sacct'", "`hq job stats JOB`"], 2),
+    ("watch", &["'watch'", "`hq dashboard`"], 2),
+    ("version", &["'version'", "`hq --version`"], 2),
+    ("help", &["'help'", "`hq --help`", "`hq doc`"], 2),
+    ("salloc", &["'salloc'", "`hq alloc add slurm"], 2),
+    ("subimt -- true", &["'subimt'", "'submit'"], 2),
+    ("serve start", &["'serve'", "'server'"], 2),
+    ("job lst", &["'lst'", "'list'"], 2),
+    ("job ls", &["'ls'", "`hq job list`"], 2),
+    ("job status 1", &["'status'", "`hq job info JOB`"], 2),
+    ("job kill 1", &["'kill'", "`hq job cancel JOB`"], 2),
+    ("job log 1", &["'log'", "`hq job cat JOB stdout`"], 2),
+    ("job delete 1", &["'delete'", "`hq job forget JOB`"], 2),
+    ("job rerun 1", &["'rerun'", "`hq job resubmit JOB --filter failed`"], 2),
+    ("job errors 1", &["'errors'", "`hq job info JOB`"], 2),
+    ("task ls 1", &["'ls'", "`hq task list JOB`"], 2),
+    ("task cancel 1", &["'cancel'", "`hq job cancel JOB`"], 2),
+    ("task log 1", &["'log'", "`hq job cat JOB stdout --tasks TASK`"], 2),
+    ("worker ls", &["'ls'", "`hq worker list`"], 2),
+    ("worker kill 1", &["'kill'", "`hq worker stop WORKER`"], 2),
+    ("worker add", &["'add'", "`hq worker start`"], 2),
+    ("server status", &["'status'", "`hq server info`", "`hq status`"], 2),
+    ("server restart", &["'restart'", "`hq server start --resume`"], 2),
+    ("server logs", &["'logs'", "server.log"], 2),
+    ("alloc create", &["'create'", "`hq alloc add slurm"], 2),
+    ("alloc ls", &["'ls'", "`hq alloc list`"], 2),
+    ("doc quickstrat", &["'quickstrat'", "'quickstart'"], 2),
+    ("doc walltimes", &["'walltimes'", "possible values"], 2),
+    ("doc --search abracadabra", &["`abracadabra`", "`hq doc`"], 1),
+];
+
+/// Options of Slurm, PBS and GNU parallel, misspelled ones, and those that do not go together.
+#[rustfmt::skip] // A line for each mistake is a table.
+const OPTIONS: &[Mistake] = &[
+    ("submit --gres=gpu:1 -- true", &["'--gres'", "`--resource gpus/nvidia=1`"], 2),
+    ("submit --gpus 1 -- true", &["'--gpus'", "`--resource gpus/nvidia=1`"], 2),
+    ("submit --job-name x -- true", &["'--job-name'", "`--name TEXT`"], 2),
+    ("job submit --job-name x -- true", &["'--job-name'", "`--name TEXT`"], 2),
+    ("submit --mem 4G -- true", &["'--mem'", "`--resource mem=4G`"], 2),
+    ("submit --mem-per-cpu=4G -- true", &["'--mem-per-cpu'", "`--resource mem=4G`"], 2),
+    ("submit -n 4 -- true", &["'-n'", "`--array 1-4`", "`--cpus 4`"], 2),
+    ("submit --ntasks=4 -- true", &["'--ntasks'", "`--array 1-4`"], 2),
+    ("submit -c 4 -- true", &["'-c'", "`--cpus 4`"], 2),
+    ("submit --cpus-per-task=4 -- true", &["'--cpus-per-task'", "`--cpus 4`"], 2),
+    ("submit -p fast -- true", &["'-p'", "`hq alloc add slurm", "--partition=NAME"], 2),
+    ("submit --partition fast -- true", &["'--partition'", "`hq alloc add slurm"], 2),
+    ("submit -A project -- true", &["'-A'", "`hq alloc add slurm"], 2),
+    ("submit -N 2 -- true", &["'-N'", "`--nodes 2`"], 2),
+    ("submit -t 10 -- true", &["'-t'", "`--time-limit 10min`"], 2),
+    ("submit --timeout 5 -- true", &["'--timeout'", "`--time-limit 10min`"], 2),
+    ("submit --time 5 -- true", &["'--time'", "`--time-limit 10min`"], 2),
+    ("submit --dependency=afterok:1 -- true", &["'--dependency'", "`--after JOB:ok`"], 2),
+    ("submit -d afterok:1 -- true", &["'-d'", "`--after JOB:ok`"], 2),
+    ("submit -a 1-10 -- true", &["'-a'", "`--array 1-100`"], 2),
+    ("submit -j 4 -- true", &["'-j'", "`--cpus 2`", "`hq run -j 8`"], 2),
+    ("submit --jobs 4 -- true", &["'--jobs'", "`hq run -j 8`"], 2),
+    ("submit --wrap 'sleep 1'", &["'--wrap'", "`hq submit -- bash -c 'LINE'`"], 2),
+    ("submit -o out.txt -- true", &["'-o'", "`--stdout FILE`"], 2),
+    ("submit --output out.txt -- true", &["'--output'", "`--stdout FILE`"], 2),
+    ("submit -e err.txt -- true", &["'-e'", "`--stderr FILE`"], 2),
+    ("submit --mail-user a@b.c -- true", &["'--mail-user'", "`--notify 'cmd:mail"], 2),
+    ("submit --chdir /tmp -- true", &["'--chdir'", "`--cwd PATH`"], 2),
+    ("submit --export=ALL -- true", &["'--export'", "`--env KEY=VALUE`"], 2),
+    ("submit --exclusive -- true", &["'--exclusive'", "`--nodes 1`"], 2),
+    ("submit --requeue -- true", &["'--requeue'", "`--retries 3`"], 2),
+    ("submit -l select=1:ncpus=4 -- true", &["'-l'", "`--cpus 4 --resource mem=8G`"], 2),
+    ("submit --halt now,fail=1 -- true", &["'--halt'", "`--max-fails 0`"], 2),
+    ("submit --bar -- true", &["'--bar'", "`--progress`"], 2),
+    ("submit --arg-file list -- true", &["'--arg-file'", "`--each-line FILE`"], 2),
+    ("run --mem 4G true", &["'--mem'", "`--resource mem=4G`"], 2),
+    ("submit --arry 1-3 -- true", &["'--arry'", "'--array'"], 2),
+    ("submit --cpu 2 -- true", &["'--cpu'", "'--cpus'"], 2),
+    ("job list --al", &["'--al'", "'--all'"], 2),
+    ("worker start --cpu 2", &["'--cpu'", "'--cpus'"], 2),
+    ("job cancel 1 2", &["unexpected argument '2' found", "`hq job cancel 1,2`"], 2),
+    ("submit", &["<COMMAND>...", "Usage: hq submit [OPTIONS] <COMMAND>...", "`hq submit --array 1-10 -- ./step`"], 2),
+    ("run", &["<COMMAND>...", "`hq run --each-line FILE -- ./step`"], 2),
+    ("job info", &["<JOBS>", "`last`"], 2),
+    ("job cat 1", &["<STREAM>", "`hq job cat last stdout`"], 2),
+    ("task explain 1", &["<TASK>", "`hq task list JOB`"], 2),
+    ("worker stop", &["<WORKERS>", "`hq worker list`"], 2),
+    ("submit --wait --progress -- true", &["'--wait[=<UNTIL>]' cannot be used with '--progress'"], 2),
+    ("submit --wait=good -- true", &["'good'", "[possible values: end, ok]"], 2),
+    ("submit --cpus 1 --nodes 2 -- true", &["'--cpus <AMOUNT>' cannot be used with '--nodes <COUNT>'"], 2),
+];
+
+/// Values that cannot be.
+#[rustfmt::skip] // A line for each mistake is a table.
+const VALUES: &[Mistake] = &[
+    ("submit --array 3-1 -- true", &["'3-1'", "Invalid range", "`--array 1-100`"], 2),
+    ("submit --array 1..10 -- true", &["'1..10'", "Unexpected token `.`", "`--array 1-100`"], 2),
+    ("submit --array 1,1-3 -- true", &["Ranges overlap", "`--array 1-100`"], 2),
+    ("submit --array '' -- true", &["--array <IDS>"], 2),
+    ("submit --array 1-10/2 -- true", &["Unexpected token `/`", "`--array 0-10:2`"], 2),
+    ("submit --array all -- true", &["Unexpected token `a`", "`--array 1-100`"], 2),
+    ("submit --cpus 0 -- true", &["Zero resources cannot be requested", "`--cpus 4`"], 2),
+    ("submit --cpus 4G -- true", &["only `mem` has units", "`--resource mem=4G`"], 2),
+    ("submit --cpus two -- true", &["'two'", "`--cpus 4`"], 2),
+    ("submit --cpus -1 -- true", &["'-1'", "a whole number from 0"], 2),
+    ("submit --resource mem=4X -- true", &["mem=4X", "`--resource mem=4G`"], 2),
+    ("submit --resource gpu -- true", &["`gpu` has no `=`", "`--resource gpus/nvidia=1`"], 2),
+    ("submit --resource gpus/nvidia=0 -- true", &["Zero resources", "`--resource gpus/nvidia=1`"], 2),
+    ("submit --time-limit tomorrow -- true", &["'tomorrow'", "not a duration", "`90s`"], 2),
+    ("submit --time-limit 5x -- true", &["'5x'", "`--time-limit 90s`"], 2),
+    ("submit --priority high -- true", &["'high'", "expected a whole number", "`--priority 10`"], 2),
+    ("submit --priority -5 -- true", &["'-5'", "`--priority=-5`"], 2),
+    ("submit --max-fails -1 -- true", &["'-1'", "`--max-fails` takes a whole number from 0"], 2),
+    ("submit --max-fails many -- true", &["'many'", "expected a whole number"], 2),
+    ("submit --retries 100000 -- true", &["'100000'", "0..=65535"], 2),
+    ("submit --crash-limit 0 -- true", &["Use `never-restart` or `unlimited` instead."], 2),
+    ("submit --weight=-1 -- true", &["'-1'", "has to be positive number"], 2),
+    ("submit --nodes x -- true", &["'x'", "expected a whole number"], 2),
+    ("submit --env =x -- true", &["'=x'", "expected KEY=VALUE or KEY"], 2),
+    ("submit --stdout a:remove -- true", &["unknown mode `remove`", "`rm-if-finished`"], 2),
+    ("submit --pin cores -- true", &["'cores'", "[possible values: taskset, omp]"], 2),
+    ("submit --directives on -- true", &["'on'", "[possible values: auto, file, stdin, off]"], 2),
+    ("submit --after x -- true", &["'x'", "--after"], 2),
+    ("submit --retry-on foo -- true", &["foo", "--retry-on"], 2),
+    ("submit --stop-signal FOO -- true", &["'FOO'", "--stop-signal"], 2),
+    ("submit --notify a@b.c -- true", &["a@b.c", "cmd:"], 2),
+    ("run -j 0 true", &["'0'", "expected a whole number from 1"], 2),
+    ("job list --filter done", &["'done'", "possible values: waiting, running, finished"], 2),
+    ("job cat 1 output", &["'output'", "[possible values: stdout, stderr]"], 2),
+    ("job info abc", &["'abc'", "`last`", "`hq job list`"], 2),
+    ("task explain 1 x", &["'x'", "expected a whole number"], 2),
+    ("worker start --cpus x", &["'x'", "--cpus"], 2),
+    ("worker stop first", &["'first'", "`hq worker list`"], 2),
+    ("server start --http nowhere", &["'nowhere'", "`--http=0.0.0.0:8080`"], 2),
+    ("server start --http=nowhere", &["'nowhere'", "0.0.0.0:8080"], 2),
+    ("server start --worker-port 99999", &["'99999'", "0..=65535"], 2),
+    ("--output-mode yaml job list", &["'yaml'", "[possible values: cli, json, quiet]"], 2),
+];
+
+/// Without any server.
+#[rustfmt::skip] // A line for each mistake is a table.
+const NO_SERVER: &[Mistake] = &[
+    ("job list", &["No server is running", "`hq server start --server-dir", "`hq run …`"], 1),
+    ("submit -- true", &["No server is running", "`hq server start", "`hq run …`"], 1),
+    ("--server-dir /nosuch job list", &["\"/nosuch\" is not a directory", "`hq server start --server-dir /nosuch`, which makes its directory"], 1),
+    ("server stop", &["No server is running", "`hq server start"], 1),
+    ("run -- ./nope", &["./nope", "No such file or directory"], 1),
+    ("run --cpus 6400 -- true", &["6400"], 1),
+    ("run nope.toml", &["nope.toml", "No such file or directory"], 1),
+];
+
+/// With a server that has a worker, one job of three tasks that has ended, and one that waits for ever.
+#[rustfmt::skip] // A line for each mistake is a table.
+const WITH_SERVER: &[Mistake] = &[
+    // Ids that do not exist.
+    ("job info 999", &["Job 999 not found", "`hq job list --all`"], 1),
+    ("job cancel 999", &["job not found", "`hq job list --all`"], 1),
+    ("job close 999", &["job not found", "`hq job list --all`"], 1),
+    ("job wait 999", &["Job 999 not found", "`hq job list --all`"], 1),
+    ("job progress 999", &["Job 999 not found", "`hq job list --all`"], 1),
+    ("job cat 999 stdout", &["Job 999 was not found", "`hq job list --all`"], 1),
+    ("job tail 999", &["999", "not found"], 1),
+    ("job stats 999", &["999", "not found", "`hq job list --all`"], 1),
+    ("job resubmit 999", &["job not found"], 1),
+    ("job task-ids 999", &["not found"], 1),
+    ("task list 999", &["Job 999 not found", "`hq job list --all`"], 1),
+    ("task info 999 0", &["Cannot find job 999", "`hq job list --all`"], 1),
+    ("task info 1 9999", &["Task 9999 not found", "`hq task list 1`"], 1),
+    ("task list 1 --tasks 9999", &["Task 9999 of job 1 not found", "`hq task list"], 1),
+    ("task explain 999 0", &["Job not found", "`hq job list --all`"], 1),
+    ("task explain 2 9999", &["Task not found", "job 2 has these tasks: 0"], 1),
+    ("worker info 999", &["Worker 999 not found", "`hq worker list --all`"], 1),
+    ("worker stop 999", &["worker not found", "`hq worker list --all`"], 1),
+    ("worker drain 999", &["worker not found", "`hq worker list --all`"], 1),
+    ("worker address 999", &["Worker 999 not found"], 1),
+    ("submit --job 999 -- true", &["Job 999 not found"], 1),
+    ("submit --after 999 -- true", &["999", "not found"], 1),
+    ("alloc info 9", &["9", "not found"], 1),
+    // Files.
+    ("submit ./nosuch.sh", &["./nosuch.sh does not exist", "`--directives off`"], 1),
+    ("submit --each-line nope -- true", &["nope", "No such file or directory"], 1),
+    ("submit --from-json object.json -- true", &["object.json", "has to be an array"], 1),
+    ("job submit-file nope.toml", &["nope.toml", "No such file or directory"], 1),
+    ("job submit-file text.toml", &["expected a sequence", "`[\"sort\", \"-u\"]`", "text.toml:2:11"], 1),
+    ("job submit-file typo.toml", &["unknown field `comand`", "did you mean `command`?"], 1),
+    ("job submit-file open.toml", &["unclosed array", "open.toml:2"], 1),
+    ("submit --stdout %{JOBID}.out -- true", &["unknown placeholder `JOBID`", "`%{JOB_ID}`"], 1),
+    ("submit --stderr e-%{task_id} -- true", &["unknown placeholder `task_id`", "`%{TASK_ID}`"], 1),
+    ("submit --cwd %{CWD} -- true", &["working directory placeholder"], 1),
+    ("submit --array 1-2 slurm.sh", &["slurm.sh has 2 #SBATCH lines, which hq does not read", "`#HQ --array 1-4 --resource mem=2G`"], 0),
+    ("submit pbs.sh", &["pbs.sh has 1 #PBS line, which hq does not read", "`#HQ --cpus 4 --resource mem=8gb`"], 0),
+    // What cannot run.
+    ("submit --cpus 64 -- true", &["No connected worker can run", "they ask for 64 cpus, no worker has more than 2"], 0),
+    ("submit --resource gpu/nvidia=1 -- true", &["they ask for 1 gpu/nvidia, no worker has any", "did you mean `gpus/nvidia`"], 0),
+    ("submit --nodes 99 -- true", &["they ask for 99 nodes, the largest group has 1"], 0),
+    ("submit --cpus 8 --resource gpus/amd=1 -- true", &["8 cpus, no worker has more than 2", "1 gpus/amd, no worker has any"], 0),
+    // The server is there already.
+    ("server start", &["is already online", "hq server stop"], 1),
+    ("job cancel 1", &["all tasks are already finished"], 0),
+];
+
+fn words(line: &str) -> Vec<String> {
+    shlex::split(line).expect("quotes are closed")
+}
+
+/// Types each line and tells all that is not as it should be.
+fn type_all(env: &Env, mistakes: &[Mistake]) {
+    let mut wrong = Vec::new();
+    for (typed, said, code) in mistakes {
+        let words = words(typed);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let ran = env.hq(&words);
+        let printed = format!("{}{}", ran.stdout, ran.stderr);
+        let missing: Vec<_> = said
+            .iter()
+            .filter(|text| !printed.contains(**text))
+            .collect();
+        if !missing.is_empty() || ran.code != Some(*code) {
+            wrong.push(format!(
+                "`hq {typed}` ends with {:?} and does not say {missing:?}:\n{printed}",
+                ran.code
+            ));
+        }
+        assert!(!printed.contains("invalid digit"), "{printed}");
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        mistakes.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn foreign_commands_options_and_values_get_the_one_right_answer() {
+    let env = Env::new();
+    type_all(&env, COMMANDS);
+    type_all(&env, OPTIONS);
+    type_all(&env, VALUES);
+    assert!(
+        COMMANDS.len() + OPTIONS.len() + VALUES.len() + NO_SERVER.len() + WITH_SERVER.len() > 104
+    );
+}
+
+#[test]
+fn without_a_server_two_commands_are_named() {
+    type_all(&Env::new(), NO_SERVER);
+}
+
+#[test]
+fn what_does_not_exist_or_cannot_run_is_named_with_a_way_out() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=2", "--resource=gpus/nvidia=[0]"]);
+    env.submit(&["--array=1-3", "--wait", "--", "true"]);
+    env.submit(&["--cpus=99", "--", "true"]);
+    env.write("object.json", "{}");
+    env.write("text.toml", "[[task]]\ncommand = \"sort -u\"\n");
+    env.write("typo.toml", "[[task]]\ncomand = [\"true\"]\n");
+    env.write("open.toml", "[[task]]\ncommand = [\"true\"\n");
+    env.write(
+        "slurm.sh",
+        "#!/bin/bash\n#SBATCH --array=1-4\n#SBATCH --mem=2G\ntrue\n",
+    );
+    env.write(
+        "pbs.sh",
+        "#!/bin/bash\n#PBS -l select=1:ncpus=4:mem=8gb\ntrue\n",
+    );
+    type_all(&env, WITH_SERVER);
+}
+
+#[test]
+fn a_wait_says_what_it_waits_for_and_how_it_ended() {
+    let mut env = Env::new();
+    env.start_server();
+    let job = env.submit(&["--", "false"]);
+    env.spawn("waiting", &["job", "wait", &job, "--ok"]);
+    let told = "Waiting for job 1: 0 of 1 tasks have ended, 0 run: no worker is connected; start one with `hq worker start`";
+    wait_for("the wait says why", || {
+        let log = env.read("waiting.log");
+        log.contains(told).then_some(()).ok_or(log)
+    });
+    env.start_worker(1);
+    assert_eq!(env.wait_exit("waiting"), Some(1));
+    let log = env.read("waiting.log");
+    let end = "Job 1 failed: 1 of 1 tasks failed; task 0: Program terminated with exit code 1; `hq job cat 1 stderr --tasks 0`";
+    assert!(log.contains(end), "{log}");
+    // The exit code is of the wait, unless that of the job is asked for.
+    env.hq(&["submit", "--wait", "--", "./nope"])
+        .exits_with(0)
+        .says("Job 2 failed: 1 of 1 tasks failed; task 0: Cannot execute \"./nope\"")
+        .says("`hq task info 2 0` shows more");
+    env.hq(&["submit", "--wait=ok", "--", "false"])
+        .exits_with(1);
+    env.hq(&["submit", "--wait=ok", "--", "true"]).exits_with(0);
+    env.hq(&["job", "wait", "1"]).exits_with(0);
+    let json = env.hq(&["submit", "--wait=ok", "--output-mode=json", "--", "false"]);
+    let json = json.exits_with(1);
+    assert_eq!(
+        (json.stdout.as_str(), json.stderr.as_str()),
+        ("{\n  \"id\": 5\n}\n", "")
+    );
+}
+
+#[test]
+fn a_worker_waits_for_the_server_that_is_started_beside_it() {
+    let mut env = Env::new();
+    env.spawn("worker", &["worker", "start", "--cpus=1"]);
+    wait_for("the worker says what it waits for", || {
+        let log = env.read("worker.log");
+        let told =
+            log.contains("Waiting up to 10 s for a server") && log.contains("`hq server start");
+        told.then_some(()).ok_or(log)
+    });
+    env.start_server();
+    wait_for("the worker is there", || {
+        let workers = env.workers();
+        (workers == ["RUNNING"])
+            .then_some(())
+            .ok_or(format!("{workers:?}"))
+    });
+    let log = env.read("server.log");
+    assert!(
+        log.contains("The server is ready; `hq worker start"),
+        "{log}"
+    );
+}
+
+#[test]
+fn status_and_problems_say_how_it_is_going_and_what_is_wrong() {
+    let mut env = Env::new();
+    env.start_server();
+    env.hq(&["status"])
+        .exits_with(0)
+        .says("Workers   none; `hq worker start` starts one")
+        .says("Problems  none");
+    env.hq(&["problems"])
+        .exits_with(0)
+        .says("Nothing is wrong.");
+    env.start_worker(2);
+    env.submit(&["--array=1-5", "--wait", "--", "false"]);
+    let busy = env.submit(&["--name=busy", "--array=1-2", "--", "sleep", "600"]);
+    env.wait_running(&busy, 2);
+    env.submit(&["--name=behind", "--array=1-3", "--", "true"]);
+    env.submit(&["--name=large", "--cpus=64", "--", "true"]);
+    env.hq(&["status"])
+        .exits_with(0)
+        .says("Workers   1 connected; 2 of 2 cpus busy")
+        .says("Tasks     2 running, 4 waiting, 5 failed")
+        .says("Jobs      3 unfinished of 4")
+        .says("2  busy                      [....................] 0/2, 2 run")
+        .says("waits: all 2 cpus are busy")
+        .says("Starving job 4 large: none of 1 waiting tasks runs: they ask for 64 cpus, no worker has more than 2")
+        .says("1 ended job had failures; `hq problems --all` shows them");
+    env.hq(&["problems", "--all"])
+        .exits_with(0)
+        .says("error    Failing job 1 false: 5 of 5 tasks failed, mostly: exit code 1")
+        .says("`hq job cat 1 stderr --task-status failed`")
+        .says("`hq task explain -v 4 TASK`");
+    let problems = env.json(&["problems"]);
+    assert_eq!(problems[0]["kind"], "failing-job");
+    assert_eq!(problems[1]["id"], 4);
+    let status = env.json(&["status"]);
+    assert_eq!(status["tasks"]["running"], 2);
+    assert_eq!(status["unfinished_jobs"][1]["name"], "behind");
+    assert_eq!(
+        env.hq(&["problems", "--output-mode=quiet"]).ok(),
+        "failing-job 1\nstarving-job 4\n"
+    );
+    env.hq(&["job", "cancel", "all"]).ok();
+}
