@@ -25,7 +25,7 @@ use hq_protocol::client::{self, alloc_reply, reply::Reply};
 use hq_protocol::convert::AllocRequest;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::event_loop::CoreHandle;
+use crate::core_handle::CoreHandle;
 
 /// Requests that may wait.
 const REQUEST_QUEUE_LEN: usize = 64;

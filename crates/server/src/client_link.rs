@@ -11,7 +11,8 @@ use hq_store::event::Event;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
 use crate::clock::Clock;
-use crate::event_loop::{CoreGone, Shared};
+use crate::core_handle::CoreGone;
+use crate::event_loop::Shared;
 use crate::server::Stop;
 use crate::{journal_link, output_link, query};
 

@@ -10,241 +10,32 @@ use std::time::{Duration, Instant};
 
 use hq_core::id::WorkerId;
 use hq_core::server_state::{
-    Change, ChangeKind, Command, Effect, Input, LinkEnd, LinkId, NoticeKey, ROWS_PER_ROUND_MAX,
-    Reattach, Reply, RequestId, ServerState, Submission, Wait, WatchSpec, WorkerCommand,
-    WorkerMessage,
+    Change, ChangeKind, Command, Effect, Input, LinkId, NoticeKey, ROWS_PER_ROUND_MAX, Reattach,
+    Reply, RequestId, ServerState, Wait, WatchSpec, WorkerCommand,
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
-use hq_protocol::convert::Query;
 use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_store::{Health, Progress, StoreClient, StoreHandle};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::{AllocHandle, News, WorkerNews};
 use crate::clock::Clock;
+use crate::core_handle::{CoreHandle, Event, Tell, View, WorkerSeat};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
-use crate::query::{self, Asked};
+use crate::query;
 use crate::relay::Relay;
 use crate::server::Stop;
 use crate::stats::Stats;
 
-/// Events that may wait for the core; senders wait when it is full.
-const EVENT_QUEUE_LEN: usize = 4_096;
 /// Events of one batch: large enough to share a scheduling round, small enough to stay under a few
 /// milliseconds.
 const BATCH_LEN: usize = 256;
 /// Commands that may wait for a worker that does not read; beyond that it is cut off.
 const WORKER_QUEUE_LEN: usize = 1_024;
-/// Updates that may wait for a watching client; beyond that it is cut off.
-const WATCH_QUEUE_LEN: usize = 256;
-
-/// Looks at the state; what it gives tells the one who asked.
-type Look = Box<dyn FnOnce(&View<'_>) -> Tell + Send>;
-type Tell = Box<dyn FnOnce() + Send>;
-
-/// What reaches the core's thread.
-enum Event {
-    Command(Command, oneshot::Sender<Result<Reply, String>>),
-    Submit(Box<Submission>, oneshot::Sender<Result<Reply, String>>),
-    Watch(
-        WatchSpec,
-        mpsc::Sender<client::WatchUpdate>,
-        oneshot::Sender<RequestId>,
-    ),
-    Unwatch(RequestId),
-    Query(Look),
-    WorkerConnected(
-        Box<WorkerConfig>,
-        Option<Box<Reattach>>,
-        oneshot::Sender<WorkerSeat>,
-    ),
-    /// The permit is given back when it is digested.
-    WorkerMessage(WorkerId, LinkId, WorkerMessage, OwnedSemaphorePermit),
-    WorkerGone(WorkerId, LinkId, LinkEnd),
-    /// What became of a notification: attempts, and why it was given up.
-    Notified(NoticeKey, u32, Option<Box<str>>),
-    /// The server is to end: whether workers are kept, and who is told when those that are not have gone.
-    Ending(bool, oneshot::Sender<()>),
-    /// The server ends now.
-    Ended,
-    /// Changes that automatic allocation made to its own state, and who is told when they are stored.
-    Persist(Vec<ChangeKind>, oneshot::Sender<()>),
-}
-
-/// What queries can see.
-pub(crate) struct View<'a> {
-    /// The state, between two batches.
-    pub(crate) state: &'a ServerState,
-    /// Both clocks.
-    pub(crate) now: Now,
-}
-
-/// A registered worker as its link sees it.
-pub(crate) struct WorkerSeat {
-    pub(crate) id: WorkerId,
-    /// This connection, among all that the worker had.
-    pub(crate) link: LinkId,
-    /// It goes on as the worker that it was.
-    pub(crate) reattached: bool,
-    /// Ends when the server wants the connection closed.
-    pub(crate) commands: mpsc::Receiver<WorkerCommand>,
-}
-
-/// The core has ended; only while the server goes down.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the server is shutting down")]
-pub(crate) struct CoreGone;
-
-/// Talks to the core's thread.
-#[derive(Clone)]
-pub(crate) struct CoreHandle {
-    events: mpsc::Sender<Event>,
-}
-
-impl CoreHandle {
-    /// Events that wait at this moment.
-    pub(crate) fn waiting(&self) -> u64 {
-        (self.events.max_capacity() - self.events.capacity()) as u64
-    }
-
-    async fn send(&self, event: Event) -> Result<(), CoreGone> {
-        self.events.send(event).await.map_err(|_| CoreGone)
-    }
-
-    /// Has a command carried out. When this returns, its consequences are visible to queries and on
-    /// disk. The inner error is a refusal in words: the store takes no changes at present.
-    pub(crate) async fn command(
-        &self,
-        command: Command,
-    ) -> Result<Result<Reply, String>, CoreGone> {
-        let (tx, rx) = oneshot::channel();
-        // What takes long with very many tasks is done here, where only the client waits for it.
-        let event = match command {
-            Command::Submit(spec) => Event::Submit(Box::new(Submission::one(spec)), tx),
-            Command::SubmitAll(specs) => Event::Submit(Box::new(Submission::list(specs)), tx),
-            Command::OpenJob { .. }
-            | Command::CloseJobs(_)
-            | Command::CancelJobs { .. }
-            | Command::ForgetJobs { .. }
-            | Command::Resubmit { .. }
-            | Command::StopWorkers(_)
-            | Command::DrainWorkers(_)
-            | Command::Watch(_) => Event::Command(command, tx),
-        };
-        self.send(event).await?;
-        rx.await.map_err(|_| CoreGone)
-    }
-
-    /// Follows jobs. The receiver ends behind the update that is `done`, or early when the client was
-    /// too slow.
-    pub(crate) async fn watch(
-        &self,
-        spec: WatchSpec,
-    ) -> Result<(RequestId, mpsc::Receiver<client::WatchUpdate>), CoreGone> {
-        let (tx, rx) = mpsc::channel(WATCH_QUEUE_LEN);
-        let (id_tx, id_rx) = oneshot::channel();
-        self.send(Event::Watch(spec, tx, id_tx)).await?;
-        Ok((id_rx.await.map_err(|_| CoreGone)?, rx))
-    }
-
-    pub(crate) async fn unwatch(&self, request: RequestId) -> Result<(), CoreGone> {
-        self.send(Event::Unwatch(request)).await
-    }
-
-    /// Answers a query, in parts if there is much to tell: others have their turn between two of them.
-    pub(crate) async fn ask(&self, query: Query) -> Result<client::reply::Reply, CoreGone> {
-        let mut asked = Asked::New(query);
-        loop {
-            match self.query(move |view| asked.go_on(view)).await? {
-                Ok(reply) => return Ok(reply),
-                Err(rest) => asked = rest,
-            }
-        }
-    }
-
-    /// Runs `look` on the core's thread; it must not take long.
-    pub(crate) async fn query<T: Send + 'static>(
-        &self,
-        look: impl FnOnce(&View<'_>) -> T + Send + 'static,
-    ) -> Result<T, CoreGone> {
-        let (tx, rx) = oneshot::channel();
-        let event = Event::Query(Box::new(move |view| {
-            let answer = look(view);
-            Box::new(move || {
-                // The one who asked may be gone.
-                let _ = tx.send(answer);
-            })
-        }));
-        self.send(event).await?;
-        rx.await.map_err(|_| CoreGone)
-    }
-
-    pub(crate) async fn register(
-        &self,
-        config: Box<WorkerConfig>,
-        reattach: Option<Box<Reattach>>,
-    ) -> Result<WorkerSeat, CoreGone> {
-        let (tx, rx) = oneshot::channel();
-        self.send(Event::WorkerConnected(config, reattach, tx))
-            .await?;
-        rx.await.map_err(|_| CoreGone)
-    }
-
-    pub(crate) async fn worker_message(
-        &self,
-        worker: WorkerId,
-        link: LinkId,
-        message: WorkerMessage,
-        waiting: OwnedSemaphorePermit,
-    ) -> Result<(), CoreGone> {
-        self.send(Event::WorkerMessage(worker, link, message, waiting))
-            .await
-    }
-
-    /// Has changes of automatic allocation stored, in the order of the calls. The receiver ends when
-    /// they, and all before them, are on disk.
-    pub(crate) async fn persist(
-        &self,
-        changes: Vec<ChangeKind>,
-    ) -> Result<oneshot::Receiver<()>, CoreGone> {
-        let (tx, rx) = oneshot::channel();
-        self.send(Event::Persist(changes, tx)).await?;
-        Ok(rx)
-    }
-
-    /// What became of a notification.
-    pub(crate) async fn notified(
-        &self,
-        key: NoticeKey,
-        attempts: u32,
-        error: Option<Box<str>>,
-    ) -> Result<(), CoreGone> {
-        self.send(Event::Notified(key, attempts, error)).await
-    }
-
-    /// Lets workers go; returns when all that were told to end have, or after a time.
-    pub(crate) async fn end(&self, keep_workers: bool, patience: Duration) -> Result<(), CoreGone> {
-        let (tx, left) = oneshot::channel();
-        self.send(Event::Ending(keep_workers, tx)).await?;
-        if tokio::time::timeout(patience, left).await.is_err() {
-            tracing::warn!("Not all workers have ended in time; the server does not wait for them");
-        }
-        self.send(Event::Ended).await
-    }
-
-    pub(crate) async fn worker_gone(
-        &self,
-        worker: WorkerId,
-        link: LinkId,
-        how: LinkEnd,
-    ) -> Result<(), CoreGone> {
-        self.send(Event::WorkerGone(worker, link, how)).await
-    }
-}
 
 /// Starts the core's thread. It ends when all handles are gone.
 ///
@@ -258,7 +49,7 @@ pub(crate) fn start(
     (news, outbox): (Option<News>, Option<Outbox>),
     stats: Stats,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
-    let (tx, rx) = mpsc::channel(EVENT_QUEUE_LEN);
+    let (handle, events) = CoreHandle::new();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()?;
@@ -279,8 +70,8 @@ pub(crate) fn start(
     };
     let thread = std::thread::Builder::new()
         .name("core".into())
-        .spawn(move || runtime.block_on(core.run(rx)))?;
-    Ok((CoreHandle { events: tx }, thread))
+        .spawn(move || runtime.block_on(core.run(events)))?;
+    Ok((handle, thread))
 }
 
 /// What leaves the core's thread once the store allows it.

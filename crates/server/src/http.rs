@@ -1,7 +1,7 @@
 //! The HTTP listener: web dashboard, the interface behind it, metrics for Prometheus. Nothing is served without
 //! the token but a page to enter it.
 //!
-//! It reads the state through [`CoreHandle::query`](crate::event_loop::CoreHandle::query) and the store on threads of their own,
+//! It reads the state through [`CoreHandle::query`](crate::core_handle::CoreHandle::query) and the store on threads of their own,
 //! so that no request can hold up the core.
 
 mod api;

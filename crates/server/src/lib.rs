@@ -10,6 +10,7 @@ mod alloc;
 mod client_link;
 mod clock;
 mod command;
+mod core_handle;
 mod descriptors;
 mod embedded;
 mod event_loop;

@@ -15,7 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::event_loop::View;
+use crate::core_handle::View;
 use crate::stats::Stats;
 
 /// Values of one label; what is beyond is left out, and counted by `hq_hidden_resources`.

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
-use crate::event_loop::{CoreHandle, View};
+use crate::core_handle::{CoreHandle, View};
 use crate::query;
 use queue::Queue;
 

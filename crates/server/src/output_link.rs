@@ -6,7 +6,8 @@ use hq_core::task::TaskState;
 use hq_protocol::client::{self, output::Kind, reply};
 use hq_protocol::convert::{OutputQuery, OutputRequest, ReadFrom};
 
-use crate::event_loop::{CoreGone, Shared};
+use crate::core_handle::CoreGone;
+use crate::event_loop::Shared;
 use crate::query::output::{Whereabouts, whereabouts};
 
 /// Reads output where the task ran. Waits as long as the client wants if there is nothing yet.

@@ -18,7 +18,7 @@ use hq_protocol::Message as _;
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
 
-use crate::event_loop::View;
+use crate::core_handle::View;
 pub(crate) use job::JobOverview;
 pub(crate) use parts::Asked;
 

@@ -12,7 +12,8 @@ use hq_protocol::{Connection, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::event_loop::{Shared, WorkerSeat};
+use crate::core_handle::WorkerSeat;
+use crate::event_loop::Shared;
 
 /// A connected peer that does not register within this time is no worker.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);

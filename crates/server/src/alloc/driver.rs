@@ -24,7 +24,7 @@ use super::record::QueueShell;
 use super::work::{self, Errand};
 use super::{Ask, NewsReceiver, WorkerNews, record, refusal, reply};
 use crate::clock::Clock;
-use crate::event_loop::CoreHandle;
+use crate::core_handle::CoreHandle;
 
 /// How long a server that ends waits for submissions that are under way.
 const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -61,8 +61,8 @@ impl IntoResponse for ApiError {
     }
 }
 
-impl From<crate::event_loop::CoreGone> for ApiError {
-    fn from(_: crate::event_loop::CoreGone) -> Self {
+impl From<crate::core_handle::CoreGone> for ApiError {
+    fn from(_: crate::core_handle::CoreGone) -> Self {
         Self::gone()
     }
 }

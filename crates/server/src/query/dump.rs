@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hq_core::task::Phase;
 use serde_json::{Value, json};
 
-use crate::event_loop::View;
+use crate::core_handle::View;
 
 /// Runs of tasks that are written; beyond that only counters tell about the rest.
 const TASK_RUNS_MAX: usize = 10_000;

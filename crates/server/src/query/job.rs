@@ -8,7 +8,7 @@ use hq_protocol::client;
 use hq_protocol::common;
 
 use super::worker_ref;
-use crate::event_loop::View;
+use crate::core_handle::View;
 use crate::notify::shown;
 
 /// Workers named in the details of a job.

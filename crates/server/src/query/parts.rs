@@ -14,7 +14,7 @@ use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
 
 use super::{error, job, task, worker};
-use crate::event_loop::View;
+use crate::core_handle::View;
 
 /// Rows of one part, by what they cost: about 1 µs, 5 µs, 5 µs and 20 µs each.
 const JOBS_MAX: usize = 2_048;

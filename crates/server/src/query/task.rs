@@ -14,7 +14,7 @@ use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_protocol::{Message as _, client, common};
 
 use super::{resolve, worker_ref};
-use crate::event_loop::View;
+use crate::core_handle::View;
 
 /// Tasks looked at or shown per page; keeps one page well under a millisecond or two.
 const PAGE_MAX: u32 = 4_096;

@@ -14,7 +14,7 @@ use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JobRef;
 
 use super::{error, resolve};
-use crate::event_loop::View;
+use crate::core_handle::View;
 
 /// Unkillable tasks of a worker that are told beside what is missing there; `worker info` tells all.
 const UNKILLABLE_TOLD_MAX: usize = 3;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::read::{Parameters, parameters};
 use super::{Answer, ApiError, bounded, id};
-use crate::event_loop::View;
+use crate::core_handle::View;
 use crate::http::App;
 
 /// Longest run of a query.

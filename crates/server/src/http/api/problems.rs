@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::read::{accepted, task_page};
 use super::{ApiError, past, read};
-use crate::event_loop::View;
+use crate::core_handle::View;
 use crate::http::App;
 
 /// Findings that are told.
