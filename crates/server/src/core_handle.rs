@@ -24,8 +24,16 @@ const EVENT_QUEUE_LEN: usize = 4_096;
 const WATCH_QUEUE_LEN: usize = 256;
 
 /// Looks at the state; what it gives tells the one who asked.
-pub(crate) type Look = Box<dyn FnOnce(&View<'_>) -> Tell + Send>;
+pub(crate) type Look = Box<dyn FnOnce(&View<'_>) -> Seen + Send>;
 pub(crate) type Tell = Box<dyn FnOnce() + Send>;
+
+/// What a look at the state gives.
+pub(crate) enum Seen {
+    /// An answer: it may tell of changes, so it waits until they are on disk.
+    Answer(Tell),
+    /// A part of an answer, which nobody is shown: the last part waits for all that was seen before.
+    Part(Tell),
+}
 
 /// What reaches the core's thread.
 pub(crate) enum Event {
@@ -146,11 +154,20 @@ impl CoreHandle {
     pub(crate) async fn ask(&self, query: Query) -> Result<client::reply::Reply, CoreGone> {
         let mut asked = Asked::New(query);
         loop {
-            match self.query(move |view| asked.go_on(view)).await? {
+            match self.make_part(asked).await? {
                 Ok(reply) => return Ok(reply),
                 Err(rest) => asked = rest,
             }
         }
+    }
+
+    /// Makes the next part of an answer; what is left if it was not the last. Only the last waits for the store.
+    pub(crate) async fn make_part(
+        &self,
+        asked: Asked,
+    ) -> Result<Result<client::reply::Reply, Asked>, CoreGone> {
+        self.look(move |view| asked.go_on(view), Result::is_ok)
+            .await
     }
 
     /// Runs `look` on the core's thread; it must not take long.
@@ -158,13 +175,28 @@ impl CoreHandle {
         &self,
         look: impl FnOnce(&View<'_>) -> T + Send + 'static,
     ) -> Result<T, CoreGone> {
+        self.look(look, |_| true).await
+    }
+
+    /// The same, but what `is_answer` denies does not wait for the store.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&View<'_>) -> T + Send + 'static,
+        is_answer: impl FnOnce(&T) -> bool + Send + 'static,
+    ) -> Result<T, CoreGone> {
         let (tx, rx) = oneshot::channel();
         let event = Event::Query(Box::new(move |view| {
-            let answer = look(view);
-            Box::new(move || {
+            let found = look(view);
+            let is_answer = is_answer(&found);
+            let tell: Tell = Box::new(move || {
                 // The one who asked may be gone.
-                let _ = tx.send(answer);
-            })
+                let _ = tx.send(found);
+            });
+            if is_answer {
+                Seen::Answer(tell)
+            } else {
+                Seen::Part(tell)
+            }
         }));
         self.send(event).await?;
         rx.await.map_err(|_| CoreGone)

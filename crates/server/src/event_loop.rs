@@ -23,7 +23,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::{AllocHandle, News, WorkerNews};
 use crate::clock::Clock;
-use crate::core_handle::{CoreHandle, Event, Tell, View, WorkerSeat};
+use crate::core_handle::{CoreHandle, Event, Seen, Tell, View, WorkerSeat};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::query;
@@ -212,15 +212,13 @@ impl Core {
                 // What came before in this batch must be visible, effects included.
                 self.settle(now, effects);
                 self.carry_out(effects);
-                let tell = look(&View {
+                let seen = look(&View {
                     state: &self.state,
                     now,
                 });
-                if self.gate.health() == Health::Good {
-                    self.send(Wait::All, Outgoing::Answer(tell));
-                } else {
-                    // People must be able to look while the disk is full.
-                    tell();
+                match seen {
+                    Seen::Answer(tell) => self.answer(tell),
+                    Seen::Part(tell) => tell(),
                 }
                 return 1;
             }
@@ -428,6 +426,16 @@ impl Core {
         }
     }
 
+    /// Answers once what was seen is on disk.
+    fn answer(&mut self, tell: Tell) {
+        if self.gate.health() == Health::Good {
+            self.send(Wait::All, Outgoing::Answer(tell));
+        } else {
+            // People must be able to look while the disk is full.
+            tell();
+        }
+    }
+
     fn send(&mut self, wait: Wait, message: Outgoing) {
         if let Some(message) = self.gate.pass(wait, message) {
             self.deliver(message);
@@ -543,22 +551,4 @@ pub(crate) struct Shared {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_worker_that_does_not_read_is_cut_off() {
-        let (tx, rx) = mpsc::channel(1);
-        let mut queue = Some(tx);
-        assert!(!is_cut_off(&mut queue, 1));
-        assert!(is_cut_off(&mut queue, 2), "the queue is full");
-        assert!(queue.is_none());
-        assert!(!is_cut_off(&mut queue, 3), "it is told once");
-        drop(rx);
-        let (tx, rx) = mpsc::channel(1);
-        let mut queue = Some(tx);
-        drop(rx);
-        assert!(!is_cut_off(&mut queue, 4), "its connection has ended");
-        assert!(queue.is_none());
-    }
-}
+mod tests;

@@ -1,0 +1,132 @@
+//! The thread with a store of which the test decides when it has committed.
+
+use hq_core::selector::Selector;
+use hq_core::testing::{array_submit, request, template};
+use hq_protocol::convert::Query;
+use hq_store::Store;
+
+use super::*;
+use crate::query::Asked;
+
+/// Longer than anything here takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A core whose changes are on disk when the test says so.
+struct Held {
+    core: CoreHandle,
+    progress: watch::Sender<Progress>,
+    thread: std::thread::JoinHandle<()>,
+    _dir: tempfile::TempDir,
+}
+
+impl Held {
+    fn start(state: ServerState) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&dir.path().join("state.db")).expect("a new store");
+        let at = Clock::new().now().wall;
+        let store = store.start("test", &[], at, |_| ()).expect("a writer");
+        let (progress, seen) = watch::channel(Progress {
+            committed: 0,
+            health: Health::Good,
+        });
+        let (core, thread) = start(
+            state,
+            Some((store, seen)),
+            Arc::new(Notify::new()),
+            (None, None),
+            Stats::new(),
+        )
+        .expect("a thread");
+        Self {
+            core,
+            progress,
+            thread,
+            _dir: dir,
+        }
+    }
+
+    /// Everything is on disk.
+    fn commit(&self) {
+        self.progress
+            .send_modify(|progress| progress.committed = u64::MAX);
+    }
+
+    /// Looks at the state, whether it is stored or not.
+    async fn peek<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&View<'_>) -> T + Send + 'static,
+    ) -> T {
+        let looked = tokio::time::timeout(LIMIT, self.core.look(look, |_| false)).await;
+        looked.expect("not held back").expect("the core is there")
+    }
+
+    /// Submits, and waits until the job is there.
+    async fn submit(&self) -> tokio::task::JoinHandle<Result<Result<Reply, String>, CoreGone>> {
+        let core = self.core.clone();
+        let spec = Box::new(array_submit(1, template(&["true"])));
+        let before = self.peek(|view| view.state.jobs().len()).await;
+        let reply = tokio::spawn(async move { core.command(Command::Submit(spec)).await });
+        while self.peek(|view| view.state.jobs().len()).await == before {
+            tokio::task::yield_now().await;
+        }
+        reply
+    }
+
+    fn end(self) {
+        drop(self.core);
+        self.thread.join().expect("a clean end");
+    }
+}
+
+#[tokio::test]
+async fn a_long_answer_waits_for_the_store_once_and_not_with_each_part() {
+    let mut state = ServerState::new("test");
+    for _ in 0..5_000 {
+        let spec = array_submit(0, template(&["true"]));
+        request(&mut state, Command::Submit(Box::new(spec)));
+    }
+    let held = Held::start(state);
+    let submitted = held.submit().await;
+    let core = held.core.clone();
+    let (parts_tx, mut parts) = mpsc::unbounded_channel();
+    let list = tokio::spawn(async move {
+        let mut asked = Asked::New(Query::JobList(Selector::All));
+        loop {
+            match core.make_part(asked).await.expect("the core is there") {
+                Ok(_) => return,
+                Err(rest) => asked = rest,
+            }
+            parts_tx.send(()).expect("somebody counts");
+        }
+    });
+    for part in 0..2 {
+        let made = tokio::time::timeout(LIMIT, parts.recv()).await;
+        assert_eq!(made, Ok(Some(())), "part {part}");
+    }
+    held.peek(|_| ()).await;
+    assert!(!list.is_finished(), "it tells of a job that is not stored");
+    held.commit();
+    list.await.expect("an answer");
+    submitted
+        .await
+        .expect("no panic")
+        .expect("the core is there")
+        .expect("accepted");
+    held.end();
+}
+
+#[test]
+fn only_a_worker_that_does_not_read_is_cut_off() {
+    let (tx, rx) = mpsc::channel(1);
+    let mut queue = Some(tx);
+    assert!(!is_cut_off(&mut queue, 1));
+    assert!(is_cut_off(&mut queue, 2), "the queue is full");
+    assert!(queue.is_none());
+    assert!(!is_cut_off(&mut queue, 3), "it is told once");
+    drop(rx);
+    let (tx, rx) = mpsc::channel(1);
+    let mut queue = Some(tx);
+    drop(rx);
+    assert!(!is_cut_off(&mut queue, 4), "its connection has ended");
+    assert!(queue.is_none());
+}
