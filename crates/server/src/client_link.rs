@@ -9,6 +9,7 @@ use hq_protocol::{Connection, MessageReader, MessageWriter, WriteError};
 use hq_store::StoreClient;
 use hq_store::event::Event;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::core_handle::CoreGone;
@@ -36,19 +37,68 @@ where
                 let message = format!("Error: {error}");
                 send(&mut writer, &error_reply(message)).await
             }
-            Ok(request) => match answer(request, &shared, &mut reader, &mut writer).await {
-                Answer::Reply(message) => send(&mut writer, &message).await,
-                Answer::Sent => Ok(()),
-                Answer::Stopping => {
-                    tokio::spawn(hold(reader, writer));
-                    return;
+            Ok(request) => {
+                // Until the answer is written.
+                let _answering = shared.answering.begin(&request);
+                match answer(request, &shared, &mut reader, &mut writer).await {
+                    Answer::Reply(message) => send(&mut writer, &message).await,
+                    Answer::Sent => Ok(()),
+                    Answer::Stopping => {
+                        tokio::spawn(hold(reader, writer));
+                        return;
+                    }
+                    Answer::Hangup => return,
                 }
-                Answer::Hangup => return,
-            },
+            }
         };
         if outcome.is_err() {
             return;
         }
+    }
+}
+
+/// How many requests that change something are being answered: a server that ends does not cut those answers off.
+#[derive(Clone, Debug)]
+pub(crate) struct Answering(watch::Sender<usize>);
+
+/// One of them.
+struct BeingAnswered(watch::Sender<usize>);
+
+impl Answering {
+    pub(crate) fn new() -> Self {
+        Self(watch::Sender::new(0))
+    }
+
+    /// Counts a request until the result is dropped. Those that follow something have no end, and those that only ask
+    /// can be asked again.
+    fn begin(&self, request: &ClientRequest) -> Option<BeingAnswered> {
+        let changes = match request {
+            ClientRequest::Command(Command::Watch(_)) => false,
+            ClientRequest::Command(_) | ClientRequest::Alloc(_) => true,
+            ClientRequest::ServerStop { .. }
+            | ClientRequest::HttpOpen
+            | ClientRequest::DebugDump(_)
+            | ClientRequest::ReadOutput(_)
+            | ClientRequest::Journal { .. }
+            | ClientRequest::Sql(_)
+            | ClientRequest::Query(_) => false,
+        };
+        changes.then(|| {
+            self.0.send_modify(|count| *count += 1);
+            BeingAnswered(self.0.clone())
+        })
+    }
+
+    /// Waits until there is none.
+    pub(crate) async fn none(&self) {
+        // Fails only without a sender, and this is one.
+        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
+    }
+}
+
+impl Drop for BeingAnswered {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

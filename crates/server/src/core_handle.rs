@@ -22,6 +22,8 @@ use crate::query::Asked;
 const EVENT_QUEUE_LEN: usize = 4_096;
 /// Updates that may wait for a watching client; beyond that it is cut off.
 const WATCH_QUEUE_LEN: usize = 256;
+/// How long a server that ends waits for its last changes to be stored; a sync on a busy file system takes seconds.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Looks at the state; what it gives tells the one who asked.
 pub(crate) type Look = Box<dyn FnOnce(&View<'_>) -> Seen + Send>;
@@ -58,8 +60,9 @@ pub(crate) enum Event {
     Notified(NoticeKey, u32, Option<Box<str>>),
     /// The server is to end: whether workers are kept, and who is told when those that are not have gone.
     Ending(bool, oneshot::Sender<()>),
-    /// The server ends now.
-    Ended,
+    /// The server ends now and accepts nothing any more; who is told when all that it has accepted is stored and
+    /// answered.
+    Ended(oneshot::Sender<()>),
     /// Changes that automatic allocation made to its own state, and who is told when they are stored.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
@@ -245,14 +248,22 @@ impl CoreHandle {
         self.send(Event::Notified(key, attempts, error)).await
     }
 
-    /// Lets workers go; returns when all that were told to end have, or after a time.
+    /// Lets workers go, and accepts nothing from then on. Returns when all that were told to end have and what was
+    /// accepted is stored and answered, or after a time.
     pub(crate) async fn end(&self, keep_workers: bool, patience: Duration) -> Result<(), CoreGone> {
         let (tx, left) = oneshot::channel();
         self.send(Event::Ending(keep_workers, tx)).await?;
         if tokio::time::timeout(patience, left).await.is_err() {
             tracing::warn!("Not all workers have ended in time; the server does not wait for them");
         }
-        self.send(Event::Ended).await
+        let (tx, stored) = oneshot::channel();
+        self.send(Event::Ended(tx)).await?;
+        if tokio::time::timeout(STORE_TIMEOUT, stored).await.is_err() {
+            tracing::warn!(
+                "The last changes were not stored in time; who waits for them gets no answer"
+            );
+        }
+        Ok(())
     }
 
     pub(crate) async fn worker_gone(

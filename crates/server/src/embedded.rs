@@ -12,6 +12,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
+use crate::client_link::Answering;
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
 use crate::relay::Relay;
@@ -80,6 +81,7 @@ impl EmbeddedServer {
             store: None,
             alloc: None,
             stats,
+            answering: Answering::new(),
             door: None,
             // It ends when it is dropped, and by no request.
             stop: mpsc::channel(1).0,

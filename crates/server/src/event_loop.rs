@@ -22,6 +22,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::{AllocHandle, News, WorkerNews};
+use crate::client_link::Answering;
 use crate::clock::Clock;
 use crate::core_handle::{CoreHandle, Event, Seen, Tell, View, WorkerSeat};
 use crate::gate::StoreGate;
@@ -64,6 +65,7 @@ pub(crate) fn start(
         links: BTreeMap::new(),
         workers: BTreeMap::new(),
         left: None,
+        has_ended: false,
         news,
         outbox,
         stats,
@@ -106,6 +108,8 @@ struct Core {
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     /// Told when all workers that were told to end have gone.
     left: Option<oneshot::Sender<()>>,
+    /// Nothing is accepted any more.
+    has_ended: bool,
     /// Where automatic allocation hears of tasks and workers.
     news: Option<News>,
     /// Who sends notifications; `None` in a server without ports.
@@ -229,7 +233,10 @@ impl Core {
                 self.left = Some(left);
                 Input::Ending { keep_workers }
             }
-            Event::Ended => Input::Ended,
+            Event::Ended(told) => {
+                self.on_ended(now, told, effects);
+                return 1;
+            }
             Event::WorkerMessage(worker, link, message, _waiting) => {
                 if !self.is_current(worker, link) {
                     return 1;
@@ -252,6 +259,20 @@ impl Core {
         let rows = input.rows();
         self.state.apply(now, input, effects);
         rows
+    }
+
+    /// The server ends. Connections are closed once this is told, so what was accepted goes first, and nothing more is
+    /// accepted: its answer would reach nobody.
+    fn on_ended(&mut self, now: Now, told: oneshot::Sender<()>, effects: &mut Vec<Effect>) {
+        self.state.apply(now, Input::Ended, effects);
+        self.settle(now, effects);
+        self.carry_out(effects);
+        self.has_ended = true;
+        self.answer(Box::new(move || {
+            // The one who waits may have lost patience.
+            let _ = told.send(());
+        }));
+        self.gate.hurry();
     }
 
     fn on_watch(
@@ -332,18 +353,22 @@ impl Core {
         RequestId(self.next_id)
     }
 
-    /// Why a command is not carried out, if the store takes no changes; `adds` = it adds jobs or tasks. Cancelling and the like stay
-    /// possible; they are acknowledged when they are stored.
+    /// Why a command is not carried out: the server ends, or the store takes no changes; `adds` = it adds jobs or tasks.
+    /// Cancelling and the like stay possible; they are acknowledged when they are stored.
     fn refusal(&self, adds: bool) -> Option<String> {
-        match self.gate.health() {
-            Health::Good => None,
-            Health::Waiting(_) if !adds => None,
-            Health::Waiting(reason) => Some(format!(
-                "Error: the server cannot write its state to disk ({reason}); \
+        let text = match self.gate.health() {
+            Health::Broken(reason) => format!("the server is stopping: {reason}"),
+            Health::Good | Health::Waiting(_) if self.has_ended => {
+                "the server is stopping; nothing was changed".to_owned()
+            }
+            Health::Good => return None,
+            Health::Waiting(_) if !adds => return None,
+            Health::Waiting(reason) => format!(
+                "the server cannot write its state to disk ({reason}); \
                  nothing was submitted. Make room and submit again"
-            )),
-            Health::Broken(reason) => Some(format!("Error: the server is stopping: {reason}")),
-        }
+            ),
+        };
+        Some(format!("Error: {text}"))
     }
 
     /// Tells automatic allocation that a worker came or went.
@@ -544,6 +569,8 @@ pub(crate) struct Shared {
     pub(crate) relay: Arc<Relay>,
     /// What the server measures of itself.
     pub(crate) stats: Stats,
+    /// Requests that are being answered.
+    pub(crate) answering: Answering,
     /// How to ask for the HTTP listener; `None` in a server without ports.
     pub(crate) door: Option<crate::http::Door>,
     /// Told when a client wants the server to end, and how.

@@ -15,6 +15,7 @@ use rustix::process::{Resource, Rlimit};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
+use crate::client_link::Answering;
 use crate::clock::Clock;
 use crate::event_loop::{self, Shared};
 use crate::http::{self, HttpServer};
@@ -29,6 +30,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a server that ends waits for its workers. They give their tasks a second to end, and those that do
 /// not no more than five.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long it waits for the last answers to be written, when they are all known.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a server ends when somebody wants it to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -244,6 +248,7 @@ impl Server {
             store: client,
             alloc: Some(alloc),
             stats,
+            answering: Answering::new(),
             door: Some(door),
             stop,
         };
@@ -334,6 +339,8 @@ impl Server {
             };
             // Fails only if the core has ended.
             let (_, ()) = tokio::join!(shared.core.end(keep, LEAVE_TIMEOUT), allocations);
+            // Who does not read is not waited for.
+            let _ = tokio::time::timeout(ANSWER_TIMEOUT, shared.answering.none()).await;
         }
         planes.shutdown().await;
         drop(shared);

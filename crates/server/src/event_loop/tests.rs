@@ -6,6 +6,7 @@ use hq_protocol::convert::Query;
 use hq_store::Store;
 
 use super::*;
+use crate::core_handle::CoreGone;
 use crate::query::Asked;
 
 /// Longer than anything here takes on a busy machine.
@@ -112,6 +113,35 @@ async fn a_long_answer_waits_for_the_store_once_and_not_with_each_part() {
         .expect("no panic")
         .expect("the core is there")
         .expect("accepted");
+    held.end();
+}
+
+#[tokio::test]
+async fn a_server_ends_behind_the_answers_to_what_it_has_accepted() {
+    let held = Held::start(ServerState::new("test"));
+    let submitted = held.submit().await;
+    let core = held.core.clone();
+    let ended = tokio::spawn(async move { core.end(false, LIMIT).await });
+    for _ in 0..100 {
+        held.peek(|_| ()).await;
+        assert!(!ended.is_finished(), "the answer is on its way");
+    }
+    assert!(!submitted.is_finished(), "it is not stored");
+    held.commit();
+    ended.await.expect("no panic").expect("the core is there");
+    let answer = submitted
+        .await
+        .expect("no panic")
+        .expect("the core is there");
+    assert!(matches!(answer, Ok(Reply::Submitted(_))), "{answer:?}");
+    let open = Command::OpenJob {
+        name: "late".into(),
+        max_fails: None,
+    };
+    let late = held.core.command(open).await.expect("the core is there");
+    let refusal = late.expect_err("nobody would hear of it");
+    assert!(refusal.contains("the server is stopping"), "{refusal}");
+    assert_eq!(held.peek(|view| view.state.jobs().len()).await, 1);
     held.end();
 }
 
