@@ -183,7 +183,7 @@ where
             info.now_unix_ns = Clock::new().now().wall.0;
             Ok(reply(reply::Reply::ServerInfo(info)))
         }
-        ClientRequest::Query(asked) => shared.core.ask(asked).await.map(reply),
+        ClientRequest::Query(asked) => query::ask(&shared.core, asked).await.map(reply),
     };
     match result {
         Ok(message) => Answer::Reply(message),

@@ -13,10 +13,7 @@ use hq_core::server_state::{
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
-use hq_protocol::convert::Query;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-
-use crate::query::Asked;
 
 /// Events that may wait for the core; senders wait when it is full.
 const EVENT_QUEUE_LEN: usize = 4_096;
@@ -153,26 +150,6 @@ impl CoreHandle {
         self.send(Event::Unwatch(request)).await
     }
 
-    /// Answers a query, in parts if there is much to tell: others have their turn between two of them.
-    pub(crate) async fn ask(&self, query: Query) -> Result<client::reply::Reply, CoreGone> {
-        let mut asked = Asked::New(query);
-        loop {
-            match self.make_part(asked).await? {
-                Ok(reply) => return Ok(reply),
-                Err(rest) => asked = rest,
-            }
-        }
-    }
-
-    /// Makes the next part of an answer; what is left if it was not the last. Only the last waits for the store.
-    pub(crate) async fn make_part(
-        &self,
-        asked: Asked,
-    ) -> Result<Result<client::reply::Reply, Asked>, CoreGone> {
-        self.look(move |view| asked.go_on(view), Result::is_ok)
-            .await
-    }
-
     /// Runs `look` on the core's thread; it must not take long.
     pub(crate) async fn query<T: Send + 'static>(
         &self,
@@ -181,7 +158,7 @@ impl CoreHandle {
         self.look(look, |_| true).await
     }
 
-    /// The same, but what `is_answer` denies does not wait for the store.
+    /// The same as [`Self::query`], but what `is_answer` denies does not wait for the store.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&View<'_>) -> T + Send + 'static,

@@ -20,7 +20,7 @@ use hq_protocol::convert::{JobRef, Query};
 
 use crate::core_handle::View;
 pub(crate) use job::JobOverview;
-pub(crate) use parts::Asked;
+pub(crate) use parts::{Asked, ask};
 
 /// What an element of a list takes besides its own bytes, at most: its tag and its length.
 const ELEMENT_BYTES: usize = 12;

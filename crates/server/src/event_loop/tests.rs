@@ -93,7 +93,7 @@ async fn a_long_answer_waits_for_the_store_once_and_not_with_each_part() {
     let list = tokio::spawn(async move {
         let mut asked = Asked::New(Query::JobList(Selector::All));
         loop {
-            match core.make_part(asked).await.expect("the core is there") {
+            match asked.next(&core).await.expect("the core is there") {
                 Ok(_) => return,
                 Err(rest) => asked = rest,
             }

@@ -14,13 +14,24 @@ use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
 
 use super::{error, job, task, worker};
-use crate::core_handle::View;
+use crate::core_handle::{CoreGone, CoreHandle, View};
 
 /// Rows of one part, by what they cost: about 1 µs, 5 µs, 5 µs and 20 µs each.
 const JOBS_MAX: usize = 2_048;
 const DETAILS_MAX: usize = 256;
 const EXPLAINED_MAX: usize = 512;
 const WORKERS_MAX: usize = 128;
+
+/// Answers a query, in parts if there is much to tell: others have their turn between two of them.
+pub(crate) async fn ask(core: &CoreHandle, query: Query) -> Result<Reply, CoreGone> {
+    let mut asked = Asked::New(query);
+    loop {
+        match asked.next(core).await? {
+            Ok(reply) => return Ok(reply),
+            Err(rest) => asked = rest,
+        }
+    }
+}
 
 /// Jobs that are still to be told of.
 pub(crate) enum Jobs {
@@ -68,6 +79,11 @@ pub(crate) enum Asked {
 }
 
 impl Asked {
+    /// Has the next part made. Only the last one waits for the store.
+    pub(crate) async fn next(self, core: &CoreHandle) -> Result<Result<Reply, Self>, CoreGone> {
+        core.look(move |view| self.go_on(view), Result::is_ok).await
+    }
+
     /// Makes the next part; the answer, if that was the last one.
     pub(crate) fn go_on(self, view: &View<'_>) -> Result<Reply, Self> {
         match self {

@@ -191,7 +191,7 @@ async fn obstacles(app: &App, jobs: &[JobFacts<'_>]) -> Result<Vec<Obstacle>, Ap
             job: JobRef::Id(JobId(job.id)),
             task: TaskId(task),
         };
-        let answer = app.shared.core.ask(question).await?;
+        let answer = crate::query::ask(&app.shared.core, question).await?;
         // It may run meanwhile, or be gone.
         if let Ok(Reply::Explanation(explanation)) = accepted(answer)
             && let Some(why) = why_nothing_runs(&explanation)

@@ -111,7 +111,7 @@ pub(super) fn unexpected() -> ApiError {
 
 /// Asks the core for a page of tasks.
 pub(super) async fn task_page(app: &App, page: TaskPageQuery) -> Result<TaskPageReply, ApiError> {
-    let answer = app.shared.core.ask(Query::TaskPage(page)).await?;
+    let answer = query::ask(&app.shared.core, Query::TaskPage(page)).await?;
     let Reply::TaskPage(page) = accepted(answer)? else {
         return Err(unexpected());
     };
@@ -226,7 +226,7 @@ pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer {
         workers: Selector::All,
         with_runtime: true,
     };
-    let answer = app.shared.core.ask(all).await?;
+    let answer = query::ask(&app.shared.core, all).await?;
     let Reply::Workers(found) = accepted(answer)? else {
         return Err(unexpected());
     };

@@ -72,7 +72,7 @@ pub(in crate::http) async fn explain(
         job: JobRef::Id(JobId(id(&job, "job")?)),
         task: TaskId(id(&task, "task")?),
     };
-    let answer = app.shared.core.ask(query).await?;
+    let answer = crate::query::ask(&app.shared.core, query).await?;
     let Reply::Explanation(found) = accepted(answer)? else {
         return Err(unexpected());
     };
