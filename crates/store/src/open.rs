@@ -129,7 +129,12 @@ impl Store {
         at: hq_core::time::Timestamp,
         report: impl Fn(Progress) + Send + 'static,
     ) -> Result<StoreHandle, StoreError> {
-        let owned = Owned {
+        writer::start(self.owned(), (uid, gone_workers), at, Box::new(report))
+    }
+
+    /// For the writer.
+    pub(crate) fn owned(self) -> Owned {
+        Owned {
             connection: self.connection,
             path: self.path,
             place: self.place,
@@ -137,8 +142,7 @@ impl Store {
             fence: self.fence,
             size_max: self.size_max,
             lock: self.lock,
-        };
-        writer::start(owned, (uid, gone_workers), at, Box::new(report))
+        }
     }
 }
 

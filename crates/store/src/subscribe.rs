@@ -142,7 +142,14 @@ impl Subscribers {
     /// Hands out events, which come behind the number `before`.
     pub(crate) fn publish(&mut self, before: i64, events: Vec<Event>) {
         let events: Vec<Arc<Event>> = events.into_iter().map(Arc::new).collect();
-        if events.is_empty() {
+        let Some(first) = events.first() else {
+            return;
+        };
+        if first.seq() != before + 1 {
+            // Some were stored before anybody read, and could not be told of until now: they are in the file only. Who
+            // has come meanwhile must not miss them; it comes again, with the number of the last event that it has.
+            self.recent.restart();
+            self.end_all();
             return;
         }
         for event in &events {
@@ -166,15 +173,22 @@ impl Subscribers {
     }
 }
 
-impl Drop for Subscribers {
-    fn drop(&mut self) {
-        for queue in &self.queues {
-            let mut queue = lock(queue);
+impl Subscribers {
+    /// Nothing follows for those who read now.
+    fn end_all(&mut self) {
+        for queue in self.queues.drain(..) {
+            let mut queue = lock(&queue);
             queue.has_ended = true;
             if let Some(reader) = queue.reader.take() {
                 reader.wake();
             }
         }
+    }
+}
+
+impl Drop for Subscribers {
+    fn drop(&mut self) {
+        self.end_all();
     }
 }
 
@@ -199,6 +213,14 @@ impl Recent {
             *self = Self::default();
         }
         is_wanted
+    }
+
+    /// Forgets what is kept, not that there was a reader.
+    fn restart(&mut self) {
+        *self = Self {
+            read: self.read,
+            ..Self::default()
+        };
     }
 
     fn push(&mut self, before: i64, event: Arc<Event>) {
@@ -282,6 +304,21 @@ mod tests {
         assert_eq!(seqs(quick.ready(9)), Some(Vec::new()), "it goes on");
         drop(all);
         assert_eq!(quick.ready(9), None);
+    }
+
+    #[test]
+    fn nobody_misses_events_that_were_stored_before_there_was_a_reader() {
+        let mut all = Subscribers::default();
+        // Events 5 to 7 were stored and could not be told of; then somebody came.
+        let mut live = all.subscribe();
+        all.publish(4, vec![event(8, 1)]);
+        assert_eq!(live.ready(9), None, "it has to come again");
+        assert_eq!(seqs(all.since(4, 8)), None, "they are in the file only");
+        let mut again = all.subscribe();
+        all.publish(8, vec![event(9, 1)]);
+        assert_eq!(seqs(again.ready(9)), Some(vec![9]));
+        assert_eq!(seqs(all.since(8, 9)), Some(vec![9]));
+        assert_eq!(seqs(all.since(7, 9)), None);
     }
 
     #[test]

@@ -256,48 +256,14 @@ pub(crate) fn start(
     at: Timestamp,
     report: Box<dyn Fn(Progress) + Send>,
 ) -> Result<StoreHandle, StoreError> {
-    let Owned {
-        connection, path, ..
-    } = owned;
-    let (place, sql) = (owned.place.clone(), StoreError::sql(&path));
-    // SQLite's own checkpoints keep their errors to themselves.
-    connection.wal_hook(Some(|_, pages| {
-        LOG_PAGES.set(pages);
-        Ok(())
-    }));
-    let next_seq = meta::number(&connection, "next_seq").map_err(&sql)?.max(1);
-    let mut writer = Writer {
-        connection,
-        path: path.clone(),
-        place: owned.place,
-        files: owned.files,
-        fence: owned.fence,
-        next_seq,
-        told_seq: next_seq,
-        untold: Vec::new(),
-        len_min: 0,
-        report,
-        committed: 0,
-        health: Health::Good,
-        subscribers: Subscribers::default(),
-        compactor: Compactor::new(owned.fence, owned.size_max),
-        pruning: Vec::new(),
-        has_log: true,
-        is_bare: false,
-        _lock: owned.lock,
-    };
-    writer
-        .note_server_start(uid, gone_workers, at)
-        .map_err(&sql)?;
-    writer.settle();
+    let (place, path) = (owned.place.clone(), owned.path.clone());
+    let writer = Writer::new(owned, (uid, gone_workers), at, report);
+    let writer = writer.map_err(StoreError::sql(&path))?;
     let (tx, rx) = mpsc::channel();
     let thread = std::thread::Builder::new()
         .name("store".into())
         .spawn(move || writer.run(&rx))
-        .map_err(|source| StoreError::Create {
-            path: path.clone(),
-            source,
-        })?;
+        .map_err(|source| StoreError::Create { path, source })?;
     Ok(StoreHandle {
         place,
         messages: tx,
@@ -307,6 +273,44 @@ pub(crate) fn start(
 }
 
 impl Writer {
+    fn new(
+        owned: Owned,
+        (uid, gone_workers): (&str, &[WorkerId]),
+        at: Timestamp,
+        report: Box<dyn Fn(Progress) + Send>,
+    ) -> rusqlite::Result<Self> {
+        let connection = owned.connection;
+        // SQLite's own checkpoints keep their errors to themselves.
+        connection.wal_hook(Some(|_, pages| {
+            LOG_PAGES.set(pages);
+            Ok(())
+        }));
+        let next_seq = meta::number(&connection, "next_seq")?.max(1);
+        let mut writer = Self {
+            connection,
+            path: owned.path,
+            place: owned.place,
+            files: owned.files,
+            fence: owned.fence,
+            next_seq,
+            told_seq: next_seq,
+            untold: Vec::new(),
+            len_min: 0,
+            report,
+            committed: 0,
+            health: Health::Good,
+            subscribers: Subscribers::default(),
+            compactor: Compactor::new(owned.fence, owned.size_max),
+            pruning: Vec::new(),
+            has_log: true,
+            is_bare: false,
+            _lock: owned.lock,
+        };
+        writer.note_server_start(uid, gone_workers, at)?;
+        writer.settle();
+        Ok(writer)
+    }
+
     fn note_server_start(
         &mut self,
         uid: &str,
@@ -379,12 +383,13 @@ impl Writer {
             if is_due || is_urgent || !asked.is_empty() || !is_open {
                 last_commit = Instant::now();
                 is_hurried = false;
-                if self.commit(&pending) {
-                    pending.clear();
-                    if !self.is_broken() && self.is_in_place() {
-                        self.tell(upto);
-                    }
-                }
+                self.commit_all(&mut pending, upto);
+            }
+            if self.is_broken() {
+                // Whoever asked for something in the same batch learns it by the end of the writer: nothing that they
+                // want may touch the file.
+                self.leave();
+                return;
             }
             if LOG_PAGES.get() >= CHECKPOINT_PAGES {
                 self.checkpoint("PASSIVE");
@@ -523,6 +528,16 @@ impl Writer {
             tracing::error!("cannot write the journal, will try again: {text}");
         }
         self.progress(self.committed, Health::Waiting(text));
+    }
+
+    /// Stores changes, of which the last have this number, and tells of it; keeps them if they are still to be stored.
+    fn commit_all(&mut self, pending: &mut Vec<Change>, upto: u64) {
+        if self.commit(pending) {
+            pending.clear();
+            if !self.is_broken() && self.is_in_place() {
+                self.tell(upto);
+            }
+        }
     }
 
     /// Stores changes in one transaction; `false` if they are still to be stored.
@@ -723,3 +738,6 @@ fn wall() -> Timestamp {
         .and_then(|since| i64::try_from(since.as_nanos()).ok());
     Timestamp(nanos.unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests;
