@@ -118,6 +118,7 @@ impl Submission {
 /// Where a submit goes, once that is known to be possible.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
+    /// Of a new job the id that it would get now.
     pub(super) job: JobId,
     pub(super) is_new: bool,
     pub(super) name: Box<str>,
@@ -145,6 +146,18 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    /// Names another job than the one that was expected.
+    pub(super) fn rename(&mut self, job: JobId, stream_dir: Option<ByteText>) {
+        self.target.job = job;
+        self.share.job = job;
+        self.share.stream_dir = stream_dir;
+        // Nobody else has these yet, so nothing is copied but in tests.
+        for template in self.templates.iter_mut().map(Arc::make_mut) {
+            template.job = job;
+            template.stream_dir.clone_from(&self.share.stream_dir);
+        }
+    }
+
     pub(super) fn is_built(&self) -> bool {
         self.templates.len() >= self.prepared.template_count()
     }

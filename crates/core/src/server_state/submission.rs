@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Until it is accepted nothing of a submit can be seen, stored or canceled, and its client has no answer. What
-//! it was checked against may change meanwhile, so it is checked again at the end: it counts as submitted then.
+//! it was checked against may change meanwhile, so it is checked again at the end: it counts as submitted then, and
+//! its job gets its id then. So ids are in the order of the answers, and the last one is that of the last answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,18 +48,11 @@ impl UnderWay {
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnderWays {
     requests: VecDeque<UnderWay>,
-    /// The highest job id that one of them will get.
-    last_job: u32,
 }
 
 impl UnderWays {
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
-    }
-
-    /// The highest job id that is promised.
-    pub(super) const fn last_job(&self) -> u32 {
-        self.last_job
     }
 }
 
@@ -127,10 +121,6 @@ impl ServerState {
                 Ok(mut draft) => {
                     left -= self.build(&mut draft, left);
                     if !draft.is_built() {
-                        if draft.target.is_new {
-                            self.under_way.last_job =
-                                self.under_way.last_job.max(draft.target.job.0);
-                        }
                         under_way.draft = Some(draft);
                         break;
                     }

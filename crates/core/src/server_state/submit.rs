@@ -71,14 +71,15 @@ impl ServerState {
     pub(super) fn accept(
         &mut self,
         now: Now,
-        draft: Draft,
+        mut draft: Draft,
         effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
-        let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
-        if let Err(refusal) = self.check_still(&draft) {
+        let checked = self.note_job(&mut draft);
+        if let Err(refusal) = checked.and_then(|()| self.check_still(&draft)) {
             self.portions.discard(draft.templates);
             return Err(refusal);
         }
+        let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
         let submit = self.finish(draft, None)?;
         self.check_after(target.job, &submit.after, &submit.ids)?;
         let submitted = ChangeKind::Submitted {
@@ -94,6 +95,23 @@ impl ServerState {
         };
         persist(effects, now.wall, submitted);
         Ok(self.add_submit(now, target, submit, effects))
+    }
+
+    /// A new job gets the next id. Another one may have got that which was the next when the first template was built.
+    fn note_job(&self, draft: &mut Draft) -> Result<(), SubmitRefusal> {
+        if !draft.target.is_new {
+            return Ok(());
+        }
+        let job = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
+        if job != draft.target.job {
+            let target = Target {
+                job,
+                ..draft.target.clone()
+            };
+            let share = self.share(&target, &draft.prepared.spec);
+            draft.rename(job, share.stream_dir);
+        }
+        Ok(())
     }
 
     /// What may have changed since the first template was built.
@@ -232,8 +250,7 @@ impl ServerState {
     }
 
     fn next_job_id(&self) -> Option<JobId> {
-        let last = self.last_job.max(self.under_way.last_job());
-        last.checked_add(1).map(JobId)
+        self.last_job.checked_add(1).map(JobId)
     }
 
     fn next_ids(&self, job: JobId, count: u32) -> Result<IdArray, SubmitRefusal> {

@@ -348,7 +348,11 @@ fn very_many_different_tasks_are_queued_in_portions_and_nothing_less_urgent_goes
 #[test]
 fn a_submit_of_very_many_templates_is_built_in_portions_and_nobody_waits_for_it() {
     let mut world = World::new(1);
-    let large = Command::Submit(Box::new(kinds(3_000, 5)));
+    let large = SubmitSpec {
+        stream_dir: Some(Box::from(*b"/streams/%{JOB_ID}")),
+        ..kinds(3_000, 5)
+    };
+    let large = Command::Submit(Box::new(large));
     let mut effects = take(&mut world, Input::Request(RequestId(1), large));
     effects.extend(settle(&mut world));
     assert!(submitted(&effects).is_none(), "{effects:?}");
@@ -360,8 +364,8 @@ fn a_submit_of_very_many_templates_is_built_in_portions_and_nobody_waits_for_it(
     assert_eq!(cancel_all(&mut world), [], "nor canceled");
     let small = Command::Submit(Box::new(array_submit(1, template(&["true"]))));
     let effects = take(&mut world, Input::Request(RequestId(3), small));
-    assert_eq!(submitted(&effects), Some(JobId(2)));
-    assert_eq!(world.state.last_job(), Some(JobId(2)));
+    assert_eq!(submitted(&effects), Some(JobId(1)));
+    assert_eq!(world.state.last_job(), Some(JobId(1)));
     let mut settles = 1;
     let effects = loop {
         let effects = settle(&mut world);
@@ -381,8 +385,19 @@ fn a_submit_of_very_many_templates_is_built_in_portions_and_nobody_waits_for_it(
         stored.is_some() && stored < told,
         "it is stored before it is told"
     );
-    assert_eq!(submitted(&effects), Some(JobId(1)));
-    assert_eq!(world.state.last_job(), Some(JobId(2)), "the later one");
+    assert_eq!(submitted(&effects), Some(JobId(2)));
+    assert_eq!(
+        world.state.last_job(),
+        Some(JobId(2)),
+        "the last that was told"
+    );
+    let job = &world.state.jobs()[&JobId(2)];
+    let templates = job.submits[0].templates();
+    assert_eq!(templates.len(), 3_000);
+    for template in templates {
+        assert_eq!(template.job, JobId(2));
+        assert_eq!(template.stream_dir.as_deref(), Some(&b"/streams/2"[..]));
+    }
     while world.started.len() < 3_001 {
         world.step();
     }
