@@ -71,6 +71,14 @@ pub(crate) struct NewsReceiver {
     workers: mpsc::UnboundedReceiver<WorkerNews>,
 }
 
+#[cfg(test)]
+impl NewsReceiver {
+    /// Waits until there may be other work.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
 /// A pair of ends.
 pub(crate) fn news() -> (News, NewsReceiver) {
     let changed = Arc::new(Notify::new());

@@ -66,6 +66,7 @@ pub(crate) fn start(
         workers: BTreeMap::new(),
         left: None,
         has_ended: false,
+        is_demand_partial: false,
         news,
         outbox,
         stats,
@@ -110,6 +111,8 @@ struct Core {
     left: Option<oneshot::Sender<()>>,
     /// Nothing is accepted any more.
     has_ended: bool,
+    /// Automatic allocation is to ask again soon.
+    is_demand_partial: bool,
     /// Where automatic allocation hears of tasks and workers.
     news: Option<News>,
     /// Who sends notifications; `None` in a server without ports.
@@ -186,6 +189,15 @@ impl Core {
         let start = Instant::now();
         self.state.settle(now, effects);
         self.stats.rounds.observe(start.elapsed());
+        let was_partial =
+            std::mem::replace(&mut self.is_demand_partial, self.state.is_demand_partial());
+        if was_partial
+            && !self.is_demand_partial
+            && let Some(news) = &self.news
+        {
+            // What it was told meanwhile may have been too little.
+            news.changed();
+        }
     }
 
     /// Digests an event; answers with about how many rows of work that was.
@@ -413,7 +425,15 @@ impl Core {
             let message = match effect {
                 Effect::Persist(_) => continue,
                 Effect::Reply(id, reply) => {
-                    let is_more = matches!(reply, Reply::Submitted(_) | Reply::SubmittedAll(_));
+                    let is_more = match &reply {
+                        Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_) => {
+                            true
+                        }
+                        Reply::Refused(_)
+                        | Reply::Jobs(_)
+                        | Reply::Forgotten { .. }
+                        | Reply::Workers(_) => false,
+                    };
                     if let Some(news) = self.news.as_ref().filter(|_| is_more) {
                         news.changed();
                     }

@@ -16,6 +16,13 @@ const SOON: Duration = Duration::from_secs(1);
 const REQUESTS_MAX: usize = 512;
 
 impl ServerState {
+    /// Whether [`ServerState::demand`] says less than it will in a moment: of a large job not all is queued yet, or what
+    /// was canceled hides what else waits. Who asked meanwhile should ask again when that is over.
+    #[must_use]
+    pub fn is_demand_partial(&self) -> bool {
+        self.portions.is_queue_unsettled()
+    }
+
     /// How many more workers of each queue would get work that existing ones cannot take now. What is
     /// ready counts, and what was sent ahead to a busy worker.
     #[must_use]
@@ -47,7 +54,7 @@ impl ServerState {
     /// of the queues could run. What is not among them is when these have got their workers.
     fn waiting_for(&self, queries: &[QueueQuery]) -> BTreeMap<QueueKey, u64> {
         if let Some(first) = self.portions.first_leaving(&self.ready) {
-            // What is to leave needs no worker. It takes a moment, and they are asked for again and again.
+            // What is to leave needs no worker. It takes a moment, and then they are asked for again.
             let stays = |(key, _): &(QueueKey, u64)| key.priority < first;
             return self
                 .ready

@@ -88,6 +88,11 @@ impl Portions {
             || !self.discarded.is_empty()
     }
 
+    /// Whether tasks are missing in the ready queue, or some are there that have ended.
+    pub(super) fn is_queue_unsettled(&self) -> bool {
+        !self.unqueued.is_empty() || !self.leaving.is_empty()
+    }
+
     /// A task of an ended job may still be in the ready queue.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn is_leaving(&self, id: JobId, slot: crate::job::TaskSlot) -> bool {

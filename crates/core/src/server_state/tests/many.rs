@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::*;
-use crate::id::TaskId;
+use crate::id::{QueueId, TaskId};
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
+use crate::scheduler::demand::{QueueQuery, WorkerKind};
 use crate::scheduler::lane::{Lane, PATIENCE};
 use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget};
@@ -514,6 +515,45 @@ fn a_canceled_job_leaves_the_queue_in_portions_and_none_of_it_starts() {
     world.step();
     assert!(world.started.iter().any(|task| task.job == later));
     assert!(world.state.jobs()[&later].is_completed());
+}
+
+#[test]
+fn demand_that_a_canceled_job_hides_is_partial_until_it_has_left_the_queue() {
+    let mut world = World::new(0);
+    submit(&mut world, kinds(5_000, 5));
+    submit(&mut world, array_submit(3, template(&["true"])));
+    while world.state.is_demand_partial() {
+        settle(&mut world);
+    }
+    let first = Command::CancelJobs {
+        jobs: Selector::Ids(IdArray::single(1)),
+        reason: Box::default(),
+    };
+    take(&mut world, Input::Request(RequestId(2), first));
+    assert!(world.state.is_demand_partial());
+    let query = QueueQuery {
+        queue: QueueId(1),
+        kind: WorkerKind {
+            resources: [("cpus".into(), 10_000)].into(),
+            others_plentiful: true,
+            time_limit: Duration::from_secs(3_600),
+            min_utilization: 0.0,
+        },
+        coming: Vec::new(),
+        workers_max: 9,
+        nodes_max: 1,
+    };
+    let wanted = |world: &World| {
+        let answers = world
+            .state
+            .demand(world.now.mono, std::slice::from_ref(&query));
+        answers[0].workers
+    };
+    assert_eq!(wanted(&world), 0, "what is hidden is not seen");
+    while world.state.is_demand_partial() {
+        settle(&mut world);
+    }
+    assert_eq!(wanted(&world), 3);
 }
 
 #[test]
