@@ -41,6 +41,8 @@ pub(super) struct Sweep {
     deed: Deed,
     left: Left,
     not_found: IdArray,
+    /// Those that somebody else has dropped before their turn.
+    gone: Vec<JobId>,
     rows: Vec<JobResult>,
     forgotten: u32,
     ignored: u32,
@@ -75,6 +77,7 @@ impl ServerState {
             left,
             ignored: not_found.len(),
             not_found,
+            gone: Vec::new(),
             rows: Vec::new(),
             forgotten: 0,
         };
@@ -125,7 +128,10 @@ impl ServerState {
                     continue;
                 }
             };
-            sweep.rows.extend(row);
+            match row {
+                Some(row) => sweep.rows.push(row),
+                None => sweep.gone.push(id),
+            }
         }
         if !forgotten.is_empty() {
             let count = u32::try_from(forgotten.len()).unwrap_or(u32::MAX);
@@ -140,7 +146,7 @@ impl ServerState {
         let reply = match sweep.deed {
             Deed::Close | Deed::Cancel(_) => Reply::Jobs(Selected {
                 rows: sweep.rows,
-                not_found: sweep.not_found,
+                not_found: with_gone(sweep.not_found, &sweep.gone),
             }),
             Deed::Forget(_) => Reply::Forgotten {
                 forgotten: sweep.forgotten,
@@ -173,6 +179,15 @@ impl ServerState {
         }
         part
     }
+}
+
+/// Ids that were never there, and those that are there no more.
+fn with_gone(not_found: IdArray, gone: &[JobId]) -> IdArray {
+    let singles = gone.iter().map(|id| IdArray::single(id.0));
+    let ranges = singles.flat_map(|id| id.ranges().to_vec());
+    let all = not_found.ranges().iter().copied().chain(ranges).collect();
+    // The one kind was known when the command came, the other was not.
+    IdArray::new(all).unwrap_or(not_found)
 }
 
 impl Left {

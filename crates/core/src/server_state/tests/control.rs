@@ -277,3 +277,36 @@ fn a_job_that_fails_and_is_forgotten_in_one_batch_frees_nobody() {
         "it is forgotten all the same"
     );
 }
+
+#[test]
+fn a_job_that_is_forgotten_while_others_are_canceled_is_not_found() {
+    let mut state = ServerState::new("test");
+    for count in [1, 1, 0] {
+        let submit = array_submit(count, template(&["true"]));
+        request(&mut state, Command::Submit(Box::new(submit)));
+    }
+    state.limit_portions(1);
+    let mut effects = Vec::new();
+    let ids = |first, count| Selector::Ids(IdArray::consecutive(first, count).expect("few"));
+    let cancel = Command::CancelJobs {
+        jobs: ids(1, 4),
+        reason: "".into(),
+    };
+    state.apply(NOW, Input::Request(RequestId(1), cancel), &mut effects);
+    let forget = Command::ForgetJobs {
+        jobs: ids(3, 1),
+        states: vec![TaskState::Finished],
+    };
+    state.apply(NOW, Input::Request(RequestId(2), forget), &mut effects);
+    assert!(!state.jobs().contains_key(&JobId(3)), "it had no turn");
+    while state.sweeping() > 0 {
+        state.settle(NOW, &mut effects);
+    }
+    let found = effects.iter().find_map(|effect| {
+        let Effect::Reply(_, Reply::Jobs(found)) = effect else {
+            return None;
+        };
+        Some((found.rows.len(), found.not_found.to_string()))
+    });
+    assert_eq!(found, Some((2, "4,3".to_owned())), "each of them is told");
+}
