@@ -510,6 +510,7 @@ where
                 Effect::Terminate(token) => self.launcher.terminate(token),
                 Effect::Report(report) => self.link.feed(&ToServer::from(&report)),
                 Effect::DropTemplate(id) => self.launcher.drop_template(id),
+                Effect::Farewell => self.link.feed(&ToServer::from(ExitReason::ServerEnded)),
                 Effect::Exit(reason) => self.end = Some(reason),
             }
         }

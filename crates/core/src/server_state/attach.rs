@@ -85,7 +85,7 @@ impl ServerState {
         self.stop_waiting_for(now, id, effects);
         self.agenda.note_room(id);
         self.agenda.note_plans_changed();
-        self.dismiss_if_ending(now, id, effects);
+        self.dismiss_if_ending(id, effects);
     }
 
     /// Whether a registration is older than one that was seen. Its worker has lost patience and dialed again;

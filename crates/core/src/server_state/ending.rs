@@ -4,15 +4,15 @@
 //!  serving ── Ending ──▶ nothing is handed out, workers go ── Ended ──▶ who has not gone is given up
 //! ```
 //!
-//! A worker that goes says so, with the ends that were not told yet; what it ran waits again. So a server that
-//! is started later waits for no worker that was told to end. Those that are kept are not told: their tasks go on,
+//! A worker that goes says so, with the ends that were not told yet; what it ran waits again. One that is to let its
+//! tasks end says so at once, with the ends until then. So a server that is started later waits for no worker that was
+//! told to end. Those that are kept are not told: their tasks go on,
 //! and they look for the next server.
 
 use super::{Effect, ServerState, WorkerCommand};
 use crate::id::WorkerId;
 use crate::outcome::LostReason;
 use crate::time::Now;
-use crate::worker_config::OnServerLost;
 
 /// How the server ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,28 +34,23 @@ impl ServerState {
         }
         self.ending = Some(Ending::WithWorkers);
         for id in self.workers.keys().copied().collect::<Vec<_>>() {
-            self.dismiss(now, id, effects);
+            self.dismiss(id, effects);
         }
     }
 
     /// Tells a worker that has just registered that the server ends, if that is so.
-    pub(super) fn dismiss_if_ending(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) {
+    pub(super) fn dismiss_if_ending(&mut self, id: WorkerId, effects: &mut Vec<Effect>) {
         if self.ending == Some(Ending::WithWorkers) {
-            self.dismiss(now, id, effects);
+            self.dismiss(id, effects);
         }
     }
 
-    fn dismiss(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) {
+    fn dismiss(&mut self, id: WorkerId, effects: &mut Vec<Effect>) {
         let Some(worker) = self.workers.get_mut(&id) else {
             return;
         };
         // Who cannot hear it now looks for the server later; who was told to end before knows enough.
         if worker.away || worker.stopping.is_some() {
-            return;
-        }
-        if worker.config.on_server_lost == OnServerLost::FinishRunning {
-            // The end of its connection says it all, and nobody will be there when its tasks have ended.
-            self.lose_worker(now, id, LostReason::Stopped, effects);
             return;
         }
         worker.stopping = Some(LostReason::Stopped);

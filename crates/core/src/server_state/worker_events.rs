@@ -56,7 +56,7 @@ impl ServerState {
             worker: id,
             reattached: false,
         });
-        self.dismiss_if_ending(now, id, effects);
+        self.dismiss_if_ending(id, effects);
     }
 
     pub(super) fn on_worker_message(

@@ -24,6 +24,9 @@ pub enum Effect {
     Report(Report),
     /// No later launch uses this template.
     DropTemplate(TemplateId),
+    /// Say goodbye to the server, which ends: tasks go on here, and it must wait for no other word of them. No report
+    /// follows.
+    Farewell,
     /// Kill what is left, say goodbye, end. Nothing follows.
     Exit(ExitReason),
 }

@@ -38,8 +38,13 @@ impl WorkerState {
     pub(super) fn on_server_ends(&mut self, now: Time, effects: &mut Vec<Effect>) {
         match (self.on_server_lost, self.mode) {
             (OnServerLost::FinishRunning, Mode::Active) => {
-                self.declined.extend(self.backlog.drain());
+                let returned = self.backlog.drain();
+                self.outbox.push_retracted(returned);
                 self.mode = Mode::Draining(ExitReason::ServerLost);
+                // What has ended by now is told; behind the goodbye nothing could be.
+                effects.extend(self.outbox.take(now).into_iter().map(Effect::Report));
+                self.serverless_since.get_or_insert(now);
+                effects.push(Effect::Farewell);
             }
             (OnServerLost::FinishRunning, _) | (_, Mode::Stopping { .. } | Mode::Exited) => {}
             (

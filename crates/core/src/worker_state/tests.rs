@@ -137,6 +137,7 @@ pub(super) fn launches(effects: &[Effect]) -> Vec<&LaunchTask> {
             | Effect::Withdraw(_)
             | Effect::Report(_)
             | Effect::DropTemplate(_)
+            | Effect::Farewell
             | Effect::Exit(_) => None,
         })
         .flatten()
@@ -152,6 +153,7 @@ pub(super) fn reports(effects: &[Effect]) -> Vec<&Report> {
             | Effect::Withdraw(_)
             | Effect::Terminate(_)
             | Effect::DropTemplate(_)
+            | Effect::Farewell
             | Effect::Exit(_) => None,
         })
         .collect()
@@ -186,7 +188,8 @@ fn exit(effects: &[Effect]) -> Option<ExitReason> {
         | Effect::Withdraw(_)
         | Effect::Terminate(_)
         | Effect::Report(_)
-        | Effect::DropTemplate(_) => None,
+        | Effect::DropTemplate(_)
+        | Effect::Farewell => None,
     })
 }
 

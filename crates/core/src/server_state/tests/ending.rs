@@ -84,18 +84,43 @@ fn kept_workers_hear_nothing_and_those_that_were_stopped_are_given_up() {
 }
 
 #[test]
-fn who_lets_tasks_end_is_let_go_at_once() {
+fn of_a_worker_that_lets_tasks_end_counts_what_it_says_before_it_goes() {
     let mut state = ServerState::new("test");
-    let mut config = worker_config(1);
+    let mut config = worker_config(2);
     config.on_server_lost = OnServerLost::FinishRunning;
     apply(&mut state, Input::WorkerConnected(LinkId(1), config));
+    let submit = array_submit(2, template(&["true"]));
+    request(&mut state, Command::Submit(Box::new(submit)));
+    say(&mut state, started(&[0, 1]));
     let effects = apply(
         &mut state,
         Input::Ending {
             keep_workers: false,
         },
     );
+    assert!(matches!(
+        commands(&effects)[..],
+        [WorkerCommand::ServerEnds]
+    ));
+    assert_eq!(state.leaving(), 1);
+    let ended = vec![ended(0, 0, Outcome::Finished)];
+    say(
+        &mut state,
+        Report {
+            ended,
+            ..Report::default()
+        },
+    );
+    assert_eq!(
+        phase(&state, task(0)),
+        Phase::Finished,
+        "it was said in time"
+    );
+    let goodbye = WorkerMessage::Goodbye(LostReason::Stopped);
+    let effects = apply(&mut state, Input::WorkerMessage(WorkerId(1), goodbye));
     let is_dropped = |effect: &Effect| matches!(effect, Effect::DropWorker(_));
     assert!(effects.iter().any(is_dropped), "{effects:?}");
     assert_eq!(state.leaving(), 0);
+    assert_eq!(phase(&state, task(1)), Phase::Waiting);
+    assert_eq!(record(&state, task(1)).instance(), InstanceId(1));
 }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use super::World;
 use super::node::{Node, Turn, goodbye, heard, told};
 use crate::id::WorkerId;
+use crate::outcome::LostReason;
 use crate::server_state::{Input, LinkEnd, LinkId, Reattach, WorkerCommand, WorkerMessage};
 use crate::worker_config::OnServerLost;
 use crate::worker_state::{self, ExitReason};
@@ -106,8 +107,12 @@ impl World {
         let reports = node.apply(self.now, input, &mut self.rng);
         let slipped = std::mem::take(&mut node.slipped);
         let (exit, link) = (node.exit, node.up());
+        let takes_leave = std::mem::take(&mut node.has_taken_leave);
         for report in reports {
             self.say(link, WorkerMessage::Report(told(report)));
+        }
+        if takes_leave {
+            self.say(link, WorkerMessage::Goodbye(LostReason::Stopped));
         }
         for run in slipped {
             self.note_run(run);

@@ -57,6 +57,8 @@ pub(super) struct Node {
     pub(super) processes: BTreeMap<LaunchToken, Process>,
     /// Programs that ran for a moment although they were told to end before; not looked at yet.
     pub(super) slipped: Vec<(TaskKey, InstanceId)>,
+    /// It has just said goodbye to a server that ends, and its tasks go on.
+    pub(super) has_taken_leave: bool,
     /// Instances whose ends were in a report, by its number.
     pub(super) said: Vec<(u64, Vec<(TaskKey, InstanceId)>)>,
     /// Why it ended.
@@ -77,6 +79,7 @@ impl Node {
             unanswered: 0,
             processes: BTreeMap::new(),
             slipped: Vec::new(),
+            has_taken_leave: false,
             said: Vec::new(),
             exit: None,
         }
@@ -112,6 +115,7 @@ impl Node {
                     }
                     Effect::Report(report) => reports.push(report),
                     Effect::DropTemplate(_) => {}
+                    Effect::Farewell => self.has_taken_leave = true,
                     Effect::Exit(reason) => self.exit = Some(reason),
                 }
             }

@@ -394,8 +394,29 @@ fn an_end_of_the_server_that_was_announced_follows_the_configuration() {
     };
     let mut bench = Bench::with(&config, None);
     let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
-    assert!(bench.apply(Input::ServerEnds).is_empty());
+    let told = bench.apply(Input::ServerEnds);
+    let [Effect::Report(report), Effect::Farewell] = &told[..] else {
+        panic!("it says what it knows, and goodbye: {told:?}");
+    };
+    assert_eq!(report.retracted, [key(1)]);
     bench.apply(Input::ServerLost);
     let effects = bench.exited(token, OK);
     assert_eq!(exit(&effects), Some(ExitReason::ServerLost));
+}
+
+#[test]
+fn what_has_ended_is_told_before_the_goodbye_to_a_server_that_ends() {
+    let config = WorkerConfig {
+        on_server_lost: OnServerLost::FinishRunning,
+        ..worker_config(4)
+    };
+    let mut bench = Bench::with(&config, None);
+    let launched = tokens(&bench.assign(cpus(1, 0), 0, 9));
+    bench.exited(launched[0], OK);
+    // The next report would be due later.
+    let mut said = outcomes(&bench.exited(launched[1], OK));
+    let told = bench.apply(Input::ServerEnds);
+    said.extend(outcomes(&told));
+    assert!(said.contains(&(1, Outcome::Finished)), "{told:?}");
+    assert!(matches!(told.last(), Some(Effect::Farewell)), "{told:?}");
 }

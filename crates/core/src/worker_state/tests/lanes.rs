@@ -19,6 +19,7 @@ fn withdrawn(effects: &[Effect]) -> Vec<LaunchToken> {
         | Effect::Terminate(_)
         | Effect::Report(_)
         | Effect::DropTemplate(_)
+        | Effect::Farewell
         | Effect::Exit(_) => None,
     });
     tokens.flatten().copied().collect()
@@ -118,6 +119,7 @@ fn all_of_a_lane_end_with_the_worker() {
             | Effect::Withdraw(_)
             | Effect::Report(_)
             | Effect::DropTemplate(_)
+            | Effect::Farewell
             | Effect::Exit(_) => None,
         })
         .collect();
