@@ -127,16 +127,69 @@ pub(crate) fn describe(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Renames what an earlier attempt wrote.
+/// Links that are followed on the way to one file, as many as the kernel follows.
+const LINKS_MAX: usize = 40;
+
+/// Renames what an earlier attempt wrote. Behind a link that is the file to which it leads: the link stays, so that this
+/// attempt writes to the same place, and a second one beside it leads to what was kept.
 fn keep(path: &Path, earlier: InstanceId) -> io::Result<()> {
-    let mut kept = path.to_owned().into_os_string();
-    kept.push(format!(".attempt-{earlier}"));
+    let kept = attempt_name(path, earlier);
+    let Some(file) = behind_links(path)? else {
+        return Ok(());
+    };
+    forget_later(path, earlier);
     // A launch that came to nothing leaves an empty file behind, and the next one has the same number.
-    let is_needless = || fs::symlink_metadata(path).is_ok_and(|found| found.len() == 0);
-    if !is_regular(path)? || (Path::new(&kept).exists() && is_needless()) {
+    let is_needless = || fs::symlink_metadata(&file).is_ok_and(|found| found.len() == 0);
+    if !is_regular(&file)? || (kept.exists() && is_needless()) {
         return Ok(());
     }
-    fs::rename(path, kept)
+    if file == path {
+        return fs::rename(path, kept);
+    }
+    let target = attempt_name(&file, earlier);
+    fs::rename(&file, &target)?;
+    // What is there is of an earlier job; anything but a link or a file stays.
+    if fs::symlink_metadata(&kept).is_ok_and(|found| found.is_symlink() || found.is_file()) {
+        fs::remove_file(&kept)?;
+    }
+    std::os::unix::fs::symlink(std::path::absolute(target)?, kept)
+}
+
+/// Under which name the output of an attempt is kept.
+fn attempt_name(path: &Path, attempt: InstanceId) -> PathBuf {
+    let mut name = path.to_owned().into_os_string();
+    name.push(format!(".attempt-{attempt}"));
+    PathBuf::from(name)
+}
+
+/// The file at a place, or behind the link there. `None` for links of the system, such as `/dev/stdout`: they may lead to
+/// a file of the worker.
+fn behind_links(path: &Path) -> io::Result<Option<PathBuf>> {
+    let mut file = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        if !fs::symlink_metadata(&file)?.is_symlink() {
+            return Ok(Some(file));
+        }
+        if file.starts_with("/dev") || file.starts_with("/proc") {
+            return Ok(None);
+        }
+        let to = fs::read_link(&file)?;
+        file = file.parent().unwrap_or(Path::new("/")).join(to);
+    }
+    Ok(None)
+}
+
+/// Removes what an earlier job with the same paths has kept of attempts that have not been made yet: it would pass for
+/// output of this one.
+fn forget_later(path: &Path, earlier: InstanceId) {
+    for attempt in earlier.as_u32().saturating_add(1)..=u32::MAX {
+        let name = attempt_name(path, InstanceId(attempt));
+        let is_kept = |found: fs::Metadata| found.is_file() || found.is_symlink();
+        if !fs::symlink_metadata(&name).is_ok_and(is_kept) {
+            return;
+        }
+        log_failure(&name, fs::remove_file(&name));
+    }
 }
 
 /// Whether there is a file at this place that may be moved or removed: not a device, such as `/dev/null`, nor a link,
@@ -290,10 +343,8 @@ mod tests {
         let path = |name: &str| parent.path().join(name);
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), mode).expect("a FIFO");
-        fs::write(path("target"), "x").expect("writable");
-        std::os::unix::fs::symlink("target", path("link")).expect("a link");
         std::os::unix::net::UnixListener::bind(path("socket")).expect("a socket");
-        for name in ["fifo", "link", "socket"] {
+        for name in ["fifo", "socket"] {
             let kept = path(&format!("{name}.attempt-0"));
             attempt(1, &path(name))
                 .run()
@@ -306,7 +357,57 @@ mod tests {
             assert!(fs::symlink_metadata(path(name)).is_ok(), "{name}");
             assert!(fs::symlink_metadata(kept).is_err(), "{name}");
         }
-        assert!(path("target").exists());
+        // What root could take away from everybody.
+        assert_eq!(behind_links(Path::new("/dev/stdout")).ok(), Some(None));
+        std::os::unix::fs::symlink("/dev/null", path("null")).expect("a link");
+        attempt(1, &path("null"))
+            .run()
+            .expect("nothing that can fail");
+        assert!(fs::symlink_metadata(path("null.attempt-0")).is_err());
+    }
+
+    #[test]
+    fn what_an_earlier_attempt_wrote_behind_a_link_is_kept() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let path = |name: &str| parent.path().join(name);
+        fs::create_dir(path("large")).expect("new");
+        std::os::unix::fs::symlink("large/out", path("middle")).expect("a link");
+        std::os::unix::fs::symlink("middle", path("out")).expect("a link");
+        for number in 0..3 {
+            attempt(number, &path("out"))
+                .run()
+                .expect("nothing that can fail");
+            fs::write(path("out"), number.to_string()).expect("writable");
+        }
+        let read = |name: &str| fs::read_to_string(path(name)).expect("kept");
+        assert_eq!(read("out.attempt-0") + &read("out.attempt-1"), "01");
+        assert_eq!(read("large/out.attempt-1") + &read("large/out"), "12");
+        let link = fs::symlink_metadata(path("out")).expect("it stays");
+        assert!(link.is_symlink());
+        let cleanup = Cleanup {
+            remove_if_finished: vec![path("out")],
+            task_dir: None,
+        };
+        cleanup.finish(true, |words| panic!("it said {words}"));
+        assert_eq!(read("large/out"), "2", "only regular files are removed");
+    }
+
+    #[test]
+    fn what_an_earlier_job_kept_of_later_attempts_goes() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let path = |name: &str| parent.path().join(name);
+        for name in ["out", "out.attempt-0", "out.attempt-1", "out.attempt-2"] {
+            fs::write(path(name), "earlier job").expect("writable");
+        }
+        fs::write(path("out"), "first").expect("writable");
+        attempt(1, &path("out"))
+            .run()
+            .expect("nothing that can fail");
+        let kept = fs::read_to_string(path("out.attempt-0")).expect("kept");
+        assert_eq!(kept, "first");
+        for stale in ["out.attempt-1", "out.attempt-2"] {
+            assert!(!path(stale).exists(), "{stale} is of another job");
+        }
     }
 
     #[test]
