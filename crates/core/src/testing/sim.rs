@@ -22,7 +22,8 @@ use std::time::Duration;
 use super::worker_config;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::server_state::{
-    Command, Effect, Input, LinkId, NoticeKey, NoticeState, RequestId, ServerState, WorkerCommand,
+    ChangeKind, Command, Effect, Input, LinkId, NoticeKey, NoticeState, RequestId, ServerState,
+    WorkerCommand,
 };
 use crate::task::TaskState;
 use crate::template::NotifyEvent;
@@ -80,6 +81,8 @@ pub struct World {
     watching: BTreeSet<RequestId>,
     /// Notifications that are under way.
     owed: BTreeSet<NoticeKey>,
+    /// The highest id of a job that somebody was told.
+    last_told: JobId,
     /// Final states seen once must stay: by job and submit, at the index of the task.
     finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
     /// Instances of which a process was there.
@@ -117,6 +120,7 @@ impl World {
             next_request: 0,
             watching: BTreeSet::new(),
             owed: BTreeSet::new(),
+            last_told: JobId(0),
             finals: BTreeMap::new(),
             runs: BTreeSet::new(),
             unstored: BTreeMap::new(),
@@ -163,7 +167,8 @@ impl World {
             24 => self.turn_clock(),
             25 => self.stand_still(),
             26..29 => self.come_back(),
-            29..55 => self.work_somewhere(),
+            29 => self.forget_some(),
+            30..55 => self.work_somewhere(),
             55..78 => self.read_at_server(),
             _ => self.read_at_worker(),
         }
@@ -205,6 +210,11 @@ impl World {
             self.hash(&format!("{effect:?}"));
             if let Effect::Registered { reattached, .. } = effect {
                 self.was_reattached = *reattached;
+            }
+            if let Effect::Persist(change) = effect
+                && let ChangeKind::JobsForgotten(jobs) = &change.kind
+            {
+                self.note_forgotten(jobs);
             }
         }
         self.state.check_invariants();
@@ -409,7 +419,8 @@ impl World {
 
     fn is_over(&self) -> bool {
         let mut jobs = self.state.jobs().values();
-        jobs.all(crate::job::Job::is_completed) && self.state.submitting() == 0 && self.is_quiet()
+        let is_idle = self.state.submitting() + self.state.sweeping() == 0;
+        jobs.all(crate::job::Job::is_completed) && is_idle && self.is_quiet()
     }
 
     fn is_quiet(&self) -> bool {

@@ -182,8 +182,28 @@ impl World {
     }
 
     pub(super) fn note_reply(&mut self, reply: &Reply) {
-        if let (Some(durable), Reply::Submitted(job)) = (&mut self.durable, reply) {
+        let Reply::Submitted(job) = reply else {
+            return;
+        };
+        // Also across crashes: the last job is that of the last answer, and no id is given twice.
+        assert!(
+            *job > self.last_told,
+            "{job} comes behind {}",
+            self.last_told
+        );
+        self.last_told = *job;
+        // It may have been forgotten before its client hears of it.
+        if let Some(durable) = &mut self.durable
+            && self.state.jobs().contains_key(job)
+        {
             durable.told_jobs.insert(*job);
+        }
+    }
+
+    /// Nobody relies on these jobs any more.
+    pub(super) fn note_untold(&mut self, jobs: &[JobId]) {
+        if let Some(durable) = &mut self.durable {
+            durable.told_jobs.retain(|job| !jobs.contains(job));
         }
     }
 
@@ -228,6 +248,9 @@ impl World {
             assert!(self.state.jobs().contains_key(job), "{job} was told");
         }
         self.finals.clone_from(&durable.stored_finals);
+        // That they were forgotten is stored, what else was is not noted yet; those that were told are all there.
+        let known = self.state.jobs();
+        self.finals.retain(|(job, _), _| known.contains_key(job));
         for (id, task, instance) in earlier.into_iter().chain(running) {
             let all = durable.expected.entry(id).or_default();
             if !all.contains(&(task, instance)) {

@@ -2,7 +2,7 @@
 //! workers come back.
 
 use super::World;
-use crate::id::{InstanceId, TaskKey, WorkerId};
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::TaskSlot;
 use crate::server_state::{Input, LinkId, Reattach};
 use crate::task::{Phase, TaskRecord};
@@ -69,6 +69,12 @@ impl World {
     pub(super) fn record(&self, task: TaskKey) -> Option<&TaskRecord> {
         let job = self.state.jobs().get(&task.job)?;
         job.record(job.find(task.task)?)
+    }
+
+    /// Somebody wanted these jobs to go.
+    pub(super) fn note_forgotten(&mut self, jobs: &[JobId]) {
+        self.finals.retain(|(job, _), _| !jobs.contains(job));
+        self.note_untold(jobs);
     }
 
     /// Final states seen once stay, and no success is recorded that no worker has had.

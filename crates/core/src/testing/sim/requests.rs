@@ -126,9 +126,7 @@ impl World {
     }
 
     pub(super) fn cancel_some(&mut self) {
-        let last = self.state.last_job().map_or(1, |job| job.0);
-        let id = 1 + self.rng.below(last + 1);
-        let jobs = Selector::Ids(IdArray::single(id));
+        let jobs = self.random_jobs();
         if self.rng.chance(30) {
             let failed = vec![TaskState::Failed, TaskState::Canceled, TaskState::Aborted];
             let states = if self.rng.chance(80) {
@@ -143,6 +141,38 @@ impl World {
             jobs,
             reason: "why not".into(),
         });
+    }
+
+    /// One job, some, or all; not each of them is there.
+    fn random_jobs(&mut self) -> Selector {
+        let last = self.state.last_job().map_or(1, |job| job.0);
+        let first = 1 + self.rng.below(last + 1);
+        match self.rng.below(20) {
+            0 => Selector::All,
+            1 => Selector::Last,
+            2..8 => {
+                let count = 1 + self.rng.below(8);
+                Selector::Ids(IdArray::consecutive(first, count).expect("fits"))
+            }
+            _ => Selector::Ids(IdArray::single(first)),
+        }
+    }
+
+    /// Somebody tidies up, or closes what is open.
+    pub(super) fn forget_some(&mut self) {
+        let jobs = self.random_jobs();
+        if self.rng.chance(20) {
+            self.request(Command::CloseJobs(jobs));
+            return;
+        }
+        let mut states = vec![
+            TaskState::Finished,
+            TaskState::Failed,
+            TaskState::Canceled,
+            TaskState::Aborted,
+        ];
+        states.truncate(1 + self.rng.below(4) as usize);
+        self.request(Command::ForgetJobs { jobs, states });
     }
 
     /// A worker is to end when its tasks have; if it stays away, somebody takes its place.
