@@ -266,7 +266,7 @@ fn set_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
         unsafe { call(Stage::Nice, libc::SYS_setpriority, arguments) }?;
     }
     for (resource, limit) in plan.rlimits {
-        if *resource != libc::RLIMIT_NOFILE {
+        if *resource != raw::RLIMIT_NOFILE {
             set_limit(*resource, limit)?;
         }
     }
@@ -277,7 +277,7 @@ fn set_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
 /// with numbers above the limit, and could open nothing.
 fn set_descriptor_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
     for (resource, limit) in plan.rlimits {
-        if *resource == libc::RLIMIT_NOFILE {
+        if *resource == raw::RLIMIT_NOFILE {
             set_limit(*resource, limit)?;
         }
     }

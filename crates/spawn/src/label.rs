@@ -23,7 +23,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::raw::KernelRlimit;
+use crate::raw::{self, KernelRlimit};
 use crate::sys;
 
 const TASK_BITS: u32 = 24;
@@ -107,7 +107,7 @@ impl Labels {
     /// `None` where the limits leave no room: the site has set them, or there are too many launchers around this one. And
     /// for a launcher of which it is not known when it `began` (0): a later process with its id would be taken for it.
     pub(crate) fn new(pid: libc::pid_t, began: u64) -> Option<Self> {
-        let own = sys::limit_of(0, libc::RLIMIT_LOCKS).ok()?;
+        let own = sys::limit_of(0, raw::RLIMIT_LOCKS).ok()?;
         Self::within(own, pid, began)
     }
 

@@ -17,7 +17,7 @@ use crate::error::{SpawnError, Stage};
 use crate::label::Labels;
 use crate::placement::Home;
 use crate::plan::{SpawnPlan, Stdio};
-use crate::raw::KernelRlimit;
+use crate::raw::{self, KernelRlimit};
 use crate::signal;
 use crate::sys;
 
@@ -169,10 +169,10 @@ impl Scratch {
         self.rlimits.extend(
             common
                 .descriptor_limit
-                .map(|limit| (libc::RLIMIT_NOFILE, limit)),
+                .map(|limit| (raw::RLIMIT_NOFILE, limit)),
         );
         self.rlimits
-            .extend(label.map(|label| (libc::RLIMIT_LOCKS, label)));
+            .extend(label.map(|label| (raw::RLIMIT_LOCKS, label)));
         self.rlimits.extend(plan.rlimits.iter().map(|limit| {
             let kernel = KernelRlimit {
                 soft: limit.soft,

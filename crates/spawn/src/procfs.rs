@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
+use crate::raw;
 use crate::sys;
 
 /// One process as `/proc/PID/stat` shows it.
@@ -150,7 +151,7 @@ pub(crate) fn status(pid: libc::pid_t) -> Option<Status> {
 
 /// The limits of file locks of a process, soft and hard: see `label.rs`.
 pub(crate) fn labels(pid: libc::pid_t) -> Option<[u64; 2]> {
-    if let Ok(limit) = sys::limit_of(pid, libc::RLIMIT_LOCKS) {
+    if let Ok(limit) = sys::limit_of(pid, raw::RLIMIT_LOCKS) {
         return Some([limit.soft, limit.hard]);
     }
     // One that has changed its user may not be asked, but everybody may look.

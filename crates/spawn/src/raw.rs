@@ -16,6 +16,14 @@ pub(crate) struct KernelRlimit {
 
 const _: () = assert!(size_of::<KernelRlimit>() == 16);
 
+/// Open descriptors. The type of a resource's number is one in glibc and another in musl.
+pub(crate) const RLIMIT_NOFILE: u32 = 7;
+/// Locked files, which no kernel counts any more.
+pub(crate) const RLIMIT_LOCKS: u32 = 10;
+
+const _: () = assert!(RLIMIT_NOFILE as u64 == libc::RLIMIT_NOFILE as u64);
+const _: () = assert!(RLIMIT_LOCKS as u64 == libc::RLIMIT_LOCKS as u64);
+
 /// Whether calls leave `errno` alone here: known for these machines only.
 pub(crate) const LEAVES_ERRNO: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 

@@ -367,7 +367,7 @@ pub(crate) fn timerfd_arm(fd: BorrowedFd<'_>, delay: Duration) {
     let value = libc::itimerspec {
         it_interval: zero,
         it_value: libc::timespec {
-            tv_sec: libc::time_t::try_from(delay.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_sec: libc::c_long::try_from(delay.as_secs()).unwrap_or(libc::c_long::MAX),
             // A zero value would disarm the timer.
             tv_nsec: libc::c_long::from(delay.subsec_nanos().max(1)),
         },
@@ -529,7 +529,7 @@ pub(crate) fn exit_now(code: libc::c_int) -> ! {
 pub(crate) fn pause(duration: Duration) {
     let end = monotonic_now().0 + u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 2);
     let end = libc::timespec {
-        tv_sec: libc::time_t::try_from(end / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+        tv_sec: libc::c_long::try_from(end / 1_000_000_000).unwrap_or(libc::c_long::MAX),
         tv_nsec: libc::c_long::try_from(end % 1_000_000_000).unwrap_or(0),
     };
     let (clock, flags) = (libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME);
