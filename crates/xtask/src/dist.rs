@@ -32,6 +32,8 @@ use shell::{output, run};
 pub(crate) struct Options {
     /// Only what a test of a change needs: x86-64 tarball, wheel and package for Debian.
     pub(crate) is_short: bool,
+    /// Only for this target of Rust; `None` = for all.
+    pub(crate) target: Option<String>,
     /// Cargo profile of the programs.
     pub(crate) profile: String,
     /// Pack this program instead of building any, to test the packing: only for the machine's own target.
@@ -43,6 +45,7 @@ impl Options {
     pub(crate) fn parse(words: &[&str]) -> Option<Self> {
         let mut options = Self {
             is_short: false,
+            target: None,
             profile: "dist".to_owned(),
             program: None,
         };
@@ -50,6 +53,7 @@ impl Options {
         while let Some(word) = words.next() {
             match *word {
                 "--short" => options.is_short = true,
+                "--target" => options.target = Some((*words.next()?).to_owned()),
                 "--profile" => options.profile = (*words.next()?).to_owned(),
                 "--program" => options.program = Some(PathBuf::from(words.next()?)),
                 _ => return None,
@@ -83,11 +87,25 @@ pub(crate) enum Made {
 
 /// Makes everything that this machine can.
 pub(crate) fn dist(options: &Options) -> anyhow::Result<()> {
+    if let Some(wanted) = &options.target
+        && !build::TARGETS.iter().any(|target| target.triple == wanted)
+    {
+        let known = build::TARGETS.iter().map(|target| target.triple);
+        let known: Vec<&str> = known.collect();
+        bail!(
+            "--target: expected one of {}, found `{wanted}`",
+            known.join(", ")
+        );
+    }
     let dist = Dist::new(options)?;
     let tools = Tools::install(&dist)?;
     let mut made = vec![sbom::make(&dist)?];
     for target in build::TARGETS {
-        if options.is_short && !target.is_in_short {
+        let is_wanted = match &options.target {
+            Some(wanted) => target.triple == wanted,
+            None => target.is_in_short || !options.is_short,
+        };
+        if !is_wanted {
             continue;
         }
         made.extend(make_target(&dist, &tools, target)?);
@@ -240,6 +258,8 @@ mod tests {
         assert!(short.is_short);
         assert_eq!(short.profile, "release");
         assert_eq!(Options::parse(&[]).expect("valid").profile, "dist");
+        let one = Options::parse(&["--target", "aarch64-unknown-linux-gnu"]).expect("valid");
+        assert_eq!(one.target.as_deref(), Some("aarch64-unknown-linux-gnu"));
         assert_eq!(Options::parse(&["--profile"]), None);
         assert_eq!(Options::parse(&["--all"]), None);
     }
