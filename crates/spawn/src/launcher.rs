@@ -182,7 +182,8 @@ pub struct Launcher {
 impl Launcher {
     /// Starts the threads.
     ///
-    /// A process that ignores SIGCHLD is changed to keep its ended children, or no exit status could be read.
+    /// A process that ignores SIGCHLD is changed to keep its ended children, or no exit status could be read. Before
+    /// Linux 5.9 the descriptors from 3 up that this process has inherited are set to close on exec.
     ///
     /// # Errors
     ///
@@ -192,6 +193,10 @@ impl Launcher {
         let features = probe::features();
         let backend = config.choose_backend(features)?;
         signal::keep_zombies().map_err(os("keep ended children until they are reaped"))?;
+        if !features.close_range {
+            // A child cannot close them by itself then. What this process opens later closes on exec anyway.
+            sys::close_all_on_exec().map_err(os("keep open descriptors from children"))?;
+        }
         let null = sys::open(c"/dev/null", libc::O_RDWR)
             .and_then(|fd| sys::duplicate_above_stdio(fd.as_fd()))
             .map_err(os("open /dev/null"))?;

@@ -61,8 +61,8 @@
 //! # Descriptors
 //!
 //! A child inherits standard input, output and error and nothing else, whatever the flags of other descriptors are
-//! (`close_range`; before Linux 5.9, everything that is close-on-exec, which all of this crate is). On the first
-//! rung the child starts on the parent's descriptor table and takes a private copy of the first few entries only:
+//! (`close_range`; before Linux 5.9, everything that is not close-on-exec, which the launcher sees to for what its process
+//! has inherited). On the first rung the child starts on the parent's descriptor table and takes a private copy of the first few entries only:
 //! with thousands of children each of which has a pidfd, copying and closing the table would cost more than the
 //! rest of the spawn.
 //!

@@ -82,23 +82,23 @@ const fn is_absent(errno: i32) -> bool {
 
 fn probe() -> (Features, bool) {
     let mut certain = true;
-    let pidfd_open = match sys::pidfd_open(sys::getpid()) {
-        Ok(_) => true,
-        Err(error) if is_absent(error.raw_os_error().unwrap_or(0)) => false,
+    let (pidfd_open, wait_own) = match sys::pidfd_open(sys::getpid()) {
+        Ok(own) => (true, knows_pidfds(&own)),
+        Err(error) if is_absent(error.raw_os_error().unwrap_or(0)) => (false, false),
         Err(_) => {
             certain = false;
-            true
+            (true, false)
         }
     };
     let clone = match ChildStack::new() {
-        Ok(stack) => probe_clone(&stack),
+        Ok(stack) => probe_clone(&stack, libc::CLONE_PIDFD),
         Err(_) => CloneAnswer::NotNow,
     };
     let features = match clone {
         CloneAnswer::Absent => Features {
             clone_pidfd: false,
             pidfd_open,
-            wait_pidfd: pidfd_open,
+            wait_pidfd: wait_own,
             close_range: false,
         },
         CloneAnswer::NotNow => {
@@ -117,13 +117,21 @@ fn probe() -> (Features, bool) {
         } => Features {
             clone_pidfd: pidfd,
             pidfd_open,
-            wait_pidfd,
+            wait_pidfd: wait_pidfd || wait_own,
             close_range,
         },
     };
     (features, certain)
 }
 
+/// Whether `waitid` takes pidfds, for which Linux 5.3 has a way to open them: this process is no child of itself, which it
+/// says then.
+fn knows_pidfds(own: &OwnedFd) -> bool {
+    let waited = sys::wait(WaitFor::Pidfd(own.as_fd()), libc::WNOHANG);
+    waited.is_err_and(|error| error.raw_os_error() == Some(libc::ECHILD))
+}
+
+#[derive(Debug, PartialEq, Eq)]
 enum CloneAnswer {
     Absent,
     NotNow,
@@ -134,11 +142,12 @@ enum CloneAnswer {
     },
 }
 
-/// Makes one child that tries `close_range` and ends.
-fn probe_clone(stack: &ChildStack) -> CloneAnswer {
+/// Makes one child that tries `close_range` and ends. Kernels before 5.2 ignore the flag for a pidfd: no descriptor is
+/// written then.
+fn probe_clone(stack: &ChildStack, pidfd_flag: c_int) -> CloneAnswer {
     let _blocked = Blocked::all();
     let mut fd: c_int = -1;
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_PIDFD;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | pidfd_flag;
     // SAFETY: the stack is fresh and stays mapped until the child has ended; the child takes no argument and
     // makes two system calls; `fd` receives the pidfd.
     let pid = unsafe {
@@ -188,4 +197,22 @@ extern "C" fn probe_child(_: *mut c_void) -> c_int {
     let code = if result == 0 { 0 } else { 1 };
     // SAFETY: _exit runs no handler of the parent and does not return.
     unsafe { libc::_exit(code) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_for_pidfds_that_the_kernel_ignores_is_noticed() {
+        // To leave it out is to have it ignored: Linux 3.10 to 5.1 make the child and no descriptor.
+        let ignored = probe_clone(&ChildStack::new().unwrap(), 0);
+        let CloneAnswer::Works {
+            pidfd, wait_pidfd, ..
+        } = ignored
+        else {
+            panic!("{ignored:?}");
+        };
+        assert!(!pidfd && !wait_pidfd, "{ignored:?}");
+    }
 }

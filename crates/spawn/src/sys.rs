@@ -270,6 +270,21 @@ pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     own(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
+/// Has all descriptors of this process from 3 up close on exec.
+pub(crate) fn close_all_on_exec() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        let Some(fd) = number.filter(|fd: &RawFd| *fd > 2) else {
+            continue;
+        };
+        // SAFETY: plain numbers. Another thread may have closed the descriptor meanwhile, which is an error to ignore, or
+        // opened another one by this number, which closes on exec as everything that is opened here does.
+        let _ = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    Ok(())
+}
+
 /// A file for reading and writing that has no name any more.
 pub(crate) fn unnamed_file(directory: &Path) -> io::Result<File> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);

@@ -11,7 +11,8 @@ use hq_spawn::{
 };
 use tempfile::TempDir;
 
-use crate::harness::{End, Rig, command, eventually, is_alive, sh, stat_fields};
+use crate::harness::{End, Rig, command, eventually, has, is_alive, sh, stat_fields};
+use crate::skip::skip;
 
 /// One behaviour. The flag says whether plans carry a parent-death signal, which `posix_spawn` cannot express:
 /// without it the posix_spawn rungs really use posix_spawn.
@@ -58,6 +59,9 @@ table! {
 }
 
 fn check(backend: Backend, behaviour: Behaviour) {
+    if !has(backend) {
+        return skip(&format!("this kernel has no {}", backend.name()));
+    }
     let mut rig = Rig::new(backend);
     assert_eq!(rig.launcher.backend(), backend);
     behaviour(&mut rig, |plan| plan);

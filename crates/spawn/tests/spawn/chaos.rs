@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hq_spawn::{Backend, ExitStatus, SpawnError, SpawnPlan, Stage, Stdio};
 
-use crate::harness::{End, Rig, command, number_from_env, sh};
+use crate::harness::{End, Rig, best, command, number_from_env, rungs, sh};
 use crate::isolated::{alone, children, descriptors, threads};
 use crate::skip::skip;
 
@@ -43,9 +43,9 @@ fn random_failures_are_named_and_leave_nothing_behind() {
         if !limited {
             skip("a limit of processes needs root, to become a user without other processes");
         }
-        for backend in Backend::ALL {
+        for backend in rungs() {
             // The first rung in full; a fork of a process with so much history is slow.
-            let spawns = if backend == Backend::ClonePidfd {
+            let spawns = if backend == best() {
                 spawns
             } else {
                 spawns / 10

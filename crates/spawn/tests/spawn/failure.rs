@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hq_spawn::{Backend, SpawnError, SpawnErrorKind, SpawnPlan, Stage, Stdio};
+use hq_spawn::{SpawnError, SpawnErrorKind, SpawnPlan, Stage, Stdio};
 use tempfile::TempDir;
 
-use crate::harness::{End, Rig, command, sh};
+use crate::harness::{End, Rig, best, command, rungs, sh};
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table")]
@@ -111,7 +111,7 @@ fn every_failing_step_is_named_with_its_path_on_every_backend() {
             plain.join("out"),
         ),
     ];
-    for backend in Backend::ALL {
+    for backend in rungs() {
         let mut rig = Rig::new(backend);
         for death_signal in [Some(9), None] {
             for (plan, stage, kind, path) in &cases {
@@ -127,7 +127,7 @@ fn every_failing_step_is_named_with_its_path_on_every_backend() {
 
 #[test]
 fn steps_without_a_path_are_named_too() {
-    let mut rig = Rig::new(Backend::ClonePidfd);
+    let mut rig = Rig::new(best());
     let mut check = |plan: SpawnPlan, stage: Stage| {
         let error: SpawnError = rig.fail(plan);
         assert_eq!(error.stage, stage, "{error}");
@@ -152,7 +152,7 @@ fn steps_without_a_path_are_named_too() {
 #[test]
 fn too_long_an_argument_list_is_permanent() {
     let long = "x".repeat(3_000_000);
-    let error = Rig::new(Backend::ClonePidfd).fail(command(&["/bin/true", &long]));
+    let error = Rig::new(best()).fail(command(&["/bin/true", &long]));
     assert_eq!(error.kind(), SpawnErrorKind::TooLong, "{error}");
 }
 

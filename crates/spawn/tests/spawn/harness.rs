@@ -33,6 +33,28 @@ pub(crate) enum End {
     Failed(SpawnError),
 }
 
+/// Whether this kernel has what the rung needs.
+pub(crate) fn has(backend: Backend) -> bool {
+    let features = hq_spawn::features();
+    match backend {
+        Backend::ClonePidfd => features.clone_pidfd,
+        Backend::PosixSpawnPidfd => features.pidfd_open,
+        Backend::PosixSpawnWait | Backend::Fork => true,
+        other => panic!("a rung that is not known: {other:?}"),
+    }
+}
+
+/// The rungs that there are on this kernel, best first.
+pub(crate) fn rungs() -> Vec<Backend> {
+    let rungs = Backend::ALL.into_iter();
+    rungs.filter(|backend| has(*backend)).collect()
+}
+
+/// The rung that is chosen on this kernel.
+pub(crate) fn best() -> Backend {
+    hq_spawn::features().best()
+}
+
 impl Rig {
     pub(crate) fn new(backend: Backend) -> Self {
         Self::with(|config| config.backend = Some(backend))

@@ -2,17 +2,10 @@
 
 use std::fs;
 
-use hq_spawn::{Backend, Event, ExitStatus, Lane, SpawnErrorKind, Stdio, Termination, Token};
+use hq_spawn::{Event, ExitStatus, Lane, SpawnErrorKind, Stdio, Termination, Token};
 use tempfile::TempDir;
 
-use crate::harness::{End, Rig, command, sh};
-
-const BACKENDS: [Backend; 4] = [
-    Backend::ClonePidfd,
-    Backend::PosixSpawnPidfd,
-    Backend::PosixSpawnWait,
-    Backend::Fork,
-];
+use crate::harness::{End, Rig, best, command, rungs, sh};
 
 #[track_caller]
 fn succeeded(end: &End) {
@@ -24,7 +17,7 @@ fn succeeded(end: &End) {
 
 #[test]
 fn children_of_a_lane_run_in_order_and_never_two_at_a_time() {
-    for backend in BACKENDS {
+    for backend in rungs() {
         let dir = TempDir::new().unwrap();
         let mut rig = Rig::new(backend);
         let tokens: Vec<Token> = (0..30).map(Token).collect();
@@ -77,7 +70,7 @@ fn children_of_a_lane_run_in_order_and_never_two_at_a_time() {
 
 #[test]
 fn a_lane_goes_on_after_failures_and_signals() {
-    for backend in BACKENDS {
+    for backend in rungs() {
         let mut rig = Rig::new(backend);
         let plans = [
             command(&["/no/such/program"]),
@@ -101,7 +94,7 @@ fn a_lane_goes_on_after_failures_and_signals() {
 
 #[test]
 fn withdrawing_touches_only_what_waits() {
-    for backend in BACKENDS {
+    for backend in rungs() {
         let mut rig = Rig::new(backend);
         let plans = [(1, "exec sleep 1000"), (2, "exit 0"), (3, "exit 0")];
         let plans = plans.map(|(token, script)| (Lane(1), Token(token), sh(script)));
@@ -128,7 +121,7 @@ fn withdrawing_touches_only_what_waits() {
 
 #[test]
 fn lanes_do_not_keep_others_from_running() {
-    for backend in BACKENDS {
+    for backend in rungs() {
         let mut rig = Rig::new(backend);
         // As many lanes as there are threads, each held by a child that does not end.
         let plans = [0, 1].map(|lane| (Lane(lane), Token(1_000 + lane), sh("exec sleep 1000")));
@@ -151,7 +144,7 @@ fn lanes_do_not_keep_others_from_running() {
 
 #[test]
 fn killing_all_empties_the_lanes() {
-    for backend in BACKENDS {
+    for backend in rungs() {
         let mut rig = Rig::new(backend);
         let tokens: Vec<Token> = (0..40).map(Token).collect();
         let plans = tokens
@@ -176,7 +169,7 @@ fn killing_all_empties_the_lanes() {
 /// A thread that has seen short children waits for the end of the next one before it looks whether the program runs.
 #[test]
 fn what_comes_after_short_children_is_told_like_anything_else() {
-    for backend in BACKENDS {
+    for backend in rungs() {
         let dir = TempDir::new().unwrap();
         let fifo = dir.path().join("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status();
@@ -235,7 +228,7 @@ fn a_child_of_a_lane_does_not_change_the_score_of_the_launcher() {
         let own = || fs::read_to_string("/proc/self/oom_score_adj").unwrap();
         let before = own();
         assert_ne!(before.trim(), "700");
-        let mut rig = Rig::new(Backend::ClonePidfd);
+        let mut rig = Rig::new(best());
         let tokens: Vec<Token> = (0..50).map(Token).collect();
         // After the first short ones the thread goes on while the next child still shares this memory.
         let plans = tokens

@@ -5,10 +5,10 @@ use std::fs;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use hq_spawn::{Backend, ExitStatus, SpawnErrorKind, Stdio, Strategy};
+use hq_spawn::{ExitStatus, SpawnErrorKind, Stdio, Strategy};
 use tempfile::TempDir;
 
-use crate::harness::{End, Rig, command, number_from_env, sh};
+use crate::harness::{End, Rig, command, number_from_env, rungs, sh};
 use crate::isolated::{alone, children};
 
 /// Signals with a handler that interrupts system calls. By default they are ignored, so that a program does not
@@ -39,7 +39,7 @@ fn a_storm_of_signals_changes_nothing() {
             let _calm = Calm(&stop);
             let rounds = number_from_env("HQ_SPAWN_TEST_REPEATS", 2);
             for _ in 0..rounds {
-                for backend in Backend::ALL {
+                for backend in rungs() {
                     everything_works(|| Rig::new(backend));
                 }
                 borrowed_threads();

@@ -13,7 +13,7 @@ use hq_spawn::{
 };
 use tempfile::TempDir;
 
-use crate::harness::{End, Rig, command, eventually, sh};
+use crate::harness::{End, Rig, best, command, eventually, has, rungs, sh};
 use crate::isolated::{alone, children};
 use crate::skip::skip;
 
@@ -49,7 +49,7 @@ fn status(end: End) -> ExitStatus {
 
 #[test]
 fn a_slow_preparation_is_not_the_childs_time() {
-    let mut rig = Rig::new(Backend::ALL[0]);
+    let mut rig = Rig::new(best());
     let (release, hung) = std::sync::mpsc::channel::<()>();
     let token = rig.spawn(sh("exit 0").prepare(move || {
         let _ = hung.recv();
@@ -71,7 +71,7 @@ fn a_slow_preparation_is_not_the_childs_time() {
 
 #[test]
 fn an_output_that_nobody_reads_fails_at_once() {
-    for backend in Backend::ALL {
+    for backend in rungs() {
         let dir = TempDir::new().unwrap();
         let path = fifo(&dir);
         let mut rig = Rig::new(backend);
@@ -88,7 +88,7 @@ fn an_output_that_nobody_reads_fails_at_once() {
 
 #[test]
 fn outputs_block_for_the_program() {
-    for backend in Backend::ALL {
+    for backend in rungs() {
         let dir = TempDir::new().unwrap();
         let path = fifo(&dir);
         let read_and_write = || fs::OpenOptions::new().read(true).write(true).open(&path);
@@ -119,6 +119,9 @@ fn outputs_block_for_the_program() {
 fn a_child_that_hangs_in_its_creation_is_ended_gently_or_not() {
     let name = "stuck::a_child_that_hangs_in_its_creation_is_ended_gently_or_not";
     alone(name, &[], || {
+        if !has(Backend::ClonePidfd) {
+            return skip("only the pidfd of a clone is known before the program runs");
+        }
         let dir = TempDir::new().unwrap();
         let path = fifo(&dir);
         let mut rig = Rig::with(|config| {
@@ -147,9 +150,12 @@ fn a_child_that_hangs_in_its_creation_is_ended_gently_or_not() {
 fn kill_all_ends_a_child_that_hangs_while_it_opens_a_file() {
     let name = "stuck::kill_all_ends_a_child_that_hangs_while_it_opens_a_file";
     alone(name, &[], || {
+        if !has(Backend::ClonePidfd) {
+            return skip("only the pidfd of a clone is known before the program runs");
+        }
         let dir = TempDir::new().unwrap();
         let path = fifo(&dir);
-        let mut rig = Rig::new(Backend::ClonePidfd);
+        let mut rig = Rig::new(best());
         let tokens = [hanging(&path), hanging(&path)].map(|plan| rig.spawn(plan));
         eventually("both exist", || (children().len() == 2).then_some(()));
         rig.launcher.kill_all();
@@ -166,9 +172,10 @@ fn kill_all_ends_a_child_that_hangs_while_it_opens_a_file() {
 
 #[test]
 fn others_start_while_as_many_creations_hang_as_there_are_threads() {
-    let dirs = Backend::ALL.map(|_| TempDir::new().unwrap());
-    let fifos = dirs.each_ref().map(fifo);
-    let mut rigs = Backend::ALL.map(Rig::new);
+    let rungs = rungs();
+    let dirs: Vec<_> = rungs.iter().map(|_| TempDir::new().unwrap()).collect();
+    let fifos: Vec<_> = dirs.iter().map(fifo).collect();
+    let mut rigs: Vec<_> = rungs.iter().copied().map(Rig::new).collect();
     let stalled = |event: &Event| match event {
         Event::Stalled { pid, .. } => Some(*pid),
         Event::Started { .. }
@@ -180,7 +187,7 @@ fn others_start_while_as_many_creations_hang_as_there_are_threads() {
     let hanging: Vec<[Token; 2]> = std::iter::zip(&rigs, &fifos)
         .map(|(rig, fifo)| [(); 2].map(|()| rig.spawn(hanging(fifo))))
         .collect();
-    for (index, backend) in Backend::ALL.into_iter().enumerate() {
+    for (index, backend) in rungs.into_iter().enumerate() {
         let rig = &mut rigs[index];
         // Again and again: a place that was taken over counts as free.
         for _ in 0..3 {
@@ -331,7 +338,7 @@ impl Drop for Tracer {
 fn a_traced_child_that_ended_holds_up_nobody() {
     let name = "stuck::a_traced_child_that_ended_holds_up_nobody";
     alone(name, &[], || {
-        for backend in Backend::ALL {
+        for backend in rungs() {
             let mut rig = Rig::new(backend);
             let traced = rig.spawn(command(&["/bin/sleep", "1000"]));
             let tracer = Tracer::attach(rig.pid(traced));

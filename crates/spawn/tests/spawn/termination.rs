@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use hq_spawn::{Backend, Event, ExitStatus, SpawnErrorKind, Stdio, Termination};
+use hq_spawn::{Event, ExitStatus, SpawnErrorKind, Stdio, Termination};
 use tempfile::TempDir;
 
-use crate::harness::{End, PATIENCE, Rig, command, eventually, eventually_lines, is_alive, sh};
+use crate::harness::{
+    End, PATIENCE, Rig, best, command, eventually, eventually_lines, is_alive, rungs, sh,
+};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -26,7 +28,7 @@ fn status(end: End) -> ExitStatus {
 
 #[test]
 fn the_signal_reaches_the_whole_group_and_may_be_handled() {
-    for backend in Backend::ALL {
+    for backend in rungs() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("out");
         let mut rig = Rig::new(backend);
@@ -49,7 +51,7 @@ fn the_signal_reaches_the_whole_group_and_may_be_handled() {
 
 #[test]
 fn sigkill_follows_after_the_grace_period() {
-    for backend in Backend::ALL {
+    for backend in rungs() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("out");
         let mut rig = Rig::new(backend);
@@ -72,7 +74,7 @@ fn sigkill_follows_after_the_grace_period() {
 
 #[test]
 fn a_stopped_child_sees_the_signal() {
-    let mut rig = Rig::new(Backend::ClonePidfd);
+    let mut rig = Rig::new(best());
     let token = rig.spawn(sh("kill -STOP $$; exec sleep 1000"));
     let pid = rig.pid(token);
     eventually("the child stops", || {
@@ -90,7 +92,7 @@ fn a_stopped_child_sees_the_signal() {
 
 #[test]
 fn unknown_and_finished_tokens_are_ignored() {
-    let mut rig = Rig::new(Backend::ClonePidfd);
+    let mut rig = Rig::new(best());
     rig.launcher
         .terminate(hq_spawn::Token(999), Termination::KILL);
     let token = rig.spawn(command(&["/bin/true"]));
@@ -107,7 +109,7 @@ fn unknown_and_finished_tokens_are_ignored() {
 
 #[test]
 fn kill_all_ends_running_and_queued() {
-    for backend in Backend::ALL {
+    for backend in rungs() {
         let mut rig = Rig::new(backend);
         let tokens: Vec<_> = (0..50)
             .map(|_| rig.spawn(command(&["/bin/sleep", "1000"])))
@@ -126,7 +128,7 @@ fn kill_all_ends_running_and_queued() {
 
 #[test]
 fn dropping_the_launcher_kills_what_is_left() {
-    for backend in Backend::ALL {
+    for backend in rungs() {
         let mut rig = Rig::new(backend);
         let tokens: Vec<_> = (0..5)
             .map(|_| rig.spawn(command(&["/bin/sleep", "1000"])))
@@ -141,7 +143,7 @@ fn dropping_the_launcher_kills_what_is_left() {
 
 #[test]
 fn members_of_the_group_that_outlive_the_leader_are_ended_and_counted() {
-    for backend in Backend::ALL {
+    for backend in rungs() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("out");
         let mut rig = Rig::new(backend);
@@ -166,7 +168,7 @@ fn members_of_the_group_that_outlive_the_leader_are_ended_and_counted() {
 fn marked_descendants_in_other_sessions_are_killed_with_their_task() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("out");
-    let mut rig = Rig::new(Backend::ClonePidfd);
+    let mut rig = Rig::new(best());
     let marker = format!("HQ_SPAWN_TEST_MARKER={}", dir.path().display());
     let (name, value) = marker.split_once('=').unwrap();
     let mut env = hq_spawn::TaskEnv::new();
@@ -199,7 +201,7 @@ fn marked_descendants_in_other_sessions_are_killed_with_their_task() {
 #[test]
 fn the_end_of_a_task_leaves_those_of_other_launchers_alone() {
     let dir = TempDir::new().unwrap();
-    let mut rigs = [(); 2].map(|()| Rig::new(Backend::ClonePidfd));
+    let mut rigs = [(); 2].map(|()| Rig::new(best()));
     // The first tasks of launchers that live in one process.
     let tokens = [0, 1].map(|index| {
         let marker = format!("HQ_SPAWN_TEST_MARKER={}/{index}", dir.path().display());
