@@ -39,7 +39,8 @@ fn doctor_finds_nothing_that_prevents_work_before_the_first_start() {
     let env = Env::new();
     let found = env.json(&["doctor"]);
     assert_eq!(find(&found, "program")["state"], "good");
-    assert_eq!(find(&found, "processes")["ok"], true, "{found}");
+    // An old kernel makes them more slowly.
+    assert_ne!(find(&found, "processes")["state"], "broken", "{found}");
     assert_eq!(find(&found, "file locks")["state"], "good");
     let server = find(&found, "access file");
     assert_eq!(

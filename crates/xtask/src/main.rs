@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod dist;
+mod profiles;
 mod rust_text;
 mod size;
 mod tidy;
@@ -17,8 +18,14 @@ Tasks:
   tidy          check the rules of the code base that neither compiler nor clippy knows
   dist          make everything that is shipped: tarballs, wheels, packages, image, checksums, list of contents
                   --short         only tarball, wheel and deb for x86-64
+                  --target TRIPLE only for this target of Rust
                   --profile NAME  with another Cargo profile, for a quicker build [default: dist]
                   --program FILE  pack this program for this machine and build none, to test the packing
+  profiles      run the tests of processes and those of the whole program where the kernel is old: what it lacks is taken
+                away; needs root
+                  --short         a few of them
+                  --only NAME     on this kernel, such as linux-4.18
+                  --run NAME -- COMMAND…  no tests: run this command there
 ";
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -34,6 +41,17 @@ fn main() -> anyhow::Result<ExitCode> {
             };
             dist::dist(&options)?;
             Ok(ExitCode::SUCCESS)
+        }
+        ["profiles", options @ ..] => {
+            let Some(task) = profiles::Task::parse(options) else {
+                return Ok(misused());
+            };
+            let is_good = profiles::profiles(&task)?;
+            Ok(if is_good {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
         }
         ["-h" | "--help"] => {
             print(USAGE);

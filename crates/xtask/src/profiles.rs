@@ -1,0 +1,350 @@
+//! `cargo xtask profiles`: the tests where the kernel is as old as that of RHEL 7, RHEL 8, Ubuntu 20.04, …
+//!
+//! Each test program runs as often as there are profiles, with what the kernel of the profile lacks taken away
+//! (`sandbox`). `hq doctor` tells how processes are created there, which has to be what the profile expects.
+
+mod sandbox;
+mod system;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+
+use crate::tidy::workspace_root;
+use system::{PROFILES, Profile};
+
+/// What to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Task {
+    /// Run the tests.
+    Test {
+        /// A few of them only.
+        is_short: bool,
+        /// On one profile; `None` = on all.
+        only: Option<String>,
+    },
+    /// Become a command, on a profile.
+    Run {
+        profile: String,
+        command: Vec<String>,
+        /// The namespace is there.
+        is_inside: bool,
+    },
+}
+
+/// Tests of a short run: each behaviour of a process, its end, and `hq run`. Together less than 20 s of CPU on all profiles.
+const SHORT: &[(&str, &[&str])] = &[
+    ("spawn", &["behaviour::", "termination::"]),
+    ("e2e", &["local::"]),
+];
+
+impl Task {
+    /// Reads the words behind `profiles`; `None` = they are not understood.
+    pub(crate) fn parse(words: &[&str]) -> Option<Self> {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        match words {
+            [how @ ("--run" | "--inside"), name, "--", command @ ..] => Some(Self::Run {
+                profile: (*name).to_owned(),
+                command: owned(command),
+                is_inside: *how == "--inside",
+            }),
+            options => {
+                let (mut is_short, mut only) = (false, None);
+                let mut options = options.iter();
+                while let Some(option) = options.next() {
+                    match *option {
+                        "--short" => is_short = true,
+                        "--only" => only = Some((*options.next()?).to_owned()),
+                        _ => return None,
+                    }
+                }
+                Some(Self::Test { is_short, only })
+            }
+        }
+    }
+}
+
+/// Does it. `false` = tests failed.
+pub(crate) fn profiles(task: &Task) -> anyhow::Result<bool> {
+    match task {
+        Task::Test { is_short, only } => test(*is_short, only.as_deref()),
+        Task::Run {
+            profile,
+            command,
+            is_inside,
+        } => {
+            let command: Vec<&str> = command.iter().map(String::as_str).collect();
+            let profile = find(profile)?;
+            if *is_inside {
+                sandbox::enter(profile, &command, &work()?)?;
+            } else {
+                let error = inside(profile, &command)?.exec();
+                return Err(error).context("run unshare (Debian: `apt install util-linux`)");
+            }
+            Ok(true)
+        }
+    }
+}
+
+fn find(name: &str) -> anyhow::Result<&'static Profile> {
+    if let Some(profile) = system::find(name) {
+        return Ok(profile);
+    }
+    let names: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
+    bail!("expected one of {}, found `{name}`", names.join(", "))
+}
+
+/// The command on a profile. A namespace of mounts is for root only; who is not root keeps its control groups.
+fn inside(profile: &Profile, command: &[&str]) -> anyhow::Result<Command> {
+    let own = std::env::current_exe().context("the path of this program")?;
+    let own = own.to_str().context("the path of this program is text")?;
+    let inside = [own, "profiles", "--inside", profile.name, "--"];
+    let namespace = ["unshare", "--mount", "--propagation=private", "--"];
+    let words = [&namespace[..], &inside, command].concat();
+    let mut made = Command::new(words[0]);
+    // What a test cannot check there is checked here.
+    made.args(&words[1..]).env_remove("HQ_REQUIRE_ALL");
+    Ok(made)
+}
+
+fn work() -> anyhow::Result<PathBuf> {
+    let root = workspace_root()?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    Ok(root.join(target).join("profiles"))
+}
+
+/// A test program and how it went.
+struct Suite {
+    name: String,
+    program: PathBuf,
+    /// Where Cargo runs it.
+    directory: PathBuf,
+}
+
+/// Runs all test programs on all profiles.
+fn test(is_short: bool, only: Option<&str>) -> anyhow::Result<bool> {
+    let chosen = only.map(find).transpose()?;
+    let root = workspace_root()?;
+    let work = work()?;
+    fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
+    let (hq, suites) = build(&root)?;
+    let mut table =
+        "| kernel | as in | processes created by | tests |\n|---|---|---|---|\n".to_owned();
+    let mut failures = String::new();
+    for profile in PROFILES {
+        if chosen.is_some_and(|chosen| chosen.name != profile.name) {
+            continue;
+        }
+        let rung = rung(profile, &hq)?;
+        if rung != profile.rung {
+            let _ = writeln!(
+                failures,
+                "{}: expected processes to be created by {}, found {rung}",
+                profile.name, profile.rung
+            );
+        }
+        let mut told = Vec::new();
+        for suite in &suites {
+            let arguments = match short(&suite.name) {
+                _ if !is_short => &[],
+                Some(arguments) => arguments,
+                None => continue,
+            };
+            let ran = run(profile, suite, arguments, &work)?;
+            crate::print(&format!("{}: {}: {}\n", profile.name, suite.name, ran.text));
+            told.push(format!("{} {}", suite.name, ran.count));
+            failures.push_str(&ran.failures);
+        }
+        let (name, systems) = (profile.name, profile.systems);
+        let _ = writeln!(
+            table,
+            "| {name} | {systems} | {rung} | {} |",
+            told.join(", ")
+        );
+    }
+    crate::print(&format!("\n{table}"));
+    if !failures.is_empty() {
+        crate::print(&format!(
+            "\nFailed (logs in {}):\n{failures}",
+            work.display()
+        ));
+    }
+    Ok(failures.is_empty())
+}
+
+/// What a short run takes of a test program; `None` = nothing.
+fn short(name: &str) -> Option<&'static [&'static str]> {
+    let found = SHORT.iter().find(|(suite, _)| *suite == name);
+    found.map(|(_, arguments)| *arguments)
+}
+
+/// Builds the test programs and hq with the features that `cargo test --workspace` gives them, so that both share them.
+fn build(root: &Path) -> anyhow::Result<(PathBuf, Vec<Suite>)> {
+    let mut command = Command::new("cargo");
+    command
+        .args(["test", "--no-run", "--locked", "--message-format=json"])
+        .arg("--workspace")
+        .args(["--test=spawn", "--test=keeper", "--test=e2e"])
+        .current_dir(root)
+        .stderr(Stdio::inherit());
+    // What `cargo run` tells this program about itself is news to build scripts that ask for it, such as that of ring: they
+    // would run again, here and in the next build.
+    let told = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(told) {
+            command.env_remove(name);
+        }
+    }
+    let output = command.output().context("run cargo")?;
+    ensure!(output.status.success(), "the tests do not compile");
+    let (mut hq, mut suites) = (None, Vec::new());
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let (Some(program), Some(name), Some(manifest)) = (
+            text(&message["executable"]),
+            text(&message["target"]["name"]),
+            text(&message["manifest_path"]),
+        ) else {
+            continue;
+        };
+        if name == "hq" {
+            hq = Some(PathBuf::from(program));
+        } else {
+            let directory = Path::new(&manifest)
+                .parent()
+                .context("it is in a package")?;
+            suites.push(Suite {
+                name,
+                program: program.into(),
+                directory: directory.to_owned(),
+            });
+        }
+    }
+    // The quickest first.
+    suites.sort_by_key(|suite| {
+        ["keeper", "spawn", "e2e"]
+            .iter()
+            .position(|name| *name == suite.name)
+    });
+    Ok((hq.context("cargo has built hq")?, suites))
+}
+
+/// How hq creates processes there.
+fn rung(profile: &Profile, hq: &Path) -> anyhow::Result<String> {
+    let hq = hq.to_str().context("its path is text")?;
+    let output = inside(profile, &[hq, "doctor"])?
+        .output()
+        .context("run unshare (Debian: `apt install util-linux`)")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rung = text.split("created by ").nth(1);
+    let rung = rung.and_then(|rest| rest.split_whitespace().next());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let rung = rung.with_context(|| format!("what `hq doctor` says: {text}{errors}"))?;
+    Ok(rung.to_owned())
+}
+
+struct Ran {
+    /// How many tests passed.
+    count: String,
+    text: String,
+    /// A line for each test that failed.
+    failures: String,
+}
+
+fn run(profile: &Profile, suite: &Suite, arguments: &[&str], work: &Path) -> anyhow::Result<Ran> {
+    let program = suite.program.to_str().context("its path is text")?;
+    // None of these names is in the other programs.
+    let without = profile.without.iter().flat_map(|name| ["--skip", name]);
+    let without: Vec<&str> = without.filter(|_| suite.name == "e2e").collect();
+    let words = [&[program], arguments, &without].concat();
+    let log = work.join(format!("{}-{}.log", profile.name, suite.name));
+    let file = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
+    let errors = file.try_clone().context("a second descriptor")?;
+    let skipped = log.with_extension("skipped");
+    fs::write(&skipped, "").with_context(|| format!("empty {}", skipped.display()))?;
+    let began = Instant::now();
+    let status = inside(profile, &words)?
+        .current_dir(&suite.directory)
+        .env("HQ_SKIPPED_FILE", &skipped)
+        .stdin(Stdio::null())
+        .stdout(file)
+        .stderr(errors)
+        .status()
+        .with_context(|| format!("run {program}"))?;
+    let text = fs::read(&log).with_context(|| format!("read {}", log.display()))?;
+    let text = String::from_utf8_lossy(&text);
+    let is_passed = |line: &&str| line.starts_with("test ") && line.ends_with("... ok");
+    let ended_well = text.lines().filter(is_passed).count();
+    // A test that is skipped ends well, too. One may skip several things.
+    let skipped = fs::read_to_string(&skipped).context("read what was skipped")?;
+    let skipped = skipped.lines().count().min(ended_well);
+    let passed = ended_well - skipped;
+    let mut failures = String::new();
+    for line in text.lines().filter(|line| line.ends_with("... FAILED")) {
+        let _ = writeln!(failures, "{}: {}: {line}", profile.name, suite.name);
+    }
+    if !status.success() && failures.is_empty() {
+        let _ = writeln!(failures, "{}: {}: {status}", profile.name, suite.name);
+    }
+    let failed = failures.lines().count();
+    let seconds = began.elapsed().as_secs();
+    Ok(Ran {
+        count: if failed == 0 {
+            passed.to_string()
+        } else {
+            format!("{passed}, {failed} failed")
+        },
+        text: format!("{passed} passed, {skipped} skipped, {failed} failed, {seconds} s"),
+        failures,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_read_or_refused() {
+        let all = Task::parse(&[]).expect("valid");
+        assert_eq!(
+            all,
+            Task::Test {
+                is_short: false,
+                only: None
+            }
+        );
+        let one = Task::parse(&["--short", "--only", "linux-4.18"]).expect("valid");
+        assert_eq!(
+            one,
+            Task::Test {
+                is_short: true,
+                only: Some("linux-4.18".to_owned())
+            }
+        );
+        let run = Task::parse(&["--run", "linux-4.18", "--", "true", "-x"]).expect("valid");
+        assert!(
+            matches!(run, Task::Run { command, is_inside: false, .. } if command == ["true", "-x"])
+        );
+        assert_eq!(Task::parse(&["--only"]), None);
+        assert_eq!(Task::parse(&["--all"]), None);
+    }
+
+    #[test]
+    fn an_unknown_profile_is_refused_with_those_that_there_are() {
+        let error = find("linux-2.6").err().expect("unknown").to_string();
+        assert!(
+            error.contains("linux-3.10") && error.contains("`linux-2.6`"),
+            "{error}"
+        );
+    }
+}
