@@ -110,6 +110,101 @@ impl Outcome {
     }
 }
 
+/// Number of an [`Outcome`] without its text: the exit code, minus the signal, or a number of our own below all signals.
+///
+/// The store keeps these numbers, and its views know them; the worker plane of the wire has two of them the other way
+/// round, see [`wire`](Self::wire). Neither can change, because files and other releases have them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutcomeCode(i32);
+
+/// Negative of the largest signal number that the wire carries.
+const SIGNAL_LAST: i32 = -127;
+
+impl OutcomeCode {
+    /// [`Outcome::Finished`].
+    pub const FINISHED: Self = Self(0);
+    /// [`Outcome::TimeLimit`].
+    pub const TIME_LIMIT: Self = Self(-1_000);
+    /// [`Outcome::Message`].
+    pub const MESSAGE: Self = Self(-1_001);
+    /// [`Outcome::Killed`].
+    pub const KILLED: Self = Self(-1_002);
+    /// [`Outcome::OutOfMemory`].
+    pub const OUT_OF_MEMORY: Self = Self(-1_003);
+
+    /// Numbers of the wire for [`MESSAGE`](Self::MESSAGE) and [`KILLED`](Self::KILLED).
+    const WIRE_MESSAGE: i32 = Self::KILLED.0;
+    const WIRE_KILLED: i32 = Self::MESSAGE.0;
+
+    /// Code of an outcome.
+    #[must_use]
+    pub const fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Finished => Self::FINISHED,
+            Outcome::ExitCode(code) if *code < 0 => Self(0),
+            Outcome::ExitCode(code) => Self(*code),
+            Outcome::Signal(signal) if *signal > 0 => Self(-*signal),
+            Outcome::Signal(signal) => Self(*signal),
+            Outcome::TimeLimit => Self::TIME_LIMIT,
+            Outcome::Message(_) => Self::MESSAGE,
+            Outcome::Killed => Self::KILLED,
+            Outcome::OutOfMemory(_) => Self::OUT_OF_MEMORY,
+        }
+    }
+
+    /// Code from a row of the store; numbers beyond 32 bits become the nearest one that fits.
+    #[must_use]
+    pub fn from_number(number: i64) -> Self {
+        Self(i32::try_from(number).unwrap_or(if number < 0 { -i32::MAX } else { i32::MAX }))
+    }
+
+    /// Number as the store writes it.
+    #[must_use]
+    pub const fn number(self) -> i32 {
+        self.0
+    }
+
+    /// The outcome; `text` is what was kept beside the code, if anything.
+    #[must_use]
+    pub fn outcome(self, text: Option<Box<str>>) -> Outcome {
+        match self {
+            Self::FINISHED => Outcome::Finished,
+            Self::TIME_LIMIT => Outcome::TimeLimit,
+            Self::MESSAGE => Outcome::Message(text.unwrap_or_default()),
+            Self::KILLED => Outcome::Killed,
+            Self::OUT_OF_MEMORY => Outcome::OutOfMemory(text),
+            Self(code) if code > 0 => Outcome::ExitCode(code),
+            Self(code) => Outcome::Signal(code.saturating_neg()),
+        }
+    }
+
+    /// Number of an outcome in a worker's report. Numbers no kernel yields become the nearest one that it does.
+    #[must_use]
+    pub fn wire(outcome: &Outcome) -> i32 {
+        match outcome {
+            Outcome::ExitCode(code) => (*code).max(1),
+            Outcome::Signal(signal) => signal.saturating_neg().clamp(SIGNAL_LAST, -1),
+            Outcome::Message(_) => Self::WIRE_MESSAGE,
+            Outcome::Killed => Self::WIRE_KILLED,
+            Outcome::Finished | Outcome::TimeLimit | Outcome::OutOfMemory(_) => Self::of(outcome).0,
+        }
+    }
+
+    /// Inverse of [`wire`](Self::wire); `None` for a number that no outcome has.
+    #[must_use]
+    pub const fn from_wire(number: i32) -> Option<Self> {
+        match number {
+            Self::WIRE_MESSAGE => Some(Self::MESSAGE),
+            Self::WIRE_KILLED => Some(Self::KILLED),
+            SIGNAL_LAST.. => Some(Self(number)),
+            _ if number == Self::TIME_LIMIT.0 || number == Self::OUT_OF_MEMORY.0 => {
+                Some(Self(number))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// What an ended instance used, as the kernel accounted it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
@@ -174,6 +269,35 @@ impl fmt::Display for SignalName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_become_the_outcomes_that_they_are_of() {
+        let text = || Some("why".into());
+        let all = [
+            (Outcome::Finished, 0),
+            (Outcome::ExitCode(1), 1),
+            (Outcome::ExitCode(i32::MAX), i32::MAX),
+            (Outcome::Signal(9), -9),
+            (Outcome::TimeLimit, -1_000),
+            (Outcome::Message("why".into()), -1_001),
+            (Outcome::Killed, -1_002),
+            (Outcome::OutOfMemory(text()), -1_003),
+        ];
+        for (outcome, number) in all {
+            let code = OutcomeCode::of(&outcome);
+            assert_eq!(code.number(), number, "files keep it: {outcome:?}");
+            assert_eq!(OutcomeCode::from_number(number.into()), code);
+            assert_eq!(code.outcome(text()), outcome);
+            let wire = OutcomeCode::wire(&outcome);
+            assert_eq!(OutcomeCode::from_wire(wire), Some(code), "{outcome:?}");
+        }
+        // Other releases of the program have these.
+        assert_eq!(OutcomeCode::wire(&Outcome::Killed), -1_001);
+        assert_eq!(OutcomeCode::wire(&Outcome::Message("".into())), -1_002);
+        for unknown in [-128, -999, -1_004, i32::MIN] {
+            assert_eq!(OutcomeCode::from_wire(unknown), None, "{unknown}");
+        }
+    }
 
     #[test]
     fn error_texts_follow_the_documented_words() {

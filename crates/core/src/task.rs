@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::id::{InstanceId, TaskId, WorkerId};
-use crate::outcome::{Outcome, Usage};
+use crate::outcome::{Outcome, OutcomeCode, Usage};
 use crate::time::Timestamp;
 
 /// State of a task as users see it.
@@ -34,6 +34,56 @@ pub enum TaskState {
     Canceled,
     /// Given up by the server.
     Aborted,
+}
+
+impl TaskState {
+    /// All states, each at the index that is its number.
+    pub const ALL: [Self; 6] = [
+        Self::Waiting,
+        Self::Running,
+        Self::Finished,
+        Self::Failed,
+        Self::Canceled,
+        Self::Aborted,
+    ];
+
+    /// Number in rows of the store and in the web interface; it never changes, because files keep it.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Waiting => 0,
+            Self::Running => 1,
+            Self::Finished => 2,
+            Self::Failed => 3,
+            Self::Canceled => 4,
+            Self::Aborted => 5,
+        }
+    }
+
+    /// Inverse of [`number`](Self::number).
+    #[must_use]
+    pub fn from_number(number: i64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// Word for people and programs: `finished`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+            Self::Aborted => "aborted",
+        }
+    }
+
+    /// Inverse of [`name`](Self::name).
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
 }
 
 /// State of a task inside the server.
@@ -79,12 +129,6 @@ impl Phase {
     }
 }
 
-/// Compact code of an [`Outcome`]; texts are kept beside the records because they are rare.
-const OUTCOME_TIME_LIMIT: i32 = -1_000;
-const OUTCOME_MESSAGE: i32 = -1_001;
-const OUTCOME_KILLED: i32 = -1_002;
-const OUTCOME_OUT_OF_MEMORY: i32 = -1_003;
-
 /// Earlier attempts of one task that are remembered; of more, the latest.
 const ATTEMPTS_KEPT_MAX: usize = 32;
 
@@ -95,7 +139,8 @@ pub struct TaskRecord {
     run_us: u64,
     worker: u32,
     instance: u32,
-    outcome: i32,
+    /// Texts are kept beside the records because they are rare.
+    outcome: OutcomeCode,
     max_rss_kib: u32,
     user_ms: u32,
     system_ms: u32,
@@ -117,7 +162,7 @@ impl TaskRecord {
             run_us: 0,
             worker: 0,
             instance: 0,
-            outcome: 0,
+            outcome: OutcomeCode::FINISHED,
             max_rss_kib: 0,
             user_ms: 0,
             system_ms: 0,
@@ -238,15 +283,7 @@ impl TaskRecord {
         self.max_rss_kib = u32::try_from(end.usage.max_rss_kib).unwrap_or(u32::MAX);
         self.user_ms = millis(end.usage.user);
         self.system_ms = millis(end.usage.system);
-        self.outcome = match &end.outcome {
-            Outcome::Finished => 0,
-            Outcome::ExitCode(code) => (*code).max(0),
-            Outcome::Signal(signal) => -signal.abs(),
-            Outcome::TimeLimit => OUTCOME_TIME_LIMIT,
-            Outcome::OutOfMemory(_) => OUTCOME_OUT_OF_MEMORY,
-            Outcome::Killed => OUTCOME_KILLED,
-            Outcome::Message(_) => OUTCOME_MESSAGE,
-        };
+        self.outcome = OutcomeCode::of(&end.outcome);
     }
 }
 
@@ -511,17 +548,12 @@ impl TaskTable {
         if !matches!(record.phase, Phase::Finished | Phase::Failed) {
             return None;
         }
-        Some(match record.outcome {
-            0 if record.phase == Phase::Finished => Outcome::Finished,
-            OUTCOME_TIME_LIMIT => Outcome::TimeLimit,
-            OUTCOME_OUT_OF_MEMORY => Outcome::OutOfMemory(self.messages.get(&index).cloned()),
-            OUTCOME_KILLED => Outcome::Killed,
-            OUTCOME_MESSAGE => {
-                Outcome::Message(self.messages.get(&index).cloned().unwrap_or_default())
-            }
-            code if code < 0 => Outcome::Signal(-code),
-            code => Outcome::ExitCode(code),
-        })
+        let outcome = record.outcome.outcome(self.messages.get(&index).cloned());
+        if outcome == Outcome::Finished && record.phase == Phase::Failed {
+            // A failed task is shown with the exit code that it has.
+            return Some(Outcome::ExitCode(0));
+        }
+        Some(outcome)
     }
 
     /// Workers of the last instance of a multi-node task, the root first; empty for others.
@@ -576,6 +608,22 @@ mod tests {
             run: Duration::from_micros(20),
             usage,
         }
+    }
+
+    #[test]
+    fn states_have_numbers_and_names_that_never_change() {
+        let names = [
+            "waiting", "running", "finished", "failed", "canceled", "aborted",
+        ];
+        for (number, state) in TaskState::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(state.number()), number);
+            assert_eq!(TaskState::from_number(state.number().into()), Some(state));
+            assert_eq!(state.name(), names[number]);
+            assert_eq!(TaskState::from_name(state.name()), Some(state));
+        }
+        assert_eq!(TaskState::from_number(-1), None);
+        assert_eq!(TaskState::from_number(6), None);
+        assert_eq!(TaskState::from_name("done"), None);
     }
 
     #[test]

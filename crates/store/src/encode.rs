@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hq_core::hardware::{GpuUsage, HardwareUsage};
 use hq_core::id::JobId;
-use hq_core::outcome::{LostReason, Outcome};
+use hq_core::outcome::{LostReason, Outcome, OutcomeCode};
 use hq_core::range::IdArray;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
@@ -15,57 +15,18 @@ use hq_protocol::convert::FromWorker;
 use hq_protocol::{Message as _, client, worker};
 use serde_json::{Value, json};
 
-const OUTCOME_TIME_LIMIT: i64 = -1_000;
-const OUTCOME_MESSAGE: i64 = -1_001;
-const OUTCOME_KILLED: i64 = -1_002;
-const OUTCOME_OUT_OF_MEMORY: i64 = -1_003;
-
-pub(crate) const fn number_of(state: TaskState) -> u8 {
-    match state {
-        TaskState::Waiting => 0,
-        TaskState::Running => 1,
-        TaskState::Finished => 2,
-        TaskState::Failed => 3,
-        TaskState::Canceled => 4,
-        TaskState::Aborted => 5,
-    }
-}
-
-pub(crate) const fn state_of(number: u8) -> TaskState {
-    match number {
-        1 => TaskState::Running,
-        2 => TaskState::Finished,
-        3 => TaskState::Failed,
-        4 => TaskState::Canceled,
-        5 => TaskState::Aborted,
-        _ => TaskState::Waiting,
-    }
+/// State from its column. What no release writes counts as waiting, so that the task runs again.
+pub(crate) fn state_of(number: u8) -> TaskState {
+    TaskState::from_number(number.into()).unwrap_or(TaskState::Waiting)
 }
 
 /// Code and text of an outcome.
-pub(crate) fn outcome_code(outcome: &Outcome) -> (i64, Option<&str>) {
-    match outcome {
-        Outcome::Finished => (0, None),
-        Outcome::ExitCode(code) => (i64::from(*code).max(0), None),
-        Outcome::Signal(signal) => (-i64::from(*signal).abs(), None),
-        Outcome::TimeLimit => (OUTCOME_TIME_LIMIT, None),
-        Outcome::Message(text) => (OUTCOME_MESSAGE, Some(text)),
-        Outcome::Killed => (OUTCOME_KILLED, None),
-        Outcome::OutOfMemory(words) => (OUTCOME_OUT_OF_MEMORY, words.as_deref()),
-    }
+pub(crate) fn outcome_code(outcome: &Outcome) -> (i32, Option<&str>) {
+    (OutcomeCode::of(outcome).number(), outcome.text())
 }
 
 pub(crate) fn outcome_of(code: i64, message: Option<String>) -> Outcome {
-    let small = i32::try_from(code).unwrap_or(i32::MAX);
-    match code {
-        0 => Outcome::Finished,
-        OUTCOME_TIME_LIMIT => Outcome::TimeLimit,
-        OUTCOME_MESSAGE => Outcome::Message(message.unwrap_or_default().into()),
-        OUTCOME_KILLED => Outcome::Killed,
-        OUTCOME_OUT_OF_MEMORY => Outcome::OutOfMemory(message.map(Into::into)),
-        1.. => Outcome::ExitCode(small),
-        _ => Outcome::Signal(small.saturating_neg()),
-    }
+    OutcomeCode::from_number(code).outcome(message.map(Into::into))
 }
 
 pub(crate) const fn reason_name(reason: LostReason) -> &'static str {

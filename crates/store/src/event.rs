@@ -7,8 +7,9 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use hq_core::range::IdRange;
+use hq_core::task::TaskState;
 use hq_core::time::Timestamp;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, params};
 use serde_json::{Map, Value, json};
 
 use crate::encode;
@@ -304,11 +305,12 @@ pub fn ended_tasks(
     take: &mut dyn FnMut(EndedTask),
 ) -> rusqlite::Result<()> {
     let sql = "SELECT job, worker, state, outcome, message FROM task_data \
-               WHERE state IN (2, 3) AND coalesce(end_seq, 0) <= ?";
+               WHERE state IN (?, ?) AND coalesce(end_seq, 0) <= ?";
     let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([upto])?;
+    let (finished, failed) = (TaskState::Finished.number(), TaskState::Failed.number());
+    let mut rows = statement.query(params![finished, failed, upto])?;
     while let Some(row) = rows.next()? {
-        let has_failed = row.get::<_, i64>(2)? == 3;
+        let has_failed = row.get::<_, u8>(2)? == failed;
         take(EndedTask {
             job: row.get(0)?,
             worker: row.get(1)?,

@@ -495,13 +495,18 @@ impl<'a> Group<'a> {
             "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
              started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
              started_unix_ns, start_seq FROM task_data \
-             WHERE job = ? AND task = ? AND state = 1 AND instance <> ?",
-            params![job, id, start.instance.as_u32()],
+             WHERE job = ? AND task = ? AND state = ? AND instance <> ?",
+            params![
+                job,
+                id,
+                TaskState::Running.number(),
+                start.instance.as_u32()
+            ],
         )?;
         self.run(
             "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
-             started_unix_ns, start_seq) VALUES (?1, ?2, 1, ?3, 0, ?4, ?5, ?6, ?7) \
-             ON CONFLICT DO UPDATE SET state = 1, instance = ?3, worker = ?4, variant = ?5, \
+             started_unix_ns, start_seq) VALUES (?1, ?2, ?8, ?3, 0, ?4, ?5, ?6, ?7) \
+             ON CONFLICT DO UPDATE SET state = ?8, instance = ?3, worker = ?4, variant = ?5, \
              started_unix_ns = ?6, start_seq = ?7",
             params![
                 job,
@@ -510,7 +515,8 @@ impl<'a> Group<'a> {
                 start.worker.as_u32(),
                 start.variant,
                 start.at.0,
-                start.seq
+                start.seq,
+                TaskState::Running.number()
             ],
         )?;
         Ok(())
@@ -561,7 +567,7 @@ impl<'a> Group<'a> {
             params![
                 task.job.as_u32(),
                 task.task.as_u32(),
-                encode::number_of(state),
+                state.number(),
                 instance.as_u32(),
                 crash_count,
                 worker.as_u32(),
@@ -595,17 +601,24 @@ impl<'a> Group<'a> {
         self.run(
             "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
              started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
-             started_unix_ns, start_seq FROM task_data WHERE job = ? AND task = ? AND state = 1",
-            params![job, id],
+             started_unix_ns, start_seq FROM task_data WHERE job = ? AND task = ? AND state = ?",
+            params![job, id, TaskState::Running.number()],
         )?;
         if let Some(attempt) = attempt {
             self.end_attempt(*task, attempt)?;
         }
         self.run(
             "INSERT INTO task_data (job, task, state, instance, crash_count, retry_count, worker, \
-             variant) VALUES (?1, ?2, 0, ?3, ?4, ?5, 0, 0) ON CONFLICT DO UPDATE SET state = 0, \
+             variant) VALUES (?1, ?2, ?6, ?3, ?4, ?5, 0, 0) ON CONFLICT DO UPDATE SET state = ?6, \
              instance = ?3, crash_count = ?4, retry_count = ?5, start_seq = NULL",
-            params![job, id, instance.as_u32(), crash_count, retry_count],
+            params![
+                job,
+                id,
+                instance.as_u32(),
+                crash_count,
+                retry_count,
+                TaskState::Waiting.number()
+            ],
         )?;
         Ok(())
     }
@@ -640,7 +653,7 @@ impl<'a> Group<'a> {
         ids: &hq_core::range::IdArray,
         to: TaskState,
     ) -> rusqlite::Result<()> {
-        let state = encode::number_of(to);
+        let state = to.number();
         let seq = *self.seq;
         for range in ids.ranges() {
             let (first, count, step) = (range.first(), range.count(), range.step());
@@ -650,8 +663,17 @@ impl<'a> Group<'a> {
             )?;
             self.run(
                 "UPDATE task_data SET state = ? WHERE job = ? AND task BETWEEN ? AND ? \
-                 AND state < 2 AND (task - ?) % ? = 0",
-                params![state, job.as_u32(), first, range.last(), first, step],
+                 AND state IN (?, ?) AND (task - ?) % ? = 0",
+                params![
+                    state,
+                    job.as_u32(),
+                    first,
+                    range.last(),
+                    TaskState::Waiting.number(),
+                    TaskState::Running.number(),
+                    first,
+                    step
+                ],
             )?;
             // What was given nodes and never started is not found again by them.
             self.run(

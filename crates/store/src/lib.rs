@@ -30,6 +30,7 @@ mod salvage;
 mod schema;
 #[cfg(test)]
 mod simulation;
+pub mod statement;
 mod subscribe;
 #[cfg(test)]
 mod testing;

@@ -1,7 +1,7 @@
 //! Statements that dashboards and reports share: when tasks ran and what they had asked for.
 //!
 //! They are parts of statements (`WITH …`), so that SQLite adds up and what comes back grows neither with tasks nor with
-//! jobs.
+//! jobs. They are templates for [`fill`](crate::statement::fill).
 
 /// `asked (job, variant, name, units)`: what a task asks for of each resource. A whole pool (`All`) counts as one: how
 /// large it is depends on the worker. Graphs are not in it, because the journal does not tell.
@@ -22,12 +22,12 @@ pub const CPUS_UNKNOWN: i64 = 10_000;
 /// `runs (job, variant, worker, state, began, ended)`: the last instance of each task that was started, in nanoseconds
 /// since 1970; `ended` is null while it runs. A task that was canceled or aborted while it ran ended then.
 pub const RUNS_SQL: &str = "runs AS (\
-     SELECT t.job, t.variant, t.worker, t.state, t.started_unix_ns AS began, CASE t.state WHEN 1 THEN NULL \
-     WHEN 2 THEN t.started_unix_ns + t.run_us * 1000 WHEN 3 THEN t.started_unix_ns + t.run_us * 1000 \
+     SELECT t.job, t.variant, t.worker, t.state, t.started_unix_ns AS began, CASE t.state WHEN :running THEN NULL \
+     WHEN :finished THEN t.started_unix_ns + t.run_us * 1000 WHEN :failed THEN t.started_unix_ns + t.run_us * 1000 \
      ELSE coalesce((SELECT min(d.at_unix_ns) FROM dropped_data d WHERE d.job = t.job AND d.state = t.state \
      AND t.task BETWEEN d.first AND d.first + (d.count - 1) * d.step AND (t.task - d.first) % d.step = 0), \
      t.started_unix_ns) END AS ended \
-     FROM task_data t WHERE t.state IN (1, 2, 3) OR (t.state IN (4, 5) AND t.start_seq IS NOT NULL))";
+     FROM task_data t WHERE t.state IN (:running, :finished, :failed) OR (t.state IN (:canceled, :aborted) AND t.start_seq IS NOT NULL))";
 
 /// `changes (is_end, step, job, variant, n)`, out of `runs`: how many began and ended in each step of `?W` from `?F` to
 /// `?T`. What ran before begins in the first step.
@@ -53,14 +53,11 @@ mod tests {
 
     use super::*;
     use crate::schema;
+    use crate::statement::fill;
 
     /// Steps with what began and ended in them, and its units of cpus.
     fn steps(db: &Connection, (from, to, width): (i64, i64, i64)) -> Vec<(i64, i64, i64, i64)> {
-        let sql = [("?F", from), ("?T", to), ("?W", width)]
-            .iter()
-            .fold(steps_sql(), |sql, (name, value)| {
-                sql.replace(name, &value.to_string())
-            });
+        let sql = fill(&steps_sql(), &[("?F", from), ("?T", to), ("?W", width)]);
         let mut statement = db.prepare(&sql).expect("a statement");
         let rows = statement.query_map([], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))

@@ -61,6 +61,8 @@ pub(crate) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hq_core::outcome::{Outcome, OutcomeCode};
+    use hq_core::task::TaskState;
 
     /// Names and definitions of everything in a file.
     fn shape(connection: &Connection) -> Vec<(String, String)> {
@@ -157,6 +159,93 @@ mod tests {
             }
         }
         found
+    }
+
+    /// What the view of tasks says of a task with a state, an outcome and a text.
+    fn shown(db: &Connection, state: TaskState, outcome: Option<&Outcome>) -> Shown {
+        let number = outcome.map(|outcome| OutcomeCode::of(outcome).number());
+        let text = outcome.and_then(Outcome::text);
+        db.execute("DELETE FROM task_data", []).expect("a table");
+        db.execute(
+            "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, started_unix_ns, \
+             run_us, outcome, message, end_seq) VALUES (1, 1, ?, 0, 0, 1, 0, 5000, 2, ?, ?, 7)",
+            rusqlite::params![state.number(), number, text],
+        )
+        .expect("a row");
+        let sql = "SELECT t.state, t.ended_unix_ns, t.exit_code, t.signal, t.message, e.type, e.data IS NOT NULL \
+                   FROM tasks t JOIN events e ON e.task = t.task";
+        db.query_row(sql, [], |row| {
+            Ok(Shown {
+                state: row.get(0)?,
+                ended: row.get(1)?,
+                exit_code: row.get(2)?,
+                signal: row.get(3)?,
+                message: row.get(4)?,
+                event: row.get(5)?,
+                has_data: row.get(6)?,
+            })
+        })
+        .expect("a row of the view")
+    }
+
+    #[derive(PartialEq, Debug)]
+    struct Shown {
+        state: String,
+        ended: Option<i64>,
+        exit_code: Option<i32>,
+        signal: Option<i32>,
+        message: Option<String>,
+        event: String,
+        has_data: bool,
+    }
+
+    #[test]
+    fn the_views_know_the_numbers_of_states() {
+        let mut db = Connection::open_in_memory().expect("a database in memory");
+        migrate(&mut db, 0).expect("the steps are valid");
+        for state in TaskState::ALL {
+            let has_end = matches!(state, TaskState::Finished | TaskState::Failed);
+            let found = shown(&db, state, None);
+            assert_eq!(found.state, state.name());
+            assert_eq!(found.ended, has_end.then_some(7_000), "{state:?}");
+            let is_finished = state == TaskState::Finished;
+            assert_eq!(found.event == "task-finished", is_finished, "{state:?}");
+            assert_eq!(found.has_data, state == TaskState::Failed, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn the_views_know_the_numbers_of_outcomes() {
+        let mut db = Connection::open_in_memory().expect("a database in memory");
+        migrate(&mut db, 0).expect("the steps are valid");
+        let text = |text: &str| Some(text.to_owned());
+        for (outcome, exit_code, signal, message) in [
+            (Outcome::Finished, Some(0), None, None),
+            (Outcome::ExitCode(3), Some(3), None, None),
+            (Outcome::Signal(9), None, Some(9), None),
+            (Outcome::Killed, None, None, None),
+            (Outcome::TimeLimit, None, None, text("Time limit reached")),
+            (Outcome::Message("why".into()), None, None, text("why")),
+            (
+                Outcome::OutOfMemory(None),
+                None,
+                None,
+                text("Out of memory"),
+            ),
+            (
+                Outcome::OutOfMemory(Some("9 MiB".into())),
+                None,
+                None,
+                text("Out of memory: 9 MiB"),
+            ),
+        ] {
+            let found = shown(&db, TaskState::Failed, Some(&outcome));
+            assert_eq!(
+                (found.exit_code, found.signal, found.message),
+                (exit_code, signal, message),
+                "{outcome:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the dashboard knows at one moment. Times are nanoseconds since 1970.
 
 pub(crate) use hq_core::diagnosis::{Obstacle, Share as EndedShare};
+use hq_core::task::TaskState;
 
 use crate::text::is_hidden;
 
@@ -34,14 +35,14 @@ impl Counts {
     }
 
     /// The count of a state by its number in the store.
-    pub(crate) const fn of(&mut self, state: i64) -> &mut u64 {
-        match state {
-            1 => &mut self.running,
-            2 => &mut self.finished,
-            3 => &mut self.failed,
-            4 => &mut self.canceled,
-            5 => &mut self.aborted,
-            _ => &mut self.waiting,
+    pub(crate) fn of(&mut self, state: i64) -> &mut u64 {
+        match TaskState::from_number(state).unwrap_or(TaskState::Waiting) {
+            TaskState::Waiting => &mut self.waiting,
+            TaskState::Running => &mut self.running,
+            TaskState::Finished => &mut self.finished,
+            TaskState::Failed => &mut self.failed,
+            TaskState::Canceled => &mut self.canceled,
+            TaskState::Aborted => &mut self.aborted,
         }
     }
 

@@ -10,7 +10,9 @@ pub(crate) mod past;
 pub(crate) mod rows;
 
 use super::model::{Counts, FailureRow, JobView};
+use hq_core::task::TaskState;
 use hq_store::reader::{self, RUN_BOUNDS, failure_words, run_bin_sql};
+use hq_store::statement::fill;
 use rows::Rows;
 
 /// Bins of a job's strip: more than any terminal shows cells in three rows.
@@ -21,22 +23,13 @@ pub(crate) const FAILURES_MAX: usize = reader::FAILURES_MAX as usize;
 /// Tasks that ended by themselves, by job, worker and how.
 pub(crate) const ENDED_SQL: &str = "SELECT e.job, e.worker, w.hostname, e.state, e.outcome, e.message, e.n FROM \
      (SELECT job, worker, state, outcome, max(message) AS message, count(*) AS n FROM task_data \
-      WHERE state IN (2, 3) AND coalesce(started_unix_ns, 0) + coalesce(run_us, 0) * 1000 <= ?T \
+      WHERE state IN (:finished, :failed) AND coalesce(started_unix_ns, 0) + coalesce(run_us, 0) * 1000 <= ?T \
       GROUP BY job, worker, state, outcome ORDER BY state DESC, n DESC LIMIT 5000) e \
      LEFT JOIN worker_data w ON w.id = e.worker";
 
 /// State of a task at the time `?T`.
-pub(crate) const STATE_SQL: &str = "CASE WHEN started_unix_ns IS NULL OR started_unix_ns > ?T THEN 0 \
-     WHEN state IN (2, 3) AND started_unix_ns + run_us * 1000 > ?T THEN 1 ELSE state END";
-
-/// Puts numbers into a query. They are numbers, so nothing can be smuggled in.
-pub(crate) fn fill(sql: &str, values: &[(&str, i64)]) -> String {
-    let mut sql = sql.to_owned();
-    for (name, value) in values {
-        sql = sql.replace(name, &value.to_string());
-    }
-    sql
-}
+pub(crate) const STATE_SQL: &str = "CASE WHEN started_unix_ns IS NULL OR started_unix_ns > ?T THEN :waiting \
+     WHEN state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 > ?T THEN :running ELSE state END";
 
 /// Ranges of ids that a job was given: `[{"start": …, "count": …}]` or `n_tasks` of each submit.
 pub(crate) const IDS_SQL: &str = "SELECT min(task), max(task), (SELECT coalesce(sum(task_count), 0) FROM submit_data \
@@ -49,7 +42,7 @@ fn strip_sql() -> String {
     let bin = run_bin_sql();
     format!(
         "SELECT (task - ?L) * {BINS} / ?S AS bin, {STATE_SQL} AS now, \
-         CASE WHEN state IN (2, 3) THEN {bin} ELSE -1 END AS took, count(*) \
+         CASE WHEN state IN (:finished, :failed) THEN {bin} ELSE -1 END AS took, count(*) \
          FROM task_data WHERE job = ?J GROUP BY 1, 2, 3"
     )
 }
@@ -62,9 +55,14 @@ pub(crate) fn failures_sql() -> String {
         "SELECT t.task, t.instance, t.outcome, t.message, w.hostname, t.run_us, \
          t.started_unix_ns + t.run_us * 1000 AS ended FROM task_data t \
          LEFT JOIN worker_data w ON w.id = t.worker \
-         WHERE t.job = ?J AND t.state = 3 AND t.started_unix_ns + t.run_us * 1000 <= ?T \
+         WHERE t.job = ?J AND t.state = :failed AND t.started_unix_ns + t.run_us * 1000 <= ?T \
          ORDER BY ended DESC LIMIT {FAILURES_MAX}"
     )
+}
+
+/// Whether a column holds the state of a failed task.
+pub(crate) fn is_failed(state: i64) -> bool {
+    TaskState::from_number(state) == Some(TaskState::Failed)
 }
 
 /// Words for the outcome of a failed task, as the store numbers it.
@@ -175,7 +173,8 @@ fn add_to_strip(view: &mut JobView, bin: i64, state: i64, took: i64, count: u64)
     if let Some(counts) = view.bins.get_mut(bin) {
         *counts.of(state) += count;
     }
-    let ended = state == 2 || state == 3;
+    let state = TaskState::from_number(state);
+    let ended = matches!(state, Some(TaskState::Finished | TaskState::Failed));
     if let Some(took) = usize::try_from(took).ok().filter(|_| ended)
         && let Some((_, tasks)) = view.run_times.get_mut(took)
     {

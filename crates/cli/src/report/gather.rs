@@ -10,13 +10,14 @@ use serde_json::Value;
 
 use hq_store::reader::{RUN_BOUNDS, run_bin_sql};
 use hq_store::runs::{self, ASKED_SQL, CHANGES_SQL, CPUS_SQL, CPUS_UNKNOWN, RUNS_SQL};
+use hq_store::statement::fill;
 
 use super::{Failures, JobFigures, Report, STEPS, SlowTask, Step, Totals, WorkerLife};
 use crate::dashboard::model::{Obstacle, Snapshot, clean};
 use crate::dashboard::problems;
 use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::live;
-use crate::dashboard::source::{Ask as _, fill, outcome_words};
+use crate::dashboard::source::{Ask as _, is_failed, outcome_words};
 use crate::error::CliResult;
 
 /// Jobs that are shown, the most expensive first; the rest is summed up in words.
@@ -197,7 +198,7 @@ fn ended_sql() -> String {
     format!(
         "{ASKED_SQL}, {CPUS_SQL}, sums AS (SELECT job, variant, state, count(*) AS n, sum(run_us) AS us, \
          max(max_rss_kib) AS rss FROM task_data \
-         WHERE state IN (2, 3) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1, 2, 3), \
+         WHERE state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1, 2, 3), \
          ended AS (SELECT e.job, e.state, sum(e.n) AS n, \
          sum(e.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS:.1})) AS core_us, max(e.rss) AS rss, \
          max(coalesce(m.units, 0)) AS mem FROM sums e \
@@ -209,8 +210,8 @@ fn ended_sql() -> String {
 async fn totals(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Totals> {
     let sql = format!(
         "WITH {} SELECT (SELECT count(*) FROM job_data WHERE submitted_unix_ns <= ?T), \
-         sum(CASE state WHEN 2 THEN n END), sum(CASE state WHEN 3 THEN n END), \
-         CAST(sum(core_us) AS INTEGER), CAST(sum(CASE state WHEN 3 THEN core_us END) AS INTEGER) FROM ended",
+         sum(CASE state WHEN :finished THEN n END), sum(CASE state WHEN :failed THEN n END), \
+         CAST(sum(core_us) AS INTEGER), CAST(sum(CASE state WHEN :failed THEN core_us END) AS INTEGER) FROM ended",
         ended_sql()
     );
     let rows = file.ask(&fill(&sql, values)).await?;
@@ -227,9 +228,9 @@ async fn totals(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Totals
 /// The most expensive jobs, those first.
 async fn jobs(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<JobFigures>> {
     let sql = format!(
-        "WITH {}, per_job AS (SELECT job, sum(CASE state WHEN 2 THEN n END) AS finished, \
-         sum(CASE state WHEN 3 THEN n END) AS failed, CAST(sum(core_us) AS INTEGER) AS core_us, \
-         CAST(sum(CASE state WHEN 3 THEN core_us END) AS INTEGER) AS failed_core_us, max(rss) AS rss, max(mem) AS mem \
+        "WITH {}, per_job AS (SELECT job, sum(CASE state WHEN :finished THEN n END) AS finished, \
+         sum(CASE state WHEN :failed THEN n END) AS failed, CAST(sum(core_us) AS INTEGER) AS core_us, \
+         CAST(sum(CASE state WHEN :failed THEN core_us END) AS INTEGER) AS failed_core_us, max(rss) AS rss, max(mem) AS mem \
          FROM ended GROUP BY 1) \
          SELECT j.id, j.name, (SELECT coalesce(sum(task_count), 0) FROM submit_data s WHERE s.job = j.id), \
          p.finished, p.failed, p.core_us, p.failed_core_us, p.rss, p.mem \
@@ -266,7 +267,7 @@ async fn add_run_times(
     }
     let bin = run_bin_sql();
     let sql = format!(
-        "SELECT {bin}, count(*) FROM task_data WHERE job = {} AND state IN (2, 3) \
+        "SELECT {bin}, count(*) FROM task_data WHERE job = {} AND state IN (:finished, :failed) \
          AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1",
         job.id
     );
@@ -281,7 +282,7 @@ async fn add_run_times(
     let list = wanted.map(|position| position.to_string()).join(", ");
     let sql = format!(
         "SELECT n, run_us FROM (SELECT run_us, row_number() OVER (ORDER BY run_us) - 1 AS n FROM task_data \
-         WHERE job = {} AND state IN (2, 3) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T) WHERE n IN ({list})",
+         WHERE job = {} AND state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T) WHERE n IN ({list})",
         job.id
     );
     for row in file.ask(&fill(&sql, values)).await?.iter() {
@@ -321,7 +322,7 @@ async fn add_usage(
 async fn slowest(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<SlowTask>> {
     let sql = format!(
         "SELECT t.job, t.task, w.hostname, t.run_us, t.state FROM task_data t LEFT JOIN worker_data w ON w.id = t.worker \
-         WHERE t.state IN (2, 3) AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
+         WHERE t.state IN (:finished, :failed) AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
          ORDER BY t.run_us DESC LIMIT {SLOWEST_MAX}"
     );
     let rows = file.ask(&fill(&sql, values)).await?;
@@ -332,7 +333,7 @@ async fn slowest(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<S
             task: row.small(1),
             host: clean(row.text(2).unwrap_or("?")),
             run_us: row.uint(3),
-            is_failed: row.int(4) == 3,
+            is_failed: is_failed(row.int(4)),
         })
         .collect())
 }
@@ -340,7 +341,7 @@ async fn slowest(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<S
 async fn failures(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<Failures>> {
     let sql = "SELECT t.job, t.outcome, max(t.message), w.hostname, count(*) FROM task_data t \
                LEFT JOIN worker_data w ON w.id = t.worker \
-               WHERE t.state = 3 AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
+               WHERE t.state = :failed AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
                GROUP BY 1, 2, 4 ORDER BY 5 DESC LIMIT 200";
     let rows = file.ask(&fill(sql, values)).await?;
     Ok(rows

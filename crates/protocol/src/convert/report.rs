@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::limits::{ERROR_TEXT_MAX, LAUNCHED_MAX, UNACKNOWLEDGED_MAX, shortened};
-use hq_core::outcome::{Outcome, Usage};
+use hq_core::outcome::{Outcome, OutcomeCode, Usage};
 use hq_core::server_state;
 use hq_core::time::nanos;
 use hq_core::worker_state::{self, InstanceKey};
@@ -21,13 +21,6 @@ const MESSAGE_LEN_MAX: usize = 1 << 20;
 
 const _: () = assert!(ERROR_TEXT_MAX <= MESSAGE_LEN_MAX);
 const _: () = assert!(LAUNCHED_MAX + UNACKNOWLEDGED_MAX <= ROWS_MAX);
-
-const OUTCOME_TIME_LIMIT: i32 = -1000;
-const OUTCOME_KILLED: i32 = -1001;
-const OUTCOME_MESSAGE: i32 = -1002;
-const OUTCOME_OUT_OF_MEMORY: i32 = -1003;
-/// Negative of the largest signal number.
-const SIGNAL_LAST: i32 = -127;
 
 /// Groups neighbours of one job; rows keep their order.
 pub(super) fn task_list(tasks: impl Iterator<Item = (TaskKey, InstanceId)>) -> worker::TaskList {
@@ -212,37 +205,22 @@ fn ended_rows(
     Ok(())
 }
 
-fn outcome(code: i32, message: impl FnOnce() -> Option<Box<str>>) -> Result<Outcome, ConvertError> {
-    match code {
-        0 => Ok(Outcome::Finished),
-        1.. => Ok(Outcome::ExitCode(code)),
-        SIGNAL_LAST..=-1 => Ok(Outcome::Signal(-code)),
-        OUTCOME_TIME_LIMIT => Ok(Outcome::TimeLimit),
-        OUTCOME_OUT_OF_MEMORY => Ok(Outcome::OutOfMemory(message())),
-        OUTCOME_KILLED => Ok(Outcome::Killed),
-        OUTCOME_MESSAGE => match message() {
-            Some(message) => Ok(Outcome::Message(message)),
-            None => Err(ConvertError::invalid(
-                "outcomes",
-                "a message in `failures`",
-                "none",
-            )),
-        },
-        _ => Err(ConvertError::invalid("outcomes", "a known outcome", code)),
-    }
-}
-
-/// The code of an outcome. Numbers no kernel yields become the nearest one that it does.
-fn outcome_code(outcome: &Outcome) -> i32 {
-    match outcome {
-        Outcome::Finished => 0,
-        Outcome::ExitCode(code) => (*code).max(1),
-        Outcome::Signal(signal) => signal.saturating_neg().clamp(SIGNAL_LAST, -1),
-        Outcome::TimeLimit => OUTCOME_TIME_LIMIT,
-        Outcome::OutOfMemory(_) => OUTCOME_OUT_OF_MEMORY,
-        Outcome::Killed => OUTCOME_KILLED,
-        Outcome::Message(_) => OUTCOME_MESSAGE,
-    }
+fn outcome(
+    number: i32,
+    message: impl FnOnce() -> Option<Box<str>>,
+) -> Result<Outcome, ConvertError> {
+    let Some(code) = OutcomeCode::from_wire(number) else {
+        return Err(ConvertError::invalid("outcomes", "a known outcome", number));
+    };
+    let message =
+        match code {
+            OutcomeCode::MESSAGE => Some(message().ok_or_else(|| {
+                ConvertError::invalid("outcomes", "a message in `failures`", "none")
+            })?),
+            OutcomeCode::OUT_OF_MEMORY => message(),
+            _ => None,
+        };
+    Ok(code.outcome(message))
 }
 
 impl From<&worker_state::Report> for worker::Report {
@@ -300,7 +278,7 @@ fn push_ended(groups: &mut Vec<worker::Ended>, row: &worker_state::EndedRow) {
     );
     group.tasks.push(row.key.task.task.as_u32());
     group.instances.push(row.key.instance.as_u32());
-    group.outcomes.push(outcome_code(&row.outcome));
+    group.outcomes.push(OutcomeCode::wire(&row.outcome));
     group.end_age_us.push(micros(row.age));
     group.run_us.push(micros(row.run));
     group.max_rss_kib.push(row.usage.max_rss_kib);

@@ -4,27 +4,10 @@
 //! at: what was released there cannot change.
 
 use super::Problem;
-use super::exceptions::{self, Exceptions};
 use crate::rust_text::{self, Layers};
 
 /// Where the numbers belong.
-const OWNERS: &[&str] = &["crates/core/src/task.rs"];
-
-/// Files with numbers of their own today, and in how many lines.
-const KNOWN: Exceptions = &[
-    ("crates/cli/src/dashboard/source.rs", 4),
-    ("crates/cli/src/report/gather.rs", 5),
-    ("crates/protocol/src/convert/report.rs", 4),
-    ("crates/server/src/http/api/past.rs", 6),
-    ("crates/server/src/http/api/read.rs", 1),
-    ("crates/server/src/http/api/views.rs", 6),
-    ("crates/store/src/encode.rs", 15),
-    ("crates/store/src/event.rs", 1),
-    ("crates/store/src/group.rs", 5),
-    ("crates/store/src/runs.rs", 1),
-];
-
-const LIST: &str = "KNOWN of tidy/numbers.rs";
+const OWNERS: &[&str] = &["crates/core/src/outcome.rs", "crates/core/src/task.rs"];
 
 /// Numbers of outcomes that have no exit code, as they are written.
 const OUTCOMES: &[&str] = &[
@@ -46,7 +29,7 @@ pub(super) fn check(path: &str, layers: &Layers) -> Vec<Problem> {
         return Vec::new();
     }
     let lines = layers.code.lines().zip(layers.strings.lines()).zip(1..);
-    let found = lines
+    lines
         .filter(|((code, string), _)| {
             converts_state(code)
                 || compares_state(string)
@@ -58,13 +41,7 @@ pub(super) fn check(path: &str, layers: &Layers) -> Vec<Problem> {
                 "a state's or outcome's number stands with its owner only; take it from there";
             Problem::new(path, number, message)
         })
-        .collect();
-    exceptions::allow(KNOWN, LIST, path, found)
-}
-
-/// Problems of the list itself, once all paths are known.
-pub(super) fn check_list(paths: &[String]) -> Vec<Problem> {
-    exceptions::gone(KNOWN, LIST, paths)
+        .collect()
 }
 
 /// Whether code turns a state into a number, or a number into a state.

@@ -5,14 +5,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use hq_core::resource::amount::UNITS_PER_WHOLE;
+use hq_core::task::TaskState;
 use hq_protocol::Message as _;
 use hq_protocol::client::AllocQueueRecord;
 use hq_store::StoreError;
 use hq_store::reader::{self, QueryLimits};
+use hq_store::statement::fill;
 use serde_json::Value;
 
 use super::rows::Rows;
-use super::{Ask, STATE_SQL, fill};
+use super::{Ask, STATE_SQL};
 use crate::dashboard::model::{
     AllocationRow, Counts, JobRow, QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
 };
@@ -147,7 +149,7 @@ impl JournalFile {
             "SELECT job, {STATE_SQL} AS now, count(*) FROM task_data GROUP BY 1, 2 ORDER BY 1"
         );
         for row in self.ask(&fill(&sql, &at)).await?.iter() {
-            if row.int(1) != 0 {
+            if row.int(1) != i64::from(TaskState::Waiting.number()) {
                 shift(&mut jobs, row.small(0), row.int(1), row.uint(2));
             }
         }
@@ -166,7 +168,7 @@ impl JournalFile {
                    CASE WHEN w.ended_unix_ns <= ?T THEN coalesce(w.reason, 'ended') END, w.config \
                    FROM worker_data w WHERE w.started_unix_ns <= ?T ORDER BY w.id";
         let running = format!(
-            "SELECT worker, job, variant, count(*) FROM task_data WHERE {STATE_SQL} = 1 GROUP BY 1, 2, 3"
+            "SELECT worker, job, variant, count(*) FROM task_data WHERE {STATE_SQL} = :running GROUP BY 1, 2, 3"
         );
         let at = [("?T", at_ns)];
         let mut workers: Vec<WorkerRow> = self

@@ -2,9 +2,10 @@
 
 use hq_protocol::client::{self, Selector, alloc_reply, alloc_request, selector};
 use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
+use hq_store::statement::fill;
 
 use super::rows::Rows;
-use super::{Ask, ENDED_SQL, fill, outcome_words};
+use super::{Ask, ENDED_SQL, is_failed, outcome_words};
 use crate::client::Client;
 use crate::dashboard::model::{
     AllocationRow, Counts, EndedShare, EventRow, JobRow, LoadRow, QueueRow, ResourceRow, Snapshot,
@@ -201,7 +202,7 @@ pub(crate) async fn ended<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<Ended
         job: row.small(0),
         worker: row.small(1),
         host: clean(row.text(2).unwrap_or("?")),
-        error: (row.int(3) == 3).then(|| outcome_words(row.int(4), row.text(5))),
+        error: is_failed(row.int(3)).then(|| outcome_words(row.int(4), row.text(5))),
         count: row.uint(6),
     });
     Ok(shares.collect())

@@ -1,11 +1,12 @@
 //! What happened before the dashboard was there: the charts begin with it.
 
 use hq_store::runs;
+use hq_store::statement::fill;
 use serde_json::Value;
 
+use super::Ask;
 use super::file::resources;
 use super::rows::Rows;
-use super::{Ask, fill};
 use crate::dashboard::model::PastStep;
 
 const WORKERS_SQL: &str = "SELECT started_unix_ns, ended_unix_ns, config FROM worker_data \

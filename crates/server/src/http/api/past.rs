@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hq_core::id::JobId;
 use hq_store::reader::{self, FAILURES_MAX, QueryLimits, RUN_BOUNDS};
+use hq_store::statement::fill;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -44,7 +45,7 @@ pub(super) async fn rows(app: &App, sql: String, limit: u64) -> Result<(Rows, bo
     };
     let work = move || {
         let connection = store.read()?;
-        reader::query(&connection, &sql, limits)
+        reader::query(&connection, &fill(&sql, &[]), limits)
     };
     let table = tokio::task::spawn_blocking(work)
         .await
@@ -98,7 +99,7 @@ pub(in crate::http) async fn failures(
     const GROUPS_MAX: u64 = 200;
     let job = id(&job, "job")?;
     let from = format!(
-        "FROM task_data t LEFT JOIN worker_data w ON w.id = t.worker WHERE t.job = {job} AND t.state = 3"
+        "FROM task_data t LEFT JOIN worker_data w ON w.id = t.worker WHERE t.job = {job} AND t.state = :failed"
     );
     let last = format!(
         "SELECT t.outcome, t.message, t.task, t.instance, w.hostname, t.worker, t.run_us, \
@@ -142,7 +143,7 @@ pub(in crate::http) async fn failures(
 pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<u64>, ApiError> {
     let bin = reader::run_bin_sql();
     let sql = format!(
-        "SELECT {bin}, count(*) FROM task_data WHERE job = {job} AND state IN (2, 3) GROUP BY 1"
+        "SELECT {bin}, count(*) FROM task_data WHERE job = {job} AND state IN (:finished, :failed) GROUP BY 1"
     );
     let mut counts = vec![0; RUN_BOUNDS.len() + 1];
     for row in rows(app, sql, RUN_BOUNDS.len() as u64 + 1).await?.0 {
@@ -230,12 +231,12 @@ fn tasks_sql(from: i64, to: i64) -> String {
         format!("{t}.started_unix_ns < {to} AND {t}.started_unix_ns + {t}.run_us * 1000 >= {from}")
     };
     let bar = format!(
-        "{}, CASE WHEN t.state <> 1 THEN {} END, t.state, t.job, t.task",
+        "{}, CASE WHEN t.state <> :running THEN {} END, t.state, t.job, t.task",
         start("t"),
         run("t")
     );
     let shown = format!(
-        "((t.state = 1 AND t.started_unix_ns < {to}) OR (t.state IN (2, 3) AND {}))",
+        "((t.state = :running AND t.started_unix_ns < {to}) OR (t.state IN (:finished, :failed) AND {}))",
         during("t")
     );
     let (earlier, then) = (format!("{}, {}", start("a"), run("a")), during("a"));
@@ -244,7 +245,7 @@ fn tasks_sql(from: i64, to: i64) -> String {
          UNION ALL SELECT n.worker, {bar} FROM node_data n \
          JOIN task_data t ON t.job = n.job AND t.task = n.task AND t.instance = n.instance \
          WHERE n.position > 0 AND {shown} \
-         UNION ALL SELECT a.worker, {earlier}, 3, a.job, a.task FROM attempt_data a \
+         UNION ALL SELECT a.worker, {earlier}, :failed, a.job, a.task FROM attempt_data a \
          WHERE a.run_us IS NOT NULL AND {then}"
     )
 }
@@ -253,8 +254,8 @@ fn tasks_sql(from: i64, to: i64) -> String {
 fn steps_sql(from: i64, to: i64, width: i64) -> String {
     format!(
         "SELECT worker, max(0, started_unix_ns - {from}) / {width}, round(sum(coalesce(run_us, 0)) / 1e3), \
-         count(*), sum(state = 3) FROM task_data WHERE started_unix_ns < {to} AND \
-         (state = 1 OR (state IN (2, 3) AND started_unix_ns + run_us * 1000 >= {from})) GROUP BY 1, 2"
+         count(*), sum(state = :failed) FROM task_data WHERE started_unix_ns < {to} AND \
+         (state = :running OR (state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 >= {from})) GROUP BY 1, 2"
     )
 }
 

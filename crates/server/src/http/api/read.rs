@@ -12,6 +12,7 @@ use hq_core::task::TaskState;
 use hq_protocol::client::{TaskPageReply, alloc_reply, reply::Reply};
 use hq_protocol::convert::{AllocRequest, JobRef, OutputQuery, Query, ReadFrom, TaskPageQuery};
 use hq_store::reader::{self, QueryLimits};
+use hq_store::statement::fill;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -141,17 +142,14 @@ pub(in crate::http) struct TasksQuery {
 
 fn states(text: &str) -> Result<Vec<TaskState>, ApiError> {
     let words = text.split(',').filter(|word| !word.is_empty());
-    words.map(|word| match word {
-        "waiting" => Ok(TaskState::Waiting),
-        "running" => Ok(TaskState::Running),
-        "finished" => Ok(TaskState::Finished),
-        "failed" => Ok(TaskState::Failed),
-        "canceled" => Ok(TaskState::Canceled),
-        "aborted" => Ok(TaskState::Aborted),
-        other => Err(ApiError::bad(format!(
-            "expected waiting, running, finished, failed, canceled or aborted as state, found `{other}`"
-        ))),
-    }).collect()
+    let expected = "waiting, running, finished, failed, canceled or aborted";
+    words
+        .map(|word| {
+            TaskState::from_name(word).ok_or_else(|| {
+                ApiError::bad(format!("expected {expected} as state, found `{word}`"))
+            })
+        })
+        .collect()
 }
 
 pub(in crate::http) async fn tasks(
@@ -294,8 +292,8 @@ pub(in crate::http) async fn history(
     let at = |column: &str| format!("({column} - {from}) / {width}");
     let end = "started_unix_ns + run_us * 1000";
     let sql = format!(
-        "SELECT 0, {start_step}, count(*) FROM task_data WHERE started_unix_ns BETWEEN {from} AND {to} - 1 GROUP BY 2 \
-         UNION ALL SELECT state, {end_step}, count(*) FROM task_data WHERE state IN (2, 3) \
+        "SELECT :running, {start_step}, count(*) FROM task_data WHERE started_unix_ns BETWEEN {from} AND {to} - 1 GROUP BY 2 \
+         UNION ALL SELECT state, {end_step}, count(*) FROM task_data WHERE state IN (:finished, :failed) \
          AND {end} BETWEEN {from} AND {to} - 1 GROUP BY 1, 2",
         start_step = at("started_unix_ns"),
         end_step = at(&format!("({end})")),
@@ -307,20 +305,25 @@ pub(in crate::http) async fn history(
     };
     let work = move || {
         let connection = store.read()?;
-        reader::query(&connection, &sql, limits)
+        reader::query(&connection, &fill(&sql, &[]), limits)
     };
     let table = tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| ApiError::gone())?
         .map_err(ApiError::bad)?;
     let length = usize::try_from(steps).unwrap_or(1);
-    let mut series = [vec![0; length], vec![0; length], vec![0; length]];
+    // Those that started have the number of running tasks here.
+    let shown = [TaskState::Running, TaskState::Finished, TaskState::Failed];
+    let mut series = shown.map(|_| vec![0; length]);
     for row in &table.rows {
         let number = |at: usize| row.get(at).and_then(Value::as_i64).unwrap_or(0);
-        // 0 = started, 2 = finished, 3 = failed.
-        let kind = usize::try_from((number(0) - 1).max(0)).unwrap_or(0);
+        let state = TaskState::from_number(number(0));
+        let kind = shown.iter().position(|kind| Some(*kind) == state);
         let step = usize::try_from(number(1)).unwrap_or(0).min(length - 1);
-        if let Some(count) = series.get_mut(kind).and_then(|series| series.get_mut(step)) {
+        if let Some(count) = series
+            .get_mut(kind.unwrap_or(0))
+            .and_then(|series| series.get_mut(step))
+        {
             *count += number(2);
         }
     }

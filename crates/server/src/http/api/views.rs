@@ -25,18 +25,11 @@ const BINS_MAX: u32 = 2_000;
 /// Templates of a graph that are told apart; with more, those that look alike become one.
 const GROUPS_MAX: usize = 60;
 
-/// Tasks by state, in the order waiting, running, finished, failed, canceled, aborted.
-type Counts = [u64; 6];
+/// Tasks by the number of their state.
+type Counts = [u64; TaskState::ALL.len()];
 
-const fn number(state: TaskState) -> usize {
-    match state {
-        TaskState::Waiting => 0,
-        TaskState::Running => 1,
-        TaskState::Finished => 2,
-        TaskState::Failed => 3,
-        TaskState::Canceled => 4,
-        TaskState::Aborted => 5,
-    }
+fn number(state: TaskState) -> usize {
+    usize::from(state.number())
 }
 
 fn no_job(job: u32) -> ApiError {
