@@ -1,6 +1,6 @@
 """Packs a finished binary as a wheel, so that `pip install` gives the command.
 
-usage: make_wheel.py BINARY VERSION PLATFORM_TAG LICENSE README DIRECTORY
+usage: make_wheel.py BINARY VERSION PLATFORM_TAG LICENSE README DIRECTORY COMPRESSION
 
 Nothing is compiled: the wheel has the same bytes as the tarball. Two runs give the same file (SOURCE_DATE_EPOCH).
 """
@@ -30,7 +30,7 @@ def metadata(version: str, readme: str) -> str:
 
 
 def main() -> None:
-    binary, version, platform, license_file, readme, directory = sys.argv[1:]
+    binary, version, platform, license_file, readme, directory, level = sys.argv[1:]
     tag = f"py3-none-{platform}"
     name = f"hq_runtime-{version}"
     epoch = max(int(os.environ["SOURCE_DATE_EPOCH"]), 315532800)
@@ -56,13 +56,13 @@ def main() -> None:
     files.append((f"{info}/RECORD", record.encode(), PERMISSIONS_TEXT))
 
     target = os.path.join(directory, f"{name}-{tag}.whl")
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, data, permissions in files:
             entry = zipfile.ZipInfo(path, date)
             entry.external_attr = permissions << 16
             entry.create_system = 3
             entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, data)
+            archive.writestr(entry, data, compresslevel=int(level))
     print(os.path.basename(target))
 
 

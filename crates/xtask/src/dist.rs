@@ -195,6 +195,11 @@ impl Dist {
         })
     }
 
+    /// How well archives are compressed. A trial of the packing is about what is in them.
+    fn compression(&self) -> &'static str {
+        if self.program.is_some() { "1" } else { "9" }
+    }
+
     /// An empty directory for intermediate files.
     fn scratch(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.work.join(name);

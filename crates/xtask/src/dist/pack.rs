@@ -16,7 +16,8 @@ pub(super) fn tarball(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Resu
     let parent = tree.parent().context("the tree is in a directory")?;
     let plain = dist.out.join(format!("{name}.tar"));
     dist.tar(parent, &[&name], &plain)?;
-    run(command("gzip").args(["--no-name", "-9"]).arg(&plain))?;
+    let level = format!("-{}", dist.compression());
+    run(command("gzip").args(["--no-name", &level]).arg(&plain))?;
     Ok(Made::File(format!("{name}.tar.gz")))
 }
 
@@ -35,6 +36,7 @@ pub(super) fn wheel(
             .arg(dist.root.join("LICENSE"))
             .arg(dist.root.join("README.md"))
             .arg(&dist.out)
+            .arg(dist.compression())
             .env("SOURCE_DATE_EPOCH", &dist.epoch),
     )?;
     Ok(Made::File(name.trim().to_owned()))
@@ -54,7 +56,9 @@ pub(super) fn deb(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<M
         .context("write DEBIAN/control")?;
     fs::write(control.join("md5sums"), md5sums(&root)?).context("write DEBIAN/md5sums")?;
     run(command("dpkg-deb")
-        .args(["--root-owner-group", "-Zxz", "--build"])
+        .args(["--root-owner-group", "-Zxz"])
+        .arg(format!("-z{}", dist.compression()))
+        .arg("--build")
         .arg(&root)
         .arg(dist.out.join(&name))
         .env("SOURCE_DATE_EPOCH", &dist.epoch))?;
