@@ -402,6 +402,7 @@ fn requests_that_make_no_sense_are_refused_with_a_sentence() {
         ),
         ("/api/v1/jobs/7", 404, "there is no job 7"),
         ("/api/v1/jobs/7/tasks", 404, "there is no job 7"),
+        ("/api/v1/jobs/7/tasks/1/explain", 404, "Job not found"),
         ("/api/v1/jobs/7/tasks?state=odd", 400, "found `odd`"),
         ("/api/v1/jobs?limit=-1", 400, "limit"),
         (
@@ -424,6 +425,8 @@ fn requests_that_make_no_sense_are_refused_with_a_sentence() {
             .unwrap_or_default()
             .to_owned();
         assert!(error.contains(words), "{path}: {error}");
+        let kind = (status == 404).then_some("not-found");
+        assert_eq!(answer.value()["kind"].as_str(), kind, "{path}");
     }
     assert_eq!(site.post("/api/v1/jobs/7/cancel").status, 404);
     assert!(

@@ -199,7 +199,7 @@ impl Client {
         match read {
             Ok(Some(client::Reply {
                 reply: Some(Reply::Error(error)),
-            })) => Err(CliError::new(error.message)),
+            })) => Err(CliError::from_server(error)),
             Ok(Some(client::Reply { reply: Some(reply) })) => Ok(reply),
             Ok(Some(client::Reply { reply: None })) => Err(unexpected_reply()),
             Ok(None) => Err(CliError::new("The server closed the connection")),
@@ -276,7 +276,7 @@ impl Client {
             })) => Ok(Some(lines)),
             Ok(Some(client::Reply {
                 reply: Some(Reply::Error(error)),
-            })) => Err(CliError::new(error.message)),
+            })) => Err(CliError::from_server(error)),
             Ok(Some(_)) => Err(unexpected_reply()),
             Ok(None) | Err(_) if may_end => Ok(None),
             Ok(None) => Err(CliError::new("The server closed the connection")),

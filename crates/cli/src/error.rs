@@ -6,8 +6,14 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
+use hq_core::refusal::{Refusal, RefusalKind};
+use hq_protocol::client;
+use hq_protocol::convert::refusal_text;
+
 /// Exit codes; scripts rely on them.
 pub(crate) mod exit {
+    use hq_core::refusal::RefusalKind;
+
     /// Everything went well.
     pub(crate) const OK: u8 = 0;
     /// Any error while running.
@@ -18,6 +24,18 @@ pub(crate) mod exit {
     pub(crate) const INTERRUPTED: u8 = 130;
     /// Standard output was closed, as a shell reports SIGPIPE.
     pub(crate) const CLOSED_PIPE: u8 = 141;
+
+    /// Exit code of a refusal: scripts know one for all of them.
+    pub(crate) const fn of(kind: RefusalKind) -> u8 {
+        match kind {
+            RefusalKind::NotFound
+            | RefusalKind::Conflict
+            | RefusalKind::Invalid
+            | RefusalKind::TooLarge
+            | RefusalKind::Unavailable
+            | RefusalKind::Failed => FAILURE,
+        }
+    }
 }
 
 /// Why a command ends without success.
@@ -33,6 +51,8 @@ pub(crate) enum CliError {
         drawing: Option<String>,
         /// What to do about it, with the exact command; only people get to see it.
         help: Option<String>,
+        /// Why the server refuses it, if it does and says so by a value.
+        refusal: Option<RefusalKind>,
     },
     /// Standard output was closed by its reader; nothing is told.
     ClosedPipe,
@@ -51,12 +71,32 @@ impl CliError {
             causes: Vec::new(),
             drawing: None,
             help: None,
+            refusal: None,
         }
     }
 
-    /// A refusal in the server's words, also where this side could tell without asking.
+    /// A refusal in the server's words, where this side can tell without asking.
     pub(crate) fn refused(message: &str) -> Self {
-        Self::new(format!("Error: {message}"))
+        Self::new(refusal_text(&Refusal::invalid(message)))
+    }
+
+    /// A refusal of the server.
+    pub(crate) fn from_server(error: client::Error) -> Self {
+        Self::Failed {
+            refusal: error.known_kind(),
+            message: error.message,
+            causes: Vec::new(),
+            drawing: None,
+            help: None,
+        }
+    }
+
+    /// Whether the server says that what it is about does not exist. Servers of earlier releases say nothing by a value.
+    pub(crate) fn is_not_found(&self) -> bool {
+        match self {
+            Self::Failed { refusal, .. } => *refusal == Some(RefusalKind::NotFound),
+            Self::ClosedPipe | Self::Told(_) => false,
+        }
     }
 
     /// A problem with everything that led to it.
@@ -72,6 +112,7 @@ impl CliError {
             causes,
             drawing: None,
             help: None,
+            refusal: None,
         }
     }
 
@@ -102,7 +143,11 @@ impl CliError {
     /// Exit code of the process.
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
-            Self::Failed { .. } => exit::FAILURE,
+            Self::Failed {
+                refusal: Some(kind),
+                ..
+            } => exit::of(*kind),
+            Self::Failed { refusal: None, .. } => exit::FAILURE,
             Self::ClosedPipe => exit::CLOSED_PIPE,
             Self::Told(code) => *code,
         }

@@ -37,6 +37,7 @@ pub use queue::{Queue, QueueFailure, QueueRecord, QueueSpec, QueueState};
 pub use reason::Reason;
 
 use crate::id::{AllocationKey, QueueId, WorkerId};
+use crate::refusal::{Refusal, RefusalKind};
 use crate::time::{Now, Time};
 
 /// Timers and limits that users can set.
@@ -75,6 +76,16 @@ pub enum RemoveError {
          to remove the queue anyway"
     )]
     Running,
+}
+
+impl From<RemoveError> for Refusal {
+    fn from(error: RemoveError) -> Self {
+        let kind = match error {
+            RemoveError::NotFound => RefusalKind::NotFound,
+            RemoveError::Running => RefusalKind::Conflict,
+        };
+        Self::new(kind, error.to_string())
+    }
 }
 
 /// Workers of jobs that no queue knows, remembered for submissions whose outcome is unclear.

@@ -20,6 +20,7 @@ pub mod notice;
 pub mod outcome;
 pub mod placeholder;
 pub mod range;
+pub mod refusal;
 pub mod resource;
 pub mod retry;
 pub mod scheduler;

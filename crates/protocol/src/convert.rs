@@ -12,6 +12,7 @@ mod client;
 mod hardware;
 mod ids;
 mod output;
+mod refusal;
 mod reply;
 mod report;
 mod resource;
@@ -33,6 +34,7 @@ pub use alloc::{
 pub use client::{ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
 pub use ids::ID_RANGES_MAX;
 pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};
+pub use refusal::refusal_text;
 pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, heartbeat, reattach};
 
 /// Longest name of a job, node, group or resource, in bytes.

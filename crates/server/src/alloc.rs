@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use hq_core::autoalloc::Limits;
 use hq_core::id::{QueueId, WorkerId};
+use hq_core::refusal::Refusal;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client::{self, alloc_reply, reply::Reply};
 use hq_protocol::convert::AllocRequest;
@@ -113,7 +114,7 @@ impl AllocHandle {
     pub(crate) async fn ask(&self, request: Box<AllocRequest>) -> Reply {
         let (tx, rx) = oneshot::channel();
         let sent = self.asks.send(Ask::Request(request, tx)).await;
-        let gone = || refusal("Error: the server is shutting down");
+        let gone = || Refusal::shutting_down().into();
         if sent.is_err() {
             return gone();
         }
@@ -167,12 +168,6 @@ fn variable(name: &str) -> Option<u64> {
         tracing::warn!("{name} is ignored: expected a number, found `{text}`");
     }
     value
-}
-
-fn refusal(message: impl Into<String>) -> Reply {
-    Reply::Error(client::Error {
-        message: message.into(),
-    })
 }
 
 fn reply(reply: alloc_reply::Reply) -> Reply {

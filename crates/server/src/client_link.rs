@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
+use hq_core::refusal::Refusal;
 use hq_core::server_state::Command;
 use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{AllocRequest, ClientRequest, JournalAction, Query};
@@ -34,8 +35,8 @@ where
         };
         let outcome = match ClientRequest::try_from(request) {
             Err(error) => {
-                let message = format!("Error: {error}");
-                send(&mut writer, &error_reply(message)).await
+                let refusal = Refusal::invalid(error.to_string());
+                send(&mut writer, &refusal.into()).await
             }
             Ok(request) => {
                 // Until the answer is written.
@@ -175,7 +176,7 @@ where
                 .await
                 .map(|answer| match answer {
                     Ok(answer) => (&answer).into(),
-                    Err(message) => reply(reply::Reply::Error(client::Error { message })),
+                    Err(refusal) => refusal.into(),
                 })
         }
         ClientRequest::Query(Query::ServerInfo) => {
@@ -193,24 +194,18 @@ where
 
 async fn open_http(shared: &Shared) -> reply::Reply {
     let Some(door) = &shared.door else {
-        return reply::Reply::Error(client::Error {
-            message: "Error: this server has no ports".to_owned(),
-        });
+        return Refusal::unavailable("this server has no ports").into();
     };
     match door.open().await {
         Ok(opened) => reply::Reply::HttpOpened(opened),
-        Err(text) => reply::Reply::Error(client::Error {
-            message: format!("Error: {text}"),
-        }),
+        Err(refusal) => refusal.into(),
     }
 }
 
 async fn ask_alloc(request: Box<AllocRequest>, shared: &Shared) -> reply::Reply {
     match &shared.alloc {
         Some(alloc) => alloc.ask(request).await,
-        None => reply::Reply::Error(client::Error {
-            message: "Error: this server has no automatic allocation".to_owned(),
-        }),
+        None => Refusal::unavailable("this server has no automatic allocation").into(),
     }
 }
 
@@ -237,10 +232,7 @@ async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
         Ok(path) => reply::Reply::DebugDump(client::DebugDump {
             path: path.into_os_string().into_vec().into(),
         }),
-        Err(error) => {
-            let message = format!("Error: Cannot write {}: {error}", path.display());
-            reply::Reply::Error(client::Error { message })
-        }
+        Err(error) => Refusal::failed(format!("Cannot write {}: {error}", path.display())).into(),
     }
 }
 
@@ -309,8 +301,7 @@ fn done() -> client::Reply {
 }
 
 fn no_store() -> client::Reply {
-    let message = "Error: this server keeps its state in memory only".to_owned();
-    reply(reply::Reply::Error(client::Error { message }))
+    Refusal::unavailable("this server keeps its state in memory only").into()
 }
 
 /// Sends events until there are no more or the client goes.
@@ -336,7 +327,7 @@ where
                         let done = lines.done;
                         (reply::Reply::JournalLines(lines), done)
                     }
-                    Err(message) => (reply::Reply::Error(client::Error { message }), true),
+                    Err(refusal) => (refusal.into(), true),
                 };
                 if send(writer, &reply(message)).await.is_err() {
                     return Answer::Hangup;
@@ -360,15 +351,11 @@ async fn send<W: AsyncWrite + Unpin>(
         return sent;
     };
     tracing::warn!(found, limit, "an answer is too large for a client");
-    let message = format!(
-        "Error: the answer would have {found} bytes, at most {limit} can be sent; \
+    let refusal = Refusal::too_large(format!(
+        "the answer would have {found} bytes, at most {limit} can be sent; \
          ask for fewer jobs, tasks or rows at a time"
-    );
-    writer.send(&error_reply(message)).await
-}
-
-fn error_reply(message: String) -> client::Reply {
-    reply(reply::Reply::Error(client::Error { message }))
+    ));
+    writer.send(&client::Reply::from(refusal)).await
 }
 
 fn reply(reply: reply::Reply) -> client::Reply {
@@ -398,7 +385,7 @@ mod tests {
         });
         let (_, mut writer) = ours.split();
         let (mut reader, _) = theirs.expect("handshake").split();
-        send(&mut writer, &error_reply("x".repeat(2_000)))
+        send(&mut writer, &Refusal::failed("x".repeat(2_000)).into())
             .await
             .expect("the connection goes on");
         let said: Option<client::Reply> = reader.next().await.expect("valid");

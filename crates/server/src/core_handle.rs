@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
+use hq_core::refusal::Refusal;
 use hq_core::server_state::{
     ChangeKind, Command, LinkEnd, LinkId, NoticeKey, Reattach, Reply, RequestId, ServerState,
     Submission, WatchSpec, WorkerCommand, WorkerMessage,
@@ -36,8 +37,8 @@ pub(crate) enum Seen {
 
 /// What reaches the core's thread.
 pub(crate) enum Event {
-    Command(Command, oneshot::Sender<Result<Reply, String>>),
-    Submit(Box<Submission>, oneshot::Sender<Result<Reply, String>>),
+    Command(Command, oneshot::Sender<Result<Reply, Refusal>>),
+    Submit(Box<Submission>, oneshot::Sender<Result<Reply, Refusal>>),
     Watch(
         WatchSpec,
         mpsc::Sender<client::WatchUpdate>,
@@ -111,11 +112,11 @@ impl CoreHandle {
     }
 
     /// Has a command carried out. When this returns, its consequences are visible to queries and on
-    /// disk. The inner error is a refusal in words: the store takes no changes at present.
+    /// disk. The inner error is a refusal: the store takes no changes at present.
     pub(crate) async fn command(
         &self,
         command: Command,
-    ) -> Result<Result<Reply, String>, CoreGone> {
+    ) -> Result<Result<Reply, Refusal>, CoreGone> {
         let (tx, rx) = oneshot::channel();
         // What takes long with very many tasks is done here, where only the client waits for it.
         let event = match command {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::id::WorkerId;
+use hq_core::refusal::Refusal;
 use hq_core::server_state::{
     Change, ChangeKind, Command, Effect, Input, LinkId, NoticeKey, ROWS_PER_ROUND_MAX, Reattach,
     Reply, RequestId, ServerState, Wait, WatchSpec, WorkerCommand,
@@ -102,7 +103,7 @@ struct Core {
     /// Told when the store can never be written again.
     failed: Arc<Notify>,
     next_id: u64,
-    replies: BTreeMap<RequestId, oneshot::Sender<Result<Reply, String>>>,
+    replies: BTreeMap<RequestId, oneshot::Sender<Result<Reply, Refusal>>>,
     watches: BTreeMap<RequestId, (bool, mpsc::Sender<client::WatchUpdate>)>,
     links: BTreeMap<LinkId, oneshot::Sender<WorkerSeat>>,
     /// The current connection of each worker that has one; without a queue it is being closed.
@@ -348,7 +349,7 @@ impl Core {
     fn expect_reply(
         &mut self,
         adds: bool,
-        reply: oneshot::Sender<Result<Reply, String>>,
+        reply: oneshot::Sender<Result<Reply, Refusal>>,
     ) -> Option<RequestId> {
         if let Some(refusal) = self.refusal(adds) {
             // The one who asked may be gone.
@@ -367,7 +368,7 @@ impl Core {
 
     /// Why a command is not carried out: the server ends, or the store takes no changes; `adds` = it adds jobs or tasks.
     /// Cancelling and the like stay possible; they are acknowledged when they are stored.
-    fn refusal(&self, adds: bool) -> Option<String> {
+    fn refusal(&self, adds: bool) -> Option<Refusal> {
         let text = match self.gate.health() {
             Health::Broken(reason) => format!("the server is stopping: {reason}"),
             Health::Good | Health::Waiting(_) if self.has_ended => {
@@ -380,7 +381,7 @@ impl Core {
                  nothing was submitted. Make room and submit again"
             ),
         };
-        Some(format!("Error: {text}"))
+        Some(Refusal::unavailable(text))
     }
 
     /// Tells automatic allocation that a worker came or went.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::refusal::Refusal;
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JournalAction;
 use hq_protocol::limits::QUERY_BYTES_MAX;
@@ -48,8 +49,8 @@ impl From<client::JournalLines> for Part {
     }
 }
 
-type Sender<T> = mpsc::Sender<Result<T, String>>;
-type Receiver<T> = mpsc::Receiver<Result<T, String>>;
+type Sender<T> = mpsc::Sender<Result<T, Refusal>>;
+type Receiver<T> = mpsc::Receiver<Result<T, Refusal>>;
 
 /// Starts to read all events behind `after`, from the file if need be, which passes over all tasks. The channel ends
 /// behind the message that is `done`, or with the server.
@@ -70,7 +71,7 @@ pub(crate) fn follow(store: StoreClient, after: Option<i64>, format: Format) -> 
 fn start<T, F>(format: Format, feed: impl FnOnce(Batch<T>) -> F + Send + 'static) -> Receiver<T>
 where
     T: Send + 'static,
-    F: Future<Output = Result<(), String>> + Send,
+    F: Future<Output = Result<(), Refusal>> + Send,
 {
     let (tx, rx) = mpsc::channel(MESSAGES_WAITING);
     tokio::spawn(async move {
@@ -81,9 +82,9 @@ where
             tx: tx.clone(),
         };
         tokio::select! {
-            fed = feed(batch) => if let Err(text) = fed {
+            fed = feed(batch) => if let Err(refusal) = fed {
                 // If the client is gone, nobody needs to know.
-                let _ = tx.send(Err(text)).await;
+                let _ = tx.send(Err(refusal)).await;
             },
             () = tx.closed() => {}
         }
@@ -110,7 +111,7 @@ impl<T: From<client::JournalLines>> Batch<T> {
         self.message.lines.len() >= LINES_PER_MESSAGE || self.len >= MESSAGE_LEN
     }
 
-    fn message(&mut self) -> Result<T, String> {
+    fn message(&mut self) -> Result<T, Refusal> {
         self.len = 0;
         Ok(std::mem::take(&mut self.message).into())
     }
@@ -145,15 +146,15 @@ impl<T: From<client::JournalLines>> Batch<T> {
     }
 }
 
-fn closed() -> String {
-    "Error: the journal is closed".to_owned()
+fn closed() -> Refusal {
+    Refusal::unavailable("the journal is closed")
 }
 
 /// Asks the writer, which may be waiting for the disk.
 async fn ask_writer<T: Send + 'static>(
     store: &StoreClient,
     question: impl FnOnce(&StoreClient) -> Option<T> + Send + 'static,
-) -> Result<T, String> {
+) -> Result<T, Refusal> {
     let store = store.clone();
     let answer = tokio::task::spawn_blocking(move || question(&store)).await;
     answer.ok().flatten().ok_or_else(closed)
@@ -163,7 +164,7 @@ async fn feed_near(
     store: StoreClient,
     after: Option<i64>,
     mut batch: Batch<Part>,
-) -> Result<(), String> {
+) -> Result<(), Refusal> {
     let seen = ask_writer(&store, move |store| store.subscribe(after)).await?;
     let is_near = |missed: &Vec<Arc<Event>>| missed.len() <= MISSED_MAX;
     let missed = match after {
@@ -192,7 +193,7 @@ async fn feed<T>(
     after: i64,
     is_live: bool,
     mut batch: Batch<T>,
-) -> Result<(), String>
+) -> Result<(), Refusal>
 where
     T: From<client::JournalLines> + Send + 'static,
 {
@@ -232,8 +233,8 @@ fn read_file<T: From<client::JournalLines>>(
     after: i64,
     upto: i64,
     mut batch: Batch<T>,
-) -> Result<(Batch<T>, bool), String> {
-    let connection = store.read().map_err(|e| format!("Error: {e}"))?;
+) -> Result<(Batch<T>, bool), Refusal> {
+    let connection = store.read().map_err(Refusal::failed)?;
     let mut is_there = true;
     let mut take = |event: Event| {
         if batch.push(&event) {
@@ -243,7 +244,7 @@ fn read_file<T: From<client::JournalLines>>(
         is_there
     };
     event::events_since(&connection, after, upto, &mut take)
-        .map_err(|e| format!("Error: the journal cannot be read: {e}"))?;
+        .map_err(|e| Refusal::failed(format!("the journal cannot be read: {e}")))?;
     Ok((batch, is_there))
 }
 
@@ -261,8 +262,8 @@ pub(crate) async fn act(store: StoreClient, action: JournalAction) -> Reply {
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(())) => Reply::Done(client::Empty {}),
-        Ok(Err(text)) => error(format!("Error: {text}")),
-        Err(_) => error("Error: the journal was not reached".to_owned()),
+        Ok(Err(text)) => Refusal::failed(text).into(),
+        Err(_) => Refusal::unavailable("the journal was not reached").into(),
     }
 }
 
@@ -282,11 +283,12 @@ pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply 
             let rows = table.rows.into_iter().map(serde_json::Value::from);
             let rows_json = serde_json::Value::from_iter(rows).to_string();
             if rows_json.len() > QUERY_BYTES_MAX {
-                return error(format!(
-                    "Error: the result has {} bytes, at most {QUERY_BYTES_MAX} can be sent; \
+                return Refusal::too_large(format!(
+                    "the result has {} bytes, at most {QUERY_BYTES_MAX} can be sent; \
                      select fewer columns or rows",
                     rows_json.len()
-                ));
+                ))
+                .into();
             }
             Reply::SqlTable(client::SqlTable {
                 columns: table.columns,
@@ -294,11 +296,7 @@ pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply 
                 is_cut: table.is_cut,
             })
         }
-        Ok(Err(text)) => error(format!("Error: the query failed: {text}")),
-        Err(_) => error("Error: the journal was not reached".to_owned()),
+        Ok(Err(text)) => Refusal::failed(format!("the query failed: {text}")).into(),
+        Err(_) => Refusal::unavailable("the journal was not reached").into(),
     }
-}
-
-fn error(message: String) -> Reply {
-    Reply::Error(client::Error { message })
 }

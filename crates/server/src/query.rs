@@ -171,12 +171,6 @@ pub(crate) fn newest_jobs(
     (page, jobs.next().is_some())
 }
 
-fn error(message: &str) -> Reply {
-    Reply::Error(client::Error {
-        message: message.to_owned(),
-    })
-}
-
 fn resolve(state: &ServerState, job: JobRef) -> Option<JobId> {
     match job {
         JobRef::Last => state.last_job(),

@@ -109,7 +109,6 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let products = products(&sources);
     problems.extend(imports::check(&products));
     problems.extend(codemap::check(&code_map, &products, &paths));
-    problems.extend(refusals::check_list(&paths));
     problems.extend(sql::check_list(&paths));
     Ok(problems)
 }

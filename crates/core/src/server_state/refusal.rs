@@ -3,8 +3,9 @@
 use crate::id::{JobId, TaskId};
 use crate::job::GraphError;
 use crate::limits::TooLarge;
+use crate::refusal::{Refusal, RefusalKind};
 
-/// Why a submit was refused. `Display` is the text for users.
+/// Why a submit was refused. `Display` is the text for users; as a [`Refusal`] it travels.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SubmitRefusal {
     /// The job to attach to does not exist.
@@ -17,33 +18,31 @@ pub enum SubmitRefusal {
     #[error("Task {0} already exists in job {1}.")]
     TaskExists(TaskId, JobId),
     /// Two tasks of a graph with one id.
-    #[error("Error: Task {0} is defined multiple times")]
+    #[error("Task {0} is defined multiple times")]
     TaskTwice(TaskId),
     /// A task of a graph can never run.
-    #[error("Error: Task {0} is part of dependency cycle or has an invalid dependencies")]
+    #[error("Task {0} is part of dependency cycle or has an invalid dependencies")]
     Cycle(TaskId),
     /// More ids than fit `u32`.
-    #[error("Error: the job would have more task ids than 4294967295; use fewer or lower ids")]
+    #[error("the job would have more task ids than 4294967295; use fewer or lower ids")]
     TooManyTasks,
     /// All job ids are used up.
-    #[error("Error: all job ids are used up; start a new server")]
+    #[error("all job ids are used up; start a new server")]
     TooManyJobs,
     /// The job to wait for waits for this one.
-    #[error("Error: Job {0} waits for this job, so neither would ever run")]
+    #[error("Job {0} waits for this job, so neither would ever run")]
     AfterCycle(JobId),
     /// A task has no counterpart to wait for.
-    #[error("Error: Job {1} has no task {0} to wait for; use --after to wait for the whole job")]
+    #[error("Job {1} has no task {0} to wait for; use --after to wait for the whole job")]
     AfterNoTask(TaskId, JobId),
     /// Too many tasks wait one by one.
-    #[error(
-        "Error: at most 16777216 tasks can wait task by task; use --after to wait for the whole job"
-    )]
+    #[error("at most 16777216 tasks can wait task by task; use --after to wait for the whole job")]
     TooManyAfter,
     /// Too many notifications.
-    #[error("Error: a job can have at most 64 notifications (--notify)")]
+    #[error("a job can have at most 64 notifications (--notify)")]
     TooManyNotices,
     /// Something could not be sent to a worker, or not be started there.
-    #[error("Error: {0}")]
+    #[error("{0}")]
     TooLarge(TooLarge),
     /// What a chosen task depends on did not finish and is not chosen.
     #[error(
@@ -57,6 +56,73 @@ impl From<GraphError> for SubmitRefusal {
         match error {
             GraphError::Duplicate(task) => Self::TaskTwice(task),
             GraphError::Cycle(task) => Self::Cycle(task),
+        }
+    }
+}
+
+impl SubmitRefusal {
+    /// What it means for the one who submits.
+    #[must_use]
+    pub const fn kind(&self) -> RefusalKind {
+        match self {
+            Self::JobNotFound(_) => RefusalKind::NotFound,
+            Self::JobNotOpen(_) | Self::TaskExists(..) | Self::DependencyNotChosen(..) => {
+                RefusalKind::Conflict
+            }
+            Self::TaskTwice(_) | Self::Cycle(_) | Self::AfterCycle(_) | Self::AfterNoTask(..) => {
+                RefusalKind::Invalid
+            }
+            Self::TooManyTasks | Self::TooManyAfter | Self::TooManyNotices | Self::TooLarge(_) => {
+                RefusalKind::TooLarge
+            }
+            Self::TooManyJobs => RefusalKind::Unavailable,
+        }
+    }
+
+    /// Job and task that it is about; for a submit that is not accepted, the ids that it wanted.
+    const fn about(&self) -> (Option<JobId>, Option<TaskId>) {
+        match *self {
+            Self::JobNotFound(job) | Self::JobNotOpen(job) | Self::AfterCycle(job) => {
+                (Some(job), None)
+            }
+            Self::TaskExists(task, job) | Self::AfterNoTask(task, job) => (Some(job), Some(task)),
+            Self::TaskTwice(task) | Self::Cycle(task) | Self::DependencyNotChosen(task, _) => {
+                (None, Some(task))
+            }
+            Self::TooManyTasks
+            | Self::TooManyJobs
+            | Self::TooManyAfter
+            | Self::TooManyNotices
+            | Self::TooLarge(_) => (None, None),
+        }
+    }
+
+    /// These four are complete sentences, which have always been shown as they are.
+    const fn is_bare(&self) -> bool {
+        match self {
+            Self::JobNotFound(_)
+            | Self::JobNotOpen(_)
+            | Self::TaskExists(..)
+            | Self::DependencyNotChosen(..) => true,
+            Self::TaskTwice(_)
+            | Self::Cycle(_)
+            | Self::TooManyTasks
+            | Self::TooManyJobs
+            | Self::AfterCycle(_)
+            | Self::AfterNoTask(..)
+            | Self::TooManyAfter
+            | Self::TooManyNotices
+            | Self::TooLarge(_) => false,
+        }
+    }
+}
+
+impl From<&SubmitRefusal> for Refusal {
+    fn from(refusal: &SubmitRefusal) -> Self {
+        let (job, task) = refusal.about();
+        Self {
+            is_bare: refusal.is_bare(),
+            ..Self::new(refusal.kind(), refusal.to_string()).about(job, task)
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use hq_core::id::{JobId, WorkerId};
 use hq_core::outcome::LostReason;
+use hq_core::refusal::Refusal;
 use hq_core::server_state::{JobResult, Reply, Resubmitted, StopResult, SubmitRefusal};
 
+use super::refusal_text;
 use super::{ConvertError, known};
 use crate::client;
 
@@ -87,7 +89,7 @@ fn submit_result(result: &Result<JobId, SubmitRefusal>) -> client::SubmitResult 
     client::SubmitResult {
         result: Some(match result {
             Ok(job) => Wire::Job(job.as_u32()),
-            Err(refusal) => Wire::Refused(refusal.to_string()),
+            Err(refusal) => Wire::Refused(refusal_text(&refusal.into())),
         }),
     }
 }
@@ -102,7 +104,9 @@ impl From<&Resubmitted> for client::ResubmittedJob {
                 task_count,
             } => (job, Wire::NewJob(new.as_u32()), *task_count),
             Resubmitted::Nothing(job) => (job, Wire::Nothing(client::Empty {}), 0),
-            Resubmitted::Refused(job, refusal) => (job, Wire::Refused(refusal.to_string()), 0),
+            Resubmitted::Refused(job, refusal) => {
+                (job, Wire::Refused(refusal_text(&refusal.into())), 0)
+            }
         };
         Self {
             job: job.as_u32(),
@@ -146,9 +150,7 @@ impl From<&Reply> for client::Reply {
         use client::reply::Reply as Wire;
         let reply = match reply {
             Reply::Submitted(job) => Wire::Submitted(client::JobId { id: job.as_u32() }),
-            Reply::Refused(refusal) => Wire::Error(client::Error {
-                message: refusal.to_string(),
-            }),
+            Reply::Refused(refusal) => Wire::Error((&Refusal::from(refusal)).into()),
             Reply::Jobs(results) => Wire::JobResults(client::JobResults {
                 results: results.rows.iter().map(Into::into).collect(),
                 not_found: Some((&results.not_found).into()),

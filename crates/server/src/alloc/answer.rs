@@ -5,12 +5,13 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use hq_core::autoalloc::{Allocation, AllocationState, AutoallocState, Queue, QueueState};
 use hq_core::id::QueueId;
+use hq_core::refusal::Refusal;
 use hq_core::time::Now;
 use hq_protocol::client::{self, alloc_allocation, alloc_reply, reply::Reply};
 
 use super::dirs::Dirs;
 use super::record::QueueShell;
-use super::{refusal, reply, script};
+use super::{reply, script};
 
 /// What answers are made of.
 pub(super) struct Known<'a> {
@@ -54,7 +55,7 @@ impl Known<'_> {
     /// Allocations of a queue.
     pub(super) fn allocations(&self, id: QueueId) -> Reply {
         let Some(queue) = self.state.queue(id) else {
-            return refusal(format!("Error: Queue {id} not found"));
+            return Refusal::not_found(format!("Queue {id} not found")).into();
         };
         let allocations = queue.allocations().filter_map(|a| self.allocation(a));
         reply(alloc_reply::Reply::Allocations(client::AllocAllocations {
@@ -95,7 +96,7 @@ impl Known<'_> {
                 let bytes = dir.as_os_str().as_bytes().to_vec();
                 reply(alloc_reply::Reply::LogDir(bytes.into()))
             }
-            None => refusal(format!("Error: Allocation {job} not found")),
+            None => Refusal::not_found(format!("Allocation {job} not found")).into(),
         }
     }
 }

@@ -9,6 +9,7 @@ use hq_core::autoalloc::{
     AllocationEvent, AutoallocState, Effect, Input, Level, Limits, SubmitOutcome,
 };
 use hq_core::id::{AllocationKey, QueueId};
+use hq_core::refusal::Refusal;
 use hq_core::server_state::{AllocationChange, ChangeKind};
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
@@ -22,7 +23,7 @@ use super::dirs::{self, Dirs};
 use super::hosts::Hosts;
 use super::record::QueueShell;
 use super::work::{self, Errand};
-use super::{Ask, NewsReceiver, WorkerNews, record, refusal, reply};
+use super::{Ask, NewsReceiver, WorkerNews, record, reply};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
 
@@ -203,7 +204,11 @@ impl Driver {
                 let errand = self.errand.clone();
                 self.trials.spawn(async move {
                     let outcome = errand.try_out(&params).await;
-                    let answer = outcome.map_or_else(refusal, |()| done());
+                    let answer = outcome.map_or_else(
+                        // The client puts the prefix before it.
+                        |text| Refusal::failed(text).bare().into(),
+                        |()| done(),
+                    );
                     let _ = reply.send(answer);
                 });
                 return;
@@ -221,7 +226,7 @@ impl Driver {
                             .await;
                         done()
                     }
-                    Err(error) => refusal(format!("Error: {error}")),
+                    Err(error) => Refusal::from(error).into(),
                 }
             }
             AllocRequest::Pause(queue) if self.state.pause(queue) => {
@@ -232,12 +237,14 @@ impl Driver {
                 self.carry_out(vec![Effect::Changed(queue)]).await;
                 done()
             }
-            AllocRequest::Pause(queue) => refusal(format!(
-                "Error: Queue {queue} that should have been paused was not found"
-            )),
-            AllocRequest::Resume(queue) => refusal(format!(
-                "Error: Queue {queue} that should have been resumed was not found"
-            )),
+            AllocRequest::Pause(queue) => Refusal::not_found(format!(
+                "Queue {queue} that should have been paused was not found"
+            ))
+            .into(),
+            AllocRequest::Resume(queue) => Refusal::not_found(format!(
+                "Queue {queue} that should have been resumed was not found"
+            ))
+            .into(),
         };
         let Some(stored) = self.persist(Vec::new()).await else {
             return;

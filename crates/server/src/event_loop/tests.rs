@@ -2,6 +2,7 @@
 
 use hq_core::id::TaskId;
 use hq_core::range::IdArray;
+use hq_core::refusal::Refusal;
 use hq_core::selector::Selector;
 use hq_core::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
 use hq_core::testing::{NOW, array_submit, request, template};
@@ -65,7 +66,7 @@ impl Held {
     }
 
     /// Submits, and waits until the job is there.
-    async fn submit(&self) -> tokio::task::JoinHandle<Result<Result<Reply, String>, CoreGone>> {
+    async fn submit(&self) -> tokio::task::JoinHandle<Result<Result<Reply, Refusal>, CoreGone>> {
         let core = self.core.clone();
         let spec = Box::new(array_submit(1, template(&["true"])));
         let before = self.peek(|view| view.state.jobs().len()).await;
@@ -143,7 +144,10 @@ async fn a_server_ends_behind_the_answers_to_what_it_has_accepted() {
     };
     let late = held.core.command(open).await.expect("the core is there");
     let refusal = late.expect_err("nobody would hear of it");
-    assert!(refusal.contains("the server is stopping"), "{refusal}");
+    assert!(
+        refusal.text.contains("the server is stopping"),
+        "{refusal:?}"
+    );
     assert_eq!(held.peek(|view| view.state.jobs().len()).await, 1);
     held.end();
 }

@@ -1,7 +1,7 @@
 //! `/api/v1`: what dashboards read, and the few things that they may do. `docs/openapi.yaml` describes it.
 //!
 //! Lists come in pages, so that no request costs the core more than a page does. Errors are
-//! `{"error": "…"}` with a sentence for people.
+//! `{"error": "…"}` with a sentence for people; where the core refuses, `kind` says for programs why.
 
 mod actions;
 mod events;
@@ -17,6 +17,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use hq_core::refusal::{Refusal, RefusalKind};
 use serde_json::{Value, json};
 
 use super::App;
@@ -27,37 +28,61 @@ const OPEN_API: &str = include_str!("../../../../docs/openapi.yaml");
 
 /// Why a request is not answered.
 #[derive(Debug)]
-pub(super) struct ApiError(StatusCode, String);
+pub(super) struct ApiError(StatusCode, String, Option<RefusalKind>);
 
 impl ApiError {
     pub(super) fn bad(text: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, text.into())
+        Self(StatusCode::BAD_REQUEST, text.into(), None)
     }
 
     /// It is in a state in which that is not possible.
     pub(super) fn conflict(text: impl Into<String>) -> Self {
-        Self(StatusCode::CONFLICT, text.into())
+        Refusal::conflict(Into::<String>::into(text)).into()
     }
 
     pub(super) fn not_found(text: impl Into<String>) -> Self {
-        Self(StatusCode::NOT_FOUND, text.into())
+        Refusal::not_found(Into::<String>::into(text)).into()
     }
 
     fn busy(text: &str) -> Self {
-        Self(StatusCode::SERVICE_UNAVAILABLE, text.to_owned())
+        Refusal::unavailable(text).into()
     }
 
     pub(super) fn gone() -> Self {
-        Self(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the server is shutting down".to_owned(),
-        )
+        Refusal::shutting_down().into()
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.0, axum::Json(json!({"error": self.1}))).into_response()
+        let mut body = json!({"error": self.1});
+        if let Some(kind) = self.2 {
+            body["kind"] = json!(kind.name());
+        }
+        (self.0, axum::Json(body)).into_response()
+    }
+}
+
+/// Status of a refusal.
+const fn status(kind: RefusalKind) -> StatusCode {
+    match kind {
+        RefusalKind::NotFound => StatusCode::NOT_FOUND,
+        // The request itself was understood, or it would not have come so far.
+        RefusalKind::Conflict
+        | RefusalKind::Invalid
+        | RefusalKind::TooLarge
+        | RefusalKind::Failed => StatusCode::CONFLICT,
+        RefusalKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        Self(
+            status(refusal.kind),
+            refusal.text.into(),
+            Some(refusal.kind),
+        )
     }
 }
 
@@ -106,6 +131,7 @@ pub(super) fn router() -> Router<Arc<App>> {
             ApiError(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "this method is not possible here".to_owned(),
+                None,
             )
         })
 }

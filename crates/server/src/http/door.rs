@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use hq_core::refusal::Refusal;
 use hq_protocol::client;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -13,7 +14,7 @@ use crate::event_loop::Shared;
 /// Those who may wait for the door at the same time.
 const ASKS_MAX: usize = 16;
 
-type Ask = oneshot::Sender<Result<client::HttpOpened, String>>;
+type Ask = oneshot::Sender<Result<client::HttpOpened, Refusal>>;
 
 /// Where to ask for it.
 #[derive(Clone)]
@@ -33,12 +34,14 @@ impl Door {
     ///
     /// # Errors
     ///
-    /// A sentence for users.
-    pub(crate) async fn open(&self) -> Result<client::HttpOpened, String> {
-        let gone = || "the server is shutting down".to_owned();
+    /// If it cannot be opened, or the server ends.
+    pub(crate) async fn open(&self) -> Result<client::HttpOpened, Refusal> {
         let (tx, rx) = oneshot::channel();
-        self.0.send(tx).await.map_err(|_| gone())?;
-        rx.await.map_err(|_| gone())?
+        self.0
+            .send(tx)
+            .await
+            .map_err(|_| Refusal::shutting_down())?;
+        rx.await.map_err(|_| Refusal::shutting_down())?
     }
 }
 
@@ -59,7 +62,9 @@ pub(crate) async fn keep(
                 Ok(server) => known = Some(begin(server, &shared, &mut serving)),
                 Err(error) => {
                     // Who asked may be gone.
-                    let _ = ask.send(Err(format!("cannot listen for HTTP: {error}")));
+                    let _ = ask.send(Err(Refusal::failed(format!(
+                        "cannot listen for HTTP: {error}"
+                    ))));
                     continue;
                 }
             }

@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 use hq_core::id::{JobId, TaskId, WorkerId};
 use hq_core::job::Job;
 use hq_core::range::IdArray;
+use hq_core::refusal::Refusal;
 use hq_core::selector::{Selected, Selector};
 use hq_core::server_state::ServerState;
 use hq_core::task::TaskState;
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
 
-use super::{error, job, task, worker};
+use super::{job, task, worker};
 use crate::core_handle::{CoreGone, CoreHandle, View};
 
 /// Rows of one part, by what they cost: about 1 µs, 5 µs, 5 µs and 20 µs each.
@@ -153,7 +154,7 @@ impl Asked {
         };
         let begun = match query {
             // Needs nothing of the state; the link answers it.
-            Query::ServerInfo => return Ok(error("Error: not a question for the core")),
+            Query::ServerInfo => return Ok(Refusal::invalid("not a question for the core").into()),
             Query::TaskPage(page) => return Ok(Reply::TaskPage(task::page(view, &page))),
             Query::JobList(selector) => {
                 let expected = match selector {
@@ -180,7 +181,7 @@ impl Asked {
                 let (rows, not_found) = jobs(&selector);
                 let is_none = matches!(&rows, Jobs::These(ids) if ids.is_empty());
                 if !not_found.is_empty() || is_none && selector == Selector::Last {
-                    return Ok(error("Error: Job Id not found"));
+                    return Ok(Refusal::not_found("Job Id not found").into());
                 }
                 Self::TaskIds(rows, states, client::TaskIdsReply::default())
             }

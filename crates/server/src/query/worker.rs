@@ -5,6 +5,7 @@ use std::ops::Bound;
 
 use hq_core::class::{Class, QueueKey};
 use hq_core::id::{TaskId, TaskKey, WorkerId};
+use hq_core::refusal::Refusal;
 use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskState};
@@ -13,7 +14,7 @@ use hq_core::worker::{Unkillable, Worker};
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JobRef;
 
-use super::{error, resolve};
+use super::resolve;
 use crate::core_handle::View;
 
 /// Unkillable tasks of a worker that are told beside what is missing there; `worker info` tells all.
@@ -89,16 +90,17 @@ pub(super) fn explain(
     after: WorkerId,
     most: usize,
 ) -> Result<client::Explanation, Box<Reply>> {
-    let refused = |text: &str| Err(Box::new(error(text)));
+    let refused = |refusal: Refusal| Err(Box::new(refusal.into()));
     let state = view.state;
     let Some(job) = resolve(state, job).and_then(|id| state.jobs().get(&id)) else {
-        return refused("Error: Job not found");
+        return refused(Refusal::not_found("Job not found"));
     };
+    let missing_task = Refusal::not_found("Task not found").about(Some(job.id), Some(task));
     let found = job
         .find(task)
         .and_then(|slot| Some((slot, job.submit(slot)?)));
     let Some((slot, submit)) = found else {
-        return refused("Error: Task not found");
+        return refused(missing_task);
     };
     let task_state = submit.tasks.phase(slot.index).map(Phase::state);
     let unkillable = unkillable_at(state, TaskKey::new(job.id, task));
@@ -107,16 +109,17 @@ pub(super) fn explain(
         let left = unkillable.map_or_else(String::new, |place| {
             format!("\nIts process still exists and keeps what it uses: {place}")
         });
-        return refused(&format!(
-            "Error: {text}\n`hq task info {} {task}` tells how this one has ended{left}",
+        let text = format!(
+            "{text}\n`hq task info {} {task}` tells how this one has ended{left}",
             job.id
-        ));
+        );
+        return refused(Refusal::conflict(text).about(Some(job.id), Some(task)));
     }
     let class = submit
         .template(slot.index)
         .and_then(|template| state.classes().get(template.class));
     let Some(class) = class else {
-        return refused("Error: Task not found");
+        return refused(missing_task);
     };
     let graph = submit.graph();
     let deps = graph.map_or(0, |graph| graph.deps(slot.index).len());

@@ -1,10 +1,9 @@
 //! Where a refusal becomes a sentence: not in core, server or worker, which say by a value why they refuse.
 //!
-//! Scripts look for a prefix of these sentences. As long as many places write it, all that has to tell refusals apart
-//! reads sentences.
+//! Scripts look for a prefix of these sentences. If many places wrote it, all that has to tell refusals apart would read
+//! sentences.
 
 use super::Problem;
-use super::exceptions::{self, Exceptions};
 use crate::rust_text::{self, Layers};
 
 /// Crates that decide.
@@ -13,22 +12,6 @@ const DECIDING: &[&str] = &[
     "crates/server/src/",
     "crates/worker/src/",
 ];
-
-/// Files that write the prefix today, and in how many lines.
-const KNOWN: Exceptions = &[
-    ("crates/core/src/server_state/refusal.rs", 9),
-    ("crates/server/src/alloc.rs", 1),
-    ("crates/server/src/alloc/answer.rs", 2),
-    ("crates/server/src/alloc/driver.rs", 3),
-    ("crates/server/src/client_link.rs", 7),
-    ("crates/server/src/event_loop.rs", 1),
-    ("crates/server/src/http/api/read.rs", 1),
-    ("crates/server/src/journal_link.rs", 8),
-    ("crates/server/src/query/parts.rs", 2),
-    ("crates/server/src/query/worker.rs", 4),
-];
-
-const LIST: &str = "KNOWN of tidy/refusals.rs";
 
 const PREFIX: &str = concat!("Err", "or: ");
 
@@ -39,19 +22,13 @@ pub(super) fn check(path: &str, layers: &Layers) -> Vec<Problem> {
         return Vec::new();
     }
     let lines = layers.strings.lines().zip(1..);
-    let found = lines
+    lines
         .filter(|(line, _)| line.trim_start().starts_with(PREFIX))
         .map(|(_, number)| {
             let message = "say by a value why something is refused; its text is made in protocol";
             Problem::new(path, number, message)
         })
-        .collect();
-    exceptions::allow(KNOWN, LIST, path, found)
-}
-
-/// Problems of the list itself, once all paths are known.
-pub(super) fn check_list(paths: &[String]) -> Vec<Problem> {
-    exceptions::gone(KNOWN, LIST, paths)
+        .collect()
 }
 
 #[cfg(test)]

@@ -37,9 +37,10 @@ pub(super) async fn resolve(
     };
     let reply = client.task_ids(request).await.map_err(|error| {
         // The words of `job task-ids` do not name the job.
-        match error.text() {
-            Some(text) if text.contains("Job Id not found") => not_found(each.job.as_u32()),
-            Some(_) | None => error,
+        if error.is_not_found() {
+            not_found(each.job.as_u32())
+        } else {
+            error
         }
     })?;
     let ids = reply.jobs.into_iter().next().and_then(|job| job.ids);

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use hq_core::id::QueueId;
 use hq_core::range::IdArray;
+use hq_core::refusal::Refusal;
 use hq_core::selector::Selector;
 use hq_core::server_state::{Command, JobResult, Reply as Outcome, Resubmitted, StopResult};
 use hq_core::task::TaskState;
@@ -21,7 +22,7 @@ async fn carry_out(app: &App, command: Command) -> Result<Outcome, ApiError> {
         .core
         .command(command)
         .await?
-        .map_err(ApiError::bad)
+        .map_err(ApiError::from)
 }
 
 fn only(text: &str, what: &str) -> Result<Selector, ApiError> {
@@ -65,7 +66,7 @@ pub(in crate::http) async fn resubmit(
         Some(Resubmitted::Nothing(_)) => Err(ApiError::conflict(format!(
             "no task of job {job} has failed"
         ))),
-        Some(Resubmitted::Refused(_, why)) => Err(ApiError::conflict(why.to_string())),
+        Some(Resubmitted::Refused(_, why)) => Err(Refusal::from(why).into()),
         None => Err(ApiError::not_found(format!("there is no job {job}"))),
     }
 }

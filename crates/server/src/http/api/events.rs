@@ -8,6 +8,7 @@ use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream, StreamExt as _};
+use hq_core::refusal::Refusal;
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Receiver;
@@ -19,7 +20,7 @@ use crate::journal_link::{self, Part};
 /// Longer lines are cut down to what says that something happened.
 const LINE_LEN_MAX: usize = 64 * 1024;
 
-type Parts = Receiver<Result<Part, String>>;
+type Parts = Receiver<Result<Part, Refusal>>;
 
 #[derive(Deserialize)]
 pub(in crate::http) struct EventsQuery {

@@ -122,12 +122,7 @@ pub(super) async fn task_page(app: &App, page: TaskPageQuery) -> Result<TaskPage
 /// The answer, unless it is a refusal.
 pub(super) fn accepted(reply: Reply) -> Result<Reply, ApiError> {
     if let Reply::Error(error) = reply {
-        let text = error.message.trim_start_matches("Error: ");
-        return Err(if text.ends_with("not found") {
-            ApiError::not_found(text)
-        } else {
-            ApiError::conflict(text)
-        });
+        return Err(error.refusal().map_or_else(unexpected, ApiError::from));
     }
     Ok(reply)
 }

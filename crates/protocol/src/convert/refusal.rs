@@ -1,0 +1,114 @@
+//! Refusals on the wire, and the sentence that people read.
+//!
+//! The sentence is made here and nowhere else. Clients of earlier releases print it and know nothing more; a client of a
+//! later server finds a kind that it does not know, and treats the refusal like one without.
+
+use hq_core::id::{JobId, TaskId};
+use hq_core::refusal::{Refusal, RefusalKind};
+
+use crate::client;
+
+/// What scripts look for.
+const PREFIX: &str = "Error: ";
+
+/// The sentence for people.
+#[must_use]
+pub fn refusal_text(refusal: &Refusal) -> String {
+    let prefix = if refusal.is_bare { "" } else { PREFIX };
+    format!("{prefix}{}", refusal.text)
+}
+
+impl From<RefusalKind> for client::RefusalKind {
+    fn from(kind: RefusalKind) -> Self {
+        match kind {
+            RefusalKind::NotFound => Self::NotFound,
+            RefusalKind::Conflict => Self::Conflict,
+            RefusalKind::Invalid => Self::Invalid,
+            RefusalKind::TooLarge => Self::TooLarge,
+            RefusalKind::Unavailable => Self::Unavailable,
+            RefusalKind::Failed => Self::Failed,
+        }
+    }
+}
+
+impl client::Error {
+    /// The kind; `None` if the server is of an earlier or a later release and says none that is known.
+    #[must_use]
+    pub fn known_kind(&self) -> Option<RefusalKind> {
+        match client::RefusalKind::try_from(self.kind).ok()? {
+            client::RefusalKind::Unspecified => None,
+            client::RefusalKind::NotFound => Some(RefusalKind::NotFound),
+            client::RefusalKind::Conflict => Some(RefusalKind::Conflict),
+            client::RefusalKind::Invalid => Some(RefusalKind::Invalid),
+            client::RefusalKind::TooLarge => Some(RefusalKind::TooLarge),
+            client::RefusalKind::Unavailable => Some(RefusalKind::Unavailable),
+            client::RefusalKind::Failed => Some(RefusalKind::Failed),
+        }
+    }
+
+    /// The refusal; `None` without a known kind.
+    #[must_use]
+    pub fn refusal(self) -> Option<Refusal> {
+        let kind = self.known_kind()?;
+        Some(Refusal {
+            is_bare: self.message == self.text,
+            ..Refusal::new(kind, self.text).about(self.job.map(JobId), self.task.map(TaskId))
+        })
+    }
+}
+
+impl From<&Refusal> for client::Error {
+    fn from(refusal: &Refusal) -> Self {
+        Self {
+            message: refusal_text(refusal),
+            kind: client::RefusalKind::from(refusal.kind).into(),
+            text: refusal.text.to_string(),
+            job: refusal.job.map(JobId::as_u32),
+            task: refusal.task.map(TaskId::as_u32),
+        }
+    }
+}
+
+impl From<Refusal> for client::reply::Reply {
+    fn from(refusal: Refusal) -> Self {
+        Self::Error((&refusal).into())
+    }
+}
+
+impl From<Refusal> for client::Reply {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            reply: Some(refusal.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_travel_as_values_with_the_sentence_beside_them() {
+        for kind in RefusalKind::ALL {
+            let about = (Some(JobId(3)), Some(TaskId(7)));
+            let plain = Refusal::new(kind, "no such task").about(about.0, about.1);
+            for refusal in [plain.clone(), plain.bare()] {
+                let message = client::Error::from(&refusal);
+                let prefix = if refusal.is_bare { "" } else { "Error: " };
+                assert_eq!(message.message, format!("{prefix}no such task"));
+                assert_eq!(message.refusal(), Some(refusal));
+            }
+        }
+    }
+
+    #[test]
+    fn a_sentence_alone_decides_nothing() {
+        let old = client::Error {
+            message: "Error: Job not found".to_owned(),
+            ..client::Error::default()
+        };
+        assert_eq!(old.known_kind(), None);
+        let newer = client::Error { kind: 99, ..old };
+        assert_eq!(newer.refusal(), None);
+    }
+}
