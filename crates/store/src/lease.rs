@@ -4,6 +4,7 @@
 //! still. The fencing number is checked in every transaction, so a server that was taken for dead and
 //! comes back cannot write any more.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -109,12 +110,56 @@ fn wait_until_free(
     Ok(())
 }
 
-/// Takes the lease of a store whose last owner had the number `seen`.
-pub(crate) fn take(
-    connection: &mut Connection,
-    given: &Path,
-    seen: Option<i64>,
-) -> Result<i64, StoreError> {
+/// A connection to a store that this process has leased. The lease is given back with it, unless somebody goes on: a
+/// start that fails for another reason must not look like a server that lives.
+#[derive(Debug)]
+pub(crate) struct Leased {
+    /// `None` = somebody goes on.
+    connection: Option<Connection>,
+    fence: i64,
+}
+
+impl Leased {
+    /// Takes the lease of a store whose last owner had the number `seen`.
+    pub(crate) fn take(
+        mut connection: Connection,
+        given: &Path,
+        seen: Option<i64>,
+    ) -> Result<Self, StoreError> {
+        let fence = take(&mut connection, given, seen)?;
+        Ok(Self {
+            connection: Some(connection),
+            fence,
+        })
+    }
+
+    /// The connection and the number of the lease, for who goes on with both.
+    pub(crate) fn keep(mut self) -> (Connection, i64) {
+        let connection = self.connection.take();
+        (connection.expect("nobody else takes it"), self.fence)
+    }
+}
+
+impl Deref for Leased {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        let connection = self.connection.as_ref();
+        connection.expect("only `keep` takes it, and ends the value")
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection
+            && let Err(error) = renew(connection, self.fence, false)
+        {
+            tracing::debug!(%error, "the lease of the journal is not given back");
+        }
+    }
+}
+
+fn take(connection: &mut Connection, given: &Path, seen: Option<i64>) -> Result<i64, StoreError> {
     let sql = StoreError::sql(given);
     let owner = read(connection).map_err(&sql)?;
     if owner.as_ref().map(|owner| owner.fence) != seen {
@@ -177,6 +222,17 @@ mod tests {
     use crate::testing::{change, filled};
     use hq_core::id::JobId;
     use hq_core::server_state::ChangeKind;
+
+    #[test]
+    fn a_start_that_goes_no_further_gives_the_lease_back() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("j.db");
+        filled(&path, &[1]);
+        drop(Store::open(&path).expect("nobody has it"));
+        let connection = Connection::open(&path).expect("a database");
+        let owner = read(&connection).expect("a table").expect("an owner");
+        assert!(!owner.is_held);
+    }
 
     /// As if a server on another host had the file.
     fn give_away(path: &Path) -> Connection {

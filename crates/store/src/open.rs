@@ -5,22 +5,22 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, ErrorCode};
 
 use crate::examine::{self, Folded};
+use crate::lease::{self, Leased};
 use crate::load::{self, Loaded};
 use crate::lock::Lock;
 use crate::place::{FileSystem, Files, Place};
 use crate::writer::{self, Owned, Progress, StoreHandle};
-use crate::{StoreError, lease, meta, schema};
+use crate::{StoreError, meta, schema};
 
 /// An open store, owned by this process.
 #[derive(Debug)]
 pub struct Store {
     // In this order: the connection is closed before the lock is given back.
-    connection: Connection,
+    connection: Leased,
     /// As the user named it, for texts.
     path: PathBuf,
     place: Place,
     files: Files,
-    fence: i64,
     size_max: Option<u64>,
     lock: Lock,
 }
@@ -62,8 +62,8 @@ impl Store {
             examine::heal_or_refuse(&lock, folded, path)?;
         }
         let from = examine::check_header(&lock, &place, path)?;
-        let mut connection = connect(&place, path, from)?;
-        let fence = lease::take(&mut connection, path, last_owner)?;
+        let connection = connect(&place, path, from)?;
+        let connection = Leased::take(connection, path, last_owner)?;
         let files = place.files().map_err(|error| error.to_string());
         let files = files.and_then(|files| {
             let gone = || "it or its write-ahead log was removed meanwhile".to_owned();
@@ -78,7 +78,6 @@ impl Store {
             path: path.to_path_buf(),
             place,
             files,
-            fence,
             size_max: None,
             lock,
         })
@@ -134,12 +133,13 @@ impl Store {
 
     /// For the writer.
     pub(crate) fn owned(self) -> Owned {
+        let (connection, fence) = self.connection.keep();
         Owned {
-            connection: self.connection,
+            connection,
             path: self.path,
             place: self.place,
             files: self.files,
-            fence: self.fence,
+            fence,
             size_max: self.size_max,
             lock: self.lock,
         }
