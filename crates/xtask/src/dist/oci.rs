@@ -5,13 +5,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
 use super::build::Target;
-use super::shell::{command, output};
+use super::shell::{command, output, run};
 use super::{Dist, Made};
 
 /// The image as one file.
@@ -69,6 +69,41 @@ pub(super) fn image(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Resu
         &dist.out.join(&name),
     )?;
     Ok(Made::File(name))
+}
+
+/// Unpacks an image as those do who run it, and says what is run in there.
+pub(super) fn unpack(dist: &Dist, name: &str) -> anyhow::Result<(PathBuf, String)> {
+    let layout = dist.scratch("image")?;
+    run(command("tar")
+        .arg("-C")
+        .arg(&layout)
+        .arg("-xf")
+        .arg(dist.out.join(name)))?;
+    let index = read_json(&layout.join("index.json"))?;
+    let manifest = read_json(&blob(&layout, &index["manifests"][0])?)?;
+    let config = read_json(&blob(&layout, &manifest["config"])?)?;
+    let layer = blob(&layout, &manifest["layers"][0])?;
+    let root = dist.scratch("image-root")?;
+    run(command("tar").arg("-C").arg(&root).arg("-xf").arg(layer))?;
+    let program = config["config"]["Entrypoint"][0].as_str();
+    let program = program.context("the image says what is run")?;
+    Ok((root, program.to_owned()))
+}
+
+/// The file of a descriptor, if it has the bytes that its name promises.
+fn blob(layout: &Path, descriptor: &Value) -> anyhow::Result<PathBuf> {
+    let digest = descriptor["digest"].as_str().unwrap_or_default();
+    let sum = digest.strip_prefix("sha256:");
+    let sum = sum.with_context(|| format!("expected a checksum in {descriptor}"))?;
+    let file = layout.join("blobs/sha256").join(sum);
+    let found = output(command("sha256sum").arg(&file))?;
+    ensure!(found.starts_with(sum), "{} has other bytes", file.display());
+    Ok(file)
+}
+
+fn read_json(path: &Path) -> anyhow::Result<Value> {
+    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("parse {}", path.display()))
 }
 
 /// The program, and a directory for temporary files, which is the home, too.
