@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::wait_for;
+use crate::harness::{Env, wait_for};
 
 /// The first block for a shell behind a heading of a page.
 fn block(page: &str, heading: &str) -> String {
@@ -80,4 +80,66 @@ fn processes_of(variable: &str) -> Vec<String> {
                 .any(|one| one == variable.as_bytes())
         })
         .collect()
+}
+
+#[test]
+fn a_job_that_runs_says_how_long_it_still_takes() {
+    let env = Env::with_worker(2);
+    let job = env.submit(&[
+        "--array=1-5000",
+        "--stdout=none",
+        "--stderr=none",
+        "--",
+        "sleep",
+        "0.05",
+    ]);
+    wait_for("some tasks have ended", || {
+        let stats = env.stats(&job);
+        let is_some = stats["finished"].as_u64() >= Some(20);
+        is_some.then_some(()).ok_or(stats.to_string())
+    });
+    let info = env.hq(&["job", "info", &job]).exits_with(0);
+    let is_estimate = |text: &str| {
+        text.contains(" tasks/s, ") && text.contains(" elapsed, ") && text.contains(" left, until ")
+    };
+    assert!(is_estimate(&info.stderr), "{}", info.stderr);
+    let status = env.hq(&["status"]).ok();
+    assert!(is_estimate(&status), "{status}");
+    let status = env.json(&["status"]);
+    let left = status["unfinished_jobs"][0]["left"].as_f64();
+    assert!(left > Some(1.0), "{status}");
+    let json = env.hq(&["job", "info", &job, "--output-mode=json"]);
+    assert_eq!(json.exits_with(0).stderr, "");
+    env.hq(&["job", "cancel", &job]).ok();
+}
+
+#[test]
+fn manual_pages_and_completion_help_with_real_commands() {
+    let env = Env::with_worker(1);
+    env.submit(&["--wait", "--", "true"]);
+    env.hq(&["generate-man", "man"]).ok();
+    let page = env.read("man/hq-submit.1");
+    assert!(page.contains(".SH EXAMPLES\n.nf"), "{page}");
+    assert!(page.contains("hq submit \\-\\-array 1\\-100"), "{page}");
+    let script = env.hq(&["generate-completion", "bash"]).ok();
+    let folder = Path::new(env!("CARGO_BIN_EXE_hq"))
+        .parent()
+        .expect("a folder");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let complete = format!(
+        "PATH={}:{path}\n{script}\nCOMP_WORDS=(hq job info '') COMP_CWORD=3 COMP_LINE='hq job info '\n_hq_with_ids hq '' info\necho \"${{COMPREPLY[@]}}\"",
+        folder.display()
+    );
+    // It is longer than an argument may be.
+    let script = env.write("complete.sh", complete);
+    let output = Command::new("bash")
+        .arg(script)
+        .env("HQ_SERVER_DIR", env.server_dir())
+        .output()
+        .expect("a shell");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "last 1\n",
+        "{output:?}"
+    );
 }

@@ -8,6 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 pub(crate) mod alloc;
 pub(crate) mod bytes;
 pub(crate) mod dashboard;
+pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod global;
 mod habits;

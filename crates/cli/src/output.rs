@@ -13,6 +13,7 @@ use crate::args::global::OutputMode;
 pub(crate) mod console;
 pub(crate) mod format;
 pub(crate) mod json;
+pub(crate) mod pace;
 pub(crate) mod quiet;
 mod stats;
 pub(crate) mod table;

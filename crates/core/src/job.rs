@@ -10,6 +10,7 @@ use crate::class::ClassId;
 use crate::graph::{Cycle, Graph};
 use crate::id::{JobId, TaskId, WorkerId};
 use crate::notice::{Notice, NoticeState};
+use crate::pace::{Ends, PaceFacts};
 use crate::range::{IdArray, IdRange};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, NotifySpec, TaskTemplate};
@@ -377,6 +378,7 @@ pub struct Job {
     /// That its last task ended was told; until there are new ones.
     pub(crate) idle_noted: bool,
     counts: TaskCounts,
+    ends: Ends,
     failed_lowest: BTreeSet<TaskId>,
     index: IdIndex,
 }
@@ -423,6 +425,7 @@ impl Job {
             counted: None,
             idle_noted: false,
             counts: TaskCounts::default(),
+            ends: Ends::default(),
             failed_lowest: BTreeSet::new(),
             index: IdIndex::default(),
         }
@@ -432,6 +435,12 @@ impl Job {
     #[must_use]
     pub const fn counts(&self) -> &TaskCounts {
         &self.counts
+    }
+
+    /// How its tasks ended, for [`crate::pace::estimate`]; `None` before the first end.
+    #[must_use]
+    pub fn pace(&self) -> Option<PaceFacts> {
+        self.ends.facts()
     }
 
     /// Derived state.
@@ -647,7 +656,14 @@ impl Job {
     pub(crate) fn record_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
         if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
             submit.tasks.record_end(slot.index, end);
+            self.ends.note(end.at, end.run);
         }
+    }
+
+    /// Records how a task ended that was stored; they come in the order of their ids.
+    pub(crate) fn restore_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
+        self.record_end(slot, end);
+        self.ends.forget_order();
     }
 
     /// Records an instance that another one follows: the task waits again.

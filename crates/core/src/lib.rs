@@ -18,6 +18,7 @@ pub mod job;
 pub mod limits;
 pub mod notice;
 pub mod outcome;
+pub mod pace;
 pub mod placeholder;
 pub mod range;
 pub mod refusal;

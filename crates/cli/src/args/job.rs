@@ -144,6 +144,7 @@ impl From<EndedState> for client::TaskState {
 
 /// Options of `job resubmit`.
 #[derive(Args, Debug)]
+#[command(after_long_help = super::examples::JOB_RESUBMIT)]
 pub(crate) struct ResubmitArgs {
     /// `last`, `all`, or ids such as `1-4,7`
     #[arg(value_name = "JOBS", value_parser = parse_selector)]
@@ -182,6 +183,7 @@ pub(crate) enum StreamArg {
 
 /// Options of `job cat`.
 #[derive(Args, Debug)]
+#[command(after_long_help = super::examples::JOB_CAT)]
 pub(crate) struct CatArgs {
     /// `last`, or ids such as `1-4,7`
     #[arg(value_name = "JOBS", value_parser = parse_last_or_ids)]
@@ -253,6 +255,7 @@ pub(crate) struct SubmitFileArgs {
 
 /// Options of `job wait`.
 #[derive(Args, Debug)]
+#[command(after_long_help = super::examples::JOB_WAIT)]
 pub(crate) struct WaitArgs {
     /// `last`, `all` (those that have not ended), or ids such as `1-4,7`
     #[arg(value_name = "JOBS", value_parser = parse_selector)]

@@ -36,6 +36,7 @@ fn topic_parser() -> PossibleValuesParser {
 
 /// Options of `problems`.
 #[derive(Args, Debug)]
+#[command(after_long_help = super::examples::PROBLEMS)]
 pub(crate) struct ProblemsArgs {
     /// Also failures of jobs that have ended
     #[arg(long)]

@@ -11,6 +11,7 @@ use super::submit::{DirectivesMode, TaskOptions};
 /// Everything that is running when the command ends, ends with it.
 #[derive(Args, Debug)]
 #[command(
+    after_long_help = super::examples::RUN,
     override_usage = "hq run [OPTIONS] [--] COMMAND...\n       hq run [OPTIONS] JOB_FILE.toml"
 )]
 pub(crate) struct RunArgs {

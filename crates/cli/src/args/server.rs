@@ -33,6 +33,7 @@ pub(crate) enum ServerCommand {
 
 /// Options of `server start`.
 #[derive(Args, Debug)]
+#[command(after_long_help = super::examples::SERVER_START)]
 pub(crate) struct StartArgs {
     /// Name or address under which clients and workers reach this machine
     ///

@@ -266,6 +266,7 @@ pub(crate) enum WaitFor {
 
 /// Options of `submit`.
 #[derive(Args, Debug)]
+#[command(after_long_help = super::examples::SUBMIT)]
 pub(crate) struct SubmitArgs {
     #[command(flatten)]
     pub(crate) tasks: TaskOptions,

@@ -38,6 +38,7 @@ pub(crate) enum WorkerCommand {
 
 /// Options of `worker start`.
 #[derive(Args, Debug)]
+#[command(after_long_help = super::examples::WORKER_START)]
 pub(crate) struct StartArgs {
     /// Cpus to offer: a count (`4`), groups (`2x8`), or a definition as in --resource
     ///

@@ -19,6 +19,7 @@ use crate::args::submit::{FollowArgs, WaitFor};
 use crate::client::{Client, WatchOptions};
 use crate::error::CliResult;
 use crate::output::console::{Console, error_line, fit_to_terminal};
+use crate::output::pace::{self, ServerClock};
 use crate::parse::selector::Selector;
 use note::Seen;
 
@@ -127,7 +128,7 @@ async fn wait_for(
         Ok(())
     });
     let dir = context.server_dir();
-    let notes = note::tell(&dir, &seen, error_line);
+    let notes = note::tell(&dir, &seen, false, error_line);
     tokio::select! {
         ended = follow => ended?,
         never = notes, if context.mode() == OutputMode::Cli => match never {},
@@ -167,6 +168,7 @@ async fn show_progress(
             "No worker is connected; start one with `hq worker start`, or have a batch system start them with `hq alloc add`"
         );
     }
+    let clock = ServerClock::of(&client.server_info().await?);
     let dir = context.server_dir();
     let seen = Seen::default();
     let bar = RefCell::new(Bar::new(context));
@@ -182,9 +184,17 @@ async fn show_progress(
             seen.borrow_mut().entry(*id).or_default();
         }
         note_jobs(&seen, update);
-        Ok(bar.borrow_mut().draw(progress.line())?)
+        let mut line = progress.line();
+        let mut bar = bar.borrow_mut();
+        // What is redrawn is for people; a file gets the line that programs know.
+        if bar.redraw == Redraw::Always
+            && let Some(text) = pace::short(seen.borrow().values(), clock.now_unix_ns())
+        {
+            line.push_str(&format!("  {text}"));
+        }
+        Ok(bar.draw(line)?)
     });
-    let notes = note::tell(&dir, &seen, |text| bar.borrow_mut().interrupt(text));
+    let notes = note::tell(&dir, &seen, true, |text| bar.borrow_mut().interrupt(text));
     tokio::select! {
         ended = follow => ended?,
         never = notes, if is_for_people => match never {},

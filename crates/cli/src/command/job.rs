@@ -4,11 +4,14 @@ use hq_protocol::client::{self, job_result::Kind, request::Request};
 
 use super::missing::{self, Missing};
 use super::{Context, all_tasks};
+use crate::args::global::OutputMode;
 use crate::args::job::{
     CancelArgs, ForgetArgs, JobState, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs,
 };
 use crate::args::task::states_to_message;
 use crate::error::CliResult;
+use crate::output::console::error_line;
+use crate::output::pace;
 use crate::output::view::job_state;
 use crate::output::{JobCounts, JobListView};
 use crate::parse::selector::Selector;
@@ -93,7 +96,25 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
         }
     }
     sink.finish()?;
+    tell_pace(&infos.jobs, context)?;
     missing.end(missing::JOBS, context)
+}
+
+/// Tells people how fast unfinished jobs go; the tables are read by programs.
+fn tell_pace(jobs: &[client::JobDetail], context: &mut Context) -> CliResult<()> {
+    if context.mode() != OutputMode::Cli {
+        return Ok(());
+    }
+    context.flush()?;
+    for job in jobs {
+        let Some(summary) = &job.summary else {
+            continue;
+        };
+        if let Some(text) = pace::text(std::iter::once(summary), job.now_unix_ns) {
+            error_line(&format!("Job {}: {text}", summary.id));
+        }
+    }
+    Ok(())
 }
 
 /// `job cancel`.

@@ -20,8 +20,32 @@ pub(super) fn man(args: &ManArgs, context: &mut Context) -> CliResult<()> {
     };
     std::fs::create_dir_all(&args.directory).map_err(failed)?;
     clap_mangen::generate_to(args::command(), &args.directory).map_err(failed)?;
+    name_examples(&args.directory).map_err(failed)?;
     tracing::info!("Manual pages written into {}", args.directory.display());
     context.done()
+}
+
+/// Gives the examples the heading under which people look for them.
+fn name_examples(directory: &std::path::Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let is_ours =
+            |name: &str| name == "hq.1" || name.starts_with("hq-") && name.ends_with(".1");
+        if !path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(is_ours)
+        {
+            continue;
+        }
+        let page = std::fs::read_to_string(&path)?;
+        if page.contains(".SH EXTRA\nEXAMPLES:") {
+            // Filled lines would run into each other.
+            let page = page.replacen(".SH EXTRA\nEXAMPLES:", ".SH EXAMPLES\n.nf", 1);
+            std::fs::write(&path, page)?;
+        }
+    }
+    Ok(())
 }
 
 /// Prints the reference of the command line: `docs/cli.md`.

@@ -17,6 +17,7 @@ use crate::dashboard::source::{live, obstacle};
 use crate::error::CliResult;
 use crate::output::format::{elapsed, short_words};
 use crate::output::json::write_value;
+use crate::output::pace;
 use crate::output::view::is_idle;
 use crate::parse::selector::Selector;
 use crate::text::fit;
@@ -129,6 +130,9 @@ pub(super) async fn status(context: &mut Context) -> CliResult<()> {
     )?;
     for (at, job) in open.iter().take(JOBS_SHOWN_MAX).enumerate() {
         writeln!(out, "{}", job_line(job))?;
+        if let Some(text) = pace::text(std::iter::once(*job), info.now_unix_ns) {
+            writeln!(out, "          {text}")?;
+        }
         if at < ASKED_MAX
             && let Some(why) = situation::reason(&mut client, &[(*job).clone()]).await?
         {
@@ -380,8 +384,13 @@ fn write_json(found: &Found, open: &[&client::JobSummary], context: &mut Context
     };
     let is_open = |row: &&JobRow| open.iter().any(|job| job.id == row.id);
     let jobs = found.snapshot.jobs.iter().filter(is_open);
+    let rate = |id: u32| {
+        let job = open.iter().find(|job| job.id == id)?;
+        pace::pace(job, found.info.now_unix_ns)
+    };
     let jobs: Vec<Value> = jobs
-        .map(|job| json!({"id": job.id, "name": job.name, "is_open": job.is_open, "tasks": counts(&job.counts)}))
+        .map(|job| (job, rate(job.id)))
+        .map(|(job, pace)| json!({"tasks_per_second": pace.map(|pace| pace.rate), "elapsed": pace.map(|pace| pace.elapsed.as_secs_f64()), "left": pace.and_then(|pace| Some(pace.left?.as_secs_f64())), "id": job.id, "name": job.name, "is_open": job.is_open, "tasks": counts(&job.counts)}))
         .collect();
     let problems: Vec<Value> = found.findings.iter().map(shape).collect();
     let value = json!({

@@ -167,7 +167,7 @@ impl ServerState {
             TaskState::Aborted => Phase::Aborted,
         };
         if let Some(end) = &stored.end {
-            job.record_end(slot, end);
+            job.restore_end(slot, end);
             job.idle_since = job.idle_since.max(end.at);
         }
         job.set_phase(slot, phase);

@@ -2,6 +2,7 @@
 
 use hq_core::id::JobId;
 use hq_core::job::{Job, Submit, SubmitKind};
+use hq_core::pace::PaceFacts;
 use hq_core::server_state::{Notice, NoticeState};
 use hq_core::task::TaskState;
 use hq_protocol::client;
@@ -30,6 +31,18 @@ pub(super) fn summary(job: &Job) -> client::JobSummary {
             waiting: counts.waiting,
         }),
         cancel_reason: job.cancel_reason.as_deref().map(str::to_owned),
+        pace: job.pace().map(pace),
+    }
+}
+
+fn pace(facts: PaceFacts) -> client::PaceFacts {
+    client::PaceFacts {
+        ended: facts.ended,
+        first_start_unix_ns: facts.first_start.0,
+        run_ns: hq_core::time::nanos(facts.run),
+        run_squares: facts.squares,
+        window_unix_ns: facts.window_start.0,
+        window_ended: facts.window_ended,
     }
 }
 

@@ -11,6 +11,7 @@ use hq_protocol::client;
 
 use crate::client::Client;
 use crate::command::situation;
+use crate::output::pace;
 use crate::parse::selector::Selector;
 
 /// Nobody wonders about a wait that is shorter.
@@ -26,7 +27,14 @@ pub(super) type Seen = RefCell<BTreeMap<u32, client::JobSummary>>;
 /// Tells what is waited for after a moment, and again whenever the reason is another one. Never ends.
 ///
 /// The connection that follows cannot be asked anything, so each look has its own.
-pub(super) async fn tell(dir: &ServerDir, seen: &Seen, mut show: impl FnMut(&str)) -> Infallible {
+///
+/// Where a bar shows the counts, only a reason is worth a line.
+pub(super) async fn tell(
+    dir: &ServerDir,
+    seen: &Seen,
+    has_bar: bool,
+    mut show: impl FnMut(&str),
+) -> Infallible {
     tokio::time::sleep(SILENCE_MAX).await;
     let mut last: Option<Option<String>> = None;
     let mut pause = PAUSE_MIN;
@@ -37,9 +45,9 @@ pub(super) async fn tell(dir: &ServerDir, seen: &Seen, mut show: impl FnMut(&str
         {
             match (&reason, &last) {
                 (Some(reason), _) => show(&format!("{text}: {reason}")),
-                (None, None) => show(&text),
+                (None, None) if !has_bar => show(&text),
                 // It goes on.
-                (None, Some(_)) => {}
+                (None, _) => {}
             }
             last = Some(reason);
         }
@@ -64,5 +72,10 @@ async fn look(dir: &ServerDir, seen: &Seen) -> Option<(String, Option<String>)> 
         return None;
     }
     let reason = situation::reason(&mut client, &open).await.ok()?;
-    Some((situation::awaited(&open), reason))
+    let mut text = situation::awaited(&open);
+    let now = client.server_info().await.ok()?.now_unix_ns;
+    if let Some(pace) = pace::text(open.iter(), now) {
+        text.push_str(&format!("; {pace}"));
+    }
+    Some((text, reason))
 }

@@ -48,6 +48,7 @@ pub(super) fn summary(
         task_count,
         stats: Some(stats),
         cancel_reason: None,
+        pace: None,
     }
 }
 

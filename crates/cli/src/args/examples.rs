@@ -1,0 +1,88 @@
+//! Examples at the end of the long help and of the manual pages.
+
+/// Of `hq submit`.
+pub(crate) const SUBMIT: &str = "\
+EXAMPLES:
+  hq submit -- ./program --its --options               one task
+  hq submit --array 1-100 -- ./simulate                a task for each number, which is in HQ_TASK_ID
+  hq submit --each-line list.txt -- ./convert          a task for each line, which is in HQ_ENTRY
+  hq submit --cpus 4 --resource gpus/nvidia=1 -- ./train
+  hq submit --wait=ok job.sh                           options in #HQ lines; exit code of the job
+  hq doc jobs                                          more about jobs";
+
+/// Of `hq run`.
+pub(crate) const RUN: &str = "\
+EXAMPLES:
+  hq run --each-line list.txt -- bash -c './convert \"$HQ_ENTRY\"'
+  hq run -j 4 --array 1-100 -- ./simulate
+  hq run pipeline.toml                                 tasks that depend on each other
+  hq doc quickstart                                    from nothing to results";
+
+/// Of `hq server start`.
+pub(crate) const SERVER_START: &str = "\
+EXAMPLES:
+  hq server start --background                         returns when the server answers
+  hq server start --resume                             goes on with the jobs of the last one
+  hq server start --http=8080                          with dashboard and metrics
+  hq doc durability                                    what survives the end of a server";
+
+/// Of `hq worker start`.
+pub(crate) const WORKER_START: &str = "\
+EXAMPLES:
+  hq worker start                                      offers what the machine has
+  hq worker start --cpus 8 --resource 'licences=sum(5)'
+  hq worker start --time-limit 2h --idle-timeout 5min
+  hq doc workers                                       how machines come and go";
+
+/// Of `hq job cat`.
+pub(crate) const JOB_CAT: &str = "\
+EXAMPLES:
+  hq job cat last stdout                               of all tasks, one after the other
+  hq job cat 3 stderr --task-status failed --print-task-header
+  hq job cat 3 stdout --tasks 1-4";
+
+/// Of `hq job wait`.
+pub(crate) const JOB_WAIT: &str = "\
+EXAMPLES:
+  hq job wait last
+  hq job wait 1-4 --ok && ./next                       goes on only if every task finished";
+
+/// Of `hq job resubmit`.
+pub(crate) const JOB_RESUBMIT: &str = "\
+EXAMPLES:
+  hq job resubmit last --filter failed --progress      only what failed
+  hq job resubmit 3                                    all of it";
+
+/// Of `hq problems`.
+pub(crate) const PROBLEMS: &str = "\
+EXAMPLES:
+  hq problems                                          what is wrong now
+  hq problems --all --output-mode json                 for programs
+  hq doc failures                                      what happens when something fails";
+
+#[cfg(test)]
+mod tests {
+    use crate::args;
+
+    #[test]
+    fn examples_are_accepted() {
+        let all = [
+            super::SUBMIT,
+            super::RUN,
+            super::SERVER_START,
+            super::WORKER_START,
+            super::JOB_CAT,
+            super::JOB_WAIT,
+            super::JOB_RESUBMIT,
+            super::PROBLEMS,
+        ];
+        for line in all.iter().flat_map(|text| text.lines().skip(1)) {
+            // What it does stands behind some blanks.
+            let line = line.trim().split("  ").next().unwrap_or_default();
+            let line = line.split(" && ").next().unwrap_or_default();
+            let words = shlex::split(line).expect("closed quotes");
+            let parsed = args::command().try_get_matches_from(&words);
+            assert!(parsed.is_ok(), "{line}: {:?}", parsed.err());
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! How fast jobs go and how long they still take, in words.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hq_core::pace::{Pace, PaceFacts, estimate, expected_end};
+use hq_core::time::Timestamp;
+use hq_protocol::client;
+use jiff::tz::TimeZone;
+
+use super::format::short_words;
+
+/// How a job goes at a moment of the server's clock; `None` before its first task has ended.
+pub(crate) fn pace(job: &client::JobSummary, now_unix_ns: i64) -> Option<Pace> {
+    let facts = job.pace.as_ref()?;
+    let stats = job.stats.unwrap_or_default();
+    let facts = PaceFacts {
+        ended: facts.ended,
+        first_start: Timestamp(facts.first_start_unix_ns),
+        run: Duration::from_nanos(facts.run_ns),
+        squares: facts.run_squares,
+        window_start: Timestamp(facts.window_unix_ns),
+        window_ended: facts.window_ended,
+    };
+    let now = Timestamp(now_unix_ns);
+    Some(estimate(
+        &facts,
+        stats.waiting.into(),
+        stats.running.into(),
+        now,
+    ))
+}
+
+/// `5.2 tasks/s, 3m 5s elapsed, 40s left, until 12:14:48`; `None` if nobody can tell, or nothing is left.
+pub(crate) fn text<'a>(
+    jobs: impl Iterator<Item = &'a client::JobSummary>,
+    now_unix_ns: i64,
+) -> Option<String> {
+    let paces: Vec<Pace> = jobs
+        .filter(|job| !super::view::is_idle(job))
+        .map(|job| pace(job, now_unix_ns))
+        .collect::<Option<_>>()?;
+    let rate: f64 = paces.iter().map(|pace| pace.rate).sum();
+    let elapsed = paces.iter().map(|pace| pace.elapsed).max()?;
+    let mut text = format!("{}, {} elapsed", rate_text(rate), whole(elapsed));
+    // All of them end with the last one.
+    let last = paces
+        .iter()
+        .map(|pace| pace.left.map(|left| (left, *pace)))
+        .collect::<Option<Vec<_>>>()
+        .and_then(|known| known.into_iter().max_by_key(|(left, _)| *left));
+    if let Some((left, pace)) = last {
+        text.push_str(&format!(", {} left", whole(left)));
+        if let Some(end) = expected_end(&pace, Timestamp(now_unix_ns)) {
+            text.push_str(&format!(", until {}", clock(end, now_unix_ns)));
+        }
+    }
+    Some(text)
+}
+
+/// The same for the end of a bar: `5.2 tasks/s, 40s left`.
+pub(crate) fn short<'a>(
+    jobs: impl Iterator<Item = &'a client::JobSummary>,
+    now_unix_ns: i64,
+) -> Option<String> {
+    let text = text(jobs, now_unix_ns)?;
+    let parts = text
+        .split(", ")
+        .filter(|part| !part.ends_with(" elapsed") && !part.starts_with("until "));
+    Some(parts.collect::<Vec<_>>().join(", "))
+}
+
+/// The server's clock, from the difference to ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerClock(i64);
+
+impl ServerClock {
+    /// What the server said a moment ago.
+    pub(crate) fn of(info: &client::ServerInfo) -> Self {
+        Self(info.now_unix_ns.saturating_sub(own_unix_ns()))
+    }
+
+    /// Its time now.
+    pub(crate) fn now_unix_ns(self) -> i64 {
+        own_unix_ns().saturating_add(self.0)
+    }
+}
+
+fn own_unix_ns() -> i64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Per second, minute or hour: with one decimal or none.
+fn rate_text(per_second: f64) -> String {
+    let (rate, unit) = match per_second {
+        fast if fast >= 0.95 => (fast, "s"),
+        slow if slow * 60.0 >= 0.95 => (slow * 60.0, "min"),
+        slow => (slow * 3_600.0, "h"),
+    };
+    if rate >= 10.0 {
+        format!("{rate:.0} tasks/{unit}")
+    } else {
+        format!("{rate:.1} tasks/{unit}")
+    }
+}
+
+/// Milliseconds of an estimate mean nothing.
+fn whole(duration: Duration) -> String {
+    short_words(Duration::from_secs(
+        duration
+            .as_millis()
+            .div_ceil(1_000)
+            .try_into()
+            .unwrap_or(u64::MAX),
+    ))
+}
+
+/// Time of day, with the day if it is another one.
+fn clock(at: Timestamp, now_unix_ns: i64) -> String {
+    let zoned = |ns: i64| {
+        let at = jiff::Timestamp::from_nanosecond(ns.into()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        at.to_zoned(TimeZone::system())
+    };
+    let (end, now) = (zoned(at.0), zoned(now_unix_ns));
+    if end.date() == now.date() {
+        end.strftime("%H:%M:%S").to_string()
+    } else {
+        end.strftime("%Y-%m-%d %H:%M").to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_a_unit_that_people_can_read() {
+        for (rate, shown) in [
+            (1_234.0, "1234 tasks/s"),
+            (5.25, "5.2 tasks/s"),
+            (0.5, "30 tasks/min"),
+            (0.001, "3.6 tasks/h"),
+        ] {
+            assert_eq!(rate_text(rate), shown);
+        }
+    }
+
+    #[test]
+    fn jobs_that_go_on_have_an_end_in_sight() {
+        let second = 1_000_000_000;
+        let job = |running, waiting| client::JobSummary {
+            stats: Some(client::TaskStats {
+                running,
+                waiting,
+                finished: 50,
+                ..client::TaskStats::default()
+            }),
+            pace: Some(client::PaceFacts {
+                ended: 50,
+                first_start_unix_ns: 0,
+                run_ns: 100_000_000_000,
+                run_squares: 200.0,
+                window_unix_ns: 25 * second,
+                window_ended: 25,
+            }),
+            ..client::JobSummary::default()
+        };
+        let now = 50 * second;
+        let text_of = |job: client::JobSummary| text(std::iter::once(&job), now);
+        let shown = text_of(job(2, 48)).expect("it goes on");
+        assert!(
+            shown.starts_with("1.0 tasks/s, 50s elapsed, 50s left, until "),
+            "{shown}"
+        );
+        let short = short(std::iter::once(&job(2, 48)), now);
+        assert_eq!(short.as_deref(), Some("1.0 tasks/s, 50s left"));
+        assert_eq!(text_of(job(0, 0)), None);
+        let starving = text_of(job(0, 9)).expect("it went on");
+        assert!(starving.ends_with("elapsed"), "{starving}");
+        assert_eq!(
+            text_of(client::JobSummary {
+                pace: None,
+                ..job(1, 1)
+            }),
+            None
+        );
+    }
+}
