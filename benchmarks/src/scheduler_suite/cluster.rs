@@ -481,7 +481,10 @@ impl Cluster {
                             self.put(now + LINK, Event::ToServer(id, message));
                         }
                     }
-                    WorkerEffect::DropTemplate(_) | WorkerEffect::Exit(_) => {}
+                    // The server of a benchmark is not stopped.
+                    WorkerEffect::DropTemplate(_)
+                    | WorkerEffect::Farewell
+                    | WorkerEffect::Exit(_) => {}
                 }
             }
         }
