@@ -211,7 +211,8 @@ mod tests {
             pidfd, wait_pidfd, ..
         } = ignored
         else {
-            panic!("{ignored:?}");
+            // An emulator of one process has no such clone.
+            return assert_eq!(ignored, CloneAnswer::Absent);
         };
         assert!(!pidfd && !wait_pidfd, "{ignored:?}");
     }
