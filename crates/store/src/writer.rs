@@ -231,8 +231,8 @@ struct Writer {
     next_seq: i64,
     /// The same as far as anybody was told; what is between is committed and has to be looked for, see [`Self::is_in_place`].
     told_seq: i64,
-    /// Events between the two, for those who follow.
-    untold: Vec<Event>,
+    /// Events between the two, for those who follow; `None` = nobody did when some of them were stored.
+    untold: Option<Vec<Event>>,
     /// Bytes that the file has at least, unless another program has written over it; 0 = not known.
     len_min: u64,
     report: Box<dyn Fn(Progress) + Send>,
@@ -294,7 +294,7 @@ impl Writer {
             fence: owned.fence,
             next_seq,
             told_seq: next_seq,
-            untold: Vec::new(),
+            untold: Some(Vec::new()),
             len_min: 0,
             report,
             committed: 0,
@@ -493,8 +493,10 @@ impl Writer {
     /// Tells that everything up to this number is stored.
     fn tell(&mut self, upto: u64) {
         let before = std::mem::replace(&mut self.told_seq, self.next_seq) - 1;
-        self.subscribers
-            .publish(before, std::mem::take(&mut self.untold));
+        match self.untold.replace(Vec::new()) {
+            Some(events) => self.subscribers.publish(before, events),
+            None => self.subscribers.skip(),
+        }
         self.progress(upto, Health::Good);
     }
 
@@ -542,11 +544,10 @@ impl Writer {
 
     /// Stores changes in one transaction; `false` if they are still to be stored.
     fn commit(&mut self, changes: &[Change]) -> bool {
-        let mut events = Vec::new();
-        match self.try_commit(changes, &mut events) {
+        let mut events = self.subscribers.are_there().then(Vec::new);
+        match self.try_commit(changes, events.as_mut()) {
             Ok((seq, true)) => {
-                self.next_seq = seq;
-                self.untold.append(&mut events);
+                self.note_untold(seq, events);
                 let is_forgotten =
                     |change: &Change| matches!(change.kind, ChangeKind::JobsForgotten(_));
                 if changes.iter().any(is_forgotten) {
@@ -576,6 +577,18 @@ impl Writer {
                 }
                 false
             }
+        }
+    }
+
+    /// Keeps the events up to the number `next_seq`, if anybody wants them, until they can be told of.
+    fn note_untold(&mut self, next_seq: i64, events: Option<Vec<Event>>) {
+        let stored = next_seq - std::mem::replace(&mut self.next_seq, next_seq);
+        match (events, &mut self.untold) {
+            (Some(mut events), Some(untold)) => untold.append(&mut events),
+            // Some before them are missing.
+            (Some(_), None) => {}
+            (None, untold) if stored > 0 => *untold = None,
+            (None, _) => {}
         }
     }
 
@@ -666,14 +679,13 @@ impl Writer {
     fn try_commit(
         &mut self,
         changes: &[Change],
-        events: &mut Vec<Event>,
+        events: Option<&mut Vec<Event>>,
     ) -> rusqlite::Result<(i64, bool)> {
         let mut seq = self.next_seq;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let wanted = self.subscribers.are_there().then_some(&mut *events);
-        group::write(&transaction, &mut seq, changes, wanted)?;
+        group::write(&transaction, &mut seq, changes, events)?;
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));
         }

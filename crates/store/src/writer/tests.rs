@@ -46,3 +46,41 @@ fn a_prune_that_arrives_with_what_breaks_the_store_writes_nothing() {
     assert!(pruned.recv().is_err(), "nothing was pruned");
     assert_eq!(LATE.get(), 0);
 }
+
+#[test]
+fn who_comes_while_events_cannot_be_told_of_misses_none_even_if_nothing_follows_them() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut writer = writer(&dir.path().join("j.db"));
+    let told = writer.told_seq;
+    // Stored while nobody followed and the file was out of sight.
+    let change = change(submitted(JobId(1), &IdArray::single(1)));
+    assert!(writer.commit(&[change]));
+    assert!(writer.next_seq > told);
+    let (reply, subscribed) = mpsc::sync_channel(1);
+    writer.answer(Message::Subscribe(None, reply), false);
+    let mut seen = subscribed.recv().expect("an answer");
+    assert_eq!(seen.past.upto, told - 1);
+    // It is in sight again, and nothing happened meanwhile.
+    writer.tell(1);
+    let missed = writer.position(Some(told - 1)).missed;
+    assert!(missed.is_none(), "they are in the file only: {missed:?}");
+    assert_eq!(seen.live.ready(9), None, "it has to come again");
+}
+
+#[test]
+fn who_follows_goes_on_when_a_commit_has_nothing_but_what_is_told_and_not_stored() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut writer = writer(&dir.path().join("j.db"));
+    let (reply, subscribed) = mpsc::sync_channel(1);
+    writer.answer(Message::Subscribe(None, reply), true);
+    let mut live = subscribed.recv().expect("an answer").live;
+    let before = writer.told_seq - 1;
+    writer.commit_all(&mut vec![change(ChangeKind::JobIdle(JobId(1)))], 1);
+    let submitted = submitted(JobId(2), &IdArray::single(1));
+    writer.commit_all(&mut vec![change(submitted)], 2);
+    let events = live.ready(9).expect("it goes on");
+    let seqs = events.iter().map(|event| event.seq());
+    assert!(seqs.eq([before, before + 1]), "{events:?}");
+    let again = writer.position(Some(before)).missed.expect("not long ago");
+    assert_eq!(again.last().map(|event| event.seq()), Some(before + 1));
+}
