@@ -34,7 +34,7 @@ use std::time::Duration;
 pub use allocation::{Allocation, AllocationRecord, AllocationState};
 pub use input::{AllocationEvent, Effect, Input, Level, LookOutcome, Report, SubmitOutcome};
 pub use queue::{Queue, QueueFailure, QueueRecord, QueueSpec, QueueState};
-pub use reason::Reason;
+pub use reason::{Reason, ReasonKind};
 
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::refusal::{Refusal, RefusalKind};

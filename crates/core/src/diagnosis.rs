@@ -88,6 +88,8 @@ pub struct QueueFacts<'a> {
     pub name: &'a str,
     /// It asks for nothing.
     pub is_paused: bool,
+    /// The batch system refuses, or its allocations fail.
+    pub is_failing: bool,
     /// Why nothing, or what, is being asked for.
     pub reason: &'a str,
 }
@@ -95,8 +97,8 @@ pub struct QueueFacts<'a> {
 impl QueueFacts<'_> {
     /// It gets no allocations: it is paused, or the batch system refuses.
     #[must_use]
-    pub fn is_starving(&self) -> bool {
-        self.is_paused || self.reason.contains("fail")
+    pub const fn is_starving(&self) -> bool {
+        self.is_paused || self.is_failing
     }
 }
 
@@ -596,6 +598,7 @@ mod tests {
             id: 4,
             name: "gpu",
             is_paused: true,
+            is_failing: false,
             reason: "it failed 3 times",
         };
         let shares = [

@@ -32,6 +32,31 @@ impl LostReason {
         }
     }
 
+    /// Name in events and rows of workers: `ConnectionLost`. An allocation that ended is not told from a lost connection.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stopped => "Stopped",
+            Self::ConnectionLost | Self::AllocationEnded => "ConnectionLost",
+            Self::HeartbeatLost => "HeartbeatLost",
+            Self::IdleTimeout => "IdleTimeout",
+            Self::TimeLimitReached => "TimeLimitReached",
+        }
+    }
+
+    /// Inverse of [`name`](Self::name).
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [
+            Self::Stopped,
+            Self::ConnectionLost,
+            Self::HeartbeatLost,
+            Self::IdleTimeout,
+            Self::TimeLimitReached,
+        ];
+        all.into_iter().find(|reason| reason.name() == name)
+    }
+
     /// What to say after "the worker was lost:".
     #[must_use]
     pub const fn words(self) -> &'static str {

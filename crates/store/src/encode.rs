@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hq_core::hardware::{GpuUsage, HardwareUsage};
 use hq_core::id::JobId;
-use hq_core::outcome::{LostReason, Outcome, OutcomeCode};
+use hq_core::outcome::{Outcome, OutcomeCode};
 use hq_core::range::IdArray;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
@@ -29,13 +29,27 @@ pub(crate) fn outcome_of(code: i64, message: Option<String>) -> Outcome {
     OutcomeCode::from_number(code).outcome(message.map(Into::into))
 }
 
-pub(crate) const fn reason_name(reason: LostReason) -> &'static str {
-    match reason {
-        LostReason::Stopped => "Stopped",
-        LostReason::ConnectionLost | LostReason::AllocationEnded => "ConnectionLost",
-        LostReason::HeartbeatLost => "HeartbeatLost",
-        LostReason::IdleTimeout => "IdleTimeout",
-        LostReason::TimeLimitReached => "TimeLimitReached",
+/// What went wrong, in words, out of the columns `outcome` and `message` of a task that failed.
+#[must_use]
+pub(crate) fn failure_text(outcome: i64, message: Option<&str>) -> String {
+    let text = outcome_of(outcome, message.map(str::to_owned)).error_text();
+    if text.is_empty() {
+        "killed".to_owned()
+    } else {
+        text
+    }
+}
+
+/// The same in a few words: `exit code 7`.
+#[must_use]
+pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
+    match outcome_of(outcome, message.map(str::to_owned)) {
+        Outcome::TimeLimit => "time limit reached".to_owned(),
+        Outcome::OutOfMemory(_) => "out of memory".to_owned(),
+        Outcome::Message(text) => text.lines().next().unwrap_or_default().to_owned(),
+        Outcome::Signal(signal) => format!("killed by signal {signal}"),
+        Outcome::ExitCode(code) => format!("exit code {code}"),
+        Outcome::Finished | Outcome::Killed => "killed".to_owned(),
     }
 }
 

@@ -246,7 +246,7 @@ impl<'a> Group<'a> {
             self.event(at, "worker-connected", None, Some(*worker), &data)?;
         }
         if let ChangeKind::WorkerLost { worker, reason } = &change.kind {
-            let reason = encode::reason_name(*reason);
+            let reason = reason.name();
             self.run(
                 "UPDATE worker_data SET ended_unix_ns = ?, reason = ?, registration = NULL \
                  WHERE id = ?",

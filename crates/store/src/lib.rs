@@ -24,8 +24,10 @@ mod open;
 mod pages;
 mod place;
 mod process;
+mod query;
 pub mod reader;
-pub mod runs;
+pub mod rows;
+mod runs;
 mod salvage;
 mod schema;
 #[cfg(test)]

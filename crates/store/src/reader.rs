@@ -1,26 +1,20 @@
-//! Reading beside the writer: SQL of users that can only read, and what dashboards and reports share.
+//! Reading beside the writer: SQL of users that can only read, and the questions of dashboards and reports as statements
+//! with typed rows.
+
+pub mod report;
+pub mod run;
+pub mod timeline;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
-use rusqlite::limits::Limit;
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
-use serde_json::{Value, json};
 
 use crate::lock::{expect_regular, with_suffix};
 use crate::{StoreError, encode, load, schema};
 
-/// Steps of SQLite's machine between two looks at the clock.
-const PROGRESS_STEPS: i32 = 10_000;
-/// Longest value that a query may make or show. One call of a function cannot be interrupted, and how long one takes follows
-/// from the length of its values; a row of ours with a longer one can still be read but for that.
-const VALUE_LEN_MAX: i32 = 8 << 20;
-/// Bytes of a result that a server holds in memory for one query.
-pub const RESULT_LEN_MAX: u64 = 64 << 20;
-/// Bytes that a value takes in memory beside its text.
-const VALUE_SIZE: u64 = size_of::<Value>() as u64;
+pub use crate::encode::failure_words;
+pub use crate::query::{QueryLimits, RESULT_LEN_MAX, Table, query};
+pub use crate::runs::{StepRow, steps};
 
 /// Opens a store for reading; a server may write it at the same time.
 ///
@@ -134,29 +128,11 @@ pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// What went wrong, in words, out of the columns `outcome` and `message` of a task that failed.
+/// Whether the reason for which a worker ended, as its column has it, is that it was lost.
 #[must_use]
-pub fn failure_text(outcome: i64, message: Option<&str>) -> String {
-    let text = encode::outcome_of(outcome, message.map(str::to_owned)).error_text();
-    if text.is_empty() {
-        "killed".to_owned()
-    } else {
-        text
-    }
-}
-
-/// The same in a few words: `exit code 7`.
-#[must_use]
-pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
-    use hq_core::outcome::Outcome;
-    match encode::outcome_of(outcome, message.map(str::to_owned)) {
-        Outcome::TimeLimit => "time limit reached".to_owned(),
-        Outcome::OutOfMemory(_) => "out of memory".to_owned(),
-        Outcome::Message(text) => text.lines().next().unwrap_or_default().to_owned(),
-        Outcome::Signal(signal) => format!("killed by signal {signal}"),
-        Outcome::ExitCode(code) => format!("exit code {code}"),
-        Outcome::Finished | Outcome::Killed => "killed".to_owned(),
-    }
+pub fn is_lost_name(reason: &str) -> bool {
+    hq_core::outcome::LostReason::from_name(reason)
+        .is_some_and(hq_core::outcome::LostReason::is_lost)
 }
 
 /// Upper bounds in µs of the bins into which run times are sorted; one more bin is without bound.
@@ -176,9 +152,13 @@ pub const RUN_BOUNDS: [u64; 13] = [
     86_400_000_000,
 ];
 
+/// Columns of all views, for people who ask what there is.
+pub const VIEWS: &str = "SELECT m.name AS view, c.name AS \"column\" FROM sqlite_schema m, \
+                         pragma_table_info(m.name) c WHERE m.type = 'view' ORDER BY m.name, c.cid";
+
 /// Number of the bin of [`RUN_BOUNDS`] into which a task falls, as an expression.
 #[must_use]
-pub fn run_bin_sql() -> String {
+fn run_bin_sql() -> String {
     let mut bin = String::from("CASE");
     for (number, bound) in RUN_BOUNDS.iter().enumerate() {
         bin.push_str(&format!(" WHEN run_us <= {bound} THEN {number}"));
@@ -189,170 +169,3 @@ pub fn run_bin_sql() -> String {
 
 /// Failures of a job that dashboards list.
 pub const FAILURES_MAX: u32 = 200;
-
-/// Bounds of one query.
-#[derive(Clone, Copy, Debug)]
-pub struct QueryLimits {
-    /// Longest run.
-    pub time: Duration,
-    /// Most rows; what is beyond is left out.
-    pub rows: u64,
-    /// Most bytes, about; a larger result is an error.
-    pub bytes: u64,
-}
-
-/// Result of a query; values as JSON: numbers, texts, null, and blobs as hexadecimal text.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Table {
-    /// Names of the columns.
-    pub columns: Vec<String>,
-    /// Rows, as long as `columns` each.
-    pub rows: Vec<Vec<Value>>,
-    /// Whether rows were left out.
-    pub is_cut: bool,
-}
-
-/// Runs one statement that only reads, on a connection of its own.
-///
-/// # Errors
-///
-/// A sentence for users.
-pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<Table, String> {
-    let text = |error: rusqlite::Error| match error.sqlite_error_code() {
-        Some(ErrorCode::OperationInterrupted) => format!(
-            "the query took longer than {} s and was stopped; narrow it or raise --time-limit",
-            limits.time.as_secs()
-        ),
-        Some(ErrorCode::AuthorizationForStatementDenied) => {
-            "only SELECT is possible; a query cannot change, attach or read anything else"
-                .to_owned()
-        }
-        Some(ErrorCode::TooBig) => format!(
-            "a value in it is longer than {} MiB; select less of it, e.g. with substr() or length()",
-            VALUE_LEN_MAX >> 20
-        ),
-        _ => error.to_string(),
-    };
-    connection
-        .pragma_update(None, "query_only", true)
-        .map_err(text)?;
-    connection
-        .set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_LEN_MAX)
-        .map_err(text)?;
-    connection.authorizer(Some(authorize)).map_err(text)?;
-    let until = Instant::now() + limits.time;
-    connection
-        .progress_handler(PROGRESS_STEPS, Some(move || Instant::now() >= until))
-        .map_err(text)?;
-    let mut statement = connection.prepare(sql).map_err(text)?;
-    let mut table = Table {
-        columns: statement
-            .column_names()
-            .into_iter()
-            .map(str::to_owned)
-            .collect(),
-        ..Table::default()
-    };
-    let width = table.columns.len();
-    let mut rows = statement.query([]).map_err(text)?;
-    let mut left = limits.bytes;
-    while let Some(row) = rows.next().map_err(text)? {
-        if table.rows.len() as u64 >= limits.rows {
-            table.is_cut = true;
-            break;
-        }
-        let values: rusqlite::Result<Vec<Value>> =
-            (0..width).map(|at| row.get_ref(at).map(value)).collect();
-        let values = values.map_err(text)?;
-        left = match left.checked_sub(values.iter().map(size).sum()) {
-            Some(left) => left,
-            None => {
-                return Err(format!(
-                    "the result is larger than {} MiB; select fewer columns, or less with WHERE and LIMIT",
-                    limits.bytes >> 20
-                ));
-            }
-        };
-        table.rows.push(values);
-    }
-    Ok(table)
-}
-
-/// Bytes that a value takes in memory, about.
-fn size(value: &Value) -> u64 {
-    VALUE_SIZE + value.as_str().map_or(0, str::len) as u64
-}
-
-fn authorize(context: AuthContext<'_>) -> Authorization {
-    let is_table_info = matches!(
-        context.action,
-        AuthAction::Pragma { pragma_name, .. } if pragma_name == "table_info"
-    );
-    let is_harmless_function = matches!(
-        context.action,
-        AuthAction::Function { function_name }
-            if !function_name.eq_ignore_ascii_case("load_extension")
-    );
-    let is_read = matches!(
-        context.action,
-        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive
-    );
-    if is_read || is_table_info || is_harmless_function {
-        Authorization::Allow
-    } else {
-        Authorization::Deny
-    }
-}
-
-fn value(value: ValueRef<'_>) -> Value {
-    match value {
-        ValueRef::Null => Value::Null,
-        ValueRef::Integer(number) => json!(number),
-        ValueRef::Real(number) => json!(number),
-        ValueRef::Text(bytes) => Value::String(String::from_utf8_lossy(bytes).into_owned()),
-        ValueRef::Blob(bytes) => {
-            Value::String(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ask(sql: &str) -> Result<Table, String> {
-        let db = Connection::open_in_memory().expect("a database in memory");
-        let limits = QueryLimits {
-            time: Duration::from_secs(60),
-            rows: 1_000_000,
-            bytes: 1 << 20,
-        };
-        query(&db, sql, limits)
-    }
-
-    #[test]
-    fn no_query_makes_a_value_that_takes_all_memory() {
-        for huge in [
-            "SELECT hex(zeroblob(150000000))",
-            "SELECT length(hex(randomblob(900000000)))",
-            "SELECT length(printf('%.*c', 500000000, 'x'))",
-            "WITH RECURSIVE n (x) AS (SELECT 'ab' UNION ALL SELECT x || x FROM n) SELECT max(length(x)) FROM n",
-        ] {
-            let refused = ask(huge).expect_err(huge);
-            assert!(refused.contains("longer than 8 MiB"), "{huge}: {refused}");
-        }
-    }
-
-    #[test]
-    fn a_result_has_a_size() {
-        let many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900000) SELECT i FROM n";
-        let long = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9) \
-                    SELECT printf('%.*c', 200000, 'x') FROM n";
-        for sql in [many, long] {
-            let refused = ask(sql).expect_err(sql);
-            assert!(refused.contains("larger than 1 MiB"), "{refused}");
-        }
-        let table = ask("SELECT 1, 'two'").expect("a small one");
-        assert_eq!(table.rows, [[json!(1), json!("two")]]);
-    }
-}

@@ -1,11 +1,13 @@
 //! Statements that dashboards and reports share: when tasks ran and what they had asked for.
 //!
 //! They are parts of statements (`WITH …`), so that SQLite adds up and what comes back grows neither with tasks nor with
-//! jobs. They are templates for [`fill`](crate::statement::fill).
+//! jobs. They are templates, see [`Query`].
+
+use crate::statement::Query;
 
 /// `asked (job, variant, name, units)`: what a task asks for of each resource. A whole pool (`All`) counts as one: how
 /// large it is depends on the worker. Graphs are not in it, because the journal does not tell.
-pub const ASKED_SQL: &str = "asked AS MATERIALIZED (\
+pub(crate) const ASKED: &str = "asked AS MATERIALIZED (\
      SELECT e.job AS job, v.key AS variant, json_extract(r.value, '$.resource') AS name, \
      max(CASE WHEN typeof(p.value) IN ('integer', 'real') THEN p.value ELSE 10000 END) AS units \
      FROM event_log e, json_each(e.data, '$.submit_desc.task_desc.resources.variants') v, \
@@ -13,15 +15,15 @@ pub const ASKED_SQL: &str = "asked AS MATERIALIZED (\
      WHERE e.type = 'job-created' GROUP BY 1, 2, 3)";
 
 /// `cpus (job, variant, units)`, out of `asked`: 0 for tasks that ask for other resources only.
-pub const CPUS_SQL: &str = "cpus AS MATERIALIZED (\
+pub(crate) const CPUS: &str = "cpus AS MATERIALIZED (\
      SELECT job, variant, sum(CASE name WHEN 'cpus' THEN units ELSE 0 END) AS units FROM asked GROUP BY 1, 2)";
 
 /// Units of cpus of a task that is not in `cpus`.
-pub const CPUS_UNKNOWN: i64 = 10_000;
+pub(crate) const CPUS_UNKNOWN: i64 = 10_000;
 
 /// `runs (job, variant, worker, state, began, ended)`: the last instance of each task that was started, in nanoseconds
 /// since 1970; `ended` is null while it runs. A task that was canceled or aborted while it ran ended then.
-pub const RUNS_SQL: &str = "runs AS (\
+pub(crate) const RUNS: &str = "runs AS (\
      SELECT t.job, t.variant, t.worker, t.state, t.started_unix_ns AS began, CASE t.state WHEN :running THEN NULL \
      WHEN :finished THEN t.started_unix_ns + t.run_us * 1000 WHEN :failed THEN t.started_unix_ns + t.run_us * 1000 \
      ELSE coalesce((SELECT min(d.at_unix_ns) FROM dropped_data d WHERE d.job = t.job AND d.state = t.state \
@@ -31,40 +33,62 @@ pub const RUNS_SQL: &str = "runs AS (\
 
 /// `changes (is_end, step, job, variant, n)`, out of `runs`: how many began and ended in each step of `?W` from `?F` to
 /// `?T`. What ran before begins in the first step.
-pub const CHANGES_SQL: &str = "changes AS (\
+pub(crate) const CHANGES: &str = "changes AS (\
      SELECT 0 AS is_end, (max(began, ?F) - ?F) / ?W AS step, job, variant, count(*) AS n FROM runs \
      WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 2, 3, 4 UNION ALL \
      SELECT 1, (ended - ?F) / ?W, job, variant, count(*) FROM runs WHERE ended BETWEEN ?F AND ?T GROUP BY 2, 3, 4)";
 
-/// How many tasks began (0) and ended (1) in each step, and the units of cpus that they had asked for; `?F`, `?T` and `?W`
-/// as for [`CHANGES_SQL`].
+/// Tasks that began, or ended, in one step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepRow {
+    /// Whether they ended.
+    pub is_end: bool,
+    /// Step of the period.
+    pub step: i64,
+    /// How many they are.
+    pub tasks: i64,
+    /// Units of cpus that they had asked for.
+    pub units: i64,
+}
+
+/// Tasks that began and ended from `from_ns` to `to_ns`, in steps of `width`; within a step, those that began come first.
 #[must_use]
-pub fn steps_sql() -> String {
-    format!(
-        "WITH {ASKED_SQL}, {CPUS_SQL}, {RUNS_SQL}, {CHANGES_SQL} \
+pub fn steps(from_ns: i64, to_ns: i64, width: i64) -> Query<StepRow> {
+    let sql = format!(
+        "WITH {ASKED}, {CPUS}, {RUNS}, {CHANGES} \
          SELECT c.is_end, c.step, sum(c.n), sum(c.n * coalesce(a.units, {CPUS_UNKNOWN})) FROM changes c \
          LEFT JOIN cpus a ON a.job = c.job AND a.variant = c.variant GROUP BY 1, 2"
-    )
+    );
+    let values = [("?F", from_ns), ("?T", to_ns), ("?W", width)];
+    Query::new(&sql, &values, |row| StepRow {
+        is_end: row.int(0) != 0,
+        step: row.int(1),
+        tasks: row.int(2),
+        units: row.int(3),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rusqlite::Connection;
 
     use super::*;
+    use crate::query::QueryLimits;
     use crate::schema;
-    use crate::statement::fill;
 
     /// Steps with what began and ended in them, and its units of cpus.
     fn steps(db: &Connection, (from, to, width): (i64, i64, i64)) -> Vec<(i64, i64, i64, i64)> {
-        let sql = fill(&steps_sql(), &[("?F", from), ("?T", to), ("?W", width)]);
-        let mut statement = db.prepare(&sql).expect("a statement");
-        let rows = statement.query_map([], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-        });
-        rows.expect("rows")
-            .collect::<Result<_, _>>()
-            .expect("numbers")
+        let limits = QueryLimits {
+            time: Duration::from_secs(60),
+            rows: 1_000_000,
+            bytes: 1 << 30,
+        };
+        let (found, is_cut) = super::steps(from, to, width).run(db, limits).expect("rows");
+        assert!(!is_cut);
+        let row = |row: StepRow| (i64::from(row.is_end), row.step, row.tasks, row.units);
+        found.into_iter().map(row).collect()
     }
 
     fn fresh(sql: &str) -> Connection {

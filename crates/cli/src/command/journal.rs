@@ -18,10 +18,6 @@ use crate::output::json::write_value;
 use crate::output::table::write_plain;
 use crate::report::{gather, page};
 
-/// Lists the columns of all views.
-const LIST_SQL: &str = "SELECT m.name AS view, c.name AS \"column\" FROM sqlite_schema m, \
-                        pragma_table_info(m.name) c WHERE m.type = 'view' ORDER BY m.name, c.cid";
-
 fn store_error(error: &StoreError) -> CliError {
     CliError::new(error.to_string())
 }
@@ -155,7 +151,7 @@ pub(super) async fn flush(context: &mut Context) -> CliResult<()> {
 
 /// `query`.
 pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<()> {
-    let sql = args.sql.as_deref().unwrap_or(LIST_SQL);
+    let sql = args.sql.as_deref().unwrap_or(reader::VIEWS);
     let limits = QueryLimits {
         time: args.time_limit,
         rows: args.row_limit,

@@ -210,6 +210,7 @@ async fn gather(client: &mut Client) -> CliResult<Found> {
 fn queue(queue: client::AllocQueue) -> QueueRow {
     QueueRow {
         id: queue.id,
+        is_failing: queue.is_failing(),
         name: clean(&queue.spec.and_then(|spec| spec.name).unwrap_or_default()),
         is_paused: queue.is_paused,
         reason: clean(&queue.reason),
@@ -239,11 +240,10 @@ fn workers_text(snapshot: &Snapshot) -> String {
     if draining > 0 {
         text.push_str(&format!(", {draining} draining"));
     }
-    let is_lost = |why: &Option<String>| why.as_deref().is_some_and(|why| why.contains("lost"));
     let lost = snapshot
         .workers
         .iter()
-        .filter(|worker| is_lost(&worker.ended))
+        .filter(|worker| worker.is_lost)
         .count();
     if lost > 0 {
         text.push_str(&format!(", {lost} lost"));

@@ -394,7 +394,7 @@ impl App {
         let suspects = suspect_hosts(&self.ended);
         let rank = |worker: &&WorkerRow| match worker.ended.as_deref() {
             None if suspects.contains(worker.host.as_str()) => 0,
-            Some(why) if why.contains("lost") => 1,
+            Some(_) if worker.is_lost => 1,
             None => 2,
             Some(_) => 3,
         };

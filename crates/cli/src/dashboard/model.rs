@@ -34,9 +34,9 @@ impl Counts {
         self.aborted += other.aborted;
     }
 
-    /// The count of a state by its number in the store.
-    pub(crate) fn of(&mut self, state: i64) -> &mut u64 {
-        match TaskState::from_number(state).unwrap_or(TaskState::Waiting) {
+    /// The count of a state.
+    pub(crate) const fn of(&mut self, state: TaskState) -> &mut u64 {
+        match state {
             TaskState::Waiting => &mut self.waiting,
             TaskState::Running => &mut self.running,
             TaskState::Finished => &mut self.finished,
@@ -111,6 +111,8 @@ pub(crate) struct WorkerRow {
     pub(crate) host: String,
     /// Why it ended; `None` = connected.
     pub(crate) ended: Option<String>,
+    /// It ended without being asked to.
+    pub(crate) is_lost: bool,
     pub(crate) started_ns: i64,
     pub(crate) running: u32,
     /// It gets no new tasks and ends when its own have.
@@ -136,6 +138,8 @@ pub(crate) struct QueueRow {
     pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) is_paused: bool,
+    /// The batch system refuses, or its allocations fail.
+    pub(crate) is_failing: bool,
     pub(crate) reason: String,
     pub(crate) allocations: Vec<AllocationRow>,
 }

@@ -40,13 +40,10 @@ fn workers(rows: &[WorkerRow]) -> WorkerFacts<'_> {
     let mut facts = WorkerFacts::default();
     for row in rows {
         facts.total += 1;
-        match row.ended.as_deref() {
-            None => facts.connected += 1,
-            Some(why) if why.contains("lost") => {
-                facts.lost += 1;
-                facts.last_lost = &row.host;
-            }
-            Some(_) => {}
+        facts.connected += u64::from(row.ended.is_none());
+        if row.is_lost {
+            facts.lost += 1;
+            facts.last_lost = &row.host;
         }
     }
     facts
@@ -57,6 +54,7 @@ fn queue(row: &QueueRow) -> QueueFacts<'_> {
         id: row.id,
         name: &row.name,
         is_paused: row.is_paused,
+        is_failing: row.is_failing,
         reason: &row.reason,
     }
 }

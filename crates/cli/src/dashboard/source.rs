@@ -7,77 +7,44 @@ pub(crate) mod file;
 pub(crate) mod live;
 pub(crate) mod obstacle;
 pub(crate) mod past;
-pub(crate) mod rows;
 
-use super::model::{Counts, FailureRow, JobView};
 use hq_core::task::TaskState;
-use hq_store::reader::{self, RUN_BOUNDS, failure_words, run_bin_sql};
-use hq_store::statement::fill;
-use rows::Rows;
+use hq_store::reader::run::{self, DroppedRow, IdsRow, StripRow, TouchedRow};
+use hq_store::reader::{self, RUN_BOUNDS};
+use hq_store::rows::Rows;
+use hq_store::statement::Query;
+
+use super::model::{Counts, FailureRow, JobView, clean};
 
 /// Bins of a job's strip: more than any terminal shows cells in three rows.
 pub(crate) const BINS: i64 = 600;
 /// Failures of a job that are listed.
 pub(crate) const FAILURES_MAX: usize = reader::FAILURES_MAX as usize;
 
-/// Tasks that ended by themselves, by job, worker and how.
-pub(crate) const ENDED_SQL: &str = "SELECT e.job, e.worker, w.hostname, e.state, e.outcome, e.message, e.n FROM \
-     (SELECT job, worker, state, outcome, max(message) AS message, count(*) AS n FROM task_data \
-      WHERE state IN (:finished, :failed) AND coalesce(started_unix_ns, 0) + coalesce(run_us, 0) * 1000 <= ?T \
-      GROUP BY job, worker, state, outcome ORDER BY state DESC, n DESC LIMIT 5000) e \
-     LEFT JOIN worker_data w ON w.id = e.worker";
-
-/// State of a task at the time `?T`.
-pub(crate) const STATE_SQL: &str = "CASE WHEN started_unix_ns IS NULL OR started_unix_ns > ?T THEN :waiting \
-     WHEN state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 > ?T THEN :running ELSE state END";
-
-/// Ranges of ids that a job was given: `[{"start": …, "count": …}]` or `n_tasks` of each submit.
-pub(crate) const IDS_SQL: &str = "SELECT min(task), max(task), (SELECT coalesce(sum(task_count), 0) FROM submit_data \
-     WHERE job = ?J) FROM task_data WHERE job = ?J";
-pub(crate) const SUBMITS_SQL: &str = "SELECT json_extract(r.value, '$.start'), json_extract(r.value, '$.count') FROM \
-     (SELECT data FROM event_log WHERE type = 'job-created' AND job = ?J) e, \
-     json_each(json_extract(e.data, '$.submit_desc.task_desc.ids.ranges')) r";
-
-fn strip_sql() -> String {
-    let bin = run_bin_sql();
-    format!(
-        "SELECT (task - ?L) * {BINS} / ?S AS bin, {STATE_SQL} AS now, \
-         CASE WHEN state IN (:finished, :failed) THEN {bin} ELSE -1 END AS took, count(*) \
-         FROM task_data WHERE job = ?J GROUP BY 1, 2, 3"
-    )
-}
-
-pub(crate) const DROPPED_SQL: &str =
-    "SELECT first, count, step, state FROM dropped_data WHERE job = ?J AND at_unix_ns <= ?T";
-
-pub(crate) fn failures_sql() -> String {
-    format!(
-        "SELECT t.task, t.instance, t.outcome, t.message, w.hostname, t.run_us, \
-         t.started_unix_ns + t.run_us * 1000 AS ended FROM task_data t \
-         LEFT JOIN worker_data w ON w.id = t.worker \
-         WHERE t.job = ?J AND t.state = :failed AND t.started_unix_ns + t.run_us * 1000 <= ?T \
-         ORDER BY ended DESC LIMIT {FAILURES_MAX}"
-    )
-}
-
-/// Whether a column holds the state of a failed task.
-pub(crate) fn is_failed(state: i64) -> bool {
-    TaskState::from_number(state) == Some(TaskState::Failed)
-}
-
-/// Words for the outcome of a failed task, as the store numbers it.
-pub(crate) fn outcome_words(code: i64, message: Option<&str>) -> String {
-    super::model::clean(&failure_words(code, message))
-}
-
-/// Asks for rows: a server, or a file.
+/// Asks the store: that of a server, or a file.
 pub(crate) trait Ask {
     /// Why there is no answer, for people.
     type Error;
-    /// Runs one query; more rows than there may be are an error.
-    async fn ask(&mut self, sql: &str) -> Result<Rows, Self::Error>;
-    /// Runs one query; says whether there are more rows than those.
-    async fn ask_some(&mut self, sql: &str) -> Result<(Rows, bool), Self::Error>;
+    /// Runs one statement; more rows than there may be are an error.
+    async fn all_rows(&mut self, sql: &str) -> Result<Rows, Self::Error>;
+    /// Runs one statement; says whether there are more rows than those.
+    async fn some_rows(&mut self, sql: &str) -> Result<(Rows, bool), Self::Error>;
+
+    /// All rows of a query.
+    async fn ask<R>(&mut self, query: Query<R>) -> Result<Vec<R>, Self::Error> {
+        Ok(query.read(&self.all_rows(query.sql()).await?))
+    }
+
+    /// The row of a query that has one.
+    async fn ask_one<R>(&mut self, query: Query<R>) -> Result<Option<R>, Self::Error> {
+        Ok(self.ask(query).await?.into_iter().next())
+    }
+
+    /// Rows of a query; says whether there are more.
+    async fn ask_some<R>(&mut self, query: Query<R>) -> Result<(Vec<R>, bool), Self::Error> {
+        let (rows, is_cut) = self.some_rows(query.sql()).await?;
+        Ok((query.read(&rows), is_cut))
+    }
 }
 
 /// Details of a job as of the time `at`.
@@ -86,11 +53,10 @@ pub(crate) async fn job_view<A: Ask>(
     job: u32,
     at_ns: i64,
 ) -> Result<JobView, A::Error> {
-    let base = [("?J", i64::from(job)), ("?T", at_ns)];
-    let touched = asked.ask(&fill(IDS_SQL, &base)).await?;
+    let touched = asked.ask_one(run::touched(job)).await?;
     // An open job may have any number of submits, and one that was canceled any number of gaps.
-    let (submits, are_cut) = asked.ask_some(&fill(SUBMITS_SQL, &base)).await?;
-    let (first, last) = id_span(&touched, &submits);
+    let (submits, are_cut) = asked.ask_some(run::submitted_ids(job)).await?;
+    let (first, last) = id_span(touched, &submits);
     let span = i64::from(last) - i64::from(first) + 1;
     let bins = usize::try_from(span.min(BINS)).unwrap_or(1);
     let mut view = JobView {
@@ -104,56 +70,44 @@ pub(crate) async fn job_view<A: Ask>(
             .collect(),
         ..JobView::default()
     };
-    let values = [
-        ("?J", i64::from(job)),
-        ("?T", at_ns),
-        ("?L", i64::from(first)),
-        ("?S", span.max(BINS)),
-    ];
-    let strip = asked.ask(&fill(&strip_sql(), &values)).await?;
-    for row in strip.iter() {
-        add_to_strip(&mut view, row.int(0), row.int(1), row.int(2), row.uint(3));
+    let strip = run::strip(job, at_ns, first, BINS, span.max(BINS));
+    for row in asked.ask(strip).await? {
+        add_to_strip(&mut view, row);
     }
-    let (dropped, is_cut) = asked.ask_some(&fill(DROPPED_SQL, &base)).await?;
+    let (dropped, is_cut) = asked.ask_some(run::dropped(job, at_ns)).await?;
     view.is_partial = are_cut || is_cut;
     fill_waiting(&mut view, &submits, span.max(BINS));
-    for row in dropped.iter() {
-        drop_from_strip(
-            &mut view,
-            (row.int(0), row.int(1), row.int(2)),
-            row.int(3),
-            span.max(BINS),
-        );
+    for row in dropped {
+        drop_from_strip(&mut view, row, span.max(BINS));
     }
-    let failures = asked.ask(&fill(&failures_sql(), &base)).await?;
+    let failures = asked.ask(run::failures(job, at_ns)).await?;
     view.failures = failures
-        .iter()
+        .into_iter()
         .map(|row| FailureRow {
-            task: row.small(0),
-            instance: row.small(1),
-            error: outcome_words(row.int(2), row.text(3)),
-            host: row.text(4).unwrap_or("?").to_owned(),
-            run_us: row.uint(5),
-            ended_ns: row.int(6),
+            task: row.task,
+            instance: row.instance,
+            error: clean(&row.error),
+            host: row.host.unwrap_or_else(|| "?".to_owned()),
+            run_us: row.run_us,
+            ended_ns: row.ended_ns,
         })
         .collect();
     Ok(view)
 }
 
 /// Lowest and highest id: of the submits, or else of the tasks that were started.
-fn id_span(touched: &Rows, submits: &Rows) -> (u32, u32) {
+fn id_span(touched: Option<TouchedRow>, submits: &[IdsRow]) -> (u32, u32) {
     let (mut first, mut last) = (u32::MAX, 0);
-    for row in submits.iter() {
-        let (start, count) = (row.int(0), row.int(1));
-        let end = start + count.max(1) - 1;
-        first = first.min(u32::try_from(start).unwrap_or(0));
+    for ids in submits {
+        let end = ids.start + ids.count.max(1) - 1;
+        first = first.min(u32::try_from(ids.start).unwrap_or(0));
         last = last.max(u32::try_from(end).unwrap_or(u32::MAX));
     }
-    if let Some(row) = touched.iter().next() {
-        let total = row.int(2).max(1);
-        if row.has(0) {
-            first = first.min(row.small(0));
-            last = last.max(row.small(1));
+    if let Some(touched) = touched {
+        let total = touched.task_count.max(1);
+        if let Some((lowest, highest)) = touched.ids {
+            first = first.min(lowest);
+            last = last.max(highest);
         }
         if first == u32::MAX {
             // A graph of which nothing was started: the usual ids.
@@ -167,18 +121,17 @@ fn id_span(touched: &Rows, submits: &Rows) -> (u32, u32) {
     (first.min(last), last)
 }
 
-fn add_to_strip(view: &mut JobView, bin: i64, state: i64, took: i64, count: u64) {
+fn add_to_strip(view: &mut JobView, row: StripRow) {
     let last = view.bins.len().saturating_sub(1);
-    let bin = usize::try_from(bin).unwrap_or(0).min(last);
+    let bin = usize::try_from(row.bin).unwrap_or(0).min(last);
     if let Some(counts) = view.bins.get_mut(bin) {
-        *counts.of(state) += count;
+        *counts.of(row.state) += row.count;
     }
-    let state = TaskState::from_number(state);
-    let ended = matches!(state, Some(TaskState::Finished | TaskState::Failed));
-    if let Some(took) = usize::try_from(took).ok().filter(|_| ended)
+    let ended = matches!(row.state, TaskState::Finished | TaskState::Failed);
+    if let Some(took) = row.took.filter(|_| ended)
         && let Some((_, tasks)) = view.run_times.get_mut(took)
     {
-        *tasks += count;
+        *tasks += row.count;
     }
 }
 
@@ -196,15 +149,15 @@ fn overlap(a: (i64, i64), b: (i64, i64)) -> u64 {
 }
 
 /// What has no row waits.
-fn fill_waiting(view: &mut JobView, submits: &Rows, span: i64) {
+fn fill_waiting(view: &mut JobView, submits: &[IdsRow], span: i64) {
     let first = i64::from(view.ids.0);
     let last = i64::from(view.ids.1);
     for (number, counts) in view.bins.iter_mut().enumerate() {
         let ids = bin_span(number, span);
         let mut given = 0;
-        for row in submits.iter() {
-            let start = row.int(0) - first;
-            given += overlap(ids, (start, start + row.int(1)));
+        for row in submits {
+            let start = row.start - first;
+            given += overlap(ids, (start, start + row.count));
         }
         if submits.is_empty() {
             given = overlap(ids, (0, last - first + 1));
@@ -214,20 +167,16 @@ fn fill_waiting(view: &mut JobView, submits: &Rows, span: i64) {
 }
 
 /// Tasks that were canceled or aborted before they were started.
-fn drop_from_strip(
-    view: &mut JobView,
-    (first, count, step): (i64, i64, i64),
-    state: i64,
-    span: i64,
-) {
-    let step = step.max(1);
-    let start = first - i64::from(view.ids.0);
+fn drop_from_strip(view: &mut JobView, row: DroppedRow, span: i64) {
+    let step = row.step.max(1);
+    let start = row.first - i64::from(view.ids.0);
     for (number, counts) in view.bins.iter_mut().enumerate() {
         let ids = bin_span(number, span);
-        let dropped = overlap(ids, (start, start + (count - 1) * step + 1)) / step.unsigned_abs();
+        let end = start + (row.count - 1) * step + 1;
+        let dropped = overlap(ids, (start, end)) / step.unsigned_abs();
         let moved = dropped.min(counts.waiting);
         counts.waiting -= moved;
-        *counts.of(state) += moved;
+        *counts.of(row.state) += moved;
     }
 }
 
@@ -243,13 +192,13 @@ mod tests {
     impl Ask for Fake {
         type Error = String;
 
-        async fn ask(&mut self, sql: &str) -> Result<Rows, String> {
+        async fn all_rows(&mut self, sql: &str) -> Result<Rows, String> {
             let found = self.0.iter().find(|(word, _)| sql.contains(word));
             Ok(found.map(|(_, rows)| rows.clone()).unwrap_or_default())
         }
 
-        async fn ask_some(&mut self, sql: &str) -> Result<(Rows, bool), String> {
-            Ok((self.ask(sql).await?, sql.contains("dropped_data")))
+        async fn some_rows(&mut self, sql: &str) -> Result<(Rows, bool), String> {
+            Ok((self.all_rows(sql).await?, sql.contains("dropped_data")))
         }
     }
 

@@ -6,18 +6,15 @@ use std::collections::BTreeMap;
 use hq_core::command_text::without_arguments;
 use hq_core::diagnosis;
 use hq_core::resource::amount::Amount;
-use serde_json::Value;
-
-use hq_store::reader::{RUN_BOUNDS, run_bin_sql};
-use hq_store::runs::{self, ASKED_SQL, CHANGES_SQL, CPUS_SQL, CPUS_UNKNOWN, RUNS_SQL};
-use hq_store::statement::fill;
+use hq_store::reader::report::{self as figures, Period};
+use hq_store::reader::{self, RUN_BOUNDS};
 
 use super::{Failures, JobFigures, Report, STEPS, SlowTask, Step, Totals, WorkerLife};
 use crate::dashboard::model::{Obstacle, Snapshot, clean};
 use crate::dashboard::problems;
+use crate::dashboard::source::Ask as _;
 use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::live;
-use crate::dashboard::source::{Ask as _, is_failed, outcome_words};
 use crate::error::CliResult;
 
 /// Jobs that are shown, the most expensive first; the rest is summed up in words.
@@ -42,18 +39,17 @@ pub(crate) async fn gather(
         to_ns,
         ..Report::default()
     };
-    let width = report.step_ns();
-    let values = [("?F", from_ns), ("?T", to_ns), ("?W", width)];
-    report.workers = workers(file, &values).await?;
-    add_steps(file, &mut report, &values).await?;
-    report.totals = totals(file, &values).await?;
-    report.jobs = jobs(file, &values).await?;
+    let period = Period { from_ns, to_ns };
+    report.workers = workers(file, period).await?;
+    add_steps(file, &mut report, period).await?;
+    report.totals = totals(file, period).await?;
+    report.jobs = jobs(file, period).await?;
     for job in &mut report.jobs {
-        add_run_times(file, job, &values).await?;
+        add_run_times(file, job, period).await?;
     }
-    add_usage(file, &mut report, &values).await?;
-    report.slowest = slowest(file, &values).await?;
-    report.failures = failures(file, &values).await?;
+    add_usage(file, &mut report, period).await?;
+    report.slowest = slowest(file, period).await?;
+    report.failures = failures(file, period).await?;
     let snapshot = file.snapshot(to_ns).await?;
     let ended = live::ended(file, to_ns).await?;
     let obstacles = obstacles(file, &snapshot).await?;
@@ -98,31 +94,22 @@ async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec
     Ok(found.collect())
 }
 
-type Values<'a> = [(&'a str, i64); 3];
-
-async fn workers(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<WorkerLife>> {
-    let sql = "SELECT id, hostname, max(started_unix_ns, ?F), min(coalesce(ended_unix_ns, ?T), ?T), reason, config \
-               FROM worker_data WHERE started_unix_ns <= ?T AND coalesce(ended_unix_ns, ?T) >= ?F \
-               ORDER BY id";
-    let rows = file.ask(&fill(sql, values)).await?;
-    let lives = rows.iter().map(|row| {
-        let config: Value = row
-            .text(5)
-            .and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default();
-        let resources = crate::dashboard::source::file::resources(&config);
+async fn workers(file: &mut JournalFile, period: Period) -> CliResult<Vec<WorkerLife>> {
+    let rows = file.ask(figures::workers(period)).await?;
+    let lives = rows.into_iter().map(|row| {
+        let resources = crate::dashboard::source::file::resources(&row.config);
         let cores = resources
             .iter()
             .find(|item| item.name == "cpus")
             .map_or(0, |item| item.total);
         WorkerLife {
-            id: row.small(0),
-            host: clean(row.text(1).unwrap_or_default()),
-            from_ns: row.int(2),
-            to_ns: row.int(3),
+            id: row.id,
+            host: clean(&row.host),
+            from_ns: row.from_ns,
+            to_ns: row.to_ns,
             cores: float(cores) / UNITS,
             used_core_s: 0.0,
-            reason: row.text(4).map(clean),
+            reason: row.reason.as_deref().map(clean),
         }
     });
     Ok(lives.collect())
@@ -133,19 +120,17 @@ pub(super) fn float(value: u64) -> f64 {
     value as f64
 }
 
-async fn add_steps(
-    file: &mut JournalFile,
-    report: &mut Report,
-    values: &Values<'_>,
-) -> CliResult<()> {
+async fn add_steps(file: &mut JournalFile, report: &mut Report, period: Period) -> CliResult<()> {
     let length = usize::try_from(STEPS + 1).unwrap_or(0);
     let mut changes = vec![Step::default(); length];
     let place = |step: i64| usize::try_from(step).unwrap_or(0).min(length - 1);
-    let sign = |is_end: i64| if is_end == 0 { 1.0 } else { -1.0 };
-    for row in file.ask(&fill(&runs::steps_sql(), values)).await?.iter() {
-        let (step, sign) = (&mut changes[place(row.int(1))], sign(row.int(0)));
-        step.running += float(row.uint(2)) * sign;
-        step.cores_used += float(row.uint(3)) / UNITS * sign;
+    let sign = |is_end: bool| if is_end { -1.0 } else { 1.0 };
+    let width = report.step_ns();
+    let steps = reader::steps(period.from_ns, period.to_ns, width);
+    for row in file.ask(steps).await? {
+        let (step, sign) = (&mut changes[place(row.step)], sign(row.is_end));
+        step.running += float(row.tasks.unsigned_abs()) * sign;
+        step.cores_used += float(row.units.unsigned_abs()) / UNITS * sign;
     }
     for worker in &report.workers {
         let (from, to) = (report.step_of(worker.from_ns), report.step_of(worker.to_ns));
@@ -164,18 +149,13 @@ async fn add_steps(
         sum.workers += change.workers;
         report.steps.push(sum);
     }
-    let sql = format!(
-        "WITH {ASKED_SQL}, {RUNS_SQL}, {CHANGES_SQL}, shown AS (SELECT name FROM asked WHERE name <> 'cpus' \
-         GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {RESOURCES_MAX}) \
-         SELECT c.is_end, c.step, a.name, sum(c.n * a.units) FROM changes c \
-         JOIN asked a ON a.job = c.job AND a.variant = c.variant JOIN shown s ON s.name = a.name GROUP BY 1, 2, 3"
-    );
     let mut others: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for row in file.ask(&fill(&sql, values)).await?.iter() {
+    let resources = figures::resource_steps(period, width, RESOURCES_MAX);
+    for row in file.ask(resources).await? {
         let changes = others
-            .entry(clean(row.text(2).unwrap_or_default()))
+            .entry(clean(&row.resource))
             .or_insert_with(|| vec![0.0; length]);
-        changes[place(row.int(1))] += float(row.uint(3)) / UNITS * sign(row.int(0));
+        changes[place(row.step)] += float(row.units) / UNITS * sign(row.is_end);
     }
     for (name, changes) in others {
         let mut sum = 0.0;
@@ -192,66 +172,34 @@ async fn add_steps(
     Ok(())
 }
 
-/// `ended (job, state, n, core_us, rss, mem)`: tasks that ended by themselves in the report's time, what they cost, and
-/// the memory that they used and had asked for.
-fn ended_sql() -> String {
-    format!(
-        "{ASKED_SQL}, {CPUS_SQL}, sums AS (SELECT job, variant, state, count(*) AS n, sum(run_us) AS us, \
-         max(max_rss_kib) AS rss FROM task_data \
-         WHERE state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1, 2, 3), \
-         ended AS (SELECT e.job, e.state, sum(e.n) AS n, \
-         sum(e.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS:.1})) AS core_us, max(e.rss) AS rss, \
-         max(coalesce(m.units, 0)) AS mem FROM sums e \
-         LEFT JOIN cpus c ON c.job = e.job AND c.variant = e.variant \
-         LEFT JOIN asked m ON m.job = e.job AND m.variant = e.variant AND m.name = 'mem' GROUP BY 1, 2)"
-    )
-}
-
-async fn totals(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Totals> {
-    let sql = format!(
-        "WITH {} SELECT (SELECT count(*) FROM job_data WHERE submitted_unix_ns <= ?T), \
-         sum(CASE state WHEN :finished THEN n END), sum(CASE state WHEN :failed THEN n END), \
-         CAST(sum(core_us) AS INTEGER), CAST(sum(CASE state WHEN :failed THEN core_us END) AS INTEGER) FROM ended",
-        ended_sql()
-    );
-    let rows = file.ask(&fill(&sql, values)).await?;
-    let totals = rows.iter().next().map(|row| Totals {
-        jobs: row.uint(0),
-        finished: row.uint(1),
-        failed: row.uint(2),
-        core_s: float(row.uint(3)) / 1e6,
-        failed_core_s: float(row.uint(4)) / 1e6,
+async fn totals(file: &mut JournalFile, period: Period) -> CliResult<Totals> {
+    let totals = file.ask_one(figures::totals(period)).await?;
+    let totals = totals.map(|row| Totals {
+        jobs: row.jobs,
+        finished: row.finished,
+        failed: row.failed,
+        core_s: float(row.core_us) / 1e6,
+        failed_core_s: float(row.failed_core_us) / 1e6,
     });
     Ok(totals.unwrap_or_default())
 }
 
 /// The most expensive jobs, those first.
-async fn jobs(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<JobFigures>> {
-    let sql = format!(
-        "WITH {}, per_job AS (SELECT job, sum(CASE state WHEN :finished THEN n END) AS finished, \
-         sum(CASE state WHEN :failed THEN n END) AS failed, CAST(sum(core_us) AS INTEGER) AS core_us, \
-         CAST(sum(CASE state WHEN :failed THEN core_us END) AS INTEGER) AS failed_core_us, max(rss) AS rss, max(mem) AS mem \
-         FROM ended GROUP BY 1) \
-         SELECT j.id, j.name, (SELECT coalesce(sum(task_count), 0) FROM submit_data s WHERE s.job = j.id), \
-         p.finished, p.failed, p.core_us, p.failed_core_us, p.rss, p.mem \
-         FROM job_data j LEFT JOIN per_job p ON p.job = j.id WHERE j.submitted_unix_ns <= ?T \
-         ORDER BY coalesce(p.core_us, 0) DESC, j.id LIMIT {JOBS_MAX}",
-        ended_sql()
-    );
-    let rows = file.ask(&fill(&sql, values)).await?;
-    let jobs = rows.iter().map(|row| JobFigures {
-        id: row.small(0),
-        name: clean(row.text(1).unwrap_or_default()),
-        task_count: row.uint(2),
-        finished: row.uint(3),
-        failed: row.uint(4),
-        core_s: float(row.uint(5)) / 1e6,
-        failed_core_s: float(row.uint(6)) / 1e6,
+async fn jobs(file: &mut JournalFile, period: Period) -> CliResult<Vec<JobFigures>> {
+    let rows = file.ask(figures::jobs(period, JOBS_MAX)).await?;
+    let jobs = rows.into_iter().map(|row| JobFigures {
+        id: row.id,
+        name: clean(&row.name),
+        task_count: row.task_count,
+        finished: row.finished,
+        failed: row.failed,
+        core_s: float(row.core_us) / 1e6,
+        failed_core_s: float(row.failed_core_us) / 1e6,
         run_us: [0; 4],
         run_times: vec![0; RUN_BOUNDS.len() + 1],
-        memory_used: row.uint(7).saturating_mul(1024),
+        memory_used: row.rss_kib.saturating_mul(1024),
         // MiB are asked for, in units of a ten-thousandth.
-        memory_asked: row.uint(8).saturating_mul(1 << 20) / 10_000,
+        memory_asked: row.memory_units.saturating_mul(1 << 20) / 10_000,
     });
     Ok(jobs.collect())
 }
@@ -259,36 +207,26 @@ async fn jobs(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<JobF
 async fn add_run_times(
     file: &mut JournalFile,
     job: &mut JobFigures,
-    values: &Values<'_>,
+    period: Period,
 ) -> CliResult<()> {
     let count = job.finished + job.failed;
     if count == 0 {
         return Ok(());
     }
-    let bin = run_bin_sql();
-    let sql = format!(
-        "SELECT {bin}, count(*) FROM task_data WHERE job = {} AND state IN (:finished, :failed) \
-         AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1",
-        job.id
-    );
-    for row in file.ask(&fill(&sql, values)).await?.iter() {
-        let bin = usize::try_from(row.int(0)).unwrap_or(usize::MAX);
+    for (bin, count) in file.ask(figures::run_times(job.id, period)).await? {
         if let Some(tasks) = job.run_times.get_mut(bin) {
-            *tasks = row.uint(1);
+            *tasks = count;
         }
     }
     let at = |percent: u64| (count - 1) * percent / 100;
     let wanted = [at(50), at(90), at(99), count - 1];
-    let list = wanted.map(|position| position.to_string()).join(", ");
-    let sql = format!(
-        "SELECT n, run_us FROM (SELECT run_us, row_number() OVER (ORDER BY run_us) - 1 AS n FROM task_data \
-         WHERE job = {} AND state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T) WHERE n IN ({list})",
-        job.id
-    );
-    for row in file.ask(&fill(&sql, values)).await?.iter() {
+    let found = file
+        .ask(figures::run_times_at(job.id, period, &wanted))
+        .await?;
+    for (found, run_us) in found {
         for (slot, position) in job.run_us.iter_mut().zip(wanted) {
-            if position == row.uint(0) {
-                *slot = row.uint(1);
+            if position == found {
+                *slot = run_us;
             }
         }
     }
@@ -296,62 +234,35 @@ async fn add_run_times(
 }
 
 /// Core-seconds that were asked for on each worker.
-async fn add_usage(
-    file: &mut JournalFile,
-    report: &mut Report,
-    values: &Values<'_>,
-) -> CliResult<()> {
-    let sql = format!(
-        "WITH {ASKED_SQL}, {CPUS_SQL}, {RUNS_SQL}, used AS (SELECT worker, job, variant, \
-         sum(min(coalesce(ended, ?T), ?T) - max(began, ?F)) / 1000 AS us FROM runs \
-         WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 1, 2, 3) \
-         SELECT u.worker, CAST(sum(u.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS:.1})) AS INTEGER) FROM used u \
-         LEFT JOIN cpus c ON c.job = u.job AND c.variant = u.variant GROUP BY 1"
-    );
-    for row in file.ask(&fill(&sql, values)).await?.iter() {
-        if let Ok(at) = report
-            .workers
-            .binary_search_by_key(&row.small(0), |worker| worker.id)
-        {
-            report.workers[at].used_core_s += float(row.uint(1)) / 1e6;
+async fn add_usage(file: &mut JournalFile, report: &mut Report, period: Period) -> CliResult<()> {
+    for (id, core_us) in file.ask(figures::usage(period)).await? {
+        if let Ok(at) = report.workers.binary_search_by_key(&id, |worker| worker.id) {
+            report.workers[at].used_core_s += float(core_us) / 1e6;
         }
     }
     Ok(())
 }
 
-async fn slowest(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<SlowTask>> {
-    let sql = format!(
-        "SELECT t.job, t.task, w.hostname, t.run_us, t.state FROM task_data t LEFT JOIN worker_data w ON w.id = t.worker \
-         WHERE t.state IN (:finished, :failed) AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
-         ORDER BY t.run_us DESC LIMIT {SLOWEST_MAX}"
-    );
-    let rows = file.ask(&fill(&sql, values)).await?;
-    Ok(rows
-        .iter()
-        .map(|row| SlowTask {
-            job: row.small(0),
-            task: row.small(1),
-            host: clean(row.text(2).unwrap_or("?")),
-            run_us: row.uint(3),
-            is_failed: is_failed(row.int(4)),
-        })
-        .collect())
+async fn slowest(file: &mut JournalFile, period: Period) -> CliResult<Vec<SlowTask>> {
+    let rows = file.ask(figures::slowest(period, SLOWEST_MAX)).await?;
+    let tasks = rows.into_iter().map(|row| SlowTask {
+        job: row.job,
+        task: row.task,
+        host: clean(row.host.as_deref().unwrap_or("?")),
+        run_us: row.run_us,
+        is_failed: row.is_failed,
+    });
+    Ok(tasks.collect())
 }
 
-async fn failures(file: &mut JournalFile, values: &Values<'_>) -> CliResult<Vec<Failures>> {
-    let sql = "SELECT t.job, t.outcome, max(t.message), w.hostname, count(*) FROM task_data t \
-               LEFT JOIN worker_data w ON w.id = t.worker \
-               WHERE t.state = :failed AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
-               GROUP BY 1, 2, 4 ORDER BY 5 DESC LIMIT 200";
-    let rows = file.ask(&fill(sql, values)).await?;
-    Ok(rows
-        .iter()
-        .map(|row| Failures {
-            job: row.small(0),
-            // The page is made to be sent around.
-            error: without_arguments(&outcome_words(row.int(1), row.text(2))).into_owned(),
-            host: clean(row.text(3).unwrap_or("?")),
-            count: row.uint(4),
-        })
-        .collect())
+async fn failures(file: &mut JournalFile, period: Period) -> CliResult<Vec<Failures>> {
+    let rows = file.ask(figures::failures(period)).await?;
+    let failures = rows.into_iter().map(|row| Failures {
+        job: row.job,
+        // The page is made to be sent around.
+        error: without_arguments(&clean(&row.error)).into_owned(),
+        host: clean(row.host.as_deref().unwrap_or("?")),
+        count: row.count,
+    });
+    Ok(failures.collect())
 }

@@ -55,6 +55,130 @@ pub enum Reason {
     OtherQueues,
 }
 
+/// A [`Reason`] without its words; decisions are made by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ReasonKind {
+    /// `hq alloc pause`.
+    PausedByUser,
+    /// Paused in an earlier life of the server.
+    PausedBefore,
+    /// Too many refused submissions.
+    PausedBySubmissions,
+    /// Too many failed allocations.
+    PausedByAllocations,
+    /// It is not known whether a submission happened.
+    Unsure,
+    /// Enough allocations wait in the batch system.
+    Backlog,
+    /// There are enough workers.
+    WorkerCount,
+    /// A pause after a failure.
+    BackOff,
+    /// The queue is new.
+    NotAsked,
+    /// There is no work that existing workers cannot take.
+    NoTasks,
+    /// Allocations are being asked for.
+    Asking,
+    /// Allocations are being asked for again, after a failure.
+    AskingAgain,
+    /// Workers on their way will take what waits.
+    Covered,
+    /// Tasks wait that its workers cannot run.
+    Unfit,
+    /// Other queues serve what waits.
+    OtherQueues,
+}
+
+impl ReasonKind {
+    /// All kinds.
+    pub const ALL: [Self; 15] = [
+        Self::PausedByUser,
+        Self::PausedBefore,
+        Self::PausedBySubmissions,
+        Self::PausedByAllocations,
+        Self::Unsure,
+        Self::Backlog,
+        Self::WorkerCount,
+        Self::BackOff,
+        Self::NotAsked,
+        Self::NoTasks,
+        Self::Asking,
+        Self::AskingAgain,
+        Self::Covered,
+        Self::Unfit,
+        Self::OtherQueues,
+    ];
+
+    /// Word for programs: `back-off`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PausedByUser => "paused-by-user",
+            Self::PausedBefore => "paused-before",
+            Self::PausedBySubmissions => "paused-by-submissions",
+            Self::PausedByAllocations => "paused-by-allocations",
+            Self::Unsure => "unsure",
+            Self::Backlog => "backlog",
+            Self::WorkerCount => "worker-count",
+            Self::BackOff => "back-off",
+            Self::NotAsked => "not-asked",
+            Self::NoTasks => "no-tasks",
+            Self::Asking => "asking",
+            Self::AskingAgain => "asking-again",
+            Self::Covered => "covered",
+            Self::Unfit => "unfit",
+            Self::OtherQueues => "other-queues",
+        }
+    }
+
+    /// Whether the batch system refuses, or its allocations fail.
+    #[must_use]
+    pub const fn is_failing(self) -> bool {
+        match self {
+            Self::PausedBySubmissions
+            | Self::PausedByAllocations
+            | Self::Unsure
+            | Self::BackOff
+            | Self::AskingAgain => true,
+            Self::PausedByUser
+            | Self::PausedBefore
+            | Self::Backlog
+            | Self::WorkerCount
+            | Self::NotAsked
+            | Self::NoTasks
+            | Self::Asking
+            | Self::Covered
+            | Self::Unfit
+            | Self::OtherQueues => false,
+        }
+    }
+}
+
+impl Reason {
+    /// What kind of reason it is.
+    #[must_use]
+    pub const fn kind(&self) -> ReasonKind {
+        match self {
+            Self::PausedByUser => ReasonKind::PausedByUser,
+            Self::PausedBefore(_) => ReasonKind::PausedBefore,
+            Self::PausedBySubmissions(_) => ReasonKind::PausedBySubmissions,
+            Self::PausedByAllocations(_) => ReasonKind::PausedByAllocations,
+            Self::Unsure(_) => ReasonKind::Unsure,
+            Self::Backlog { .. } => ReasonKind::Backlog,
+            Self::WorkerCount { .. } => ReasonKind::WorkerCount,
+            Self::BackOff { .. } => ReasonKind::BackOff,
+            Self::NotAsked => ReasonKind::NotAsked,
+            Self::NoTasks => ReasonKind::NoTasks,
+            Self::Asking(None) => ReasonKind::Asking,
+            Self::Asking(Some(_)) => ReasonKind::AskingAgain,
+            Self::Covered => ReasonKind::Covered,
+            Self::Unfit(..) => ReasonKind::Unfit,
+            Self::OtherQueues => ReasonKind::OtherQueues,
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const RESUME: &str = "`hq alloc resume` makes it active again";
@@ -160,5 +284,30 @@ impl fmt::Display for Line<'_> {
             f.write_str(first)?;
         }
         lines.try_for_each(|line| write!(f, "; {line}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_batch_system_make_no_failure() {
+        let hint = "launch_failed_requeued_held".to_owned();
+        let waits = Reason::Backlog {
+            waiting: 1,
+            max: 1,
+            hint,
+        };
+        assert!(waits.to_string().contains("fail"));
+        assert!(!waits.kind().is_failing());
+        let refused = Reason::BackOff {
+            left: Duration::from_secs(9),
+            why: "no such partition".to_owned(),
+        };
+        assert!(refused.kind().is_failing());
+        let names: std::collections::BTreeSet<_> =
+            ReasonKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), ReasonKind::ALL.len());
     }
 }

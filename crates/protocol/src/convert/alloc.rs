@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hq_core::autoalloc::ReasonKind;
 use hq_core::id::QueueId;
 use hq_core::time::nanos;
 
@@ -512,6 +513,60 @@ fn lines(field: &str, values: Vec<String>) -> Result<Vec<Box<str>>, ConvertError
 
 fn strings(texts: &[Box<str>]) -> Vec<String> {
     texts.iter().map(ToString::to_string).collect()
+}
+
+impl From<ReasonKind> for client::AllocReason {
+    fn from(kind: ReasonKind) -> Self {
+        match kind {
+            ReasonKind::PausedByUser => Self::PausedByUser,
+            ReasonKind::PausedBefore => Self::PausedBefore,
+            ReasonKind::PausedBySubmissions => Self::PausedBySubmissions,
+            ReasonKind::PausedByAllocations => Self::PausedByAllocations,
+            ReasonKind::Unsure => Self::Unsure,
+            ReasonKind::Backlog => Self::Backlog,
+            ReasonKind::WorkerCount => Self::WorkerCount,
+            ReasonKind::BackOff => Self::BackOff,
+            ReasonKind::NotAsked => Self::NotAsked,
+            ReasonKind::NoTasks => Self::NoTasks,
+            ReasonKind::Asking => Self::Asking,
+            ReasonKind::AskingAgain => Self::AskingAgain,
+            ReasonKind::Covered => Self::Covered,
+            ReasonKind::Unfit => Self::Unfit,
+            ReasonKind::OtherQueues => Self::OtherQueues,
+        }
+    }
+}
+
+impl client::AllocQueue {
+    /// Why it asks for nothing, or for what; `None` if the server is of an earlier or a later release and says nothing that
+    /// is known.
+    #[must_use]
+    pub fn known_reason(&self) -> Option<ReasonKind> {
+        match client::AllocReason::try_from(self.reason_kind).ok()? {
+            client::AllocReason::Unspecified => None,
+            client::AllocReason::PausedByUser => Some(ReasonKind::PausedByUser),
+            client::AllocReason::PausedBefore => Some(ReasonKind::PausedBefore),
+            client::AllocReason::PausedBySubmissions => Some(ReasonKind::PausedBySubmissions),
+            client::AllocReason::PausedByAllocations => Some(ReasonKind::PausedByAllocations),
+            client::AllocReason::Unsure => Some(ReasonKind::Unsure),
+            client::AllocReason::Backlog => Some(ReasonKind::Backlog),
+            client::AllocReason::WorkerCount => Some(ReasonKind::WorkerCount),
+            client::AllocReason::BackOff => Some(ReasonKind::BackOff),
+            client::AllocReason::NotAsked => Some(ReasonKind::NotAsked),
+            client::AllocReason::NoTasks => Some(ReasonKind::NoTasks),
+            client::AllocReason::Asking => Some(ReasonKind::Asking),
+            client::AllocReason::AskingAgain => Some(ReasonKind::AskingAgain),
+            client::AllocReason::Covered => Some(ReasonKind::Covered),
+            client::AllocReason::Unfit => Some(ReasonKind::Unfit),
+            client::AllocReason::OtherQueues => Some(ReasonKind::OtherQueues),
+        }
+    }
+
+    /// Whether the server says that the batch system refuses, or that allocations fail.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.known_reason().is_some_and(ReasonKind::is_failing)
+    }
 }
 
 #[cfg(test)]

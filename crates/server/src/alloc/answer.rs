@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 
-use hq_core::autoalloc::{Allocation, AllocationState, AutoallocState, Queue, QueueState};
+use hq_core::autoalloc::{Allocation, AllocationState, AutoallocState, Queue, QueueState, Reason};
 use hq_core::id::QueueId;
 use hq_core::refusal::Refusal;
 use hq_core::time::Now;
@@ -37,12 +37,17 @@ impl Known<'_> {
             manager: shell.params.system.manager.to_string(),
             ..client::AllocSystem::default()
         });
+        let reason = self.state.reason(self.now, queue.id());
+        let kind = reason.as_ref().map(Reason::kind);
         Some(client::AllocQueue {
             id: queue.id().as_u32(),
             is_paused: queue.state() == QueueState::Paused,
             spec: Some(spec),
             known_resources: shell.known.as_ref().map(Into::into),
-            reason: self.reason(queue.id()),
+            reason: reason.map(|reason| reason.to_string()).unwrap_or_default(),
+            reason_kind: kind
+                .map_or(client::AllocReason::Unspecified, Into::into)
+                .into(),
             worker_args: script::worker_args(&shell.params),
         })
     }

@@ -14,6 +14,8 @@ mod views;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::Query as UrlQuery;
+use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -121,7 +123,7 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/history", get(read::history))
         .route("/ended", get(past::ended))
         .route("/problems", get(problems::problems))
-        .route("/timeline", get(past::timeline))
+        .route("/timeline", get(past::bars))
         .route("/log", get(past::log))
         .route("/events", get(events::stream))
         .fallback(async || {
@@ -138,6 +140,16 @@ pub(super) fn router() -> Router<Arc<App>> {
 
 async fn open_api() -> impl IntoResponse {
     ([("content-type", "application/yaml")], OPEN_API)
+}
+
+/// Parameters of the query string.
+type Parameters<T> = Result<UrlQuery<T>, QueryRejection>;
+
+/// The parameters, if they are what is expected.
+fn parameters<T>(found: Parameters<T>) -> Result<T, ApiError> {
+    found
+        .map(|UrlQuery(found)| found)
+        .map_err(|rejection| ApiError::bad(rejection.body_text()))
 }
 
 /// A number in the path.

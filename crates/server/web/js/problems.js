@@ -26,7 +26,7 @@ export const starvation = (job) => (jobState(job) === "waiting" && state.problem
 export const jobWord = (job) => (starvation(job) ? "starving" : jobState(job));
 
 /** A queue that gets no allocations: it is paused, or the batch system refuses. */
-export const isStarving = (queue) => queue.is_paused || queue.reason.includes("fail");
+export const isStarving = (queue) => queue.is_paused || queue.is_failing;
 
 /** Why a task does not run, out of an answer to `/explain`. */
 export function explain(answer) {

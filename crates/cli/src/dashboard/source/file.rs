@@ -9,12 +9,12 @@ use hq_core::task::TaskState;
 use hq_protocol::Message as _;
 use hq_protocol::client::AllocQueueRecord;
 use hq_store::StoreError;
+use hq_store::reader::run::{self, StateRow};
 use hq_store::reader::{self, QueryLimits};
-use hq_store::statement::fill;
+use hq_store::rows::Rows;
 use serde_json::Value;
 
-use super::rows::Rows;
-use super::{Ask, STATE_SQL};
+use super::Ask;
 use crate::dashboard::model::{
     AllocationRow, Counts, JobRow, QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
 };
@@ -42,8 +42,8 @@ pub(crate) struct JournalFile {
 impl Ask for JournalFile {
     type Error = CliError;
 
-    async fn ask(&mut self, sql: &str) -> CliResult<Rows> {
-        match self.ask_some(sql).await? {
+    async fn all_rows(&mut self, sql: &str) -> CliResult<Rows> {
+        match self.some_rows(sql).await? {
             (rows, false) => Ok(rows),
             (_, true) => Err(CliError::new(format!(
                 "The journal has more than {} rows of one kind, which is too much to show; `hq query --journal` reads parts of it",
@@ -52,7 +52,7 @@ impl Ask for JournalFile {
         }
     }
 
-    async fn ask_some(&mut self, sql: &str) -> CliResult<(Rows, bool)> {
+    async fn some_rows(&mut self, sql: &str) -> CliResult<(Rows, bool)> {
         let connection = reader::open_for_reading(&self.path).map_err(|e| store_error(&e))?;
         let table = reader::query(&connection, sql, LIMITS)
             .map_err(|text| CliError::new(format!("The journal cannot be read: {text}")))?;
@@ -76,12 +76,7 @@ impl JournalFile {
 
     /// Times of the first and of the last thing in it.
     pub(crate) async fn span(&mut self) -> CliResult<(i64, i64)> {
-        let sql = "SELECT min(a), max(b) FROM (SELECT min(at_unix_ns) AS a, max(at_unix_ns) AS b FROM event_log \
-                   UNION ALL SELECT min(started_unix_ns), \
-                   max(started_unix_ns + coalesce(run_us, 0) * 1000) FROM task_data)";
-        let rows = self.ask(sql).await?;
-        let row = rows.iter().next();
-        Ok(row.map_or((0, 0), |row| (row.int(0), row.int(1))))
+        Ok(self.ask_one(run::span()).await?.unwrap_or_default())
     }
 
     /// Everything as it was then.
@@ -101,136 +96,82 @@ impl JournalFile {
 
     /// What jobs of the journal ask for; `None` = all.
     pub(crate) async fn requests(&mut self, jobs: Option<&[u32]>) -> CliResult<Requests> {
-        let which = jobs.map_or(String::new(), |jobs| {
-            let ids: Vec<String> = jobs.iter().map(u32::to_string).collect();
-            format!(" AND e.job IN ({})", ids.join(", "))
-        });
-        let sql = format!(
-            "SELECT e.job, v.key, json_extract(r.value, '$.resource'), json_extract(r.value, '$.policy') \
-             FROM event_log e, json_each(json_extract(e.data, '$.submit_desc.task_desc.resources.variants')) v, \
-             json_each(json_extract(v.value, '$.resources')) r WHERE e.type = 'job-created'{which}"
-        );
         let mut found = Requests::new();
-        for row in self.ask(&sql).await?.iter() {
-            let policy: Value = row
-                .text(3)
-                .and_then(|text| serde_json::from_str(text).ok())
-                .unwrap_or_default();
-            let units = policy
-                .as_object()
-                .and_then(|policy| policy.values().next())
-                .and_then(Value::as_u64);
-            let amounts = found.entry((row.small(0), row.small(1))).or_default();
-            amounts.insert(clean(row.text(2).unwrap_or_default()), units);
+        for row in self.ask(run::requests(jobs)).await? {
+            let amounts = found.entry((row.job, row.variant)).or_default();
+            amounts.insert(clean(&row.resource), row.units);
         }
         Ok(found)
     }
 
     async fn jobs(&mut self, at_ns: i64) -> CliResult<Vec<JobRow>> {
-        let at = [("?T", at_ns)];
-        let sql = "SELECT j.id, j.name, j.is_open, (SELECT coalesce(sum(s.task_count), 0) FROM submit_data s \
-                   WHERE s.job = j.id AND s.at_unix_ns <= ?T) FROM job_data j \
-                   WHERE j.is_forgotten = 0 AND j.submitted_unix_ns <= ?T ORDER BY j.id";
-        let mut jobs: Vec<JobRow> = self
-            .ask(&fill(sql, &at))
-            .await?
-            .iter()
+        let jobs = self.ask(run::jobs(at_ns)).await?.into_iter();
+        let mut jobs: Vec<JobRow> = jobs
             .map(|row| JobRow {
-                id: row.small(0),
-                name: clean(row.text(1).unwrap_or_default()),
-                is_open: row.int(2) != 0,
+                id: row.id,
+                name: clean(&row.name),
+                is_open: row.is_open,
                 counts: Counts {
-                    waiting: row.uint(3),
+                    waiting: row.task_count,
                     ..Counts::default()
                 },
             })
             .collect();
-        let sql = format!(
-            "SELECT job, {STATE_SQL} AS now, count(*) FROM task_data GROUP BY 1, 2 ORDER BY 1"
-        );
-        for row in self.ask(&fill(&sql, &at)).await?.iter() {
-            if row.int(1) != i64::from(TaskState::Waiting.number()) {
-                shift(&mut jobs, row.small(0), row.int(1), row.uint(2));
-            }
+        let states = self.ask(run::states(at_ns)).await?.into_iter();
+        for row in states.filter(|row| row.state != TaskState::Waiting) {
+            shift(&mut jobs, row);
         }
-        // Those that were started have a row, which tells the same.
-        let sql = "SELECT d.job, d.state, sum(d.count) - (SELECT count(*) FROM task_data t WHERE t.job = d.job \
-                   AND t.state = d.state AND t.started_unix_ns <= ?T) FROM dropped_data d \
-                   WHERE d.at_unix_ns <= ?T GROUP BY 1, 2";
-        for row in self.ask(&fill(sql, &at)).await?.iter() {
-            shift(&mut jobs, row.small(0), row.int(1), row.uint(2));
+        for row in self.ask(run::dropped_sums(at_ns)).await? {
+            shift(&mut jobs, row);
         }
         Ok(jobs)
     }
 
     async fn workers(&mut self, at_ns: i64) -> CliResult<Vec<WorkerRow>> {
-        let sql = "SELECT w.id, w.hostname, w.started_unix_ns, \
-                   CASE WHEN w.ended_unix_ns <= ?T THEN coalesce(w.reason, 'ended') END, w.config \
-                   FROM worker_data w WHERE w.started_unix_ns <= ?T ORDER BY w.id";
-        let running = format!(
-            "SELECT worker, job, variant, count(*) FROM task_data WHERE {STATE_SQL} = :running GROUP BY 1, 2, 3"
-        );
-        let at = [("?T", at_ns)];
-        let mut workers: Vec<WorkerRow> = self
-            .ask(&fill(sql, &at))
-            .await?
-            .iter()
-            .map(|row| {
-                let config: Value = row
-                    .text(4)
-                    .and_then(|text| serde_json::from_str(text).ok())
-                    .unwrap_or_default();
-                WorkerRow {
-                    id: row.small(0),
-                    host: clean(row.text(1).unwrap_or_default()),
-                    started_ns: row.int(2),
-                    ended: row.text(3).map(words),
-                    resources: resources(&config),
-                    ..WorkerRow::default()
-                }
+        let workers = self.ask(run::workers(at_ns)).await?.into_iter();
+        let mut workers: Vec<WorkerRow> = workers
+            .map(|row| WorkerRow {
+                id: row.id,
+                host: clean(&row.host),
+                started_ns: row.started_ns,
+                is_lost: row.ended.as_deref().is_some_and(reader::is_lost_name),
+                ended: row.ended.as_deref().map(words),
+                resources: resources(&row.config),
+                ..WorkerRow::default()
             })
             .collect();
-        for row in self.ask(&fill(&running, &at)).await?.iter() {
-            let id = row.small(0);
-            if let Ok(at) = workers.binary_search_by_key(&id, |worker| worker.id) {
-                let request = self.requests.1.get(&(row.small(1), row.small(2)));
-                workers[at].running += row.small(3);
-                take(&mut workers[at].resources, request, row.uint(3));
+        for row in self.ask(run::running(at_ns)).await? {
+            if let Ok(at) = workers.binary_search_by_key(&row.worker, |worker| worker.id) {
+                let request = self.requests.1.get(&(row.job, row.variant));
+                workers[at].running += row.count;
+                take(&mut workers[at].resources, request, row.count.into());
             }
         }
         Ok(workers)
     }
 
     async fn queues(&mut self, at_ns: i64) -> CliResult<Vec<QueueRow>> {
-        let at = [("?T", at_ns)];
-        let sql = "SELECT id, record FROM queue_data ORDER BY id LIMIT 1000";
         // Journals of the first version have no such table.
-        let rows = self.ask(sql).await.unwrap_or_default();
+        let rows = self.ask(run::queues()).await.unwrap_or_default();
         let mut queues: Vec<QueueRow> = rows
-            .iter()
-            .map(|row| queue(row.small(0), row.text(1), at_ns))
+            .into_iter()
+            .map(|row| queue(row.id, row.record.as_deref(), at_ns))
             .collect();
-        let sql = "SELECT queue, id, worker_count, queued_unix_ns, started_unix_ns, ended_unix_ns FROM allocation_data \
-                   WHERE queued_unix_ns <= ?T ORDER BY queued_unix_ns LIMIT 10000";
-        for row in self.ask(&fill(sql, &at)).await?.iter() {
-            let before = |column| row.time(column).filter(|time| *time <= at_ns);
-            let (started, ended) = (before(4), before(5));
-            let state = if ended.is_some() {
-                "finished"
-            } else if started.is_some() {
-                "running"
-            } else {
-                "queued"
+        for row in self.ask(run::allocations(at_ns)).await? {
+            let state = match (row.started_ns, row.ended_ns) {
+                (_, Some(_)) => "finished",
+                (Some(_), None) => "running",
+                (None, None) => "queued",
             };
-            let found = queues.iter_mut().find(|queue| queue.id == row.small(0));
+            let found = queues.iter_mut().find(|queue| queue.id == row.queue);
             if let Some(queue) = found {
                 queue.allocations.push(AllocationRow {
-                    id: clean(row.text(1).unwrap_or_default()),
+                    id: clean(&row.id),
                     state: state.to_owned(),
-                    workers: row.small(2),
-                    queued_ns: row.time(3),
-                    started_ns: started,
-                    ended_ns: ended,
+                    workers: row.worker_count,
+                    queued_ns: row.queued_ns,
+                    started_ns: row.started_ns,
+                    ended_ns: row.ended_ns,
                 });
             }
         }
@@ -238,13 +179,9 @@ impl JournalFile {
     }
 }
 
-/// A queue by its record in hexadecimal digits: what it is called, and why it got nothing then.
-fn queue(id: u32, record: Option<&str>, at_ns: i64) -> QueueRow {
-    let record = record.and_then(|digits| {
-        let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
-        let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
-        AllocQueueRecord::decode(bytes?.as_slice()).ok()
-    });
+/// A queue by its record: what it is called, and why it got nothing then.
+fn queue(id: u32, record: Option<&[u8]>, at_ns: i64) -> QueueRow {
+    let record = record.and_then(|bytes| AllocQueueRecord::decode(bytes).ok());
     let Some(record) = record else {
         return QueueRow {
             id,
@@ -254,6 +191,7 @@ fn queue(id: u32, record: Option<&str>, at_ns: i64) -> QueueRow {
     };
     let failing = record.failure;
     let failing = failing.filter(|failure| failure.since_unix_ns <= at_ns);
+    let is_failing = failing.is_some();
     let reason = match (&record.paused, failing) {
         (Some(why), _) => why.clone(),
         (None, Some(failure)) => format!("after a failure: {}", failure.last),
@@ -263,6 +201,7 @@ fn queue(id: u32, record: Option<&str>, at_ns: i64) -> QueueRow {
         id,
         name: clean(&record.spec.and_then(|spec| spec.name).unwrap_or_default()),
         is_paused: record.paused.is_some(),
+        is_failing,
         reason: clean(&reason.trim_end().replace('\n', "; ")),
         allocations: Vec::new(),
     }
@@ -292,12 +231,12 @@ fn take(
 }
 
 /// Counts waiting tasks of a job in another state.
-fn shift(jobs: &mut [JobRow], job: u32, state: i64, count: u64) {
-    if let Ok(at) = jobs.binary_search_by_key(&job, |job| job.id) {
+fn shift(jobs: &mut [JobRow], row: StateRow) {
+    if let Ok(at) = jobs.binary_search_by_key(&row.job, |job| job.id) {
         let counts = &mut jobs[at].counts;
-        let moved = count.min(counts.waiting);
+        let moved = row.count.min(counts.waiting);
         counts.waiting -= moved;
-        *counts.of(state) += moved;
+        *counts.of(row.state) += moved;
     }
 }
 

@@ -2,10 +2,10 @@
 
 use hq_protocol::client::{self, Selector, alloc_reply, alloc_request, selector};
 use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
-use hq_store::statement::fill;
+use hq_store::reader::run;
+use hq_store::rows::Rows;
 
-use super::rows::Rows;
-use super::{Ask, ENDED_SQL, is_failed, outcome_words};
+use super::Ask;
 use crate::client::Client;
 use crate::dashboard::model::{
     AllocationRow, Counts, EndedShare, EventRow, JobRow, LoadRow, QueueRow, ResourceRow, Snapshot,
@@ -21,8 +21,8 @@ const SQL_ROWS_MAX: u64 = 100_000;
 impl Ask for Client {
     type Error = CliError;
 
-    async fn ask(&mut self, sql: &str) -> CliResult<Rows> {
-        match self.ask_some(sql).await? {
+    async fn all_rows(&mut self, sql: &str) -> CliResult<Rows> {
+        match self.some_rows(sql).await? {
             (rows, false) => Ok(rows),
             (_, true) => Err(CliError::new(format!(
                 "There are more than {SQL_ROWS_MAX} rows of one kind, which is too much to show"
@@ -30,7 +30,7 @@ impl Ask for Client {
         }
     }
 
-    async fn ask_some(&mut self, sql: &str) -> CliResult<(Rows, bool)> {
+    async fn some_rows(&mut self, sql: &str) -> CliResult<(Rows, bool)> {
         let query = client::SqlQuery {
             sql: sql.to_owned(),
             time_limit_ns: SQL_TIME_MAX_NS,
@@ -91,6 +91,10 @@ fn worker(worker: client::WorkerInfo) -> WorkerRow {
         State::Stopped => Some("stopped"),
         State::TimeLimitReached => Some("time limit"),
     };
+    let is_lost = match worker.state() {
+        State::ConnectionLost | State::HeartbeatLost => true,
+        State::Running | State::IdleTimeout | State::Stopped | State::TimeLimitReached => false,
+    };
     let config = worker.config.unwrap_or_default();
     let runtime = worker.runtime.unwrap_or_default();
     let mut resources = config.resources.as_ref().map(resources).unwrap_or_default();
@@ -105,6 +109,7 @@ fn worker(worker: client::WorkerInfo) -> WorkerRow {
         id: worker.id,
         host: clean(&config.hostname),
         ended: ended.map(str::to_owned),
+        is_lost,
         started_ns: worker.started_unix_ns,
         running: runtime.running_tasks,
         is_draining: worker.is_draining,
@@ -165,11 +170,13 @@ pub(crate) async fn queues(client: &mut Client) -> CliResult<Vec<QueueRow>> {
             | alloc_reply::Reply::Queues(_)
             | alloc_reply::Reply::LogDir(_) => Vec::new(),
         };
+        let is_failing = queue.is_failing();
         let name = queue.spec.and_then(|spec| spec.name).unwrap_or_default();
         rows.push(QueueRow {
             id: queue.id,
             name: clean(&name),
             is_paused: queue.is_paused,
+            is_failing,
             reason: clean(&queue.reason),
             allocations: allocations.into_iter().map(allocation).collect(),
         });
@@ -197,42 +204,34 @@ fn allocation(allocation: client::AllocAllocation) -> AllocationRow {
 
 /// Who ended where and how, up to the time `at`.
 pub(crate) async fn ended<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<EndedShare>, A::Error> {
-    let rows = asked.ask(&fill(ENDED_SQL, &[("?T", at_ns)])).await?;
-    let shares = rows.iter().map(|row| EndedShare {
-        job: row.small(0),
-        worker: row.small(1),
-        host: clean(row.text(2).unwrap_or("?")),
-        error: is_failed(row.int(3)).then(|| outcome_words(row.int(4), row.text(5))),
-        count: row.uint(6),
+    let rows = asked.ask(run::ended(at_ns)).await?;
+    let shares = rows.into_iter().map(|row| EndedShare {
+        job: row.job,
+        worker: row.worker,
+        host: clean(row.host.as_deref().unwrap_or("?")),
+        error: row.error.map(|error| clean(&error)),
+        count: row.count,
     });
     Ok(shares.collect())
 }
 
 /// The last events that are not about single tasks, oldest first.
 pub(crate) async fn events<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<EventRow>, A::Error> {
-    let sql = "SELECT at_unix_ns, type, job, worker, data FROM event_log WHERE at_unix_ns <= ?T \
-               AND type <> 'worker-overview' ORDER BY seq DESC LIMIT 500";
-    let rows = asked.ask(&fill(sql, &[("?T", at_ns)])).await?;
+    let rows = asked.ask(run::events(at_ns)).await?;
     let mut events: Vec<EventRow> = rows
         .iter()
-        .map(|row| {
-            let data = row
-                .text(4)
-                .and_then(|text| serde_json::from_str(text).ok())
-                .unwrap_or_default();
-            EventRow {
-                at_ns: row.int(0),
-                job: row.has(2).then(|| row.small(2)),
-                kind: clean(row.text(1).unwrap_or_default()),
-                text: event_text(row.time(2), row.time(3), &data),
-            }
+        .map(|row| EventRow {
+            at_ns: row.at_ns,
+            job: row.job,
+            kind: clean(&row.kind),
+            text: event_text(row.job, row.worker, &row.data),
         })
         .collect();
     events.reverse();
     Ok(events)
 }
 
-fn event_text(job: Option<i64>, worker: Option<i64>, data: &serde_json::Value) -> String {
+fn event_text(job: Option<u32>, worker: Option<u32>, data: &serde_json::Value) -> String {
     let mut parts = Vec::new();
     if let Some(job) = job {
         parts.push(format!("job {job}"));

@@ -1,16 +1,11 @@
 //! What happened before the dashboard was there: the charts begin with it.
 
-use hq_store::runs;
-use hq_store::statement::fill;
-use serde_json::Value;
+use hq_store::reader::run::{self, LifeRow};
+use hq_store::reader::{self, StepRow};
 
 use super::Ask;
 use super::file::resources;
-use super::rows::Rows;
 use crate::dashboard::model::PastStep;
-
-const WORKERS_SQL: &str = "SELECT started_unix_ns, ended_unix_ns, config FROM worker_data \
-     WHERE started_unix_ns <= ?T AND coalesce(ended_unix_ns, ?T) >= ?F";
 
 /// Steps of equal width from one time to another.
 pub(crate) async fn past<A: Ask>(
@@ -19,25 +14,26 @@ pub(crate) async fn past<A: Ask>(
     count: i64,
 ) -> Result<Vec<PastStep>, A::Error> {
     let width = ((to_ns - from_ns) / count.max(1)).max(1);
-    let values = [("?F", from_ns), ("?T", to_ns), ("?W", width)];
-    let changes = asked.ask(&fill(&runs::steps_sql(), &values)).await?;
-    let workers = asked.ask(&fill(WORKERS_SQL, &values)).await?;
+    let changes = asked.ask(reader::steps(from_ns, to_ns, width)).await?;
+    let workers = asked.ask(run::lives(from_ns, to_ns)).await?;
     Ok(add_up(&changes, &workers, from_ns, width, count))
 }
 
-fn add_up(changes: &Rows, workers: &Rows, from_ns: i64, width: i64, count: i64) -> Vec<PastStep> {
+fn add_up(
+    changes: &[StepRow],
+    workers: &[LifeRow],
+    from_ns: i64,
+    width: i64,
+    count: i64,
+) -> Vec<PastStep> {
     let lives: Vec<(i64, i64, i64)> = workers
         .iter()
-        .map(|row| {
-            let config: Value = row
-                .text(2)
-                .and_then(|text| serde_json::from_str(text).ok())
-                .unwrap_or_default();
-            let cpus = resources(&config)
+        .map(|life| {
+            let cpus = resources(&life.config)
                 .iter()
                 .find(|item| item.name == "cpus")
                 .map_or(0, |item| i64::try_from(item.total).unwrap_or(i64::MAX));
-            (row.int(0), row.time(1).unwrap_or(i64::MAX), cpus)
+            (life.from_ns, life.to_ns.unwrap_or(i64::MAX), cpus)
         })
         .collect();
     let (mut running, mut used) = (0, 0);
@@ -47,14 +43,14 @@ fn add_up(changes: &Rows, workers: &Rows, from_ns: i64, width: i64, count: i64) 
             let mut ended = 0;
             // The last step takes what lies on its end.
             let here = |step: i64| step == number || (number + 1 == count && step >= count);
-            for row in changes.iter().filter(|row| here(row.int(1))) {
-                if row.int(0) == 1 {
-                    ended += row.uint(2);
-                    running -= row.int(2);
-                    used -= row.int(3);
+            for row in changes.iter().filter(|row| here(row.step)) {
+                if row.is_end {
+                    ended += row.tasks.unsigned_abs();
+                    running -= row.tasks;
+                    used -= row.units;
                 } else {
-                    running += row.int(2);
-                    used += row.int(3);
+                    running += row.tasks;
+                    used += row.units;
                 }
             }
             let offered: i64 = lives
@@ -75,10 +71,7 @@ fn add_up(changes: &Rows, workers: &Rows, from_ns: i64, width: i64, count: i64) 
 
 /// When the first task started.
 pub(crate) async fn first_start<A: Ask>(asked: &mut A) -> Result<Option<i64>, A::Error> {
-    let rows = asked
-        .ask("SELECT min(started_unix_ns) FROM task_data")
-        .await?;
-    Ok(rows.iter().next().and_then(|row| row.time(0)))
+    Ok(asked.ask_one(run::first_start()).await?.flatten())
 }
 
 #[cfg(test)]
@@ -92,16 +85,26 @@ mod tests {
 
     #[test]
     fn starts_and_ends_become_what_ran() {
-        let changes = Rows::from_json(&json!([
-            [0, 0, 3, 3 * WHOLE],
-            [0, 1, 1, 2 * WHOLE],
-            [1, 1, 2, 2 * WHOLE],
-            [1, 4, 2, 3 * WHOLE]
-        ]));
+        let step = |is_end, step, tasks, units| StepRow {
+            is_end,
+            step,
+            tasks,
+            units,
+        };
+        let changes = [
+            step(false, 0, 3, 3 * WHOLE),
+            step(false, 1, 1, 2 * WHOLE),
+            step(true, 1, 2, 2 * WHOLE),
+            step(true, 4, 2, 3 * WHOLE),
+        ];
         let config = json!({"resources": {"resources": [
             {"name": "cpus", "kind": {"List": {"values": ["0", "1", "2", "3"]}}}
         ]}});
-        let workers = Rows::from_json(&json!([[0, null, config.to_string()]]));
+        let workers = [LifeRow {
+            from_ns: 0,
+            to_ns: None,
+            config,
+        }];
         let steps = add_up(&changes, &workers, 0, 10, 4);
         let shown: Vec<_> = steps
             .iter()

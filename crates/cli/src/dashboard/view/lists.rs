@@ -386,7 +386,7 @@ pub(super) fn allocations(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
 }
 
 fn queue_row(theme: Theme, queue: &QueueRow) -> Row<'_> {
-    let state = match (queue.is_paused, queue.reason.contains("fail")) {
+    let state = match (queue.is_paused, queue.is_failing) {
         (true, _) => "paused",
         (false, true) => "refused",
         (false, false) => "active",
@@ -476,7 +476,7 @@ pub(super) fn events(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         .rev()
         .map(|event| {
             let came_of_it = failures_of(app, event);
-            let is_bad = !came_of_it.is_empty() || event.kind.contains("lost");
+            let is_bad = !came_of_it.is_empty() || event.kind == "worker-lost";
             let style = if is_bad {
                 state_style(theme, "failed")
             } else {

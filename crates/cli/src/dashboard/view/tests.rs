@@ -18,6 +18,7 @@ fn worker(id: u32, host: &str, ended: Option<&str>) -> WorkerRow {
         id,
         host: host.to_owned(),
         ended: ended.map(str::to_owned),
+        is_lost: ended.is_some(),
         running: 3,
         resources: vec![
             ResourceRow {
@@ -42,6 +43,7 @@ fn paused_queue() -> QueueRow {
         id: 5,
         name: "gpu".to_owned(),
         is_paused: true,
+        is_failing: false,
         reason: "3 submissions failed: invalid partition".to_owned(),
         allocations: vec![AllocationRow {
             id: "4711".to_owned(),

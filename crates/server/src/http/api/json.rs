@@ -1,5 +1,6 @@
 //! Messages of the client protocol as JSON. Names and units are interface, see `docs/openapi.yaml`.
 
+use hq_core::autoalloc::ReasonKind;
 use hq_protocol::client;
 use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
 use serde_json::{Value, json};
@@ -207,6 +208,8 @@ pub(super) fn queue(queue: &client::AllocQueue, allocations: &[client::AllocAllo
         "name": queue.spec.as_ref().and_then(|spec| spec.name.clone()),
         "is_paused": queue.is_paused,
         "reason": queue.reason,
+        "reason_kind": queue.known_reason().map(ReasonKind::name),
+        "is_failing": queue.is_failing(),
         "allocations": allocations.collect::<Vec<_>>(),
     })
 }

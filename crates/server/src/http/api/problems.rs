@@ -162,6 +162,7 @@ fn queue_facts(queue: &client::AllocQueue) -> QueueFacts<'_> {
         id: queue.id,
         name: name.unwrap_or_default(),
         is_paused: queue.is_paused,
+        is_failing: queue.is_failing(),
         reason: &queue.reason,
     }
 }

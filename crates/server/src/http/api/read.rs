@@ -4,37 +4,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query as UrlQuery, State};
+use axum::extract::{Path, State};
 use hq_core::id::{JobId, QueueId, TaskId, TaskKey};
 use hq_core::selector::Selector;
 use hq_core::task::TaskState;
 use hq_protocol::client::{TaskPageReply, alloc_reply, reply::Reply};
 use hq_protocol::convert::{AllocRequest, JobRef, OutputQuery, Query, ReadFrom, TaskPageQuery};
-use hq_store::reader::{self, QueryLimits};
-use hq_store::statement::fill;
+use hq_store::reader::timeline;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answer, ApiError, bounded, id, json as shape};
+use super::past::rows;
+use super::{Answer, ApiError, Parameters, bounded, id, json as shape, parameters};
 use crate::http::App;
 use crate::{metrics, output_link, query};
 
 /// Jobs and tasks of a page, unless fewer are wanted.
 const PAGE_MAX: u32 = 1_000;
-/// Longest run of a query in the store.
-const STORE_TIME_MAX: Duration = Duration::from_secs(20);
 const HISTORY_STEPS_MAX: i64 = 1_000;
+/// Three rows for each step, and then some.
+const HISTORY_ROWS_MAX: u64 = 100_000;
 /// Largest cursor or offset: what fits into a signed number.
 const POSITION_MAX: u64 = i64::MAX.unsigned_abs();
-
-pub(super) type Parameters<T> = Result<UrlQuery<T>, QueryRejection>;
-
-pub(super) fn parameters<T>(found: Parameters<T>) -> Result<T, ApiError> {
-    found
-        .map(|UrlQuery(found)| found)
-        .map_err(|rejection| ApiError::bad(rejection.body_text()))
-}
 
 pub(in crate::http) async fn server(State(app): State<Arc<App>>) -> Json<Value> {
     let info = &app.shared.info;
@@ -277,49 +268,20 @@ pub(in crate::http) async fn history(
             "expected from_ms below to_ms, both in milliseconds since 1970",
         ));
     }
-    let Some(store) = app.shared.store.clone() else {
-        return Err(ApiError::not_found(
-            "this server keeps its state in memory only",
-        ));
-    };
     let (from, to) = (asked.from_ms * 1_000_000, asked.to_ms * 1_000_000);
     let width = ((to - from) / steps).max(1);
-    let at = |column: &str| format!("({column} - {from}) / {width}");
-    let end = "started_unix_ns + run_us * 1000";
-    let sql = format!(
-        "SELECT :running, {start_step}, count(*) FROM task_data WHERE started_unix_ns BETWEEN {from} AND {to} - 1 GROUP BY 2 \
-         UNION ALL SELECT state, {end_step}, count(*) FROM task_data WHERE state IN (:finished, :failed) \
-         AND {end} BETWEEN {from} AND {to} - 1 GROUP BY 1, 2",
-        start_step = at("started_unix_ns"),
-        end_step = at(&format!("({end})")),
-    );
-    let limits = QueryLimits {
-        time: STORE_TIME_MAX,
-        rows: 100_000,
-        bytes: reader::RESULT_LEN_MAX,
-    };
-    let work = move || {
-        let connection = store.read()?;
-        reader::query(&connection, &fill(&sql, &[]), limits)
-    };
-    let table = tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| ApiError::gone())?
-        .map_err(ApiError::bad)?;
+    let query = timeline::history(from, to, width);
+    let (found, _) = rows(&app, query, HISTORY_ROWS_MAX).await?;
     let length = usize::try_from(steps).unwrap_or(1);
     // Those that started have the number of running tasks here.
     let shown = [TaskState::Running, TaskState::Finished, TaskState::Failed];
     let mut series = shown.map(|_| vec![0; length]);
-    for row in &table.rows {
-        let number = |at: usize| row.get(at).and_then(Value::as_i64).unwrap_or(0);
-        let state = TaskState::from_number(number(0));
-        let kind = shown.iter().position(|kind| Some(*kind) == state);
-        let step = usize::try_from(number(1)).unwrap_or(0).min(length - 1);
-        if let Some(count) = series
-            .get_mut(kind.unwrap_or(0))
-            .and_then(|series| series.get_mut(step))
-        {
-            *count += number(2);
+    for row in &found {
+        let kind = shown.iter().position(|kind| *kind == row.state);
+        let step = usize::try_from(row.step).unwrap_or(0).min(length - 1);
+        let series = kind.and_then(|kind| series.get_mut(kind));
+        if let Some(count) = series.and_then(|series| series.get_mut(step)) {
+            *count += row.count;
         }
     }
     let [started, finished, failed] = series;

@@ -17,8 +17,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::read::{Parameters, accepted, parameters, task_page, unexpected};
-use super::{Answer, ApiError, bounded, id, json as shape, past};
+use super::read::{accepted, task_page, unexpected};
+use super::{Answer, ApiError, Parameters, bounded, id, json as shape, parameters, past};
 use crate::http::App;
 
 const BINS_MAX: u32 = 2_000;

@@ -1,0 +1,186 @@
+//! One statement that can only read, with bounds on its time and its result.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, ErrorCode};
+use serde_json::{Value, json};
+
+/// Steps of SQLite's machine between two looks at the clock.
+const PROGRESS_STEPS: i32 = 10_000;
+/// Longest value that a query may make or show. One call of a function cannot be interrupted, and how long one takes follows
+/// from the length of its values; a row of ours with a longer one can still be read but for that.
+const VALUE_LEN_MAX: i32 = 8 << 20;
+/// Bytes of a result that a server holds in memory for one query.
+pub const RESULT_LEN_MAX: u64 = 64 << 20;
+/// Bytes that a value takes in memory beside its text.
+const VALUE_SIZE: u64 = size_of::<Value>() as u64;
+
+/// Bounds of one query.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryLimits {
+    /// Longest run.
+    pub time: Duration,
+    /// Most rows; what is beyond is left out.
+    pub rows: u64,
+    /// Most bytes, about; a larger result is an error.
+    pub bytes: u64,
+}
+
+/// Result of a query; values as JSON: numbers, texts, null, and blobs as hexadecimal text.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Table {
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// Rows, as long as `columns` each.
+    pub rows: Vec<Vec<Value>>,
+    /// Whether rows were left out.
+    pub is_cut: bool,
+}
+
+/// Runs one statement that only reads, on a connection of its own.
+///
+/// # Errors
+///
+/// A sentence for users.
+pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<Table, String> {
+    let text = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted) => format!(
+            "the query took longer than {} s and was stopped; narrow it or raise --time-limit",
+            limits.time.as_secs()
+        ),
+        Some(ErrorCode::AuthorizationForStatementDenied) => {
+            "only SELECT is possible; a query cannot change, attach or read anything else"
+                .to_owned()
+        }
+        Some(ErrorCode::TooBig) => format!(
+            "a value in it is longer than {} MiB; select less of it, e.g. with substr() or length()",
+            VALUE_LEN_MAX >> 20
+        ),
+        _ => error.to_string(),
+    };
+    connection
+        .pragma_update(None, "query_only", true)
+        .map_err(text)?;
+    connection
+        .set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_LEN_MAX)
+        .map_err(text)?;
+    connection.authorizer(Some(authorize)).map_err(text)?;
+    let until = Instant::now() + limits.time;
+    connection
+        .progress_handler(PROGRESS_STEPS, Some(move || Instant::now() >= until))
+        .map_err(text)?;
+    let mut statement = connection.prepare(sql).map_err(text)?;
+    let mut table = Table {
+        columns: statement
+            .column_names()
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+        ..Table::default()
+    };
+    let width = table.columns.len();
+    let mut rows = statement.query([]).map_err(text)?;
+    let mut left = limits.bytes;
+    while let Some(row) = rows.next().map_err(text)? {
+        if table.rows.len() as u64 >= limits.rows {
+            table.is_cut = true;
+            break;
+        }
+        let values: rusqlite::Result<Vec<Value>> =
+            (0..width).map(|at| row.get_ref(at).map(value)).collect();
+        let values = values.map_err(text)?;
+        left = match left.checked_sub(values.iter().map(size).sum()) {
+            Some(left) => left,
+            None => {
+                return Err(format!(
+                    "the result is larger than {} MiB; select fewer columns, or less with WHERE and LIMIT",
+                    limits.bytes >> 20
+                ));
+            }
+        };
+        table.rows.push(values);
+    }
+    Ok(table)
+}
+
+/// Bytes that a value takes in memory, about.
+fn size(value: &Value) -> u64 {
+    VALUE_SIZE + value.as_str().map_or(0, str::len) as u64
+}
+
+fn authorize(context: AuthContext<'_>) -> Authorization {
+    let is_table_info = matches!(
+        context.action,
+        AuthAction::Pragma { pragma_name, .. } if pragma_name == "table_info"
+    );
+    let is_harmless_function = matches!(
+        context.action,
+        AuthAction::Function { function_name }
+            if !function_name.eq_ignore_ascii_case("load_extension")
+    );
+    let is_read = matches!(
+        context.action,
+        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive
+    );
+    if is_read || is_table_info || is_harmless_function {
+        Authorization::Allow
+    } else {
+        Authorization::Deny
+    }
+}
+
+fn value(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(number) => json!(number),
+        ValueRef::Real(number) => json!(number),
+        ValueRef::Text(bytes) => Value::String(String::from_utf8_lossy(bytes).into_owned()),
+        ValueRef::Blob(bytes) => {
+            Value::String(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(sql: &str) -> Result<Table, String> {
+        let db = Connection::open_in_memory().expect("a database in memory");
+        let limits = QueryLimits {
+            time: Duration::from_secs(60),
+            rows: 1_000_000,
+            bytes: 1 << 20,
+        };
+        query(&db, sql, limits)
+    }
+
+    #[test]
+    fn no_query_makes_a_value_that_takes_all_memory() {
+        for huge in [
+            "SELECT hex(zeroblob(150000000))",
+            "SELECT length(hex(randomblob(900000000)))",
+            "SELECT length(printf('%.*c', 500000000, 'x'))",
+            "WITH RECURSIVE n (x) AS (SELECT 'ab' UNION ALL SELECT x || x FROM n) SELECT max(length(x)) FROM n",
+        ] {
+            let refused = ask(huge).expect_err(huge);
+            assert!(refused.contains("longer than 8 MiB"), "{huge}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_result_has_a_size() {
+        let many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900000) SELECT i FROM n";
+        let long = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9) \
+                    SELECT printf('%.*c', 200000, 'x') FROM n";
+        for sql in [many, long] {
+            let refused = ask(sql).expect_err(sql);
+            assert!(refused.contains("larger than 1 MiB"), "{refused}");
+        }
+        let table = ask("SELECT 1, 'two'").expect("a small one");
+        assert_eq!(table.rows, [[json!(1), json!("two")]]);
+    }
+}

@@ -1,0 +1,299 @@
+//! What a report asks of a journal: figures of the time from `from_ns` to `to_ns`, in nanoseconds since 1970.
+//!
+//! Each statement passes over the tasks once; what comes back grows neither with them nor with the jobs.
+
+use hq_core::task::TaskState;
+use serde_json::Value;
+
+use super::run_bin_sql;
+use crate::runs::{ASKED, CHANGES, CPUS, CPUS_UNKNOWN, RUNS};
+use crate::statement::Query;
+
+/// Units of a resource per whole one, as a number with a fraction for SQLite.
+const UNITS: &str = "10000.0";
+/// Ways to fail that are listed.
+const FAILURES_MAX: u32 = 200;
+
+/// From when to when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Period {
+    /// Its begin.
+    pub from_ns: i64,
+    /// Its end, included.
+    pub to_ns: i64,
+}
+
+impl Period {
+    const fn values(self) -> [(&'static str, i64); 2] {
+        [("?F", self.from_ns), ("?T", self.to_ns)]
+    }
+
+    const fn stepped(self, width: i64) -> [(&'static str, i64); 3] {
+        [("?F", self.from_ns), ("?T", self.to_ns), ("?W", width)]
+    }
+}
+
+/// A worker that was there.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WorkerRow {
+    /// Its id.
+    pub id: u32,
+    /// Its host.
+    pub host: String,
+    /// From when on, within the period.
+    pub from_ns: i64,
+    /// Until when, within the period.
+    pub to_ns: i64,
+    /// Why it ended.
+    pub reason: Option<String>,
+    /// Its configuration, as events have it.
+    pub config: Value,
+}
+
+/// Workers by id.
+#[must_use]
+pub fn workers(period: Period) -> Query<WorkerRow> {
+    let sql = "SELECT id, hostname, max(started_unix_ns, ?F), min(coalesce(ended_unix_ns, ?T), ?T), reason, config \
+               FROM worker_data WHERE started_unix_ns <= ?T AND coalesce(ended_unix_ns, ?T) >= ?F \
+               ORDER BY id";
+    Query::new(sql, &period.values(), |row| WorkerRow {
+        id: row.small(0),
+        host: row.owned(1).unwrap_or_default(),
+        from_ns: row.int(2),
+        to_ns: row.int(3),
+        reason: row.owned(4),
+        config: row.json(5),
+    })
+}
+
+/// What tasks that began or ended in a step ask for of a resource.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResourceRow {
+    /// Whether they ended.
+    pub is_end: bool,
+    /// Step of the period.
+    pub step: i64,
+    /// Name of the resource.
+    pub resource: String,
+    /// Units of it.
+    pub units: u64,
+}
+
+/// Use of the resources beside cpus that most jobs ask for, at most so many, in steps of `width`.
+#[must_use]
+pub fn resource_steps(period: Period, width: i64, resources_max: u32) -> Query<ResourceRow> {
+    let sql = format!(
+        "WITH {ASKED}, {RUNS}, {CHANGES}, shown AS (SELECT name FROM asked WHERE name <> 'cpus' \
+         GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {resources_max}) \
+         SELECT c.is_end, c.step, a.name, sum(c.n * a.units) FROM changes c \
+         JOIN asked a ON a.job = c.job AND a.variant = c.variant JOIN shown s ON s.name = a.name GROUP BY 1, 2, 3"
+    );
+    Query::new(&sql, &period.stepped(width), |row| ResourceRow {
+        is_end: row.int(0) != 0,
+        step: row.int(1),
+        resource: row.owned(2).unwrap_or_default(),
+        units: row.uint(3),
+    })
+}
+
+/// `ended (job, state, n, core_us, rss, mem)`: tasks that ended by themselves in the period, what they cost, and the
+/// memory that they used and had asked for.
+fn ended() -> String {
+    format!(
+        "{ASKED}, {CPUS}, sums AS (SELECT job, variant, state, count(*) AS n, sum(run_us) AS us, \
+         max(max_rss_kib) AS rss FROM task_data \
+         WHERE state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1, 2, 3), \
+         ended AS (SELECT e.job, e.state, sum(e.n) AS n, \
+         sum(e.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS})) AS core_us, max(e.rss) AS rss, \
+         max(coalesce(m.units, 0)) AS mem FROM sums e \
+         LEFT JOIN cpus c ON c.job = e.job AND c.variant = e.variant \
+         LEFT JOIN asked m ON m.job = e.job AND m.variant = e.variant AND m.name = 'mem' GROUP BY 1, 2)"
+    )
+}
+
+/// Sums over all jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TotalsRow {
+    /// Jobs that were submitted up to the end of the period.
+    pub jobs: u64,
+    /// Tasks that finished.
+    pub finished: u64,
+    /// Tasks that failed.
+    pub failed: u64,
+    /// What both cost.
+    pub core_us: u64,
+    /// What those that failed cost.
+    pub failed_core_us: u64,
+}
+
+/// One row.
+#[must_use]
+pub fn totals(period: Period) -> Query<TotalsRow> {
+    let sql = format!(
+        "WITH {} SELECT (SELECT count(*) FROM job_data WHERE submitted_unix_ns <= ?T), \
+         sum(CASE state WHEN :finished THEN n END), sum(CASE state WHEN :failed THEN n END), \
+         CAST(sum(core_us) AS INTEGER), CAST(sum(CASE state WHEN :failed THEN core_us END) AS INTEGER) FROM ended",
+        ended()
+    );
+    Query::new(&sql, &period.values(), |row| TotalsRow {
+        jobs: row.uint(0),
+        finished: row.uint(1),
+        failed: row.uint(2),
+        core_us: row.uint(3),
+        failed_core_us: row.uint(4),
+    })
+}
+
+/// A job and what it cost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobRow {
+    /// Its id.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Tasks that it was given.
+    pub task_count: u64,
+    /// Tasks that finished.
+    pub finished: u64,
+    /// Tasks that failed.
+    pub failed: u64,
+    /// What both cost.
+    pub core_us: u64,
+    /// What those that failed cost.
+    pub failed_core_us: u64,
+    /// Most memory that one of them used.
+    pub rss_kib: u64,
+    /// Most memory that one of them asked for, in units of a ten-thousandth of a MiB.
+    pub memory_units: u64,
+}
+
+/// The most expensive jobs, those first, at most so many.
+#[must_use]
+pub fn jobs(period: Period, jobs_max: usize) -> Query<JobRow> {
+    let sql = format!(
+        "WITH {}, per_job AS (SELECT job, sum(CASE state WHEN :finished THEN n END) AS finished, \
+         sum(CASE state WHEN :failed THEN n END) AS failed, CAST(sum(core_us) AS INTEGER) AS core_us, \
+         CAST(sum(CASE state WHEN :failed THEN core_us END) AS INTEGER) AS failed_core_us, max(rss) AS rss, max(mem) AS mem \
+         FROM ended GROUP BY 1) \
+         SELECT j.id, j.name, (SELECT coalesce(sum(task_count), 0) FROM submit_data s WHERE s.job = j.id), \
+         p.finished, p.failed, p.core_us, p.failed_core_us, p.rss, p.mem \
+         FROM job_data j LEFT JOIN per_job p ON p.job = j.id WHERE j.submitted_unix_ns <= ?T \
+         ORDER BY coalesce(p.core_us, 0) DESC, j.id LIMIT {jobs_max}",
+        ended()
+    );
+    Query::new(&sql, &period.values(), |row| JobRow {
+        id: row.small(0),
+        name: row.owned(1).unwrap_or_default(),
+        task_count: row.uint(2),
+        finished: row.uint(3),
+        failed: row.uint(4),
+        core_us: row.uint(5),
+        failed_core_us: row.uint(6),
+        rss_kib: row.uint(7),
+        memory_units: row.uint(8),
+    })
+}
+
+/// Tasks of a job that ended by themselves, by bin of [`RUN_BOUNDS`](super::RUN_BOUNDS): bin and count.
+#[must_use]
+pub fn run_times(job: u32, period: Period) -> Query<(usize, u64)> {
+    let sql = format!(
+        "SELECT {}, count(*) FROM task_data WHERE job = {job} AND state IN (:finished, :failed) \
+         AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1",
+        run_bin_sql()
+    );
+    Query::new(&sql, &period.values(), |row| {
+        (
+            usize::try_from(row.int(0)).unwrap_or(usize::MAX),
+            row.uint(1),
+        )
+    })
+}
+
+/// Run times at positions among the tasks of a job that ended by themselves, the shortest at 0: position and µs.
+#[must_use]
+pub fn run_times_at(job: u32, period: Period, positions: &[u64]) -> Query<(u64, u64)> {
+    let list: Vec<String> = positions.iter().map(u64::to_string).collect();
+    let sql = format!(
+        "SELECT n, run_us FROM (SELECT run_us, row_number() OVER (ORDER BY run_us) - 1 AS n FROM task_data \
+         WHERE job = {job} AND state IN (:finished, :failed) \
+         AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T) WHERE n IN ({})",
+        list.join(", ")
+    );
+    Query::new(&sql, &period.values(), |row| (row.uint(0), row.uint(1)))
+}
+
+/// What tasks asked for of each worker's cpus while they ran: worker and µs of a core.
+#[must_use]
+pub fn usage(period: Period) -> Query<(u32, u64)> {
+    let sql = format!(
+        "WITH {ASKED}, {CPUS}, {RUNS}, used AS (SELECT worker, job, variant, \
+         sum(min(coalesce(ended, ?T), ?T) - max(began, ?F)) / 1000 AS us FROM runs \
+         WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 1, 2, 3) \
+         SELECT u.worker, CAST(sum(u.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS})) AS INTEGER) FROM used u \
+         LEFT JOIN cpus c ON c.job = u.job AND c.variant = u.variant GROUP BY 1"
+    );
+    Query::new(&sql, &period.values(), |row| (row.small(0), row.uint(1)))
+}
+
+/// A task that ran for long.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlowRow {
+    /// Its job.
+    pub job: u32,
+    /// Its id.
+    pub task: u32,
+    /// Where it ran.
+    pub host: Option<String>,
+    /// How long it ran.
+    pub run_us: u64,
+    /// Whether it failed.
+    pub is_failed: bool,
+}
+
+/// The tasks that ran longest, those first.
+#[must_use]
+pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
+    let sql = format!(
+        "SELECT t.job, t.task, w.hostname, t.run_us, t.state FROM task_data t LEFT JOIN worker_data w ON w.id = t.worker \
+         WHERE t.state IN (:finished, :failed) AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
+         ORDER BY t.run_us DESC LIMIT {tasks_max}"
+    );
+    Query::new(&sql, &period.values(), |row| SlowRow {
+        job: row.small(0),
+        task: row.small(1),
+        host: row.owned(2),
+        run_us: row.uint(3),
+        is_failed: row.state(4) == TaskState::Failed,
+    })
+}
+
+/// Tasks that failed alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FailuresRow {
+    /// Their job.
+    pub job: u32,
+    /// What went wrong, in a few words.
+    pub error: String,
+    /// Where they ran.
+    pub host: Option<String>,
+    /// How many they are.
+    pub count: u64,
+}
+
+/// Ways to fail, the most frequent first.
+#[must_use]
+pub fn failures(period: Period) -> Query<FailuresRow> {
+    let sql = format!(
+        "SELECT t.job, t.outcome, max(t.message), w.hostname, count(*) FROM task_data t \
+         LEFT JOIN worker_data w ON w.id = t.worker \
+         WHERE t.state = :failed AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
+         GROUP BY 1, 2, 4 ORDER BY 5 DESC LIMIT {FAILURES_MAX}"
+    );
+    Query::new(&sql, &period.values(), |row| FailuresRow {
+        job: row.small(0),
+        error: row.failure_words(1),
+        host: row.owned(3),
+        count: row.uint(4),
+    })
+}

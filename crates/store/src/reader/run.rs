@@ -1,0 +1,475 @@
+//! What dashboards ask of a run, as of a time: `at_ns` is in nanoseconds since 1970.
+//!
+//! Each statement passes over the tasks of a job, or of all jobs, once; SQLite adds up, and what comes back does not grow
+//! with the tasks.
+
+use hq_core::task::TaskState;
+use serde_json::Value;
+
+use super::{FAILURES_MAX, run_bin_sql};
+use crate::rows::RowRef;
+use crate::statement::Query;
+
+/// State of a task at the time `?T`.
+const STATE: &str = "CASE WHEN started_unix_ns IS NULL OR started_unix_ns > ?T THEN :waiting \
+     WHEN state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 > ?T THEN :running ELSE state END";
+
+/// Tasks that ended by themselves, of one job, worker and way to end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndedRow {
+    /// Job that they are of.
+    pub job: u32,
+    /// Worker that ran them.
+    pub worker: u32,
+    /// Its host.
+    pub host: Option<String>,
+    /// What went wrong, in a few words.
+    pub error: Option<String>,
+    /// Number of these tasks.
+    pub count: u64,
+}
+
+/// Who ended where and how; of very many ways to end the most frequent ones.
+#[must_use]
+pub fn ended(at_ns: i64) -> Query<EndedRow> {
+    let sql = "SELECT e.job, e.worker, w.hostname, e.state, e.outcome, e.message, e.n FROM \
+         (SELECT job, worker, state, outcome, max(message) AS message, count(*) AS n FROM task_data \
+          WHERE state IN (:finished, :failed) \
+          AND coalesce(started_unix_ns, 0) + coalesce(run_us, 0) * 1000 <= ?T \
+          GROUP BY job, worker, state, outcome ORDER BY state DESC, n DESC LIMIT 5000) e \
+         LEFT JOIN worker_data w ON w.id = e.worker";
+    Query::new(sql, &[("?T", at_ns)], |row| EndedRow {
+        job: row.small(0),
+        worker: row.small(1),
+        host: row.owned(2),
+        error: (row.state(3) == TaskState::Failed).then(|| row.failure_words(4)),
+        count: row.uint(6),
+    })
+}
+
+/// Ids of tasks that have a row, and how many tasks the job was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TouchedRow {
+    /// Lowest and highest id.
+    pub ids: Option<(u32, u32)>,
+    /// Tasks of all submits.
+    pub task_count: i64,
+}
+
+/// One row about the ids of a job's tasks.
+#[must_use]
+pub fn touched(job: u32) -> Query<TouchedRow> {
+    let sql = "SELECT min(task), max(task), (SELECT coalesce(sum(task_count), 0) FROM submit_data \
+         WHERE job = ?J) FROM task_data WHERE job = ?J";
+    Query::new(sql, &[("?J", job.into())], |row| TouchedRow {
+        ids: row.number(0).map(|_| (row.small(0), row.small(1))),
+        task_count: row.int(2),
+    })
+}
+
+/// Consecutive ids.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IdsRow {
+    /// Lowest id.
+    pub start: i64,
+    /// Number of ids.
+    pub count: i64,
+}
+
+/// Ranges of ids that the submits of a job gave it; of graphs the journal has none.
+#[must_use]
+pub fn submitted_ids(job: u32) -> Query<IdsRow> {
+    let sql = "SELECT json_extract(r.value, '$.start'), json_extract(r.value, '$.count') FROM \
+         (SELECT data FROM event_log WHERE type = 'job-created' AND job = ?J) e, \
+         json_each(json_extract(e.data, '$.submit_desc.task_desc.ids.ranges')) r";
+    Query::new(sql, &[("?J", job.into())], |row| IdsRow {
+        start: row.int(0),
+        count: row.int(1),
+    })
+}
+
+/// Tasks of a job that have a row, of one bin, state and length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StripRow {
+    /// Bin of the ids.
+    pub bin: i64,
+    /// State at the time.
+    pub state: TaskState,
+    /// Bin of [`RUN_BOUNDS`](super::RUN_BOUNDS), of those that ended by themselves.
+    pub took: Option<usize>,
+    /// Number of these tasks.
+    pub count: u64,
+}
+
+/// The tasks of a job that have a row, from the id `first` on, in `bins` that together are `span` ids wide.
+#[must_use]
+pub fn strip(job: u32, at_ns: i64, first: u32, bins: i64, span: i64) -> Query<StripRow> {
+    let sql = format!(
+        "SELECT (task - ?L) * {bins} / ?S AS bin, {STATE} AS now, \
+         CASE WHEN state IN (:finished, :failed) THEN {} ELSE -1 END AS took, count(*) \
+         FROM task_data WHERE job = ?J GROUP BY 1, 2, 3",
+        run_bin_sql()
+    );
+    let values = [
+        ("?J", i64::from(job)),
+        ("?T", at_ns),
+        ("?L", i64::from(first)),
+        ("?S", span),
+    ];
+    Query::new(&sql, &values, |row| StripRow {
+        bin: row.int(0),
+        state: row.state(1),
+        took: usize::try_from(row.int(2)).ok(),
+        count: row.uint(3),
+    })
+}
+
+/// Tasks that were canceled or aborted together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DroppedRow {
+    /// Lowest id.
+    pub first: i64,
+    /// Number of ids.
+    pub count: i64,
+    /// From one id to the next.
+    pub step: i64,
+    /// What they are.
+    pub state: TaskState,
+}
+
+/// What of a job was canceled or aborted.
+#[must_use]
+pub fn dropped(job: u32, at_ns: i64) -> Query<DroppedRow> {
+    let sql =
+        "SELECT first, count, step, state FROM dropped_data WHERE job = ?J AND at_unix_ns <= ?T";
+    let values = [("?J", i64::from(job)), ("?T", at_ns)];
+    Query::new(sql, &values, |row| DroppedRow {
+        first: row.int(0),
+        count: row.int(1),
+        step: row.int(2),
+        state: row.state(3),
+    })
+}
+
+/// A failed task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FailureRow {
+    /// Its id.
+    pub task: u32,
+    /// Instance that failed.
+    pub instance: u32,
+    /// What went wrong, in a few words.
+    pub error: String,
+    /// Where it ran.
+    pub host: Option<String>,
+    /// How long it ran.
+    pub run_us: u64,
+    /// When it ended.
+    pub ended_ns: i64,
+}
+
+/// The last failures of a job.
+#[must_use]
+pub fn failures(job: u32, at_ns: i64) -> Query<FailureRow> {
+    let sql = format!(
+        "SELECT t.task, t.instance, t.outcome, t.message, w.hostname, t.run_us, \
+         t.started_unix_ns + t.run_us * 1000 AS ended FROM task_data t \
+         LEFT JOIN worker_data w ON w.id = t.worker \
+         WHERE t.job = ?J AND t.state = :failed AND t.started_unix_ns + t.run_us * 1000 <= ?T \
+         ORDER BY ended DESC LIMIT {FAILURES_MAX}"
+    );
+    let values = [("?J", i64::from(job)), ("?T", at_ns)];
+    Query::new(&sql, &values, |row| FailureRow {
+        task: row.small(0),
+        instance: row.small(1),
+        error: row.failure_words(2),
+        host: row.owned(4),
+        run_us: row.uint(5),
+        ended_ns: row.int(6),
+    })
+}
+
+/// Times of the first and of the last thing in a journal, in one row.
+#[must_use]
+pub fn span() -> Query<(i64, i64)> {
+    let sql = "SELECT min(a), max(b) FROM (SELECT min(at_unix_ns) AS a, max(at_unix_ns) AS b FROM event_log \
+               UNION ALL SELECT min(started_unix_ns), \
+               max(started_unix_ns + coalesce(run_us, 0) * 1000) FROM task_data)";
+    Query::new(sql, &[], |row| (row.int(0), row.int(1)))
+}
+
+/// When the first task started, in one row.
+#[must_use]
+pub fn first_start() -> Query<Option<i64>> {
+    let sql = "SELECT min(started_unix_ns) FROM task_data";
+    Query::new(sql, &[], |row| row.number(0))
+}
+
+/// What tasks of a job ask for of one resource.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RequestRow {
+    /// Job that asks.
+    pub job: u32,
+    /// Alternative of its request.
+    pub variant: u32,
+    /// Name of the resource.
+    pub resource: String,
+    /// How much; `None` = all that there is.
+    pub units: Option<u64>,
+}
+
+/// What jobs ask for, `None` = all jobs. Of graphs the journal does not tell.
+#[must_use]
+pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
+    let which = jobs.map_or(String::new(), |jobs| {
+        let ids: Vec<String> = jobs.iter().map(u32::to_string).collect();
+        format!(" AND e.job IN ({})", ids.join(", "))
+    });
+    let sql = format!(
+        "SELECT e.job, v.key, json_extract(r.value, '$.resource'), json_extract(r.value, '$.policy') \
+         FROM event_log e, json_each(json_extract(e.data, '$.submit_desc.task_desc.resources.variants')) v, \
+         json_each(json_extract(v.value, '$.resources')) r WHERE e.type = 'job-created'{which}"
+    );
+    Query::new(&sql, &[], |row| RequestRow {
+        job: row.small(0),
+        variant: row.small(1),
+        resource: row.owned(2).unwrap_or_default(),
+        units: row
+            .json(3)
+            .as_object()
+            .and_then(|policy| policy.values().next())
+            .and_then(Value::as_u64),
+    })
+}
+
+/// A job and the tasks that it was given up to then.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobRow {
+    /// Its id.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it accepts more tasks.
+    pub is_open: bool,
+    /// Tasks of its submits.
+    pub task_count: u64,
+}
+
+/// Jobs by id, without those that were forgotten.
+#[must_use]
+pub fn jobs(at_ns: i64) -> Query<JobRow> {
+    let sql = "SELECT j.id, j.name, j.is_open, (SELECT coalesce(sum(s.task_count), 0) FROM submit_data s \
+               WHERE s.job = j.id AND s.at_unix_ns <= ?T) FROM job_data j \
+               WHERE j.is_forgotten = 0 AND j.submitted_unix_ns <= ?T ORDER BY j.id";
+    Query::new(sql, &[("?T", at_ns)], |row| JobRow {
+        id: row.small(0),
+        name: row.owned(1).unwrap_or_default(),
+        is_open: row.int(2) != 0,
+        task_count: row.uint(3),
+    })
+}
+
+/// Tasks of a job in a state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateRow {
+    /// Their job.
+    pub job: u32,
+    /// Their state.
+    pub state: TaskState,
+    /// How many they are.
+    pub count: u64,
+}
+
+fn state_row(row: RowRef<'_>) -> StateRow {
+    StateRow {
+        job: row.small(0),
+        state: row.state(1),
+        count: row.uint(2),
+    }
+}
+
+/// Tasks that have a row, by job and state at the time.
+#[must_use]
+pub fn states(at_ns: i64) -> Query<StateRow> {
+    let sql =
+        format!("SELECT job, {STATE} AS now, count(*) FROM task_data GROUP BY 1, 2 ORDER BY 1");
+    Query::new(&sql, &[("?T", at_ns)], state_row)
+}
+
+/// Tasks without a row that were canceled or aborted, by job.
+#[must_use]
+pub fn dropped_sums(at_ns: i64) -> Query<StateRow> {
+    // Those that were started have a row, which tells the same.
+    let sql = "SELECT d.job, d.state, sum(d.count) - (SELECT count(*) FROM task_data t WHERE t.job = d.job \
+               AND t.state = d.state AND t.started_unix_ns <= ?T) FROM dropped_data d \
+               WHERE d.at_unix_ns <= ?T GROUP BY 1, 2";
+    Query::new(sql, &[("?T", at_ns)], state_row)
+}
+
+/// A worker.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WorkerRow {
+    /// Its id.
+    pub id: u32,
+    /// Its host.
+    pub host: String,
+    /// When it connected.
+    pub started_ns: i64,
+    /// Why it had ended then.
+    pub ended: Option<String>,
+    /// Its configuration, as events have it.
+    pub config: Value,
+}
+
+/// Workers by id.
+#[must_use]
+pub fn workers(at_ns: i64) -> Query<WorkerRow> {
+    let sql = "SELECT w.id, w.hostname, w.started_unix_ns, \
+               CASE WHEN w.ended_unix_ns <= ?T THEN coalesce(w.reason, 'ended') END, w.config \
+               FROM worker_data w WHERE w.started_unix_ns <= ?T ORDER BY w.id";
+    Query::new(sql, &[("?T", at_ns)], |row| WorkerRow {
+        id: row.small(0),
+        host: row.owned(1).unwrap_or_default(),
+        started_ns: row.int(2),
+        ended: row.owned(3),
+        config: row.json(4),
+    })
+}
+
+/// Tasks that ran on a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunningRow {
+    /// Worker that ran them.
+    pub worker: u32,
+    /// Their job.
+    pub job: u32,
+    /// Alternative of the request that they ran with.
+    pub variant: u32,
+    /// How many they were.
+    pub count: u32,
+}
+
+/// What ran where.
+#[must_use]
+pub fn running(at_ns: i64) -> Query<RunningRow> {
+    let sql = format!(
+        "SELECT worker, job, variant, count(*) FROM task_data WHERE {STATE} = :running GROUP BY 1, 2, 3"
+    );
+    Query::new(&sql, &[("?T", at_ns)], |row| RunningRow {
+        worker: row.small(0),
+        job: row.small(1),
+        variant: row.small(2),
+        count: row.small(3),
+    })
+}
+
+/// A queue of automatic allocation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueRow {
+    /// Its id.
+    pub id: u32,
+    /// Its record, encoded; `None` = it was removed.
+    pub record: Option<Vec<u8>>,
+}
+
+/// Queues by id. Journals of the first version have no such table.
+#[must_use]
+pub fn queues() -> Query<QueueRow> {
+    let sql = "SELECT id, record FROM queue_data ORDER BY id LIMIT 1000";
+    Query::new(sql, &[], |row| QueueRow {
+        id: row.small(0),
+        record: row.text(1).and_then(bytes),
+    })
+}
+
+/// Bytes out of hexadecimal digits, as a query shows them.
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+    (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+/// An allocation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AllocationRow {
+    /// Its queue.
+    pub queue: u32,
+    /// Its id in the batch system.
+    pub id: String,
+    /// Workers that it is for.
+    pub worker_count: u32,
+    /// When it was queued.
+    pub queued_ns: Option<i64>,
+    /// When it began, if that was then.
+    pub started_ns: Option<i64>,
+    /// When it ended, if that was then.
+    pub ended_ns: Option<i64>,
+}
+
+/// Allocations, the first one first.
+#[must_use]
+pub fn allocations(at_ns: i64) -> Query<AllocationRow> {
+    let sql = "SELECT queue, id, worker_count, queued_unix_ns, \
+               CASE WHEN started_unix_ns <= ?T THEN started_unix_ns END, \
+               CASE WHEN ended_unix_ns <= ?T THEN ended_unix_ns END FROM allocation_data \
+               WHERE queued_unix_ns <= ?T ORDER BY queued_unix_ns LIMIT 10000";
+    Query::new(sql, &[("?T", at_ns)], |row| AllocationRow {
+        queue: row.small(0),
+        id: row.owned(1).unwrap_or_default(),
+        worker_count: row.small(2),
+        queued_ns: row.number(3),
+        started_ns: row.number(4),
+        ended_ns: row.number(5),
+    })
+}
+
+/// An event that is not about single tasks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct EventRow {
+    /// When it happened.
+    pub at_ns: i64,
+    /// Its type.
+    pub kind: String,
+    /// Job that it is about.
+    pub job: Option<u32>,
+    /// Worker that it is about.
+    pub worker: Option<u32>,
+    /// What is particular to it.
+    pub data: Value,
+}
+
+/// The last events that are not about single tasks, the newest first.
+#[must_use]
+pub fn events(at_ns: i64) -> Query<EventRow> {
+    let sql = "SELECT at_unix_ns, type, job, worker, data FROM event_log WHERE at_unix_ns <= ?T \
+               AND type <> 'worker-overview' ORDER BY seq DESC LIMIT 500";
+    Query::new(sql, &[("?T", at_ns)], |row| EventRow {
+        at_ns: row.int(0),
+        kind: row.owned(1).unwrap_or_default(),
+        job: row.id(2),
+        worker: row.id(3),
+        data: row.json(4),
+    })
+}
+
+/// When a worker was there.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LifeRow {
+    /// When it connected.
+    pub from_ns: i64,
+    /// When it ended.
+    pub to_ns: Option<i64>,
+    /// Its configuration, as events have it.
+    pub config: Value,
+}
+
+/// Workers that were there at some time from `from_ns` to `to_ns`.
+#[must_use]
+pub fn lives(from_ns: i64, to_ns: i64) -> Query<LifeRow> {
+    let sql = "SELECT started_unix_ns, ended_unix_ns, config FROM worker_data \
+         WHERE started_unix_ns <= ?T AND coalesce(ended_unix_ns, ?T) >= ?F";
+    Query::new(sql, &[("?F", from_ns), ("?T", to_ns)], |row| LifeRow {
+        from_ns: row.int(0),
+        to_ns: row.number(1),
+        config: row.json(2),
+    })
+}

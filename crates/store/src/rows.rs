@@ -1,0 +1,90 @@
+//! Rows of a query, read leniently: what is missing or of another type counts as nothing.
+
+use hq_core::task::TaskState;
+use serde_json::Value;
+
+use crate::encode;
+
+/// Result of a query.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Rows(Vec<Vec<Value>>);
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowRef<'a>(&'a [Value]);
+
+impl Rows {
+    /// Rows as a query returned them.
+    #[must_use]
+    pub const fn new(rows: Vec<Vec<Value>>) -> Self {
+        Self(rows)
+    }
+
+    /// Rows from an array of arrays, for tests.
+    #[must_use]
+    pub fn from_json(rows: &Value) -> Self {
+        let rows = rows.as_array().into_iter().flatten();
+        Self(
+            rows.map(|row| row.as_array().cloned().unwrap_or_default())
+                .collect(),
+        )
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = RowRef<'_>> + '_ {
+        self.0.iter().map(|row| RowRef(row))
+    }
+}
+
+impl<'a> RowRef<'a> {
+    pub(crate) fn int(self, column: usize) -> i64 {
+        self.number(column).unwrap_or(0)
+    }
+
+    /// A number that may be missing.
+    pub(crate) fn number(self, column: usize) -> Option<i64> {
+        self.0.get(column).and_then(Value::as_i64)
+    }
+
+    pub(crate) fn uint(self, column: usize) -> u64 {
+        u64::try_from(self.int(column)).unwrap_or(0)
+    }
+
+    pub(crate) fn small(self, column: usize) -> u32 {
+        u32::try_from(self.int(column)).unwrap_or(0)
+    }
+
+    /// An id that may be missing.
+    pub(crate) fn id(self, column: usize) -> Option<u32> {
+        u32::try_from(self.number(column)?).ok()
+    }
+
+    /// A number that may have a fraction and may be missing.
+    pub(crate) fn real(self, column: usize) -> Option<f64> {
+        self.0.get(column).and_then(Value::as_f64)
+    }
+
+    pub(crate) fn text(self, column: usize) -> Option<&'a str> {
+        self.0.get(column).and_then(Value::as_str)
+    }
+
+    pub(crate) fn owned(self, column: usize) -> Option<String> {
+        self.text(column).map(str::to_owned)
+    }
+
+    /// Text of JSON.
+    pub(crate) fn json(self, column: usize) -> Value {
+        self.text(column)
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default()
+    }
+
+    /// A state; what no release writes counts as waiting.
+    pub(crate) fn state(self, column: usize) -> TaskState {
+        TaskState::from_number(self.int(column)).unwrap_or(TaskState::Waiting)
+    }
+
+    /// A few words for a failure, out of `outcome` and, behind it, `message`.
+    pub(crate) fn failure_words(self, column: usize) -> String {
+        encode::failure_words(self.int(column), self.text(column + 1))
+    }
+}
