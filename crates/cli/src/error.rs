@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
+use hq_core::error_chain::ErrorChain;
 use hq_core::refusal::{Refusal, RefusalKind};
 use hq_protocol::client;
 use hq_protocol::convert::refusal_text;
@@ -101,15 +102,9 @@ impl CliError {
 
     /// A problem with everything that led to it.
     pub(crate) fn caused(message: impl Into<String>, source: &dyn Error) -> Self {
-        let mut causes = vec![source.to_string()];
-        let mut next = source.source();
-        while let Some(error) = next {
-            causes.push(error.to_string());
-            next = error.source();
-        }
         Self::Failed {
             message: message.into(),
-            causes,
+            causes: ErrorChain(source).iter().map(ToString::to_string).collect(),
             drawing: None,
             help: None,
             refusal: None,

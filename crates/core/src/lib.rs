@@ -11,6 +11,7 @@ pub mod autoalloc;
 pub mod class;
 pub mod command_text;
 pub mod diagnosis;
+pub mod error_chain;
 pub mod graph;
 pub mod hardware;
 pub mod id;

@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::error_chain::ErrorChain;
 use hq_core::hardware::HardwareUsage;
 use hq_core::id::WorkerId;
 use hq_core::time::Time;
@@ -666,16 +667,8 @@ async fn receive(control: &mut Option<mpsc::Receiver<Interrupt>>) -> Option<Inte
     }
 }
 
-/// An error with its causes in one line.
 fn describe(error: &dyn std::error::Error) -> Box<str> {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text += ": ";
-        text += &cause.to_string();
-        source = cause.source();
-    }
-    text.into()
+    ErrorChain(error).to_string().into()
 }
 
 #[cfg(test)]
