@@ -37,21 +37,30 @@ impl WorkerState {
     /// The server is about to end because somebody wants it to, and nobody will want what runs here.
     pub(super) fn on_server_ends(&mut self, now: Time, effects: &mut Vec<Effect>) {
         match (self.on_server_lost, self.mode) {
-            (OnServerLost::FinishRunning, Mode::Active) => {
-                let returned = self.backlog.drain();
-                self.outbox.push_retracted(returned);
-                self.mode = Mode::Draining(ExitReason::ServerLost);
-                // What has ended by now is told; behind the goodbye nothing could be.
-                effects.extend(self.outbox.take(now).into_iter().map(Effect::Report));
-                self.serverless_since.get_or_insert(now);
-                effects.push(Effect::Farewell);
+            (OnServerLost::FinishRunning, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
+                self.let_server_go(now, effects)
             }
-            (OnServerLost::FinishRunning, _) | (_, Mode::Stopping { .. } | Mode::Exited) => {}
+            (_, Mode::Stopping { .. } | Mode::Exited) => {}
             (
                 OnServerLost::Stop | OnServerLost::Reconnect,
                 Mode::Active | Mode::Detached | Mode::Draining(_),
             ) => self.begin_stopping(now, ExitReason::ServerEnded, effects),
         }
+    }
+
+    /// What has ended by now is told; behind the goodbye nothing could be.
+    fn let_server_go(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        if self.serverless_since.is_some() {
+            return;
+        }
+        let returned = self.backlog.drain();
+        self.outbox.push_retracted(returned);
+        if !matches!(self.mode, Mode::Draining(_)) {
+            self.mode = Mode::Draining(ExitReason::ServerLost);
+        }
+        effects.extend(self.outbox.take(now).into_iter().map(Effect::Report));
+        self.serverless_since = Some(now);
+        effects.push(Effect::Farewell);
     }
 
     /// Whether the server has said that it ends: then there is none to look for.

@@ -420,3 +420,20 @@ fn what_has_ended_is_told_before_the_goodbye_to_a_server_that_ends() {
     assert!(said.contains(&(1, Outcome::Finished)), "{told:?}");
     assert!(matches!(told.last(), Some(Effect::Farewell)), "{told:?}");
 }
+
+#[test]
+fn a_worker_that_was_to_end_with_its_tasks_does_not_keep_the_server_from_ending() {
+    let config = WorkerConfig {
+        on_server_lost: OnServerLost::FinishRunning,
+        ..worker_config(1)
+    };
+    let mut bench = Bench::with(&config, None);
+    let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
+    bench.apply(Input::Interrupt(Interrupt::Drain));
+    let told = bench.apply(Input::ServerEnds);
+    assert!(matches!(told.last(), Some(Effect::Farewell)), "{told:?}");
+    assert!(bench.apply(Input::ServerEnds).is_empty(), "it is said once");
+    bench.apply(Input::ServerLost);
+    let effects = bench.exited(token, OK);
+    assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
+}
