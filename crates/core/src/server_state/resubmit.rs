@@ -1,5 +1,7 @@
 //! Submitting again what a job was made of, all of it or the tasks in some states.
 
+use super::draft::Prepared;
+use super::submit::NOTICES_MAX;
 use super::{Effect, Resubmitted, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind};
@@ -57,7 +59,7 @@ impl ServerState {
         })
     }
 
-    /// Several submits as one closed job.
+    /// Several submits as one closed job: all of them or none.
     fn submit_together(
         &mut self,
         now: Now,
@@ -70,11 +72,20 @@ impl ServerState {
         }) else {
             return Err(SubmitRefusal::TooManyJobs);
         };
+        let new = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
+        if specs.iter().map(|spec| spec.notify.len()).sum::<usize>() > NOTICES_MAX {
+            return Err(SubmitRefusal::TooManyNotices);
+        }
+        // Before there is a job: an earlier release may have accepted what is too large for this one.
+        let prepared = specs.into_iter().map(|spec| {
+            let target = SubmitTarget::Attach(new);
+            Prepared::new(Box::new(SubmitSpec { target, ..spec }))
+        });
+        let prepared: Vec<Prepared> = prepared.collect::<Result<_, _>>()?;
         let new = self.new_open_job(now, name, max_fails, effects)?;
-        for mut spec in specs {
-            spec.target = SubmitTarget::Attach(new);
-            // Each was accepted before, and together they still fit into one job.
-            self.submit(now, spec, effects)?;
+        for prepared in prepared {
+            // Their tasks were in one job before, so they fit into one.
+            self.submit_prepared(now, prepared, effects)?;
         }
         self.close_job(now, new, effects);
         Ok(new)

@@ -16,7 +16,7 @@ use crate::template::{
 use crate::time::Now;
 
 /// Notifications of one job.
-const NOTICES_MAX: usize = 64;
+pub(super) const NOTICES_MAX: usize = 64;
 
 impl ServerState {
     pub(super) fn open_job(
@@ -60,7 +60,15 @@ impl ServerState {
         spec: SubmitSpec,
         effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
-        let prepared = Prepared::new(Box::new(spec))?;
+        self.submit_prepared(now, Prepared::new(Box::new(spec))?, effects)
+    }
+
+    pub(super) fn submit_prepared(
+        &mut self,
+        now: Now,
+        prepared: Prepared,
+        effects: &mut Vec<Effect>,
+    ) -> Result<JobId, SubmitRefusal> {
         let target = self.target(&prepared.spec.target)?;
         let mut draft = self.draft_for(target, prepared);
         self.build(&mut draft, usize::MAX);
@@ -249,7 +257,7 @@ impl ServerState {
         }
     }
 
-    fn next_job_id(&self) -> Option<JobId> {
+    pub(super) fn next_job_id(&self) -> Option<JobId> {
         self.last_job.checked_add(1).map(JobId)
     }
 

@@ -221,3 +221,44 @@ fn while_workers_are_awaited_a_job_that_did_not_finish_is_not_forgotten() {
     );
     assert!(!state.jobs().contains_key(&JobId(1)), "now it can be");
 }
+
+#[test]
+fn several_submits_are_submitted_again_all_or_none() {
+    let mut state = ServerState::new("test");
+    state.restore_job(JobRecord {
+        id: JobId(1),
+        name: "x".into(),
+        max_fails: None,
+        is_open: true,
+        cancel_reason: None,
+        submitted: Timestamp(1),
+        is_completed: false,
+    });
+    let mut large = template(&["true"]);
+    // An earlier release took it.
+    large.cwd = vec![b'/'; 5_000].into();
+    for (first, task) in [(0, template(&["true"])), (5, large)] {
+        let ids = IdArray::consecutive(first, 5).expect("fits");
+        let submit = Arc::new(array_submit(5, task));
+        state.restore_submit(JobId(1), ids, &submit).expect("valid");
+    }
+    let again = Command::Resubmit {
+        jobs: Selector::Last,
+        states: Vec::new(),
+    };
+    let effects = request(&mut state, again);
+    let refused = |effect: &Effect| {
+        let Effect::Reply(_, Reply::Resubmitted(found)) = effect else {
+            return false;
+        };
+        matches!(
+            found.rows[..],
+            [Resubmitted::Refused(JobId(1), SubmitRefusal::TooLarge(_))]
+        )
+    };
+    assert!(effects.iter().any(refused), "{}", effects.len());
+    let is_change = |effect: &Effect| matches!(effect, Effect::Persist(_));
+    assert!(!effects.iter().any(is_change), "nothing is stored");
+    assert_eq!(state.jobs().len(), 1);
+    assert_eq!(state.last_job(), Some(JobId(1)));
+}
