@@ -143,19 +143,36 @@ pub(super) struct Draft {
     /// The number of its first template; the others follow.
     pub(super) first: TemplateId,
     pub(super) templates: Vec<Arc<SharedTemplate>>,
+    /// Of how many of them the job was corrected; `None` = it is the one that was expected.
+    pub(super) renamed: Option<usize>,
 }
 
 impl Draft {
-    /// Names another job than the one that was expected.
+    /// Names another job than the one that was expected; the templates follow.
     pub(super) fn rename(&mut self, job: JobId, stream_dir: Option<ByteText>) {
         self.target.job = job;
         self.share.job = job;
         self.share.stream_dir = stream_dir;
+        self.renamed = Some(0);
+    }
+
+    /// Corrects some of the templates; answers with how many.
+    pub(super) fn rename_some(&mut self, most: usize) -> usize {
+        let Some(done) = self.renamed else { return 0 };
+        let rest = self.templates.iter_mut().skip(done).take(most);
+        let mut count = 0;
         // Nobody else has these yet, so nothing is copied but in tests.
-        for template in self.templates.iter_mut().map(Arc::make_mut) {
-            template.job = job;
+        for template in rest.map(Arc::make_mut) {
+            template.job = self.share.job;
             template.stream_dir.clone_from(&self.share.stream_dir);
+            count += 1;
         }
+        self.renamed = Some(done + count);
+        count
+    }
+
+    pub(super) fn is_renamed(&self) -> bool {
+        self.renamed.is_none_or(|done| done >= self.templates.len())
     }
 
     pub(super) fn is_built(&self) -> bool {

@@ -9,12 +9,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use super::draft::Prepared;
 use super::{Effect, ServerState, WorkerCommand};
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
 use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId};
 use crate::scheduler::queue::ReadyQueue;
 use crate::scheduler::window::Window;
+use crate::template::{GraphTask, SubmitBody, TaskTemplate};
 use crate::time::Now;
 
 /// Tasks of graphs that one batch looks at, templates that it builds, tasks that it takes out of the queue, and
@@ -31,7 +33,7 @@ impl Default for PortionMax {
 /// Templates that one batch drops, and lists of them that it looks into.
 const DROPPED_MAX: usize = 4_096;
 
-/// Templates that are freed without more ado.
+/// Templates and tasks that are freed without more ado.
 const DISCARDED_AT_ONCE: usize = 256;
 
 /// What the next batches have to do.
@@ -46,7 +48,32 @@ pub(super) struct Portions {
     /// Templates that workers need no more.
     dropped: VecDeque<Dropped>,
     /// What nobody needs any more.
-    discarded: Vec<Vec<Arc<SharedTemplate>>>,
+    discarded: Vec<Discarded>,
+}
+
+/// What is freed, the last of it first.
+#[derive(Clone, Debug)]
+enum Discarded {
+    /// Templates of a job, or of one that was refused.
+    Shared(Vec<Arc<SharedTemplate>>),
+    /// What a client asked for and did not get.
+    Asked(Vec<Arc<TaskTemplate>>),
+    Tasks(Vec<GraphTask>),
+}
+
+impl Discarded {
+    /// Frees some; says whether that was all.
+    fn free(&mut self, most: usize) -> bool {
+        fn cut<T>(list: &mut Vec<T>, most: usize) -> bool {
+            list.truncate(list.len().saturating_sub(most));
+            list.is_empty()
+        }
+        match self {
+            Self::Shared(list) => cut(list, most),
+            Self::Asked(list) => cut(list, most),
+            Self::Tasks(list) => cut(list, most),
+        }
+    }
 }
 
 /// Tasks of a job that are to leave the ready queue.
@@ -165,7 +192,22 @@ impl Portions {
     /// Leaves templates to be freed.
     pub(super) fn discard(&mut self, templates: Vec<Arc<SharedTemplate>>) {
         if templates.len() > DISCARDED_AT_ONCE {
-            self.discarded.push(templates);
+            self.discarded.push(Discarded::Shared(templates));
+        }
+    }
+
+    /// Leaves a submit that is refused to be freed.
+    pub(super) fn discard_refused(&mut self, prepared: Prepared) {
+        // Nobody else has it; if somebody does, they free it.
+        let Some(spec) = Arc::into_inner(prepared.spec) else {
+            return;
+        };
+        let SubmitBody::Graph(graph) = spec.body else {
+            return;
+        };
+        if graph.templates.len() + graph.tasks.len() > DISCARDED_AT_ONCE {
+            self.discarded.push(Discarded::Asked(graph.templates));
+            self.discarded.push(Discarded::Tasks(graph.tasks));
         }
     }
 
@@ -246,11 +288,10 @@ impl ServerState {
 
     fn free_portion(&mut self) {
         let most = self.portion_max.0 as usize;
-        if let Some(templates) = self.portions.discarded.last_mut() {
-            templates.truncate(templates.len().saturating_sub(most));
-            if templates.is_empty() {
-                self.portions.discarded.pop();
-            }
+        if let Some(last) = self.portions.discarded.last_mut()
+            && last.free(most)
+        {
+            self.portions.discarded.pop();
         }
     }
 

@@ -120,7 +120,8 @@ impl ServerState {
             let result = match draft {
                 Ok(mut draft) => {
                     left -= self.build(&mut draft, left);
-                    if !draft.is_built() {
+                    left -= self.rename(&mut draft, left);
+                    if !draft.is_built() || !draft.is_renamed() {
                         under_way.draft = Some(draft);
                         break;
                     }
@@ -140,9 +141,17 @@ impl ServerState {
 
     /// Begins with a submit, if it could be accepted now.
     fn draft(&mut self, prepared: Prepared) -> Result<Box<Draft>, SubmitRefusal> {
-        let target = self.target(&prepared.spec.target)?;
-        self.check_prepared(&target, &prepared)?;
-        Ok(Box::new(self.draft_for(target, prepared)))
+        let checked = self.target(&prepared.spec.target).and_then(|target| {
+            self.check_prepared(&target, &prepared)?;
+            Ok(target)
+        });
+        match checked {
+            Ok(target) => Ok(Box::new(self.draft_for(target, prepared))),
+            Err(refusal) => {
+                self.portions.discard_refused(prepared);
+                Err(refusal)
+            }
+        }
     }
 
     pub(super) fn draft_for(&mut self, target: Target, prepared: Prepared) -> Draft {
@@ -151,9 +160,19 @@ impl ServerState {
             share: self.share(&target, &prepared.spec),
             first: self.number_templates(count.max(1)),
             templates: Vec::with_capacity(count),
+            renamed: None,
             prepared,
             target,
         }
+    }
+
+    /// Has templates name the job that is the next one now, some of them; answers with how many. Who is overtaken once more
+    /// is not delayed again: [`Self::accept`] corrects the rest in one step.
+    fn rename(&mut self, draft: &mut Draft, most: usize) -> usize {
+        if draft.is_built() && draft.renamed.is_none() {
+            self.note_job(draft);
+        }
+        draft.rename_some(most)
     }
 
     /// Numbers for so many templates, one behind the other.

@@ -82,8 +82,10 @@ impl ServerState {
         mut draft: Draft,
         effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
-        let checked = self.note_job(&mut draft);
-        if let Err(refusal) = checked.and_then(|()| self.check_still(&draft)) {
+        self.note_job(&mut draft);
+        draft.rename_some(usize::MAX);
+        if let Err(refusal) = self.check_still(&draft) {
+            self.portions.discard_refused(draft.prepared);
             self.portions.discard(draft.templates);
             return Err(refusal);
         }
@@ -106,12 +108,9 @@ impl ServerState {
     }
 
     /// A new job gets the next id. Another one may have got that which was the next when the first template was built.
-    fn note_job(&self, draft: &mut Draft) -> Result<(), SubmitRefusal> {
-        if !draft.target.is_new {
-            return Ok(());
-        }
-        let job = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
-        if job != draft.target.job {
+    pub(super) fn note_job(&self, draft: &mut Draft) {
+        let next = self.next_job_id().filter(|_| draft.target.is_new);
+        if let Some(job) = next.filter(|job| *job != draft.target.job) {
             let target = Target {
                 job,
                 ..draft.target.clone()
@@ -119,14 +118,11 @@ impl ServerState {
             let share = self.share(&target, &draft.prepared.spec);
             draft.rename(job, share.stream_dir);
         }
-        Ok(())
     }
 
     /// What may have changed since the first template was built.
     fn check_still(&self, draft: &Draft) -> Result<(), SubmitRefusal> {
-        if !draft.target.is_new {
-            self.target(&draft.prepared.spec.target)?;
-        }
+        self.target(&draft.prepared.spec.target)?;
         self.check_prepared(&draft.target, &draft.prepared)
     }
 
