@@ -1,12 +1,14 @@
 //! `hq task …`.
 
 use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
 
 use hq_core::range::IdArray;
 use hq_protocol::client::{self, explain, task_page};
 
 use super::Context;
 use super::missing::{self, Missing};
+use crate::args::global::OutputMode;
 use crate::args::task::{ExplainArgs, InfoArgs, ListArgs, states_to_message};
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
@@ -147,6 +149,10 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
     let output = &context.output;
     output.explanation(&mut context.out, &explanation, is_verbose)?;
     context.flush()?;
+    if !is_verbose && explanation.is_ready && has_reader(context) {
+        let (job, task) = (explanation.job, explanation.task);
+        tracing::info!("`hq task explain -v {job} {task}` tells what is in the way now");
+    }
     if is_verbose && explanation.waiting_dep_count > 0 {
         let (job, task) = (explanation.job, explanation.task);
         tracing::info!("`hq task info {job} {task}` tells what it depends on");
@@ -155,6 +161,11 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
         tracing::info!("No worker is connected; `hq worker start` starts one");
     }
     Ok(())
+}
+
+/// Whether somebody looks at the table.
+fn has_reader(context: &Context) -> bool {
+    context.mode() == OutputMode::Cli && std::io::stdout().is_terminal()
 }
 
 /// Adds to the refusal of a task which tasks there are.

@@ -22,7 +22,8 @@ pub enum HandshakeError {
     },
     /// No version that both speak.
     #[error(
-        "no common protocol version: this side speaks {ours}, the peer {theirs}; use the same release on both sides"
+        "no common protocol version: this side speaks {ours}, the peer {theirs}; use the same program on both sides \
+         (builds of one release can differ)"
     )]
     VersionMismatch {
         /// What this program speaks.

@@ -173,7 +173,8 @@ fn newest_common_version_wins() {
     let (left, right) = errors(new(Side::Connecting), old(Side::Accepting));
     assert_eq!(
         left.to_string(),
-        "no common protocol version: this side speaks 2 to 3, the peer 1; use the same release on both sides"
+        "no common protocol version: this side speaks 2 to 3, the peer 1; use the same program on both sides \
+         (builds of one release can differ)"
     );
     assert!(matches!(right, HandshakeError::VersionMismatch { .. }));
 }

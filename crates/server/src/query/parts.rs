@@ -243,7 +243,10 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use hq_core::server_state::{Command, Input, LinkId};
+    use std::time::Duration;
+
     use hq_core::testing::{NOW, apply, array_submit, request, template, worker_config};
+    use hq_core::time::Now;
 
     use super::super::answer_in_steps;
     use super::*;
@@ -287,6 +290,30 @@ mod tests {
         assert_eq!((infos.jobs.len(), steps), (2, 1));
         let not_found = infos.not_found.expect("ids that do not exist");
         assert_eq!(not_found.ranges.len(), 1);
+    }
+
+    #[test]
+    fn a_start_that_takes_very_long_is_told() {
+        let state = server(2, 1);
+        let overdue = |seconds, job| {
+            let now = Now {
+                mono: NOW.mono + Duration::from_secs(seconds),
+                ..NOW
+            };
+            let waiting = Query::Explain {
+                job: JobRef::Id(JobId(job)),
+                task: TaskId(0),
+            };
+            let reply = answer_in_steps(&state, now, waiting, || ());
+            let Reply::Explanation(told) = reply else {
+                panic!("another answer: {reply:?}");
+            };
+            assert_eq!(told.sent_to, Some(1), "the second waits behind the first");
+            told.start_overdue_ns
+        };
+        assert_eq!(overdue(9, 1), None);
+        assert_eq!(overdue(73, 1), Some(73_000_000_000));
+        assert_eq!(overdue(73, 2), None, "there is no room for it");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::time::Duration;
 
 use hq_core::class::{Class, QueueKey};
 use hq_core::id::{TaskId, TaskKey, WorkerId};
@@ -9,7 +10,7 @@ use hq_core::refusal::Refusal;
 use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskState};
-use hq_core::time::nanos;
+use hq_core::time::{Time, nanos};
 use hq_core::worker::{Unkillable, Worker};
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JobRef;
@@ -19,6 +20,9 @@ use crate::core_handle::View;
 
 /// Unkillable tasks of a worker that are told beside what is missing there; `worker info` tells all.
 const UNKILLABLE_TOLD_MAX: usize = 3;
+/// A worker that has room starts a task within milliseconds, and one that lacks processes or memory for a moment within
+/// seconds.
+const START_OVERDUE: Duration = Duration::from_secs(10);
 
 pub(super) fn worker_info(
     state: &ServerState,
@@ -135,6 +139,11 @@ pub(super) fn explain(
     let sent_to = record
         .filter(|_| phase == Some(Phase::Queued))
         .map(|record| record.worker().as_u32());
+    let start_overdue_ns = record
+        .filter(|_| phase == Some(Phase::Queued))
+        .and_then(|record| state.workers().get(&record.worker()))
+        .and_then(|worker| start_overdue(worker, TaskKey::new(job.id, task), view.now.mono))
+        .map(nanos);
     let groups = Groups::of(state.workers().values());
     let behind = (Bound::Excluded(after), Bound::Unbounded);
     let workers = state.workers().range(behind).take(most);
@@ -155,7 +164,15 @@ pub(super) fn explain(
         sent_to,
         is_ready: ready_key.is_some(),
         unkillable,
+        start_overdue_ns,
     })
+}
+
+/// How long ago a task was sent to a worker that counts it among what runs, and has not reported its start.
+fn start_overdue(worker: &Worker, task: TaskKey, now: Time) -> Option<Duration> {
+    let assigned = worker.assigned().get(&task)?;
+    let age = now.since(assigned.at);
+    (assigned.placed && !assigned.started && !worker.away && age >= START_OVERDUE).then_some(age)
 }
 
 /// What each variant asks of one worker, and what is in the way now of a task that is ready. `is_sent`: it waits there.

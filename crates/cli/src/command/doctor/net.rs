@@ -20,8 +20,8 @@ use crate::version::VERSION;
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// A larger difference makes times in lists, logs and reports misleading.
 const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(2);
-const SAME_RELEASE: &str =
-    "Use the same release on both sides, and the access file of the server that runs.";
+const SAME_PROGRAM: &str = "Use the same program on both sides (builds of one release can differ), and the access file \
+                            of the server that runs.";
 
 /// Whether the server can be reached, step by step.
 pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
@@ -284,7 +284,7 @@ fn handshake_advice(error: &HandshakeError) -> &'static str {
     if error.is_retryable() {
         "Something between here and the server ends the connection, or another program listens there."
     } else {
-        SAME_RELEASE
+        SAME_PROGRAM
     }
 }
 

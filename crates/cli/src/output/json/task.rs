@@ -193,6 +193,9 @@ pub(super) fn explanation(explanation: &client::Explanation) -> Value {
     if let Some(place) = &explanation.unkillable {
         value["explanation"]["unkillable"] = place.as_str().into();
     }
+    if let Some(overdue) = explanation.start_overdue_ns {
+        value["explanation"]["start_overdue"] = duration(overdue);
+    }
     value
 }
 

@@ -67,6 +67,14 @@ pub(super) fn write(
             "The task was to be killed and still exists: {place}. What it uses stays taken until it ends."
         )?;
     }
+    if let (Some(overdue), Some(worker)) = (explanation.start_overdue_ns, explanation.sent_to) {
+        writeln!(
+            out,
+            "Worker {worker} has had the task for {} and room for it, and has not started it: most likely a file system \
+             does not answer there (program, directories, output files).",
+            words(Duration::from_nanos(overdue))
+        )?;
+    }
     // Scripts read up to the end of the table.
     if is_verbose {
         write_now(out, explanation)?;
@@ -77,10 +85,12 @@ pub(super) fn write(
 /// What keeps a task that could run from running at this moment.
 fn write_now(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
     if let Some(worker) = explanation.sent_to {
-        writeln!(
-            out,
-            "The task was sent to worker {worker}, which starts it as soon as it has room."
-        )?;
+        if explanation.start_overdue_ns.is_none() {
+            writeln!(
+                out,
+                "The task was sent to worker {worker}, which starts it as soon as it has room."
+            )?;
+        }
         let there = explanation.workers.iter().find(|row| row.worker == worker);
         let variant = there.and_then(|row| row.variants.iter().find(|row| variant_fits(row)));
         for why in variant.iter().flat_map(|variant| &variant.hindrances) {

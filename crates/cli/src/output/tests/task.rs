@@ -268,6 +268,7 @@ fn explanation_as_text_and_json() {
         is_ready: false,
         sent_to: None,
         unkillable: None,
+        start_overdue_ns: None,
     };
     insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.explanation(out, &explanation, false)), @"
     Task 3@0 is not ready to run, because 2/3 dependencies are not finished.
@@ -385,4 +386,16 @@ fn explain_says_what_is_missing_now() {
     assert!(
         text.ends_with("The task was sent to worker 4, which starts it as soon as it has room.\n")
     );
+    let overdue = client::Explanation {
+        start_overdue_ns: Some(73_000_000_000),
+        ..sent
+    };
+    for is_verbose in [false, true] {
+        let text = print(OutputMode::Cli, |o, out| {
+            o.explanation(out, &overdue, is_verbose)
+        });
+        let said = "Worker 4 has had the task for 1m 13s and room for it, and has not started it";
+        assert!(text.contains(said), "{text}");
+        assert!(!text.contains("as soon as it has room"), "{text}");
+    }
 }
