@@ -5,11 +5,11 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use hq_core::class::{Class, QueueKey};
-use hq_core::id::{TaskId, TaskKey, WorkerId};
+use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::refusal::Refusal;
 use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
 use hq_core::server_state::ServerState;
-use hq_core::task::{Phase, TaskState};
+use hq_core::task::{Phase, TaskRecord, TaskState};
 use hq_core::time::{Time, nanos};
 use hq_core::worker::{Unkillable, Worker};
 use hq_protocol::client::{self, reply::Reply};
@@ -136,14 +136,12 @@ pub(super) fn explain(
         .filter(|_| phase == Some(Phase::Waiting) && waiting_dep_count == 0)
         .map(|template| QueueKey::new(template.task.priority, template.class));
     let record = submit.tasks.record(slot.index);
-    let sent_to = record
+    let holder = record
         .filter(|_| phase == Some(Phase::Queued))
-        .map(|record| record.worker().as_u32());
-    let start_overdue_ns = record
-        .filter(|_| phase == Some(Phase::Queued))
-        .and_then(|record| state.workers().get(&record.worker()))
-        .and_then(|worker| start_overdue(worker, TaskKey::new(job.id, task), view.now.mono))
-        .map(nanos);
+        .map(TaskRecord::worker);
+    let sent_to = holder.map(WorkerId::as_u32);
+    let start_overdue =
+        holder.and_then(|id| start_overdue(state.workers().get(&id)?, job.id, task, view.now.mono));
     let groups = Groups::of(state.workers().values());
     let behind = (Bound::Excluded(after), Bound::Unbounded);
     let workers = state.workers().range(behind).take(most);
@@ -164,13 +162,13 @@ pub(super) fn explain(
         sent_to,
         is_ready: ready_key.is_some(),
         unkillable,
-        start_overdue_ns,
+        start_overdue_ns: start_overdue.map(nanos),
     })
 }
 
 /// How long ago a task was sent to a worker that counts it among what runs, and has not reported its start.
-fn start_overdue(worker: &Worker, task: TaskKey, now: Time) -> Option<Duration> {
-    let assigned = worker.assigned().get(&task)?;
+fn start_overdue(worker: &Worker, job: JobId, task: TaskId, now: Time) -> Option<Duration> {
+    let assigned = worker.assigned().get(&TaskKey::new(job, task))?;
     let age = now.since(assigned.at);
     (assigned.placed && !assigned.started && !worker.away && age >= START_OVERDUE).then_some(age)
 }
