@@ -166,6 +166,8 @@ pub struct Facts<'a> {
     pub shares: &'a [Share],
     /// Why jobs do not run; `None` = nobody can be asked.
     pub obstacles: Option<&'a [Obstacle]>,
+    /// Contradictions that the server found in its state.
+    pub internal_errors: u64,
 }
 
 /// How bad something is.
@@ -199,6 +201,8 @@ pub enum Subject {
     Queue(u32),
     /// A job of which nothing runs.
     StarvingJob(u32),
+    /// The server contradicts itself.
+    Internal,
 }
 
 impl Subject {
@@ -213,6 +217,7 @@ impl Subject {
             Self::Unkillable => "Unkillable task",
             Self::Queue(_) => "Starving queue",
             Self::StarvingJob(_) => "Starving job",
+            Self::Internal => "Defect of the",
         }
     }
 }
@@ -314,6 +319,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     found.extend(lost_workers(&facts.workers));
     found.extend(unkillable_tasks(&facts.workers));
     found.extend(starving_jobs(facts));
+    found.extend(internal_errors(facts.internal_errors));
     found.sort_by_key(|finding| finding.severity);
     found
 }
@@ -491,6 +497,20 @@ fn lost_workers(workers: &WorkerFacts<'_>) -> Option<Finding> {
     })
 }
 
+fn internal_errors(count: u64) -> Option<Finding> {
+    (count > 0).then(|| Finding {
+        severity: Severity::Warning,
+        subject: Subject::Internal,
+        title: "server".to_owned(),
+        text: format!(
+            "contradictions in its own state: {}; please report what its log says about them",
+            number(count)
+        ),
+        part: count,
+        whole: count,
+    })
+}
+
 fn unkillable_tasks(workers: &WorkerFacts<'_>) -> Option<Finding> {
     let what = "it sleeps in the kernel, most likely for a file system that does not answer, and keeps what it uses";
     (workers.unkillable > 0).then(|| Finding {
@@ -588,6 +608,7 @@ mod tests {
             queues,
             shares,
             obstacles: Some(&obstacles),
+            internal_errors: 0,
         };
         find(&facts).iter().map(ToString::to_string).collect()
     }

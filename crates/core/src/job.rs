@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::bug;
 use crate::class::ClassId;
 use crate::graph::{Cycle, Graph};
 use crate::id::{JobId, TaskId, WorkerId};
@@ -563,10 +564,11 @@ impl Job {
 
     /// Changes the phase of one task; the only place that does, besides [`Job::end_all`].
     pub(crate) fn set_phase(&mut self, slot: TaskSlot, phase: Phase) {
-        let Some(submit) = self.submits.get_mut(slot.submit as usize) else {
-            return;
-        };
-        let Some(old) = submit.tasks.set_phase(slot.index, phase) else {
+        let submit = self.submits.get_mut(slot.submit as usize);
+        let found =
+            submit.and_then(|submit| Some((submit.tasks.set_phase(slot.index, phase)?, submit)));
+        let Some((old, submit)) = found else {
+            bug!("job {} has no task at {slot:?}", self.id);
             return;
         };
         *self.counts.slot(old.state()) -= 1;

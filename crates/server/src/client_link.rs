@@ -182,6 +182,7 @@ where
         ClientRequest::Query(Query::ServerInfo) => {
             let mut info = shared.info.as_ref().clone();
             info.now_unix_ns = Clock::new().now().wall.0;
+            info.internal_error_count = hq_core::bug::count();
             Ok(reply(reply::Reply::ServerInfo(info)))
         }
         ClientRequest::Query(asked) => query::ask(&shared.core, asked).await.map(reply),

@@ -209,6 +209,8 @@ fn add_server(registry: &mut Registry, figures: &Figures, around: &Surroundings,
         ("stale", figures.ignored.stale_rows),
         ("unknown-worker", figures.ignored.unknown_workers),
     ];
+    let help = "Contradictions that the server found in its own state; each is a defect";
+    registry.register("internal_errors", help, count(hq_core::bug::count()));
     let help = "Messages of workers that were ignored, by reason";
     registry.register("messages_ignored", help, count_by_label("reason", ignored));
 }

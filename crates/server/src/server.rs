@@ -605,6 +605,7 @@ fn server_info(config: &ServerConfig, access: &AccessFile) -> client::ServerInfo
         start_unix_ns: Clock::new().now().wall.0,
         // Filled in with each answer.
         now_unix_ns: 0,
+        internal_error_count: 0,
         journal_path: match &config.journal {
             Journal::File(path) => Some(path.display().to_string()),
             Journal::InServerDir | Journal::None => None,

@@ -171,6 +171,7 @@ async fn gather(client: &mut Client) -> CliResult<Found> {
     let info = client.server_info().await?;
     let jobs = client.job_list(Selector::All.to_message()).await?;
     let mut snapshot = live::snapshot(client, info.now_unix_ns).await?;
+    snapshot.internal_errors = info.internal_error_count;
     snapshot.queues = situation::queues(client)
         .await?
         .into_iter()
@@ -193,6 +194,7 @@ async fn gather(client: &mut Client) -> CliResult<Found> {
         Subject::Node { .. }
         | Subject::LostWorkers
         | Subject::Unkillable
+        | Subject::Internal
         | Subject::Queue(_)
         | Subject::StarvingJob(_) => false,
     };
@@ -334,6 +336,7 @@ fn advice(finding: &Finding) -> String {
             "`hq worker list --all` shows which; their tasks run again elsewhere".to_owned()
         }
         Subject::Unkillable => "`hq doc failures` says what that means".to_owned(),
+        Subject::Internal => "report it with the server's log; what runs goes on".to_owned(),
         Subject::Queue(queue) => format!(
             "`hq alloc info {queue}` shows its allocations, `hq alloc resume {queue}` lets it try again"
         ),
@@ -351,6 +354,7 @@ fn kind(finding: &Finding) -> String {
         Subject::FailedTasks(job) => format!("failed-tasks {job}"),
         Subject::LostWorkers => "lost-workers".to_owned(),
         Subject::Unkillable => "unkillable".to_owned(),
+        Subject::Internal => "internal".to_owned(),
         Subject::Queue(queue) => format!("queue {queue}"),
         Subject::StarvingJob(job) => format!("starving-job {job}"),
     }

@@ -160,6 +160,8 @@ pub(crate) struct Snapshot {
     pub(crate) jobs: Vec<JobRow>,
     pub(crate) workers: Vec<WorkerRow>,
     pub(crate) queues: Vec<QueueRow>,
+    /// Contradictions that the server found in its state, if it was asked.
+    pub(crate) internal_errors: u64,
 }
 
 impl Snapshot {

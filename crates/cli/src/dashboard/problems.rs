@@ -20,6 +20,7 @@ pub(crate) fn find(
         queues: &queues,
         shares: ended,
         obstacles,
+        internal_errors: snapshot.internal_errors,
     })
 }
 

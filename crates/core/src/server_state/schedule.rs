@@ -8,6 +8,7 @@ use super::assign::{AssignBatch, AssignLimit, Run, assignment, name_task};
 use super::change::ChangeKind;
 use super::effect::persist;
 use super::{Effect, ServerState, WorkerCommand};
+use crate::bug;
 use crate::class::{ClassId, QueueKey};
 use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::job::TaskSlot;
@@ -543,13 +544,15 @@ impl ServerState {
         batch: &mut AssignBatch,
     ) {
         let AssignLimit(bytes_max) = self.assign_limit;
-        let Some(class) = self.class(placement.key) else {
-            return;
-        };
-        let Some(job) = self.jobs.get_mut(&range.job) else {
-            return;
-        };
-        let Some(worker) = self.workers.get_mut(&placement.worker) else {
+        let class = self.class(placement.key);
+        let found = (
+            class,
+            self.jobs.get_mut(&range.job),
+            self.workers.get_mut(&placement.worker),
+        );
+        let (Some(class), Some(job), Some(worker)) = found else {
+            let (job, worker) = (range.job, placement.worker);
+            bug!("a round gives tasks of job {job} to worker {worker}, one of which is gone");
             return;
         };
         job.sent_to.insert(placement.worker);
@@ -560,9 +563,11 @@ impl ServerState {
                 index,
             };
             let Some(named) = name_task(job, slot) else {
+                bug!("job {} has no task at {slot:?}, but it is ready", range.job);
                 continue;
             };
             let Some(record) = job.touch(slot) else {
+                bug!("job {} has no record for its task at {slot:?}", range.job);
                 continue;
             };
             record.assign(placement.worker);

@@ -9,6 +9,7 @@ use super::{
     ChangeKind, Effect, EndedRow, LinkEnd, LinkId, Notification, Report, ServerState, StartedRow,
     WorkerCommand, WorkerMessage,
 };
+use crate::bug;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::TaskSlot;
 use crate::outcome::{LostReason, Outcome, Usage};
@@ -199,8 +200,9 @@ impl ServerState {
         if self.holds(id, row.task.job, &assigned) == Some(Phase::Queued) {
             let at = now.wall.minus(row.age);
             self.note_start(id, row.task, &assigned, at, effects);
-            if let Some(job) = self.jobs.get_mut(&row.task.job) {
-                job.set_phase(assigned.slot, Phase::Running);
+            match self.jobs.get_mut(&row.task.job) {
+                Some(job) => job.set_phase(assigned.slot, Phase::Running),
+                None => bug!("{} starts, but its job is gone", row.task),
             }
         }
     }
@@ -315,6 +317,7 @@ impl ServerState {
         effects: &mut Vec<Effect>,
     ) {
         let Some(job) = self.jobs.get(&id) else {
+            bug!("job {id} is gone, but a task of it is queued again");
             return;
         };
         self.totals.superseded += 1;
@@ -428,8 +431,9 @@ impl ServerState {
     }
 
     pub(super) fn requeue(&mut self, job: JobId, slot: TaskSlot) {
-        if let Some(found) = self.jobs.get_mut(&job) {
-            found.set_phase(slot, Phase::Waiting);
+        match self.jobs.get_mut(&job) {
+            Some(found) => found.set_phase(slot, Phase::Waiting),
+            None => bug!("job {job} is gone, but a task of it is queued again"),
         }
         self.make_ready(job, slot);
     }
@@ -444,6 +448,7 @@ impl ServerState {
         effects: &mut Vec<Effect>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else {
+            bug!("job {id} is gone, but a task of it ends");
             return;
         };
         let finished = end.outcome == Outcome::Finished;
@@ -498,8 +503,7 @@ impl ServerState {
             }
         }
         if !aborted.is_empty() {
-            aborted.sort_unstable();
-            let ids = IdArray::from_sorted(aborted).unwrap_or_default();
+            let ids = sorted_ids(id, aborted);
             let to = TaskState::Aborted;
             persist(
                 effects,
@@ -633,4 +637,13 @@ impl ServerState {
             }
         }
     }
+}
+
+/// Tasks of a job as a set of ids; no task comes twice.
+fn sorted_ids(job: JobId, mut tasks: Vec<u32>) -> IdArray {
+    tasks.sort_unstable();
+    IdArray::from_sorted(tasks).unwrap_or_else(|error| {
+        bug!("tasks of job {job} have ids that are no set: {error}");
+        IdArray::default()
+    })
 }

@@ -91,6 +91,7 @@ impl JournalFile {
             jobs,
             workers: self.workers(at_ns).await?,
             queues: self.queues(at_ns).await?,
+            internal_errors: 0,
         })
     }
 

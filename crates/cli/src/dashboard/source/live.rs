@@ -61,6 +61,7 @@ pub(crate) async fn snapshot(client: &mut Client, now_ns: i64) -> CliResult<Snap
         jobs,
         workers,
         queues: Vec::new(),
+        internal_errors: 0,
     })
 }
 

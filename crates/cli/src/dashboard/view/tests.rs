@@ -99,6 +99,7 @@ fn sick_run() -> App {
                 worker(3, "node3", Some("heartbeat lost")),
             ],
             queues: vec![paused_queue()],
+            internal_errors: 0,
         })));
     }
     let share = |job, host: &str, error: Option<&str>, count| EndedShare {

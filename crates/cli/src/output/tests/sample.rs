@@ -17,6 +17,7 @@ pub(super) fn server() -> client::ServerInfo {
         start_unix_ns: START,
         journal_path: None,
         now_unix_ns: START + 1,
+        internal_error_count: 0,
     }
 }
 

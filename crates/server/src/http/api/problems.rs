@@ -112,6 +112,7 @@ async fn look(app: &App) -> Result<(Vec<Finding>, bool), ApiError> {
         queues: &queues,
         shares: &shares,
         obstacles: Some(&obstacles),
+        internal_errors: hq_core::bug::count(),
     });
     Ok((findings, is_cut))
 }
@@ -212,6 +213,7 @@ fn shape(finding: &Finding) -> Value {
         Subject::Unkillable => ("unkillable", None, None),
         Subject::Queue(queue) => ("queue", Some(*queue), None),
         Subject::StarvingJob(job) => ("starving-job", Some(*job), None),
+        Subject::Internal => ("internal", None, None),
     };
     json!({
         "severity": match finding.severity {

@@ -1,0 +1,78 @@
+//! States that cannot be: asserted in tests and simulations, reported in production.
+//!
+//! What a peer sends is never such a state, however odd it is; messages that mean nothing are counted as ignored. A bug is a
+//! contradiction between two parts of our own state. A server goes on without the step that it was about to take, because
+//! ending it would end the runs of everybody; it logs each place once, counts all of them, and tells people by `hq problems`
+//! and the metric `internal_errors`.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Contradictions that were found since the process began.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Number of contradictions that this process has found in its state.
+#[must_use]
+pub fn count() -> u64 {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// One place that reports; what it says is logged the first time only.
+#[derive(Debug, Default)]
+pub struct Place(AtomicBool);
+
+impl Place {
+    /// A place that has not reported yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Counts; says whether it is the first time.
+    fn note(&self, count: &AtomicU64) -> bool {
+        count.fetch_add(1, Ordering::Relaxed);
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    /// Reports a contradiction; see [`bug!`](crate::bug!).
+    ///
+    /// # Panics
+    ///
+    /// In tests and simulations.
+    pub fn report(&self, what: fmt::Arguments<'_>) {
+        if cfg!(any(test, feature = "testing")) {
+            panic!("a state that cannot be: {what}");
+        }
+        if self.note(&COUNT) {
+            tracing::error!("a state that cannot be: {what}; please report this");
+        }
+    }
+}
+
+/// Reports a state that cannot be; see [`bug`](crate::bug).
+#[macro_export]
+macro_rules! bug {
+    ($($what:tt)+) => {{
+        static PLACE: $crate::bug::Place = $crate::bug::Place::new();
+        PLACE.report(format_args!($($what)+));
+    }};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_counts_every_time_and_speaks_once() {
+        let (place, count) = (Place::new(), AtomicU64::new(0));
+        let first: Vec<bool> = (0..3).map(|_| place.note(&count)).collect();
+        assert_eq!(first, [true, false, false]);
+        assert_eq!(count.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "a state that cannot be: task 7 without a job")]
+    fn tests_end_at_a_bug() {
+        crate::bug!("task {} without a job", 7);
+    }
+}
