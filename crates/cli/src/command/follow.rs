@@ -162,13 +162,18 @@ async fn show_progress(
         ..WatchOptions::default()
     };
     let is_for_people = context.mode() == OutputMode::Cli;
-    if worker::running_count(client).await? == 0 {
+    // Nothing is asked that need not be: what tasks tell by `hq task notify` before the job is watched reaches nobody here.
+    if callback.is_none() && worker::running_count(client).await? == 0 {
         // An empty bar does not tell why nothing moves.
         tracing::info!(
             "No worker is connected; start one with `hq worker start`, or have a batch system start them with `hq alloc add`"
         );
     }
-    let clock = ServerClock::of(&client.server_info().await?);
+    let clock = if is_for_people {
+        Some(ServerClock::of(&client.server_info().await?))
+    } else {
+        None
+    };
     let dir = context.server_dir();
     let seen = Seen::default();
     let bar = RefCell::new(Bar::new(context));
@@ -188,6 +193,7 @@ async fn show_progress(
         let mut bar = bar.borrow_mut();
         // What is redrawn is for people; a file gets the line that programs know.
         if bar.redraw == Redraw::Always
+            && let Some(clock) = &clock
             && let Some(text) = pace::short(seen.borrow().values(), clock.now_unix_ns())
         {
             line.push_str(&format!("  {text}"));
