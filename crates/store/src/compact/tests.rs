@@ -10,7 +10,7 @@ use crate::testing::{NOW, add_job, change, events, filled, results, started};
 use crate::{Store, StoreHandle};
 
 /// Longest that a condition may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
