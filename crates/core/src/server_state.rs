@@ -12,6 +12,7 @@ mod assign;
 mod attach;
 mod change;
 mod control;
+mod ctx;
 mod demand;
 mod draft;
 mod drain;
@@ -67,7 +68,7 @@ use crate::time::{Now, Time};
 use crate::worker::Worker;
 use after::Followers;
 use assign::AssignLimit;
-use effect::persist;
+use ctx::Ctx;
 use hold::Hold;
 use portions::{PortionMax, Portions};
 use schedule::Agenda;
@@ -174,50 +175,52 @@ impl ServerState {
 
     /// Takes one input. Effects are appended in the order in which they must be carried out.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
+        let ctx = &mut Ctx::new(now, effects);
         match input {
-            Input::Request(request, command) => self.on_command(now, request, command, effects),
+            Input::Request(request, command) => self.on_command(ctx, request, command),
             Input::Submit(request, submission) => {
-                self.on_submission(now, request, *submission, effects);
+                self.on_submission(ctx, request, *submission);
             }
             Input::RequestGone(request) => self.watches.remove(request),
             Input::WorkerConnected(link, config) => {
-                self.on_worker_connected(now, link, config, effects);
+                self.on_worker_connected(ctx, link, config);
             }
             Input::WorkerReattached(link, config, reattach) => {
-                self.on_worker_reattached(now, link, config, *reattach, effects);
+                self.on_worker_reattached(ctx, link, config, *reattach);
             }
             Input::WorkerMessage(worker, message) => {
-                self.on_worker_message(now, worker, message, effects);
+                self.on_worker_message(ctx, worker, message);
             }
-            Input::WorkerGone(worker, how) => self.on_worker_gone(now, worker, how, effects),
+            Input::WorkerGone(worker, how) => self.on_worker_gone(ctx, worker, how),
             Input::Notified {
                 key,
                 attempts,
                 error,
-            } => self.note_notified(now, key, (attempts, error), effects),
-            Input::Ending { keep_workers } => self.on_ending(now, keep_workers, effects),
-            Input::Ended => self.give_up_leaving(now, effects),
-            Input::Timer => self.on_timer(now, effects),
+            } => self.note_notified(ctx, key, (attempts, error)),
+            Input::Ending { keep_workers } => self.on_ending(ctx, keep_workers),
+            Input::Ended => self.give_up_leaving(ctx),
+            Input::Timer => self.on_timer(ctx),
         }
     }
 
     /// Ends a batch of inputs: hands out work and tells watching clients what changed.
     pub fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        effects.append(&mut self.owed);
-        self.follow_up(now, effects);
-        self.go_on_draining(effects);
+        let ctx = &mut Ctx::new(now, effects);
+        ctx.emit_all(std::mem::take(&mut self.owed));
+        self.follow_up(ctx);
+        self.go_on_draining(ctx);
         if self.ending.is_none() {
-            self.do_portion(now, effects);
+            self.do_portion(ctx);
             // Portions end jobs, too.
-            self.follow_up(now, effects);
-            self.schedule(now, effects);
+            self.follow_up(ctx);
+            self.schedule(ctx);
         }
         let changed = std::mem::take(&mut self.changed);
         for job in &changed {
-            self.note_due(*job, effects);
+            self.note_due(ctx, *job);
         }
         self.count_changed(&changed);
-        self.watches.settle(now.mono, &changed, &self.jobs, effects);
+        self.watches.settle(ctx, &changed, &self.jobs);
     }
 
     /// When [`Input::Timer`] is due next.
@@ -343,49 +346,41 @@ impl ServerState {
         self.ready.len()
     }
 
-    fn on_command(
-        &mut self,
-        now: Now,
-        request: RequestId,
-        command: Command,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn on_command(&mut self, ctx: &mut Ctx<'_>, request: RequestId, command: Command) {
         let reply = match command {
             Command::Submit(spec) => {
-                self.on_submission(now, request, Submission::one(spec), effects);
+                self.on_submission(ctx, request, Submission::one(spec));
                 return;
             }
             Command::SubmitAll(specs) => {
-                self.on_submission(now, request, Submission::list(specs), effects);
+                self.on_submission(ctx, request, Submission::list(specs));
                 return;
             }
-            Command::OpenJob { name, max_fails } => self.open_job(now, name, max_fails, effects),
+            Command::OpenJob { name, max_fails } => self.open_job(ctx, name, max_fails),
             Command::CloseJobs(jobs) => {
-                self.on_sweep(now, request, (&jobs, Deed::Close), effects);
+                self.on_sweep(ctx, request, (&jobs, Deed::Close));
                 return;
             }
             Command::CancelJobs { jobs, reason } => {
-                self.on_sweep(now, request, (&jobs, Deed::Cancel(reason)), effects);
+                self.on_sweep(ctx, request, (&jobs, Deed::Cancel(reason)));
                 return;
             }
             Command::ForgetJobs { jobs, states } => {
-                self.on_sweep(now, request, (&jobs, Deed::Forget(states)), effects);
+                self.on_sweep(ctx, request, (&jobs, Deed::Forget(states)));
                 return;
             }
             Command::Resubmit { jobs, states } => {
-                Reply::Resubmitted(self.resubmit(now, &jobs, &states, effects))
+                Reply::Resubmitted(self.resubmit(ctx, &jobs, &states))
             }
-            Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(&workers, effects)),
-            Command::DrainWorkers(workers) => {
-                Reply::Workers(self.drain_workers(now, &workers, effects))
-            }
+            Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),
+            Command::DrainWorkers(workers) => Reply::Workers(self.drain_workers(ctx, &workers)),
             Command::Watch(spec) => {
                 let jobs = self.select_jobs(&spec.jobs, |job| !job.is_completed());
-                self.watches.add(now.mono, request, spec, jobs);
+                self.watches.add(ctx.now.mono, request, spec, jobs);
                 return;
             }
         };
-        effects.push(Effect::Reply(request, reply));
+        ctx.emit(Effect::Reply(request, reply));
     }
 
     /// What a selector names; `all` = jobs for which `matches` holds.
@@ -459,7 +454,7 @@ impl ServerState {
     }
 
     /// Tells the workers that have tasks of a job to end them; the tasks are terminal already.
-    fn kill_assigned(&self, job: JobId, effects: &mut Vec<Effect>) {
+    fn kill_assigned(&self, ctx: &mut Ctx<'_>, job: JobId) {
         let first = TaskKey::new(job, crate::id::TaskId(0));
         let last = TaskKey::new(job, crate::id::TaskId(u32::MAX));
         let sent_to = self.jobs.get(&job).map(|job| &job.sent_to);
@@ -471,25 +466,25 @@ impl ServerState {
                 .map(|(task, assigned)| (*task, assigned.instance))
                 .collect();
             if !tasks.is_empty() {
-                effects.push(Effect::ToWorker(worker.id, WorkerCommand::Kill(tasks)));
+                ctx.send(worker.id, WorkerCommand::Kill(tasks));
             }
         }
     }
 
     /// To be called after tasks of a job ended: notes the time and drops templates of completed jobs.
-    fn note_job_progress(&mut self, now: Now, id: JobId, effects: &mut Vec<Effect>) {
+    fn note_job_progress(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         self.changed.insert(id);
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         // Late reports about tasks that were ended here change nothing any more.
         if job.is_idle() && !std::mem::replace(&mut job.idle_noted, true) {
-            job.idle_since = now.wall;
-            persist(effects, now.wall, ChangeKind::JobIdle(id));
+            job.idle_since = ctx.now.wall;
+            ctx.persist(ChangeKind::JobIdle(id));
         }
         if job.is_completed() {
             if !std::mem::replace(&mut job.completion_noted, true) {
-                persist(effects, now.wall, ChangeKind::JobCompleted(id));
+                ctx.persist(ChangeKind::JobCompleted(id));
             }
             self.followers.note(id, None);
             self.drop_templates(id);

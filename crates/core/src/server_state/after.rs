@@ -6,15 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::effect::persist;
-use super::{ChangeKind, Effect, ServerState, SubmitRefusal};
+use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
 use crate::class::QueueKey;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, JobState, Submit, TaskSlot};
 use crate::range::IdArray;
 use crate::task::{Phase, TaskState};
 use crate::template::After;
-use crate::time::Now;
 
 /// Most tasks of a submit that waits task by task: each of them is looked at.
 const EACH_TASKS_MAX: u32 = 1 << 24;
@@ -123,15 +121,9 @@ impl ServerState {
     }
 
     /// Queues what can run of a submit that was just added or restored, and drops what never will.
-    pub(super) fn start_submit(
-        &mut self,
-        now: Now,
-        id: JobId,
-        number: u32,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn start_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
         self.follow(id, number);
-        self.review(now, id, number, true, effects);
+        self.review(ctx, id, number, true);
     }
 
     /// Notes for which jobs a submit waits.
@@ -154,14 +146,14 @@ impl ServerState {
     }
 
     /// Works off what ended since the last time.
-    pub(super) fn follow_up(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn follow_up(&mut self, ctx: &mut Ctx<'_>) {
         while !self.followers.notes.is_empty() {
             for (job, task) in std::mem::take(&mut self.followers.notes) {
                 let followers = self.followers.by_job.get(&job).cloned().unwrap_or_default();
                 for (follower, number) in followers.submits {
                     match task {
-                        Some(task) => self.review_task(now, follower, number, task, effects),
-                        None => self.review(now, follower, number, false, effects),
+                        Some(task) => self.review_task(ctx, follower, number, task),
+                        None => self.review(ctx, follower, number, false),
                     }
                 }
                 // The note of its completion comes behind those of its tasks.
@@ -173,14 +165,7 @@ impl ServerState {
     }
 
     /// Looks at every waiting task of a submit; `is_start` = for the first time.
-    fn review(
-        &mut self,
-        now: Now,
-        id: JobId,
-        number: u32,
-        is_start: bool,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn review(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, is_start: bool) {
         // It is looked at when it is let go.
         if self.is_submit_held(id, number) {
             return;
@@ -196,7 +181,7 @@ impl ServerState {
             Verdict::Blocked => return,
             Verdict::Doomed(culprit) => {
                 // No task of it was ever handed out.
-                self.drop_submit(now, id, number, culprit, effects);
+                self.drop_submit(ctx, id, number, culprit);
                 return;
             }
             Verdict::Free => {}
@@ -216,19 +201,12 @@ impl ServerState {
                 submit: number,
                 index,
             });
-            self.drop_slots(now, id, slots.collect(), culprit, effects);
+            self.drop_slots(ctx, id, slots.collect(), culprit);
         }
     }
 
     /// Looks at the task of a submit that waits for the task of the same id.
-    fn review_task(
-        &mut self,
-        now: Now,
-        id: JobId,
-        number: u32,
-        task: TaskId,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn review_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, task: TaskId) {
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
@@ -248,7 +226,7 @@ impl ServerState {
             self.enqueue(key, id, number, from..to);
         }
         if let Some(culprit) = review.culprit {
-            self.drop_slots(now, id, vec![slot], culprit, effects);
+            self.drop_slots(ctx, id, vec![slot], culprit);
         }
     }
 
@@ -367,14 +345,7 @@ impl ServerState {
     }
 
     /// Gives up a submit of which nothing ever ran.
-    fn drop_submit(
-        &mut self,
-        now: Now,
-        id: JobId,
-        number: u32,
-        culprit: JobId,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn drop_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, culprit: JobId) {
         self.watches.note_ended_submit(id, number, &self.jobs);
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -383,19 +354,12 @@ impl ServerState {
         if job.end_submit(number, Phase::Aborted) == 0 {
             return;
         }
-        persist_dropped(now, id, ids, effects);
-        self.note_dropped(now, id, culprit, effects);
+        persist_dropped(ctx, id, ids);
+        self.note_dropped(ctx, id, culprit);
     }
 
     /// Gives up single tasks and what depends on them.
-    fn drop_slots(
-        &mut self,
-        now: Now,
-        id: JobId,
-        slots: Vec<TaskSlot>,
-        culprit: JobId,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn drop_slots(&mut self, ctx: &mut Ctx<'_>, id: JobId, slots: Vec<TaskSlot>, culprit: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -417,11 +381,11 @@ impl ServerState {
         }
         dropped.sort_unstable();
         let ids = IdArray::from_sorted(dropped).unwrap_or_default();
-        persist_dropped(now, id, ids, effects);
-        self.note_dropped(now, id, culprit, effects);
+        persist_dropped(ctx, id, ids);
+        self.note_dropped(ctx, id, culprit);
     }
 
-    fn note_dropped(&mut self, now: Now, id: JobId, culprit: JobId, effects: &mut Vec<Effect>) {
+    fn note_dropped(&mut self, ctx: &mut Ctx<'_>, id: JobId, culprit: JobId) {
         if let Some(job) = self.jobs.get_mut(&id)
             && job.cancel_reason.is_none()
         {
@@ -429,7 +393,7 @@ impl ServerState {
                 Some(format!("Job {culprit}, which it waits for, did not finish").into());
         }
         self.followers.note(id, None);
-        self.note_job_progress(now, id, effects);
+        self.note_job_progress(ctx, id);
     }
 
     /// Whether neither other tasks nor other jobs hold a waiting task back.
@@ -465,7 +429,7 @@ impl ServerState {
     }
 }
 
-fn persist_dropped(now: Now, job: JobId, ids: IdArray, effects: &mut Vec<Effect>) {
+fn persist_dropped(ctx: &mut Ctx<'_>, job: JobId, ids: IdArray) {
     let to = TaskState::Aborted;
-    persist(effects, now.wall, ChangeKind::TasksDropped { job, ids, to });
+    ctx.persist(ChangeKind::TasksDropped { job, ids, to });
 }

@@ -16,22 +16,20 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effect, LinkId, Reattach, ServerState, WorkerCommand};
+use super::{Ctx, Effect, LinkId, Reattach, ServerState, WorkerCommand};
 use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::outcome::Outcome;
 use crate::scheduler::lane::promote;
 use crate::task::Phase;
-use crate::time::Now;
 use crate::worker_config::WorkerConfig;
 
 impl ServerState {
     pub(super) fn on_worker_reattached(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         link: LinkId,
         config: WorkerConfig,
         reattach: Reattach,
-        effects: &mut Vec<Effect>,
     ) {
         let is_late = self.is_late(&reattach);
         let Reattach {
@@ -48,26 +46,26 @@ impl ServerState {
         }
         let is_ours = *server_uid == *self.uid;
         let Some(worker) = self.workers.get_mut(&id).filter(|_| is_ours) else {
-            self.on_worker_connected(now, link, config, effects);
+            self.on_worker_connected(ctx, link, config);
             return;
         };
         worker.registration = number;
         self.heartbeats.remove(&(worker.heartbeat_deadline, id));
         let is_restored = worker.restored;
-        worker.come_back(now.mono);
+        worker.come_back(ctx.now.mono);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
         let is_stopping = worker.stopping.is_some();
         let is_held = worker.gang.is_some_and(|node| !node.is_root);
-        effects.push(Effect::Registered {
+        ctx.emit(Effect::Registered {
             link,
             worker: id,
             reattached: true,
         });
         if is_held {
-            effects.push(Effect::ToWorker(id, WorkerCommand::Hold(true)));
+            ctx.send(id, WorkerCommand::Hold(true));
         }
         if is_stopping {
-            effects.push(Effect::ToWorker(id, WorkerCommand::Stop));
+            ctx.send(id, WorkerCommand::Stop);
         }
         let mut held: BTreeSet<(TaskKey, InstanceId)> = launching.into_iter().collect();
         held.extend(report.started.iter().map(|row| (row.task, row.instance)));
@@ -79,13 +77,13 @@ impl ServerState {
                 .map(|row| (row.task, row.instance));
             self.adopt(id, held.iter().copied().chain(ended), &variants);
         }
-        self.on_report(now, id, report, effects);
-        self.kill_surplus(id, &held, effects);
-        self.requeue_missing(now, id, &held, effects);
-        self.stop_waiting_for(now, id, effects);
+        self.on_report(ctx, id, report);
+        self.kill_surplus(ctx, id, &held);
+        self.requeue_missing(ctx, id, &held);
+        self.stop_waiting_for(ctx, id);
         self.agenda.note_room(id);
         self.agenda.note_plans_changed();
-        self.dismiss_if_ending(id, effects);
+        self.dismiss_if_ending(ctx, id);
     }
 
     /// Whether a registration is older than one that was seen. Its worker has lost patience and dialed again;
@@ -101,9 +99,9 @@ impl ServerState {
     /// Tells a worker to end what it has and should not have.
     fn kill_surplus(
         &self,
+        ctx: &mut Ctx<'_>,
         id: WorkerId,
         held: &BTreeSet<(TaskKey, InstanceId)>,
-        effects: &mut Vec<Effect>,
     ) {
         let Some(worker) = self.workers.get(&id) else {
             return;
@@ -117,17 +115,16 @@ impl ServerState {
         };
         let surplus: Vec<_> = held.iter().filter(|key| !is_due(key)).copied().collect();
         if !surplus.is_empty() {
-            effects.push(Effect::ToWorker(id, WorkerCommand::Kill(surplus)));
+            ctx.send(id, WorkerCommand::Kill(surplus));
         }
     }
 
     /// Takes off a worker what it should have and has not.
     fn requeue_missing(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         id: WorkerId,
         held: &BTreeSet<(TaskKey, InstanceId)>,
-        effects: &mut Vec<Effect>,
     ) {
         let Some(worker) = self.workers.get(&id) else {
             return;
@@ -145,7 +142,7 @@ impl ServerState {
                 .get_mut(&id)
                 .and_then(|worker| worker.remove(task, instance, &self.classes));
             let Some(assigned) = removed else { continue };
-            let had_nodes = self.release_gang(task, effects);
+            let had_nodes = self.release_gang(ctx, task);
             match self.holds(id, task.job, &assigned) {
                 Some(Phase::Running) => {
                     // It ran and left no trace: the next attempt must not be taken for this one.
@@ -153,11 +150,11 @@ impl ServerState {
                     if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
                         record.supersede();
                     }
-                    self.note_requeued(now, task.job, assigned.slot, effects);
+                    self.note_requeued(ctx, task.job, assigned.slot);
                     self.requeue(task.job, assigned.slot);
                 }
                 Some(_) => {
-                    self.requeue_unstarted(now, task.job, assigned.slot, had_nodes, effects);
+                    self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes);
                 }
                 None => {}
             }
@@ -167,7 +164,7 @@ impl ServerState {
             promote(worker, &self.classes);
         }
         for job in touched {
-            self.note_job_progress(now, job, effects);
+            self.note_job_progress(ctx, job);
         }
     }
 }

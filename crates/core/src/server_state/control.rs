@@ -2,24 +2,17 @@
 
 use std::ops::RangeInclusive;
 
-use super::effect::persist;
-use super::{ChangeKind, Effect, JobResult, ServerState, StopResult, WorkerCommand};
+use super::{ChangeKind, Ctx, JobResult, ServerState, StopResult, WorkerCommand};
 use crate::id::{JobId, WorkerId};
 use crate::job::JobState;
 use crate::outcome::LostReason;
 use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
-use crate::time::Now;
 
 impl ServerState {
     /// `None` if there is no such job.
-    pub(super) fn close_job(
-        &mut self,
-        now: Now,
-        id: JobId,
-        effects: &mut Vec<Effect>,
-    ) -> Option<JobResult> {
+    pub(super) fn close_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) -> Option<JobResult> {
         let job = self.jobs.get_mut(&id)?;
         if !job.is_open {
             return Some(JobResult::Already(id));
@@ -27,10 +20,10 @@ impl ServerState {
         job.is_open = false;
         let completed = job.is_completed();
         self.changed.insert(id);
-        persist(effects, now.wall, ChangeKind::JobClosed(id));
+        ctx.persist(ChangeKind::JobClosed(id));
         if completed {
             job.completion_noted = true;
-            persist(effects, now.wall, ChangeKind::JobCompleted(id));
+            ctx.persist(ChangeKind::JobCompleted(id));
             self.followers.note(id, None);
             self.drop_templates(id);
         }
@@ -44,10 +37,9 @@ impl ServerState {
     /// `None` if there is no such job.
     pub(super) fn cancel_job(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         id: JobId,
         reason: &str,
-        effects: &mut Vec<Effect>,
     ) -> Option<JobResult> {
         let job = self.jobs.get(&id)?;
         if job.is_completed() {
@@ -60,8 +52,8 @@ impl ServerState {
                 job: id,
                 reason: reason.into(),
             };
-            persist(effects, now.wall, canceled);
-            self.end_job(now, id, Phase::Canceled, effects);
+            ctx.persist(canceled);
+            self.end_job(ctx, id, Phase::Canceled);
             if let Some(job) = self.jobs.get_mut(&id).filter(|_| !reason.is_empty()) {
                 job.cancel_reason = Some(reason.into());
             }
@@ -74,26 +66,22 @@ impl ServerState {
     }
 
     /// Ends every unfinished task of a job, wherever it is.
-    pub(super) fn end_job(&mut self, now: Now, id: JobId, to: Phase, effects: &mut Vec<Effect>) {
+    pub(super) fn end_job(&mut self, ctx: &mut Ctx<'_>, id: JobId, to: Phase) {
         self.watches.note_ended_job(id, &self.jobs);
         self.portions.forget_unqueued(id);
         self.leave_queue(id);
         self.agenda.note_plans_changed();
-        self.kill_assigned(id, effects);
+        self.kill_assigned(ctx, id);
         if let Some(job) = self.jobs.get_mut(&id) {
             let ids = job.unfinished_ids();
             job.end_all(to);
             if !ids.is_empty() {
                 let to = to.state();
-                persist(
-                    effects,
-                    now.wall,
-                    ChangeKind::TasksDropped { job: id, ids, to },
-                );
+                ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
             }
         }
         self.followers.note(id, None);
-        self.note_job_progress(now, id, effects);
+        self.note_job_progress(ctx, id);
     }
 
     /// Drops a completed job in one of these states; says whether it did.
@@ -126,11 +114,11 @@ impl ServerState {
 
     pub(super) fn stop_workers(
         &mut self,
+        ctx: &mut Ctx<'_>,
         selector: &Selector,
-        effects: &mut Vec<Effect>,
     ) -> Selected<(WorkerId, StopResult)> {
         self.select_workers(selector)
-            .filter_map(|id| Some((id, self.stop_worker(id, effects))))
+            .filter_map(|id| Some((id, self.stop_worker(ctx, id))))
     }
 
     /// What a selector names; `all` = those that are connected.
@@ -163,14 +151,14 @@ impl ServerState {
         found.filter_map(|id| Some(WorkerId(id)))
     }
 
-    fn stop_worker(&mut self, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {
+    fn stop_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) -> StopResult {
         match self.workers.get_mut(&id) {
             None => StopResult::AlreadyStopped,
             Some(worker) if worker.stopping.is_some() => StopResult::AlreadyStopped,
             Some(worker) => {
                 worker.stopping = Some(LostReason::Stopped);
                 self.agenda.note_plans_changed();
-                effects.push(Effect::ToWorker(id, WorkerCommand::Stop));
+                ctx.send(id, WorkerCommand::Stop);
                 StopResult::Stopped
             }
         }
@@ -185,7 +173,7 @@ mod tests {
 
     use super::*;
     use crate::range::IdRange;
-    use crate::server_state::{Command, Input, LinkId, Reply, WatchSpec};
+    use crate::server_state::{Command, Effect, Input, LinkId, Reply, WatchSpec};
     use crate::testing::{array_submit, request, template, worker_config};
 
     /// Jobs 1 to 6 without 3, and workers 1 to 3.

@@ -2,25 +2,22 @@
 //!
 //! Only the server knows of it: what a worker hears is to give tasks back and, in the end, to stop.
 
-use super::effect::persist;
-use super::{ChangeKind, Effect, ServerState, StopResult, WorkerCommand};
+use super::{ChangeKind, Ctx, ServerState, StopResult, WorkerCommand};
 use crate::id::WorkerId;
 use crate::outcome::LostReason;
 use crate::selector::{Selected, Selector};
-use crate::time::Now;
 
 impl ServerState {
     pub(super) fn drain_workers(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         selector: &Selector,
-        effects: &mut Vec<Effect>,
     ) -> Selected<(WorkerId, StopResult)> {
         self.select_workers(selector)
-            .filter_map(|id| Some((id, self.drain_worker(now, id, effects))))
+            .filter_map(|id| Some((id, self.drain_worker(ctx, id))))
     }
 
-    fn drain_worker(&mut self, now: Now, id: WorkerId, effects: &mut Vec<Effect>) -> StopResult {
+    fn drain_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) -> StopResult {
         match self.workers.get_mut(&id) {
             None => StopResult::AlreadyStopped,
             Some(worker) if worker.stopping.is_some() => StopResult::AlreadyStopped,
@@ -28,7 +25,7 @@ impl ServerState {
                 if !std::mem::replace(&mut worker.is_draining, true) {
                     self.draining.insert(id);
                     self.agenda.note_plans_changed();
-                    persist(effects, now.wall, ChangeKind::WorkerDraining(id));
+                    ctx.persist(ChangeKind::WorkerDraining(id));
                 }
                 StopResult::Draining
             }
@@ -44,7 +41,7 @@ impl ServerState {
     }
 
     /// Takes back what draining workers have not started, and stops those that have nothing left.
-    pub(super) fn go_on_draining(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn go_on_draining(&mut self, ctx: &mut Ctx<'_>) {
         if self.draining.is_empty() {
             return;
         }
@@ -62,12 +59,12 @@ impl ServerState {
             }
             let back = worker.take_unstarted();
             if !back.is_empty() {
-                effects.push(Effect::ToWorker(id, WorkerCommand::Retract(back)));
+                ctx.send(id, WorkerCommand::Retract(back));
             }
             if worker.assigned().is_empty() {
                 worker.stopping = Some(LostReason::Stopped);
                 self.draining.remove(&id);
-                effects.push(Effect::ToWorker(id, WorkerCommand::Stop));
+                ctx.send(id, WorkerCommand::Stop);
             }
         }
     }
@@ -77,7 +74,9 @@ impl ServerState {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Command, EndedRow, Input, LinkId, Report, StartedRow, WorkerMessage};
+    use super::super::{
+        Command, Effect, EndedRow, Input, LinkId, Report, StartedRow, WorkerMessage,
+    };
     use super::*;
     use crate::id::{InstanceId, TaskKey};
     use crate::outcome::{Outcome, Usage};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::change::{Change, ChangeKind};
+use super::change::Change;
 use super::input::{JobResult, LinkId, RequestId};
 use super::refusal::SubmitRefusal;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
@@ -11,7 +11,6 @@ use crate::limits::{ASSIGNMENT_BYTES, ITEM_BYTES, KEY_BYTES, RANGE_BYTES, templa
 use crate::range::IdArray;
 use crate::selector::Selected;
 use crate::template::Entries;
-use crate::time::Timestamp;
 
 /// One thing to do. Effects of one input are carried out in order.
 #[derive(Clone, Debug)]
@@ -38,11 +37,6 @@ pub enum Effect {
     Notify(super::NoticeKey),
     /// The worker is lost: close its connection, if there is one.
     DropWorker(WorkerId),
-}
-
-/// Appends a change to the effects.
-pub(super) fn persist(effects: &mut Vec<Effect>, at: Timestamp, kind: ChangeKind) {
-    effects.push(Effect::Persist(Change { at, kind }));
 }
 
 /// Answers to [`super::Command`].

@@ -9,10 +9,9 @@
 //! told to end. Those that are kept are not told: their tasks go on,
 //! and they look for the next server.
 
-use super::{Effect, ServerState, WorkerCommand};
+use super::{Ctx, ServerState, WorkerCommand};
 use crate::id::WorkerId;
 use crate::outcome::LostReason;
-use crate::time::Now;
 
 /// How the server ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,9 +23,9 @@ pub(super) enum Ending {
 }
 
 impl ServerState {
-    pub(super) fn on_ending(&mut self, now: Now, keep_workers: bool, effects: &mut Vec<Effect>) {
-        self.submit_rest(now, effects);
-        self.sweep_rest(now, effects);
+    pub(super) fn on_ending(&mut self, ctx: &mut Ctx<'_>, keep_workers: bool) {
+        self.submit_rest(ctx);
+        self.sweep_rest(ctx);
         if keep_workers {
             // Who was told that all workers end is not told otherwise.
             self.ending.get_or_insert(Ending::WithoutWorkers);
@@ -34,18 +33,18 @@ impl ServerState {
         }
         self.ending = Some(Ending::WithWorkers);
         for id in self.workers.keys().copied().collect::<Vec<_>>() {
-            self.dismiss(id, effects);
+            self.dismiss(ctx, id);
         }
     }
 
     /// Tells a worker that has just registered that the server ends, if that is so.
-    pub(super) fn dismiss_if_ending(&mut self, id: WorkerId, effects: &mut Vec<Effect>) {
+    pub(super) fn dismiss_if_ending(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         if self.ending == Some(Ending::WithWorkers) {
-            self.dismiss(id, effects);
+            self.dismiss(ctx, id);
         }
     }
 
-    fn dismiss(&mut self, id: WorkerId, effects: &mut Vec<Effect>) {
+    fn dismiss(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(&id) else {
             return;
         };
@@ -54,7 +53,7 @@ impl ServerState {
             return;
         }
         worker.stopping = Some(LostReason::Stopped);
-        effects.push(Effect::ToWorker(id, WorkerCommand::ServerEnds));
+        ctx.send(id, WorkerCommand::ServerEnds);
     }
 
     /// Connected workers that were told to end and have not gone yet.
@@ -67,11 +66,11 @@ impl ServerState {
     }
 
     /// Who was told to end is not waited for by the next server.
-    pub(super) fn give_up_leaving(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn give_up_leaving(&mut self, ctx: &mut Ctx<'_>) {
         let told = self.workers.values();
         let told = told.filter_map(|worker| Some((worker.id, worker.stopping?)));
         for (id, reason) in told.collect::<Vec<_>>() {
-            self.lose_worker(now, id, reason, effects);
+            self.lose_worker(ctx, id, reason);
         }
     }
 }

@@ -7,11 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Effect, ServerState};
+use super::{Ctx, ServerState};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::TaskSlot;
 use crate::task::{Phase, TaskRecord};
-use crate::time::Now;
 use crate::worker::Assigned;
 
 /// Work of an earlier run and the workers that may have it.
@@ -35,13 +34,13 @@ impl ServerState {
     }
 
     /// Holds the waiting tasks of a job, or queues them if there is nothing to wait for.
-    pub(super) fn hold_job(&mut self, now: Now, id: JobId, effects: &mut Vec<Effect>) {
+    pub(super) fn hold_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let Some(job) = self.jobs.get(&id).filter(|job| !job.is_idle()) else {
             return;
         };
         let submits = u32::try_from(job.submits.len()).unwrap_or(u32::MAX);
         if self.hold.workers.is_empty() {
-            self.start_submits(now, id, submits, effects);
+            self.start_submits(ctx, id, submits);
         } else {
             for number in 0..submits {
                 self.follow(id, number);
@@ -50,9 +49,9 @@ impl ServerState {
         }
     }
 
-    fn start_submits(&mut self, now: Now, id: JobId, submits: u32, effects: &mut Vec<Effect>) {
+    fn start_submits(&mut self, ctx: &mut Ctx<'_>, id: JobId, submits: u32) {
         for number in 0..submits {
-            self.start_submit(now, id, number, effects);
+            self.start_submit(ctx, id, number);
         }
     }
 
@@ -67,17 +66,12 @@ impl ServerState {
     }
 
     /// A worker came back and said what it has, or is given up. Behind the last one nothing is held.
-    pub(super) fn stop_waiting_for(
-        &mut self,
-        now: Now,
-        worker: WorkerId,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn stop_waiting_for(&mut self, ctx: &mut Ctx<'_>, worker: WorkerId) {
         if !self.hold.workers.remove(&worker) || !self.hold.workers.is_empty() {
             return;
         }
         for (job, submits) in std::mem::take(&mut self.hold.jobs) {
-            self.start_submits(now, job, submits, effects);
+            self.start_submits(ctx, job, submits);
         }
         self.agenda.note_ready();
     }

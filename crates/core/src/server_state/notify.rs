@@ -3,16 +3,14 @@
 //! A notification is due once. It is owed until the shell says what became of it, also through a restart of the server, so
 //! that it is sent at least once.
 
-use super::effect::persist;
-use super::{ChangeKind, Effect, ServerState};
+use super::{ChangeKind, Ctx, Effect, ServerState};
 use crate::id::JobId;
 use crate::notice::{NoticeKey, NoticeOutcome, NoticeState};
 use crate::template::NotifyEvent;
-use crate::time::Now;
 
 impl ServerState {
     /// Notes what is to be told of a job that changed.
-    pub(super) fn note_due(&mut self, id: JobId, effects: &mut Vec<Effect>) {
+    pub(super) fn note_due(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -27,7 +25,7 @@ impl ServerState {
             };
             if is_due && notice.state == NoticeState::Waiting {
                 notice.state = NoticeState::Owed;
-                effects.push(Effect::Notify(NoticeKey { job: id, number }));
+                ctx.emit(Effect::Notify(NoticeKey { job: id, number }));
             }
         }
     }
@@ -35,10 +33,9 @@ impl ServerState {
     /// Takes note of what became of a notification.
     pub(super) fn note_notified(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         key: NoticeKey,
         (attempts, error): (u32, Option<Box<str>>),
-        effects: &mut Vec<Effect>,
     ) {
         let job = self.jobs.get_mut(&key.job);
         let notice = job.and_then(|job| job.notices.get_mut(key.number as usize));
@@ -47,7 +44,7 @@ impl ServerState {
             return;
         };
         let outcome = NoticeOutcome {
-            at: now.wall,
+            at: ctx.now.wall,
             attempts,
             error,
         };
@@ -58,7 +55,7 @@ impl ServerState {
             event,
             outcome,
         };
-        persist(effects, now.wall, notified);
+        ctx.persist(notified);
     }
 
     /// What became of a notification in an earlier run of the server; to be called behind the last submit.
@@ -70,14 +67,12 @@ impl ServerState {
     }
 
     /// Owes again what an earlier run of the server owed.
-    pub(super) fn restore_owed_notices(&mut self) {
+    pub(super) fn restore_owed_notices(&mut self, ctx: &mut Ctx<'_>) {
         let with_notices = self.jobs.values().filter(|job| !job.notices.is_empty());
         let ids: Vec<JobId> = with_notices.map(|job| job.id).collect();
-        let mut owed = std::mem::take(&mut self.owed);
         for id in ids {
-            self.note_due(id, &mut owed);
+            self.note_due(ctx, id);
         }
-        self.owed = owed;
     }
 }
 
@@ -166,7 +161,7 @@ mod tests {
             notice.state = NoticeState::Waiting;
         }
         let mut done = state.clone();
-        state.restore_owed_notices();
+        state.restore_owed_notices(&mut Ctx::new(NOW, &mut effects));
         state.settle(NOW, &mut effects);
         assert_eq!(notices(&effects), [FIRST]);
         done.restore_notified(
@@ -177,8 +172,8 @@ mod tests {
                 error: None,
             },
         );
-        done.restore_owed_notices();
         let mut effects = Vec::new();
+        done.restore_owed_notices(&mut Ctx::new(NOW, &mut effects));
         done.settle(NOW, &mut effects);
         assert!(notices(&effects).is_empty());
     }

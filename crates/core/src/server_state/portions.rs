@@ -10,14 +10,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::draft::Prepared;
-use super::{Effect, ServerState, WorkerCommand};
+use super::{Ctx, ServerState, WorkerCommand};
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
 use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId};
 use crate::scheduler::queue::ReadyQueue;
 use crate::scheduler::window::Window;
 use crate::template::{GraphTask, SubmitBody, TaskTemplate};
-use crate::time::Now;
 
 /// Tasks of graphs that one batch looks at, templates that it builds, tasks that it takes out of the queue, and
 /// templates that it frees: about 2 µs each.
@@ -235,12 +234,12 @@ impl Portions {
 
 impl ServerState {
     /// Does one portion of what is left.
-    pub(super) fn do_portion(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        self.submit_portion(now, effects);
-        self.sweep_portion(now, effects);
+    pub(super) fn do_portion(&mut self, ctx: &mut Ctx<'_>) {
+        self.submit_portion(ctx);
+        self.sweep_portion(ctx);
         self.queue_portion();
         self.leave_portion();
-        self.drop_portion(effects);
+        self.drop_portion(ctx);
         self.free_portion();
     }
 
@@ -322,7 +321,7 @@ impl ServerState {
         }
     }
 
-    fn drop_portion(&mut self, effects: &mut Vec<Effect>) {
+    fn drop_portion(&mut self, ctx: &mut Ctx<'_>) {
         let mut left = DROPPED_MAX;
         while left > 0
             && let Some(dropped) = self.portions.dropped.front_mut()
@@ -348,7 +347,7 @@ impl ServerState {
             }
             if !known.is_empty() {
                 let command = WorkerCommand::DropTemplates(known);
-                effects.push(Effect::ToWorker(id, command));
+                ctx.send(id, command);
             }
         }
     }

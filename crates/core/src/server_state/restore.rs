@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::ServerState;
 use super::draft::{Prepared, Target};
+use super::{Ctx, ServerState};
 use crate::id::{JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::range::IdArray;
@@ -299,13 +299,13 @@ impl ServerState {
         // What follows from what was stored is stored as well: the reason may be forgotten by the next
         // restart.
         let mut effects = Vec::new();
+        let ctx = &mut Ctx::new(now, &mut effects);
         for job in self.jobs.values_mut() {
             job.replay_graphs();
         }
         for id in self.jobs.keys().copied().collect::<Vec<_>>() {
-            self.hold_job(now, id, &mut effects);
+            self.hold_job(ctx, id);
         }
-        self.owed = effects;
         let completed: Vec<JobId> = self
             .jobs
             .values()
@@ -319,7 +319,8 @@ impl ServerState {
                 job.idle_since = job.idle_since.min(now.wall);
             }
         }
-        self.restore_owed_notices();
+        self.restore_owed_notices(ctx);
+        self.owed = effects;
         self.count_restored();
         self.agenda.note_ready();
     }

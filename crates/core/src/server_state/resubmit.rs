@@ -2,7 +2,7 @@
 
 use super::draft::Prepared;
 use super::submit::NOTICES_MAX;
-use super::{Effect, Resubmitted, ServerState, SubmitRefusal};
+use super::{Ctx, Resubmitted, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind};
 use crate::range::{IdArray, IdRange};
@@ -11,28 +11,25 @@ use crate::task::{Phase, TaskState};
 use crate::template::{
     ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
 };
-use crate::time::Now;
 
 impl ServerState {
     /// Makes a new job of each chosen one. `states` = which tasks; empty = all.
     pub(super) fn resubmit(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         jobs: &Selector,
         states: &[TaskState],
-        effects: &mut Vec<Effect>,
     ) -> Selected<Resubmitted> {
         self.find_jobs(jobs)
-            .filter_map(|id| self.resubmit_job(now, id, states, effects))
+            .filter_map(|id| self.resubmit_job(ctx, id, states))
     }
 
     /// `None` if there is no such job.
     fn resubmit_job(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         id: JobId,
         states: &[TaskState],
-        effects: &mut Vec<Effect>,
     ) -> Option<Resubmitted> {
         let job = self.jobs.get(&id)?;
         let bodies = match bodies(job, states) {
@@ -43,10 +40,10 @@ impl ServerState {
         let mut specs = bodies.into_iter().map(|(spec, _)| spec);
         let result = match (specs.next(), specs.len()) {
             (None, _) => return Some(Resubmitted::Nothing(id)),
-            (Some(spec), 0) => self.submit(now, spec, effects),
+            (Some(spec), 0) => self.submit(ctx, spec),
             (Some(first), _) => {
                 let specs = std::iter::once(first).chain(specs).collect();
-                self.submit_together(now, specs, effects)
+                self.submit_together(ctx, specs)
             }
         };
         Some(match result {
@@ -62,9 +59,8 @@ impl ServerState {
     /// Several submits as one closed job: all of them or none.
     fn submit_together(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         specs: Vec<SubmitSpec>,
-        effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
         let Some((name, max_fails)) = specs.first().and_then(|spec| match &spec.target {
             SubmitTarget::NewJob { name, max_fails } => Some((name.clone(), *max_fails)),
@@ -82,12 +78,12 @@ impl ServerState {
             Prepared::new(Box::new(SubmitSpec { target, ..spec }))
         });
         let prepared: Vec<Prepared> = prepared.collect::<Result<_, _>>()?;
-        let new = self.new_open_job(now, name, max_fails, effects)?;
+        let new = self.new_open_job(ctx, name, max_fails)?;
         for prepared in prepared {
             // Their tasks were in one job before, so they fit into one.
-            self.submit_prepared(now, prepared, effects)?;
+            self.submit_prepared(ctx, prepared)?;
         }
-        self.close_job(now, new, effects);
+        self.close_job(ctx, new);
         Ok(new)
     }
 }

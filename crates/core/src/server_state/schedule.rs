@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::assign::{AssignBatch, AssignLimit, Run, assignment, name_task};
 use super::change::ChangeKind;
-use super::effect::persist;
-use super::{Effect, ServerState, WorkerCommand};
+use super::{Ctx, Effect, ServerState, WorkerCommand};
 use crate::bug;
 use crate::class::{ClassId, QueueKey};
 use crate::id::{InstanceId, TaskKey, WorkerId};
@@ -170,7 +169,7 @@ impl Agenda {
 }
 
 impl ServerState {
-    pub(super) fn schedule(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn schedule(&mut self, ctx: &mut Ctx<'_>) {
         let everyone = std::mem::take(&mut self.agenda.ready);
         self.agenda.again_at = None;
         self.agenda.size = RoundSize::default();
@@ -189,9 +188,9 @@ impl ServerState {
             // Workers that were kept for the last of them are free.
             self.keep_workers(&BTreeMap::new());
         }
-        let with_gangs = has_gangs && self.are_plans_due(now, everyone);
+        let with_gangs = has_gangs && self.are_plans_due(ctx.now, everyone);
         if !self.ready.is_empty() && (with_gangs || !self.agenda.room.is_empty()) {
-            self.place_ready(now, with_gangs, effects);
+            self.place_ready(ctx, with_gangs);
         }
         if self.ready.is_behind()
             || self.ready.is_freeing()
@@ -199,10 +198,10 @@ impl ServerState {
             || !self.under_way.is_empty()
             || !self.sweeps.is_empty()
         {
-            self.agenda.again_at = Some(now.mono);
+            self.agenda.again_at = Some(ctx.now.mono);
         }
-        self.empty_kept(now, effects);
-        self.rebalance_in_time(now, effects);
+        self.empty_kept(ctx);
+        self.rebalance_in_time(ctx);
     }
 
     /// Whether this round looks for nodes for multi-node tasks.
@@ -226,11 +225,11 @@ impl ServerState {
         workers.any(|worker| worker.assigned().is_empty() && worker.accepts_work())
     }
 
-    fn place_ready(&mut self, now: Now, with_gangs: bool, effects: &mut Vec<Effect>) {
+    fn place_ready(&mut self, ctx: &mut Ctx<'_>, with_gangs: bool) {
         if with_gangs {
             self.agenda.room.extend(&self.agenda.kept);
         }
-        let window = self.window(now, with_gangs);
+        let window = self.window(ctx.now, with_gangs);
         let answer = solve(&Question {
             queues: &window.queues,
             classes: &self.classes,
@@ -240,7 +239,7 @@ impl ServerState {
             claims_after: self.agenda.claims_after,
             with_gangs,
             tasks_max: ROUND_TASKS_MAX,
-            now: now.mono,
+            now: ctx.now.mono,
         });
         self.agenda.size = RoundSize {
             workers: window.rooms.len(),
@@ -252,17 +251,17 @@ impl ServerState {
             self.keep_workers(&answer.kept);
         }
         for gang in &answer.gangs {
-            self.start_gang(now, gang, effects);
+            self.start_gang(ctx, gang);
         }
         self.agenda.claims_after = answer.claims_after;
         let mut left = CLAIM_TASKS_MAX;
         for (worker, claims) in &answer.claims {
-            let back = self.note_claims(now, *worker, claims, left);
+            let back = self.note_claims(ctx.now, *worker, claims, left);
             left -= back.len();
-            self.ask_back(*worker, back, effects);
+            self.ask_back(ctx, *worker, back);
         }
         for (worker, queues) in &answer.overtaken {
-            self.ask_overtaken_back(*worker, queues, effects);
+            self.ask_overtaken_back(ctx, *worker, queues);
         }
         let mut batches: BTreeMap<WorkerId, AssignBatch> = BTreeMap::new();
         for placement in &answer.placements {
@@ -270,17 +269,17 @@ impl ServerState {
                 let batch = batches
                     .entry(placement.worker)
                     .or_insert(AssignBatch::new(self.assign_limit));
-                self.hand_out(now, placement, range, batch);
+                self.hand_out(ctx.now, placement, range, batch);
             }
         }
         if !batches.is_empty() {
-            let check = now.mono + STUCK_CHECK;
+            let check = ctx.now.mono + STUCK_CHECK;
             self.agenda.stuck_check_at.get_or_insert(check);
         }
         for (worker, batch) in batches {
-            send(worker, batch, effects);
+            send(ctx, worker, batch);
         }
-        self.note_looked_at(now, &window, &answer);
+        self.note_looked_at(ctx.now, &window, &answer);
     }
 
     /// What the next round looks at. Workers that the last one passed over have their turn first.
@@ -358,30 +357,25 @@ impl ServerState {
     }
 
     /// Asks a worker to give tasks back.
-    fn ask_back(
-        &mut self,
-        id: WorkerId,
-        back: Vec<(TaskKey, InstanceId)>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn ask_back(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, back: Vec<(TaskKey, InstanceId)>) {
         let Some(worker) = self.workers.get_mut(&id).filter(|_| !back.is_empty()) else {
             return;
         };
         for (task, _) in &back {
             worker.mark_retracting(*task);
         }
-        effects.push(Effect::ToWorker(id, WorkerCommand::Retract(back)));
+        ctx.send(id, WorkerCommand::Retract(back));
     }
 
     /// Asks a worker for less urgent tasks of the classes of these queues.
-    fn ask_overtaken_back(&mut self, id: WorkerId, by: &[QueueKey], effects: &mut Vec<Effect>) {
+    fn ask_overtaken_back(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, by: &[QueueKey]) {
         let Some(worker) = self.workers.get(&id) else {
             return;
         };
         let back = worker.backlog_last();
         let back = back.filter(|(_, a)| by.iter().any(|key| key.overtakes(a.key)));
         let back = back.map(|(task, a)| (task, a.instance)).collect();
-        self.ask_back(id, back, effects);
+        self.ask_back(ctx, id, back);
     }
 
     /// Keeps these workers, and no others, for multi-node tasks.
@@ -404,7 +398,7 @@ impl ServerState {
     }
 
     /// Asks workers that are kept for what has not started.
-    fn empty_kept(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    fn empty_kept(&mut self, ctx: &mut Ctx<'_>) {
         let mut left = usize::try_from(ROUND_TASKS_MAX).unwrap_or(usize::MAX);
         while left > 0
             && let Some(id) = self.agenda.full.pop_first()
@@ -417,15 +411,15 @@ impl ServerState {
             };
             let back = worker.unstarted_behind(key);
             left = left.saturating_sub(back.len());
-            self.ask_back(id, back, effects);
+            self.ask_back(ctx, id, back);
         }
         if !self.agenda.full.is_empty() {
-            self.agenda.again_at = Some(now.mono);
+            self.agenda.again_at = Some(ctx.now.mono);
         }
     }
 
     /// Starts a multi-node task: the command on the root, the other nodes only wait for its end.
-    fn start_gang(&mut self, now: Now, gang: &GangStart, effects: &mut Vec<Effect>) {
+    fn start_gang(&mut self, ctx: &mut Ctx<'_>, gang: &GangStart) {
         let Some(root) = gang.workers.first().copied() else {
             return;
         };
@@ -447,7 +441,7 @@ impl ServerState {
                 index: range.from,
             };
             let mut batch = AssignBatch::new(self.assign_limit);
-            self.hand_out(now, &placement, range, &mut batch);
+            self.hand_out(ctx.now, &placement, range, &mut batch);
             batch.set_nodes(&nodes);
             let Some(job) = self.jobs.get_mut(&range.job) else {
                 continue;
@@ -464,7 +458,7 @@ impl ServerState {
                 variant: gang.variant,
                 nodes: gang.workers.clone().into(),
             };
-            persist(effects, now.wall, assigned);
+            ctx.persist(assigned);
             for member in &gang.workers {
                 if let Some(worker) = self.workers.get_mut(member) {
                     worker.reserved = None;
@@ -472,16 +466,16 @@ impl ServerState {
                     worker.gang = Some(GangNode { task, is_root });
                 }
                 if *member != root {
-                    effects.push(Effect::ToWorker(*member, WorkerCommand::Hold(true)));
+                    ctx.send(*member, WorkerCommand::Hold(true));
                 }
             }
             self.gangs.insert(task, gang.workers.clone());
-            send(root, batch, effects);
+            send(ctx, root, batch);
         }
     }
 
     /// Gives the nodes of a multi-node task back; says whether it had some.
-    pub(super) fn release_gang(&mut self, task: TaskKey, effects: &mut Vec<Effect>) -> bool {
+    pub(super) fn release_gang(&mut self, ctx: &mut Ctx<'_>, task: TaskKey) -> bool {
         let Some(members) = self.gangs.remove(&task) else {
             return false;
         };
@@ -494,44 +488,48 @@ impl ServerState {
             };
             self.agenda.room.insert(id);
             if !node.is_root && worker.is_connected() {
-                effects.push(Effect::ToWorker(id, WorkerCommand::Hold(false)));
+                ctx.send(id, WorkerCommand::Hold(false));
             }
         }
         true
     }
 
     /// Runs [`ServerState::rebalance`] when nothing is ready, but not more often than needed.
-    fn rebalance_in_time(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    fn rebalance_in_time(&mut self, ctx: &mut Ctx<'_>) {
         let due = self.agenda.last_rebalance + REBALANCE_INTERVAL;
         self.agenda.rebalance_at = None;
-        self.retract_stuck_in_time(now, effects);
+        self.retract_stuck_in_time(ctx);
         if self.agenda.room.is_empty() {
             return;
         }
-        if due > now.mono {
+        if due > ctx.now.mono {
             self.agenda.rebalance_at = Some(due);
             return;
         }
-        self.agenda.last_rebalance = now.mono;
-        if self.rebalance(now, effects) {
-            self.agenda.rebalance_at = Some(now.mono + REBALANCE_INTERVAL);
+        self.agenda.last_rebalance = ctx.now.mono;
+        if self.rebalance(ctx) {
+            self.agenda.rebalance_at = Some(ctx.now.mono + REBALANCE_INTERVAL);
         }
     }
 
     /// Asks workers, some time after something was handed out, for what they cannot start.
-    fn retract_stuck_in_time(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        if self.agenda.stuck_check_at.is_none_or(|at| at > now.mono) {
+    fn retract_stuck_in_time(&mut self, ctx: &mut Ctx<'_>) {
+        if self
+            .agenda
+            .stuck_check_at
+            .is_none_or(|at| at > ctx.now.mono)
+        {
             return;
         }
         let may_be_stuck = self.workers.values().any(Worker::may_be_stuck);
-        self.agenda.stuck_check_at = may_be_stuck.then(|| now.mono + STUCK_CHECK);
+        self.agenda.stuck_check_at = may_be_stuck.then(|| ctx.now.mono + STUCK_CHECK);
         if self.workers.len() < 2 {
             return;
         }
         for worker in self.workers.values_mut() {
-            let tasks = worker.note_stuck(now.mono);
+            let tasks = worker.note_stuck(ctx.now.mono);
             if !tasks.is_empty() {
-                effects.push(Effect::ToWorker(worker.id, WorkerCommand::Retract(tasks)));
+                ctx.send(worker.id, WorkerCommand::Retract(tasks));
             }
         }
     }
@@ -614,7 +612,7 @@ impl ServerState {
     /// Asks workers to give back tasks that others could start at once. Says whether there is any
     /// backlog at all, that is, whether it is worth looking again. Of very many workers some are asked at a
     /// time, in turns.
-    fn rebalance(&mut self, now: Now, effects: &mut Vec<Effect>) -> bool {
+    fn rebalance(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let (mut donors, mut idle) = (Vec::new(), Vec::new());
         for (id, worker) in &self.workers {
             if !worker.accepts_work() || worker.reserved.is_some() {
@@ -640,9 +638,9 @@ impl ServerState {
         donors.truncate(DONORS_MAX);
         for donor in donors {
             let worker = self.workers.get(&donor);
-            let surplus = worker.map_or(0, |worker| worker.surplus(now.mono, RETRACT_HORIZON));
-            let back = self.worth_retracting(now, donor, surplus, &mut takers);
-            self.ask_back(donor, back, effects);
+            let surplus = worker.map_or(0, |worker| worker.surplus(ctx.now.mono, RETRACT_HORIZON));
+            let back = self.worth_retracting(ctx.now, donor, surplus, &mut takers);
+            self.ask_back(ctx, donor, back);
             self.agenda.asked_back_after = Some(donor);
         }
         true
@@ -696,7 +694,7 @@ struct Takers {
     steps_left: usize,
 }
 
-fn send(worker: WorkerId, batch: AssignBatch, effects: &mut Vec<Effect>) {
+fn send(ctx: &mut Ctx<'_>, worker: WorkerId, batch: AssignBatch) {
     let commands = batch.into_commands().into_iter();
-    effects.extend(commands.map(|command| Effect::ToWorker(worker, command)));
+    ctx.emit_all(commands.map(|command| Effect::ToWorker(worker, command)));
 }

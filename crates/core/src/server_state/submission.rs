@@ -12,11 +12,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::draft::{Draft, Prepared, Submission, Target};
-use super::{Effect, Reply, RequestId, ServerState, SubmitRefusal};
+use super::{Ctx, Effect, Reply, RequestId, ServerState, SubmitRefusal};
 use crate::id::JobId;
 use crate::job::TemplateId;
 use crate::template::SubmitBody;
-use crate::time::Now;
 
 /// A request with submits.
 #[derive(Clone, Debug)]
@@ -66,10 +65,9 @@ impl ServerState {
     /// Takes submits; small ones at once.
     pub(super) fn on_submission(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         request: RequestId,
         submission: Submission,
-        effects: &mut Vec<Effect>,
     ) {
         let is_small = submission.size() <= self.portion_max.0 as usize;
         let under_way = UnderWay {
@@ -80,34 +78,28 @@ impl ServerState {
         };
         if is_small || self.ending.is_some() {
             // At the end of a server there are no more portions.
-            self.go_on_submitting(now, under_way, usize::MAX, effects);
+            self.go_on_submitting(ctx, under_way, usize::MAX);
         } else {
             self.under_way.requests.push_back(under_way);
         }
     }
 
     /// Does one portion for one of the large requests.
-    pub(super) fn submit_portion(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn submit_portion(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(under_way) = self.under_way.requests.pop_front() {
             let most = self.portion_max.0 as usize;
-            self.go_on_submitting(now, under_way, most, effects);
+            self.go_on_submitting(ctx, under_way, most);
         }
     }
 
     /// Answers everybody who waits: there are no more portions.
-    pub(super) fn submit_rest(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn submit_rest(&mut self, ctx: &mut Ctx<'_>) {
         while let Some(under_way) = self.under_way.requests.pop_front() {
-            self.go_on_submitting(now, under_way, usize::MAX, effects);
+            self.go_on_submitting(ctx, under_way, usize::MAX);
         }
     }
 
-    fn go_on_submitting(
-        &mut self,
-        now: Now,
-        mut under_way: UnderWay,
-        mut left: usize,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn go_on_submitting(&mut self, ctx: &mut Ctx<'_>, mut under_way: UnderWay, mut left: usize) {
         while left > 0 && !under_way.is_done() {
             let draft = match under_way.draft.take() {
                 Some(draft) => Ok(draft),
@@ -125,14 +117,14 @@ impl ServerState {
                         under_way.draft = Some(draft);
                         break;
                     }
-                    self.accept(now, *draft, effects)
+                    self.accept(ctx, *draft)
                 }
                 Err(refusal) => Err(refusal),
             };
             under_way.results.push(result);
         }
         if under_way.is_done() {
-            effects.push(Effect::Reply(under_way.request, under_way.reply()));
+            ctx.emit(Effect::Reply(under_way.request, under_way.reply()));
         } else {
             // Others have their turn.
             self.under_way.requests.push_back(under_way);

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::draft::{Draft, Prepared, PreparedGraph, Share, Target};
-use super::effect::persist;
-use super::{ChangeKind, Effect, Reply, ServerState, SubmitRefusal};
+use super::{ChangeKind, Ctx, Reply, ServerState, SubmitRefusal};
 use crate::id::JobId;
 use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId};
 use crate::placeholder::fill_known;
@@ -13,7 +12,6 @@ use crate::task::TaskTable;
 use crate::template::{
     ArrayIds, ArraySpec, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
-use crate::time::Now;
 
 /// Notifications of one job.
 pub(super) const NOTICES_MAX: usize = 64;
@@ -21,12 +19,11 @@ pub(super) const NOTICES_MAX: usize = 64;
 impl ServerState {
     pub(super) fn open_job(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         name: Box<str>,
         max_fails: Option<u32>,
-        effects: &mut Vec<Effect>,
     ) -> Reply {
-        match self.new_open_job(now, name, max_fails, effects) {
+        match self.new_open_job(ctx, name, max_fails) {
             Ok(id) => Reply::Submitted(id),
             Err(refusal) => Reply::Refused(refusal),
         }
@@ -34,10 +31,9 @@ impl ServerState {
 
     pub(super) fn new_open_job(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         name: Box<str>,
         max_fails: Option<u32>,
-        effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
         let id = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
         self.last_job = id.0;
@@ -46,9 +42,9 @@ impl ServerState {
             name: name.clone(),
             max_fails,
         };
-        persist(effects, now.wall, opened);
+        ctx.persist(opened);
         self.jobs
-            .insert(id, Job::new(id, name, max_fails, true, now.wall));
+            .insert(id, Job::new(id, name, max_fails, true, ctx.now.wall));
         self.changed.insert(id);
         Ok(id)
     }
@@ -56,31 +52,28 @@ impl ServerState {
     /// Takes a submit at once, however large it is.
     pub(super) fn submit(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         spec: SubmitSpec,
-        effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
-        self.submit_prepared(now, Prepared::new(Box::new(spec))?, effects)
+        self.submit_prepared(ctx, Prepared::new(Box::new(spec))?)
     }
 
     pub(super) fn submit_prepared(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         prepared: Prepared,
-        effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
         let target = self.target(&prepared.spec.target)?;
         let mut draft = self.draft_for(target, prepared);
         self.build(&mut draft, usize::MAX);
-        self.accept(now, draft, effects)
+        self.accept(ctx, draft)
     }
 
     /// Checks a submit whose templates are there, and adds it.
     pub(super) fn accept(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         mut draft: Draft,
-        effects: &mut Vec<Effect>,
     ) -> Result<JobId, SubmitRefusal> {
         self.note_job(&mut draft);
         draft.rename_some(usize::MAX);
@@ -103,8 +96,8 @@ impl ServerState {
             ids: submit.ids.clone(),
             spec,
         };
-        persist(effects, now.wall, submitted);
-        Ok(self.add_submit(now, target, submit, effects))
+        ctx.persist(submitted);
+        Ok(self.add_submit(ctx, target, submit))
     }
 
     /// A new job gets the next id. Another one may have got that which was the next when the first template was built.
@@ -295,17 +288,11 @@ impl ServerState {
     }
 
     /// Adds a checked submit and queues what can run.
-    fn add_submit(
-        &mut self,
-        now: Now,
-        target: Target,
-        submit: Submit,
-        effects: &mut Vec<Effect>,
-    ) -> JobId {
+    fn add_submit(&mut self, ctx: &mut Ctx<'_>, target: Target, submit: Submit) -> JobId {
         let id = target.job;
         if target.is_new {
             self.last_job = self.last_job.max(id.0);
-            let job = Job::new(id, target.name, target.max_fails, false, now.wall);
+            let job = Job::new(id, target.name, target.max_fails, false, ctx.now.wall);
             self.jobs.insert(id, job);
         }
         let Some(job) = self.jobs.get_mut(&id) else {
@@ -313,7 +300,7 @@ impl ServerState {
         };
         let number = job.add_submit(submit);
         self.changed.insert(id);
-        self.start_submit(now, id, number, effects);
+        self.start_submit(ctx, id, number);
         id
     }
 }

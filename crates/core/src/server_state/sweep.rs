@@ -6,14 +6,12 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
-use super::effect::persist;
-use super::{ChangeKind, Effect, JobResult, Reply, RequestId, ServerState};
+use super::{ChangeKind, Ctx, Effect, JobResult, Reply, RequestId, ServerState};
 use crate::id::JobId;
 use crate::job::Job;
 use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::task::TaskState;
-use crate::time::Now;
 
 /// What is done to each job.
 #[derive(Clone, Debug)]
@@ -58,10 +56,9 @@ impl ServerState {
     /// Takes a command about jobs; with few of them it is carried out at once.
     pub(super) fn on_sweep(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         request: RequestId,
         (jobs, deed): (&Selector, Deed),
-        effects: &mut Vec<Effect>,
     ) {
         let (left, not_found) = match jobs {
             // Which of very many jobs are meant is looked for bit by bit, too.
@@ -86,39 +83,33 @@ impl ServerState {
             None => self.portion_max.0 as usize,
             Some(_) => usize::MAX,
         };
-        self.go_on_sweeping(now, sweep, most, effects);
+        self.go_on_sweeping(ctx, sweep, most);
     }
 
     /// Does one portion for one of the commands.
-    pub(super) fn sweep_portion(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn sweep_portion(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(sweep) = self.sweeps.pop_front() {
-            self.go_on_sweeping(now, sweep, self.portion_max.0 as usize, effects);
+            self.go_on_sweeping(ctx, sweep, self.portion_max.0 as usize);
         }
     }
 
     /// Answers everybody who waits: there are no more portions.
-    pub(super) fn sweep_rest(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn sweep_rest(&mut self, ctx: &mut Ctx<'_>) {
         while let Some(sweep) = self.sweeps.pop_front() {
-            self.go_on_sweeping(now, sweep, usize::MAX, effects);
+            self.go_on_sweeping(ctx, sweep, usize::MAX);
         }
     }
 
-    fn go_on_sweeping(
-        &mut self,
-        now: Now,
-        mut sweep: Sweep,
-        most: usize,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn go_on_sweeping(&mut self, ctx: &mut Ctx<'_>, mut sweep: Sweep, most: usize) {
         let mut forgotten = Vec::new();
         if let Deed::Forget(_) = &sweep.deed {
             // Who waits for one of them hears how it ended before it is gone.
-            self.follow_up(now, effects);
+            self.follow_up(ctx);
         }
         for id in self.next_jobs(&mut sweep, most) {
             let row = match &sweep.deed {
-                Deed::Close => self.close_job(now, id, effects),
-                Deed::Cancel(reason) => self.cancel_job(now, id, reason, effects),
+                Deed::Close => self.close_job(ctx, id),
+                Deed::Cancel(reason) => self.cancel_job(ctx, id, reason),
                 Deed::Forget(states) if self.forget_job(id, states) => {
                     forgotten.push(id);
                     continue;
@@ -136,7 +127,7 @@ impl ServerState {
         if !forgotten.is_empty() {
             let count = u32::try_from(forgotten.len()).unwrap_or(u32::MAX);
             sweep.forgotten = sweep.forgotten.saturating_add(count);
-            persist(effects, now.wall, ChangeKind::JobsForgotten(forgotten));
+            ctx.persist(ChangeKind::JobsForgotten(forgotten));
         }
         if !sweep.left.is_empty() {
             // Others have their turn.
@@ -153,7 +144,7 @@ impl ServerState {
                 ignored: sweep.ignored,
             },
         };
-        effects.push(Effect::Reply(sweep.request, reply));
+        ctx.emit(Effect::Reply(sweep.request, reply));
     }
 
     /// The next jobs of a command, of at most so many that are looked at.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Effect, Notification, RequestId, WatchSpec, WatchUpdate, WatchedJob};
+use super::{Ctx, Effect, Notification, RequestId, WatchSpec, WatchUpdate, WatchedJob};
 use crate::id::{JobId, TaskId};
 use crate::job::Job;
 use crate::range::IdArray;
@@ -240,10 +240,9 @@ impl Watches {
     /// Sends what is due after a batch of inputs.
     pub(super) fn settle(
         &mut self,
-        now: Time,
+        ctx: &mut Ctx<'_>,
         changed: &BTreeSet<JobId>,
         jobs: &BTreeMap<JobId, Job>,
-        effects: &mut Vec<Effect>,
     ) {
         let mut candidates: BTreeSet<RequestId> =
             std::mem::take(&mut self.fresh).into_iter().collect();
@@ -262,37 +261,35 @@ impl Watches {
                 }
             }
         }
-        while let Some((time, request)) = self.due.first().copied().filter(|(time, _)| *time <= now)
+        while let Some((time, request)) = self
+            .due
+            .first()
+            .copied()
+            .filter(|(time, _)| *time <= ctx.now.mono)
         {
             self.due.remove(&(time, request));
             candidates.insert(request);
         }
         for request in candidates {
-            self.advance(now, request, jobs, effects);
+            self.advance(ctx, request, jobs);
         }
     }
 
-    fn advance(
-        &mut self,
-        now: Time,
-        request: RequestId,
-        jobs: &BTreeMap<JobId, Job>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn advance(&mut self, ctx: &mut Ctx<'_>, request: RequestId, jobs: &BTreeMap<JobId, Job>) {
         let Some(watch) = self.watches.get_mut(&request) else {
             return;
         };
         let done = watch.all_ended(jobs);
         if done {
-            effects.push(Effect::WatchUpdate(request, watch.update(jobs, true)));
+            ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, true)));
             self.remove(request);
         } else if !watch.notifications.is_empty() {
-            effects.push(Effect::WatchUpdate(request, watch.update(jobs, false)));
+            ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, false)));
         } else if watch.wants_changes() {
-            if watch.next <= now {
+            if watch.next <= ctx.now.mono {
                 self.due.remove(&(watch.next, request));
-                watch.next = now + watch.spec.interval;
-                effects.push(Effect::WatchUpdate(request, watch.update(jobs, false)));
+                watch.next = ctx.now.mono + watch.spec.interval;
+                ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, false)));
             } else {
                 self.due.insert((watch.next, request));
             }

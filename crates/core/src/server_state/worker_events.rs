@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::effect::persist;
 use super::{
-    ChangeKind, Effect, EndedRow, LinkEnd, LinkId, Notification, Report, ServerState, StartedRow,
-    WorkerCommand, WorkerMessage,
+    ChangeKind, Ctx, Effect, EndedRow, LinkEnd, LinkId, Notification, Report, ServerState,
+    StartedRow, WorkerCommand, WorkerMessage,
 };
 use crate::bug;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
@@ -29,10 +28,9 @@ const STALL_MIN: Duration = Duration::from_millis(500);
 impl ServerState {
     pub(super) fn on_worker_connected(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         link: LinkId,
         config: WorkerConfig,
-        effects: &mut Vec<Effect>,
     ) {
         let Some(id) = self.last_worker.checked_add(1).map(WorkerId) else {
             return;
@@ -44,28 +42,27 @@ impl ServerState {
             worker: id,
             config: Arc::clone(&config),
         };
-        persist(effects, now.wall, connected);
-        let worker = Worker::new(id, config, offers, now.mono, now.wall);
+        ctx.persist(connected);
+        let worker = Worker::new(id, config, offers, ctx.now.mono, ctx.now.wall);
         self.heartbeats.insert((worker.heartbeat_deadline, id));
         if worker.config.min_utilization > 0.0 {
             self.agenda.note_demanding(id);
         }
         self.workers.insert(id, worker);
         self.agenda.note_room(id);
-        effects.push(Effect::Registered {
+        ctx.emit(Effect::Registered {
             link,
             worker: id,
             reattached: false,
         });
-        self.dismiss_if_ending(id, effects);
+        self.dismiss_if_ending(ctx, id);
     }
 
     pub(super) fn on_worker_message(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         id: WorkerId,
         message: WorkerMessage,
-        effects: &mut Vec<Effect>,
     ) {
         let Some(worker) = self.workers.get_mut(&id) else {
             self.ignored.unknown_workers += 1;
@@ -75,11 +72,11 @@ impl ServerState {
             WorkerMessage::Heartbeat(unkillable) => {
                 worker.set_unkillable(&unkillable);
                 self.heartbeats.remove(&(worker.heartbeat_deadline, id));
-                worker.note_heartbeat(now.mono);
+                worker.note_heartbeat(ctx.now.mono);
                 self.heartbeats.insert((worker.heartbeat_deadline, id));
-                effects.push(Effect::ToWorker(id, WorkerCommand::Ping));
+                ctx.send(id, WorkerCommand::Ping);
             }
-            WorkerMessage::Report(report) => self.on_report(now, id, report, effects),
+            WorkerMessage::Report(report) => self.on_report(ctx, id, report),
             WorkerMessage::Notify(task, message) => {
                 if self.jobs.contains_key(&task.job) {
                     let told = ChangeKind::TaskNotified {
@@ -87,7 +84,7 @@ impl ServerState {
                         worker: id,
                         message: Arc::clone(&message),
                     };
-                    persist(effects, now.wall, told);
+                    ctx.persist(told);
                 }
                 self.watches.note_notification(&Notification {
                     task,
@@ -96,48 +93,42 @@ impl ServerState {
                 });
             }
             WorkerMessage::Overview(usage) => {
-                worker.load = Some(Load::of(&usage, now.wall));
+                worker.load = Some(Load::of(&usage, ctx.now.wall));
                 let overview = ChangeKind::WorkerOverview { worker: id, usage };
-                persist(effects, now.wall, overview);
+                ctx.persist(overview);
             }
-            WorkerMessage::Goodbye(reason) => self.lose_worker(now, id, reason, effects),
+            WorkerMessage::Goodbye(reason) => self.lose_worker(ctx, id, reason),
         }
     }
 
-    pub(super) fn on_worker_gone(
-        &mut self,
-        now: Now,
-        id: WorkerId,
-        how: LinkEnd,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn on_worker_gone(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, how: LinkEnd) {
         let Some(worker) = self.workers.get_mut(&id).filter(|worker| !worker.away) else {
             return;
         };
         if worker.may_come_back() {
             self.heartbeats.remove(&(worker.heartbeat_deadline, id));
-            worker.leave(now.mono, how);
+            worker.leave(ctx.now.mono, how);
             self.heartbeats.insert((worker.heartbeat_deadline, id));
             self.agenda.note_plans_changed();
             return;
         }
         let reason = worker.stopping.unwrap_or(LostReason::ConnectionLost);
-        self.lose_worker(now, id, reason, effects);
+        self.lose_worker(ctx, id, reason);
     }
 
-    pub(super) fn on_timer(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        self.release_delayed(now);
+    pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>) {
+        self.release_delayed(ctx.now);
         let due: Vec<(crate::time::Time, WorkerId)> = self
             .heartbeats
             .iter()
-            .take_while(|(time, _)| *time <= now.mono)
+            .take_while(|(time, _)| *time <= ctx.now.mono)
             .copied()
             .collect();
         for (deadline, id) in due {
-            if now.mono.since(deadline) >= STALL_MIN {
+            if ctx.now.mono.since(deadline) >= STALL_MIN {
                 self.heartbeats.remove(&(deadline, id));
                 if let Some(worker) = self.workers.get_mut(&id) {
-                    worker.note_heartbeat(now.mono);
+                    worker.note_heartbeat(ctx.now.mono);
                     self.heartbeats.insert((worker.heartbeat_deadline, id));
                 }
             } else {
@@ -150,45 +141,39 @@ impl ServerState {
                 };
                 // One that was told to stop may be slow to end what it has. That is no crash of the others there.
                 let reason = worker.and_then(|worker| worker.stopping).unwrap_or(lost);
-                self.lose_worker(now, id, reason, effects);
+                self.lose_worker(ctx, id, reason);
             }
         }
     }
 
-    pub(super) fn on_report(
-        &mut self,
-        now: Now,
-        id: WorkerId,
-        report: Report,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, report: Report) {
         let mut touched = BTreeSet::new();
         for row in report.started {
-            self.on_started(now, id, row, effects);
+            self.on_started(ctx, id, row);
             touched.insert(row.task.job);
         }
         let ended = u32::try_from(report.ended.len()).unwrap_or(u32::MAX);
         for row in report.ended {
             touched.insert(row.task.job);
-            self.on_ended(now, id, row, effects);
+            self.on_ended(ctx, id, row);
         }
         for (task, instance) in report.retracted {
-            self.on_retracted(now, id, (task, instance), effects);
+            self.on_retracted(ctx, id, (task, instance));
         }
         if let Some(worker) = self.workers.get_mut(&id) {
-            worker.count_ended(now.mono, ended);
+            worker.count_ended(ctx.now.mono, ended);
             promote(worker, &self.classes);
         }
         for job in touched {
-            self.note_job_progress(now, job, effects);
+            self.note_job_progress(ctx, job);
         }
         self.agenda.note_room(id);
         if report.seq > 0 {
-            effects.push(Effect::ToWorker(id, WorkerCommand::Acknowledge(report.seq)));
+            ctx.send(id, WorkerCommand::Acknowledge(report.seq));
         }
     }
 
-    fn on_started(&mut self, now: Now, id: WorkerId, row: StartedRow, effects: &mut Vec<Effect>) {
+    fn on_started(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, row: StartedRow) {
         let assigned = self
             .workers
             .get_mut(&id)
@@ -198,8 +183,8 @@ impl ServerState {
             return;
         };
         if self.holds(id, row.task.job, &assigned) == Some(Phase::Queued) {
-            let at = now.wall.minus(row.age);
-            self.note_start(id, row.task, &assigned, at, effects);
+            let at = ctx.now.wall.minus(row.age);
+            self.note_start(ctx, id, row.task, &assigned, at);
             match self.jobs.get_mut(&row.task.job) {
                 Some(job) => job.set_phase(assigned.slot, Phase::Running),
                 None => bug!("{} starts, but its job is gone", row.task),
@@ -218,11 +203,11 @@ impl ServerState {
 
     fn note_start(
         &mut self,
+        ctx: &mut Ctx<'_>,
         id: WorkerId,
         task: TaskKey,
         assigned: &Assigned,
         at: crate::time::Timestamp,
-        effects: &mut Vec<Effect>,
     ) {
         let submit = self
             .jobs
@@ -236,7 +221,7 @@ impl ServerState {
             variant: assigned.variant,
             worker: id,
         };
-        persist(effects, at, started);
+        ctx.persist_at(at, started);
         self.totals.started += 1;
         if let Some(job) = self.jobs.get_mut(&task.job) {
             job.workers.insert(id);
@@ -249,7 +234,7 @@ impl ServerState {
         }
     }
 
-    fn on_ended(&mut self, now: Now, id: WorkerId, row: EndedRow, effects: &mut Vec<Effect>) {
+    fn on_ended(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, row: EndedRow) {
         let job = row.task.job;
         let known = self.workers.get(&id).and_then(|worker| {
             worker
@@ -272,11 +257,11 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return;
         };
-        self.release_gang(row.task, effects);
+        self.release_gang(ctx, row.task);
         let Some(phase) = current else { return };
-        let at = now.wall.minus(row.age);
+        let at = ctx.now.wall.minus(row.age);
         if phase == Phase::Queued {
-            self.note_start(id, row.task, &assigned, at.minus(row.run), effects);
+            self.note_start(ctx, id, row.task, &assigned, at.minus(row.run));
         }
         let end = TaskEnd {
             outcome: row.outcome,
@@ -288,10 +273,10 @@ impl ServerState {
         if end.outcome != Outcome::Finished
             && self.may_retry(job, assigned.slot, |retry| retry.allows(&end.outcome, ran))
         {
-            self.retry(now, job, assigned.slot, end, effects);
+            self.retry(ctx, job, assigned.slot, end);
             return;
         }
-        self.end_task(now, job, assigned.slot, &end, effects);
+        self.end_task(ctx, job, assigned.slot, &end);
     }
 
     /// Whether a failed task has another attempt.
@@ -309,13 +294,7 @@ impl ServerState {
     }
 
     /// Stores that a started instance was given up and which one is next.
-    pub(super) fn note_requeued(
-        &mut self,
-        now: Now,
-        id: JobId,
-        slot: TaskSlot,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn note_requeued(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) {
         let Some(job) = self.jobs.get(&id) else {
             bug!("job {id} is gone, but a task of it is queued again");
             return;
@@ -334,26 +313,19 @@ impl ServerState {
                     .filter(|attempt| attempt.instance.next() == record.instance())
                     .cloned(),
             };
-            persist(effects, now.wall, requeued);
+            ctx.persist(requeued);
         }
     }
 
     /// Lets a failed task wait for its next attempt.
-    fn retry(
-        &mut self,
-        now: Now,
-        id: JobId,
-        slot: TaskSlot,
-        end: TaskEnd,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn retry(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: TaskEnd) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         job.record_attempt(slot, end);
         job.set_phase(slot, Phase::Waiting);
         let count = job.touch(slot).map_or(0, TaskRecord::count_retry);
-        self.note_requeued(now, id, slot, effects);
+        self.note_requeued(ctx, id, slot);
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
@@ -366,7 +338,7 @@ impl ServerState {
         if delay.is_zero() || self.is_held(id, slot) {
             self.make_ready(id, slot);
         } else {
-            self.delayed.insert((now.mono + delay, id, slot));
+            self.delayed.insert((ctx.now.mono + delay, id, slot));
         }
     }
 
@@ -392,10 +364,9 @@ impl ServerState {
 
     fn on_retracted(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         id: WorkerId,
         (task, instance): (TaskKey, InstanceId),
-        effects: &mut Vec<Effect>,
     ) {
         let assigned = self
             .workers
@@ -405,9 +376,9 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return;
         };
-        let had_nodes = self.release_gang(task, effects);
+        let had_nodes = self.release_gang(ctx, task);
         if self.holds(id, task.job, &assigned).is_some() {
-            self.requeue_unstarted(now, task.job, assigned.slot, had_nodes, effects);
+            self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes);
         }
     }
 
@@ -415,17 +386,16 @@ impl ServerState {
     /// turn up: it may have started, or its nodes are stored.
     pub(super) fn requeue_unstarted(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         id: JobId,
         slot: TaskSlot,
         as_next: bool,
-        effects: &mut Vec<Effect>,
     ) {
         if as_next {
             if let Some(record) = self.jobs.get_mut(&id).and_then(|job| job.touch(slot)) {
                 record.supersede();
             }
-            self.note_requeued(now, id, slot, effects);
+            self.note_requeued(ctx, id, slot);
         }
         self.requeue(id, slot);
     }
@@ -439,14 +409,7 @@ impl ServerState {
     }
 
     /// Records the final end of a task and what follows from it for others.
-    fn end_task(
-        &mut self,
-        now: Now,
-        id: JobId,
-        slot: TaskSlot,
-        end: &TaskEnd,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn end_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: &TaskEnd) {
         let Some(job) = self.jobs.get_mut(&id) else {
             bug!("job {id} is gone, but a task of it ends");
             return;
@@ -478,7 +441,7 @@ impl ServerState {
                     is_finished: finished,
                     is_awaited: !free.is_empty() || self.followers.want_end(id, job.is_completed()),
                 };
-                persist(effects, end.at, ended);
+                ctx.persist_at(end.at, ended);
             }
             self.followers.note(id, Some(task));
         }
@@ -505,29 +468,19 @@ impl ServerState {
         if !aborted.is_empty() {
             let ids = sorted_ids(id, aborted);
             let to = TaskState::Aborted;
-            persist(
-                effects,
-                now.wall,
-                ChangeKind::TasksDropped { job: id, ids, to },
-            );
+            ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
         }
         if exceeds {
-            self.end_job(now, id, Phase::Aborted, effects);
+            self.end_job(ctx, id, Phase::Aborted);
         }
     }
 
     /// Forgets a connection: its tasks go back or fail, the worker stays listed.
-    pub(super) fn lose_worker(
-        &mut self,
-        now: Now,
-        id: WorkerId,
-        reason: LostReason,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn lose_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, reason: LostReason) {
         let Some(mut worker) = self.workers.remove(&id) else {
             return;
         };
-        worker.ended = Some((now.wall, reason));
+        worker.ended = Some((ctx.now.wall, reason));
         // The end of a server is no crash of what ran.
         let is_crash = reason.is_crash() && !worker.restored;
         worker.templates.clear();
@@ -535,17 +488,13 @@ impl ServerState {
         self.agenda.forget_claims(worker.claims());
         let tasks = worker.clear();
         self.keep_ended(worker);
-        persist(
-            effects,
-            now.wall,
-            ChangeKind::WorkerLost { worker: id, reason },
-        );
-        effects.push(Effect::DropWorker(id));
+        ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
+        ctx.emit(Effect::DropWorker(id));
         self.agenda.forget(id);
         self.agenda.note_plans_changed();
         let mut touched = BTreeSet::new();
         for (task, assigned) in tasks {
-            self.release_gang(task, effects);
+            self.release_gang(ctx, task);
             let record = self
                 .jobs
                 .get(&task.job)
@@ -557,11 +506,11 @@ impl ServerState {
                 Some(Phase::Queued) => {
                     // It may have started there, and may still run: the next start must not be taken
                     // for that one.
-                    self.requeue_unstarted(now, task.job, assigned.slot, true, effects);
+                    self.requeue_unstarted(ctx, task.job, assigned.slot, true);
                 }
                 Some(Phase::Running) => {
                     let slot = assigned.slot;
-                    self.on_running_task_lost(now, task.job, slot, (reason, is_crash), effects);
+                    self.on_running_task_lost(ctx, task.job, slot, (reason, is_crash));
                 }
                 Some(
                     Phase::Waiting
@@ -574,19 +523,18 @@ impl ServerState {
             }
             touched.insert(task.job);
         }
-        self.stop_waiting_for(now, id, effects);
+        self.stop_waiting_for(ctx, id);
         for job in touched {
-            self.note_job_progress(now, job, effects);
+            self.note_job_progress(ctx, job);
         }
     }
 
     fn on_running_task_lost(
         &mut self,
-        now: Now,
+        ctx: &mut Ctx<'_>,
         id: JobId,
         slot: TaskSlot,
         (reason, is_crash): (LostReason, bool),
-        effects: &mut Vec<Effect>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -603,11 +551,11 @@ impl ServerState {
         } else {
             record.crash_count()
         };
-        let started = record.started().unwrap_or(now.wall);
+        let started = record.started().unwrap_or(ctx.now.wall);
         let lost_end = |text: Box<str>| TaskEnd {
             outcome: Outcome::Message(text),
-            at: now.wall,
-            run: now.wall.since(started),
+            at: ctx.now.wall,
+            run: ctx.now.wall.since(started),
             usage: Usage::default(),
         };
         let text = match limit {
@@ -624,15 +572,15 @@ impl ServerState {
             Some(text) => {
                 let end = lost_end(text.into());
                 if self.may_retry(id, slot, RetrySpec::allows_loss) {
-                    self.retry(now, id, slot, end, effects);
+                    self.retry(ctx, id, slot, end);
                 } else {
-                    self.end_task(now, id, slot, &end, effects);
+                    self.end_task(ctx, id, slot, &end);
                 }
             }
             None => {
                 let text = format!("The worker was lost: {}.", reason.words());
                 job.record_attempt(slot, lost_end(text.into()));
-                self.note_requeued(now, id, slot, effects);
+                self.note_requeued(ctx, id, slot);
                 self.requeue(id, slot);
             }
         }

@@ -1,0 +1,44 @@
+//! What every handler of an input needs besides the state: the time, and where effects go.
+
+use super::change::{Change, ChangeKind};
+use super::effect::{Effect, WorkerCommand};
+use crate::id::WorkerId;
+use crate::time::{Now, Timestamp};
+
+/// One input, or the end of a batch, while it is handled.
+pub(super) struct Ctx<'a> {
+    /// Both clocks; they stand still meanwhile.
+    pub(super) now: Now,
+    effects: &'a mut Vec<Effect>,
+}
+
+impl<'a> Ctx<'a> {
+    pub(super) const fn new(now: Now, effects: &'a mut Vec<Effect>) -> Self {
+        Self { now, effects }
+    }
+
+    /// Appends an effect: effects are carried out in this order.
+    pub(super) fn emit(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// Appends several effects.
+    pub(super) fn emit_all(&mut self, effects: impl IntoIterator<Item = Effect>) {
+        self.effects.extend(effects);
+    }
+
+    /// Stores a change that happens now.
+    pub(super) fn persist(&mut self, kind: ChangeKind) {
+        self.persist_at(self.now.wall, kind);
+    }
+
+    /// Stores a change that happened elsewhere at this time.
+    pub(super) fn persist_at(&mut self, at: Timestamp, kind: ChangeKind) {
+        self.emit(Effect::Persist(Change { at, kind }));
+    }
+
+    /// Sends something to a worker.
+    pub(super) fn send(&mut self, worker: WorkerId, command: WorkerCommand) {
+        self.emit(Effect::ToWorker(worker, command));
+    }
+}
