@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 pub use crate::notice::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use crate::task::{StoredNodes, StoredTask};
-pub use crate::worker::LinkEnd;
+pub use crate::worker::{ENDED_WORKERS_MAX, LinkEnd};
 pub use change::{AllocationChange, Change, ChangeKind};
 pub use draft::{Prepared, Submission};
 pub use effect::{
@@ -65,7 +65,7 @@ use crate::range::IdArray;
 use crate::scheduler::queue::ReadyQueue;
 use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
-use crate::worker::Worker;
+use crate::worker::{Worker, Workers};
 use after::Followers;
 use assign::AssignLimit;
 use ctx::Ctx;
@@ -75,9 +75,6 @@ use schedule::Agenda;
 use submission::UnderWays;
 use sweep::{Deed, Sweep};
 use watch::Watches;
-
-/// Ended workers of which everything is kept, about 2 KB each.
-pub const ENDED_WORKERS_MAX: usize = 10_000;
 
 /// Inputs that made no sense and were ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -94,28 +91,16 @@ pub struct Ignored {
 #[derive(Clone, Debug, Default)]
 pub struct ServerState {
     jobs: BTreeMap<JobId, Job>,
-    /// Those that have not ended: what is done for all of them costs nothing for the others.
-    workers: BTreeMap<WorkerId, Worker>,
-    /// The last that have ended; of earlier ones only the host name is kept, and how many there were.
-    ended_workers: BTreeMap<WorkerId, Worker>,
-    /// How many have ended, for each reason.
-    ended_counts: BTreeMap<LostReason, u64>,
-    /// The worker with the highest id that was lost.
-    last_lost: Option<WorkerId>,
+    workers: Workers,
     classes: Classes,
     /// Most bytes of one assignment.
     assign_limit: AssignLimit,
     ready: ReadyQueue,
     watches: Watches,
     followers: Followers,
-    /// Nodes of each multi-node task that is handed out, the root first.
-    gangs: BTreeMap<TaskKey, Vec<WorkerId>>,
-    /// When each connected worker is overdue.
-    heartbeats: BTreeSet<(Time, WorkerId)>,
     /// Jobs whose counts changed since the last [`ServerState::settle`].
     changed: BTreeSet<JobId>,
     last_job: u32,
-    last_worker: u32,
     last_template: u32,
     /// What the next scheduling round has to look at.
     agenda: Agenda,
@@ -123,10 +108,6 @@ pub struct ServerState {
     totals: Totals,
     /// Failed tasks that wait for their next attempt, by the time at which they may run.
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
-    /// Host names of workers of earlier runs of this server, and of those that ended long ago.
-    former_hosts: BTreeMap<WorkerId, Box<str>>,
-    /// Connected workers that get no new tasks and stop when theirs have ended.
-    draining: BTreeSet<WorkerId>,
     /// What may still be on workers of an earlier run of the server.
     hold: Hold,
     /// The server is about to end, and whether workers wait for the next one.
@@ -226,9 +207,8 @@ impl ServerState {
     /// When [`Input::Timer`] is due next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        let heartbeat = self.heartbeats.first().map(|(time, _)| *time);
         [
-            heartbeat,
+            self.workers.next_deadline(),
             self.watches.next_deadline(),
             // At the end of a server there are no more rounds, so nothing would make them less due.
             self.agenda.due_at().filter(|_| self.ending.is_none()),
@@ -248,58 +228,49 @@ impl ServerState {
     /// Workers that are connected or expected back.
     #[must_use]
     pub const fn workers(&self) -> &BTreeMap<WorkerId, Worker> {
-        &self.workers
+        self.workers.live()
     }
 
     /// Workers of this run of the server that have ended, the last [`ENDED_WORKERS_MAX`] of them.
     #[must_use]
     pub const fn ended_workers(&self) -> &BTreeMap<WorkerId, Worker> {
-        &self.ended_workers
+        self.workers.ended()
     }
 
     /// How many workers of this run of the server have ended, for each reason.
     #[must_use]
     pub const fn ended_counts(&self) -> &BTreeMap<LostReason, u64> {
-        &self.ended_counts
+        self.workers.ended_counts()
     }
 
     /// The last worker that ended without being asked to and without saying so.
     #[must_use]
     pub const fn last_lost(&self) -> Option<WorkerId> {
-        self.last_lost
-    }
-
-    /// Lists a worker as ended. The oldest of very many are forgotten but for their host names: an allocation
-    /// queue makes thousands of them in a year.
-    fn keep_ended(&mut self, worker: Worker) {
-        let (id, reason) = (worker.id, worker.ended.map(|(_, reason)| reason));
-        if let Some(reason) = reason {
-            *self.ended_counts.entry(reason).or_default() += 1;
-            if reason.is_lost() {
-                self.last_lost = self.last_lost.max(Some(id));
-            }
-        }
-        self.ended_workers.insert(id, worker);
-        while self.ended_workers.len() > ENDED_WORKERS_MAX
-            && let Some((id, oldest)) = self.ended_workers.pop_first()
-        {
-            self.former_hosts.insert(id, oldest.config.hostname.clone());
-        }
+        self.workers.last_lost()
     }
 
     /// A worker of this run of the server, whether it has ended or not.
     #[must_use]
     pub fn worker(&self, id: WorkerId) -> Option<&Worker> {
-        self.workers
-            .get(&id)
-            .or_else(|| self.ended_workers.get(&id))
+        self.workers.known(id)
+    }
+
+    /// Workers that a selector names, whether they have ended or not; `all` = all that are known.
+    #[must_use]
+    pub fn find_workers(&self, selector: &Selector) -> Selected<WorkerId> {
+        self.workers.find(selector)
+    }
+
+    /// Workers of an earlier run that are still waited for.
+    #[must_use]
+    pub fn awaited_workers(&self) -> usize {
+        self.workers.awaited()
     }
 
     /// Host name of a worker, also of one of an earlier run of this server.
     #[must_use]
     pub fn hostname(&self, id: WorkerId) -> Option<&str> {
-        let known = self.worker(id).map(|w| &*w.config.hostname);
-        known.or_else(|| self.former_hosts.get(&id).map(|name| &**name))
+        self.workers.hostname(id)
     }
 
     /// Interned request classes.
@@ -321,11 +292,7 @@ impl ServerState {
     /// Highest worker id ever given out.
     #[must_use]
     pub const fn last_worker(&self) -> Option<WorkerId> {
-        if self.last_worker == 0 {
-            None
-        } else {
-            Some(WorkerId(self.last_worker))
-        }
+        self.workers.last_id()
     }
 
     /// Inputs that were ignored.
@@ -459,7 +426,7 @@ impl ServerState {
         let last = TaskKey::new(job, crate::id::TaskId(u32::MAX));
         let sent_to = self.jobs.get(&job).map(|job| &job.sent_to);
         let ids = sent_to.into_iter().flatten();
-        for worker in ids.filter_map(|id| self.workers.get(id)) {
+        for worker in ids.filter_map(|id| self.workers.get(*id)) {
             let tasks: Vec<(TaskKey, InstanceId)> = worker
                 .assigned()
                 .range(first..=last)
@@ -511,47 +478,11 @@ impl ServerState {
     /// If an invariant is broken, with its name.
     #[cfg(any(test, feature = "testing"))]
     pub fn check_invariants(&self) {
-        for worker in self.workers.values() {
-            worker.check_books(&self.classes);
-            assert!(worker.is_connected(), "ended workers are kept apart");
-        }
-        for worker in self.ended_workers.values() {
-            assert!(!worker.is_connected(), "only ended workers are kept apart");
-            assert!(worker.assigned().is_empty(), "ended workers hold no task");
-        }
-        self.check_gangs();
+        self.workers.check(&self.classes);
         for job in self.jobs.values() {
             self.check_job(job);
         }
         self.check_totals();
-    }
-
-    /// Each node of a multi-node task knows it, and is given nothing else. (It can have more after a restart: the
-    /// task has ended, the node was sent others, and the server crashed before it had stored the end.)
-    #[cfg(any(test, feature = "testing"))]
-    fn check_gangs(&self) {
-        for (task, members) in &self.gangs {
-            let root = members.first().and_then(|id| self.workers.get(id));
-            let root = root.expect("a multi-node task has a root");
-            assert!(root.assigned().contains_key(task), "the root has {task}");
-            let others = |worker: &Worker| {
-                let given = worker.assigned().iter();
-                let mut given =
-                    given.filter(|(other, assigned)| *other != task && !assigned.was_restored());
-                given.next().is_some()
-            };
-            assert!(!others(root), "the root is given nothing else");
-            let secondaries = members.iter().skip(1).filter_map(|id| self.workers.get(id));
-            for worker in secondaries.filter(|worker| worker.is_connected()) {
-                assert!(!others(worker), "node {} is given nothing", worker.id);
-                assert_eq!(worker.gang.map(|node| node.task), Some(*task));
-                assert_eq!(worker.config.group, root.config.group);
-            }
-        }
-        for worker in self.workers.values() {
-            let task = worker.gang.map(|node| node.task);
-            assert!(task.is_none_or(|task| self.gangs.contains_key(&task)));
-        }
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -613,7 +544,7 @@ impl ServerState {
             let record = job.record(slot).expect("handed out tasks have a record");
             let worker = self
                 .workers
-                .get(&record.worker())
+                .get(record.worker())
                 .expect("its worker exists");
             let assigned = worker
                 .assigned()

@@ -5,9 +5,11 @@
 //! it starts next; promotion from backlog to placed follows the order in which it will. A worker may
 //! also be kept for a multi-node task, or be a node of one; then it gets nothing else.
 
+mod life;
 mod load;
 mod rate;
 mod unkillable;
+mod workers;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,12 +22,13 @@ use crate::class::{
 };
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
-use crate::outcome::LostReason;
-use crate::time::{Time, Timestamp};
-use crate::worker_config::{OnServerLost, WorkerConfig};
+use crate::time::{Now, Time, Timestamp};
+use crate::worker_config::WorkerConfig;
+pub use life::{Dedication, Duty, GangNode, Life};
 pub use load::Load;
 use rate::Rate;
 pub use unkillable::Unkillable;
+pub use workers::{ENDED_WORKERS_MAX, Workers};
 
 /// Work sent ahead should last this long at the worker's measured rate: many times a round trip, but
 /// short enough that a new worker or an urgent task does not wait behind it.
@@ -35,13 +38,6 @@ pub(crate) const BACKLOG_MAX: u32 = 4_096;
 /// A task that was counted as placed and has not started after this time finds less than was counted,
 /// such as fractions of several items or groups that are partly taken.
 const STUCK_AFTER: Duration = Duration::from_millis(500);
-
-/// A worker that lives has connected again after this, even on a busy machine.
-const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
-/// How long a worker of an earlier run of the server is waited for: two heartbeats, but no less than a
-/// worker may pause between two attempts to connect, and no longer than people would wait.
-const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
-const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,15 +118,6 @@ impl Assigned {
     }
 }
 
-/// Part of a worker in a multi-node task.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GangNode {
-    /// The task.
-    pub task: TaskKey,
-    /// Whether the command runs here.
-    pub is_root: bool,
-}
-
 /// A connected or former worker.
 #[derive(Clone, Debug)]
 pub struct Worker {
@@ -140,32 +127,19 @@ pub struct Worker {
     pub config: Arc<WorkerConfig>,
     /// When it registered.
     pub started: Timestamp,
-    /// When and why it went.
-    pub ended: Option<(Timestamp, LostReason)>,
-    /// It was asked to end: no more work, and this is the reason when it is gone.
-    pub stopping: Option<LostReason>,
-    /// No more work, and it is asked to end when what runs on it has ended.
-    pub is_draining: bool,
+    life: Life,
+    duty: Duty,
+    dedication: Dedication,
     /// What its machine was busy with when it last told.
-    pub load: Option<Load>,
+    load: Option<Load>,
     /// The task that started last, and when.
-    pub last_task: Option<(TaskKey, Timestamp)>,
-    /// It has no connection now, but may come back until `heartbeat_deadline`.
-    pub away: bool,
-    /// It is of an earlier run of the server and has not come back.
-    pub restored: bool,
+    last_task: Option<(TaskKey, Timestamp)>,
     /// Number of its last registration; 0 = the first, or it does not count them.
-    pub registration: u64,
+    registration: u64,
     /// When its life ends by its own time limit.
-    pub deadline: Option<Time>,
-    /// When it counts as lost without another heartbeat.
-    pub heartbeat_deadline: Time,
+    deadline: Option<Time>,
     /// Templates it knows.
-    pub templates: BTreeSet<TemplateId>,
-    /// Set while it is a node of a multi-node task.
-    pub gang: Option<GangNode>,
-    /// Kept for multi-node tasks of this queue: gets only more urgent work.
-    pub reserved: Option<QueueKey>,
+    templates: BTreeSet<TemplateId>,
     /// Requests that it keeps room for without having been sent them: variant, and since when.
     claims: BTreeMap<QueueKey, (u32, Time)>,
     offers: Vec<Offer>,
@@ -200,19 +174,16 @@ impl Worker {
         Self {
             id,
             started: wall,
-            ended: None,
-            stopping: None,
-            is_draining: false,
+            life: Life::Connected {
+                until: now + config.heartbeat * 2,
+            },
+            duty: Duty::Serve,
+            dedication: Dedication::None,
             load: None,
-            away: false,
-            restored: false,
             registration: 0,
             last_task: None,
             deadline: config.time_limit.map(|limit| now + limit),
-            heartbeat_deadline: now + config.heartbeat * 2,
             templates: BTreeSet::new(),
-            gang: None,
-            reserved: None,
             claims: BTreeMap::new(),
             offers,
             free,
@@ -229,20 +200,49 @@ impl Worker {
         }
     }
 
-    /// Connected, not asked to end, and not a node of a multi-node task.
-    #[must_use]
-    pub const fn accepts_work(&self) -> bool {
-        self.ended.is_none()
-            && self.stopping.is_none()
-            && !self.is_draining
-            && !self.away
-            && self.gang.is_none()
+    /// A worker that registered in an earlier run of the server; its time limit counts from then.
+    pub(crate) fn restored(
+        id: WorkerId,
+        config: Arc<WorkerConfig>,
+        offers: Vec<Offer>,
+        now: Now,
+        started: Timestamp,
+    ) -> Self {
+        let mut worker = Self::new(id, config, offers, now.mono, started);
+        let age = now.wall.since(started);
+        let limit = worker.config.time_limit;
+        worker.deadline = limit.map(|limit| now.mono + limit.saturating_sub(age));
+        worker
     }
 
-    /// Not lost: connected, perhaps about to end, or expected back.
+    /// What its machine was busy with when it last told.
     #[must_use]
-    pub const fn is_connected(&self) -> bool {
-        self.ended.is_none()
+    pub const fn load(&self) -> Option<Load> {
+        self.load
+    }
+
+    pub(crate) fn set_load(&mut self, load: Load) {
+        self.load = Some(load);
+    }
+
+    /// The task that started last, and when.
+    #[must_use]
+    pub const fn last_task(&self) -> Option<(TaskKey, Timestamp)> {
+        self.last_task
+    }
+
+    pub(crate) fn set_last_task(&mut self, task: TaskKey, at: Timestamp) {
+        self.last_task = Some((task, at));
+    }
+
+    /// Number of its last registration; 0 = the first, or it does not count them.
+    pub(crate) const fn registration(&self) -> u64 {
+        self.registration
+    }
+
+    /// Whether its life ends by its own time limit.
+    pub(crate) const fn has_time_limit(&self) -> bool {
+        self.deadline.is_some()
     }
 
     /// Tasks handed to it.
@@ -365,7 +365,7 @@ impl Worker {
     /// Each resource that it offers: how many units, and how many of them are free. A node of a
     /// multi-node task has nothing free.
     pub fn units(&self) -> impl Iterator<Item = (ResourceId, u64, i64)> + '_ {
-        let is_free = self.gang.is_none();
+        let is_free = self.node().is_none();
         let pairs = self.offers.iter().zip(&self.free);
         (0..).zip(pairs).map(move |(number, (offer, free))| {
             (
@@ -473,9 +473,15 @@ impl Worker {
         }
     }
 
-    /// Whether it goes on by itself when its connection breaks.
-    pub(crate) fn may_come_back(&self) -> bool {
-        self.stopping.is_none() && self.config.on_server_lost == OnServerLost::Reconnect
+    /// Notes that it is sent a template; says whether it did not know it.
+    pub(crate) fn learn_template(&mut self, id: TemplateId) -> bool {
+        self.templates.insert(id)
+    }
+
+    /// Whether it knows any template.
+    #[cfg(test)]
+    pub(crate) fn knows_templates(&self) -> bool {
+        !self.templates.is_empty()
     }
 
     /// Drops those of these templates that it knows, at most so many; returns which.
@@ -490,41 +496,6 @@ impl Worker {
             self.templates.remove(id);
         }
         known
-    }
-
-    /// Its connection ended. It knows no template afterwards and is expected for two heartbeat periods; if
-    /// it closed the connection itself, its process has probably ended, and for half a period.
-    pub(crate) fn leave(&mut self, now: Time, how: LinkEnd) {
-        self.away = true;
-        self.templates.clear();
-        self.note_heartbeat(now);
-        if how == LinkEnd::Closed {
-            let soon = (self.config.heartbeat / 2).max(CLOSED_GRACE_MIN);
-            self.heartbeat_deadline = self.heartbeat_deadline.min(now + soon);
-        }
-    }
-
-    /// It is of an earlier run of the server: it has no connection and is expected back.
-    pub(crate) fn await_return(&mut self, now: Time) {
-        self.away = true;
-        self.restored = true;
-        let grace = (self.config.heartbeat * 2).clamp(RESTORED_GRACE_MIN, RESTORED_GRACE_MAX);
-        self.heartbeat_deadline = now + grace;
-    }
-
-    /// It is connected again.
-    pub(crate) fn come_back(&mut self, now: Time) {
-        self.away = false;
-        self.restored = false;
-        self.templates.clear();
-        self.note_heartbeat(now);
-        for assigned in self.assigned.values_mut() {
-            assigned.retracting = false;
-        }
-    }
-
-    pub(crate) fn note_heartbeat(&mut self, now: Time) {
-        self.heartbeat_deadline = now + self.config.heartbeat * 2;
     }
 
     pub(crate) fn assign(&mut self, task: TaskKey, assigned: Assigned, class: &Class) {
@@ -643,7 +614,10 @@ impl Worker {
     /// Tasks that were counted as placed long ago and have not started, although others run; their
     /// variants count as stuck from now on.
     pub(crate) fn note_stuck(&mut self, now: Time) -> Vec<(TaskKey, InstanceId)> {
-        if self.placed_len <= self.running || self.running == 0 || self.gang.is_some() || self.away
+        if self.placed_len <= self.running
+            || self.running == 0
+            || self.node().is_some()
+            || self.is_away()
         {
             return Vec::new();
         }
@@ -676,22 +650,6 @@ impl Worker {
     /// Whether it is counted to have placed tasks that have not started.
     pub(crate) fn may_be_stuck(&self) -> bool {
         self.running > 0 && self.placed_len > self.running
-    }
-
-    /// Hands over everything it had, e.g. because it is gone.
-    pub(crate) fn clear(&mut self) -> BTreeMap<TaskKey, Assigned> {
-        self.backlog.clear();
-        self.waiting.clear();
-        self.placed.clear();
-        self.placed_len = 0;
-        self.stuck.clear();
-        self.reserved = None;
-        self.claims.clear();
-        self.gang = None;
-        self.running = 0;
-        self.unkillable.clear();
-        self.free = everything(&self.offers);
-        std::mem::take(&mut self.assigned)
     }
 
     /// Counts the resources of a variant as taken (`sign` 1) or free (-1).

@@ -394,7 +394,7 @@ impl Core {
             return;
         }
         let config = worker.config.clone();
-        news.worker(match worker.ended {
+        news.worker(match worker.ended() {
             None => WorkerNews::Connected(id, config),
             Some((at, reason)) => WorkerNews::Lost {
                 worker: id,

@@ -59,7 +59,7 @@ pub(crate) fn read(view: &View<'_>) -> Figures {
     }
     for worker in state.workers().values() {
         figures.connected += 1;
-        figures.away += u64::from(worker.away);
+        figures.away += u64::from(worker.is_away());
         figures.backlog += worker.backlog_len() as u64;
         for (resource, total, free) in worker.units() {
             if total == 0 {

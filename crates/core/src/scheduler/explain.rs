@@ -184,13 +184,13 @@ pub fn hindrances(
     empty_nodes: u32,
 ) -> Vec<Hindrance> {
     let mut lane = Lane::new(worker);
-    let whole = if worker.ended.is_some() || worker.stopping.is_some() {
+    let whole = if !worker.is_live() || worker.is_stopping() {
         Some(Hindrance::Ending)
-    } else if worker.is_draining {
+    } else if worker.is_draining() {
         Some(Hindrance::Draining)
-    } else if worker.away {
+    } else if worker.is_away() {
         Some(Hindrance::Away)
-    } else if let Some(node) = worker.gang {
+    } else if let Some(node) = worker.node() {
         Some(Hindrance::Node(node.task))
     } else if demand.n_nodes == 0 && !lane.admits(key) {
         Some(Hindrance::Kept)

@@ -99,7 +99,7 @@ impl<'a> GangPlanner<'a> {
     pub(super) fn waits_somewhere(&self, key: QueueKey) -> bool {
         let nodes = self.groups.values().flatten();
         nodes
-            .filter(|node| node.worker.reserved.is_none())
+            .filter(|node| node.worker.reserved_for().is_none())
             .any(|node| {
                 let mut waiting = node.worker.waiting();
                 waiting.any(|(other, _)| other.priority == key.priority)
@@ -173,7 +173,7 @@ impl<'a> GangPlanner<'a> {
 
     fn kept_before(&self, key: QueueKey) -> u32 {
         let nodes = self.groups.values().flatten();
-        let kept = nodes.filter(|node| node.worker.reserved == Some(key));
+        let kept = nodes.filter(|node| node.worker.reserved_for() == Some(key));
         u32::try_from(kept.count()).unwrap_or(u32::MAX)
     }
 
@@ -187,7 +187,7 @@ impl<'a> GangPlanner<'a> {
             // Empty and kept for this, empty, kept for this, others.
             let mut ranks: [Vec<WorkerId>; 4] = Default::default();
             for node in nodes.iter().filter(usable) {
-                let kept = node.worker.reserved;
+                let kept = node.worker.reserved_for();
                 let kept = kept.filter(|kept| self.queues.contains(kept));
                 let rank = match kept {
                     Some(kept) if kept == key => usize::from(node.is_busy) * 2,

@@ -79,7 +79,7 @@ impl<'a> Lane<'a> {
             claims_noted: false,
             placed: Vec::new(),
             sent: Vec::new(),
-            reserved: worker.reserved,
+            reserved: worker.reserved_for(),
             seen: Seen::default(),
             kind: 0,
             has_choice: false,

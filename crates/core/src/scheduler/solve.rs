@@ -331,7 +331,7 @@ impl<'a> Round<'a> {
             self.memo_level = level.start;
             self.memo.clear();
         }
-        let is_plain = lane.worker.deadline.is_none()
+        let is_plain = !lane.worker.has_time_limit()
             && !lane.worker.is_any_stuck()
             && !lane.is_overdue(self.question.now);
         let available = lane.available_all();

@@ -183,11 +183,11 @@ impl<'a> Chooser<'a> {
             ahead: Vec::new(),
             search: Search::new(self.index),
         });
-        let is_plain = worker.deadline.is_none()
+        let is_plain = !worker.has_time_limit()
             && worker.waiting().next().is_none()
             && !worker.has_claims()
             && !worker.is_any_stuck()
-            && worker.reserved.is_none()
+            && worker.reserved_for().is_none()
             && worker.config.min_utilization <= 0.0;
         let like = (offers, worker.free());
         let known = self.alike.get(&like).filter(|_| is_plain).copied();

@@ -45,17 +45,17 @@ impl ServerState {
             return;
         }
         let is_ours = *server_uid == *self.uid;
-        let Some(worker) = self.workers.get_mut(&id).filter(|_| is_ours) else {
+        let reconnected = if is_ours {
+            self.workers.reconnect(id, ctx.now.mono, number)
+        } else {
+            None
+        };
+        let (Some(is_restored), Some(worker)) = (reconnected, self.workers.get(id)) else {
             self.on_worker_connected(ctx, link, config);
             return;
         };
-        worker.registration = number;
-        self.heartbeats.remove(&(worker.heartbeat_deadline, id));
-        let is_restored = worker.restored;
-        worker.come_back(ctx.now.mono);
-        self.heartbeats.insert((worker.heartbeat_deadline, id));
-        let is_stopping = worker.stopping.is_some();
-        let is_held = worker.gang.is_some_and(|node| !node.is_root);
+        let is_stopping = worker.is_stopping();
+        let is_held = worker.node().is_some_and(|node| !node.is_root);
         ctx.emit(Effect::Registered {
             link,
             worker: id,
@@ -90,10 +90,11 @@ impl ServerState {
     /// what it says is no longer true, and its connection must not replace the newer one.
     #[must_use]
     pub fn is_late(&self, reattach: &Reattach) -> bool {
-        let worker = self.workers.get(&reattach.worker);
+        let worker = self.workers.get(reattach.worker);
         let worker = worker.filter(|_| *reattach.server_uid == *self.uid);
         // Older workers do not count.
-        worker.is_some_and(|worker| reattach.number != 0 && reattach.number <= worker.registration)
+        worker
+            .is_some_and(|worker| reattach.number != 0 && reattach.number <= worker.registration())
     }
 
     /// Tells a worker to end what it has and should not have.
@@ -103,7 +104,7 @@ impl ServerState {
         id: WorkerId,
         held: &BTreeSet<(TaskKey, InstanceId)>,
     ) {
-        let Some(worker) = self.workers.get(&id) else {
+        let Some(worker) = self.workers.get(id) else {
             return;
         };
         let is_due = |(task, instance): &(TaskKey, InstanceId)| {
@@ -126,7 +127,7 @@ impl ServerState {
         id: WorkerId,
         held: &BTreeSet<(TaskKey, InstanceId)>,
     ) {
-        let Some(worker) = self.workers.get(&id) else {
+        let Some(worker) = self.workers.get(id) else {
             return;
         };
         let missing: Vec<(TaskKey, InstanceId)> = worker
@@ -139,7 +140,7 @@ impl ServerState {
         for (task, instance) in missing {
             let removed = self
                 .workers
-                .get_mut(&id)
+                .get_mut(id)
                 .and_then(|worker| worker.remove(task, instance, &self.classes));
             let Some(assigned) = removed else { continue };
             let had_nodes = self.release_gang(ctx, task);
@@ -160,7 +161,7 @@ impl ServerState {
             }
             touched.insert(task.job);
         }
-        if let Some(worker) = self.workers.get_mut(&id) {
+        if let Some(worker) = self.workers.get_mut(id) {
             promote(worker, &self.classes);
         }
         for job in touched {

@@ -1,12 +1,8 @@
 //! Closing, cancelling and forgetting jobs; stopping workers.
 
-use std::ops::RangeInclusive;
-
 use super::{ChangeKind, Ctx, JobResult, ServerState, StopResult, WorkerCommand};
 use crate::id::{JobId, WorkerId};
 use crate::job::JobState;
-use crate::outcome::LostReason;
-use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 
@@ -117,51 +113,17 @@ impl ServerState {
         ctx: &mut Ctx<'_>,
         selector: &Selector,
     ) -> Selected<(WorkerId, StopResult)> {
-        self.select_workers(selector)
-            .filter_map(|id| Some((id, self.stop_worker(ctx, id))))
-    }
-
-    /// What a selector names; `all` = those that are connected.
-    pub(super) fn select_workers(&self, selector: &Selector) -> Selected<WorkerId> {
-        match selector {
-            Selector::All => Selected::all(self.workers.keys().copied().collect()),
-            Selector::Last | Selector::Ids(_) => self.find_workers(selector),
-        }
-    }
-
-    /// Workers that a selector names, connected or not; `all` = all that are known.
-    #[must_use]
-    pub fn find_workers(&self, selector: &Selector) -> Selected<WorkerId> {
-        let within = |span: RangeInclusive<u32>| {
-            let span = WorkerId(*span.start())..=WorkerId(*span.end());
-            let ended = self.ended_workers.range(span.clone());
-            let known = self.workers.range(span).map(|(id, _)| id.0);
-            let mut known: Vec<u32> = known.chain(ended.map(|(id, _)| id.0)).collect();
-            known.sort_unstable();
-            known
-        };
-        let found = match selector {
-            Selector::All => Selected::all(within(0..=u32::MAX)),
-            Selector::Last => {
-                let last = self.last_worker().map(|id| IdArray::single(id.0));
-                Selected::of_ids(&last.unwrap_or_default(), within)
-            }
-            Selector::Ids(ids) => Selected::of_ids(ids, within),
-        };
-        found.filter_map(|id| Some(WorkerId(id)))
+        let workers = self.workers.select(selector);
+        workers.filter_map(|id| Some((id, self.stop_worker(ctx, id))))
     }
 
     fn stop_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) -> StopResult {
-        match self.workers.get_mut(&id) {
-            None => StopResult::AlreadyStopped,
-            Some(worker) if worker.stopping.is_some() => StopResult::AlreadyStopped,
-            Some(worker) => {
-                worker.stopping = Some(LostReason::Stopped);
-                self.agenda.note_plans_changed();
-                ctx.send(id, WorkerCommand::Stop);
-                StopResult::Stopped
-            }
+        if !self.workers.stop(id) {
+            return StopResult::AlreadyStopped;
         }
+        self.agenda.note_plans_changed();
+        ctx.send(id, WorkerCommand::Stop);
+        StopResult::Stopped
     }
 }
 
@@ -172,7 +134,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::range::IdRange;
+    use crate::range::{IdArray, IdRange};
     use crate::server_state::{Command, Effect, Input, LinkId, Reply, WatchSpec};
     use crate::testing::{array_submit, request, template, worker_config};
 

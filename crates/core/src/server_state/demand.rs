@@ -28,7 +28,7 @@ impl ServerState {
     #[must_use]
     pub fn demand(&self, now: Time, queries: &[QueueQuery]) -> Vec<QueueDemand> {
         let mut waiting = self.waiting_for(queries);
-        for worker in self.workers.values() {
+        for worker in self.workers.live().values() {
             let mut surplus = u64::try_from(worker.surplus(now, SOON)).unwrap_or(u64::MAX);
             for (key, count) in worker.waiting_last() {
                 let count = u64::from(count).min(surplus);

@@ -3,8 +3,8 @@
 //! Only the server knows of it: what a worker hears is to give tasks back and, in the end, to stop.
 
 use super::{ChangeKind, Ctx, ServerState, StopResult, WorkerCommand};
+use crate::bug;
 use crate::id::WorkerId;
-use crate::outcome::LostReason;
 use crate::selector::{Selected, Selector};
 
 impl ServerState {
@@ -13,57 +13,48 @@ impl ServerState {
         ctx: &mut Ctx<'_>,
         selector: &Selector,
     ) -> Selected<(WorkerId, StopResult)> {
-        self.select_workers(selector)
-            .filter_map(|id| Some((id, self.drain_worker(ctx, id))))
+        let workers = self.workers.select(selector);
+        workers.filter_map(|id| Some((id, self.drain_worker(ctx, id))))
     }
 
     fn drain_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) -> StopResult {
-        match self.workers.get_mut(&id) {
-            None => StopResult::AlreadyStopped,
-            Some(worker) if worker.stopping.is_some() => StopResult::AlreadyStopped,
-            Some(worker) => {
-                if !std::mem::replace(&mut worker.is_draining, true) {
-                    self.draining.insert(id);
-                    self.agenda.note_plans_changed();
-                    ctx.persist(ChangeKind::WorkerDraining(id));
-                }
-                StopResult::Draining
-            }
+        let Some(is_new) = self.workers.drain(id) else {
+            return StopResult::AlreadyStopped;
+        };
+        if is_new {
+            self.agenda.note_plans_changed();
+            ctx.persist(ChangeKind::WorkerDraining(id));
         }
+        StopResult::Draining
     }
 
     /// Goes on draining a worker of an earlier run of the server, if it is expected back.
     pub fn restore_draining(&mut self, id: WorkerId) {
-        if let Some(worker) = self.workers.get_mut(&id) {
-            worker.is_draining = true;
-            self.draining.insert(id);
-        }
+        // Nothing is stored: it was, when the worker was asked to.
+        self.workers.drain(id);
     }
 
     /// Takes back what draining workers have not started, and stops those that have nothing left.
     pub(super) fn go_on_draining(&mut self, ctx: &mut Ctx<'_>) {
-        if self.draining.is_empty() {
+        if self.workers.draining().is_empty() {
             return;
         }
-        for id in std::mem::take(&mut self.draining) {
-            let Some(worker) = self.workers.get_mut(&id) else {
+        for id in self.workers.draining().clone() {
+            let Some(worker) = self.workers.get_mut(id) else {
+                bug!("worker {id} drains, but is not live");
                 continue;
             };
-            if worker.stopping.is_some() {
-                continue;
-            }
-            self.draining.insert(id);
             // What a worker without connection does is known when it is back; a multi-node task ends first.
-            if worker.away || worker.gang.is_some() {
+            if worker.is_away() || worker.node().is_some() {
                 continue;
             }
             let back = worker.take_unstarted();
+            let is_empty = worker.assigned().is_empty();
             if !back.is_empty() {
                 ctx.send(id, WorkerCommand::Retract(back));
             }
-            if worker.assigned().is_empty() {
-                worker.stopping = Some(LostReason::Stopped);
-                self.draining.remove(&id);
+            if is_empty {
+                self.workers.stop(id);
                 ctx.send(id, WorkerCommand::Stop);
             }
         }

@@ -32,7 +32,7 @@ impl ServerState {
             return;
         }
         self.ending = Some(Ending::WithWorkers);
-        for id in self.workers.keys().copied().collect::<Vec<_>>() {
+        for id in self.workers.live().keys().copied().collect::<Vec<_>>() {
             self.dismiss(ctx, id);
         }
     }
@@ -45,32 +45,28 @@ impl ServerState {
     }
 
     fn dismiss(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(&id) else {
-            return;
-        };
         // Who cannot hear it now looks for the server later; who was told to end before knows enough.
-        if worker.away || worker.stopping.is_some() {
-            return;
+        let can_hear = self.workers.get(id).is_some_and(|worker| !worker.is_away());
+        if can_hear && self.workers.stop(id) {
+            ctx.send(id, WorkerCommand::ServerEnds);
         }
-        worker.stopping = Some(LostReason::Stopped);
-        ctx.send(id, WorkerCommand::ServerEnds);
     }
 
     /// Connected workers that were told to end and have not gone yet.
     #[must_use]
     pub fn leaving(&self) -> usize {
-        let workers = self.workers.values();
+        let workers = self.workers.live().values();
         workers
-            .filter(|worker| worker.stopping.is_some() && !worker.away)
+            .filter(|worker| worker.is_stopping() && !worker.is_away())
             .count()
     }
 
     /// Who was told to end is not waited for by the next server.
     pub(super) fn give_up_leaving(&mut self, ctx: &mut Ctx<'_>) {
-        let told = self.workers.values();
-        let told = told.filter_map(|worker| Some((worker.id, worker.stopping?)));
-        for (id, reason) in told.collect::<Vec<_>>() {
-            self.lose_worker(ctx, id, reason);
+        let told = self.workers.live().values();
+        let told = told.filter(|worker| worker.is_stopping());
+        for id in told.map(|worker| worker.id).collect::<Vec<_>>() {
+            self.lose_worker(ctx, id, LostReason::Stopped);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! run is handed out until each of those workers came back and said what it has, or is given up. What is
 //! submitted meanwhile runs at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{Ctx, ServerState};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
@@ -13,33 +13,21 @@ use crate::job::TaskSlot;
 use crate::task::{Phase, TaskRecord};
 use crate::worker::Assigned;
 
-/// Work of an earlier run and the workers that may have it.
+/// Work of an earlier run that its workers may have.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hold {
-    /// Workers that have neither come back nor been given up.
-    workers: BTreeSet<WorkerId>,
     /// Jobs with unfinished tasks, and how many submits they had.
     jobs: BTreeMap<JobId, u32>,
 }
 
 impl ServerState {
-    /// Workers of an earlier run that are still waited for.
-    #[must_use]
-    pub fn awaited_workers(&self) -> usize {
-        self.hold.workers.len()
-    }
-
-    pub(super) fn hold_for(&mut self, worker: WorkerId) {
-        self.hold.workers.insert(worker);
-    }
-
     /// Holds the waiting tasks of a job, or queues them if there is nothing to wait for.
     pub(super) fn hold_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let Some(job) = self.jobs.get(&id).filter(|job| !job.is_idle()) else {
             return;
         };
         let submits = u32::try_from(job.submits.len()).unwrap_or(u32::MAX);
-        if self.hold.workers.is_empty() {
+        if self.workers.awaited() == 0 {
             self.start_submits(ctx, id, submits);
         } else {
             for number in 0..submits {
@@ -67,7 +55,7 @@ impl ServerState {
 
     /// A worker came back and said what it has, or is given up. Behind the last one nothing is held.
     pub(super) fn stop_waiting_for(&mut self, ctx: &mut Ctx<'_>, worker: WorkerId) {
-        if !self.hold.workers.remove(&worker) || !self.hold.workers.is_empty() {
+        if !self.workers.stop_awaiting(worker) {
             return;
         }
         for (job, submits) in std::mem::take(&mut self.hold.jobs) {
@@ -106,7 +94,7 @@ impl ServerState {
             return;
         };
         let class = self.classes.get(key.class).cloned();
-        let (Some(class), Some(worker)) = (class, self.workers.get_mut(&id)) else {
+        let (Some(class), Some(worker)) = (class, self.workers.get_mut(id)) else {
             return;
         };
         // Nodes of a multi-node task are stored before it is handed out: one that waits has none.

@@ -326,7 +326,7 @@ impl ServerState {
         while left > 0
             && let Some(dropped) = self.portions.dropped.front_mut()
         {
-            let worker = self.workers.get_mut(&dropped.worker);
+            let worker = self.workers.get_mut(dropped.worker);
             let mut known = Vec::new();
             if let Some(worker) = worker {
                 while left > 0

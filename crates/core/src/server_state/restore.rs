@@ -11,7 +11,7 @@ use crate::range::IdArray;
 use crate::task::{Attempt, Phase, StoredTask, TaskState};
 use crate::template::SubmitSpec;
 use crate::time::{Now, Timestamp};
-use crate::worker::{Assigned, GangNode, Worker};
+use crate::worker::{Assigned, Worker};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
 /// A stored job.
@@ -62,12 +62,12 @@ impl ServerState {
     /// Ids go on behind these: the first new worker gets the highest earlier id plus two.
     pub fn restore_counters(&mut self, last_job: JobId, last_worker: WorkerId) {
         self.last_job = self.last_job.max(last_job.0);
-        self.last_worker = self.last_worker.max(last_worker.0.saturating_add(1));
+        self.workers.restore_last_id(last_worker);
     }
 
     /// Remembers the host of a worker of an earlier run.
     pub fn restore_worker(&mut self, id: WorkerId, hostname: Box<str>) {
-        self.former_hosts.insert(id, hostname);
+        self.workers.restore_hostname(id, hostname);
     }
 
     /// Expects a worker back, if it is one that comes back; says whether. To be called behind the last
@@ -76,19 +76,13 @@ impl ServerState {
         if stored.config.on_server_lost != OnServerLost::Reconnect {
             return false;
         }
-        let (id, age) = (stored.id, now.wall.since(stored.started));
         let offers = self.classes.offers(&stored.config.resources);
         let config = Arc::new(stored.config);
-        let limit = config.time_limit;
-        let mut worker = Worker::new(id, config, offers, now.mono, stored.started);
-        worker.deadline = limit.map(|limit| now.mono + limit.saturating_sub(age));
-        worker.await_return(now.mono);
-        self.heartbeats.insert((worker.heartbeat_deadline, id));
+        let worker = Worker::restored(stored.id, config, offers, now, stored.started);
         if worker.config.min_utilization > 0.0 {
-            self.agenda.note_demanding(id);
+            self.agenda.note_demanding(stored.id);
         }
-        self.workers.insert(id, worker);
-        self.hold_for(id);
+        self.workers.add_awaited(worker, now.mono);
         true
     }
 
@@ -150,7 +144,7 @@ impl ServerState {
         }
         let worker = self
             .workers
-            .get_mut(&stored.worker)
+            .get_mut(stored.worker)
             .filter(|_| stored.state == TaskState::Running && !is_gang);
         let goes_on = worker.is_some();
         if let Some(record) = job.touch(slot) {
@@ -201,7 +195,7 @@ impl ServerState {
         let members: Vec<WorkerId> = nodes
             .into_iter()
             .flat_map(|nodes| &nodes.workers)
-            .filter(|id| self.workers.get(id).is_some_and(|w| w.gang.is_none()))
+            .filter(|id| self.workers.get(**id).is_some_and(|w| w.node().is_none()))
             .copied()
             .collect();
         let root = nodes.and_then(|nodes| nodes.workers.first());
@@ -211,7 +205,7 @@ impl ServerState {
             return;
         };
         record.resume(instance);
-        let worker = root.and_then(|root| self.workers.get_mut(&root));
+        let worker = root.and_then(|root| self.workers.get_mut(root));
         let (Some(nodes), Some(key), Some(class), Some(worker)) = (nodes, key, class, worker)
         else {
             if nodes.is_some() || was_started {
@@ -238,13 +232,7 @@ impl ServerState {
             Phase::Queued
         };
         job.set_phase(slot, phase);
-        for member in &members {
-            if let Some(worker) = self.workers.get_mut(member) {
-                let is_root = Some(*member) == root;
-                worker.gang = Some(GangNode { task, is_root });
-            }
-        }
-        self.gangs.insert(task, members);
+        self.workers.set_nodes(task, members);
     }
 
     /// Adds an earlier attempt of a task; in order of the instances.

@@ -17,7 +17,7 @@ use crate::scheduler::solve::{Answer, GangStart, Placement, Question, solve};
 use crate::scheduler::window::{SEARCH_WIDENED_MAX, Window, window};
 use crate::task::{Phase, TaskRecord};
 use crate::time::{Now, Time};
-use crate::worker::{Assigned, GangNode, Worker};
+use crate::worker::{Assigned, Worker};
 
 /// Work that a worker will start within this time is left with it even if others are idle: asking it
 /// back would take as long.
@@ -174,8 +174,12 @@ impl ServerState {
         self.agenda.again_at = None;
         self.agenda.size = RoundSize::default();
         // Those that have not had their turn since the last time are there already.
-        if everyone && self.agenda.room.len() < self.workers.len() {
-            let able = self.workers.values().filter(|worker| worker.accepts_work());
+        if everyone && self.agenda.room.len() < self.workers.live().len() {
+            let able = self
+                .workers
+                .live()
+                .values()
+                .filter(|worker| worker.accepts_work());
             self.agenda.room.extend(able.map(|worker| worker.id));
         } else if self.agenda.more {
             self.agenda.room.extend(&self.agenda.demanding);
@@ -221,7 +225,7 @@ impl ServerState {
             .agenda
             .room
             .iter()
-            .filter_map(|id| self.workers.get(id));
+            .filter_map(|id| self.workers.get(*id));
         workers.any(|worker| worker.assigned().is_empty() && worker.accepts_work())
     }
 
@@ -233,7 +237,7 @@ impl ServerState {
         let answer = solve(&Question {
             queues: &window.queues,
             classes: &self.classes,
-            workers: &self.workers,
+            workers: self.workers.live(),
             rooms: &window.rooms,
             claimed: &self.agenda.claimed,
             claims_after: self.agenda.claims_after,
@@ -287,7 +291,7 @@ impl ServerState {
         let (room, first) = (&self.agenda.room, &self.agenda.passed_over);
         let others = room.iter().filter(|id| !first.contains(id));
         let rooms = first.iter().chain(others).copied();
-        let cluster = (&self.classes, &self.workers);
+        let cluster = (&self.classes, self.workers.live());
         let how = (with_gangs, self.agenda.search_widened);
         let mut window = window(&self.ready, cluster, rooms, how, now.mono);
         self.portions.narrow(&mut window, &self.ready);
@@ -338,7 +342,7 @@ impl ServerState {
         claims: &[(QueueKey, u32)],
         most: usize,
     ) -> Vec<(TaskKey, InstanceId)> {
-        let Some(worker) = self.workers.get_mut(&id) else {
+        let Some(worker) = self.workers.get_mut(id) else {
             return Vec::new();
         };
         self.agenda.forget_claims(worker.claims());
@@ -358,7 +362,7 @@ impl ServerState {
 
     /// Asks a worker to give tasks back.
     fn ask_back(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, back: Vec<(TaskKey, InstanceId)>) {
-        let Some(worker) = self.workers.get_mut(&id).filter(|_| !back.is_empty()) else {
+        let Some(worker) = self.workers.get_mut(id).filter(|_| !back.is_empty()) else {
             return;
         };
         for (task, _) in &back {
@@ -369,7 +373,7 @@ impl ServerState {
 
     /// Asks a worker for less urgent tasks of the classes of these queues.
     fn ask_overtaken_back(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, by: &[QueueKey]) {
-        let Some(worker) = self.workers.get(&id) else {
+        let Some(worker) = self.workers.get(id) else {
             return;
         };
         let back = worker.backlog_last();
@@ -382,15 +386,15 @@ impl ServerState {
     fn keep_workers(&mut self, kept: &BTreeMap<WorkerId, QueueKey>) {
         let before = std::mem::replace(&mut self.agenda.kept, kept.keys().copied().collect());
         for id in before.iter().filter(|id| !kept.contains_key(id)) {
-            if let Some(worker) = self.workers.get_mut(id) {
-                worker.reserved = None;
+            if let Some(worker) = self.workers.get_mut(*id) {
+                worker.unreserve();
             }
             self.agenda.full.remove(id);
             self.agenda.room.insert(*id);
         }
         for (id, key) in kept {
-            if let Some(worker) = self.workers.get_mut(id)
-                && worker.reserved.replace(*key) != Some(*key)
+            if let Some(worker) = self.workers.get_mut(*id)
+                && worker.reserve(*key)
             {
                 self.agenda.full.insert(*id);
             }
@@ -403,10 +407,10 @@ impl ServerState {
         while left > 0
             && let Some(id) = self.agenda.full.pop_first()
         {
-            let Some(worker) = self.workers.get(&id) else {
+            let Some(worker) = self.workers.get(id) else {
                 continue;
             };
-            let Some(key) = worker.reserved else {
+            let Some(key) = worker.reserved_for() else {
                 continue;
             };
             let back = worker.unstarted_behind(key);
@@ -426,7 +430,7 @@ impl ServerState {
         let nodes: Vec<Box<str>> = gang
             .workers
             .iter()
-            .filter_map(|id| Some(self.workers.get(id)?.config.hostname.clone()))
+            .filter_map(|id| Some(self.workers.get(*id)?.config.hostname.clone()))
             .collect();
         for range in self.ready.take(gang.key, 1) {
             let placement = Placement {
@@ -460,34 +464,23 @@ impl ServerState {
             };
             ctx.persist(assigned);
             for member in &gang.workers {
-                if let Some(worker) = self.workers.get_mut(member) {
-                    worker.reserved = None;
-                    let is_root = *member == root;
-                    worker.gang = Some(GangNode { task, is_root });
-                }
                 if *member != root {
                     ctx.send(*member, WorkerCommand::Hold(true));
                 }
             }
-            self.gangs.insert(task, gang.workers.clone());
+            self.workers.set_nodes(task, gang.workers.clone());
             send(ctx, root, batch);
         }
     }
 
     /// Gives the nodes of a multi-node task back; says whether it had some.
     pub(super) fn release_gang(&mut self, ctx: &mut Ctx<'_>, task: TaskKey) -> bool {
-        let Some(members) = self.gangs.remove(&task) else {
+        let Some(freed) = self.workers.release_nodes(task) else {
             return false;
         };
-        for id in members {
-            let Some(worker) = self.workers.get_mut(&id) else {
-                continue;
-            };
-            let Some(node) = worker.gang.take_if(|node| node.task == task) else {
-                continue;
-            };
+        for (id, was_root) in freed {
             self.agenda.room.insert(id);
-            if !node.is_root && worker.is_connected() {
+            if !was_root {
                 ctx.send(id, WorkerCommand::Hold(false));
             }
         }
@@ -521,12 +514,12 @@ impl ServerState {
         {
             return;
         }
-        let may_be_stuck = self.workers.values().any(Worker::may_be_stuck);
+        let may_be_stuck = self.workers.live().values().any(Worker::may_be_stuck);
         self.agenda.stuck_check_at = may_be_stuck.then(|| ctx.now.mono + STUCK_CHECK);
-        if self.workers.len() < 2 {
+        if self.workers.live().len() < 2 {
             return;
         }
-        for worker in self.workers.values_mut() {
+        for worker in self.workers.iter_mut() {
             let tasks = worker.note_stuck(ctx.now.mono);
             if !tasks.is_empty() {
                 ctx.send(worker.id, WorkerCommand::Retract(tasks));
@@ -546,7 +539,7 @@ impl ServerState {
         let found = (
             class,
             self.jobs.get_mut(&range.job),
-            self.workers.get_mut(&placement.worker),
+            self.workers.get_mut(placement.worker),
         );
         let (Some(class), Some(job), Some(worker)) = found else {
             let (job, worker) = (range.job, placement.worker);
@@ -602,7 +595,7 @@ impl ServerState {
             }
         }
         for run in runs {
-            if worker.templates.insert(run.template.id) {
+            if worker.learn_template(run.template.id) {
                 batch.add_template(Arc::clone(&run.template));
             }
             batch.add(assignment(job, range.submit, &run, placement.variant));
@@ -614,8 +607,8 @@ impl ServerState {
     /// time, in turns.
     fn rebalance(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let (mut donors, mut idle) = (Vec::new(), Vec::new());
-        for (id, worker) in &self.workers {
-            if !worker.accepts_work() || worker.reserved.is_some() {
+        for (id, worker) in self.workers.live() {
+            if !worker.accepts_work() || worker.reserved_for().is_some() {
                 continue;
             }
             if worker.backlog_len() > 0 {
@@ -637,7 +630,7 @@ impl ServerState {
         donors.rotate_left(first);
         donors.truncate(DONORS_MAX);
         for donor in donors {
-            let worker = self.workers.get(&donor);
+            let worker = self.workers.get(donor);
             let surplus = worker.map_or(0, |worker| worker.surplus(ctx.now.mono, RETRACT_HORIZON));
             let back = self.worth_retracting(ctx.now, donor, surplus, &mut takers);
             self.ask_back(ctx, donor, back);
@@ -653,7 +646,7 @@ impl ServerState {
         surplus: usize,
         takers: &mut Takers,
     ) -> Vec<(TaskKey, InstanceId)> {
-        let Some(worker) = self.workers.get(&donor) else {
+        let Some(worker) = self.workers.get(donor) else {
             return Vec::new();
         };
         let mut back = Vec::new();
@@ -662,7 +655,7 @@ impl ServerState {
                 break;
             };
             let fits = |(id, promised): &(WorkerId, u32)| {
-                self.workers.get(id).is_some_and(|other| {
+                self.workers.get(*id).is_some_and(|other| {
                     class.variants.iter().any(|variant| {
                         other.has_time(variant, now.mono) && other.room(variant) > *promised
                     })

@@ -32,10 +32,10 @@ impl ServerState {
         link: LinkId,
         config: WorkerConfig,
     ) {
-        let Some(id) = self.last_worker.checked_add(1).map(WorkerId) else {
+        let Some(id) = self.workers.next_id() else {
+            bug!("four billion workers have registered");
             return;
         };
-        self.last_worker = id.0;
         let offers = self.classes.offers(&config.resources);
         let config = Arc::new(config);
         let connected = ChangeKind::WorkerConnected {
@@ -44,11 +44,10 @@ impl ServerState {
         };
         ctx.persist(connected);
         let worker = Worker::new(id, config, offers, ctx.now.mono, ctx.now.wall);
-        self.heartbeats.insert((worker.heartbeat_deadline, id));
         if worker.config.min_utilization > 0.0 {
             self.agenda.note_demanding(id);
         }
-        self.workers.insert(id, worker);
+        self.workers.add(worker);
         self.agenda.note_room(id);
         ctx.emit(Effect::Registered {
             link,
@@ -64,16 +63,14 @@ impl ServerState {
         id: WorkerId,
         message: WorkerMessage,
     ) {
-        let Some(worker) = self.workers.get_mut(&id) else {
+        let Some(worker) = self.workers.get_mut(id) else {
             self.ignored.unknown_workers += 1;
             return;
         };
         match message {
             WorkerMessage::Heartbeat(unkillable) => {
                 worker.set_unkillable(&unkillable);
-                self.heartbeats.remove(&(worker.heartbeat_deadline, id));
-                worker.note_heartbeat(ctx.now.mono);
-                self.heartbeats.insert((worker.heartbeat_deadline, id));
+                self.workers.note_heartbeat(id, ctx.now.mono);
                 ctx.send(id, WorkerCommand::Ping);
             }
             WorkerMessage::Report(report) => self.on_report(ctx, id, report),
@@ -93,7 +90,7 @@ impl ServerState {
                 });
             }
             WorkerMessage::Overview(usage) => {
-                worker.load = Some(Load::of(&usage, ctx.now.wall));
+                worker.set_load(Load::of(&usage, ctx.now.wall));
                 let overview = ChangeKind::WorkerOverview { worker: id, usage };
                 ctx.persist(overview);
             }
@@ -102,47 +99,38 @@ impl ServerState {
     }
 
     pub(super) fn on_worker_gone(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, how: LinkEnd) {
-        let Some(worker) = self.workers.get_mut(&id).filter(|worker| !worker.away) else {
+        // One that said goodbye first is gone already; the end of its connection says nothing new.
+        let Some(worker) = self.workers.get(id).filter(|worker| !worker.is_away()) else {
             return;
         };
         if worker.may_come_back() {
-            self.heartbeats.remove(&(worker.heartbeat_deadline, id));
-            worker.leave(ctx.now.mono, how);
-            self.heartbeats.insert((worker.heartbeat_deadline, id));
+            self.workers.disconnect(id, ctx.now.mono, how);
             self.agenda.note_plans_changed();
             return;
         }
-        let reason = worker.stopping.unwrap_or(LostReason::ConnectionLost);
+        let reason = worker.lost_reason(LostReason::ConnectionLost);
         self.lose_worker(ctx, id, reason);
     }
 
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>) {
         self.release_delayed(ctx.now);
-        let due: Vec<(crate::time::Time, WorkerId)> = self
-            .heartbeats
-            .iter()
-            .take_while(|(time, _)| *time <= ctx.now.mono)
-            .copied()
-            .collect();
-        for (deadline, id) in due {
+        for (deadline, id) in self.workers.overdue(ctx.now.mono) {
             if ctx.now.mono.since(deadline) >= STALL_MIN {
-                self.heartbeats.remove(&(deadline, id));
-                if let Some(worker) = self.workers.get_mut(&id) {
-                    worker.note_heartbeat(ctx.now.mono);
-                    self.heartbeats.insert((worker.heartbeat_deadline, id));
-                }
-            } else {
-                let worker = self.workers.get(&id);
-                let is_away = worker.is_some_and(|worker| worker.away);
-                let lost = if is_away {
-                    LostReason::ConnectionLost
-                } else {
-                    LostReason::HeartbeatLost
-                };
-                // One that was told to stop may be slow to end what it has. That is no crash of the others there.
-                let reason = worker.and_then(|worker| worker.stopping).unwrap_or(lost);
-                self.lose_worker(ctx, id, reason);
+                self.workers.note_heartbeat(id, ctx.now.mono);
+                continue;
             }
+            let Some(worker) = self.workers.get(id) else {
+                bug!("worker {id} is overdue, but not live");
+                continue;
+            };
+            let lost = if worker.is_away() {
+                LostReason::ConnectionLost
+            } else {
+                LostReason::HeartbeatLost
+            };
+            // One that was told to stop may be slow to end what it has. That is no crash of the others there.
+            let reason = worker.lost_reason(lost);
+            self.lose_worker(ctx, id, reason);
         }
     }
 
@@ -160,7 +148,7 @@ impl ServerState {
         for (task, instance) in report.retracted {
             self.on_retracted(ctx, id, (task, instance));
         }
-        if let Some(worker) = self.workers.get_mut(&id) {
+        if let Some(worker) = self.workers.get_mut(id) {
             worker.count_ended(ctx.now.mono, ended);
             promote(worker, &self.classes);
         }
@@ -176,7 +164,7 @@ impl ServerState {
     fn on_started(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, row: StartedRow) {
         let assigned = self
             .workers
-            .get_mut(&id)
+            .get_mut(id)
             .and_then(|worker| worker.start(row.task, row.instance, &self.classes));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
@@ -229,14 +217,14 @@ impl ServerState {
                 record.start(at);
             }
         }
-        if let Some(worker) = self.workers.get_mut(&id) {
-            worker.last_task = Some((task, at));
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.set_last_task(task, at);
         }
     }
 
     fn on_ended(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, row: EndedRow) {
         let job = row.task.job;
-        let known = self.workers.get(&id).and_then(|worker| {
+        let known = self.workers.get(id).and_then(|worker| {
             worker
                 .assigned()
                 .get(&row.task)
@@ -251,7 +239,7 @@ impl ServerState {
         }
         let assigned = self
             .workers
-            .get_mut(&id)
+            .get_mut(id)
             .and_then(|worker| worker.remove(row.task, row.instance, &self.classes));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
@@ -370,7 +358,7 @@ impl ServerState {
     ) {
         let assigned = self
             .workers
-            .get_mut(&id)
+            .get_mut(id)
             .and_then(|worker| worker.remove(task, instance, &self.classes));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
@@ -477,23 +465,18 @@ impl ServerState {
 
     /// Forgets a connection: its tasks go back or fail, the worker stays listed.
     pub(super) fn lose_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, reason: LostReason) {
-        let Some(mut worker) = self.workers.remove(&id) else {
+        let Some(lost) = self.workers.lose(id, ctx.now.wall, reason) else {
             return;
         };
-        worker.ended = Some((ctx.now.wall, reason));
         // The end of a server is no crash of what ran.
-        let is_crash = reason.is_crash() && !worker.restored;
-        worker.templates.clear();
-        self.heartbeats.remove(&(worker.heartbeat_deadline, id));
-        self.agenda.forget_claims(worker.claims());
-        let tasks = worker.clear();
-        self.keep_ended(worker);
+        let is_crash = reason.is_crash() && !lost.was_restored;
+        self.agenda.forget_claims(lost.claims.into_iter());
         ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
         ctx.emit(Effect::DropWorker(id));
         self.agenda.forget(id);
         self.agenda.note_plans_changed();
         let mut touched = BTreeSet::new();
-        for (task, assigned) in tasks {
+        for (task, assigned) in lost.tasks {
             self.release_gang(ctx, task);
             let record = self
                 .jobs

@@ -18,7 +18,7 @@ pub(crate) fn dump(view: &View<'_>) -> Value {
     let mut workers = Vec::new();
     let ended = state.ended_workers().values();
     for worker in state.workers().values().chain(ended) {
-        if worker.is_connected() {
+        if worker.is_live() {
             let members = groups.entry(&worker.config.group).or_default();
             members.push(worker.id.as_u32());
         }
@@ -26,7 +26,7 @@ pub(crate) fn dump(view: &View<'_>) -> Value {
             "id": worker.id.as_u32(),
             "hostname": &*worker.config.hostname,
             "group": &*worker.config.group,
-            "connected": worker.is_connected(),
+            "connected": worker.is_live(),
             "assigned": worker.assigned().len(),
             "running": worker.running(),
         }));

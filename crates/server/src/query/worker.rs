@@ -29,14 +29,14 @@ pub(super) fn worker_info(
     worker: &Worker,
     with_runtime: bool,
 ) -> client::WorkerInfo {
-    let reason = worker.ended.map(|(_, reason)| reason);
-    let runtime = (with_runtime && worker.is_connected()).then(|| client::RuntimeInfo {
+    let reason = worker.ended().map(|(_, reason)| reason);
+    let runtime = (with_runtime && worker.is_live()).then(|| client::RuntimeInfo {
         assigned_tasks: u32::try_from(worker.placed_len()).unwrap_or(u32::MAX),
         running_tasks: worker.running(),
-        is_reserved: worker.reserved.is_some(),
-        multi_node_main: worker.gang.map(|node| node.is_root),
+        is_reserved: worker.reserved_for().is_some(),
+        multi_node_main: worker.node().map(|node| node.is_root),
         resources: resource_use(state, worker),
-        load: worker.load.map(|load| client::WorkerLoad {
+        load: worker.load().map(|load| client::WorkerLoad {
             at_unix_ns: load.at.0,
             cpu_share: load.cpus.hundredths().into(),
             memory_used_bytes: load.memory_used,
@@ -49,14 +49,14 @@ pub(super) fn worker_info(
         state: client::worker_info::State::from(reason).into(),
         config: Some(worker.config.as_ref().into()),
         started_unix_ns: worker.started.0,
-        ended_unix_ns: worker.ended.map(|(time, _)| time.0),
-        last_task: worker.last_task.map(|(task, started)| client::LastTask {
+        ended_unix_ns: worker.ended().map(|(time, _)| time.0),
+        last_task: worker.last_task().map(|(task, started)| client::LastTask {
             job: task.job.as_u32(),
             task: task.task.as_u32(),
             started_unix_ns: started.0,
         }),
         runtime,
-        is_draining: worker.is_draining && worker.is_connected(),
+        is_draining: worker.is_draining() && worker.is_live(),
         unkillable: worker.unkillable().iter().map(unkillable_task).collect(),
     }
 }
@@ -170,7 +170,8 @@ pub(super) fn explain(
 fn start_overdue(worker: &Worker, job: JobId, task: TaskId, now: Time) -> Option<Duration> {
     let assigned = worker.assigned().get(&TaskKey::new(job, task))?;
     let age = now.since(assigned.at);
-    (assigned.placed && !assigned.started && !worker.away && age >= START_OVERDUE).then_some(age)
+    (assigned.placed && !assigned.started && !worker.is_away() && age >= START_OVERDUE)
+        .then_some(age)
 }
 
 /// What each variant asks of one worker, and what is in the way now of a task that is ready. `is_sent`: it waits there.

@@ -334,7 +334,7 @@ fn equal_gangs_do_not_take_each_others_nodes() {
     bench.queues.insert(three, 1);
     assert_eq!(bench.solve().kept.len(), 3);
     for (number, worker) in bench.workers.values_mut().enumerate() {
-        worker.reserved = Some(three);
+        worker.reserve(three);
         let task = worker.assigned().keys().next().copied().expect("one runs");
         if number < 2 {
             worker.remove(task, InstanceId(0), &bench.classes);

@@ -122,7 +122,7 @@ fn a_worker_that_falls_silent_when_told_to_stop_is_no_crash_of_its_tasks() {
     let mut effects = Vec::new();
     state.apply(late, Input::Timer, &mut effects);
     state.check_invariants();
-    let gone = state.ended_workers()[&WorkerId(1)].ended;
+    let gone = state.ended_workers()[&WorkerId(1)].ended();
     assert_eq!(gone.map(|(_, reason)| reason), Some(LostReason::Stopped));
     assert_eq!(record(&state, task(0)).crash_count(), 0);
 }

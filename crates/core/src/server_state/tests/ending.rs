@@ -75,7 +75,7 @@ fn kept_workers_hear_nothing_and_those_that_were_stopped_are_given_up() {
     assert_eq!(state.leaving(), 1);
     apply(&mut state, Input::Ended);
     state.check_invariants();
-    let gone = state.ended_workers()[&WorkerId(2)].ended;
+    let gone = state.ended_workers()[&WorkerId(2)].ended();
     assert_eq!(gone.map(|(_, reason)| reason), Some(LostReason::Stopped));
     assert!(
         state.workers().contains_key(&WorkerId(1)),

@@ -110,7 +110,7 @@ impl World {
         let level = self.state.ready.counts();
         for (key, _) in level.take_while(|(key, _)| key.priority == first.0.priority) {
             let class = self.state.classes.get(key.class).expect("interned");
-            let mut workers = self.state.workers.values().filter(|worker| {
+            let mut workers = self.state.workers().values().filter(|worker| {
                 let overdue = worker.first_claim_since(self.now.mono, PATIENCE);
                 overdue.is_none()
             });
@@ -216,7 +216,7 @@ fn what_is_told_to_all_workers_of_a_job_costs_nothing_for_the_others() {
         (0, 0),
         "all templates are dropped"
     );
-    let knows = |worker: &Worker| !worker.templates.is_empty();
+    let knows = |worker: &Worker| worker.knows_templates();
     assert!(!world.state.workers().values().any(knows));
 }
 
@@ -559,12 +559,10 @@ fn very_many_templates_are_dropped_in_portions() {
     world.apply(vec![Input::Request(RequestId(1), submit)]);
     let job = &world.state.jobs()[&JobId(1)];
     let all: Vec<_> = job.submits[0].templates().iter().map(|t| t.id).collect();
-    let worker = world
-        .state
-        .workers
-        .get_mut(&WorkerId(1))
-        .expect("connected");
-    worker.templates.extend(&all);
+    let worker = world.state.workers.get_mut(WorkerId(1)).expect("connected");
+    for template in &all {
+        worker.learn_template(*template);
+    }
     let cancel = Command::CancelJobs {
         jobs: Selector::All,
         reason: Box::default(),
@@ -581,7 +579,7 @@ fn very_many_templates_are_dropped_in_portions() {
         }
     }
     assert_eq!(dropped, all);
-    assert!(world.state.workers()[&WorkerId(1)].templates.is_empty());
+    assert!(!world.state.workers()[&WorkerId(1)].knows_templates());
 }
 
 /// Requests that just do not fit cost a search a step each: together more than it may take.

@@ -137,7 +137,7 @@ fn nodes_of_a_multi_node_task_stay_with_it() {
             (expected, InstanceId(2))
         );
         for id in [1, 2] {
-            let node = state.workers()[&WorkerId(id)].gang.expect("it is a node");
+            let node = state.workers()[&WorkerId(id)].node().expect("it is a node");
             assert_eq!(node.is_root, id == 1);
         }
     }
@@ -153,7 +153,7 @@ fn a_multi_node_task_whose_root_is_gone_waits_with_a_number_that_nobody_has() {
             (Phase::Waiting, InstanceId(3)),
             "whether it had started or only been handed out ({has_started})"
         );
-        assert!(state.workers()[&WorkerId(2)].gang.is_none());
+        assert!(state.workers()[&WorkerId(2)].node().is_none());
     }
 }
 

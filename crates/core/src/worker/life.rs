@@ -1,0 +1,304 @@
+//! A worker's situation as three independent enums: its connection, what people asked it to do, what the scheduler set
+//! it aside for.
+//!
+//! ```text
+//!                 connection breaks                  two heartbeat periods
+//!  Connected ─────────────────────────▶ Away ──────────────────────────────▶ Ended
+//!      ▲ ◀───────────────────────────────┘                                     ▲
+//!      │        comes back in time                                             │
+//!   registers                 silence, goodbye, told to stop ──────────────────┘
+//! ```
+//!
+//! One enum would be the product of the three: a worker that is away can be told to stop, and one that drains can lose its
+//! connection and come back. They change in methods of [`Worker`] that only [`super::Workers`] may call where an index
+//! depends on them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Assigned, LinkEnd, Worker, everything};
+use crate::bug;
+use crate::class::QueueKey;
+use crate::id::TaskKey;
+use crate::outcome::LostReason;
+use crate::time::{Time, Timestamp};
+use crate::worker_config::OnServerLost;
+
+/// A worker that lives has connected again after this, even on a busy machine.
+const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
+/// How long a worker of an earlier run of the server is waited for: two heartbeats, but no less than a
+/// worker may pause between two attempts to connect, and no longer than people would wait.
+const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
+const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
+
+/// Follows the connection of a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// It has a connection.
+    Connected {
+        /// When it is lost without another heartbeat.
+        until: Time,
+    },
+    /// It has none, but may come back.
+    Away {
+        /// When it is lost.
+        until: Time,
+        /// It is of an earlier run of the server and has not come back to this one.
+        is_restored: bool,
+    },
+    /// It is gone for ever.
+    Ended {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        reason: LostReason,
+    },
+}
+
+/// What people asked a worker to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Duty {
+    /// Run tasks.
+    Serve,
+    /// No more work; it is told to stop when what runs on it has ended.
+    Drain,
+    /// It was told to stop.
+    Stop {
+        /// It drained before. People see that it does until it is gone.
+        after_drain: bool,
+    },
+}
+
+/// What the scheduler set a worker aside for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dedication {
+    /// For nothing: it gets whatever fits.
+    None,
+    /// Reserved for multi-node tasks of this queue: it gets only more urgent work.
+    Reserved(QueueKey),
+    /// It is a node of a multi-node task and gets nothing else.
+    Node(GangNode),
+}
+
+/// Part of a worker in a multi-node task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GangNode {
+    /// The task.
+    pub task: TaskKey,
+    /// Whether the command runs here.
+    pub is_root: bool,
+}
+
+impl Worker {
+    /// Whether and how long it is connected or expected back.
+    #[must_use]
+    pub const fn life(&self) -> Life {
+        self.life
+    }
+
+    /// What it was asked to do.
+    #[must_use]
+    pub const fn duty(&self) -> Duty {
+        self.duty
+    }
+
+    /// What it is set aside for.
+    #[must_use]
+    pub const fn dedication(&self) -> Dedication {
+        self.dedication
+    }
+
+    /// Connected, not asked to end, and not a node of a multi-node task.
+    #[must_use]
+    pub const fn accepts_work(&self) -> bool {
+        matches!(self.life, Life::Connected { .. })
+            && matches!(self.duty, Duty::Serve)
+            && !matches!(self.dedication, Dedication::Node(_))
+    }
+
+    /// Not lost: connected, perhaps about to end, or expected back.
+    #[must_use]
+    pub const fn is_live(&self) -> bool {
+        !matches!(self.life, Life::Ended { .. })
+    }
+
+    /// Without a connection, but expected back.
+    #[must_use]
+    pub const fn is_away(&self) -> bool {
+        matches!(self.life, Life::Away { .. })
+    }
+
+    /// When and why it went.
+    #[must_use]
+    pub const fn ended(&self) -> Option<(Timestamp, LostReason)> {
+        match self.life {
+            Life::Connected { .. } | Life::Away { .. } => None,
+            Life::Ended { at, reason } => Some((at, reason)),
+        }
+    }
+
+    /// Told to stop.
+    #[must_use]
+    pub const fn is_stopping(&self) -> bool {
+        matches!(self.duty, Duty::Stop { .. })
+    }
+
+    /// Draining, or told to stop because it has nothing left after that.
+    #[must_use]
+    pub const fn is_draining(&self) -> bool {
+        matches!(self.duty, Duty::Drain | Duty::Stop { after_drain: true })
+    }
+
+    /// The multi-node task of which it is a node.
+    #[must_use]
+    pub const fn node(&self) -> Option<GangNode> {
+        match self.dedication {
+            Dedication::Node(node) => Some(node),
+            Dedication::None | Dedication::Reserved(_) => None,
+        }
+    }
+
+    /// The queue of multi-node tasks for which it is reserved.
+    #[must_use]
+    pub const fn reserved_for(&self) -> Option<QueueKey> {
+        match self.dedication {
+            Dedication::Reserved(key) => Some(key),
+            Dedication::None | Dedication::Node(_) => None,
+        }
+    }
+
+    /// Why it is lost now: one that was told to stop did so, whatever ended its connection.
+    pub(crate) const fn lost_reason(&self, otherwise: LostReason) -> LostReason {
+        if self.is_stopping() {
+            LostReason::Stopped
+        } else {
+            otherwise
+        }
+    }
+
+    /// Whether it goes on by itself when its connection breaks.
+    pub(crate) fn may_come_back(&self) -> bool {
+        !self.is_stopping() && self.config.on_server_lost == OnServerLost::Reconnect
+    }
+
+    /// Reserves it for multi-node tasks of a queue; says whether that is new.
+    pub(crate) fn reserve(&mut self, key: QueueKey) -> bool {
+        if self.node().is_some() {
+            bug!("worker {} is reserved, but is a node already", self.id);
+            return false;
+        }
+        let before = std::mem::replace(&mut self.dedication, Dedication::Reserved(key));
+        before != Dedication::Reserved(key)
+    }
+
+    /// Gives up its reservation, if it has one.
+    pub(crate) fn unreserve(&mut self) {
+        if self.reserved_for().is_some() {
+            self.dedication = Dedication::None;
+        }
+    }
+
+    /// When it is lost without a sign of life; `None` = it is already.
+    pub(super) const fn lost_at(&self) -> Option<Time> {
+        match self.life {
+            Life::Connected { until } | Life::Away { until, .. } => Some(until),
+            Life::Ended { .. } => None,
+        }
+    }
+
+    /// Gives it two heartbeat periods from now.
+    pub(super) fn prolong(&mut self, now: Time) {
+        let later = now + self.config.heartbeat * 2;
+        match &mut self.life {
+            Life::Connected { until } | Life::Away { until, .. } => *until = later,
+            Life::Ended { .. } => bug!("worker {} has ended and shows a sign of life", self.id),
+        }
+    }
+
+    /// Its connection ended. It knows no template afterwards and is expected for two heartbeat periods; if
+    /// it closed the connection itself, its process has probably ended, and for half a period.
+    pub(super) fn disconnect(&mut self, now: Time, how: LinkEnd) {
+        self.templates.clear();
+        let period = self.config.heartbeat;
+        let grace = match how {
+            LinkEnd::Broken => period * 2,
+            LinkEnd::Closed => (period * 2).min((period / 2).max(CLOSED_GRACE_MIN)),
+        };
+        self.life = Life::Away {
+            until: now + grace,
+            is_restored: false,
+        };
+    }
+
+    /// It is of an earlier run of the server: it has no connection and is expected back.
+    pub(super) fn await_return(&mut self, now: Time) {
+        let grace = (self.config.heartbeat * 2).clamp(RESTORED_GRACE_MIN, RESTORED_GRACE_MAX);
+        self.life = Life::Away {
+            until: now + grace,
+            is_restored: true,
+        };
+    }
+
+    /// It is connected again; `registration` is the number that it gave this one. Says whether it is of an earlier
+    /// run of the server.
+    pub(super) fn reconnect(&mut self, now: Time, registration: u64) -> bool {
+        let was_restored = self.is_restored();
+        self.registration = registration;
+        self.life = Life::Connected {
+            until: now + self.config.heartbeat * 2,
+        };
+        // It starts with nothing of what is only kept for its connection, and answers no earlier question.
+        self.templates.clear();
+        for assigned in self.assigned.values_mut() {
+            assigned.retracting = false;
+        }
+        was_restored
+    }
+
+    const fn is_restored(&self) -> bool {
+        matches!(
+            self.life,
+            Life::Away {
+                is_restored: true,
+                ..
+            }
+        )
+    }
+
+    pub(super) fn set_duty(&mut self, duty: Duty) {
+        self.duty = duty;
+    }
+
+    pub(super) fn set_node(&mut self, node: GangNode) {
+        self.dedication = Dedication::Node(node);
+    }
+
+    /// It is no node of this task any more; returns what it was.
+    pub(super) fn release_node(&mut self, task: TaskKey) -> Option<GangNode> {
+        let node = self.node().filter(|node| node.task == task)?;
+        self.dedication = Dedication::None;
+        Some(node)
+    }
+
+    /// It is gone: hands over the tasks that it had, and whether it never came back to this run of the server.
+    pub(super) fn end(
+        &mut self,
+        at: Timestamp,
+        reason: LostReason,
+    ) -> (BTreeMap<TaskKey, Assigned>, bool) {
+        let was_restored = self.is_restored();
+        self.life = Life::Ended { at, reason };
+        self.dedication = Dedication::None;
+        self.templates.clear();
+        self.backlog.clear();
+        self.waiting.clear();
+        self.placed.clear();
+        self.placed_len = 0;
+        self.stuck.clear();
+        self.claims.clear();
+        self.running = 0;
+        self.unkillable.clear();
+        self.free = everything(&self.offers);
+        (std::mem::take(&mut self.assigned), was_restored)
+    }
+}
