@@ -77,7 +77,7 @@ mod tests {
             kin("/data/run/true", "/data/run/0.out"),
             Kin::of(&plan("true", "/data/run/0.out").stdout(Stdio::Null)),
             Kin::of(&plan("true", "/data/run/0.out").cwd("/own")),
-            Kin::of(&plan("true", "/data/run/0.out").prepare(|| Ok(()))),
+            Kin::of(&plan("true", "/data/run/0.out").prepare(|_| Ok(()))),
         ] {
             assert_ne!(of_one, other);
         }

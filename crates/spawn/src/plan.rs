@@ -110,8 +110,9 @@ pub(crate) enum Leads {
     Session,
 }
 
-/// The caller's own work before a child is created. A failure names the path that it is about.
-type Work = dyn FnMut() -> Result<(), (PathBuf, io::Error)> + Send;
+/// The caller's own work before a child is created, which may ask whether the child is still wanted. A failure names the
+/// path that it is about.
+type Work = dyn FnMut(&dyn Fn() -> bool) -> Result<(), (PathBuf, io::Error)> + Send;
 
 /// That of one plan and its clones: `None` once it has succeeded.
 #[derive(Clone)]
@@ -125,10 +126,10 @@ impl fmt::Debug for Preparation {
 
 impl Preparation {
     /// Does the work unless it has been done.
-    pub(crate) fn run(&self) -> Result<(), SpawnError> {
+    pub(crate) fn run(&self, is_cancelled: &dyn Fn() -> bool) -> Result<(), SpawnError> {
         let mut work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(work) = work.as_mut() {
-            work().map_err(|(path, error)| {
+            work(is_cancelled).map_err(|(path, error)| {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
                 SpawnError::new(Stage::Prepare, errno, Some(path))
             })?;
@@ -320,11 +321,12 @@ impl SpawnPlan {
     /// does not answer holds up nothing else.
     ///
     /// A failure, with the path that it is about, is one of the spawn ([`Stage::Prepare`]); a transient one is tried
-    /// again. Once the work has succeeded it is not repeated.
+    /// again. Once the work has succeeded it is not repeated. It is given a function that says whether the spawn was
+    /// terminated meanwhile: work that changes what other processes use asks again after each call that may hang.
     #[must_use]
     pub fn prepare(
         mut self,
-        work: impl FnMut() -> Result<(), (PathBuf, io::Error)> + Send + 'static,
+        work: impl FnMut(&dyn Fn() -> bool) -> Result<(), (PathBuf, io::Error)> + Send + 'static,
     ) -> Self {
         self.preparation = Some(Preparation(Arc::new(Mutex::new(Some(Box::new(work))))));
         self

@@ -263,7 +263,7 @@ impl<'a> Spawner<'a> {
         /// A missing directory each for the working directory and both outputs, and a moved program.
         const REPAIRS_MAX: usize = 4;
         if let Some(preparation) = &plan.preparation {
-            preparation.run()?;
+            preparation.run(&|| self.in_flight.is_cancelled())?;
         }
         let mut plan = Cow::Borrowed(plan);
         let mut resolved = self.pool.resolver.resolve(&plan)?;

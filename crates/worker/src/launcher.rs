@@ -575,7 +575,7 @@ impl TaskLauncher {
             .marker(format!("{MARK}={mark}"))
             .create_dirs(true);
         if !preparation.is_empty() {
-            plan = plan.prepare(move || preparation.run());
+            plan = plan.prepare(move |is_cancelled| preparation.run(is_cancelled));
         }
         if let Some(cpus) = affinity {
             plan = plan.affinity(cpus);

@@ -96,10 +96,16 @@ impl Preparation {
     }
 
     /// Does it. After a failure it can be called again; what was made is left to [`Cleanup::finish`].
-    pub(crate) fn run(&mut self) -> Result<(), (PathBuf, io::Error)> {
+    ///
+    /// `is_cancelled`: whether nobody wants this attempt any more. Then files stay as they are, because the task may
+    /// meanwhile run elsewhere and write to them.
+    pub(crate) fn run(
+        &mut self,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), (PathBuf, io::Error)> {
         if let Some((earlier, files)) = self.earlier.take() {
             for path in files {
-                log_failure(&path, keep(&path, earlier));
+                log_failure(&path, keep(&path, earlier, is_cancelled));
             }
         }
         let Some(directory) = &self.task_dir else {
@@ -132,11 +138,15 @@ const LINKS_MAX: usize = 40;
 
 /// Renames what an earlier attempt wrote. Behind a link that is the file to which it leads: the link stays, so that this
 /// attempt writes to the same place, and a second one beside it leads to what was kept.
-fn keep(path: &Path, earlier: InstanceId) -> io::Result<()> {
+fn keep(path: &Path, earlier: InstanceId, is_cancelled: &dyn Fn() -> bool) -> io::Result<()> {
     let kept = attempt_name(path, earlier);
     let Some(file) = behind_links(path)? else {
         return Ok(());
     };
+    // A file system that did not answer has done so by now, perhaps after the attempt was given up.
+    if is_cancelled() {
+        return Ok(());
+    }
     forget_later(path, earlier);
     // A launch that came to nothing leaves an empty file behind, and the next one has the same number.
     let is_needless = || fs::symlink_metadata(&file).is_ok_and(|found| found.len() == 0);
@@ -347,7 +357,7 @@ mod tests {
         for name in ["fifo", "socket"] {
             let kept = path(&format!("{name}.attempt-0"));
             attempt(1, &path(name))
-                .run()
+                .run(&|| false)
                 .expect("nothing that can fail");
             let cleanup = Cleanup {
                 remove_if_finished: vec![path(name)],
@@ -361,7 +371,7 @@ mod tests {
         assert_eq!(behind_links(Path::new("/dev/stdout")).ok(), Some(None));
         std::os::unix::fs::symlink("/dev/null", path("null")).expect("a link");
         attempt(1, &path("null"))
-            .run()
+            .run(&|| false)
             .expect("nothing that can fail");
         assert!(fs::symlink_metadata(path("null.attempt-0")).is_err());
     }
@@ -375,7 +385,7 @@ mod tests {
         std::os::unix::fs::symlink("middle", path("out")).expect("a link");
         for number in 0..3 {
             attempt(number, &path("out"))
-                .run()
+                .run(&|| false)
                 .expect("nothing that can fail");
             fs::write(path("out"), number.to_string()).expect("writable");
         }
@@ -401,7 +411,7 @@ mod tests {
         }
         fs::write(path("out"), "first").expect("writable");
         attempt(1, &path("out"))
-            .run()
+            .run(&|| false)
             .expect("nothing that can fail");
         let kept = fs::read_to_string(path("out.attempt-0")).expect("kept");
         assert_eq!(kept, "first");
@@ -419,7 +429,7 @@ mod tests {
             preparation
         };
         let (path, error) = prepare(Path::new("/nonexistent/1"))
-            .run()
+            .run(&|| false)
             .expect_err("no parent");
         assert_eq!(
             describe(&path, &error),
@@ -431,16 +441,18 @@ mod tests {
         let mut preparation = prepare(&made);
         let node_file = made.join(NODE_FILE);
         let rename = std::mem::replace(&mut preparation.nodes, [].into());
-        preparation.run().expect("writable");
+        preparation.run(&|| false).expect("writable");
         preparation.nodes = rename;
         fs::create_dir(&node_file).expect("writable");
-        let (path, error) = preparation.run().expect_err("a directory is in the way");
+        let (path, error) = preparation
+            .run(&|| false)
+            .expect_err("a directory is in the way");
         let expected = format!("Cannot write {}: ", node_file.display());
         assert!(describe(&path, &error).starts_with(&expected));
         fs::remove_dir(&node_file).expect("empty");
-        preparation.run().expect("writable");
+        preparation.run(&|| false).expect("writable");
         assert!(node_file.is_file());
-        let (path, error) = prepare(&made).run().expect_err("it is there");
+        let (path, error) = prepare(&made).run(&|| false).expect_err("it is there");
         assert_eq!((path, error.kind()), (made, io::ErrorKind::AlreadyExists));
     }
 
@@ -452,18 +464,39 @@ mod tests {
         fs::write(&path, "first").expect("writable");
         assert!(attempt(0, &path).is_empty());
         let mut preparation = attempt(1, &path);
-        preparation.run().expect("nothing that can fail");
+        preparation.run(&|| false).expect("nothing that can fail");
         fs::write(&path, "second").expect("writable");
-        preparation.run().expect("nothing that can fail");
+        preparation.run(&|| false).expect("nothing that can fail");
         assert_eq!(kept().expect("kept"), "first");
         // The same attempt is launched again, elsewhere.
         fs::write(&path, "").expect("writable");
-        attempt(1, &path).run().expect("nothing that can fail");
+        attempt(1, &path)
+            .run(&|| false)
+            .expect("nothing that can fail");
         assert_eq!(kept().expect("kept"), "first");
         // Another job in the same directory.
         fs::write(&path, "other").expect("writable");
-        attempt(1, &path).run().expect("nothing that can fail");
+        attempt(1, &path)
+            .run(&|| false)
+            .expect("nothing that can fail");
         assert_eq!(kept().expect("kept"), "other");
+    }
+
+    #[test]
+    fn an_attempt_that_nobody_wants_any_more_moves_nothing() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let path = |name: &str| parent.path().join(name);
+        let content = |name: &str| fs::read_to_string(path(name)).expect("it stayed");
+        // The second attempt hung; meanwhile a fourth one runs on another worker.
+        for name in ["out.attempt-0", "out.attempt-1", "out.attempt-2", "out"] {
+            fs::write(path(name), name).expect("writable");
+        }
+        attempt(1, &path("out"))
+            .run(&|| true)
+            .expect("nothing that can fail");
+        for name in ["out.attempt-0", "out.attempt-1", "out.attempt-2", "out"] {
+            assert_eq!(content(name), name);
+        }
     }
 
     fn attempt(instance: u32, path: &Path) -> Preparation {

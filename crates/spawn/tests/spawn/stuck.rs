@@ -51,7 +51,7 @@ fn status(end: End) -> ExitStatus {
 fn a_slow_preparation_is_not_the_childs_time() {
     let mut rig = Rig::new(best());
     let (release, hung) = std::sync::mpsc::channel::<()>();
-    let token = rig.spawn(sh("exit 0").prepare(move || {
+    let token = rig.spawn(sh("exit 0").prepare(move |_| {
         let _ = hung.recv();
         Ok(())
     }));
