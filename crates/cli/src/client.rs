@@ -64,29 +64,23 @@ pub(crate) struct WatchOptions {
 /// An error of the access file, in the shape users know.
 pub(crate) fn access_error(error: &AccessError) -> CliError {
     const WITHOUT_SERVER: &str = "`hq run …` runs tasks on this machine without a server; `hq doctor` checks what a server needs";
-    match error {
+    if let AccessError::InvalidDirectory { hint, .. } = error
+        && error.is_no_server_yet()
+    {
         // Nothing is wrong with a directory that no server has made yet.
-        AccessError::InvalidDirectory { hint, source } if !source.0.exists() => CliError::caused(
+        return CliError::caused(
             format!(
                 "No server is running: start one with `hq server start{hint}`, which makes its directory, \
                  or run tasks without a server: `hq run …`"
             ),
             error,
-        ),
-        AccessError::NoInstance { .. } | AccessError::Unreachable { .. } => {
-            access_failure(error).with_help(WITHOUT_SERVER)
-        }
-        AccessError::InvalidDirectory { .. }
-        | AccessError::Version { .. }
-        | AccessError::Read { .. }
-        | AccessError::Exposed { .. }
-        | AccessError::ForeignOwner { .. }
-        | AccessError::Parse { .. }
-        | AccessError::Key { .. }
-        | AccessError::MissingPart { .. }
-        | AccessError::Create { .. }
-        | AccessError::Random(_) => access_failure(error),
+        );
     }
+    let failure = access_failure(error);
+    if error.is_no_server_yet() || matches!(error, AccessError::Unreachable { .. }) {
+        return failure.with_help(WITHOUT_SERVER);
+    }
+    failure
 }
 
 fn access_failure(error: &AccessError) -> CliError {

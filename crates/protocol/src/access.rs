@@ -154,6 +154,27 @@ pub enum AccessError {
     Random(#[source] io::Error),
 }
 
+impl AccessError {
+    /// Whether there is no server yet: its directory or its access file is not there, and one that starts makes both.
+    #[must_use]
+    pub fn is_no_server_yet(&self) -> bool {
+        match self {
+            Self::InvalidDirectory { source, .. } => !source.0.exists(),
+            Self::NoInstance { .. } => true,
+            Self::Unreachable { .. }
+            | Self::Version { .. }
+            | Self::Read { .. }
+            | Self::Exposed { .. }
+            | Self::ForeignOwner { .. }
+            | Self::Parse { .. }
+            | Self::Key { .. }
+            | Self::MissingPart { .. }
+            | Self::Create { .. }
+            | Self::Random(_) => false,
+        }
+    }
+}
+
 /// Cause of [`AccessError::InvalidDirectory`].
 #[derive(Debug, thiserror::Error)]
 #[error("Error: {0:?} is not a directory")]

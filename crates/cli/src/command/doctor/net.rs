@@ -79,28 +79,19 @@ fn access_file(dir: &ServerDir) -> String {
 fn any_access(dir: &ServerDir) -> Result<(PathBuf, AccessFile), Check> {
     dir.load_access_any().map_err(|error| {
         let (what, found) = (access_file(dir), first_line(&error));
-        match &error {
-            AccessError::InvalidDirectory { .. } | AccessError::NoInstance { .. } => Check::unknown(
+        if error.is_no_server_yet() {
+            return Check::unknown(
                 what,
                 "no server runs in this directory",
                 "Start one with `hq server start`, or name the directory of one that runs with --server-dir.",
-            ),
-            AccessError::Unreachable { .. }
-            | AccessError::Version { .. }
-            | AccessError::Read { .. }
-            | AccessError::Exposed { .. }
-            | AccessError::ForeignOwner { .. }
-            | AccessError::Parse { .. }
-            | AccessError::Key { .. }
-            | AccessError::MissingPart { .. }
-            | AccessError::Create { .. }
-            | AccessError::Random(_) => Check::broken(
-                what,
-                found,
-                "Nobody can talk to the server without this file. Make it readable for you and nobody else, or take the \
-                 file of the server again.",
-            ),
+            );
         }
+        Check::broken(
+            what,
+            found,
+            "Nobody can talk to the server without this file. Make it readable for you and nobody else, or take the file \
+             of the server again.",
+        )
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use hq_core::resource::descriptor::{DescriptorError, ResourceDescriptor, ResourceItem};
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
 use hq_protocol::Plane;
-use hq_protocol::access::{AccessError, AccessFile, ServerDir};
+use hq_protocol::access::{AccessFile, ServerDir};
 use hq_protocol::client;
 use hq_spawn::keeper::{self, KeeperContext};
 use hq_worker::hardware::{CPUS, DetectSet, Detector, GPUS_AMD, GPUS_NVIDIA, MEMORY};
@@ -172,21 +172,7 @@ async fn wait_for_access(dir: &ServerDir) -> CliResult<(std::path::PathBuf, Acce
             Ok(found) => return Ok(found),
             Err(error) => error,
         };
-        let may_come = match &error {
-            AccessError::InvalidDirectory { source, .. } => !source.0.exists(),
-            AccessError::NoInstance { .. } => true,
-            AccessError::Unreachable { .. }
-            | AccessError::Version { .. }
-            | AccessError::Read { .. }
-            | AccessError::Exposed { .. }
-            | AccessError::ForeignOwner { .. }
-            | AccessError::Parse { .. }
-            | AccessError::Key { .. }
-            | AccessError::MissingPart { .. }
-            | AccessError::Create { .. }
-            | AccessError::Random(_) => false,
-        };
-        if !may_come || start.elapsed() >= ACCESS_PATIENCE {
+        if !error.is_no_server_yet() || start.elapsed() >= ACCESS_PATIENCE {
             return Err(access_error(&error));
         }
         if start.elapsed() >= SILENCE_MAX && !std::mem::replace(&mut is_told, true) {
