@@ -621,8 +621,10 @@ impl Writer {
                 has_finished,
                 pruned,
             })) => {
-                if has_finished {
-                    self.checkpoint("TRUNCATE");
+                if has_finished && !self.checkpoint("TRUNCATE") {
+                    // A reader is in the way, and perhaps nothing is committed any more: the file becomes shorter when
+                    // it has gone.
+                    self.has_log = true;
                 }
                 if let Some(pruned) = pruned.filter(|_| !self.is_broken()) {
                     self.is_bare = true;
@@ -662,7 +664,7 @@ impl Writer {
 
     /// Makes the file complete in itself: what was committed moves from the write-ahead log into it.
     fn settle(&mut self) {
-        if !std::mem::take(&mut self.has_log) {
+        if !self.has_log {
             return;
         }
         match self.compactor.top_up(&mut self.connection) {
@@ -673,7 +675,7 @@ impl Writer {
                 tracing::debug!(%error, "the journal has no spare pages");
             }
         }
-        self.checkpoint("PASSIVE");
+        self.has_log = !self.checkpoint("PASSIVE");
     }
 
     fn try_commit(
@@ -695,10 +697,12 @@ impl Writer {
 
     /// Moves the write-ahead log into the database. Readers may prevent a part of it, which is no loss; they are not
     /// waited for, because one that stands still (`hq journal export FILE | less`) would hold up all commits.
-    fn checkpoint(&mut self, mode: &str) {
+    ///
+    /// Returns whether all of it was moved, or never will be.
+    fn checkpoint(&mut self, mode: &str) -> bool {
         if !self.is_in_place() {
             // Pages of ours would make something else of a file that was put in the place of ours.
-            return;
+            return true;
         }
         // Pages that stay because of a reader are tried again after the next commit, not at once.
         LOG_PAGES.set(0);
@@ -711,11 +715,15 @@ impl Writer {
         let moved = moved.and_then(|is_all| patience.map(|()| is_all));
         let moved = moved.and_then(|is_all| Ok((is_all, compact::file_len(&self.connection)?)));
         match moved {
-            Ok((true, len)) => self.len_min = len,
-            Ok((false, _)) => {}
+            Ok((true, len)) => {
+                self.len_min = len;
+                true
+            }
+            Ok((false, _)) => false,
             Err(error) => {
                 self.note_failed_sync(&error);
                 tracing::debug!(%error, "the write-ahead log stays");
+                false
             }
         }
     }

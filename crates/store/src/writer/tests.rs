@@ -84,3 +84,35 @@ fn who_follows_goes_on_when_a_commit_has_nothing_but_what_is_told_and_not_stored
     let again = writer.position(Some(before)).missed.expect("not long ago");
     assert_eq!(again.last().map(|event| event.seq()), Some(before + 1));
 }
+
+#[test]
+fn a_file_that_a_reader_kept_long_becomes_short_when_it_has_gone_though_nothing_is_stored_any_more()
+{
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    let file_len = || std::fs::metadata(&path).expect("the file").len();
+    let mut writer = writer(&path);
+    let jobs: Vec<JobId> = (1..=2_000).map(JobId).collect();
+    let submit = |job: &JobId| change(submitted(*job, &IdArray::single(1)));
+    assert!(writer.commit(&jobs.iter().map(submit).collect::<Vec<_>>()));
+    assert!(writer.checkpoint("TRUNCATE"));
+    let full = file_len();
+    assert!(writer.commit(&[change(ChangeKind::JobsForgotten(jobs))]));
+    writer.settle();
+    let reader = Connection::open(&path).expect("a database");
+    reader.execute_batch("BEGIN").expect("a transaction");
+    let seen: u32 = reader
+        .query_row("SELECT count(*) FROM job_data", [], |row| row.get(0))
+        .expect("a snapshot");
+    assert_eq!(seen, 2_000);
+    let (reply, pruned) = mpsc::sync_channel(1);
+    writer.answer(Message::Prune(reply), true);
+    while pruned.try_recv().is_err() {
+        writer.compact();
+    }
+    writer.settle();
+    assert!(file_len() >= full, "the reader still uses its pages");
+    drop(reader);
+    writer.settle();
+    assert!(file_len() < full / 2, "{} of {full} bytes", file_len());
+}
