@@ -162,8 +162,7 @@ async fn show_progress(
         ..WatchOptions::default()
     };
     let is_for_people = context.mode() == OutputMode::Cli;
-    // Nothing is asked that need not be: what tasks tell by `hq task notify` before the job is watched reaches nobody here.
-    if callback.is_none() && worker::running_count(client).await? == 0 {
+    if worker::running_count(client).await? == 0 {
         // An empty bar does not tell why nothing moves.
         tracing::info!(
             "No worker is connected; start one with `hq worker start`, or have a batch system start them with `hq alloc add`"

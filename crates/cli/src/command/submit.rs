@@ -39,10 +39,7 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
         .map(|program| Callback::start(program, mode));
     let callback = callback.transpose()?;
     let job = send(prepared, &mut client, context).await?;
-    // With a callback every moment counts until the job is watched; a wait says what is in the way, too.
-    if callback.is_none() {
-        tell_obstacle(&mut client, job, context).await?;
-    }
+    tell_obstacle(&mut client, job, context).await?;
     let jobs = one_job(job)?;
     let ended = follow::stay(&mut client, jobs, how, context, callback.as_ref()).await;
     if let Some(callback) = callback {

@@ -1,6 +1,7 @@
 //! Clients that follow jobs: told of changes at most once per interval, and of the end at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::{Ctx, Effect, Notification, RequestId, WatchSpec, WatchUpdate, WatchedJob};
 use crate::id::{JobId, TaskId};
@@ -8,6 +9,12 @@ use crate::job::Job;
 use crate::range::IdArray;
 use crate::selector::Selected;
 use crate::time::Time;
+
+/// How long a message of a task is kept that nobody waits for. A client watches the job that it has submitted a moment
+/// later, and watches again after a broken connection; its first task may have spoken by then.
+const UNHEARD_AGE_MAX: Duration = Duration::from_secs(10);
+/// How many are kept, each of at most 1 KiB. The newest ones.
+const UNHEARD_MAX: usize = 4_096;
 
 #[derive(Clone, Debug, Default)]
 struct Followed {
@@ -104,6 +111,8 @@ pub(super) struct Watches {
     due: BTreeSet<(Time, RequestId)>,
     /// Watches that were added, or have messages of tasks, since the last settle.
     fresh: Vec<RequestId>,
+    /// Messages of tasks that nobody waited for, oldest first, with the time at which they came.
+    unheard: VecDeque<(Time, Notification)>,
 }
 
 impl Watches {
@@ -126,6 +135,11 @@ impl Watches {
             .into_iter()
             .map(|job| (job, Followed::default()))
             .collect();
+        let notifications = if spec.with_notifications {
+            self.take_unheard(now, &jobs)
+        } else {
+            Vec::new()
+        };
         self.watches.insert(
             request,
             Watch {
@@ -135,10 +149,32 @@ impl Watches {
                 next: now,
                 is_new: true,
                 not_found,
-                notifications: Vec::new(),
+                notifications,
             },
         );
         self.fresh.push(request);
+    }
+
+    /// What tasks of these jobs have said of late to nobody.
+    fn take_unheard(&mut self, now: Time, jobs: &BTreeMap<JobId, Followed>) -> Vec<Notification> {
+        self.drop_old_unheard(now);
+        let (heard, unheard) = std::mem::take(&mut self.unheard)
+            .into_iter()
+            .partition(|(_, notification)| jobs.contains_key(&notification.task.job));
+        self.unheard = unheard;
+        let heard: VecDeque<_> = heard;
+        heard
+            .into_iter()
+            .map(|(_, notification)| notification)
+            .collect()
+    }
+
+    fn drop_old_unheard(&mut self, now: Time) {
+        while let Some((came, _)) = self.unheard.front()
+            && *came + UNHEARD_AGE_MAX < now
+        {
+            self.unheard.pop_front();
+        }
     }
 
     pub(super) fn remove(&mut self, request: RequestId) {
@@ -176,13 +212,14 @@ impl Watches {
         }
     }
 
-    /// Passes a message of a task on to those who want such.
-    pub(super) fn note_notification(&mut self, notification: &Notification) {
+    /// Passes a message of a task on to those who want such; keeps it for a while if there is nobody.
+    pub(super) fn note_notification(&mut self, now: Time, notification: Notification) {
         let requests = self
             .by_job
             .get(&notification.task.job)
             .into_iter()
             .flatten();
+        let mut is_heard = false;
         for request in requests {
             let watch = self
                 .watches
@@ -191,8 +228,17 @@ impl Watches {
             if let Some(watch) = watch {
                 watch.notifications.push(notification.clone());
                 self.fresh.push(*request);
+                is_heard = true;
             }
         }
+        if is_heard {
+            return;
+        }
+        self.drop_old_unheard(now);
+        if self.unheard.len() == UNHEARD_MAX {
+            self.unheard.pop_front();
+        }
+        self.unheard.push_back((now, notification));
     }
 
     /// Notes that every unfinished task of a job is about to be ended. O(tasks) only if somebody
@@ -294,5 +340,108 @@ impl Watches {
                 self.due.insert((watch.next, request));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::id::TaskKey;
+    use crate::selector::Selector;
+    use crate::server_state::{Command, Input, LinkId, ServerState, WorkerMessage};
+    use crate::testing::{NOW, apply, array_submit, request, template, worker_config};
+    use crate::time::Now;
+
+    /// A job that runs on a worker.
+    fn running() -> ServerState {
+        let mut state = ServerState::new("test");
+        let connected = Input::WorkerConnected(LinkId(1), worker_config(1));
+        apply(&mut state, connected);
+        let submit = array_submit(1, template(&["true"]));
+        request(&mut state, Command::Submit(Box::new(submit)));
+        state
+    }
+
+    fn say(state: &mut ServerState, seconds: u64, text: &str) {
+        let now = later(seconds);
+        let message: Arc<[u8]> = text.as_bytes().into();
+        let notify = WorkerMessage::Notify(TaskKey::new(JobId(1), TaskId(0)), message);
+        let input = Input::WorkerMessage(crate::id::WorkerId(1), notify);
+        state.apply(now, input, &mut Vec::new());
+    }
+
+    /// What a client that begins to watch is told of first, after so many seconds.
+    fn watch(
+        state: &mut ServerState,
+        seconds: u64,
+        jobs: Selector,
+        with_notifications: bool,
+    ) -> Vec<String> {
+        let spec = WatchSpec {
+            jobs,
+            until_idle: false,
+            with_progress: true,
+            with_outcomes: false,
+            with_notifications,
+            interval: Duration::ZERO,
+        };
+        let mut effects = Vec::new();
+        let id = RequestId(9);
+        state.apply(
+            later(seconds),
+            Input::Request(id, Command::Watch(spec)),
+            &mut effects,
+        );
+        state.settle(later(seconds), &mut effects);
+        state.apply(later(seconds), Input::RequestGone(id), &mut effects);
+        let told = effects.into_iter().filter_map(|effect| {
+            if let Effect::WatchUpdate(_, update) = effect {
+                Some(update.notifications)
+            } else {
+                None
+            }
+        });
+        let text = |told: Notification| String::from_utf8_lossy(&told.message).into_owned();
+        told.flatten().map(text).collect()
+    }
+
+    fn later(seconds: u64) -> Now {
+        Now {
+            mono: NOW.mono + Duration::from_secs(seconds),
+            ..NOW
+        }
+    }
+
+    #[test]
+    fn who_watches_a_moment_later_hears_what_a_task_has_said() {
+        let mut state = running();
+        say(&mut state, 0, "first");
+        say(&mut state, 1, "second");
+        let others = watch(&mut state, 1, Selector::Ids(IdArray::single(2)), true);
+        assert!(others.is_empty(), "{others:?}");
+        let silent = watch(&mut state, 1, Selector::All, false);
+        assert!(silent.is_empty(), "it was not asked for: {silent:?}");
+        assert_eq!(
+            watch(&mut state, 2, Selector::All, true),
+            ["first", "second"]
+        );
+        let again = watch(&mut state, 2, Selector::All, true);
+        assert!(again.is_empty(), "it was heard: {again:?}");
+    }
+
+    #[test]
+    fn old_messages_and_more_than_can_be_kept_are_dropped() {
+        let mut state = running();
+        say(&mut state, 0, "old");
+        say(&mut state, 12, "new");
+        assert_eq!(watch(&mut state, 20, Selector::All, true), ["new"]);
+        for number in 0..=UNHEARD_MAX {
+            say(&mut state, 21, &number.to_string());
+        }
+        let heard = watch(&mut state, 21, Selector::All, true);
+        assert_eq!(heard.len(), UNHEARD_MAX);
+        assert_eq!(heard.first().map(String::as_str), Some("1"));
     }
 }

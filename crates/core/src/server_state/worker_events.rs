@@ -83,11 +83,12 @@ impl ServerState {
                     };
                     ctx.persist(told);
                 }
-                self.watches.note_notification(&Notification {
+                let notification = Notification {
                     task,
                     worker: id,
                     message,
-                });
+                };
+                self.watches.note_notification(ctx.now.mono, notification);
             }
             WorkerMessage::Overview(usage) => {
                 worker.set_load(Load::of(&usage, ctx.now.wall));
