@@ -1,6 +1,7 @@
 //! Helpers for tests of this crate and its users: builders, single steps of a server's state, and the simulated
 //! world.
 
+pub mod ledger;
 pub mod sim;
 
 use std::sync::Arc;

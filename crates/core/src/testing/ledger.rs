@@ -1,0 +1,342 @@
+//! What a store has to remember, in memory: changes in order, and the state that they give.
+//!
+//! A reference for the real store, which keeps the same in tables, and the disk of tests that need none. It is as plain
+//! as can be: a change is applied to one record, and restoring hands all records over in the order that the state asks for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::sim::Disk;
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use crate::range::IdArray;
+use crate::server_state::{
+    Change, ChangeKind, JobRecord, NoticeKey, NoticeOutcome, ServerState, StoredNodes, StoredTask,
+    StoredWorker,
+};
+use crate::task::{Attempt, TaskState};
+use crate::template::SubmitSpec;
+use crate::time::{Now, Timestamp};
+
+#[derive(Clone, Debug)]
+struct StoredJob {
+    record: JobRecord,
+    submits: Vec<(IdArray, Arc<SubmitSpec>)>,
+    tasks: BTreeMap<TaskId, StoredTask>,
+    attempts: BTreeMap<TaskId, Vec<Attempt>>,
+    dropped: Vec<(IdArray, TaskState, Timestamp)>,
+    notified: Vec<(NoticeKey, NoticeOutcome)>,
+}
+
+#[derive(Clone, Debug)]
+struct StoredLife {
+    worker: StoredWorker,
+    has_ended: bool,
+    is_draining: bool,
+}
+
+/// Everything that was committed.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    uid: Box<str>,
+    last_job: JobId,
+    last_worker: WorkerId,
+    jobs: BTreeMap<JobId, StoredJob>,
+    workers: BTreeMap<WorkerId, StoredLife>,
+}
+
+impl Ledger {
+    /// An empty one for the server with this uid.
+    #[must_use]
+    pub fn new(uid: &str) -> Self {
+        Self {
+            uid: uid.into(),
+            last_job: JobId(0),
+            last_worker: WorkerId(0),
+            jobs: BTreeMap::new(),
+            workers: BTreeMap::new(),
+        }
+    }
+
+    fn add_job(&mut self, record: JobRecord) {
+        let id = record.id;
+        self.last_job = self.last_job.max(id);
+        let job = StoredJob {
+            record,
+            submits: Vec::new(),
+            tasks: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            dropped: Vec::new(),
+            notified: Vec::new(),
+        };
+        self.jobs.insert(id, job);
+    }
+
+    fn apply(&mut self, change: &Change) {
+        let at = change.at;
+        match &change.kind {
+            ChangeKind::WorkerConnected { .. }
+            | ChangeKind::WorkerLost { .. }
+            | ChangeKind::WorkerDraining(_) => self.apply_to_worker(change),
+            ChangeKind::JobOpened { .. } | ChangeKind::Submitted { .. } => self.add(change),
+            ChangeKind::JobsForgotten(jobs) => self.jobs.retain(|id, _| !jobs.contains(id)),
+            ChangeKind::JobClosed(job) => self.job(*job, |job| job.record.is_open = false),
+            ChangeKind::JobCompleted(job) => {
+                self.job(*job, |job| job.record.is_completed = true);
+            }
+            ChangeKind::JobCanceled { job, reason } => self.job(*job, |job| {
+                if !reason.is_empty() {
+                    job.record.cancel_reason = Some(reason.clone());
+                }
+            }),
+            ChangeKind::JobNotified { key, outcome, .. } => {
+                self.job(key.job, |job| job.notified.push((*key, outcome.clone())));
+            }
+            ChangeKind::TasksDropped { job, ids, to } => {
+                self.job(*job, |job| job.dropped.push((ids.clone(), *to, at)));
+            }
+            ChangeKind::TaskStarted { .. } => self.apply_start(change),
+            ChangeKind::NodesAssigned {
+                task,
+                instance,
+                variant,
+                nodes,
+            } => self.task(*task, |stored| {
+                stored.nodes = Some(StoredNodes {
+                    instance: *instance,
+                    variant: *variant,
+                    workers: nodes.to_vec(),
+                });
+            }),
+            ChangeKind::TaskEnded { .. } => self.apply_end(change),
+            ChangeKind::TaskRequeued { .. } => self.apply_requeue(change),
+            ChangeKind::WorkerOverview { .. }
+            | ChangeKind::JobIdle(_)
+            | ChangeKind::TaskNotified { .. }
+            | ChangeKind::Allocation(_) => {}
+        }
+    }
+
+    fn apply_to_worker(&mut self, change: &Change) {
+        if let ChangeKind::WorkerConnected { worker, config } = &change.kind {
+            self.last_worker = *worker;
+            let worker = StoredWorker {
+                id: *worker,
+                config: (**config).clone(),
+                started: change.at,
+            };
+            let life = StoredLife {
+                worker,
+                has_ended: false,
+                is_draining: false,
+            };
+            self.workers.insert(life.worker.id, life);
+        }
+        if let ChangeKind::WorkerLost { worker, .. } = &change.kind
+            && let Some(life) = self.workers.get_mut(worker)
+        {
+            life.has_ended = true;
+        }
+        if let ChangeKind::WorkerDraining(worker) = &change.kind
+            && let Some(life) = self.workers.get_mut(worker)
+        {
+            life.is_draining = true;
+        }
+    }
+
+    fn add(&mut self, change: &Change) {
+        if let ChangeKind::JobOpened {
+            job,
+            name,
+            max_fails,
+        } = &change.kind
+        {
+            self.add_job(record(*job, name, *max_fails, true, change.at));
+        }
+        if let ChangeKind::Submitted {
+            job,
+            is_new,
+            name,
+            max_fails,
+            ids,
+            spec,
+            ..
+        } = &change.kind
+        {
+            if *is_new {
+                self.add_job(record(*job, name, *max_fails, false, change.at));
+            }
+            let submit = (ids.clone(), Arc::clone(spec));
+            self.job(*job, |job| job.submits.push(submit));
+        }
+    }
+
+    fn apply_start(&mut self, change: &Change) {
+        if let ChangeKind::TaskStarted {
+            task,
+            instance,
+            variant,
+            worker,
+            ..
+        } = &change.kind
+        {
+            self.task(*task, |stored| {
+                stored.state = TaskState::Running;
+                stored.instance = *instance;
+                stored.variant = *variant;
+                stored.worker = *worker;
+                stored.started = Some(change.at);
+            });
+        }
+    }
+
+    fn apply_end(&mut self, change: &Change) {
+        if let ChangeKind::TaskEnded {
+            task,
+            instance,
+            worker,
+            crash_count,
+            end,
+            is_finished,
+            ..
+        } = &change.kind
+        {
+            self.task(*task, |stored| {
+                stored.state = match is_finished {
+                    true => TaskState::Finished,
+                    false => TaskState::Failed,
+                };
+                stored.instance = *instance;
+                stored.worker = *worker;
+                stored.crash_count = *crash_count;
+                stored.started = Some(end.at.minus(end.run));
+                stored.end = Some(end.clone());
+            });
+        }
+    }
+
+    fn apply_requeue(&mut self, change: &Change) {
+        if let ChangeKind::TaskRequeued {
+            task,
+            instance,
+            crash_count,
+            retry_count,
+            attempt,
+        } = &change.kind
+        {
+            self.task(*task, |stored| {
+                stored.state = TaskState::Waiting;
+                stored.instance = *instance;
+                stored.crash_count = *crash_count;
+                stored.retry_count = *retry_count;
+            });
+            self.job(task.job, |job| {
+                let attempts = job.attempts.entry(task.task).or_default();
+                attempts.extend(attempt.clone());
+            });
+        }
+    }
+
+    /// Changes what is kept of a job, unless it was forgotten.
+    fn job(&mut self, id: JobId, change: impl FnOnce(&mut StoredJob)) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            change(job);
+        }
+    }
+
+    /// Changes the record of a task, which is made with the first news of it.
+    fn task(&mut self, key: TaskKey, change: impl FnOnce(&mut StoredTask)) {
+        self.job(key.job, |job| {
+            let stored = job.tasks.entry(key.task).or_insert_with(|| {
+                let nodes = StoredNodes {
+                    instance: InstanceId(0),
+                    variant: 0,
+                    workers: Vec::new(),
+                };
+                StoredTask {
+                    nodes: None,
+                    ..StoredTask::with_nodes(key.task, nodes)
+                }
+            });
+            change(stored);
+        });
+    }
+
+    fn restore_workers(&mut self, state: &mut ServerState, now: Now) {
+        for (id, life) in &mut self.workers {
+            state.restore_worker(*id, life.worker.config.hostname.clone());
+            if life.has_ended {
+                continue;
+            }
+            if !state.restore_connected_worker(now, life.worker.clone()) {
+                life.has_ended = true;
+            } else if life.is_draining {
+                state.restore_draining(*id);
+            }
+        }
+    }
+}
+
+impl Disk for Ledger {
+    fn commit(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.apply(change);
+        }
+    }
+
+    fn fail(&mut self, _: &[Change]) {}
+
+    fn restore(&mut self, now: Now) -> ServerState {
+        let mut state = ServerState::new(&self.uid);
+        if self.last_job == JobId(0) && self.last_worker == WorkerId(0) {
+            return state;
+        }
+        state.restore_counters(self.last_job, self.last_worker);
+        for job in self.jobs.values() {
+            state.restore_job(job.record.clone());
+        }
+        for (id, job) in &self.jobs {
+            for (ids, spec) in &job.submits {
+                let restored = state.restore_submit(*id, ids.clone(), spec);
+                restored.expect("what was accepted is valid");
+            }
+        }
+        self.restore_workers(&mut state, now);
+        for (id, job) in &self.jobs {
+            for task in job.tasks.values() {
+                state.restore_task(*id, task).expect("a known task");
+            }
+            for (task, attempts) in &job.attempts {
+                for attempt in attempts {
+                    let restored = state.restore_attempt(*id, *task, attempt.clone());
+                    restored.expect("a known task");
+                }
+            }
+            for (ids, to, at) in &job.dropped {
+                state.restore_dropped(*id, ids, *to, *at);
+            }
+            for (key, outcome) in &job.notified {
+                state.restore_notified(*key, outcome.clone());
+            }
+        }
+        state.finish_restore(now);
+        state
+    }
+}
+
+fn record(
+    id: JobId,
+    name: &str,
+    max_fails: Option<u32>,
+    is_open: bool,
+    submitted: Timestamp,
+) -> JobRecord {
+    JobRecord {
+        id,
+        name: name.into(),
+        max_fails,
+        is_open,
+        cancel_reason: None,
+        submitted,
+        is_completed: false,
+    }
+}
