@@ -37,5 +37,7 @@ pub mod worker;
 pub mod worker_config;
 pub mod worker_state;
 
+#[cfg(test)]
+mod scenarios;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

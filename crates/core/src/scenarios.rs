@@ -1,0 +1,9 @@
+//! What the server decides, as stories: a situation, something that happens, and what follows from it.
+//!
+//! Everything goes through the public door: inputs in, effects and public questions out. This module stands beside the
+//! state machine and not in it, so the compiler keeps it from the fields.
+
+mod bench;
+
+mod dependencies;
+mod submit;

@@ -1,0 +1,551 @@
+//! A server under test with its clock, its disk and the hands of its workers.
+//!
+//! A worker of the bench does what it is told and nothing by itself: a test says what starts and ends there. What it was
+//! sent, and with which instance, it knows from the messages to it.
+
+mod read;
+mod specs;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(super) use read::*;
+pub(super) use specs::*;
+
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use crate::job::{JobState, TaskCounts, TemplateId};
+use crate::outcome::{LostReason, Outcome, Usage};
+use crate::range::IdArray;
+use crate::selector::Selector;
+use crate::server_state::{
+    Change, Command, Effect, EndedRow, Gate, Input, JobResult, LinkEnd, LinkId, Reattach, Reply,
+    Report, RequestId, ServerState, StartedRow, SubmitRefusal, WatchSpec, WorkerCommand,
+    WorkerMessage,
+};
+use crate::task::{Phase, TaskRecord};
+use crate::template::SubmitSpec;
+use crate::testing::ledger::Ledger;
+use crate::testing::sim::Disk;
+use crate::testing::worker_config;
+use crate::time::{Now, Time, Timestamp};
+use crate::worker_config::{OnServerLost, WorkerConfig};
+
+/// So long that no test waits for a heartbeat unless it wants to.
+const NEVER: Duration = Duration::from_secs(1_000_000);
+
+/// Heartbeat of workers that a test makes with [`Bench::mortal`].
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(8);
+
+/// Rounds after which a server that always has something more to do is wrong.
+const ROUNDS_MAX: u32 = 10_000;
+
+/// What a worker has of a task.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    instance: InstanceId,
+    is_started: bool,
+}
+
+/// What a worker knows.
+#[derive(Clone, Debug, Default)]
+struct Hand {
+    config: Option<WorkerConfig>,
+    /// Job of each template that it was sent.
+    templates: BTreeMap<TemplateId, JobId>,
+    tasks: BTreeMap<TaskKey, Held>,
+    registrations: u64,
+    reports: u64,
+}
+
+pub(super) struct Bench {
+    pub(super) state: ServerState,
+    pub(super) now: Now,
+    ledger: Ledger,
+    gate: Gate<Effect>,
+    uncommitted: Vec<Change>,
+    batch: u64,
+    /// Nothing is committed until the test says so.
+    is_slow: bool,
+    next_id: u64,
+    hands: BTreeMap<WorkerId, Hand>,
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        Self {
+            state: ServerState::new("test"),
+            now: Now {
+                mono: Time(1_000_000_000_000),
+                wall: Timestamp(1_000_000_000_000),
+            },
+            ledger: Ledger::new("test"),
+            gate: Gate::default(),
+            uncommitted: Vec::new(),
+            batch: 0,
+            is_slow: false,
+            next_id: 0,
+            hands: BTreeMap::new(),
+        }
+    }
+
+    /// A server with one worker of so many cpus.
+    pub(super) fn with_worker(cpus: u32) -> (Self, WorkerId) {
+        let mut bench = Self::new();
+        let worker = bench.worker(cpus);
+        (bench, worker)
+    }
+
+    /// Takes an input and does what is due at this moment; gives what may be carried out.
+    pub(super) fn apply(&mut self, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.state.apply(self.now, input, &mut effects);
+        self.state.settle(self.now, &mut effects);
+        for _ in 0..ROUNDS_MAX {
+            let is_answered = self.state.submitting() + self.state.sweeping() == 0;
+            let due = self.state.next_deadline();
+            if is_answered && due.is_none_or(|due| due > self.now.mono) {
+                self.state.check_invariants();
+                return self.carry_out(effects);
+            }
+            self.state.apply(self.now, Input::Timer, &mut effects);
+            self.state.settle(self.now, &mut effects);
+        }
+        panic!("the server always has something more to do");
+    }
+
+    /// Takes an input and settles once: one portion of what is large.
+    pub(super) fn step(&mut self, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.state.apply(self.now, input, &mut effects);
+        self.state.settle(self.now, &mut effects);
+        self.state.check_invariants();
+        self.carry_out(effects)
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
+        let changes: Vec<Change> = effects
+            .iter()
+            .filter_map(|effect| {
+                let Effect::Persist(change) = effect else {
+                    return None;
+                };
+                Some(change.clone())
+            })
+            .collect();
+        if !self.is_slow {
+            self.ledger.commit(&changes);
+            self.hear(&effects);
+            return effects;
+        }
+        if !changes.is_empty() {
+            self.batch += 1;
+            self.gate.note(self.batch, &changes);
+            self.uncommitted.extend(changes);
+        }
+        let messages = effects
+            .into_iter()
+            .filter(|effect| !matches!(effect, Effect::Persist(_)));
+        let passed: Vec<Effect> = messages
+            .filter_map(|effect| self.gate.pass(effect.wait(), effect))
+            .collect();
+        self.hear(&passed);
+        passed
+    }
+
+    /// From now on nothing is committed until [`Bench::commit`].
+    pub(super) fn slow_disk(&mut self) {
+        self.is_slow = true;
+    }
+
+    /// Everything is on the disk; what waited for it.
+    pub(super) fn commit(&mut self) -> Vec<Effect> {
+        self.ledger.commit(&std::mem::take(&mut self.uncommitted));
+        self.gate.advance(self.batch);
+        let released: Vec<Effect> = std::iter::from_fn(|| self.gate.next_ready()).collect();
+        self.hear(&released);
+        released
+    }
+
+    /// The server crashes and another one starts with what was committed.
+    pub(super) fn restart(&mut self) -> Vec<Effect> {
+        self.uncommitted.clear();
+        self.gate = Gate::default();
+        self.batch = 0;
+        self.state = self.ledger.restore(self.now);
+        let mut effects = Vec::new();
+        self.state.settle(self.now, &mut effects);
+        self.state.check_invariants();
+        self.carry_out(effects)
+    }
+
+    /// Workers learn what they are sent.
+    fn hear(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            if let Effect::ToWorker(worker, command) = effect {
+                self.hands.entry(*worker).or_default().hear(command);
+            }
+        }
+    }
+
+    /// Lets time pass; timers run in time.
+    pub(super) fn wait(&mut self, span: Duration) -> Vec<Effect> {
+        let end = self.now.mono + span;
+        let mut all = Vec::new();
+        while let Some(due) = self.state.next_deadline().filter(|due| *due <= end) {
+            self.skip(due.since(self.now.mono));
+            all.extend(self.apply(Input::Timer));
+        }
+        self.skip(end.since(self.now.mono));
+        all
+    }
+
+    /// Lets time pass in which the server gets no turn.
+    pub(super) fn skip(&mut self, span: Duration) {
+        self.now.mono = self.now.mono + span;
+        self.now.wall = self.now.wall.plus(span);
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+impl Hand {
+    fn hear(&mut self, command: &WorkerCommand) {
+        if let WorkerCommand::DropTemplates(templates) = command {
+            self.templates.retain(|id, _| !templates.contains(id));
+        }
+        let WorkerCommand::Assign {
+            templates,
+            assignments,
+        } = command
+        else {
+            return;
+        };
+        let known = templates.iter().map(|template| (template.id, template.job));
+        self.templates.extend(known);
+        for assignment in assignments {
+            let job = self.templates.get(&assignment.template);
+            let job = *job.expect("a worker knows the templates of its tasks");
+            for id in assignment.ids.iter() {
+                let held = Held {
+                    instance: assignment.instance,
+                    is_started: false,
+                };
+                self.tasks.insert(TaskKey::new(job, TaskId(id)), held);
+            }
+        }
+    }
+}
+
+/// What clients do.
+impl Bench {
+    /// Sends a command; its effects.
+    pub(super) fn request(&mut self, command: Command) -> Vec<Effect> {
+        let id = RequestId(self.next_id());
+        self.apply(Input::Request(id, command))
+    }
+
+    /// Submits; the job that it made or extended.
+    pub(super) fn submit(&mut self, spec: SubmitSpec) -> JobId {
+        let effects = self.request(Command::Submit(Box::new(spec)));
+        submitted(&effects)
+    }
+
+    /// Submits while nothing is committed, so that nobody gets an answer.
+    pub(super) fn submit_unanswered(&mut self, spec: SubmitSpec) {
+        let effects = self.request(Command::Submit(Box::new(spec)));
+        let is_answer = |effect: &Effect| matches!(effect, Effect::Reply(..));
+        assert!(!effects.iter().any(is_answer), "nothing is stored");
+    }
+
+    /// Submits something that is refused, and leaves nothing behind.
+    pub(super) fn refused(&mut self, spec: SubmitSpec) -> SubmitRefusal {
+        let last = self.state.last_job();
+        let effects = self.request(Command::Submit(Box::new(spec)));
+        assert!(changes(&effects).is_empty(), "nothing of it is stored");
+        assert_eq!(self.state.last_job(), last, "no id is used up");
+        let Reply::Refused(refusal) = reply(&effects) else {
+            panic!("it is refused: {effects:?}");
+        };
+        refusal
+    }
+
+    /// An open job.
+    pub(super) fn open(&mut self, max_fails: Option<u32>) -> JobId {
+        let name = "open".into();
+        let effects = self.request(Command::OpenJob { name, max_fails });
+        submitted(&effects)
+    }
+
+    /// Closes a job; the row of the answer.
+    pub(super) fn close(&mut self, job: JobId) -> JobResult {
+        let effects = self.request(Command::CloseJobs(one(job)));
+        job_row(&effects)
+    }
+
+    /// Cancels a job for the reason "enough".
+    pub(super) fn cancel(&mut self, job: JobId) -> Vec<Effect> {
+        let (jobs, reason) = (one(job), "enough".into());
+        self.request(Command::CancelJobs { jobs, reason })
+    }
+
+    /// Follows a job to its end, with everything there is to hear, and at most one update a second.
+    pub(super) fn watch(&mut self, jobs: Selector) -> (RequestId, Vec<Effect>) {
+        self.watch_with(WatchSpec {
+            jobs,
+            until_idle: false,
+            with_progress: true,
+            with_outcomes: true,
+            with_notifications: true,
+            interval: Duration::from_secs(1),
+        })
+    }
+
+    pub(super) fn watch_with(&mut self, spec: WatchSpec) -> (RequestId, Vec<Effect>) {
+        let id = RequestId(self.next_id());
+        let effects = self.apply(Input::Request(id, Command::Watch(spec)));
+        (id, effects)
+    }
+}
+
+/// What workers do.
+impl Bench {
+    /// A worker that comes back after a lost connection and never misses a heartbeat.
+    pub(super) fn worker(&mut self, cpus: u32) -> WorkerId {
+        self.worker_with(cpus, |_| {})
+    }
+
+    /// A worker that has to send heartbeats.
+    pub(super) fn mortal(&mut self, cpus: u32) -> WorkerId {
+        self.worker_with(cpus, |config| config.heartbeat = HEARTBEAT)
+    }
+
+    pub(super) fn worker_with(
+        &mut self,
+        cpus: u32,
+        change: impl FnOnce(&mut WorkerConfig),
+    ) -> WorkerId {
+        let mut config = worker_config(cpus);
+        config.heartbeat = NEVER;
+        config.on_server_lost = OnServerLost::Reconnect;
+        change(&mut config);
+        let link = LinkId(self.next_id());
+        let effects = self.apply(Input::WorkerConnected(link, config.clone()));
+        let (worker, reattached) = registered(&effects).expect("it is registered");
+        assert!(!reattached, "it is new");
+        self.hands.entry(worker).or_default().config = Some(config);
+        worker
+    }
+
+    /// What it was sent and has neither ended nor given back, as job and task.
+    pub(super) fn has(&self, worker: WorkerId) -> Vec<(u32, u32)> {
+        let tasks = self.hands.get(&worker).into_iter();
+        let tasks = tasks.flat_map(|hand| hand.tasks.keys());
+        tasks.map(|key| (key.job.0, key.task.0)).collect()
+    }
+
+    pub(super) fn say(&mut self, worker: WorkerId, message: WorkerMessage) -> Vec<Effect> {
+        self.apply(Input::WorkerMessage(worker, message))
+    }
+
+    pub(super) fn report(&mut self, worker: WorkerId, report: Report) -> Vec<Effect> {
+        self.say(worker, WorkerMessage::Report(report))
+    }
+
+    pub(super) fn heartbeat(&mut self, worker: WorkerId) -> Vec<Effect> {
+        self.say(worker, WorkerMessage::Heartbeat(Vec::new()))
+    }
+
+    fn held(&mut self, worker: WorkerId, task: TaskKey) -> &mut Held {
+        let hand = self.hands.entry(worker).or_default();
+        let held = hand.tasks.get_mut(&task);
+        held.unwrap_or_else(|| panic!("worker {worker} was sent {task}"))
+    }
+
+    /// A task starts.
+    pub(super) fn start(&mut self, worker: WorkerId, task: TaskKey) -> Vec<Effect> {
+        let held = self.held(worker, task);
+        held.is_started = true;
+        let row = started_row(task, held.instance);
+        self.report(
+            worker,
+            Report {
+                started: vec![row],
+                ..Report::default()
+            },
+        )
+    }
+
+    /// The end of a task, as its worker reports it, with a number to acknowledge.
+    pub(super) fn end_report(
+        &mut self,
+        worker: WorkerId,
+        task: TaskKey,
+        outcome: Outcome,
+    ) -> Report {
+        let instance = self.held(worker, task).instance;
+        let hand = self.hands.entry(worker).or_default();
+        hand.tasks.remove(&task);
+        hand.reports += 1;
+        Report {
+            seq: hand.reports,
+            ended: vec![ended_row(task, instance, outcome)],
+            ..Report::default()
+        }
+    }
+
+    /// A task ends, a second after its start.
+    pub(super) fn end(&mut self, worker: WorkerId, task: TaskKey, outcome: Outcome) -> Vec<Effect> {
+        let report = self.end_report(worker, task, outcome);
+        self.report(worker, report)
+    }
+
+    pub(super) fn finish(&mut self, worker: WorkerId, task: TaskKey) -> Vec<Effect> {
+        self.end(worker, task, Outcome::Finished)
+    }
+
+    pub(super) fn fail(&mut self, worker: WorkerId, task: TaskKey) -> Vec<Effect> {
+        self.end(worker, task, Outcome::ExitCode(1))
+    }
+
+    /// A worker gives a task back that it has not started.
+    pub(super) fn give_back(&mut self, worker: WorkerId, task: TaskKey) -> Vec<Effect> {
+        let instance = self.held(worker, task).instance;
+        self.hands.entry(worker).or_default().tasks.remove(&task);
+        self.report(
+            worker,
+            Report {
+                retracted: vec![(task, instance)],
+                ..Report::default()
+            },
+        )
+    }
+
+    /// Ends everything that any worker has, until nobody has anything.
+    pub(super) fn finish_all(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            let hands = self.hands.iter();
+            let next = hands
+                .filter(|(id, _)| self.state.workers().contains_key(id))
+                .find_map(|(id, hand)| Some((*id, *hand.tasks.keys().next()?)));
+            let Some((worker, task)) = next else { return };
+            self.finish(worker, task);
+        }
+        panic!("the work never ends");
+    }
+
+    /// A worker says goodbye and is gone with everything that it has.
+    pub(super) fn leave(&mut self, worker: WorkerId, reason: LostReason) -> Vec<Effect> {
+        self.hands.entry(worker).or_default().tasks.clear();
+        self.say(worker, WorkerMessage::Goodbye(reason))
+    }
+
+    /// The connection of a worker breaks.
+    pub(super) fn cut(&mut self, worker: WorkerId) -> Vec<Effect> {
+        self.apply(Input::WorkerGone(worker, LinkEnd::Broken))
+    }
+
+    /// What a worker says when it comes back: what it runs, and that it has given up what it had not started.
+    pub(super) fn reattach(&mut self, worker: WorkerId) -> Reattach {
+        let hand = self.hands.entry(worker).or_default();
+        hand.tasks.retain(|_, held| held.is_started);
+        hand.registrations += 1;
+        let started = hand.tasks.iter();
+        let started = started.map(|(task, held)| started_row(*task, held.instance));
+        Reattach {
+            worker,
+            server_uid: "test".into(),
+            launching: Vec::new(),
+            report: Report {
+                started: started.collect(),
+                ..Report::default()
+            },
+            variants: BTreeMap::new(),
+            number: hand.registrations,
+        }
+    }
+
+    /// A worker comes back.
+    pub(super) fn come_back(&mut self, worker: WorkerId) -> Vec<Effect> {
+        let reattach = self.reattach(worker);
+        self.come_back_with(worker, reattach)
+    }
+
+    pub(super) fn come_back_with(&mut self, worker: WorkerId, reattach: Reattach) -> Vec<Effect> {
+        let hand = self.hands.entry(worker).or_default();
+        let config = hand.config.clone().expect("it was here before");
+        hand.templates.clear();
+        let link = LinkId(self.next_id());
+        self.apply(Input::WorkerReattached(link, config, Box::new(reattach)))
+    }
+}
+
+/// What can be asked.
+impl Bench {
+    pub(super) fn phase(&self, task: TaskKey) -> Phase {
+        let job = &self.state.jobs()[&task.job];
+        let slot = job.find(task.task).expect("the task exists");
+        job.phase(slot).expect("the task exists")
+    }
+
+    pub(super) fn record(&self, task: TaskKey) -> TaskRecord {
+        let job = &self.state.jobs()[&task.job];
+        let slot = job.find(task.task).expect("the task exists");
+        *job.record(slot).expect("the task was handed out")
+    }
+
+    pub(super) fn instance(&self, task: TaskKey) -> u32 {
+        self.record(task).instance().0
+    }
+
+    pub(super) fn counts(&self, job: JobId) -> TaskCounts {
+        *self.state.jobs()[&job].counts()
+    }
+
+    pub(super) fn job_state(&self, job: JobId) -> JobState {
+        self.state.jobs()[&job].state()
+    }
+
+    /// Whether nothing will happen by itself within an hour.
+    pub(super) fn is_quiet(&self) -> bool {
+        let due = self.state.next_deadline();
+        due.is_none_or(|due| due.since(self.now.mono) > Duration::from_secs(3_600))
+    }
+
+    pub(super) fn knows(&self, worker: WorkerId) -> bool {
+        self.state.workers().contains_key(&worker)
+    }
+}
+
+pub(super) const fn key(job: JobId, task: u32) -> TaskKey {
+    TaskKey::new(job, TaskId(task))
+}
+
+pub(super) fn one(job: JobId) -> Selector {
+    Selector::Ids(IdArray::single(job.0))
+}
+
+pub(super) fn this(worker: WorkerId) -> Selector {
+    Selector::Ids(IdArray::single(worker.0))
+}
+
+fn started_row(task: TaskKey, instance: InstanceId) -> StartedRow {
+    StartedRow {
+        task,
+        instance,
+        age: Duration::ZERO,
+    }
+}
+
+pub(super) fn ended_row(task: TaskKey, instance: InstanceId, outcome: Outcome) -> EndedRow {
+    EndedRow {
+        task,
+        instance,
+        outcome,
+        age: Duration::ZERO,
+        run: Duration::from_secs(1),
+        usage: Usage::default(),
+    }
+}

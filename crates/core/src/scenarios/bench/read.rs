@@ -1,0 +1,156 @@
+//! What is to be read from effects.
+
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::outcome::LostReason;
+use crate::server_state::{
+    ChangeKind, Effect, JobResult, NoticeKey, Reply, RequestId, WatchUpdate, WorkerCommand,
+};
+
+/// The only answer.
+pub(in crate::scenarios) fn reply(effects: &[Effect]) -> Reply {
+    let mut replies = effects.iter().filter_map(|effect| {
+        let Effect::Reply(_, reply) = effect else {
+            return None;
+        };
+        Some(reply.clone())
+    });
+    let reply = replies.next().expect("there is an answer");
+    assert!(replies.next().is_none(), "one answer");
+    reply
+}
+
+/// The job that was made or extended.
+pub(in crate::scenarios) fn submitted(effects: &[Effect]) -> JobId {
+    let Reply::Submitted(job) = reply(effects) else {
+        panic!("it is accepted: {effects:?}");
+    };
+    job
+}
+
+/// The only row of an answer about jobs.
+pub(in crate::scenarios) fn job_row(effects: &[Effect]) -> JobResult {
+    let Reply::Jobs(found) = reply(effects) else {
+        panic!("the answer is about jobs");
+    };
+    assert_eq!(found.rows.len(), 1, "one row");
+    found.rows[0]
+}
+
+/// Everything that is stored, in order.
+pub(in crate::scenarios) fn changes(effects: &[Effect]) -> Vec<&ChangeKind> {
+    let changes = effects.iter().filter_map(|effect| {
+        let Effect::Persist(change) = effect else {
+            return None;
+        };
+        Some(&change.kind)
+    });
+    changes.collect()
+}
+
+/// Whether something like this is stored, and at once.
+pub(in crate::scenarios) fn is_stored_at_once(
+    effects: &[Effect],
+    is_it: impl Fn(&ChangeKind) -> bool,
+) -> bool {
+    changes(effects)
+        .into_iter()
+        .any(|change| change.is_urgent() && is_it(change))
+}
+
+/// What one worker is told, in order.
+pub(in crate::scenarios) fn told(effects: &[Effect], worker: WorkerId) -> Vec<&WorkerCommand> {
+    let commands = effects.iter().filter_map(|effect| {
+        let Effect::ToWorker(to, command) = effect else {
+            return None;
+        };
+        (*to == worker).then_some(command)
+    });
+    commands.collect()
+}
+
+/// Instances that a worker is told to end.
+pub(in crate::scenarios) fn killed(
+    effects: &[Effect],
+    worker: WorkerId,
+) -> Vec<(TaskKey, InstanceId)> {
+    let mut all = Vec::new();
+    for command in told(effects, worker) {
+        if let WorkerCommand::Kill(tasks) = command {
+            all.extend(tasks);
+        }
+    }
+    all
+}
+
+/// Tasks that a worker is asked to give back.
+pub(in crate::scenarios) fn asked_back(effects: &[Effect], worker: WorkerId) -> Vec<TaskKey> {
+    let mut all = Vec::new();
+    for command in told(effects, worker) {
+        if let WorkerCommand::Retract(tasks) = command {
+            all.extend(tasks.iter().map(|(task, _)| *task));
+        }
+    }
+    all
+}
+
+/// Tasks that go to a worker.
+pub(in crate::scenarios) fn sent(effects: &[Effect], worker: WorkerId) -> Vec<u32> {
+    let mut all = Vec::new();
+    for command in told(effects, worker) {
+        if let WorkerCommand::Assign { assignments, .. } = command {
+            all.extend(assignments.iter().flat_map(|a| a.ids.iter()));
+        }
+    }
+    all
+}
+
+/// The worker that is registered, and whether it goes on as the one that it was.
+pub(in crate::scenarios) fn registered(effects: &[Effect]) -> Option<(WorkerId, bool)> {
+    effects.iter().find_map(|effect| {
+        let Effect::Registered {
+            worker, reattached, ..
+        } = effect
+        else {
+            return None;
+        };
+        Some((*worker, *reattached))
+    })
+}
+
+/// Why a worker is stored as gone.
+pub(in crate::scenarios) fn lost(effects: &[Effect], id: WorkerId) -> Option<LostReason> {
+    changes(effects).into_iter().find_map(|change| {
+        let ChangeKind::WorkerLost { worker, reason } = change else {
+            return None;
+        };
+        (*worker == id).then_some(*reason)
+    })
+}
+
+/// What a watching client is told, in order.
+pub(in crate::scenarios) fn updates(effects: &[Effect], id: RequestId) -> Vec<&WatchUpdate> {
+    let updates = effects.iter().filter_map(|effect| {
+        let Effect::WatchUpdate(to, update) = effect else {
+            return None;
+        };
+        (*to == id).then_some(update)
+    });
+    updates.collect()
+}
+
+/// Notifications that are to be sent.
+pub(in crate::scenarios) fn notices(effects: &[Effect]) -> Vec<NoticeKey> {
+    let keys = effects.iter().filter_map(|effect| {
+        let Effect::Notify(key) = effect else {
+            return None;
+        };
+        Some(*key)
+    });
+    keys.collect()
+}
+
+/// Position of the first effect like this.
+pub(in crate::scenarios) fn place(effects: &[Effect], is_it: impl Fn(&Effect) -> bool) -> usize {
+    let place = effects.iter().position(is_it);
+    place.unwrap_or_else(|| panic!("not among {effects:?}"))
+}
