@@ -5,5 +5,7 @@
 
 mod bench;
 
+mod cancel;
 mod dependencies;
+mod retries;
 mod submit;
