@@ -7,5 +7,8 @@ mod bench;
 
 mod cancel;
 mod dependencies;
+mod durability;
+mod reconnect;
+mod restart;
 mod retries;
 mod submit;

@@ -1,0 +1,223 @@
+//! Workers whose connection breaks, who fall silent, and who come back.
+
+use std::time::Duration;
+
+use super::bench::*;
+use crate::id::{InstanceId, JobId, TaskKey};
+use crate::outcome::{LostReason, Outcome};
+use crate::server_state::{Effect, WorkerCommand, WorkerMessage};
+use crate::task::Phase;
+use crate::worker_config::OnServerLost;
+
+const TASK: TaskKey = key(JobId(1), 0);
+
+#[test]
+fn a_running_task_goes_on_when_its_worker_comes_back() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(tasks(1));
+    bench.start(worker, TASK);
+    bench.cut(worker);
+    assert_eq!(bench.phase(TASK), Phase::Running);
+    let effects = bench.come_back(worker);
+    assert_eq!(registered(&effects), Some((worker, true)));
+    assert_eq!(bench.phase(TASK), Phase::Running);
+    bench.finish(worker, TASK);
+    assert_eq!(bench.phase(TASK), Phase::Finished);
+    assert_eq!(bench.instance(TASK), 0);
+}
+
+#[test]
+fn what_had_not_started_is_sent_again_with_the_same_number() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(tasks(1));
+    bench.cut(worker);
+    bench.come_back(worker);
+    assert_eq!(bench.has(worker), [(1, 0)]);
+    assert_eq!(bench.instance(TASK), 0, "it never ran");
+}
+
+#[test]
+fn nothing_is_sent_to_a_worker_without_a_connection() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    bench.cut(worker);
+    bench.submit(tasks(2));
+    assert_eq!(bench.has(worker), []);
+    bench.come_back(worker);
+    assert_eq!(bench.has(worker), [(1, 0), (1, 1)]);
+}
+
+#[test]
+fn a_worker_that_does_not_come_back_is_lost_after_two_heartbeats() {
+    let mut bench = Bench::new();
+    let worker = bench.mortal(1);
+    bench.submit(tasks(1));
+    bench.start(worker, TASK);
+    bench.cut(worker);
+    bench.wait(HEARTBEAT * 2 - Duration::from_millis(1));
+    assert!(bench.knows(worker));
+    let effects = bench.wait(Duration::from_millis(1));
+    assert_eq!(lost(&effects, worker), Some(LostReason::ConnectionLost));
+    assert_eq!(bench.phase(TASK), Phase::Waiting);
+    assert_eq!(bench.record(TASK).crash_count(), 1);
+}
+
+#[test]
+fn a_worker_that_closed_its_connection_itself_is_waited_for_less_long() {
+    let mut bench = Bench::new();
+    let worker = bench.mortal(1);
+    bench.apply(crate::server_state::Input::WorkerGone(
+        worker,
+        crate::server_state::LinkEnd::Closed,
+    ));
+    bench.wait(HEARTBEAT / 2 - Duration::from_millis(1));
+    assert!(bench.knows(worker));
+    let effects = bench.wait(Duration::from_millis(1));
+    assert_eq!(lost(&effects, worker), Some(LostReason::ConnectionLost));
+}
+
+#[test]
+fn a_worker_that_comes_back_too_late_is_a_new_one() {
+    let mut bench = Bench::new();
+    let worker = bench.mortal(1);
+    bench.submit(tasks(1));
+    bench.start(worker, TASK);
+    bench.cut(worker);
+    bench.wait(HEARTBEAT * 2);
+    let effects = bench.come_back(worker);
+    let (new, reattached) = registered(&effects).expect("it is registered");
+    assert!(!reattached && new != worker, "what it has is void");
+    assert_eq!(bench.instance(TASK), 1, "and runs again");
+    assert_eq!(bench.phase(TASK), Phase::Queued);
+}
+
+#[test]
+fn a_worker_that_does_not_reconnect_is_lost_with_its_connection() {
+    let mut bench = Bench::new();
+    let worker = bench.worker_with(1, |config| config.on_server_lost = OnServerLost::Stop);
+    bench.submit(tasks(1));
+    bench.start(worker, TASK);
+    let effects = bench.cut(worker);
+    assert_eq!(lost(&effects, worker), Some(LostReason::ConnectionLost));
+    assert_eq!(bench.phase(TASK), Phase::Waiting);
+}
+
+#[test]
+fn a_silent_worker_is_lost_and_its_connection_closed() {
+    let mut bench = Bench::new();
+    let worker = bench.mortal(1);
+    let effects = bench.wait(HEARTBEAT * 2);
+    assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
+    let is_drop = |effect: &Effect| matches!(effect, Effect::DropWorker(id) if *id == worker);
+    assert!(effects.iter().any(is_drop), "{effects:?}");
+    assert_eq!(bench.state.last_lost(), Some(worker));
+}
+
+#[test]
+fn a_heartbeat_is_answered_and_keeps_a_worker_for_two_periods() {
+    let mut bench = Bench::new();
+    let worker = bench.mortal(1);
+    for _ in 0..3 {
+        bench.wait(HEARTBEAT * 2 - Duration::from_millis(1));
+        let effects = bench.heartbeat(worker);
+        let is_ping = |command: &&WorkerCommand| matches!(command, WorkerCommand::Ping);
+        assert!(told(&effects, worker).iter().any(is_ping));
+    }
+    assert!(bench.knows(worker));
+}
+
+#[test]
+fn a_server_that_stood_still_blames_no_worker() {
+    let mut bench = Bench::new();
+    let worker = bench.mortal(1);
+    bench.skip(HEARTBEAT * 10);
+    let effects = bench.wait(Duration::ZERO);
+    assert_eq!(lost(&effects, worker), None);
+    let effects = bench.wait(HEARTBEAT * 2);
+    assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
+}
+
+#[test]
+fn what_ended_while_the_connection_was_gone_counts_once() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let job = bench.submit(tasks(2));
+    for task in 0..2 {
+        bench.start(worker, key(job, task));
+    }
+    bench.cut(worker);
+    let ends = bench.end_report(worker, key(job, 0), Outcome::Finished);
+    let mut reattach = bench.reattach(worker);
+    reattach.report.ended = ends.ended.clone();
+    let effects = bench.come_back_with(worker, reattach);
+    assert_eq!(bench.phase(key(job, 0)), Phase::Finished);
+    assert_eq!(bench.phase(key(job, 1)), Phase::Running);
+    assert!(killed(&effects, worker).is_empty());
+    let stale = bench.state.ignored().stale_rows;
+    bench.report(worker, ends);
+    assert_eq!(bench.state.ignored().stale_rows, stale + 1, "said twice");
+}
+
+#[test]
+fn what_was_canceled_meanwhile_is_killed_when_its_worker_comes_back() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.submit(tasks(1));
+    bench.start(worker, TASK);
+    bench.cut(worker);
+    bench.cancel(job);
+    let effects = bench.come_back(worker);
+    assert_eq!(killed(&effects, worker), [(TASK, InstanceId(0))]);
+    assert_eq!(bench.phase(TASK), Phase::Canceled);
+}
+
+#[test]
+fn a_worker_of_another_server_is_a_new_one() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(tasks(1));
+    bench.start(worker, TASK);
+    let mut reattach = bench.reattach(worker);
+    reattach.server_uid = "another".into();
+    let effects = bench.come_back_with(worker, reattach);
+    let (new, reattached) = registered(&effects).expect("it is registered");
+    assert!(!reattached && new != worker);
+    assert_eq!(bench.phase(TASK), Phase::Running, "elsewhere, as before");
+}
+
+#[test]
+fn an_older_registration_does_not_replace_a_newer_one() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(tasks(1));
+    bench.start(worker, TASK);
+    let overtaken = bench.reattach(worker);
+    bench.come_back(worker);
+    assert!(bench.state.is_late(&overtaken));
+    let effects = bench.come_back_with(worker, overtaken);
+    assert_eq!(registered(&effects), None);
+    assert_eq!(bench.state.ignored().late_registrations, 1);
+    assert_eq!(bench.phase(TASK), Phase::Running);
+}
+
+#[test]
+fn a_worker_that_is_away_is_asked_for_nothing_back() {
+    let mut bench = Bench::new();
+    let worker = bench.worker(1);
+    bench.submit(tasks(8));
+    let queued = bench.has(worker).len();
+    assert!(queued > 1, "something was sent ahead");
+    bench.cut(worker);
+    let other = bench.worker(8);
+    let effects = bench.wait(Duration::from_secs(1));
+    assert!(asked_back(&effects, worker).is_empty());
+    assert_eq!(bench.has(other).len(), 8 - queued);
+}
+
+#[test]
+fn messages_of_workers_that_are_gone_are_counted_and_change_nothing() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(tasks(1));
+    bench.start(worker, TASK);
+    let late = bench.end_report(worker, TASK, Outcome::Finished);
+    bench.leave(worker, LostReason::Stopped);
+    let effects = bench.say(worker, WorkerMessage::Report(late));
+    assert!(effects.is_empty(), "{effects:?}");
+    assert_eq!(bench.state.ignored().unknown_workers, 1);
+    assert_eq!(bench.phase(TASK), Phase::Waiting);
+}
