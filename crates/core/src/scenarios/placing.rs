@@ -1,0 +1,227 @@
+//! Who gets what: priorities, room that is kept, time that is left, tasks that are asked back.
+
+use std::time::Duration;
+
+use super::bench::*;
+use crate::id::{JobId, WorkerId};
+use crate::outcome::Outcome;
+use crate::resource::request::{RequestVariants, ResourceRequest};
+use crate::server_state::WorkerMessage;
+use crate::task::Phase;
+use crate::worker::Unkillable;
+
+const MOMENT: Duration = Duration::from_millis(300);
+
+#[test]
+fn urgent_tasks_go_first_whenever_they_were_submitted() {
+    let mut bench = Bench::new();
+    let low = bench.submit(urgent(1, -1));
+    let middle = bench.submit(urgent(1, 0));
+    let high = bench.submit(urgent(1, 7));
+    let worker = bench.worker(1);
+    let mut order = Vec::new();
+    while let Some((job, task)) = first_placed(&bench, worker) {
+        order.push(JobId(job));
+        bench.finish(worker, key(JobId(job), task));
+    }
+    assert_eq!(order, [high, middle, low]);
+}
+
+/// The task for which a worker has resources.
+fn first_placed(bench: &Bench, worker: WorkerId) -> Option<(u32, u32)> {
+    let worker = &bench.state.workers()[&worker];
+    let mut placed = worker.assigned().iter().filter(|(_, a)| a.placed);
+    placed.next().map(|(task, _)| (task.job.0, task.task.0))
+}
+
+#[test]
+fn equal_tasks_go_in_the_order_of_their_submits() {
+    let mut bench = Bench::new();
+    for _ in 0..3 {
+        bench.submit(tasks(2));
+    }
+    let worker = bench.worker(1);
+    let mut order = Vec::new();
+    while let Some(next) = first_placed(&bench, worker) {
+        order.push(next);
+        bench.finish(worker, key(JobId(next.0), next.1));
+    }
+    assert_eq!(order, [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]);
+}
+
+#[test]
+fn a_task_that_fits_nowhere_holds_nobody_up() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let never = bench.submit(tasks_with(1, |task| {
+        task.requests = cpus_of(64);
+        task.priority = 100;
+    }));
+    let other = bench.submit(tasks(2));
+    assert_eq!(bench.has(worker), [(other.0, 0), (other.0, 1)]);
+    assert_eq!(bench.phase(key(never, 0)), Phase::Waiting);
+}
+
+#[test]
+fn tasks_run_beside_each_other_as_far_as_they_fit() {
+    let (mut bench, worker) = Bench::with_worker(5);
+    bench.submit(wide(4, 2));
+    let worker = &bench.state.workers()[&worker];
+    assert_eq!(worker.placed_len(), 2, "two of two cpus in five");
+    bench.state.check_invariants();
+    bench.submit(tasks(1));
+}
+
+#[test]
+fn an_urgent_task_starts_before_less_urgent_ones_that_were_sent_ahead() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(urgent(3, 0));
+    let high = bench.submit(urgent(1, 5));
+    assert!(bench.has(worker).contains(&(high.0, 0)), "it is sent ahead");
+}
+
+#[test]
+fn a_task_goes_only_where_enough_time_is_left() {
+    let mut bench = Bench::new();
+    let short = bench.worker_with(1, |config| {
+        config.time_limit = Some(Duration::from_secs(60))
+    });
+    let job = bench.submit(tasks_with(1, |task| {
+        let request = ResourceRequest {
+            min_time: Duration::from_secs(100),
+            ..ResourceRequest::cpus(1)
+        };
+        task.requests = RequestVariants::new(vec![request]).expect("valid");
+    }));
+    assert_eq!(bench.has(short), []);
+    let long = bench.worker_with(1, |config| {
+        config.time_limit = Some(Duration::from_secs(200))
+    });
+    assert_eq!(bench.has(long), [(job.0, 0)]);
+}
+
+#[test]
+fn time_that_has_passed_is_not_left() {
+    let mut bench = Bench::new();
+    let worker = bench.worker_with(1, |config| {
+        config.time_limit = Some(Duration::from_secs(60))
+    });
+    bench.wait(Duration::from_secs(50));
+    bench.submit(tasks_with(1, |task| {
+        let request = ResourceRequest {
+            min_time: Duration::from_secs(30),
+            ..ResourceRequest::cpus(1)
+        };
+        task.requests = RequestVariants::new(vec![request]).expect("valid");
+    }));
+    assert_eq!(bench.has(worker), []);
+}
+
+#[test]
+fn the_second_variant_is_used_where_the_first_does_not_fit() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(tasks_with(1, |task| {
+        let variants = vec![ResourceRequest::cpus(4), ResourceRequest::cpus(2)];
+        task.requests = RequestVariants::new(variants).expect("valid");
+    }));
+    let worker = &bench.state.workers()[&worker];
+    let variants: Vec<u32> = worker.assigned().values().map(|a| a.variant).collect();
+    assert_eq!(variants, [1]);
+}
+
+#[test]
+fn an_idle_worker_gets_what_was_sent_ahead_to_another() {
+    let (mut bench, busy) = Bench::with_worker(1);
+    let job = bench.submit(tasks(2));
+    bench.start(busy, key(job, 0));
+    assert_eq!(bench.has(busy), [(1, 0), (1, 1)]);
+    let idle = bench.worker(1);
+    let effects = bench.wait(MOMENT);
+    assert_eq!(asked_back(&effects, busy), [key(job, 1)]);
+    bench.give_back(busy, key(job, 1));
+    assert_eq!(bench.has(idle), [(1, 1)]);
+    assert_eq!(bench.instance(key(job, 1)), 0, "it never ran");
+}
+
+#[test]
+fn a_task_that_started_before_it_was_asked_back_stays() {
+    let (mut bench, busy) = Bench::with_worker(1);
+    let job = bench.submit(tasks(2));
+    bench.start(busy, key(job, 0));
+    let idle = bench.worker(1);
+    bench.wait(MOMENT);
+    bench.finish(busy, key(job, 0));
+    bench.start(busy, key(job, 1));
+    assert_eq!(bench.phase(key(job, 1)), Phase::Running);
+    assert_eq!(bench.has(idle), []);
+    bench.finish(busy, key(job, 1));
+    assert_eq!(bench.counts(job).finished, 2);
+}
+
+#[test]
+fn nobody_is_asked_twice_for_one_task() {
+    let (mut bench, busy) = Bench::with_worker(1);
+    let job = bench.submit(tasks(2));
+    bench.start(busy, key(job, 0));
+    bench.worker(1);
+    let effects = bench.wait(MOMENT * 20);
+    assert_eq!(asked_back(&effects, busy).len(), 1);
+}
+
+#[test]
+fn a_task_that_does_not_start_where_it_was_placed_is_asked_back() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let job = bench.submit(tasks(2));
+    bench.start(worker, key(job, 0));
+    let other = bench.worker(2);
+    let effects = bench.wait(Duration::from_secs(2));
+    assert_eq!(asked_back(&effects, worker), [key(job, 1)]);
+    bench.give_back(worker, key(job, 1));
+    assert_eq!(bench.has(other), [(1, 1)], "not there again");
+}
+
+#[test]
+fn a_worker_is_sent_little_ahead_before_anybody_knows_how_fast_it_is() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(tasks(10_000));
+    let first = bench.has(worker).len();
+    assert!((2..=10).contains(&first), "{first}");
+    for _ in 0..200 {
+        bench.wait(Duration::from_millis(1));
+        let (job, task) = first_placed(&bench, worker).expect("there is work");
+        bench.finish(worker, key(JobId(job), task));
+    }
+    let later = bench.has(worker).len();
+    assert!(later > first, "{later}: it ends a thousand in a second");
+}
+
+#[test]
+fn what_cannot_be_killed_keeps_its_cpu_from_others() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.submit(tasks(1));
+    let task = key(job, 0);
+    bench.start(worker, task);
+    let hung = Unkillable {
+        task,
+        instance: bench.record(task).instance(),
+        pid: Some(7),
+    };
+    bench.say(worker, WorkerMessage::Heartbeat(vec![hung]));
+    bench.cancel(job);
+    let next = bench.submit(tasks(1));
+    assert_eq!(first_placed(&bench, worker), Some((job.0, 0)));
+    assert_eq!(bench.state.workers()[&worker].unkillable(), [hung]);
+    bench.end(worker, task, Outcome::Killed);
+    assert_eq!(first_placed(&bench, worker), Some((next.0, 0)));
+}
+
+#[test]
+fn a_worker_that_takes_enough_or_nothing_waits_for_enough() {
+    let mut bench = Bench::new();
+    let worker = bench.worker_with(4, |config| config.min_utilization = 0.75);
+    bench.submit(tasks(2));
+    bench.wait(MOMENT);
+    assert_eq!(bench.has(worker), []);
+    bench.submit(tasks(1));
+    bench.wait(MOMENT);
+    assert_eq!(bench.has(worker).len(), 3);
+}
