@@ -1,0 +1,186 @@
+//! Very large requests: in steps, so that others get their turn, and with one answer at the end.
+
+use std::sync::Arc;
+
+use super::bench::*;
+use crate::id::{JobId, TaskId};
+use crate::job::JobState;
+use crate::range::IdArray;
+use crate::selector::Selector;
+use crate::server_state::{Command, Effect, Input, Reply, RequestId, SubmitRefusal, WorkerCommand};
+use crate::task::TaskState;
+use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
+use crate::testing::template;
+
+/// A graph in which each task has a template of its own.
+fn various(count: u32) -> SubmitSpec {
+    let task = |id| GraphTask {
+        id: TaskId(id),
+        template: id,
+        deps: Vec::new(),
+    };
+    let body = SubmitBody::Graph(GraphSpec {
+        templates: (0..count)
+            .map(|id| {
+                let mut task = template(&["true"]);
+                task.priority = i32::try_from(id % 3).expect("small");
+                Arc::new(task)
+            })
+            .collect(),
+        tasks: (0..count).map(task).collect(),
+    });
+    SubmitSpec { body, ..tasks(0) }
+}
+
+fn small_steps() -> Bench {
+    let mut bench = Bench::new();
+    bench.state.limit_portions(4);
+    bench
+}
+
+fn submit(id: u64, spec: SubmitSpec) -> Input {
+    Input::Request(RequestId(1_000 + id), Command::Submit(Box::new(spec)))
+}
+
+fn answered(effects: &[Effect]) -> Vec<u64> {
+    let ids = effects.iter().filter_map(|effect| {
+        let Effect::Reply(id, _) = effect else {
+            return None;
+        };
+        Some(id.0 - 1_000)
+    });
+    ids.collect()
+}
+
+#[test]
+fn small_requests_are_answered_while_a_large_one_is_under_way() {
+    let mut bench = small_steps();
+    let effects = bench.step(submit(1, various(20)));
+    assert!(answered(&effects).is_empty());
+    assert_eq!(bench.state.submitting(), 1);
+    let effects = bench.step(submit(2, tasks(1)));
+    assert_eq!(answered(&effects), [2]);
+    assert!(bench.state.jobs().contains_key(&JobId(1)), "and has the id");
+    let effects = bench.apply(Input::Timer);
+    assert_eq!(answered(&effects), [1]);
+    assert_eq!(bench.counts(JobId(2)).total(), 20);
+}
+
+#[test]
+fn nothing_of_a_large_submit_is_seen_before_it_is_accepted() {
+    let mut bench = small_steps();
+    let worker = bench.worker(4);
+    let effects = bench.step(submit(1, various(20)));
+    assert!(bench.state.jobs().is_empty());
+    assert!(changes(&effects).is_empty() && sent(&effects, worker).is_empty());
+    bench.restart();
+    assert!(bench.state.jobs().is_empty(), "nor after a crash");
+}
+
+#[test]
+fn a_large_submit_is_checked_again_when_it_is_complete() {
+    let mut bench = small_steps();
+    let job = bench.open(None);
+    bench.step(submit(1, into(job, various(20))));
+    bench.step(submit(2, into(job, numbered(given(7, 1), tasks(0)))));
+    let effects = bench.apply(Input::Timer);
+    let Reply::Refused(refusal) = reply(&effects) else {
+        panic!("it is refused");
+    };
+    assert_eq!(refusal, SubmitRefusal::TaskExists(TaskId(7), job));
+    assert_eq!(bench.counts(job).total(), 1);
+}
+
+#[test]
+fn a_large_submit_whose_job_is_closed_meanwhile_is_refused() {
+    let mut bench = small_steps();
+    let job = bench.open(None);
+    bench.step(submit(1, into(job, various(20))));
+    let close = Command::CloseJobs(one(job));
+    bench.step(Input::Request(RequestId(1_002), close));
+    let effects = bench.apply(Input::Timer);
+    let Reply::Refused(refusal) = reply(&effects) else {
+        panic!("it is refused");
+    };
+    assert_eq!(refusal, SubmitRefusal::JobNotOpen(job));
+}
+
+#[test]
+fn a_large_graph_goes_out_most_urgent_first_although_it_is_queued_in_steps() {
+    let mut bench = small_steps();
+    let worker = bench.worker(1);
+    let job = bench.submit(various(30));
+    let mut order = Vec::new();
+    while let Some((_, task)) = bench.has(worker).first().copied() {
+        let state = &bench.state.workers()[&worker];
+        let placed = state.assigned().iter().find(|(_, a)| a.placed);
+        let task = placed.map_or(task, |(task, _)| task.task.0);
+        order.push(task % 3);
+        bench.finish(worker, key(job, task));
+    }
+    assert_eq!(order.len(), 30);
+    assert!(order.is_sorted_by(|a, b| a >= b), "{order:?}");
+}
+
+#[test]
+fn very_many_jobs_are_canceled_in_steps_and_answered_once() {
+    let mut bench = small_steps();
+    for _ in 0..9 {
+        bench.submit(tasks(1));
+    }
+    let (jobs, reason) = (Selector::All, "".into());
+    let cancel = Command::CancelJobs { jobs, reason };
+    let effects = bench.step(Input::Request(RequestId(1_001), cancel));
+    assert!(answered(&effects).is_empty());
+    assert_eq!(bench.state.sweeping(), 1);
+    let effects = bench.apply(Input::Timer);
+    let Reply::Jobs(found) = reply(&effects) else {
+        panic!("about jobs");
+    };
+    assert_eq!(found.rows.len(), 9);
+    assert!((1..=9).all(|id| bench.job_state(JobId(id)) == JobState::Canceled));
+}
+
+#[test]
+fn a_forgotten_job_of_many_tasks_is_gone_at_once_and_freed_in_steps() {
+    let mut bench = small_steps();
+    let job = bench.submit(various(40));
+    bench.cancel(job);
+    let (jobs, states) = (one(job), vec![TaskState::Canceled]);
+    let forget = Command::ForgetJobs { jobs, states };
+    bench.step(Input::Request(RequestId(1_001), forget));
+    assert!(bench.state.jobs().is_empty());
+    bench.apply(Input::Timer);
+    assert_eq!(bench.state.ready_len(), 0);
+    assert!(bench.is_quiet(), "nothing is left to do");
+}
+
+#[test]
+fn an_assignment_that_would_be_too_large_is_divided() {
+    let mut bench = Bench::new();
+    bench.state.limit_assignments(1_500);
+    let worker = bench.worker(64);
+    let spec = tasks_with(1, |_| {});
+    let ids = IdArray::from_sorted((0..64).map(|id| id * 3)).expect("a set");
+    let spec = numbered(crate::template::ArrayIds::Given(ids), spec);
+    let effects = bench.request(Command::Submit(Box::new(spec)));
+    let commands = told(&effects, worker);
+    let assigns = commands.iter().filter_map(|command| {
+        let WorkerCommand::Assign { .. } = command else {
+            return None;
+        };
+        Some(command.wire_bytes())
+    });
+    assert!(assigns.clone().all(|bytes| bytes <= 3_000));
+    assert_eq!(bench.has(worker).len(), 64);
+}
+
+#[test]
+fn a_server_that_ends_answers_everybody_who_waits() {
+    let mut bench = small_steps();
+    bench.step(submit(1, various(20)));
+    let keep_workers = true;
+    let effects = bench.step(Input::Ending { keep_workers });
+    assert_eq!(answered(&effects), [1]);
+    assert_eq!(bench.counts(JobId(1)).total(), 20);
+}
