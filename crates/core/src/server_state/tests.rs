@@ -14,7 +14,7 @@ use crate::id::TaskId;
 use crate::outcome::{Outcome, Usage};
 use crate::task::{Phase, TaskRecord};
 use crate::template::TaskTemplate;
-use crate::testing::sim::World;
+use crate::testing::sim::{Course, World};
 use crate::testing::{apply, array_submit, request, template, worker_config};
 use crate::worker_config::OnServerLost;
 
@@ -98,19 +98,14 @@ fn is_urgently_stored(effects: &[Effect], is_it: impl Fn(&ChangeKind) -> bool) -
     })
 }
 
-/// Steps of a world. Most are short, so that there can be many; in a long one more lies between cause and effect.
-const fn steps(seed: u64) -> u32 {
-    if seed.is_multiple_of(5) { 400 } else { 100 }
-}
-
 #[test]
 fn every_seed_ends_with_all_tasks_final() {
     for seed in seeds() {
-        let result = std::panic::catch_unwind(|| World::run(seed, steps(seed)));
+        let play = || World::play(&Course::usual(seed, false), None, None);
+        let result = std::panic::catch_unwind(play);
         if let Err(panic) = result {
             eprintln!(
-                "seed {seed} failed; again with: HQ_SIM_FIRST={seed} HQ_SIM_SEEDS=1 \
-                 cargo test -p hq-core every_seed_ends"
+                "seed {seed} failed; see it with: cargo xtask sim explain {seed} --world plain"
             );
             std::panic::resume_unwind(panic);
         }

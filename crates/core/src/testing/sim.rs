@@ -8,6 +8,7 @@
 //! started twice. At the end everything is healed and each task must reach a final state; the log of one seed
 //! is always the same.
 
+mod action;
 mod durable;
 mod faults;
 mod finals;
@@ -17,6 +18,7 @@ mod requests;
 mod rng;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::worker_config;
@@ -29,6 +31,7 @@ use crate::task::TaskState;
 use crate::template::NotifyEvent;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
+pub use action::{Action, Course, Step};
 pub use durable::Disk;
 use durable::Durability;
 use link::Link;
@@ -98,7 +101,12 @@ pub struct World {
     /// Whether the last registration was that of a worker that goes on.
     was_reattached: bool,
     summary: Summary,
+    /// Where to write what happens.
+    trace: Option<Trace>,
 }
+
+/// What happened in a world, a line each; outlives it, also if it fails.
+pub type Trace = Arc<Mutex<Vec<String>>>;
 
 impl World {
     /// An empty world.
@@ -129,6 +137,7 @@ impl World {
             durable: None,
             was_reattached: false,
             summary: Summary::default(),
+            trace: None,
         }
     }
 
@@ -138,42 +147,81 @@ impl World {
     ///
     /// If an invariant breaks or a task is left over.
     pub fn run(seed: u64, steps: u32) -> Summary {
-        let mut world = Self::new(seed);
+        Self::play(&Course::draw(seed, steps, false), None, None)
+    }
+
+    /// As [`World::run`], with a disk and crashes of the server.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant breaks, something that was told is lost, or a task is left over.
+    pub fn run_durable(seed: u64, steps: u32, disk: Box<dyn Disk>) -> Summary {
+        Self::play(&Course::draw(seed, steps, true), Some(disk), None)
+    }
+
+    /// Does what a course says, heals everything and requires that all work ends. What happens is written into `trace`.
+    ///
+    /// # Panics
+    ///
+    /// As [`World::run_durable`].
+    pub fn play(course: &Course, disk: Option<Box<dyn Disk>>, trace: Option<Trace>) -> Summary {
+        let mut world = Self::new(course.seed);
+        world.durable = disk.map(Durability::new);
+        world.trace = trace;
+        world.note(|| "begin".into());
         world.join();
-        for _ in 0..steps {
-            world.step();
+        for (step, number) in course.steps.iter().zip(1..) {
+            world.note(|| format!("step {number}: {}", step.action.name()));
+            world.rng = Rng::new(step.seed);
+            if !step.pause.is_zero() {
+                world.advance(step.pause);
+            }
+            world.act(step.action);
+            world.find_orphans();
         }
+        world.note(|| "heal".into());
+        world.rng = Rng::new(!course.seed);
         world.heal();
         world.summary
     }
 
-    fn step(&mut self) {
-        let most = if self.rng.chance(8) { 150_000 } else { 3_000 };
-        let pause = u64::from(self.rng.below(most));
-        self.advance(Duration::from_micros(pause));
-        match self.rng.below(100) {
-            0..5 => self.submit_array(),
-            5..8 => self.submit_graph(),
-            8..10 => self.cancel_some(),
-            10..13 => self.join(),
-            13 => self.lose_one(),
-            14 | 15 => self.cut_one(),
-            16 => self.interrupt_one(),
-            17..19 => self.watch_some(),
-            19 => self.send_nonsense(),
-            20 | 21 => self.silence_one(),
-            22 => self.drain_some(),
-            23 => self.notify_one(),
-            24 => self.turn_clock(),
-            25 => self.stand_still(),
-            26..29 => self.come_back(),
-            29 => self.forget_some(),
-            30..55 => self.work_somewhere(),
-            55..78 => self.read_at_server(),
-            _ => self.read_at_worker(),
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::SubmitArray => self.submit_array(),
+            Action::SubmitGraph => self.submit_graph(),
+            Action::Cancel => self.cancel_some(),
+            Action::Join => self.join(),
+            Action::LoseMachine => self.lose_one(),
+            Action::CutConnection => self.cut_one(),
+            Action::Interrupt => self.interrupt_one(),
+            Action::Watch => self.watch_some(),
+            Action::Nonsense => self.send_nonsense(),
+            Action::Silence => self.silence_one(),
+            Action::Drain => self.drain_some(),
+            Action::AnswerNotice => self.notify_one(),
+            Action::TurnClock => self.turn_clock(),
+            Action::StandStill => self.stand_still(),
+            Action::ComeBack => self.come_back(),
+            Action::Forget => self.forget_some(),
+            Action::Work => self.work_somewhere(),
+            Action::ReadAtServer => self.read_at_server(),
+            Action::ReadAtWorker => self.read_at_worker(),
+            Action::Commit => self.commit(usize::MAX),
+            Action::CommitSome => self.commit_some(),
+            Action::PlanCrash => self.plan_crash(),
+            Action::Crash => self.crash(),
+            Action::FailCommit => self.fail_to_commit(),
+            Action::Rest => {}
         }
-        self.store_some();
-        self.find_orphans();
+    }
+
+    /// Writes a line into the trace, if there is one.
+    fn note(&self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &self.trace {
+            let at = self.now.mono.0 / 1_000;
+            let line = format!("{:>4}.{:06} {}", at / 1_000_000, at % 1_000_000, line());
+            trace.lock().expect("nobody panics with it").push(line);
+        }
     }
 
     /// Lets time pass. Timers run in time, unless the server stands still.
@@ -202,11 +250,13 @@ impl World {
     }
 
     fn apply(&mut self, input: Input) {
+        self.note(|| format!("  server <- {}", short(&input)));
         let mut effects = Vec::new();
         self.state.apply(self.now, input, &mut effects);
         self.state.settle(self.now, &mut effects);
         self.summary.inputs += 1;
         for effect in &effects {
+            self.note(|| format!("  server -> {}", short(effect)));
             self.hash(&format!("{effect:?}"));
             if let Effect::Registered { reattached, .. } = effect {
                 self.was_reattached = *reattached;
@@ -437,8 +487,20 @@ const ASSIGN_BYTES: usize = 1_600;
 /// Most bytes of a message to a worker. Lists of instances are not divided: they have no part that can be long.
 const FRAME_BYTES: usize = 2 * ASSIGN_BYTES;
 
+/// Characters of a line of a trace: enough for anything but templates.
+const TRACE_LINE_MAX: usize = 300;
+
 /// Tasks and templates that are dealt with at a time: so few that most graphs are divided.
 const PORTION: u32 = 3;
+
+/// A line of bounded length about anything.
+fn short(what: &impl std::fmt::Debug) -> String {
+    let text = format!("{what:?}");
+    match text.char_indices().nth(TRACE_LINE_MAX) {
+        Some((end, _)) => format!("{} …", &text[..end]),
+        None => text,
+    }
+}
 
 fn limited(mut state: ServerState) -> ServerState {
     state.limit_assignments(ASSIGN_BYTES);
@@ -459,3 +521,6 @@ fn config(cpus: u32, policy: OnServerLost) -> WorkerConfig {
         ..worker_config(cpus)
     }
 }
+
+#[cfg(test)]
+mod tests;

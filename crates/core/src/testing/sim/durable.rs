@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
+use super::World;
 use super::node::Node;
-use super::{Summary, World};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::job::{Job, TaskSlot};
 use crate::server_state::{Change, Effect, Gate, Reply, ServerState};
 use crate::task::{Phase, TaskRecord, TaskState};
 use crate::time::Now;
@@ -45,15 +46,9 @@ pub(super) struct Durability {
     expected: BTreeMap<WorkerId, Vec<(TaskKey, InstanceId)>>,
 }
 
-impl World {
-    /// As [`World::run`], with a disk and crashes of the server.
-    ///
-    /// # Panics
-    ///
-    /// If an invariant breaks, something that was told is lost, or a task is left over.
-    pub fn run_durable(seed: u64, steps: u32, disk: Box<dyn Disk>) -> Summary {
-        let mut world = Self::new(seed);
-        world.durable = Some(Durability {
+impl Durability {
+    pub(super) fn new(disk: Box<dyn Disk>) -> Self {
+        Self {
             disk,
             gate: Gate::default(),
             pending: Vec::new(),
@@ -63,15 +58,11 @@ impl World {
             told_jobs: BTreeSet::new(),
             stored_finals: BTreeMap::new(),
             expected: BTreeMap::new(),
-        });
-        world.join();
-        for _ in 0..steps {
-            world.step();
         }
-        world.heal();
-        world.summary
     }
+}
 
+impl World {
     /// Carries effects out, or lets them wait for the disk.
     pub(super) fn hand_over(&mut self, effects: Vec<Effect>) {
         let Some(durable) = &mut self.durable else {
@@ -126,31 +117,22 @@ impl World {
         true
     }
 
-    /// After each step: sometimes a commit, sometimes a plan to crash.
-    pub(super) fn store_some(&mut self) {
-        if self.durable.is_none() {
-            return;
-        }
-        match self.rng.below(100) {
-            0..50 => self.commit(usize::MAX),
-            50..60 => {
-                let some = self.rng.below(3) as usize;
-                self.commit(some);
-            }
-            60 => {
-                let effects = self.rng.below(12);
-                if let Some(durable) = &mut self.durable {
-                    durable.crash_in.get_or_insert(effects);
-                }
-            }
-            61 => self.crash(),
-            62..67 => self.fail_to_commit(),
-            _ => {}
+    /// Some of what waits is committed.
+    pub(super) fn commit_some(&mut self) {
+        let some = self.rng.below(3) as usize;
+        self.commit(some);
+    }
+
+    /// After some more effects the server crashes.
+    pub(super) fn plan_crash(&mut self) {
+        let effects = self.rng.below(12);
+        if let Some(durable) = &mut self.durable {
+            durable.crash_in.get_or_insert(effects);
         }
     }
 
     /// Commits the first batches, one by one, and lets go what waited for them.
-    fn commit(&mut self, batches: usize) {
+    pub(super) fn commit(&mut self, batches: usize) {
         let Some(durable) = &mut self.durable else {
             return;
         };
@@ -173,7 +155,7 @@ impl World {
     }
 
     /// A write that fails: everything waits, and is tried again later.
-    fn fail_to_commit(&mut self) {
+    pub(super) fn fail_to_commit(&mut self) {
         if let Some(durable) = &mut self.durable {
             let pending = durable.pending.iter();
             let changes: Vec<Change> = pending.flat_map(|(_, batch)| batch.clone()).collect();
@@ -222,7 +204,8 @@ impl World {
         self.commit(usize::MAX);
     }
 
-    fn crash(&mut self) {
+    pub(super) fn crash(&mut self) {
+        self.note(|| "  the server crashes".into());
         let running: Vec<(WorkerId, TaskKey, InstanceId)> = self
             .nodes
             .values()
@@ -235,9 +218,11 @@ impl World {
             .filter(|(id, task, instance)| self.is_due(*id, *task, *instance))
             .collect();
         let earlier = self.take_all_expected();
+        let before = self.state.clone();
         let Some(durable) = &mut self.durable else {
             return;
         };
+        let was_all_stored = durable.pending.is_empty();
         durable.pending.clear();
         durable.gate = Gate::default();
         durable.crash_in = None;
@@ -246,6 +231,9 @@ impl World {
         self.summary.crashes += 1;
         for job in &durable.told_jobs {
             assert!(self.state.jobs().contains_key(job), "{job} was told");
+        }
+        if was_all_stored {
+            check_restored(&before, &self.state);
         }
         self.finals.clone_from(&durable.stored_finals);
         // That they were forgotten is stored, what else was is not noted yet; those that were told are all there.
@@ -319,5 +307,42 @@ impl World {
                 nodes.any(|node| node.running().any(|run| run == (*task, *instance)))
             })
             .collect()
+    }
+}
+
+/// Everything was stored: what the disk gives back is what was there, task by task. Only what was handed out and has not
+/// started is not stored; a run that does not go on is superseded.
+fn check_restored(before: &ServerState, after: &ServerState) {
+    for job in before.jobs().values() {
+        let again = after.jobs().get(&job.id).expect("every job is there again");
+        for (submit, number) in job.submits.iter().zip(0..) {
+            for index in 0..submit.tasks.len() {
+                let slot = TaskSlot {
+                    submit: number,
+                    index,
+                };
+                let Some(was) = job.record(slot) else {
+                    continue;
+                };
+                let what = format!("task {index} of submit {number} of job {}", job.id);
+                let is = again.record(slot);
+                let counted = |record: &TaskRecord| (record.crash_count(), record.retry_count());
+                let none = (0, 0);
+                assert_eq!(is.map_or(none, counted), counted(was), "counts of {what}");
+                let attempts = |job: &Job| job.submits[number as usize].tasks.attempts(index).len();
+                assert_eq!(attempts(again), attempts(job), "attempts of {what}");
+                // A canceled task may have run: nobody has stored that this run is over.
+                let is_settled = matches!(was.phase(), Phase::Finished | Phase::Failed);
+                let is_under_way = !is_settled && was.phase() != Phase::Waiting;
+                let instance = is.map_or(InstanceId(0), TaskRecord::instance);
+                assert!(
+                    instance == was.instance() || is_under_way && instance == was.instance().next(),
+                    "instance of {what}: {instance:?}, it was {was:?}"
+                );
+                if was.phase().is_terminal() {
+                    assert_eq!(again.phase(slot), Some(was.phase()), "phase of {what}");
+                }
+            }
+        }
     }
 }

@@ -101,6 +101,7 @@ impl World {
 
     /// Something happens to a worker; what it has to say goes on its way.
     pub(super) fn tell_node(&mut self, number: u32, input: worker_state::Input) {
+        self.note(|| format!("  machine {number} <- {}", super::short(&input)));
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
         };

@@ -24,6 +24,11 @@ impl Rng {
         u32::try_from(self.next() % u64::from(bound)).unwrap_or(0)
     }
 
+    /// A seed for another one.
+    pub(super) fn seed(&mut self) -> u64 {
+        self.next()
+    }
+
     /// Whether something with so many percent of probability happens.
     pub(super) fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < percent

@@ -1,0 +1,347 @@
+//! What happens in a step of the simulated world, as a value: drawn from a seed, recorded, replayed.
+//!
+//! Each step carries a seed of its own for what is random in it, such as which worker it is about. So a step that is left
+//! out changes what the others find, but not what they choose.
+
+use std::time::Duration;
+
+use super::Rng;
+
+/// One thing that happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// A client submits an array.
+    SubmitArray,
+    /// A client submits tasks with dependencies.
+    SubmitGraph,
+    /// A client cancels jobs, or submits them again.
+    Cancel,
+    /// A machine with a worker joins.
+    Join,
+    /// A machine vanishes with all that runs there.
+    LoseMachine,
+    /// A connection breaks.
+    CutConnection,
+    /// Somebody wants a worker to end.
+    Interrupt,
+    /// A client follows jobs.
+    Watch,
+    /// Messages from nobody, about nothing.
+    Nonsense,
+    /// Packets of a machine vanish for a while.
+    Silence,
+    /// A worker is to end when its tasks have.
+    Drain,
+    /// A notification was delivered or given up.
+    AnswerNotice,
+    /// Somebody sets the wall clock.
+    TurnClock,
+    /// Nobody gets processor time for a while.
+    StandStill,
+    /// A worker without a connection dials.
+    ComeBack,
+    /// A client forgets or closes jobs.
+    Forget,
+    /// A process starts or ends.
+    Work,
+    /// The server reads messages of a connection.
+    ReadAtServer,
+    /// A worker reads messages of its connection.
+    ReadAtWorker,
+    /// Everything that waits is committed.
+    Commit,
+    /// Some of it is.
+    CommitSome,
+    /// A crash of the server after some more effects.
+    PlanCrash,
+    /// The server crashes.
+    Crash,
+    /// A commit fails.
+    FailCommit,
+    /// The disk does nothing.
+    Rest,
+}
+
+/// Each action, its name in records, and how often it comes among those of its kind, in percent.
+const WORLD: [(Action, &str, u32); 19] = [
+    (Action::SubmitArray, "submit-array", 5),
+    (Action::SubmitGraph, "submit-graph", 3),
+    (Action::Cancel, "cancel", 2),
+    (Action::Join, "join", 3),
+    (Action::LoseMachine, "lose-machine", 1),
+    (Action::CutConnection, "cut-connection", 2),
+    (Action::Interrupt, "interrupt", 1),
+    (Action::Watch, "watch", 2),
+    (Action::Nonsense, "nonsense", 1),
+    (Action::Silence, "silence", 2),
+    (Action::Drain, "drain", 1),
+    (Action::AnswerNotice, "answer-notice", 1),
+    (Action::TurnClock, "turn-clock", 1),
+    (Action::StandStill, "stand-still", 1),
+    (Action::ComeBack, "come-back", 3),
+    (Action::Forget, "forget", 1),
+    (Action::Work, "work", 25),
+    (Action::ReadAtServer, "read-at-server", 23),
+    (Action::ReadAtWorker, "read-at-worker", 22),
+];
+
+/// What the disk does after each of those, if there is one.
+const DISK: [(Action, &str, u32); 6] = [
+    (Action::Commit, "commit", 50),
+    (Action::CommitSome, "commit-some", 10),
+    (Action::PlanCrash, "plan-crash", 1),
+    (Action::Crash, "crash", 1),
+    (Action::FailCommit, "fail-commit", 5),
+    (Action::Rest, "rest", 33),
+];
+
+impl Action {
+    /// Its name in records.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let mut all = WORLD.iter().chain(&DISK);
+        let found = all.find(|(action, ..)| *action == self);
+        found.map_or("unknown", |(_, name, _)| name)
+    }
+
+    /// Inverse of [`name`](Self::name).
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut all = WORLD.iter().chain(&DISK);
+        all.find(|(_, known, _)| *known == name)
+            .map(|(action, ..)| *action)
+    }
+
+    fn draw(rng: &mut Rng, table: &[(Self, &str, u32)]) -> Self {
+        let total = table.iter().map(|(.., weight)| weight).sum();
+        let mut left = rng.below(total);
+        for (action, _, weight) in table {
+            if left < *weight {
+                return *action;
+            }
+            left -= weight;
+        }
+        Self::Rest
+    }
+}
+
+/// One step: time passes, then something happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Time that passes before.
+    pub pause: Duration,
+    /// What happens.
+    pub action: Action,
+    /// For what is random in it.
+    pub seed: u64,
+}
+
+/// All steps of a run, and the seed for how it begins and is healed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Course {
+    /// Seed of the world.
+    pub seed: u64,
+    /// Whether there is a disk, and crashes.
+    pub is_durable: bool,
+    /// What happens.
+    pub steps: Vec<Step>,
+}
+
+impl Course {
+    /// The course of so many steps that a seed stands for.
+    #[must_use]
+    pub fn draw(seed: u64, steps: u32, is_durable: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut all = Vec::new();
+        for _ in 0..steps {
+            let most = if rng.chance(8) { 150_000 } else { 3_000 };
+            let pause = Duration::from_micros(rng.below(most).into());
+            let action = Action::draw(&mut rng, &WORLD);
+            all.push(Step::new(pause, action, &mut rng));
+            if is_durable {
+                let action = Action::draw(&mut rng, &DISK);
+                all.push(Step::new(Duration::ZERO, action, &mut rng));
+            }
+        }
+        Self {
+            seed,
+            is_durable,
+            steps: all,
+        }
+    }
+
+    /// The course that test runs play for a seed. Most are short, so that there can be many; in a long one more lies
+    /// between cause and effect.
+    #[must_use]
+    pub fn usual(seed: u64, is_durable: bool) -> Self {
+        let one_in = if is_durable { 10 } else { 5 };
+        let steps = if seed.is_multiple_of(one_in) {
+            400
+        } else {
+            100
+        };
+        Self::draw(seed, steps, is_durable)
+    }
+
+    /// As a text that [`Course::parse`] reads.
+    #[must_use]
+    pub fn record(&self) -> String {
+        let disk = if self.is_durable { "durable" } else { "plain" };
+        let mut text = format!("{HEADER}\n{disk} seed {}\n", self.seed);
+        for step in &self.steps {
+            let (pause, name) = (step.pause.as_micros(), step.action.name());
+            text += &format!("{pause} {name} {:x}\n", step.seed);
+        }
+        text
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    ///
+    /// The line that is not understood.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut lines = (1..).zip(text.lines());
+        let next = |lines: &mut dyn Iterator<Item = (usize, &str)>, what: &str| {
+            let line = lines.next().map(|(_, line)| line.to_owned());
+            line.ok_or_else(|| format!("the record ends before {what}"))
+        };
+        if next(&mut lines, "its first line")? != HEADER {
+            return Err(format!("a record begins with '{HEADER}'"));
+        }
+        let kind = next(&mut lines, "its seed")?;
+        let (disk, seed) = kind.split_once(" seed ").unwrap_or_default();
+        let is_durable = match disk {
+            "durable" => true,
+            "plain" => false,
+            _ => {
+                return Err(format!(
+                    "line 2 is 'plain seed N' or 'durable seed N', not '{kind}'"
+                ));
+            }
+        };
+        let seed = seed.parse().map_err(|_| format!("'{seed}' is no seed"))?;
+        let steps = lines
+            .map(|(number, line)| {
+                Step::parse(line).ok_or_else(|| {
+                    format!("line {number} is 'MICROSECONDS ACTION SEED', not '{line}'")
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            seed,
+            is_durable,
+            steps,
+        })
+    }
+
+    /// The shortest course that was found to fail still, by leaving steps out and pauses away. `fails` is asked at most
+    /// `most` times.
+    #[must_use]
+    pub fn shrink(&self, mut most: usize, mut fails: impl FnMut(&Self) -> bool) -> Self {
+        let mut best = self.clone();
+        let mut size = best.steps.len().div_ceil(2);
+        // Delta debugging (Zeller, Hildebrandt 2002) without its complements: chunks that get smaller are left out.
+        while size > 0 && most > 0 {
+            let mut from = 0;
+            let mut is_shorter = false;
+            while from < best.steps.len() && most > 0 {
+                let mut shorter = best.clone();
+                let to = (from + size).min(shorter.steps.len());
+                shorter.steps.drain(from..to);
+                most -= 1;
+                if fails(&shorter) {
+                    best = shorter;
+                    is_shorter = true;
+                } else {
+                    from += size;
+                }
+            }
+            if size > 1 || !is_shorter {
+                size /= 2;
+            }
+        }
+        for index in 0..best.steps.len() {
+            let mut quicker = best.clone();
+            let pause = std::mem::take(&mut quicker.steps[index].pause);
+            if most > 0 && !pause.is_zero() {
+                most -= 1;
+                if fails(&quicker) {
+                    best = quicker;
+                }
+            }
+        }
+        best
+    }
+}
+
+/// First line of a record. Another format gets another number.
+const HEADER: &str = "hq simulation 1";
+
+impl Step {
+    fn new(pause: Duration, action: Action, rng: &mut Rng) -> Self {
+        let seed = rng.seed();
+        Self {
+            pause,
+            action,
+            seed,
+        }
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let step = Self {
+            pause: Duration::from_micros(words.next()?.parse().ok()?),
+            action: Action::from_name(words.next()?)?,
+            seed: u64::from_str_radix(words.next()?, 16).ok()?,
+        };
+        words.next().is_none().then_some(step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_says_everything() {
+        for is_durable in [false, true] {
+            let course = Course::draw(7, 300, is_durable);
+            assert_eq!(Course::parse(&course.record()), Ok(course));
+        }
+    }
+
+    #[test]
+    fn weights_are_percent_and_names_are_unique() {
+        let sum = |table: &[(Action, &str, u32)]| table.iter().map(|(.., w)| w).sum::<u32>();
+        assert_eq!((sum(&WORLD), sum(&DISK)), (100, 100));
+        for (action, name, _) in WORLD.iter().chain(&DISK) {
+            assert_eq!(Action::from_name(name), Some(*action));
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_with_its_line() {
+        let parse = |text: &str| Course::parse(text).expect_err("it is wrong");
+        assert!(parse("").contains("ends before"));
+        assert!(parse("hq simulation 2\nplain seed 1").contains(HEADER));
+        assert!(parse(&format!("{HEADER}\nshaky seed 1")).contains("line 2"));
+        assert!(parse(&format!("{HEADER}\nplain seed one")).contains("'one'"));
+        let bad = format!("{HEADER}\nplain seed 1\n5 work 1f\n5 play 1f");
+        assert!(parse(&bad).contains("line 4"), "{}", parse(&bad));
+    }
+
+    #[test]
+    fn only_the_steps_that_matter_are_left() {
+        let course = Course::draw(3, 200, true);
+        let fails = |course: &Course| {
+            let mut actions = course.steps.iter().map(|step| step.action);
+            actions.any(|a| a == Action::SubmitGraph) && actions.any(|a| a == Action::Crash)
+        };
+        assert!(fails(&course), "a course with both");
+        let short = course.shrink(10_000, fails);
+        let actions: Vec<Action> = short.steps.iter().map(|step| step.action).collect();
+        assert_eq!(actions, [Action::SubmitGraph, Action::Crash]);
+        assert!(short.steps.iter().all(|step| step.pause.is_zero()));
+    }
+}
