@@ -19,6 +19,8 @@ mod lease;
 mod load;
 mod lock;
 mod log;
+#[cfg(any(test, feature = "testing"))]
+pub mod memory_disk;
 mod meta;
 mod open;
 mod pages;

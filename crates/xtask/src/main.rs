@@ -5,6 +5,7 @@
 mod dist;
 mod profiles;
 mod rust_text;
+mod sim;
 mod size;
 mod tidy;
 
@@ -15,6 +16,7 @@ Usage: cargo xtask TASK
 
 Tasks:
   size [CRATE]  count code and comments of what is shipped, by crate or by module of one
+  sim …         play simulated worlds: run seeds, record, replay, shrink and explain one; without a word it says how
   tidy          check the rules of the code base that neither compiler nor clippy knows
   dist          make everything that is shipped: tarballs, wheels, packages, image, checksums, list of contents
                   --short         only tarball, wheel and deb for x86-64
@@ -47,17 +49,22 @@ fn main() -> anyhow::Result<ExitCode> {
                 return Ok(misused());
             };
             let is_good = profiles::profiles(&task)?;
-            Ok(if is_good {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            })
+            Ok(code_of(is_good))
         }
+        ["sim", args @ ..] => sim::sim(args),
         ["-h" | "--help"] => {
             print(USAGE);
             Ok(ExitCode::SUCCESS)
         }
         _ => Ok(misused()),
+    }
+}
+
+const fn code_of(is_good: bool) -> ExitCode {
+    if is_good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
