@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
+use crate::batch_pbs::env_with_pbs;
 use crate::harness::{Env, wait_for};
-use crate::pbs::env_with_pbs;
 use crate::shapes::same_shape;
 
 /// Lines of `journal stream` or `replay`.

@@ -2,6 +2,8 @@
 //!
 //! A file that is not listed here is not run; `cargo xtask tidy` notices.
 
+mod batch_pbs;
+mod batch_slurm;
 mod campaign;
 mod chains;
 mod cluster_shapes;
@@ -29,13 +31,11 @@ mod options;
 mod ordinary_user;
 mod output_modes;
 mod owners;
-mod pbs;
 mod queues;
 mod reattach;
 mod resources;
 mod scale;
 mod shapes;
-mod slurm;
 mod stopping;
 mod streaming;
 mod tail;

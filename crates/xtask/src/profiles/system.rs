@@ -33,7 +33,7 @@ pub(super) const PROFILES: &[Profile] = &[
         lists_children: false,
         rung: "posix-spawn-wait",
         // Slurm 22.05 of Debian 12.
-        without: &["slurm::"],
+        without: &["batch_slurm::"],
     },
     Profile {
         name: "linux-4.12",
