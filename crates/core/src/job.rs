@@ -3,7 +3,9 @@
 //! Every change of a task's phase goes through [`Job`], which keeps the counters true. A job does not
 //! know workers, queues or clients.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod index;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::bug;
@@ -16,6 +18,7 @@ use crate::range::{IdArray, IdRange};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, NotifySpec, TaskTemplate};
 use crate::time::Timestamp;
+use index::{IdIndex, merge_ranges};
 
 /// Failed tasks that a job remembers by id for its overview.
 const FAILED_SHOWN_MAX: usize = 5;
@@ -238,111 +241,6 @@ impl Submit {
             SubmitKind::Array { .. } => None,
             SubmitKind::Graph { graph, .. } => Some(graph),
         }
-    }
-}
-
-/// Finds the submit and index of a task id. Ids of different submits may interleave.
-#[derive(Clone, Debug, Default)]
-struct IdIndex {
-    /// By first id; their spans do not cross.
-    segments: BTreeMap<u32, Segment>,
-    /// Segments whose span crosses that of an earlier one: rare, searched one by one.
-    crossing: Vec<Segment>,
-    max: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    range: IdRange,
-    slot: TaskSlot,
-}
-
-impl IdIndex {
-    fn find(&self, id: u32) -> Option<TaskSlot> {
-        let segment = self.segment(id)?;
-        let offset = segment.range.position(id)?;
-        Some(TaskSlot {
-            submit: segment.slot.submit,
-            index: segment.slot.index + offset,
-        })
-    }
-
-    /// The segment that holds an id.
-    fn segment(&self, id: u32) -> Option<&Segment> {
-        let by_span = self
-            .segments
-            .range(..=id)
-            .next_back()
-            .map(|(_, segment)| segment);
-        by_span
-            .into_iter()
-            .chain(&self.crossing)
-            .find(|segment| segment.range.position(id).is_some())
-    }
-
-    /// First of `ids` that does not exist. Cost follows ranges where these are as wide as segments.
-    fn first_missing(&self, ids: &IdArray) -> Option<u32> {
-        for range in ids.ranges() {
-            let mut at = 0;
-            while at < range.count() {
-                let id = range.first() + at * range.step();
-                let Some(Segment { range: found, .. }) = self.segment(id) else {
-                    return Some(id);
-                };
-                let is_dense = range.step().is_multiple_of(found.step());
-                let covered = if is_dense {
-                    (found.last() - id) / range.step()
-                } else {
-                    0
-                };
-                at = at.saturating_add(covered).saturating_add(1);
-            }
-        }
-        None
-    }
-
-    fn insert(&mut self, submit: u32, ids: &IdArray) {
-        let mut index = 0;
-        for range in ids.ranges() {
-            let segment = Segment {
-                range: *range,
-                slot: TaskSlot { submit, index },
-            };
-            let last_below = self.segments.range(..=range.last()).next_back();
-            if last_below.is_some_and(|(_, other)| other.range.last() >= range.first()) {
-                self.crossing.push(segment);
-            } else {
-                self.segments.insert(range.first(), segment);
-            }
-            index += range.count();
-        }
-        self.max = self.max.max(ids.max());
-    }
-
-    /// An id of `ids` that exists already.
-    fn first_existing(&self, ids: &IdArray) -> Option<u32> {
-        if ids
-            .ranges()
-            .iter()
-            .all(|range| self.max.is_none_or(|max| range.first() > max))
-        {
-            return None;
-        }
-        ids.ranges().iter().find_map(|range| self.first_in(range))
-    }
-
-    /// Lowest id of a range that exists. O(segments that are passed over), however wide the range is.
-    fn first_in(&self, wanted: &IdRange) -> Option<u32> {
-        let before = self.segments.range(..wanted.first()).next_back();
-        let within = self.segments.range(wanted.first()..=wanted.last());
-        // The spans do not cross, so the first segment with a common id has the lowest.
-        let by_span = before
-            .into_iter()
-            .chain(within)
-            .find_map(|(_, segment)| segment.range.first_common(wanted));
-        let crossing = self.crossing.iter();
-        let crossing = crossing.filter_map(|segment| segment.range.first_common(wanted));
-        crossing.chain(by_span).min()
     }
 }
 
@@ -720,41 +618,6 @@ impl Job {
             None => Vec::new(),
         }
     }
-}
-
-/// Ids of stepped ranges that are taken apart to be merged; beyond that they stay ranges.
-const TAKEN_APART_MAX: u64 = 1 << 16;
-
-/// Sorts ranges and merges neighbours. Stepped ranges are taken apart, unless they have very many ids.
-fn merge_ranges(mut ranges: Vec<IdRange>) -> IdArray {
-    let stepped = ranges.iter().filter(|range| range.step() > 1);
-    let count: u64 = stepped.map(|range| u64::from(range.count())).sum();
-    if count > TAKEN_APART_MAX {
-        // A list of single ids would take gigabytes, and nobody reads it.
-        ranges.sort_unstable_by_key(IdRange::first);
-        return IdArray::new(ranges).unwrap_or_default();
-    }
-    let mut parts: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        if range.step() == 1 {
-            parts.push((range.first(), range.last()));
-        } else {
-            parts.extend(range.iter().map(|id| (id, id)));
-        }
-    }
-    parts.sort_unstable();
-    let mut merged: Vec<(u32, u32)> = Vec::with_capacity(parts.len());
-    for (first, last) in parts {
-        match merged.last_mut() {
-            Some(previous) if first.checked_sub(1) == Some(previous.1) => previous.1 = last,
-            _ => merged.push((first, last)),
-        }
-    }
-    let ranges = merged
-        .into_iter()
-        .filter_map(|(first, last)| IdRange::new(first, (last - first).checked_add(1)?, 1).ok())
-        .collect();
-    IdArray::new(ranges).unwrap_or_default()
 }
 
 /// Why the tasks of a graph submit cannot be accepted. The field is the offending task.
