@@ -3,7 +3,10 @@
 //! Every change of a task's phase goes through [`Job`], which keeps the counters true. A job does not
 //! know workers, queues or clients.
 
+mod followers;
 mod index;
+mod jobs;
+mod totals;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use std::sync::Arc;
 use crate::bug;
 use crate::class::ClassId;
 use crate::graph::{Cycle, Graph};
-use crate::id::{JobId, TaskId, WorkerId};
+use crate::id::{InstanceId, JobId, TaskId, WorkerId};
 use crate::notice::{Notice, NoticeState};
 use crate::pace::{Ends, PaceFacts};
 use crate::range::{IdArray, IdRange};
@@ -19,6 +22,8 @@ use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, NotifySpec, TaskTemplate};
 use crate::time::Timestamp;
 use index::{IdIndex, merge_ranges};
+pub use jobs::Jobs;
+pub use totals::{JobTotals, TaskTotals, Totals};
 
 /// Failed tasks that a job remembers by id for its overview.
 const FAILED_SHOWN_MAX: usize = 5;
@@ -267,15 +272,15 @@ pub struct Job {
     pub workers: BTreeSet<WorkerId>,
     /// Workers that have, or may have, tasks or templates of it: what is told to all of them costs nothing
     /// for the others.
-    pub(crate) sent_to: BTreeSet<WorkerId>,
+    sent_to: BTreeSet<WorkerId>,
     /// Who is told of it, and what became of that; in the order of the submits.
     pub notices: Vec<Notice>,
     /// Whether its completion was recorded.
-    pub(crate) completion_noted: bool,
+    completion_noted: bool,
     /// This job's contribution to the totals of the server.
-    pub(crate) counted: Option<(TaskCounts, JobState)>,
-    /// That its last task ended was told; until there are new ones.
-    pub(crate) idle_noted: bool,
+    counted: Option<(TaskCounts, JobState)>,
+    /// Whether [`JobIdle`](crate::server_state::ChangeKind::JobIdle) was stored since the last submit.
+    idle_noted: bool,
     counts: TaskCounts,
     ends: Ends,
     failed_lowest: BTreeSet<TaskId>,
@@ -441,7 +446,7 @@ impl Job {
     }
 
     /// Appends a submit whose ids are new; its tasks wait. Returns its position.
-    pub(crate) fn add_submit(&mut self, submit: Submit) -> u32 {
+    fn add_submit(&mut self, submit: Submit) -> u32 {
         let number = u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
         self.index.insert(number, &submit.ids);
         self.counts.waiting = self.counts.waiting.saturating_add(submit.ids.len());
@@ -460,14 +465,15 @@ impl Job {
         number
     }
 
-    /// Changes the phase of one task; the only place that does, besides [`Job::end_all`].
-    pub(crate) fn set_phase(&mut self, slot: TaskSlot, phase: Phase) {
+    /// Changes the phase of one task; the only place that does, besides [`Job::end_all`] and [`Job::end_submit`]. Says
+    /// whether that changes what people see.
+    fn set_phase(&mut self, slot: TaskSlot, phase: Phase) -> bool {
         let submit = self.submits.get_mut(slot.submit as usize);
         let found =
             submit.and_then(|submit| Some((submit.tasks.set_phase(slot.index, phase)?, submit)));
         let Some((old, submit)) = found else {
             bug!("job {} has no task at {slot:?}", self.id);
-            return;
+            return false;
         };
         *self.counts.slot(old.state()) -= 1;
         *self.counts.slot(phase.state()) += 1;
@@ -479,23 +485,82 @@ impl Job {
                 self.failed_lowest.pop_last();
             }
         }
+        old.state() != phase.state()
+    }
+
+    /// Gives a waiting task to a worker; returns its instance. For people it still waits, so that nothing is counted.
+    pub(crate) fn hand_out(&mut self, slot: TaskSlot, worker: WorkerId) -> Option<InstanceId> {
+        let record = self.touch(slot)?;
+        record.assign(worker);
+        let instance = record.instance();
+        if self.set_phase(slot, Phase::Queued) {
+            bug!(
+                "a task of job {} at {slot:?} did not wait, but is handed out",
+                self.id
+            );
+        }
+        Some(instance)
+    }
+
+    /// A worker was sent something of it.
+    pub(crate) fn note_sent_to(&mut self, worker: WorkerId) {
+        self.sent_to.insert(worker);
+    }
+
+    /// Workers that have, or may have, tasks or templates of it.
+    pub(crate) const fn sent_to(&self) -> &BTreeSet<WorkerId> {
+        &self.sent_to
+    }
+
+    /// The same, when they are to be told that there will be nothing more.
+    pub(crate) fn take_sent_to(&mut self) -> BTreeSet<WorkerId> {
+        std::mem::take(&mut self.sent_to)
+    }
+
+    /// If its last task has ended, notes when; says whether that is new since the last submit. Late reports about tasks that
+    /// were ended here change nothing any more.
+    pub(crate) fn note_idle(&mut self, now: Timestamp) -> bool {
+        if !self.is_idle() || std::mem::replace(&mut self.idle_noted, true) {
+            return false;
+        }
+        self.idle_since = now;
+        true
+    }
+
+    /// If it has completed, says whether that is new.
+    pub(crate) fn note_completed(&mut self) -> bool {
+        self.is_completed() && !std::mem::replace(&mut self.completion_noted, true)
+    }
+
+    /// Whether its completion was stored by an earlier run of the server.
+    pub(crate) const fn restore_completion(&mut self, is_completed: bool) {
+        self.completion_noted = is_completed;
+    }
+
+    /// Of an earlier run of the server: what is completed was told then.
+    pub(crate) fn finish_restore(&mut self, now: Timestamp) {
+        if self.is_completed() {
+            self.completion_noted = true;
+            self.idle_noted = true;
+            self.idle_since = self.idle_since.min(now);
+        }
     }
 
     /// Ids of unfinished tasks, as the ranges in which they were given. Cost follows touched tasks.
-    pub(crate) fn unfinished_ids(&self) -> IdArray {
+    fn unfinished_ids(&self) -> IdArray {
         let ids = self.submits.iter().flat_map(Submit::unfinished_ranges);
         IdArray::new(ids.collect()).unwrap_or_default()
     }
 
     /// The same for one submit.
-    pub(crate) fn unfinished_ids_of(&self, number: u32) -> IdArray {
+    fn unfinished_ids_of(&self, number: u32) -> IdArray {
         let submit = self.submits.get(number as usize);
         let ids = submit.map(Submit::unfinished_ranges).unwrap_or_default();
         IdArray::new(ids).unwrap_or_default()
     }
 
     /// Counts finished dependencies anew, after phases were restored.
-    pub(crate) fn replay_graphs(&mut self) {
+    fn replay_graphs(&mut self) {
         for submit in &mut self.submits {
             let SubmitKind::Graph { graph, .. } = &mut submit.kind else {
                 continue;
@@ -511,7 +576,7 @@ impl Job {
     }
 
     /// Ends every unfinished task as `to`; returns how many there were.
-    pub(crate) fn end_all(&mut self, to: Phase) -> u32 {
+    fn end_all(&mut self, to: Phase) -> u32 {
         let (mut waiting, mut running) = (0, 0);
         for submit in &mut self.submits {
             let (w, r) = submit.tasks.end_all(to);
@@ -525,7 +590,7 @@ impl Job {
     }
 
     /// Ends every unfinished task of a submit as `to`; returns how many there were.
-    pub(crate) fn end_submit(&mut self, number: u32, to: Phase) -> u32 {
+    fn end_submit(&mut self, number: u32, to: Phase) -> u32 {
         let Some(submit) = self.submits.get_mut(number as usize) else {
             return 0;
         };

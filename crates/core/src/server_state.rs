@@ -30,14 +30,13 @@ mod schedule;
 mod submission;
 mod submit;
 mod sweep;
-mod totals;
 mod watch;
 mod worker_events;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::RangeInclusive;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+pub use crate::job::{JobTotals, TaskTotals, Totals};
 pub use crate::notice::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use crate::task::{StoredNodes, StoredTask};
 pub use crate::worker::{ENDED_WORKERS_MAX, LinkEnd};
@@ -55,21 +54,19 @@ pub use input::{
 pub use refusal::SubmitRefusal;
 pub use restore::{JobRecord, RestoreError, StoredWorker};
 pub use schedule::RoundSize;
-pub use totals::{JobTotals, TaskTotals, Totals};
 
+use crate::bug;
 use crate::class::{Class, Classes, QueueKey};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
-use crate::job::{Job, TaskSlot};
+use crate::job::{Job, Jobs, TaskSlot};
 use crate::outcome::LostReason;
 use crate::range::IdArray;
 use crate::scheduler::queue::ReadyQueue;
 use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
 use crate::worker::{Worker, Workers};
-use after::Followers;
 use assign::AssignLimit;
 use ctx::Ctx;
-use hold::Hold;
 use portions::{PortionMax, Portions};
 use schedule::Agenda;
 use submission::UnderWays;
@@ -90,26 +87,17 @@ pub struct Ignored {
 /// Everything the server knows.
 #[derive(Clone, Debug, Default)]
 pub struct ServerState {
-    jobs: BTreeMap<JobId, Job>,
+    jobs: Jobs,
     workers: Workers,
     classes: Classes,
     /// Most bytes of one assignment.
     assign_limit: AssignLimit,
     ready: ReadyQueue,
     watches: Watches,
-    followers: Followers,
-    /// Jobs whose counts changed since the last [`ServerState::settle`].
-    changed: BTreeSet<JobId>,
-    last_job: u32,
     last_template: u32,
     /// What the next scheduling round has to look at.
     agenda: Agenda,
     ignored: Ignored,
-    totals: Totals,
-    /// Failed tasks that wait for their next attempt, by the time at which they may run.
-    delayed: BTreeSet<(Time, JobId, TaskSlot)>,
-    /// What may still be on workers of an earlier run of the server.
-    hold: Hold,
     /// The server is about to end, and whether workers wait for the next one.
     ending: Option<ending::Ending>,
     /// What is left to do of very large jobs.
@@ -196,12 +184,11 @@ impl ServerState {
             self.follow_up(ctx);
             self.schedule(ctx);
         }
-        let changed = std::mem::take(&mut self.changed);
+        let changed = self.jobs.take_changed();
         for job in &changed {
             self.note_due(ctx, *job);
         }
-        self.count_changed(&changed);
-        self.watches.settle(ctx, &changed, &self.jobs);
+        self.watches.settle(ctx, &changed, self.jobs.all());
     }
 
     /// When [`Input::Timer`] is due next.
@@ -212,7 +199,7 @@ impl ServerState {
             self.watches.next_deadline(),
             // At the end of a server there are no more rounds, so nothing would make them less due.
             self.agenda.due_at().filter(|_| self.ending.is_none()),
-            self.delayed.first().map(|(time, ..)| *time),
+            self.jobs.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -222,7 +209,13 @@ impl ServerState {
     /// All jobs that are not forgotten.
     #[must_use]
     pub const fn jobs(&self) -> &BTreeMap<JobId, Job> {
-        &self.jobs
+        self.jobs.all()
+    }
+
+    /// Sums over all jobs, as of the last [`ServerState::settle`].
+    #[must_use]
+    pub const fn totals(&self) -> &Totals {
+        self.jobs.totals()
     }
 
     /// Workers that are connected or expected back.
@@ -282,11 +275,7 @@ impl ServerState {
     /// Highest job id ever given out.
     #[must_use]
     pub const fn last_job(&self) -> Option<JobId> {
-        if self.last_job == 0 {
-            None
-        } else {
-            Some(JobId(self.last_job))
-        }
+        self.jobs.last_id()
     }
 
     /// Highest worker id ever given out.
@@ -342,7 +331,7 @@ impl ServerState {
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),
             Command::DrainWorkers(workers) => Reply::Workers(self.drain_workers(ctx, &workers)),
             Command::Watch(spec) => {
-                let jobs = self.select_jobs(&spec.jobs, |job| !job.is_completed());
+                let jobs = self.jobs.select(&spec.jobs, |job| !job.is_completed());
                 self.watches.add(ctx.now.mono, request, spec, jobs);
                 return;
             }
@@ -350,33 +339,10 @@ impl ServerState {
         ctx.emit(Effect::Reply(request, reply));
     }
 
-    /// What a selector names; `all` = jobs for which `matches` holds.
-    fn select_jobs(&self, selector: &Selector, matches: impl Fn(&Job) -> bool) -> Selected<JobId> {
-        match selector {
-            Selector::All => {
-                let jobs = self.jobs.values().filter(|job| matches(job));
-                Selected::all(jobs.map(|job| job.id).collect())
-            }
-            Selector::Last | Selector::Ids(_) => self.find_jobs(selector),
-        }
-    }
-
     /// Jobs that a selector names. O(known jobs within its ranges + ranges).
     #[must_use]
     pub fn find_jobs(&self, selector: &Selector) -> Selected<JobId> {
-        let within = |span: RangeInclusive<u32>| {
-            let span = JobId(*span.start())..=JobId(*span.end());
-            self.jobs.range(span).map(|(id, _)| id.0)
-        };
-        let found = match selector {
-            Selector::All => Selected::all(within(0..=u32::MAX).collect()),
-            Selector::Last => {
-                let last = self.last_job().map(|id| IdArray::single(id.0));
-                Selected::of_ids(&last.unwrap_or_default(), within)
-            }
-            Selector::Ids(ids) => Selected::of_ids(ids, within),
-        };
-        found.filter_map(|id| Some(JobId(id)))
+        self.jobs.find(selector)
     }
 
     fn class(&self, key: QueueKey) -> Option<Arc<Class>> {
@@ -391,12 +357,12 @@ impl ServerState {
     /// Puts a waiting task whose dependencies finished into the ready queue; one that is held gets
     /// there later.
     fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
-        if self.is_held(job, slot) {
+        if self.jobs.is_held(job, slot) {
             return;
         }
         let key = self
             .jobs
-            .get(&job)
+            .get(job)
             .and_then(|job| Self::queue_key(job, slot));
         if let Some(key) = key {
             self.enqueue(key, job, slot.submit, slot.index..slot.index + 1);
@@ -424,7 +390,7 @@ impl ServerState {
     fn kill_assigned(&self, ctx: &mut Ctx<'_>, job: JobId) {
         let first = TaskKey::new(job, crate::id::TaskId(0));
         let last = TaskKey::new(job, crate::id::TaskId(u32::MAX));
-        let sent_to = self.jobs.get(&job).map(|job| &job.sent_to);
+        let sent_to = self.jobs.get(job).map(Job::sent_to);
         let ids = sent_to.into_iter().flatten();
         for worker in ids.filter_map(|id| self.workers.get(*id)) {
             let tasks: Vec<(TaskKey, InstanceId)> = worker
@@ -440,29 +406,31 @@ impl ServerState {
 
     /// To be called after tasks of a job ended: notes the time and drops templates of completed jobs.
     fn note_job_progress(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
-        self.changed.insert(id);
-        let Some(job) = self.jobs.get_mut(&id) else {
+        self.jobs.note_changed(id);
+        let Some(job) = self.jobs.get_mut(id) else {
+            // A late report about a job that was forgotten.
             return;
         };
-        // Late reports about tasks that were ended here change nothing any more.
-        if job.is_idle() && !std::mem::replace(&mut job.idle_noted, true) {
-            job.idle_since = ctx.now.wall;
+        let is_new_idle = job.note_idle(ctx.now.wall);
+        let (is_completed, is_new_completed) = (job.is_completed(), job.note_completed());
+        if is_new_idle {
             ctx.persist(ChangeKind::JobIdle(id));
         }
-        if job.is_completed() {
-            if !std::mem::replace(&mut job.completion_noted, true) {
-                ctx.persist(ChangeKind::JobCompleted(id));
-            }
-            self.followers.note(id, None);
+        if is_new_completed {
+            ctx.persist(ChangeKind::JobCompleted(id));
+        }
+        if is_completed {
+            self.jobs.note_end(id, None);
             self.drop_templates(id);
         }
     }
 
     fn drop_templates(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
+            bug!("job {id} is gone, but its templates are dropped");
             return;
         };
-        let sent_to = std::mem::take(&mut job.sent_to);
+        let sent_to = job.take_sent_to();
         if sent_to.is_empty() {
             // Done before, when the job was completed.
             return;
@@ -479,10 +447,10 @@ impl ServerState {
     #[cfg(any(test, feature = "testing"))]
     pub fn check_invariants(&self) {
         self.workers.check(&self.classes);
-        for job in self.jobs.values() {
+        for job in self.jobs.all().values() {
             self.check_job(job);
         }
-        self.check_totals();
+        self.jobs.check();
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -528,9 +496,9 @@ impl ServerState {
         // In this order: most tasks are over, and all are looked at after every input.
         let should_be_ready = phase == Phase::Waiting
             && !is_blocked()
-            && !self.is_held(job.id, slot)
+            && !self.jobs.is_held(job.id, slot)
             && self.is_free(job.id, slot)
-            && !self.is_delayed(job.id, slot);
+            && !self.jobs.is_delayed(job.id, slot);
         let is_late = if ready {
             self.portions.is_leaving(job.id, slot)
         } else {

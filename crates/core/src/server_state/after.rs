@@ -3,10 +3,11 @@
 //! A condition costs nothing per task. Whoever ends something that is waited for leaves a note; the
 //! notes are worked off when the batch settles, so that chains of any length need no recursion.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
+use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, JobState, Submit, TaskSlot};
@@ -16,42 +17,6 @@ use crate::template::After;
 
 /// Most tasks of a submit that waits task by task: each of them is looked at.
 const EACH_TASKS_MAX: u32 = 1 << 24;
-
-/// Who waits for whom, and what of it has to be looked at.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Followers {
-    /// Submits that wait for a job that has not completed, and whether any does so task by task.
-    by_job: BTreeMap<JobId, Followed>,
-    /// Ends that nobody has looked at yet: of a task, or of the rest of a job.
-    notes: Vec<(JobId, Option<TaskId>)>,
-}
-
-/// Who waits for one job.
-#[derive(Clone, Debug, Default)]
-struct Followed {
-    submits: BTreeSet<(JobId, u32)>,
-    by_task: bool,
-}
-
-impl Followers {
-    /// Whether somebody can go on because of the end of a task of this job.
-    pub(super) fn want_end(&self, job: JobId, is_completed: bool) -> bool {
-        let followed = self.by_job.get(&job);
-        followed.is_some_and(|followed| followed.by_task || is_completed)
-    }
-
-    /// Whether anybody waits for an end of this job, or has not been told of it.
-    pub(super) fn is_followed(&self, job: JobId) -> bool {
-        self.by_job.contains_key(&job)
-    }
-
-    /// Notes an end, if anybody waits for the job.
-    pub(super) fn note(&mut self, job: JobId, task: Option<TaskId>) {
-        if self.by_job.contains_key(&job) {
-            self.notes.push((job, task));
-        }
-    }
-}
 
 /// What a condition means for a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +46,7 @@ impl ServerState {
         for condition in after {
             let awaited = self
                 .jobs
-                .get(&condition.job)
+                .get(condition.job)
                 .ok_or(SubmitRefusal::JobNotFound(condition.job))?;
             if self.waits_for(condition.job, job) {
                 return Err(SubmitRefusal::AfterCycle(condition.job));
@@ -107,11 +72,7 @@ impl ServerState {
             if next == other {
                 return true;
             }
-            let submits = self
-                .jobs
-                .get(&next)
-                .into_iter()
-                .flat_map(|job| &job.submits);
+            let submits = self.jobs.get(next).into_iter().flat_map(|job| &job.submits);
             let awaited = submits
                 .flat_map(|submit| &submit.after)
                 .map(|after| after.job);
@@ -122,43 +83,28 @@ impl ServerState {
 
     /// Queues what can run of a submit that was just added or restored, and drops what never will.
     pub(super) fn start_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
-        self.follow(id, number);
+        self.jobs.follow(id, number);
         self.review(ctx, id, number, true);
-    }
-
-    /// Notes for which jobs a submit waits.
-    pub(super) fn follow(&mut self, id: JobId, number: u32) {
-        let submit = self
-            .jobs
-            .get(&id)
-            .and_then(|job| job.submits.get(number as usize));
-        for condition in submit
-            .map(|submit| submit.after.clone())
-            .unwrap_or_default()
-        {
-            let is_over = self.jobs.get(&condition.job).is_none_or(Job::is_completed);
-            if !is_over {
-                let followers = self.followers.by_job.entry(condition.job).or_default();
-                followers.submits.insert((id, number));
-                followers.by_task |= condition.is_each;
-            }
-        }
     }
 
     /// Works off what ended since the last time.
     pub(super) fn follow_up(&mut self, ctx: &mut Ctx<'_>) {
-        while !self.followers.notes.is_empty() {
-            for (job, task) in std::mem::take(&mut self.followers.notes) {
-                let followers = self.followers.by_job.get(&job).cloned().unwrap_or_default();
-                for (follower, number) in followers.submits {
+        loop {
+            // What ends here is noted as well: chains of any length need no recursion.
+            let ends = self.jobs.take_ends();
+            if ends.is_empty() {
+                return;
+            }
+            for (job, task) in ends {
+                for (follower, number) in self.jobs.followers_of(job) {
                     match task {
                         Some(task) => self.review_task(ctx, follower, number, task),
                         None => self.review(ctx, follower, number, false),
                     }
                 }
                 // The note of its completion comes behind those of its tasks.
-                if task.is_none() && self.jobs.get(&job).is_none_or(Job::is_completed) {
-                    self.followers.by_job.remove(&job);
+                if task.is_none() && self.jobs.get(job).is_none_or(Job::is_completed) {
+                    self.jobs.forget_followers(job);
                 }
             }
         }
@@ -167,10 +113,10 @@ impl ServerState {
     /// Looks at every waiting task of a submit; `is_start` = for the first time.
     fn review(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, is_start: bool) {
         // It is looked at when it is let go.
-        if self.is_submit_held(id, number) {
+        if self.jobs.is_submit_held(id, number) {
             return;
         }
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
         let Some(submit) = job.submits.get(number as usize) else {
@@ -207,12 +153,12 @@ impl ServerState {
 
     /// Looks at the task of a submit that waits for the task of the same id.
     fn review_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, task: TaskId) {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
         let slot = job
             .find(task)
-            .filter(|slot| slot.submit == number && !self.is_held(id, *slot));
+            .filter(|slot| slot.submit == number && !self.jobs.is_held(id, *slot));
         let Some((slot, submit)) = slot.and_then(|slot| Some((slot, job.submit(slot)?))) else {
             return;
         };
@@ -235,7 +181,7 @@ impl ServerState {
         let mut verdict = Verdict::Free;
         for after in submit.after.iter().filter(|after| !after.is_each) {
             // A job that is gone had completed, and what followed from that was done then.
-            let Some(job) = self.jobs.get(&after.job) else {
+            let Some(job) = self.jobs.get(after.job) else {
                 continue;
             };
             if !job.is_completed() {
@@ -262,7 +208,7 @@ impl ServerState {
         for after in submit.after.iter().filter(|after| after.is_each) {
             let phase = self
                 .jobs
-                .get(&after.job)
+                .get(after.job)
                 .and_then(|job| job.phase(job.find(task)?));
             match phase {
                 None | Some(Phase::Finished) => {}
@@ -320,7 +266,7 @@ impl ServerState {
             // A task that waits for its next attempt was free once, and is let go by its timer.
             let record = submit.tasks.record(index);
             let was_tried = record.is_some_and(|record| record.retry_count() > 0);
-            if !is_waiting || was_tried && (!is_start || self.is_delayed(job.id, slot)) {
+            if !is_waiting || was_tried && (!is_start || self.jobs.is_delayed(job.id, slot)) {
                 continue;
             }
             match self.verdict_of_task(submit, index) {
@@ -346,12 +292,10 @@ impl ServerState {
 
     /// Gives up a submit of which nothing ever ran.
     fn drop_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, culprit: JobId) {
-        self.watches.note_ended_submit(id, number, &self.jobs);
-        let Some(job) = self.jobs.get_mut(&id) else {
-            return;
-        };
-        let ids = job.unfinished_ids_of(number);
-        if job.end_submit(number, Phase::Aborted) == 0 {
+        self.watches.note_ended_submit(id, number, self.jobs.all());
+        let ids = self.jobs.end_submit(id, number, Phase::Aborted);
+        if ids.is_empty() {
+            // Its tasks were canceled before.
             return;
         }
         persist_dropped(ctx, id, ids);
@@ -360,24 +304,12 @@ impl ServerState {
 
     /// Gives up single tasks and what depends on them.
     fn drop_slots(&mut self, ctx: &mut Ctx<'_>, id: JobId, slots: Vec<TaskSlot>, culprit: JobId) {
-        let Some(job) = self.jobs.get_mut(&id) else {
-            return;
-        };
         let mut dropped = Vec::new();
         for slot in slots {
-            let mut all = job.descendants(slot);
+            let job = self.jobs.get(id);
+            let mut all = job.map_or_else(Vec::new, |job| job.descendants(slot));
             all.push(slot);
-            for slot in all {
-                if job.phase(slot) != Some(Phase::Waiting) {
-                    continue;
-                }
-                job.set_phase(slot, Phase::Aborted);
-                if let Some(task) = job.task_id(slot) {
-                    self.watches.note_ended(id, task);
-                    self.followers.note(id, Some(task));
-                    dropped.push(task.0);
-                }
-            }
+            dropped.extend(self.abort_waiting(id, all));
         }
         dropped.sort_unstable();
         let ids = IdArray::from_sorted(dropped).unwrap_or_default();
@@ -385,20 +317,41 @@ impl ServerState {
         self.note_dropped(ctx, id, culprit);
     }
 
+    /// Aborts those of these tasks that wait; returns their ids.
+    pub(super) fn abort_waiting(&mut self, id: JobId, slots: Vec<TaskSlot>) -> Vec<u32> {
+        let mut aborted = Vec::new();
+        for slot in slots {
+            // Two tasks that failed can have dependents in common: the first one took them.
+            if self.jobs.phase(id, slot) != Some(Phase::Waiting) {
+                continue;
+            }
+            self.jobs.set_phase(id, slot, Phase::Aborted);
+            let job = self.jobs.get(id);
+            let Some(task) = job.and_then(|job| job.task_id(slot)) else {
+                bug!("job {id} has no task at {slot:?}, but it is given up");
+                continue;
+            };
+            self.watches.note_ended(id, task);
+            self.jobs.note_end(id, Some(task));
+            aborted.push(task.0);
+        }
+        aborted
+    }
+
     fn note_dropped(&mut self, ctx: &mut Ctx<'_>, id: JobId, culprit: JobId) {
-        if let Some(job) = self.jobs.get_mut(&id)
+        if let Some(job) = self.jobs.get_mut(id)
             && job.cancel_reason.is_none()
         {
             job.cancel_reason =
                 Some(format!("Job {culprit}, which it waits for, did not finish").into());
         }
-        self.followers.note(id, None);
+        self.jobs.note_end(id, None);
         self.note_job_progress(ctx, id);
     }
 
     /// Whether neither other tasks nor other jobs hold a waiting task back.
     pub(super) fn is_free(&self, id: JobId, slot: TaskSlot) -> bool {
-        let submit = self.jobs.get(&id).and_then(|job| job.submit(slot));
+        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         submit.is_some_and(|submit| {
             self.verdict_of_whole(submit) == Verdict::Free
                 && self.verdict_of_task(submit, slot.index) == Verdict::Free
@@ -412,7 +365,7 @@ impl ServerState {
             return (0, 0);
         };
         let is_pending = |after: &&After| {
-            self.jobs.get(&after.job).is_some_and(|awaited| {
+            self.jobs.get(after.job).is_some_and(|awaited| {
                 if !after.is_each {
                     return !awaited.is_completed();
                 }

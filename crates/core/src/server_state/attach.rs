@@ -147,7 +147,7 @@ impl ServerState {
             match self.holds(id, task.job, &assigned) {
                 Some(Phase::Running) => {
                     // It ran and left no trace: the next attempt must not be taken for this one.
-                    let job = self.jobs.get_mut(&task.job);
+                    let job = self.jobs.get_mut(task.job);
                     if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
                         record.supersede();
                     }

@@ -9,18 +9,15 @@ use crate::task::{Phase, TaskState};
 impl ServerState {
     /// `None` if there is no such job.
     pub(super) fn close_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) -> Option<JobResult> {
-        let job = self.jobs.get_mut(&id)?;
-        if !job.is_open {
+        if !self.jobs.close(id)? {
             return Some(JobResult::Already(id));
         }
-        job.is_open = false;
-        let completed = job.is_completed();
-        self.changed.insert(id);
         ctx.persist(ChangeKind::JobClosed(id));
-        if completed {
-            job.completion_noted = true;
+        let job = self.jobs.get_mut(id)?;
+        if job.is_completed() {
+            job.note_completed();
             ctx.persist(ChangeKind::JobCompleted(id));
-            self.followers.note(id, None);
+            self.jobs.note_end(id, None);
             self.drop_templates(id);
         }
         Some(JobResult::Ok {
@@ -37,7 +34,7 @@ impl ServerState {
         id: JobId,
         reason: &str,
     ) -> Option<JobResult> {
-        let job = self.jobs.get(&id)?;
+        let job = self.jobs.get(id)?;
         if job.is_completed() {
             return Some(JobResult::Already(id));
         }
@@ -50,7 +47,7 @@ impl ServerState {
             };
             ctx.persist(canceled);
             self.end_job(ctx, id, Phase::Canceled);
-            if let Some(job) = self.jobs.get_mut(&id).filter(|_| !reason.is_empty()) {
+            if let Some(job) = self.jobs.get_mut(id).filter(|_| !reason.is_empty()) {
                 job.cancel_reason = Some(reason.into());
             }
         }
@@ -63,20 +60,17 @@ impl ServerState {
 
     /// Ends every unfinished task of a job, wherever it is.
     pub(super) fn end_job(&mut self, ctx: &mut Ctx<'_>, id: JobId, to: Phase) {
-        self.watches.note_ended_job(id, &self.jobs);
+        self.watches.note_ended_job(id, self.jobs.all());
         self.portions.forget_unqueued(id);
         self.leave_queue(id);
         self.agenda.note_plans_changed();
         self.kill_assigned(ctx, id);
-        if let Some(job) = self.jobs.get_mut(&id) {
-            let ids = job.unfinished_ids();
-            job.end_all(to);
-            if !ids.is_empty() {
-                let to = to.state();
-                ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
-            }
+        let ids = self.jobs.end_all(id, to);
+        if !ids.is_empty() {
+            let to = to.state();
+            ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
         }
-        self.followers.note(id, None);
+        self.jobs.note_end(id, None);
         self.note_job_progress(ctx, id);
     }
 
@@ -89,22 +83,19 @@ impl ServerState {
             JobState::Aborted => states.contains(&TaskState::Aborted),
             JobState::Waiting | JobState::Running | JobState::Opened => false,
         };
-        let found = self.jobs.get(&id);
+        let found = self.jobs.get(id);
         let Some(job) = found.filter(|job| job.is_completed() && wanted(job.state())) else {
             return false;
         };
         // A job that is gone counts as finished for those that wait for it. They may not know better yet: those that
         // are held until workers are back are looked at then.
-        let is_needed = self.followers.is_followed(id) || self.awaited_workers() > 0;
+        let is_needed = self.jobs.is_followed(id) || self.awaited_workers() > 0;
         if is_needed && job.state() != JobState::Finished {
             return false;
         }
-        if let Some(mut job) = self.jobs.remove(&id) {
-            self.totals.count(&mut job);
-            self.totals.forget(&mut job);
+        if let Some(job) = self.jobs.forget(id) {
             self.portions.discard_job(job);
         }
-        self.changed.insert(id);
         true
     }
 

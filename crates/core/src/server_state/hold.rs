@@ -9,21 +9,13 @@ use std::collections::BTreeMap;
 
 use super::{Ctx, ServerState};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
-use crate::job::TaskSlot;
 use crate::task::{Phase, TaskRecord};
 use crate::worker::Assigned;
-
-/// Work of an earlier run that its workers may have.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Hold {
-    /// Jobs with unfinished tasks, and how many submits they had.
-    jobs: BTreeMap<JobId, u32>,
-}
 
 impl ServerState {
     /// Holds the waiting tasks of a job, or queues them if there is nothing to wait for.
     pub(super) fn hold_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
-        let Some(job) = self.jobs.get(&id).filter(|job| !job.is_idle()) else {
+        let Some(job) = self.jobs.get(id).filter(|job| !job.is_idle()) else {
             return;
         };
         let submits = u32::try_from(job.submits.len()).unwrap_or(u32::MAX);
@@ -31,9 +23,9 @@ impl ServerState {
             self.start_submits(ctx, id, submits);
         } else {
             for number in 0..submits {
-                self.follow(id, number);
+                self.jobs.follow(id, number);
             }
-            self.hold.jobs.insert(id, submits);
+            self.jobs.hold(id, submits);
         }
     }
 
@@ -43,22 +35,12 @@ impl ServerState {
         }
     }
 
-    /// Whether nothing of a submit may be handed out or given up yet.
-    pub(super) fn is_submit_held(&self, job: JobId, number: u32) -> bool {
-        let submits = self.hold.jobs.get(&job);
-        submits.is_some_and(|submits| number < *submits)
-    }
-
-    pub(super) fn is_held(&self, job: JobId, slot: TaskSlot) -> bool {
-        self.is_submit_held(job, slot.submit)
-    }
-
     /// A worker came back and said what it has, or is given up. Behind the last one nothing is held.
     pub(super) fn stop_waiting_for(&mut self, ctx: &mut Ctx<'_>, worker: WorkerId) {
         if !self.workers.stop_awaiting(worker) {
             return;
         }
-        for (job, submits) in std::mem::take(&mut self.hold.jobs) {
+        for (job, submits) in self.jobs.take_held() {
             self.start_submits(ctx, job, submits);
         }
         self.agenda.note_ready();
@@ -80,10 +62,10 @@ impl ServerState {
     fn adopt_one(&mut self, id: WorkerId, task: TaskKey, instance: InstanceId, variant: u32) {
         let slot = self
             .jobs
-            .get(&task.job)
+            .get(task.job)
             .and_then(|job| job.find(task.task))
-            .filter(|slot| self.is_held(task.job, *slot));
-        let (Some(slot), Some(job)) = (slot, self.jobs.get_mut(&task.job)) else {
+            .filter(|slot| self.jobs.is_held(task.job, *slot));
+        let (Some(slot), Some(job)) = (slot, self.jobs.get_mut(task.job)) else {
             return;
         };
         let current = job.record(slot).map_or(InstanceId(0), TaskRecord::instance);
@@ -103,10 +85,7 @@ impl ServerState {
         }
         let assigned = Assigned::restored(slot, key, variant, instance);
         worker.assign(task, assigned, &class);
-        job.sent_to.insert(id);
-        if let Some(record) = job.touch(slot) {
-            record.assign(id);
-        }
-        job.set_phase(slot, Phase::Queued);
+        job.note_sent_to(id);
+        job.hand_out(slot, id);
     }
 }

@@ -11,7 +11,7 @@ use crate::template::NotifyEvent;
 impl ServerState {
     /// Notes what is to be told of a job that changed.
     pub(super) fn note_due(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         if job.notices.is_empty() {
@@ -37,7 +37,7 @@ impl ServerState {
         key: NoticeKey,
         (attempts, error): (u32, Option<Box<str>>),
     ) {
-        let job = self.jobs.get_mut(&key.job);
+        let job = self.jobs.get_mut(key.job);
         let notice = job.and_then(|job| job.notices.get_mut(key.number as usize));
         // The job may have been forgotten meanwhile.
         let Some(notice) = notice.filter(|notice| notice.state == NoticeState::Owed) else {
@@ -60,7 +60,7 @@ impl ServerState {
 
     /// What became of a notification in an earlier run of the server; to be called behind the last submit.
     pub fn restore_notified(&mut self, key: NoticeKey, outcome: NoticeOutcome) {
-        let job = self.jobs.get_mut(&key.job);
+        let job = self.jobs.get_mut(key.job);
         if let Some(notice) = job.and_then(|job| job.notices.get_mut(key.number as usize)) {
             notice.state = NoticeState::Done(outcome);
         }
@@ -68,7 +68,11 @@ impl ServerState {
 
     /// Owes again what an earlier run of the server owed.
     pub(super) fn restore_owed_notices(&mut self, ctx: &mut Ctx<'_>) {
-        let with_notices = self.jobs.values().filter(|job| !job.notices.is_empty());
+        let with_notices = self
+            .jobs
+            .all()
+            .values()
+            .filter(|job| !job.notices.is_empty());
         let ids: Vec<JobId> = with_notices.map(|job| job.id).collect();
         for id in ids {
             self.note_due(ctx, id);
@@ -157,7 +161,7 @@ mod tests {
         let mut state = submitted();
         request(&mut state, cancel());
         let mut effects = Vec::new();
-        for notice in &mut state.jobs.get_mut(&JobId(1)).expect("the job").notices {
+        for notice in &mut state.jobs.get_mut(JobId(1)).expect("the job").notices {
             notice.state = NoticeState::Waiting;
         }
         let mut done = state.clone();

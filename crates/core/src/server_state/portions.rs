@@ -245,7 +245,7 @@ impl ServerState {
 
     /// Takes the tasks of a job that was ended out of the ready queue, a portion of them at once.
     pub(super) fn leave_queue(&mut self, id: JobId) {
-        let submits = self.jobs.get(&id).map_or(0, |job| job.submits.len());
+        let submits = self.jobs.get(id).map_or(0, |job| job.submits.len());
         let leaving = Leaving {
             submits: u32::try_from(submits).unwrap_or(u32::MAX),
             done_to: None,
@@ -300,7 +300,7 @@ impl ServerState {
             && let Some(mut entry) = self.portions.unqueued.first_entry()
         {
             let (id, number) = *entry.key();
-            let job = self.jobs.get(&id);
+            let job = self.jobs.get(id);
             let Some((job, submit)) =
                 job.and_then(|job| Some((job, job.submits.get(number as usize)?)))
             else {

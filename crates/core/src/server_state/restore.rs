@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::draft::{Prepared, Target};
 use super::{Ctx, ServerState};
+use crate::bug;
 use crate::id::{JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::range::IdArray;
@@ -61,7 +62,7 @@ pub enum RestoreError {
 impl ServerState {
     /// Ids go on behind these: the first new worker gets the highest earlier id plus two.
     pub fn restore_counters(&mut self, last_job: JobId, last_worker: WorkerId) {
-        self.last_job = self.last_job.max(last_job.0);
+        self.jobs.restore_last_id(last_job);
         self.workers.restore_last_id(last_worker);
     }
 
@@ -89,12 +90,11 @@ impl ServerState {
     /// Adds a job without tasks.
     pub fn restore_job(&mut self, record: JobRecord) {
         let id = record.id;
-        self.last_job = self.last_job.max(id.0);
         let (max_fails, is_open) = (record.max_fails, record.is_open);
         let mut job = Job::new(id, record.name, max_fails, is_open, record.submitted);
         job.cancel_reason = record.cancel_reason;
-        job.completion_noted = record.is_completed;
-        self.jobs.insert(id, job);
+        job.restore_completion(record.is_completed);
+        self.jobs.add(job);
     }
 
     /// Adds the tasks of a submit, all waiting.
@@ -108,7 +108,7 @@ impl ServerState {
         ids: IdArray,
         spec: &Arc<SubmitSpec>,
     ) -> Result<(), RestoreError> {
-        let job = self.jobs.get(&id).ok_or(RestoreError::NoJob(id))?;
+        let job = self.jobs.get(id).ok_or(RestoreError::NoJob(id))?;
         let target = Target {
             job: id,
             is_new: false,
@@ -120,8 +120,7 @@ impl ServerState {
         let mut draft = self.draft_for(target, prepared);
         self.build(&mut draft, usize::MAX);
         let submit = self.finish(draft, Some(ids)).map_err(bad)?;
-        let job = self.jobs.get_mut(&id).ok_or(RestoreError::NoJob(id))?;
-        job.add_submit(submit);
+        self.jobs.add_submit(id, submit);
         Ok(())
     }
 
@@ -132,7 +131,7 @@ impl ServerState {
     ///
     /// [`RestoreError`] if job or task are not there.
     pub fn restore_task(&mut self, id: JobId, stored: &StoredTask) -> Result<(), RestoreError> {
-        let job = self.jobs.get_mut(&id).ok_or(RestoreError::NoJob(id))?;
+        let job = self.jobs.get_mut(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job
             .find(stored.task)
             .ok_or(RestoreError::NoTask(id, stored.task))?;
@@ -142,11 +141,10 @@ impl ServerState {
         if let Some(nodes) = stored.nodes.as_ref().filter(|_| is_gang) {
             job.set_nodes(slot, &nodes.workers);
         }
-        let worker = self
-            .workers
-            .get_mut(stored.worker)
-            .filter(|_| stored.state == TaskState::Running && !is_gang);
-        let goes_on = worker.is_some();
+        // Its worker is expected back.
+        let goes_on = stored.state == TaskState::Running
+            && !is_gang
+            && self.workers.get(stored.worker).is_some();
         if let Some(record) = job.touch(slot) {
             record.restore(stored, goes_on || is_gang);
         }
@@ -164,17 +162,9 @@ impl ServerState {
             job.restore_end(slot, end);
             job.idle_since = job.idle_since.max(end.at);
         }
-        job.set_phase(slot, phase);
-        if let Some(worker) = worker
-            && let Some(key) = Self::queue_key(job, slot)
-            && let Some(class) = self.classes.get(key.class)
-        {
-            let assigned = Assigned::restored(slot, key, stored.variant, stored.instance);
-            let task = TaskKey::new(id, stored.task);
-            worker.assign(task, assigned, class);
-            job.sent_to.insert(worker.id);
-            worker.start(task, stored.instance, &self.classes);
-            job.set_phase(slot, Phase::Running);
+        self.jobs.set_phase(id, slot, phase);
+        if goes_on {
+            self.restore_running(id, slot, stored);
         }
         if is_gang && !phase.is_terminal() {
             self.restore_gang(id, slot, stored);
@@ -182,10 +172,35 @@ impl ServerState {
         Ok(())
     }
 
+    /// A task runs on a worker that is expected back.
+    fn restore_running(&mut self, id: JobId, slot: TaskSlot, stored: &StoredTask) {
+        let job = self.jobs.get_mut(id);
+        let (Some(job), Some(worker)) = (job, self.workers.get_mut(stored.worker)) else {
+            bug!(
+                "job {id} or worker {} is gone while it is restored",
+                stored.worker
+            );
+            return;
+        };
+        let key = Self::queue_key(job, slot);
+        let class = key.and_then(|key| Some((key, self.classes.get(key.class)?)));
+        let Some((key, class)) = class else {
+            bug!("task {} of job {id} has no request", stored.task);
+            return;
+        };
+        let assigned = Assigned::restored(slot, key, stored.variant, stored.instance);
+        let task = TaskKey::new(id, stored.task);
+        worker.assign(task, assigned, class);
+        worker.start(task, stored.instance, &self.classes);
+        job.note_sent_to(stored.worker);
+        self.jobs.set_phase(id, slot, Phase::Running);
+    }
+
     /// A multi-node task goes on if its root is expected back, with those of its other nodes that are;
     /// otherwise it waits, with an instance that nobody can have.
     fn restore_gang(&mut self, id: JobId, slot: TaskSlot, stored: &StoredTask) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
+            bug!("job {id} is gone while its tasks are restored");
             return;
         };
         let nodes = stored.current_nodes();
@@ -202,6 +217,7 @@ impl ServerState {
         let root = root.filter(|root| members.first() == Some(root)).copied();
         let was_started = stored.state == TaskState::Running && stored.instance == instance;
         let Some(record) = job.touch(slot) else {
+            bug!("job {id} has no task at {slot:?} while it is restored");
             return;
         };
         record.resume(instance);
@@ -224,14 +240,14 @@ impl ServerState {
             },
             &class,
         );
-        job.sent_to.insert(worker.id);
+        job.note_sent_to(worker.id);
         let phase = if was_started {
             worker.start(task, instance, &self.classes);
             Phase::Running
         } else {
             Phase::Queued
         };
-        job.set_phase(slot, phase);
+        self.jobs.set_phase(id, slot, phase);
         self.workers.set_nodes(task, members);
     }
 
@@ -246,7 +262,7 @@ impl ServerState {
         task: TaskId,
         attempt: Attempt,
     ) -> Result<(), RestoreError> {
-        let job = self.jobs.get_mut(&id).ok_or(RestoreError::NoJob(id))?;
+        let job = self.jobs.get_mut(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job.find(task).ok_or(RestoreError::NoTask(id, task))?;
         job.restore_attempt(slot, attempt);
         Ok(())
@@ -254,7 +270,7 @@ impl ServerState {
 
     /// Ends tasks that were canceled or aborted; ids that are unknown or ended otherwise are left.
     pub fn restore_dropped(&mut self, id: JobId, ids: &IdArray, to: TaskState, at: Timestamp) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         job.idle_since = job.idle_since.max(at);
@@ -270,15 +286,14 @@ impl ServerState {
             // The usual case: everything that was left was ended at once.
             let all: u64 = ids.ranges().iter().map(|r| u64::from(r.count())).sum();
             if all >= u64::from(job.counts().total()) {
-                job.end_all(phase);
+                self.jobs.end_all(id, phase);
                 return;
             }
         }
-        for task in ids.iter().map(TaskId) {
-            let Some(slot) = job.find(task) else { continue };
-            if job.phase(slot).is_some_and(|phase| !phase.is_terminal()) {
-                job.set_phase(slot, phase);
-            }
+        let slots = ids.iter().filter_map(|task| job.find(TaskId(task)));
+        let left = slots.filter(|slot| job.phase(*slot).is_some_and(|phase| !phase.is_terminal()));
+        for slot in left.collect::<Vec<_>>() {
+            self.jobs.set_phase(id, slot, phase);
         }
     }
 
@@ -288,28 +303,13 @@ impl ServerState {
         // restart.
         let mut effects = Vec::new();
         let ctx = &mut Ctx::new(now, &mut effects);
-        for job in self.jobs.values_mut() {
-            job.replay_graphs();
-        }
-        for id in self.jobs.keys().copied().collect::<Vec<_>>() {
+        self.jobs.replay_graphs();
+        for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {
             self.hold_job(ctx, id);
         }
-        let completed: Vec<JobId> = self
-            .jobs
-            .values()
-            .filter(|job| job.is_completed())
-            .map(|job| job.id)
-            .collect();
-        for id in completed {
-            if let Some(job) = self.jobs.get_mut(&id) {
-                job.completion_noted = true;
-                job.idle_noted = true;
-                job.idle_since = job.idle_since.min(now.wall);
-            }
-        }
+        self.jobs.finish_restore(now.wall);
         self.restore_owed_notices(ctx);
         self.owed = effects;
-        self.count_restored();
         self.agenda.note_ready();
     }
 }

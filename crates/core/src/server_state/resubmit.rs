@@ -20,7 +20,8 @@ impl ServerState {
         jobs: &Selector,
         states: &[TaskState],
     ) -> Selected<Resubmitted> {
-        self.find_jobs(jobs)
+        self.jobs
+            .find(jobs)
             .filter_map(|id| self.resubmit_job(ctx, id, states))
     }
 
@@ -31,7 +32,7 @@ impl ServerState {
         id: JobId,
         states: &[TaskState],
     ) -> Option<Resubmitted> {
-        let job = self.jobs.get(&id)?;
+        let job = self.jobs.get(id)?;
         let bodies = match bodies(job, states) {
             Ok(bodies) => bodies,
             Err(refusal) => return Some(Resubmitted::Refused(id, refusal)),
@@ -68,7 +69,7 @@ impl ServerState {
         }) else {
             return Err(SubmitRefusal::TooManyJobs);
         };
-        let new = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
+        let new = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
         if specs.iter().map(|spec| spec.notify.len()).sum::<usize>() > NOTICES_MAX {
             return Err(SubmitRefusal::TooManyNotices);
         }

@@ -15,7 +15,7 @@ use crate::scheduler::lane::{PATIENCE, Seen};
 use crate::scheduler::queue::TakenRange;
 use crate::scheduler::solve::{Answer, GangStart, Placement, Question, solve};
 use crate::scheduler::window::{SEARCH_WIDENED_MAX, Window, window};
-use crate::task::{Phase, TaskRecord};
+use crate::task::TaskRecord;
 use crate::time::{Now, Time};
 use crate::worker::{Assigned, Worker};
 
@@ -447,7 +447,7 @@ impl ServerState {
             let mut batch = AssignBatch::new(self.assign_limit);
             self.hand_out(ctx.now, &placement, range, &mut batch);
             batch.set_nodes(&nodes);
-            let Some(job) = self.jobs.get_mut(&range.job) else {
+            let Some(job) = self.jobs.get_mut(range.job) else {
                 continue;
             };
             job.set_nodes(slot, &gang.workers);
@@ -538,7 +538,7 @@ impl ServerState {
         let class = self.class(placement.key);
         let found = (
             class,
-            self.jobs.get_mut(&range.job),
+            self.jobs.get_mut(range.job),
             self.workers.get_mut(placement.worker),
         );
         let (Some(class), Some(job), Some(worker)) = found else {
@@ -546,7 +546,7 @@ impl ServerState {
             bug!("a round gives tasks of job {job} to worker {worker}, one of which is gone");
             return;
         };
-        job.sent_to.insert(placement.worker);
+        job.note_sent_to(placement.worker);
         let mut runs: Vec<Run> = Vec::new();
         for index in range.from..range.to {
             let slot = TaskSlot {
@@ -557,13 +557,10 @@ impl ServerState {
                 bug!("job {} has no task at {slot:?}, but it is ready", range.job);
                 continue;
             };
-            let Some(record) = job.touch(slot) else {
+            let Some(instance) = job.hand_out(slot, placement.worker) else {
                 bug!("job {} has no record for its task at {slot:?}", range.job);
                 continue;
             };
-            record.assign(placement.worker);
-            let instance = record.instance();
-            job.set_phase(slot, Phase::Queued);
             let assigned = Assigned {
                 slot,
                 key: placement.key,

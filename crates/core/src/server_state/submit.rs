@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::draft::{Draft, Prepared, PreparedGraph, Share, Target};
 use super::{ChangeKind, Ctx, Reply, ServerState, SubmitRefusal};
+use crate::bug;
 use crate::id::JobId;
 use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId};
 use crate::placeholder::fill_known;
@@ -35,8 +36,7 @@ impl ServerState {
         name: Box<str>,
         max_fails: Option<u32>,
     ) -> Result<JobId, SubmitRefusal> {
-        let id = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
-        self.last_job = id.0;
+        let id = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
         let opened = ChangeKind::JobOpened {
             job: id,
             name: name.clone(),
@@ -44,8 +44,7 @@ impl ServerState {
         };
         ctx.persist(opened);
         self.jobs
-            .insert(id, Job::new(id, name, max_fails, true, ctx.now.wall));
-        self.changed.insert(id);
+            .add(Job::new(id, name, max_fails, true, ctx.now.wall));
         Ok(id)
     }
 
@@ -90,7 +89,7 @@ impl ServerState {
             is_new: target.is_new,
             name: target.name.clone(),
             max_fails: target.max_fails,
-            number: self.jobs.get(&target.job).map_or(0, |job| {
+            number: self.jobs.get(target.job).map_or(0, |job| {
                 u32::try_from(job.submits.len()).unwrap_or(u32::MAX)
             }),
             ids: submit.ids.clone(),
@@ -102,7 +101,7 @@ impl ServerState {
 
     /// A new job gets the next id. Another one may have got that which was the next when the first template was built.
     pub(super) fn note_job(&self, draft: &mut Draft) {
-        let next = self.next_job_id().filter(|_| draft.target.is_new);
+        let next = self.jobs.next_id().filter(|_| draft.target.is_new);
         if let Some(job) = next.filter(|job| *job != draft.target.job) {
             let target = Target {
                 job,
@@ -135,7 +134,7 @@ impl ServerState {
 
     /// Each notification is remembered until the job is forgotten.
     fn check_notify(&self, job: JobId, spec: &SubmitSpec) -> Result<(), SubmitRefusal> {
-        let known = self.jobs.get(&job).map_or(0, |job| job.notices.len());
+        let known = self.jobs.get(job).map_or(0, |job| job.notices.len());
         if !spec.notify.is_empty() && known + spec.notify.len() > NOTICES_MAX {
             return Err(SubmitRefusal::TooManyNotices);
         }
@@ -221,7 +220,7 @@ impl ServerState {
     pub(super) fn target(&self, target: &SubmitTarget) -> Result<Target, SubmitRefusal> {
         match target {
             SubmitTarget::NewJob { name, max_fails } => {
-                let job = self.next_job_id().ok_or(SubmitRefusal::TooManyJobs)?;
+                let job = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
                 Ok(Target {
                     job,
                     is_new: true,
@@ -231,7 +230,7 @@ impl ServerState {
             }
             SubmitTarget::Attach(id) => {
                 let id = *id;
-                let job = self.jobs.get(&id).ok_or(SubmitRefusal::JobNotFound(id))?;
+                let job = self.jobs.get(id).ok_or(SubmitRefusal::JobNotFound(id))?;
                 if !job.is_open {
                     return Err(SubmitRefusal::JobNotOpen(id));
                 }
@@ -246,12 +245,8 @@ impl ServerState {
         }
     }
 
-    pub(super) fn next_job_id(&self) -> Option<JobId> {
-        self.last_job.checked_add(1).map(JobId)
-    }
-
     fn next_ids(&self, job: JobId, count: u32) -> Result<IdArray, SubmitRefusal> {
-        let highest = self.jobs.get(&job).and_then(Job::max_task_id);
+        let highest = self.jobs.get(job).and_then(Job::max_task_id);
         let first = match highest {
             Some(id) => id.checked_add(1).ok_or(SubmitRefusal::TooManyTasks)?,
             None => 0,
@@ -260,7 +255,7 @@ impl ServerState {
     }
 
     fn check_new(&self, job: JobId, ids: &IdArray) -> Result<(), SubmitRefusal> {
-        let Some(existing) = self.jobs.get(&job) else {
+        let Some(existing) = self.jobs.get(job) else {
             return Ok(());
         };
         if let Some(task) = existing.first_existing(ids) {
@@ -291,15 +286,13 @@ impl ServerState {
     fn add_submit(&mut self, ctx: &mut Ctx<'_>, target: Target, submit: Submit) -> JobId {
         let id = target.job;
         if target.is_new {
-            self.last_job = self.last_job.max(id.0);
             let job = Job::new(id, target.name, target.max_fails, false, ctx.now.wall);
-            self.jobs.insert(id, job);
+            self.jobs.add(job);
         }
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(number) = self.jobs.add_submit(id, submit) else {
+            bug!("job {id} is gone, but a submit was accepted for it");
             return id;
         };
-        let number = job.add_submit(submit);
-        self.changed.insert(id);
         self.start_submit(ctx, id, number);
         id
     }

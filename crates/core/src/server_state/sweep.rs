@@ -62,9 +62,12 @@ impl ServerState {
     ) {
         let (left, not_found) = match jobs {
             // Which of very many jobs are meant is looked for bit by bit, too.
-            Selector::All => (Left::Among(0..=self.last_job), IdArray::default()),
+            Selector::All => (
+                Left::Among(0..=self.last_job().map_or(0, |id| id.0)),
+                IdArray::default(),
+            ),
             Selector::Last | Selector::Ids(_) => {
-                let Selected { rows, not_found } = self.find_jobs(jobs);
+                let Selected { rows, not_found } = self.jobs.find(jobs);
                 (Left::These(rows.into()), not_found)
             }
         };
@@ -154,7 +157,7 @@ impl ServerState {
             Left::Among(ids) => ids,
         };
         let (first, last) = (JobId(*ids.start()), JobId(*ids.end()));
-        let mut rest = self.jobs.range(first..=last);
+        let mut rest = self.jobs.all().range(first..=last);
         let part = rest.by_ref().take(most);
         let is_meant = |job: &Job| match &sweep.deed {
             Deed::Close => job.is_open,

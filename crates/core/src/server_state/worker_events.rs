@@ -10,7 +10,7 @@ use super::{
 };
 use crate::bug;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
-use crate::job::TaskSlot;
+use crate::job::{Job, TaskSlot};
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::IdArray;
 use crate::retry::RetrySpec;
@@ -75,7 +75,7 @@ impl ServerState {
             }
             WorkerMessage::Report(report) => self.on_report(ctx, id, report),
             WorkerMessage::Notify(task, message) => {
-                if self.jobs.contains_key(&task.job) {
+                if self.jobs.all().contains_key(&task.job) {
                     let told = ChangeKind::TaskNotified {
                         task,
                         worker: id,
@@ -174,16 +174,14 @@ impl ServerState {
         if self.holds(id, row.task.job, &assigned) == Some(Phase::Queued) {
             let at = ctx.now.wall.minus(row.age);
             self.note_start(ctx, id, row.task, &assigned, at);
-            match self.jobs.get_mut(&row.task.job) {
-                Some(job) => job.set_phase(assigned.slot, Phase::Running),
-                None => bug!("{} starts, but its job is gone", row.task),
-            }
+            self.jobs
+                .set_phase(row.task.job, assigned.slot, Phase::Running);
         }
     }
 
     /// Phase of the task, if this worker's instance is the current one and has not ended.
     pub(super) fn holds(&self, id: WorkerId, job: JobId, assigned: &Assigned) -> Option<Phase> {
-        let record = self.jobs.get(&job)?.record(assigned.slot)?;
+        let record = self.jobs.get(job)?.record(assigned.slot)?;
         let is_current = record.worker() == id
             && record.instance() == assigned.instance
             && matches!(record.phase(), Phase::Queued | Phase::Running);
@@ -200,7 +198,7 @@ impl ServerState {
     ) {
         let submit = self
             .jobs
-            .get(&task.job)
+            .get(task.job)
             .and_then(|job| job.submit(assigned.slot));
         let nodes = submit.map_or(&[][..], |submit| submit.tasks.nodes(assigned.slot.index));
         let started = ChangeKind::TaskStarted {
@@ -211,8 +209,8 @@ impl ServerState {
             worker: id,
         };
         ctx.persist_at(at, started);
-        self.totals.started += 1;
-        if let Some(job) = self.jobs.get_mut(&task.job) {
+        self.jobs.count_started();
+        if let Some(job) = self.jobs.get_mut(task.job) {
             job.workers.insert(id);
             if let Some(record) = job.touch(assigned.slot) {
                 record.start(at);
@@ -275,7 +273,7 @@ impl ServerState {
         slot: TaskSlot,
         is_allowed: impl Fn(&RetrySpec) -> bool,
     ) -> bool {
-        let found = self.jobs.get(&job).and_then(|job| {
+        let found = self.jobs.get(job).and_then(|job| {
             let template = job.submit(slot)?.template(slot.index)?;
             Some((&template.task.retry, job.record(slot)?.retry_count()))
         });
@@ -284,11 +282,11 @@ impl ServerState {
 
     /// Stores that a started instance was given up and which one is next.
     pub(super) fn note_requeued(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) {
-        let Some(job) = self.jobs.get(&id) else {
+        self.jobs.count_superseded();
+        let Some(job) = self.jobs.get(id) else {
             bug!("job {id} is gone, but a task of it is queued again");
             return;
         };
-        self.totals.superseded += 1;
         let attempt = job
             .submit(slot)
             .and_then(|submit| submit.tasks.attempts(slot.index).last());
@@ -308,44 +306,31 @@ impl ServerState {
 
     /// Lets a failed task wait for its next attempt.
     fn retry(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: TaskEnd) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
+            bug!("job {id} is gone, but a task of it is tried again");
             return;
         };
         job.record_attempt(slot, end);
-        job.set_phase(slot, Phase::Waiting);
         let count = job.touch(slot).map_or(0, TaskRecord::count_retry);
-        self.note_requeued(ctx, id, slot);
-        let Some(job) = self.jobs.get(&id) else {
-            return;
-        };
-        let delay = job
+        let template = job
             .submit(slot)
-            .and_then(|submit| submit.template(slot.index))
-            .map_or(Duration::ZERO, |template| {
-                template.task.retry.delay_before(count)
-            });
-        if delay.is_zero() || self.is_held(id, slot) {
+            .and_then(|submit| submit.template(slot.index));
+        let delay = template.map_or(Duration::ZERO, |template| {
+            template.task.retry.delay_before(count)
+        });
+        self.jobs.set_phase(id, slot, Phase::Waiting);
+        self.note_requeued(ctx, id, slot);
+        if delay.is_zero() || self.jobs.is_held(id, slot) {
             self.make_ready(id, slot);
         } else {
-            self.delayed.insert((ctx.now.mono + delay, id, slot));
+            self.jobs.delay(ctx.now.mono + delay, id, slot);
         }
-    }
-
-    /// Whether a task waits for the time of its next attempt.
-    pub(super) fn is_delayed(&self, id: JobId, slot: TaskSlot) -> bool {
-        let mut delayed = self.delayed.iter();
-        delayed.any(|(_, job, other)| (*job, *other) == (id, slot))
     }
 
     /// Lets tasks run whose wait for another attempt is over; those that ended meanwhile are skipped.
     fn release_delayed(&mut self, now: Now) {
-        while let Some((time, job, slot)) = self.delayed.first().copied() {
-            if time > now.mono {
-                return;
-            }
-            self.delayed.pop_first();
-            let phase = self.jobs.get(&job).and_then(|job| job.phase(slot));
-            if phase == Some(Phase::Waiting) {
+        while let Some((job, slot)) = self.jobs.next_retry(now.mono) {
+            if self.jobs.phase(job, slot) == Some(Phase::Waiting) {
                 self.make_ready(job, slot);
             }
         }
@@ -381,7 +366,7 @@ impl ServerState {
         as_next: bool,
     ) {
         if as_next {
-            if let Some(record) = self.jobs.get_mut(&id).and_then(|job| job.touch(slot)) {
+            if let Some(record) = self.jobs.get_mut(id).and_then(|job| job.touch(slot)) {
                 record.supersede();
             }
             self.note_requeued(ctx, id, slot);
@@ -390,70 +375,35 @@ impl ServerState {
     }
 
     pub(super) fn requeue(&mut self, job: JobId, slot: TaskSlot) {
-        match self.jobs.get_mut(&job) {
-            Some(found) => found.set_phase(slot, Phase::Waiting),
-            None => bug!("job {job} is gone, but a task of it is queued again"),
-        }
+        self.jobs.set_phase(job, slot, Phase::Waiting);
         self.make_ready(job, slot);
     }
 
     /// Records the final end of a task and what follows from it for others.
     fn end_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: &TaskEnd) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let is_finished = end.outcome == Outcome::Finished;
+        let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone, but a task of it ends");
             return;
         };
-        let finished = end.outcome == Outcome::Finished;
         job.record_end(slot, end);
-        job.set_phase(
-            slot,
-            if finished {
-                Phase::Finished
-            } else {
-                Phase::Failed
-            },
-        );
-        let free = if finished {
-            job.release_dependents(slot)
-        } else {
-            Vec::new()
-        };
-        if let Some(task) = job.task_id(slot) {
-            self.watches.note_ended(id, task);
-            if let Some(record) = job.record(slot) {
-                let ended = ChangeKind::TaskEnded {
-                    task: TaskKey::new(id, task),
-                    instance: record.instance(),
-                    worker: record.worker(),
-                    crash_count: record.crash_count(),
-                    end: end.clone(),
-                    is_finished: finished,
-                    is_awaited: !free.is_empty() || self.followers.want_end(id, job.is_completed()),
-                };
-                ctx.persist_at(end.at, ended);
-            }
-            self.followers.note(id, Some(task));
-        }
-        if finished {
+        if is_finished {
+            let free = job.release_dependents(slot);
+            self.jobs.set_phase(id, slot, Phase::Finished);
+            self.tell_end(ctx, id, slot, end, !free.is_empty());
             for free in free {
+                // Other jobs can hold it back as well.
                 if self.is_free(id, free) {
                     self.make_ready(id, free);
                 }
             }
             return;
         }
-        let exceeds = job.exceeds_max_fails();
-        let mut aborted = Vec::new();
-        for dependent in job.descendants(slot) {
-            if job.phase(dependent) == Some(Phase::Waiting) {
-                job.set_phase(dependent, Phase::Aborted);
-                if let Some(task) = job.task_id(dependent) {
-                    self.watches.note_ended(id, task);
-                    aborted.push(task.0);
-                    self.followers.note(id, Some(task));
-                }
-            }
-        }
+        let dependents = job.descendants(slot);
+        self.jobs.set_phase(id, slot, Phase::Failed);
+        self.tell_end(ctx, id, slot, end, false);
+        let exceeds = self.jobs.get(id).is_some_and(Job::exceeds_max_fails);
+        let aborted = self.abort_waiting(id, dependents);
         if !aborted.is_empty() {
             let ids = sorted_ids(id, aborted);
             let to = TaskState::Aborted;
@@ -462,6 +412,35 @@ impl ServerState {
         if exceeds {
             self.end_job(ctx, id, Phase::Aborted);
         }
+    }
+
+    /// Stores the end of a task and tells those who wait for it; `frees` = another task can go on because of it.
+    fn tell_end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        slot: TaskSlot,
+        end: &TaskEnd,
+        frees: bool,
+    ) {
+        let job = self.jobs.get(id);
+        let found = job.and_then(|job| Some((job.task_id(slot)?, job.record(slot)?)));
+        let Some((task, record)) = found else {
+            bug!("job {id} has no record of its task at {slot:?}, which ends");
+            return;
+        };
+        let ended = ChangeKind::TaskEnded {
+            task: TaskKey::new(id, task),
+            instance: record.instance(),
+            worker: record.worker(),
+            crash_count: record.crash_count(),
+            end: end.clone(),
+            is_finished: end.outcome == Outcome::Finished,
+            is_awaited: frees || self.jobs.is_end_awaited(id),
+        };
+        ctx.persist_at(end.at, ended);
+        self.watches.note_ended(id, task);
+        self.jobs.note_end(id, Some(task));
     }
 
     /// Forgets a connection: its tasks go back or fail, the worker stays listed.
@@ -481,7 +460,7 @@ impl ServerState {
             self.release_gang(ctx, task);
             let record = self
                 .jobs
-                .get(&task.job)
+                .get(task.job)
                 .and_then(|job| job.record(assigned.slot));
             let phase = record
                 .filter(|r| r.worker() == id && r.instance() == assigned.instance)
@@ -520,7 +499,7 @@ impl ServerState {
         slot: TaskSlot,
         (reason, is_crash): (LostReason, bool),
     ) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         let limit = job

@@ -208,7 +208,7 @@ fn what_is_told_to_all_workers_of_a_job_costs_nothing_for_the_others() {
     };
     submit(&mut world);
     submit(&mut world);
-    let sent_to = |world: &World, job: u32| world.state.jobs()[&JobId(job)].sent_to.len();
+    let sent_to = |world: &World, job: u32| world.state.jobs()[&JobId(job)].sent_to().len();
     assert_eq!((sent_to(&world, 1), sent_to(&world, 2)), (1, 1));
     world.step();
     assert_eq!(

@@ -3,11 +3,7 @@
 //! Each job remembers what of it is in the sums, so that a change is counted once. States are those that
 //! `job list` shows; the counters only grow and begin with the server.
 
-use std::collections::BTreeSet;
-
-use super::ServerState;
-use crate::id::JobId;
-use crate::job::{Job, JobState, TaskCounts};
+use super::{Job, JobState, TaskCounts};
 
 /// Number of tasks per state, of any number of jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,7 +23,7 @@ pub struct TaskTotals {
 }
 
 impl TaskTotals {
-    fn add(&mut self, counts: &TaskCounts) {
+    pub(super) fn add(&mut self, counts: &TaskCounts) {
         self.waiting += u64::from(counts.waiting);
         self.running += u64::from(counts.running);
         self.finished += u64::from(counts.finished);
@@ -67,7 +63,7 @@ pub struct JobTotals {
 }
 
 impl JobTotals {
-    const fn slot(&mut self, state: JobState) -> &mut u64 {
+    pub(super) const fn slot(&mut self, state: JobState) -> &mut u64 {
         match state {
             JobState::Waiting => &mut self.waiting,
             JobState::Running => &mut self.running,
@@ -80,7 +76,7 @@ impl JobTotals {
     }
 }
 
-/// Sums over everything the server knows, as of the last [`ServerState::settle`].
+/// Sums over everything the server knows, as of the last [`Jobs::take_changed`](super::Jobs::take_changed).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Tasks of all jobs that are not forgotten.
@@ -111,7 +107,7 @@ impl Totals {
     }
 
     /// The same for a job of an earlier run of the server, of which nothing has ended in this one.
-    fn replace(&mut self, job: &mut Job) {
+    pub(super) fn replace(&mut self, job: &mut Job) {
         self.forget(job);
         let (counts, state) = (*job.counts(), job.state());
         self.tasks.add(&counts);
@@ -126,54 +122,5 @@ impl Totals {
             let jobs = self.jobs.slot(state);
             *jobs = jobs.saturating_sub(1);
         }
-    }
-}
-
-impl ServerState {
-    /// Sums over all jobs, as of the last [`ServerState::settle`].
-    #[must_use]
-    pub const fn totals(&self) -> &Totals {
-        &self.totals
-    }
-
-    /// Counts jobs that have changed.
-    pub(super) fn count_changed(&mut self, changed: &BTreeSet<JobId>) {
-        for id in changed {
-            if let Some(job) = self.jobs.get_mut(id) {
-                self.totals.count(job);
-            }
-        }
-    }
-
-    /// Counts all jobs of an earlier run of the server.
-    pub(super) fn count_restored(&mut self) {
-        for job in self.jobs.values_mut() {
-            self.totals.replace(job);
-        }
-    }
-
-    /// Panics unless the sums are those of the jobs that have not changed since.
-    #[cfg(any(test, feature = "testing"))]
-    pub(super) fn check_totals(&self) {
-        let mut fresh = Totals::default();
-        for job in self.jobs.values() {
-            if let Some((counts, state)) = job.counted {
-                fresh.tasks.add(&counts);
-                *fresh.jobs.slot(state) += 1;
-            }
-            if !self.changed.contains(&job.id) {
-                assert_eq!(
-                    job.counted,
-                    Some((*job.counts(), job.state())),
-                    "the sums know of job {}",
-                    job.id
-                );
-            }
-        }
-        assert_eq!(
-            (fresh.tasks, fresh.jobs),
-            (self.totals.tasks, self.totals.jobs),
-            "the sums are those of the jobs"
-        );
     }
 }
