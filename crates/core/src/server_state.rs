@@ -14,6 +14,7 @@ mod change;
 mod control;
 mod ctx;
 mod demand;
+mod dispatcher;
 mod draft;
 mod drain;
 mod effect;
@@ -24,16 +25,20 @@ mod input;
 mod notify;
 mod portions;
 mod refusal;
+mod reservations;
 mod restore;
 mod resubmit;
+mod retract;
 mod schedule;
 mod submission;
 mod submit;
 mod sweep;
+mod triggers;
 mod watch;
 mod worker_events;
 
 use std::collections::{BTreeMap, VecDeque};
+#[cfg(test)]
 use std::sync::Arc;
 
 pub use crate::job::{JobTotals, TaskTotals, Totals};
@@ -53,22 +58,20 @@ pub use input::{
 };
 pub use refusal::SubmitRefusal;
 pub use restore::{JobRecord, RestoreError, StoredWorker};
-pub use schedule::RoundSize;
+pub use triggers::RoundSize;
 
 use crate::bug;
-use crate::class::{Class, Classes, QueueKey};
+use crate::class::Classes;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, Jobs, TaskSlot};
 use crate::outcome::LostReason;
+#[cfg(test)]
 use crate::range::IdArray;
-use crate::scheduler::queue::ReadyQueue;
 use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
 use crate::worker::{Worker, Workers};
-use assign::AssignLimit;
 use ctx::Ctx;
-use portions::{PortionMax, Portions};
-use schedule::Agenda;
+use dispatcher::Dispatcher;
 use submission::UnderWays;
 use sweep::{Deed, Sweep};
 use watch::Watches;
@@ -89,21 +92,12 @@ pub struct Ignored {
 pub struct ServerState {
     jobs: Jobs,
     workers: Workers,
-    classes: Classes,
-    /// Most bytes of one assignment.
-    assign_limit: AssignLimit,
-    ready: ReadyQueue,
+    dispatcher: Dispatcher,
     watches: Watches,
     last_template: u32,
-    /// What the next scheduling round has to look at.
-    agenda: Agenda,
     ignored: Ignored,
     /// The server is about to end, and whether workers wait for the next one.
     ending: Option<ending::Ending>,
-    /// What is left to do of very large jobs.
-    portions: Portions,
-    /// How much of that is done at a time.
-    portion_max: PortionMax,
     /// Very large submits that are not answered yet.
     under_way: UnderWays,
     /// Commands about very many jobs that are not answered yet.
@@ -127,13 +121,46 @@ impl ServerState {
     /// Makes assignments smaller than they may be, so that small tests see them divided.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_assignments(&mut self, bytes: usize) {
-        self.assign_limit.0 = bytes;
+        self.dispatcher.limit_assignments(bytes);
     }
 
     /// Makes portions smaller than they may be, so that small tests see work divided.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_portions(&mut self, count: u32) {
-        self.portion_max.0 = count;
+        self.dispatcher.limit_portions(count);
+    }
+
+    /// Whether work in portions is left.
+    #[cfg(test)]
+    pub(crate) fn has_portions_left(&self) -> bool {
+        self.dispatcher.is_any_portion_left()
+    }
+
+    /// What is ready.
+    #[cfg(test)]
+    pub(crate) fn ready_counts(&self) -> impl Iterator<Item = (crate::class::QueueKey, u64)> + '_ {
+        self.dispatcher.ready().counts()
+    }
+
+    /// Has a worker know templates, as if they had been sent to it.
+    #[cfg(test)]
+    pub(crate) fn teach(&mut self, id: WorkerId, templates: &[crate::job::TemplateId]) {
+        let worker = self.workers.get_mut(id).expect("connected");
+        for template in templates {
+            worker.learn_template(*template);
+        }
+    }
+
+    /// Whether queues are left that the index of requests does not know yet.
+    #[cfg(test)]
+    pub(crate) fn is_queue_behind(&self) -> bool {
+        self.dispatcher.ready().is_behind()
+    }
+
+    /// Whether what is left of emptied queues has to be freed.
+    #[cfg(test)]
+    pub(crate) fn is_queue_freeing(&self) -> bool {
+        self.dispatcher.ready().is_freeing()
     }
 
     /// Uid of the server.
@@ -179,7 +206,10 @@ impl ServerState {
         self.follow_up(ctx);
         self.go_on_draining(ctx);
         if self.ending.is_none() {
-            self.do_portion(ctx);
+            self.submit_portion(ctx);
+            self.sweep_portion(ctx);
+            self.queue_portion();
+            self.dispatcher.do_portion(ctx, &mut self.workers);
             // Portions end jobs, too.
             self.follow_up(ctx);
             self.schedule(ctx);
@@ -198,7 +228,7 @@ impl ServerState {
             self.workers.next_deadline(),
             self.watches.next_deadline(),
             // At the end of a server there are no more rounds, so nothing would make them less due.
-            self.agenda.due_at().filter(|_| self.ending.is_none()),
+            self.dispatcher.due_at().filter(|_| self.ending.is_none()),
             self.jobs.next_deadline(),
         ]
         .into_iter()
@@ -269,7 +299,7 @@ impl ServerState {
     /// Interned request classes.
     #[must_use]
     pub const fn classes(&self) -> &Classes {
-        &self.classes
+        self.dispatcher.classes()
     }
 
     /// Highest job id ever given out.
@@ -293,13 +323,13 @@ impl ServerState {
     /// What the last [`ServerState::settle`] had to look at to hand out work.
     #[must_use]
     pub const fn last_round(&self) -> RoundSize {
-        self.agenda.size
+        self.dispatcher.last_round()
     }
 
     /// Number of tasks that could run if a worker had room.
     #[must_use]
     pub fn ready_len(&self) -> u64 {
-        self.ready.len()
+        self.dispatcher.ready().len()
     }
 
     fn on_command(&mut self, ctx: &mut Ctx<'_>, request: RequestId, command: Command) {
@@ -345,15 +375,6 @@ impl ServerState {
         self.jobs.find(selector)
     }
 
-    fn class(&self, key: QueueKey) -> Option<Arc<Class>> {
-        self.classes.get(key.class).cloned()
-    }
-
-    fn queue_key(job: &Job, slot: TaskSlot) -> Option<QueueKey> {
-        let template = job.submit(slot)?.template(slot.index)?;
-        Some(QueueKey::new(template.task.priority, template.class))
-    }
-
     /// Puts a waiting task whose dependencies finished into the ready queue; one that is held gets
     /// there later.
     fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
@@ -363,26 +384,10 @@ impl ServerState {
         let key = self
             .jobs
             .get(job)
-            .and_then(|job| Self::queue_key(job, slot));
+            .and_then(|job| Dispatcher::queue_key(job, slot));
         if let Some(key) = key {
-            self.enqueue(key, job, slot.submit, slot.index..slot.index + 1);
-        }
-    }
-
-    /// Puts tasks into the ready queue.
-    fn enqueue(&mut self, key: QueueKey, job: JobId, submit: u32, indices: std::ops::Range<u32>) {
-        let is_first = self
-            .ready
-            .insert(key, job, submit, indices.start, indices.end);
-        let class = self.classes.get(key.class);
-        if let Some(n_nodes) = class.and_then(|class| class.nodes_min()) {
-            self.ready.note_multi_node(key, n_nodes);
-            self.agenda.note_plans();
-        }
-        if is_first {
-            self.agenda.note_ready();
-        } else {
-            self.agenda.note_more();
+            self.dispatcher
+                .enqueue(key, job, slot.submit, slot.index..slot.index + 1);
         }
     }
 
@@ -435,7 +440,7 @@ impl ServerState {
             // Done before, when the job was completed.
             return;
         }
-        self.portions
+        self.dispatcher
             .note_dropped(sent_to.into_iter(), &job.submits);
     }
 
@@ -446,7 +451,7 @@ impl ServerState {
     /// If an invariant is broken, with its name.
     #[cfg(any(test, feature = "testing"))]
     pub fn check_invariants(&self) {
-        self.workers.check(&self.classes);
+        self.dispatcher.check(&self.workers);
         for job in self.jobs.all().values() {
             self.check_job(job);
         }
@@ -486,28 +491,18 @@ impl ServerState {
     fn check_task(&self, job: &Job, slot: TaskSlot, phase: crate::task::Phase) {
         use crate::task::Phase;
         let task = TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
-        let key = Self::queue_key(job, slot).expect("every task has a template");
         let is_blocked = || {
             job.submit(slot)
                 .and_then(crate::job::Submit::graph)
                 .is_some_and(|graph| graph.unfinished(slot.index) > 0)
         };
-        let ready = self.ready.contains(key, job.id, slot.submit, slot.index);
         // In this order: most tasks are over, and all are looked at after every input.
         let should_be_ready = phase == Phase::Waiting
             && !is_blocked()
             && !self.jobs.is_held(job.id, slot)
             && self.is_free(job.id, slot)
             && !self.jobs.is_delayed(job.id, slot);
-        let is_late = if ready {
-            self.portions.is_leaving(job.id, slot)
-        } else {
-            self.portions.is_unqueued(job.id, slot)
-        };
-        assert!(
-            ready == should_be_ready || is_late,
-            "task {task} is ready exactly if it waits unblocked"
-        );
+        self.dispatcher.check_task(job, slot, should_be_ready);
         if matches!(phase, Phase::Queued | Phase::Running) {
             let record = job.record(slot).expect("handed out tasks have a record");
             let worker = self

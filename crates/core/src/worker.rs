@@ -200,7 +200,7 @@ impl Worker {
         }
     }
 
-    /// A worker that registered in an earlier run of the server; its time limit counts from then.
+    /// A worker that registered in an earlier run of the server and is expected back; its time limit counts from then.
     pub(crate) fn restored(
         id: WorkerId,
         config: Arc<WorkerConfig>,
@@ -212,6 +212,7 @@ impl Worker {
         let age = now.wall.since(started);
         let limit = worker.config.time_limit;
         worker.deadline = limit.map(|limit| now.mono + limit.saturating_sub(age));
+        worker.await_return(now.mono);
         worker
     }
 

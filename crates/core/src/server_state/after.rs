@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::dispatcher::Dispatcher;
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
 use crate::bug;
 use crate::class::QueueKey;
@@ -29,8 +30,8 @@ enum Verdict {
 
 /// What is to be done with the waiting tasks of a submit, as index ranges.
 #[derive(Default)]
-pub(super) struct Review {
-    pub(super) free: Vec<(QueueKey, u32, u32)>,
+struct Review {
+    free: Vec<(QueueKey, u32, u32)>,
     doomed: Vec<u32>,
     culprit: Option<JobId>,
 }
@@ -133,13 +134,17 @@ impl ServerState {
             Verdict::Free => {}
         }
         let is_each = submit.after.iter().any(|after| after.is_each);
-        if submit.graph().is_some() && !is_each && submit.tasks.len() > self.portion_max.0 {
-            self.portions.note_unqueued((id, number), submit, is_start);
+        if submit.graph().is_some()
+            && !is_each
+            && submit.tasks.len() > self.dispatcher.portion_max()
+        {
+            self.dispatcher
+                .note_unqueued((id, number), submit, is_start);
             return;
         }
         let review = self.sort_waiting(job, submit, number, is_start);
         for (key, from, to) in review.free {
-            self.enqueue(key, id, number, from..to);
+            self.dispatcher.enqueue(key, id, number, from..to);
         }
         if let Some(culprit) = review.culprit {
             let slots = review.doomed.into_iter();
@@ -169,7 +174,7 @@ impl ServerState {
         }
         let review = self.sort_indices(job, submit, number, slot.index..slot.index + 1, false);
         for (key, from, to) in review.free {
-            self.enqueue(key, id, number, from..to);
+            self.dispatcher.enqueue(key, id, number, from..to);
         }
         if let Some(culprit) = review.culprit {
             self.drop_slots(ctx, id, vec![slot], culprit);
@@ -237,7 +242,7 @@ impl ServerState {
             };
             if is_alike {
                 all.free
-                    .extend(Self::queue_key(job, slot).map(|key| (key, from, to)));
+                    .extend(Dispatcher::queue_key(job, slot).map(|key| (key, from, to)));
                 continue;
             }
             let part = self.sort_indices(job, submit, number, from..to, is_start);
@@ -248,7 +253,7 @@ impl ServerState {
         all
     }
 
-    pub(super) fn sort_indices(
+    fn sort_indices(
         &self,
         job: &Job,
         submit: &Submit,
@@ -272,7 +277,7 @@ impl ServerState {
             match self.verdict_of_task(submit, index) {
                 Verdict::Blocked => {}
                 Verdict::Free => {
-                    let key = Self::queue_key(job, slot);
+                    let key = Dispatcher::queue_key(job, slot);
                     match (review.free.last_mut(), key) {
                         (Some((last, _, end)), Some(key)) if *last == key && *end == index => {
                             *end = index + 1;
@@ -288,6 +293,33 @@ impl ServerState {
             }
         }
         review
+    }
+
+    /// Looks at some of the tasks of large submits that nobody has looked at.
+    pub(super) fn queue_portion(&mut self) {
+        let mut left = self.dispatcher.portion_max();
+        while left > 0
+            && let Some(unqueued) = self.dispatcher.first_unqueued()
+        {
+            let (id, number) = (unqueued.job, unqueued.number);
+            let job = self.jobs.get(id);
+            let found = job.and_then(|job| Some((job, job.submits.get(number as usize)?)));
+            let Some((job, submit)) = found else {
+                bug!("job {id} is gone, but its submit {number} is to be queued");
+                self.dispatcher.note_looked_at((id, number), None);
+                continue;
+            };
+            let len = submit.tasks.len();
+            let end = len.min(unqueued.next.saturating_add(left));
+            left -= end.saturating_sub(unqueued.next);
+            let review =
+                self.sort_indices(job, submit, number, unqueued.next..end, unqueued.is_start);
+            let next = (end < len).then_some(end);
+            self.dispatcher.note_looked_at((id, number), next);
+            for (key, from, to) in review.free {
+                self.dispatcher.enqueue(key, id, number, from..to);
+            }
+        }
     }
 
     /// Gives up a submit of which nothing ever ran.

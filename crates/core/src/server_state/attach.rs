@@ -81,8 +81,8 @@ impl ServerState {
         self.kill_surplus(ctx, id, &held);
         self.requeue_missing(ctx, id, &held);
         self.stop_waiting_for(ctx, id);
-        self.agenda.note_room(id);
-        self.agenda.note_plans_changed();
+        self.dispatcher.note_room(id);
+        self.dispatcher.note_plans_changed();
         self.dismiss_if_ending(ctx, id);
     }
 
@@ -141,7 +141,7 @@ impl ServerState {
             let removed = self
                 .workers
                 .get_mut(id)
-                .and_then(|worker| worker.remove(task, instance, &self.classes));
+                .and_then(|worker| worker.remove(task, instance, self.dispatcher.classes()));
             let Some(assigned) = removed else { continue };
             let had_nodes = self.release_gang(ctx, task);
             match self.holds(id, task.job, &assigned) {
@@ -162,7 +162,7 @@ impl ServerState {
             touched.insert(task.job);
         }
         if let Some(worker) = self.workers.get_mut(id) {
-            promote(worker, &self.classes);
+            promote(worker, self.dispatcher.classes());
         }
         for job in touched {
             self.note_job_progress(ctx, job);

@@ -61,9 +61,9 @@ impl ServerState {
     /// Ends every unfinished task of a job, wherever it is.
     pub(super) fn end_job(&mut self, ctx: &mut Ctx<'_>, id: JobId, to: Phase) {
         self.watches.note_ended_job(id, self.jobs.all());
-        self.portions.forget_unqueued(id);
-        self.leave_queue(id);
-        self.agenda.note_plans_changed();
+        let submits = self.jobs.get(id).map_or(0, |job| job.submits.len());
+        let submits = u32::try_from(submits).unwrap_or(u32::MAX);
+        self.dispatcher.leave_queue(id, submits);
         self.kill_assigned(ctx, id);
         let ids = self.jobs.end_all(id, to);
         if !ids.is_empty() {
@@ -94,7 +94,7 @@ impl ServerState {
             return false;
         }
         if let Some(job) = self.jobs.forget(id) {
-            self.portions.discard_job(job);
+            self.dispatcher.discard_job(job);
         }
         true
     }
@@ -112,7 +112,7 @@ impl ServerState {
         if !self.workers.stop(id) {
             return StopResult::AlreadyStopped;
         }
-        self.agenda.note_plans_changed();
+        self.dispatcher.note_plans_changed();
         ctx.send(id, WorkerCommand::Stop);
         StopResult::Stopped
     }

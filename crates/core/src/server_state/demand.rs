@@ -20,7 +20,7 @@ impl ServerState {
     /// was canceled hides what else waits. Who asked meanwhile should ask again when that is over.
     #[must_use]
     pub fn is_demand_partial(&self) -> bool {
-        self.portions.is_queue_unsettled()
+        self.dispatcher.is_unsettled()
     }
 
     /// How many more workers of each queue would get work that existing ones cannot take now. What is
@@ -43,9 +43,9 @@ impl ServerState {
             .into_iter()
             .map(|(key, count)| (key.class, count))
             .collect();
-        let mut found = demand(&by_class, &self.classes, queries);
+        let mut found = demand(&by_class, self.dispatcher.classes(), queries);
         for answer in &mut found {
-            answer.waiting = answer.waiting.max(self.ready.len());
+            answer.waiting = answer.waiting.max(self.ready_len());
         }
         found
     }
@@ -53,33 +53,33 @@ impl ServerState {
     /// Ready tasks that matter to the answer: of very many requests the most urgent and valuable that workers
     /// of the queues could run. What is not among them is when these have got their workers.
     fn waiting_for(&self, queries: &[QueueQuery]) -> BTreeMap<QueueKey, u64> {
-        if let Some(first) = self.portions.first_leaving(&self.ready) {
+        let ready = self.dispatcher.ready();
+        if let Some(first) = self.dispatcher.first_leaving() {
             // What is to leave needs no worker. It takes a moment, and then they are asked for again.
             let stays = |(key, _): &(QueueKey, u64)| key.priority < first;
-            return self
-                .ready
+            return ready
                 .counts()
                 .take_while(stays)
                 .take(REQUESTS_MAX)
                 .collect();
         }
-        if self.ready.queue_count() <= QUEUES_SEEN_MAX {
-            return self.ready.counts().collect();
+        if ready.queue_count() <= QUEUES_SEEN_MAX {
+            return ready.counts().collect();
         }
-        let mut keys: BTreeSet<QueueKey> = self.ready.multi_node().take(MULTI_NODE_MAX).collect();
+        let mut keys: BTreeSet<QueueKey> = ready.multi_node().take(MULTI_NODE_MAX).collect();
         for query in queries {
-            let offers = query.kind.offers(&self.classes);
+            let offers = query.kind.offers(self.dispatcher.classes());
             let lifetime = nanos(query.kind.time_limit);
-            keys.extend(able(&self.ready, &offers, REQUESTS_MAX, lifetime));
-            let sizes = self.ready.multi_node_up_to(query.nodes_max);
+            keys.extend(able(ready, &offers, REQUESTS_MAX, lifetime));
+            let sizes = ready.multi_node_up_to(query.nodes_max);
             keys.extend(sizes.take(MULTI_NODE_MAX));
         }
         if keys.is_empty() {
             // Nothing fits; the answer says why.
-            return self.ready.counts().take(1).collect();
+            return ready.counts().take(1).collect();
         }
         keys.into_iter()
-            .map(|key| (key, self.ready.count(key)))
+            .map(|key| (key, ready.count(key)))
             .collect()
     }
 }

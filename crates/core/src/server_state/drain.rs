@@ -22,7 +22,7 @@ impl ServerState {
             return StopResult::AlreadyStopped;
         };
         if is_new {
-            self.agenda.note_plans_changed();
+            self.dispatcher.note_plans_changed();
             ctx.persist(ChangeKind::WorkerDraining(id));
         }
         StopResult::Draining

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::dispatcher::Dispatcher;
 use super::{Ctx, ServerState};
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::task::{Phase, TaskRecord};
@@ -43,7 +44,7 @@ impl ServerState {
         for (job, submits) in self.jobs.take_held() {
             self.start_submits(ctx, job, submits);
         }
-        self.agenda.note_ready();
+        self.dispatcher.note_ready();
     }
 
     /// Takes over what a worker of an earlier run has: held tasks whose next instance it was given.
@@ -72,10 +73,10 @@ impl ServerState {
         if job.phase(slot) != Some(Phase::Waiting) || current != instance {
             return;
         }
-        let Some(key) = Self::queue_key(job, slot) else {
+        let Some(key) = Dispatcher::queue_key(job, slot) else {
             return;
         };
-        let class = self.classes.get(key.class).cloned();
+        let class = self.dispatcher.class(key).cloned();
         let (Some(class), Some(worker)) = (class, self.workers.get_mut(id)) else {
             return;
         };

@@ -10,13 +10,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::draft::Prepared;
-use super::{Ctx, ServerState, WorkerCommand};
+use super::{Ctx, WorkerCommand};
+use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
 use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId};
 use crate::scheduler::queue::ReadyQueue;
 use crate::scheduler::window::Window;
 use crate::template::{GraphTask, SubmitBody, TaskTemplate};
+use crate::worker::Workers;
 
 /// Tasks of graphs that one batch looks at, templates that it builds, tasks that it takes out of the queue, and
 /// templates that it frees: about 2 µs each.
@@ -232,103 +234,100 @@ impl Portions {
     }
 }
 
-impl ServerState {
-    /// Does one portion of what is left.
-    pub(super) fn do_portion(&mut self, ctx: &mut Ctx<'_>) {
-        self.submit_portion(ctx);
-        self.sweep_portion(ctx);
-        self.queue_portion();
-        self.leave_portion();
-        self.drop_portion(ctx);
-        self.free_portion();
+/// A submit of which not every task was looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unqueued {
+    pub(super) job: JobId,
+    pub(super) number: u32,
+    /// The first task that nobody has looked at.
+    pub(super) next: u32,
+    /// It is the first look since the submit or the restart.
+    pub(super) is_start: bool,
+}
+
+impl Portions {
+    /// A submit of which not every task was looked at.
+    pub(super) fn first_unqueued(&self) -> Option<Unqueued> {
+        let ((job, number), rest) = self.unqueued.first_key_value()?;
+        Some(Unqueued {
+            job: *job,
+            number: *number,
+            next: rest.next,
+            is_start: rest.is_start,
+        })
     }
 
-    /// Takes the tasks of a job that was ended out of the ready queue, a portion of them at once.
-    pub(super) fn leave_queue(&mut self, id: JobId) {
-        let submits = self.jobs.get(id).map_or(0, |job| job.submits.len());
+    /// Tasks of a submit before `next` were looked at; `None` = all.
+    pub(super) fn note_looked_at(&mut self, at: (JobId, u32), next: Option<u32>) {
+        match (self.unqueued.get_mut(&at), next) {
+            (Some(rest), Some(next)) => rest.next = next,
+            (Some(_), None) => {
+                self.unqueued.remove(&at);
+            }
+            (None, _) => bug!("submit {} of job {} was looked at in vain", at.1, at.0),
+        }
+    }
+
+    /// Has the tasks of the first `submits` submits of a job leave the ready queue, a portion of them at once. Says
+    /// whether rounds may look again at what these hid.
+    pub(super) fn leave(&mut self, ready: &mut ReadyQueue, id: JobId, submits: u32) -> bool {
         let leaving = Leaving {
-            submits: u32::try_from(submits).unwrap_or(u32::MAX),
+            submits,
             done_to: None,
         };
-        let was_leaving = self.portions.leaving.insert(id, leaving).is_some();
+        let was_leaving = self.leaving.insert(id, leaving).is_some();
         // Of many jobs that end at once the first may use up what is left of this batch.
-        let mut left = self.portions.leave_left;
-        if self.leave_some(id, &mut left) && was_leaving {
-            self.agenda.note_ready();
-        }
-        self.portions.leave_left = left;
+        let mut left = self.leave_left;
+        let is_done = self.leave_some(ready, id, &mut left);
+        self.leave_left = left;
+        is_done && was_leaving
     }
 
-    fn leave_portion(&mut self) {
-        let mut left = self.portion_max.0 as usize;
-        while let Some((id, _)) = self.portions.leaving.first_key_value() {
-            if !self.leave_some(*id, &mut left) {
+    /// Does one portion of that. Says whether rounds may look again at what some of these hid.
+    pub(super) fn leave_portion(&mut self, ready: &mut ReadyQueue, most: u32) -> bool {
+        let mut left = most as usize;
+        let mut is_any_done = false;
+        while let Some((id, _)) = self.leaving.first_key_value() {
+            if !self.leave_some(ready, *id, &mut left) {
                 break;
             }
-            // Rounds left out what else is in these queues.
-            self.agenda.note_ready();
+            is_any_done = true;
         }
-        self.portions.leave_left = left;
+        self.leave_left = left;
+        is_any_done
     }
 
     /// Takes some tasks of a job out of the ready queue; says whether those were all.
-    fn leave_some(&mut self, id: JobId, left: &mut usize) -> bool {
-        let Some(leaving) = self.portions.leaving.get_mut(&id) else {
+    fn leave_some(&mut self, ready: &mut ReadyQueue, id: JobId, left: &mut usize) -> bool {
+        let Some(leaving) = self.leaving.get_mut(&id) else {
+            bug!("job {id} does not leave the ready queue");
             return true;
         };
-        let is_done = self
-            .ready
-            .remove_some(id, leaving.submits, &mut leaving.done_to, left);
+        let is_done = ready.remove_some(id, leaving.submits, &mut leaving.done_to, left);
         if is_done {
-            self.portions.leaving.remove(&id);
+            self.leaving.remove(&id);
         }
         is_done
     }
 
-    fn free_portion(&mut self) {
-        let most = self.portion_max.0 as usize;
-        if let Some(last) = self.portions.discarded.last_mut()
-            && last.free(most)
+    /// Frees some of what nobody needs.
+    pub(super) fn free_portion(&mut self, most: u32) {
+        if let Some(last) = self.discarded.last_mut()
+            && last.free(most as usize)
         {
-            self.portions.discarded.pop();
+            self.discarded.pop();
         }
     }
 
-    fn queue_portion(&mut self) {
-        let mut left = self.portion_max.0;
-        while left > 0
-            && let Some(mut entry) = self.portions.unqueued.first_entry()
-        {
-            let (id, number) = *entry.key();
-            let job = self.jobs.get(id);
-            let Some((job, submit)) =
-                job.and_then(|job| Some((job, job.submits.get(number as usize)?)))
-            else {
-                entry.remove();
-                continue;
-            };
-            let Rest { next, is_start, .. } = *entry.get();
-            let end = submit.tasks.len().min(next.saturating_add(left));
-            left -= end.saturating_sub(next);
-            entry.get_mut().next = end;
-            if end >= submit.tasks.len() {
-                entry.remove();
-            }
-            let review = self.sort_indices(job, submit, number, next..end, is_start);
-            for (key, from, to) in review.free {
-                self.enqueue(key, id, number, from..to);
-            }
-        }
-    }
-
-    fn drop_portion(&mut self, ctx: &mut Ctx<'_>) {
+    /// Tells workers to drop some of the templates that they need no more.
+    pub(super) fn drop_portion(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) {
         let mut left = DROPPED_MAX;
         while left > 0
-            && let Some(dropped) = self.portions.dropped.front_mut()
+            && let Some(dropped) = self.dropped.front_mut()
         {
-            let worker = self.workers.get_mut(dropped.worker);
             let mut known = Vec::new();
-            if let Some(worker) = worker {
+            // One that is gone meanwhile knows nothing.
+            if let Some(worker) = workers.get_mut(dropped.worker) {
                 while left > 0
                     && let Some((first, last)) = dropped.runs.get(dropped.next)
                 {
@@ -342,12 +341,11 @@ impl ServerState {
             }
             let id = dropped.worker;
             if left > 0 {
-                self.portions.dropped.pop_front();
+                self.dropped.pop_front();
                 left -= 1;
             }
             if !known.is_empty() {
-                let command = WorkerCommand::DropTemplates(known);
-                ctx.send(id, command);
+                ctx.send(id, WorkerCommand::DropTemplates(known));
             }
         }
     }

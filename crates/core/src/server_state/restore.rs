@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::dispatcher::Dispatcher;
 use super::draft::{Prepared, Target};
 use super::{Ctx, ServerState};
 use crate::bug;
@@ -77,13 +78,11 @@ impl ServerState {
         if stored.config.on_server_lost != OnServerLost::Reconnect {
             return false;
         }
-        let offers = self.classes.offers(&stored.config.resources);
+        let offers = self.dispatcher.offers(&stored.config.resources);
         let config = Arc::new(stored.config);
         let worker = Worker::restored(stored.id, config, offers, now, stored.started);
-        if worker.config.min_utilization > 0.0 {
-            self.agenda.note_demanding(stored.id);
-        }
-        self.workers.add_awaited(worker, now.mono);
+        self.dispatcher.add_worker(&worker);
+        self.workers.add_awaited(worker);
         true
     }
 
@@ -135,8 +134,8 @@ impl ServerState {
         let slot = job
             .find(stored.task)
             .ok_or(RestoreError::NoTask(id, stored.task))?;
-        let is_gang = Self::queue_key(job, slot)
-            .and_then(|key| self.classes.get(key.class))
+        let is_gang = Dispatcher::queue_key(job, slot)
+            .and_then(|key| self.dispatcher.class(key))
             .is_some_and(|class| class.is_multi_node());
         if let Some(nodes) = stored.nodes.as_ref().filter(|_| is_gang) {
             job.set_nodes(slot, &nodes.workers);
@@ -182,8 +181,8 @@ impl ServerState {
             );
             return;
         };
-        let key = Self::queue_key(job, slot);
-        let class = key.and_then(|key| Some((key, self.classes.get(key.class)?)));
+        let key = Dispatcher::queue_key(job, slot);
+        let class = key.and_then(|key| Some((key, self.dispatcher.class(key)?)));
         let Some((key, class)) = class else {
             bug!("task {} of job {id} has no request", stored.task);
             return;
@@ -191,7 +190,7 @@ impl ServerState {
         let assigned = Assigned::restored(slot, key, stored.variant, stored.instance);
         let task = TaskKey::new(id, stored.task);
         worker.assign(task, assigned, class);
-        worker.start(task, stored.instance, &self.classes);
+        worker.start(task, stored.instance, self.dispatcher.classes());
         job.note_sent_to(stored.worker);
         self.jobs.set_phase(id, slot, Phase::Running);
     }
@@ -205,8 +204,8 @@ impl ServerState {
         };
         let nodes = stored.current_nodes();
         let instance = nodes.map_or(stored.instance, |nodes| nodes.instance);
-        let key = Self::queue_key(job, slot);
-        let class = key.and_then(|key| self.classes.get(key.class)).cloned();
+        let key = Dispatcher::queue_key(job, slot);
+        let class = key.and_then(|key| self.dispatcher.class(key)).cloned();
         let members: Vec<WorkerId> = nodes
             .into_iter()
             .flat_map(|nodes| &nodes.workers)
@@ -242,7 +241,7 @@ impl ServerState {
         );
         job.note_sent_to(worker.id);
         let phase = if was_started {
-            worker.start(task, instance, &self.classes);
+            worker.start(task, instance, self.dispatcher.classes());
             Phase::Running
         } else {
             Phase::Queued
@@ -310,6 +309,6 @@ impl ServerState {
         self.jobs.finish_restore(now.wall);
         self.restore_owed_notices(ctx);
         self.owed = effects;
-        self.agenda.note_ready();
+        self.dispatcher.note_ready();
     }
 }

@@ -69,7 +69,7 @@ impl ServerState {
         request: RequestId,
         submission: Submission,
     ) {
-        let is_small = submission.size() <= self.portion_max.0 as usize;
+        let is_small = submission.size() <= self.dispatcher.portion_max() as usize;
         let under_way = UnderWay {
             request,
             left: submission,
@@ -87,7 +87,7 @@ impl ServerState {
     /// Does one portion for one of the large requests.
     pub(super) fn submit_portion(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(under_way) = self.under_way.requests.pop_front() {
-            let most = self.portion_max.0 as usize;
+            let most = self.dispatcher.portion_max() as usize;
             self.go_on_submitting(ctx, under_way, most);
         }
     }
@@ -140,7 +140,7 @@ impl ServerState {
         match checked {
             Ok(target) => Ok(Box::new(self.draft_for(target, prepared))),
             Err(refusal) => {
-                self.portions.discard_refused(prepared);
+                self.dispatcher.discard_refused(prepared);
                 Err(refusal)
             }
         }

@@ -77,8 +77,8 @@ impl ServerState {
         self.note_job(&mut draft);
         draft.rename_some(usize::MAX);
         if let Err(refusal) = self.check_still(&draft) {
-            self.portions.discard_refused(draft.prepared);
-            self.portions.discard(draft.templates);
+            self.dispatcher.discard_refused(draft.prepared);
+            self.dispatcher.discard(draft.templates);
             return Err(refusal);
         }
         let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
@@ -277,7 +277,7 @@ impl ServerState {
             job_name: share.job_name.clone(),
             submit_dir: share.submit_dir.clone(),
             stream_dir: share.stream_dir.clone(),
-            class: self.classes.intern(&task.requests),
+            class: self.dispatcher.intern(&task.requests),
             task,
         })
     }

@@ -83,7 +83,7 @@ impl ServerState {
         };
         // At the end of a server there are no more portions.
         let most = match self.ending {
-            None => self.portion_max.0 as usize,
+            None => self.dispatcher.portion_max() as usize,
             Some(_) => usize::MAX,
         };
         self.go_on_sweeping(ctx, sweep, most);
@@ -92,7 +92,7 @@ impl ServerState {
     /// Does one portion for one of the commands.
     pub(super) fn sweep_portion(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(sweep) = self.sweeps.pop_front() {
-            self.go_on_sweeping(ctx, sweep, self.portion_max.0 as usize);
+            self.go_on_sweeping(ctx, sweep, self.dispatcher.portion_max() as usize);
         }
     }
 

@@ -36,7 +36,7 @@ impl ServerState {
             bug!("four billion workers have registered");
             return;
         };
-        let offers = self.classes.offers(&config.resources);
+        let offers = self.dispatcher.offers(&config.resources);
         let config = Arc::new(config);
         let connected = ChangeKind::WorkerConnected {
             worker: id,
@@ -44,11 +44,8 @@ impl ServerState {
         };
         ctx.persist(connected);
         let worker = Worker::new(id, config, offers, ctx.now.mono, ctx.now.wall);
-        if worker.config.min_utilization > 0.0 {
-            self.agenda.note_demanding(id);
-        }
+        self.dispatcher.add_worker(&worker);
         self.workers.add(worker);
-        self.agenda.note_room(id);
         ctx.emit(Effect::Registered {
             link,
             worker: id,
@@ -106,7 +103,7 @@ impl ServerState {
         };
         if worker.may_come_back() {
             self.workers.disconnect(id, ctx.now.mono, how);
-            self.agenda.note_plans_changed();
+            self.dispatcher.note_plans_changed();
             return;
         }
         let reason = worker.lost_reason(LostReason::ConnectionLost);
@@ -151,12 +148,12 @@ impl ServerState {
         }
         if let Some(worker) = self.workers.get_mut(id) {
             worker.count_ended(ctx.now.mono, ended);
-            promote(worker, &self.classes);
+            promote(worker, self.dispatcher.classes());
         }
         for job in touched {
             self.note_job_progress(ctx, job);
         }
-        self.agenda.note_room(id);
+        self.dispatcher.note_room(id);
         if report.seq > 0 {
             ctx.send(id, WorkerCommand::Acknowledge(report.seq));
         }
@@ -166,7 +163,7 @@ impl ServerState {
         let assigned = self
             .workers
             .get_mut(id)
-            .and_then(|worker| worker.start(row.task, row.instance, &self.classes));
+            .and_then(|worker| worker.start(row.task, row.instance, self.dispatcher.classes()));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
             return;
@@ -239,7 +236,7 @@ impl ServerState {
         let assigned = self
             .workers
             .get_mut(id)
-            .and_then(|worker| worker.remove(row.task, row.instance, &self.classes));
+            .and_then(|worker| worker.remove(row.task, row.instance, self.dispatcher.classes()));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
             return;
@@ -345,7 +342,7 @@ impl ServerState {
         let assigned = self
             .workers
             .get_mut(id)
-            .and_then(|worker| worker.remove(task, instance, &self.classes));
+            .and_then(|worker| worker.remove(task, instance, self.dispatcher.classes()));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
             return;
@@ -450,11 +447,9 @@ impl ServerState {
         };
         // The end of a server is no crash of what ran.
         let is_crash = reason.is_crash() && !lost.was_restored;
-        self.agenda.forget_claims(lost.claims.into_iter());
         ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
         ctx.emit(Effect::DropWorker(id));
-        self.agenda.forget(id);
-        self.agenda.note_plans_changed();
+        self.dispatcher.forget_worker(id, lost.claims.into_iter());
         let mut touched = BTreeSet::new();
         for (task, assigned) in lost.tasks {
             self.release_gang(ctx, task);

@@ -170,8 +170,7 @@ impl Workers {
     }
 
     /// Adds a worker of an earlier run of the server, which is expected back.
-    pub(crate) fn add_awaited(&mut self, mut worker: Worker, now: Time) {
-        worker.await_return(now);
+    pub(crate) fn add_awaited(&mut self, worker: Worker) {
         self.awaited.insert(worker.id);
         self.add(worker);
     }

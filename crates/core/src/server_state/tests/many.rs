@@ -104,12 +104,12 @@ impl World {
     /// No worker has room for a task of the highest priority that waits, beside what it keeps for those that were
     /// sent to it; or it keeps room for one that has waited for long.
     fn check_full(&self) {
-        let Some(first) = self.state.ready.counts().next() else {
+        let Some(first) = self.state.ready_counts().next() else {
             return;
         };
-        let level = self.state.ready.counts();
+        let level = self.state.ready_counts();
         for (key, _) in level.take_while(|(key, _)| key.priority == first.0.priority) {
-            let class = self.state.classes.get(key.class).expect("interned");
+            let class = self.state.classes().get(key.class).expect("interned");
             let mut workers = self.state.workers().values().filter(|worker| {
                 let overdue = worker.first_claim_since(self.now.mono, PATIENCE);
                 overdue.is_none()
@@ -117,7 +117,7 @@ impl World {
             assert!(
                 !workers.any(|worker| {
                     let mut lane = Lane::new(worker);
-                    lane.enter(key, &self.state.classes);
+                    lane.enter(key, self.state.classes());
                     lane.room(&class.variants[0]) > 0
                 }),
                 "{key:?} could start"
@@ -329,11 +329,11 @@ fn very_many_different_tasks_are_queued_in_portions_and_nothing_less_urgent_goes
     let mut settles = 1;
     loop {
         let again = world.state.next_deadline();
-        assert!(!world.state.portions.is_any_left() || again <= Some(world.now.mono));
+        assert!(!world.state.has_portions_left() || again <= Some(world.now.mono));
         let mut assigned = world.state.workers()[&WorkerId(1)].assigned().values();
         assert!(assigned.len() > 0);
         // Once all are there, others may take what these have no use for.
-        if !world.state.portions.is_any_left() {
+        if !world.state.has_portions_left() {
             break;
         }
         assert!(assigned.all(|a| a.key.priority.0 == 4));
@@ -354,7 +354,7 @@ fn a_canceled_job_is_queued_no_further() {
     submit(&mut world, kinds(3_000, 5));
     cancel_all(&mut world);
     settle(&mut world);
-    assert!(!world.state.portions.is_any_left());
+    assert!(!world.state.has_portions_left());
     assert_eq!(world.state.ready_len(), 0);
 }
 
@@ -362,7 +362,7 @@ fn a_canceled_job_is_queued_no_further() {
 fn queued(count: u32) -> World {
     let mut world = World::new(2);
     submit(&mut world, kinds(count, 5));
-    while world.state.portions.is_any_left() || world.state.ready.is_behind() {
+    while world.state.has_portions_left() || world.state.is_queue_behind() {
         settle(&mut world);
     }
     world
@@ -396,7 +396,7 @@ fn a_canceled_job_leaves_the_queue_in_portions_and_none_of_it_starts() {
         graph.tasks.truncate(1);
     }
     let later = submit(&mut world, later);
-    while world.state.portions.is_any_left() || world.state.ready.is_freeing() {
+    while world.state.has_portions_left() || world.state.is_queue_freeing() {
         settle(&mut world);
         let new = assigned(&world);
         let mut new = new.iter().filter(|task| !held.contains(task));
@@ -464,11 +464,11 @@ fn what_is_submitted_to_an_open_job_while_canceled_tasks_leave_the_queue_stays()
         ..spec
     };
     submit(&mut world, attach(kinds(5_000, 5)));
-    while world.state.portions.is_any_left() {
+    while world.state.has_portions_left() {
         settle(&mut world);
     }
     cancel_all(&mut world);
-    assert!(world.state.portions.is_any_left());
+    assert!(world.state.has_portions_left());
     // The same requests once more.
     let mut more = attach(kinds(5_000, 5));
     if let SubmitBody::Graph(graph) = &mut more.body {
@@ -479,7 +479,7 @@ fn what_is_submitted_to_an_open_job_while_canceled_tasks_leave_the_queue_stays()
         }
     }
     submit(&mut world, more);
-    while world.state.portions.is_any_left() {
+    while world.state.has_portions_left() {
         settle(&mut world);
     }
     let counts = |world: &World| *world.state.jobs()[&JobId(1)].counts();
@@ -506,7 +506,7 @@ fn a_forgotten_job_is_freed_in_portions() {
     take(&mut world, Input::Request(RequestId(3), forget));
     assert!(world.state.jobs().is_empty());
     assert!(template.upgrade().is_some(), "the first is freed last");
-    while world.state.portions.is_any_left() {
+    while world.state.has_portions_left() {
         settle(&mut world);
     }
     assert!(template.upgrade().is_none());
@@ -524,7 +524,7 @@ fn too_many_failures_take_very_many_tasks_out_of_the_queue() {
         ..kinds(5_000, 1)
     };
     submit(&mut world, large);
-    while world.state.portions.is_any_left() {
+    while world.state.has_portions_left() {
         settle(&mut world);
     }
     let worker = &world.state.workers()[&WorkerId(1)];
@@ -546,7 +546,7 @@ fn too_many_failures_take_very_many_tasks_out_of_the_queue() {
     let counts = *world.state.jobs()[&JobId(1)].counts();
     assert_eq!((counts.failed, counts.aborted), (1, 4_999));
     assert!(world.state.ready_len() > 0, "in portions");
-    while world.state.portions.is_any_left() {
+    while world.state.has_portions_left() {
         settle(&mut world);
     }
     assert_eq!(world.state.ready_len(), 0);
@@ -559,10 +559,7 @@ fn very_many_templates_are_dropped_in_portions() {
     world.apply(vec![Input::Request(RequestId(1), submit)]);
     let job = &world.state.jobs()[&JobId(1)];
     let all: Vec<_> = job.submits[0].templates().iter().map(|t| t.id).collect();
-    let worker = world.state.workers.get_mut(WorkerId(1)).expect("connected");
-    for template in &all {
-        worker.learn_template(*template);
-    }
+    world.state.teach(WorkerId(1), &all);
     let cancel = Command::CancelJobs {
         jobs: Selector::All,
         reason: Box::default(),
@@ -570,7 +567,7 @@ fn very_many_templates_are_dropped_in_portions() {
     let request = Input::Request(RequestId(2), cancel);
     world.state.apply(world.now, request, &mut Vec::new());
     let mut dropped = Vec::new();
-    while dropped.is_empty() || world.state.portions.is_any_left() {
+    while dropped.is_empty() || world.state.has_portions_left() {
         for effect in settle(&mut world) {
             if let Effect::ToWorker(_, WorkerCommand::DropTemplates(templates)) = effect {
                 assert!(templates.len() <= 4_096);

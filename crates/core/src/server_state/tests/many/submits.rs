@@ -183,7 +183,7 @@ fn a_large_submit_that_is_refused_is_freed_in_portions() {
             settle(&mut world);
         }
         let mut portions = 0;
-        while world.state.portions.is_any_left() {
+        while world.state.has_portions_left() {
             assert!(template.upgrade().is_some(), "the first is freed last");
             settle(&mut world);
             portions += 1;

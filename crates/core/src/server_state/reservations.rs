@@ -1,0 +1,177 @@
+//! Reservations as they stand between rounds: workers that are set aside for multi-node tasks, and requests that
+//! workers keep room for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::Ctx;
+use super::retract::retract;
+use super::triggers::ROUND_TASKS_MAX;
+use crate::bug;
+use crate::class::QueueKey;
+use crate::id::{InstanceId, TaskKey, WorkerId};
+use crate::scheduler::lane::PATIENCE;
+use crate::time::Time;
+use crate::worker::Workers;
+
+/// Work that a worker will start within this time stays with it when there are others to choose from: as
+/// much as is sent ahead.
+const RESERVATION_HORIZON: Duration = Duration::from_millis(100);
+
+/// Most tasks that one round takes back so that workers can keep room; there is no hurry.
+const RESERVATION_TASKS_MAX: usize = 64;
+
+/// What of the workers' reservations is looked up by others.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reservations {
+    /// Workers that are reserved for multi-node tasks.
+    reserved: BTreeSet<WorkerId>,
+    /// Those of them that may still hold tasks which have not started and were not retracted.
+    unretracted: BTreeSet<WorkerId>,
+    /// How many workers keep room for tasks of a queue that they were not sent.
+    counts: BTreeMap<QueueKey, u64>,
+    /// The worker whose reservations were recomputed last: round-robin goes on behind it.
+    cursor: Option<WorkerId>,
+}
+
+impl Reservations {
+    /// How many workers keep room for tasks of a queue.
+    pub(super) const fn counts(&self) -> &BTreeMap<QueueKey, u64> {
+        &self.counts
+    }
+
+    /// The worker whose reservations were recomputed last.
+    pub(super) const fn cursor(&self) -> Option<WorkerId> {
+        self.cursor
+    }
+
+    /// Workers that are reserved for multi-node tasks.
+    pub(super) const fn reserved(&self) -> &BTreeSet<WorkerId> {
+        &self.reserved
+    }
+
+    /// A worker is gone, with what it kept room for.
+    pub(super) fn forget(&mut self, worker: WorkerId, queues: impl Iterator<Item = QueueKey>) {
+        self.reserved.remove(&worker);
+        self.unretracted.remove(&worker);
+        self.uncount(queues);
+    }
+
+    fn uncount(&mut self, queues: impl Iterator<Item = QueueKey>) {
+        for key in queues {
+            let Some(count) = self.counts.get_mut(&key) else {
+                bug!("a reservation for {key:?} is given up that was not counted");
+                continue;
+            };
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&key);
+            }
+        }
+    }
+
+    /// Reserves these workers, and no others, for multi-node tasks. Returns those that are free again.
+    pub(super) fn reserve_workers(
+        &mut self,
+        workers: &mut Workers,
+        wanted: &BTreeMap<WorkerId, QueueKey>,
+    ) -> Vec<WorkerId> {
+        let wanted_ids = wanted.keys().copied().collect();
+        let before = std::mem::replace(&mut self.reserved, wanted_ids);
+        let freed: Vec<WorkerId> = before.difference(&self.reserved).copied().collect();
+        for id in &freed {
+            if let Some(worker) = workers.get_mut(*id) {
+                worker.unreserve();
+            }
+            self.unretracted.remove(id);
+        }
+        for (id, key) in wanted {
+            // What it was sent for an earlier reservation stays retracted.
+            if workers.get_mut(*id).is_some_and(|w| w.reserve(*key)) {
+                self.unretracted.insert(*id);
+            }
+        }
+        freed
+    }
+
+    /// Retracts what has not started on reserved workers; says whether there is more to do.
+    pub(super) fn drain_reserved(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) -> bool {
+        let mut left = usize::try_from(ROUND_TASKS_MAX).unwrap_or(usize::MAX);
+        while left > 0
+            && let Some(id) = self.unretracted.pop_first()
+        {
+            let Some(worker) = workers.get(id) else {
+                bug!("worker {id} is gone, but is reserved");
+                continue;
+            };
+            let Some(key) = worker.reserved_for() else {
+                // It became a node of a task for which it was reserved: it was empty.
+                continue;
+            };
+            let back = worker.unstarted_behind(key);
+            left = left.saturating_sub(back.len());
+            retract(ctx, workers, id, back);
+        }
+        !self.unretracted.is_empty()
+    }
+
+    /// Takes over what a round decided that workers keep room for. `cursor` = the last of them.
+    pub(super) fn update(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        workers: &mut Workers,
+        by_worker: &BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
+        cursor: Option<WorkerId>,
+    ) {
+        self.cursor = cursor;
+        let mut left = RESERVATION_TASKS_MAX;
+        for (id, wanted) in by_worker {
+            let back = self.update_one(ctx.now.mono, workers, *id, wanted, left);
+            left -= back.len();
+            retract(ctx, workers, *id, back);
+        }
+    }
+
+    /// What a worker keeps room for without having been sent it. Once it has done so for long, what was
+    /// sent ahead when there was no choice is to be retracted, but for what it will start soon.
+    fn update_one(
+        &mut self,
+        now: Time,
+        workers: &mut Workers,
+        id: WorkerId,
+        wanted: &[(QueueKey, u32)],
+        most: usize,
+    ) -> Vec<(TaskKey, InstanceId)> {
+        let Some(worker) = workers.get_mut(id) else {
+            bug!("worker {id} is gone, but a round reserves room on it");
+            return Vec::new();
+        };
+        self.uncount(worker.claims());
+        for (key, _) in wanted {
+            *self.counts.entry(*key).or_default() += 1;
+        }
+        worker.set_claims(wanted, now);
+        let overdue = worker.first_claim_since(now, PATIENCE);
+        let Some(overdue) = overdue.filter(|_| worker.backlog_len() > 0) else {
+            return Vec::new();
+        };
+        let surplus = worker.surplus(now, RESERVATION_HORIZON);
+        let back = worker.backlog_last().take(surplus.min(most));
+        let back = back.filter(|(_, a)| a.key.priority >= overdue.priority);
+        back.map(|(task, a)| (task, a.instance)).collect()
+    }
+
+    /// Panics unless what is looked up agrees with the workers.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check(&self, workers: &Workers) {
+        let live = || workers.live().values();
+        let reserved = live().filter(|worker| worker.reserved_for().is_some());
+        let reserved: BTreeSet<WorkerId> = reserved.map(|worker| worker.id).collect();
+        assert_eq!(reserved, self.reserved, "reserved workers");
+        let mut counts = BTreeMap::new();
+        for key in live().flat_map(|worker| worker.claims()) {
+            *counts.entry(key).or_insert(0) += 1;
+        }
+        assert_eq!(counts, self.counts, "reservations");
+    }
+}

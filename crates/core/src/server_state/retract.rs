@@ -1,0 +1,219 @@
+//! Taking tasks back that have not started: what others could start at once, what was overtaken, what is stuck.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Ctx, WorkerCommand};
+use crate::bug;
+use crate::class::{ClassId, Classes, QueueKey};
+use crate::id::{InstanceId, TaskKey, WorkerId};
+use crate::time::Time;
+use crate::worker::{Worker, Workers};
+
+/// Work that a worker will start within this time is left with it even if others are idle: asking it
+/// back would take as long.
+const RETRACT_HORIZON: Duration = Duration::from_millis(30);
+
+/// Least time between two looks for tasks to take back; well below what anybody notices.
+const REBALANCE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How often to look for tasks that cannot start where they were sent, as long as there may be some.
+const STUCK_CHECK: Duration = Duration::from_millis(250);
+
+/// Looks at a worker that one search for tasks to take back may take; what is left is found the next time.
+const REBALANCE_STEPS_MAX: usize = 65_536;
+
+/// Workers that one such search may ask; then it is the turn of the next.
+const DONORS_MAX: usize = 1_024;
+
+/// When to look for tasks to take back.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Retraction {
+    /// When to look again for tasks that idle workers could take over.
+    rebalance_at: Option<Time>,
+    last_rebalance: Time,
+    /// The last donor: round-robin goes on behind it.
+    cursor: Option<WorkerId>,
+    /// When to look for tasks that cannot start where they were sent.
+    stuck_check_at: Option<Time>,
+}
+
+/// Workers that could start at once what others have in their backlogs.
+struct Takers {
+    /// Each with the tasks that it is to get.
+    workers: Vec<(WorkerId, u32)>,
+    /// Those before this position are full for a class; promises are never taken back.
+    next: BTreeMap<ClassId, usize>,
+    steps_left: usize,
+}
+
+impl Retraction {
+    /// When there is something to look for.
+    pub(super) fn due_at(&self) -> Option<Time> {
+        let times = [self.rebalance_at, self.stuck_check_at];
+        times.into_iter().flatten().min()
+    }
+
+    /// Something was handed out: a while later it should have started.
+    pub(super) fn note_handed_out(&mut self, now: Time) {
+        self.stuck_check_at.get_or_insert(now + STUCK_CHECK);
+    }
+
+    /// Retracts, some time after something was handed out, what cannot start where it is.
+    pub(super) fn retract_stuck(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) {
+        let now = ctx.now.mono;
+        if self.stuck_check_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let may_be_stuck = workers.live().values().any(Worker::may_be_stuck);
+        self.stuck_check_at = may_be_stuck.then(|| now + STUCK_CHECK);
+        if workers.live().len() < 2 {
+            // Nobody else could start it.
+            return;
+        }
+        for worker in workers.iter_mut() {
+            let tasks = worker.note_stuck(now);
+            if !tasks.is_empty() {
+                ctx.send(worker.id, WorkerCommand::Retract(tasks));
+            }
+        }
+    }
+
+    /// Rebalances if `has_room`, that is, if a worker may be idle, but not more often than needed.
+    pub(super) fn rebalance_in_time(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        workers: &mut Workers,
+        classes: &Classes,
+        has_room: bool,
+    ) {
+        let due = self.last_rebalance + REBALANCE_INTERVAL;
+        self.rebalance_at = None;
+        self.retract_stuck(ctx, workers);
+        if !has_room {
+            return;
+        }
+        if due > ctx.now.mono {
+            self.rebalance_at = Some(due);
+            return;
+        }
+        self.last_rebalance = ctx.now.mono;
+        if self.rebalance(ctx, workers, classes) {
+            self.rebalance_at = Some(ctx.now.mono + REBALANCE_INTERVAL);
+        }
+    }
+
+    /// Retracts tasks that other workers could start at once. Says whether there is any backlog at all, that is, whether
+    /// it is worth looking again. Of very many workers some are asked at a time, in turns.
+    fn rebalance(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers, classes: &Classes) -> bool {
+        let (mut donors, mut idle) = (Vec::new(), Vec::new());
+        for (id, worker) in workers.live() {
+            // A reserved worker gives back everything anyway, and takes nothing.
+            if !worker.accepts_work() || worker.reserved_for().is_some() {
+                continue;
+            }
+            if worker.backlog_len() > 0 {
+                donors.push(*id);
+            } else {
+                idle.push((*id, 0));
+            }
+        }
+        if donors.is_empty() || idle.is_empty() {
+            return !donors.is_empty();
+        }
+        // Room is counted once for all donors, so that two are not asked to fill the same slot.
+        let mut takers = Takers {
+            workers: idle,
+            next: BTreeMap::new(),
+            steps_left: REBALANCE_STEPS_MAX,
+        };
+        let first = donors.partition_point(|id| Some(*id) <= self.cursor);
+        donors.rotate_left(first);
+        donors.truncate(DONORS_MAX);
+        for donor in donors {
+            let back = worth_retracting(ctx.now.mono, workers, classes, donor, &mut takers);
+            retract(ctx, workers, donor, back);
+            self.cursor = Some(donor);
+        }
+        true
+    }
+}
+
+/// Tasks of a donor that others could start at once, those first that it would start last.
+fn worth_retracting(
+    now: Time,
+    workers: &Workers,
+    classes: &Classes,
+    donor: WorkerId,
+    takers: &mut Takers,
+) -> Vec<(TaskKey, InstanceId)> {
+    let Some(worker) = workers.get(donor) else {
+        bug!("worker {donor} is gone while it is asked for tasks");
+        return Vec::new();
+    };
+    let mut back = Vec::new();
+    let surplus = worker.surplus(now, RETRACT_HORIZON);
+    for (task, assigned) in worker.backlog_last().take(surplus) {
+        let Some(class) = classes.get(assigned.key.class) else {
+            bug!("task {task} has no request class");
+            break;
+        };
+        let fits = |(id, promised): &(WorkerId, u32)| {
+            workers.get(*id).is_some_and(|other| {
+                let mut variants = class.variants.iter();
+                variants
+                    .any(|variant| other.has_time(variant, now) && other.room(variant) > *promised)
+            })
+        };
+        let next = takers.next.entry(assigned.key.class).or_default();
+        let rest = takers.workers.iter().skip(*next).take(takers.steps_left);
+        let looked = rest.len();
+        let found = rest.clone().position(fits);
+        takers.steps_left -= found.map_or(looked, |found| found + 1);
+        *next += found.unwrap_or(looked);
+        let Some((_, promised)) = takers.workers.get_mut(*next).filter(|_| found.is_some()) else {
+            // Nobody has room for it. Those before it start sooner, and are not worth another search.
+            break;
+        };
+        *promised += 1;
+        back.push((task, assigned.instance));
+    }
+    back
+}
+
+/// Asks a worker to give tasks back.
+pub(super) fn retract(
+    ctx: &mut Ctx<'_>,
+    workers: &mut Workers,
+    id: WorkerId,
+    tasks: Vec<(TaskKey, InstanceId)>,
+) {
+    if tasks.is_empty() {
+        return;
+    }
+    let Some(worker) = workers.get_mut(id) else {
+        bug!("worker {id} is gone while it is asked for tasks");
+        return;
+    };
+    for (task, _) in &tasks {
+        worker.mark_retracting(*task);
+    }
+    ctx.send(id, WorkerCommand::Retract(tasks));
+}
+
+/// Retracts less urgent tasks of the classes of these queues, of which more waits than the worker was sent.
+pub(super) fn retract_overtaken(
+    ctx: &mut Ctx<'_>,
+    workers: &mut Workers,
+    id: WorkerId,
+    by: &[QueueKey],
+) {
+    let Some(worker) = workers.get(id) else {
+        bug!("worker {id} is gone, but a round overtakes its tasks");
+        return;
+    };
+    let back = worker.backlog_last();
+    let back = back.filter(|(_, a)| by.iter().any(|key| key.overtakes(a.key)));
+    let back = back.map(|(task, a)| (task, a.instance)).collect();
+    retract(ctx, workers, id, back);
+}
