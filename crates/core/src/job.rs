@@ -19,7 +19,7 @@ use crate::notice::{Notice, NoticeState};
 use crate::pace::{Ends, PaceFacts};
 use crate::range::{IdArray, IdRange};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
-use crate::template::{After, ByteText, Entries, NotifySpec, TaskTemplate};
+use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, TaskTemplate};
 use crate::time::Timestamp;
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
@@ -392,6 +392,23 @@ impl Job {
     #[must_use]
     pub fn task_id(&self, slot: TaskSlot) -> Option<TaskId> {
         self.submit(slot)?.ids.get(slot.index).map(TaskId)
+    }
+
+    /// Notifications that are due and were not before, by number; from now on they are owed.
+    pub(crate) fn take_due_notices(&mut self) -> Vec<u32> {
+        let (is_over, has_failed) = (self.is_completed(), self.counts.failed > 0);
+        let mut due = Vec::new();
+        for (notice, number) in self.notices.iter_mut().zip(0..) {
+            let is_due = match notice.spec.event {
+                NotifyEvent::End => is_over,
+                NotifyEvent::Failure => has_failed,
+            };
+            if is_due && notice.state == NoticeState::Waiting {
+                notice.state = NoticeState::Owed;
+                due.push(number);
+            }
+        }
+        due
     }
 
     /// Phase of a task.

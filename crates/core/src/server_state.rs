@@ -10,6 +10,7 @@
 mod after;
 mod assign;
 mod attach;
+mod audience;
 mod change;
 mod control;
 mod ctx;
@@ -34,7 +35,6 @@ mod submission;
 mod submit;
 mod sweep;
 mod triggers;
-mod watch;
 mod worker_events;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -70,11 +70,11 @@ use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
 use crate::worker::{Worker, Workers};
+use audience::Audience;
 use ctx::Ctx;
 use dispatcher::Dispatcher;
 use submission::UnderWays;
 use sweep::{Deed, Sweep};
-use watch::Watches;
 
 /// Inputs that made no sense and were ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -93,7 +93,7 @@ pub struct ServerState {
     jobs: Jobs,
     workers: Workers,
     dispatcher: Dispatcher,
-    watches: Watches,
+    audience: Audience,
     last_template: u32,
     ignored: Ignored,
     /// The server is about to end, and whether workers wait for the next one.
@@ -177,7 +177,7 @@ impl ServerState {
             Input::Submit(request, submission) => {
                 self.on_submission(ctx, request, *submission);
             }
-            Input::RequestGone(request) => self.watches.remove(request),
+            Input::RequestGone(request) => self.audience.remove(request),
             Input::WorkerConnected(link, config) => {
                 self.on_worker_connected(ctx, link, config);
             }
@@ -215,10 +215,7 @@ impl ServerState {
             self.schedule(ctx);
         }
         let changed = self.jobs.take_changed();
-        for job in &changed {
-            self.note_due(ctx, *job);
-        }
-        self.watches.settle(ctx, &changed, self.jobs.all());
+        self.audience.settle(ctx, &changed, &mut self.jobs);
     }
 
     /// When [`Input::Timer`] is due next.
@@ -226,7 +223,7 @@ impl ServerState {
     pub fn next_deadline(&self) -> Option<Time> {
         [
             self.workers.next_deadline(),
-            self.watches.next_deadline(),
+            self.audience.next_deadline(),
             // At the end of a server there are no more rounds, so nothing would make them less due.
             self.dispatcher.due_at().filter(|_| self.ending.is_none()),
             self.jobs.next_deadline(),
@@ -362,7 +359,7 @@ impl ServerState {
             Command::DrainWorkers(workers) => Reply::Workers(self.drain_workers(ctx, &workers)),
             Command::Watch(spec) => {
                 let jobs = self.jobs.select(&spec.jobs, |job| !job.is_completed());
-                self.watches.add(ctx.now.mono, request, spec, jobs);
+                self.audience.add(ctx.now.mono, request, spec, jobs);
                 return;
             }
         };

@@ -324,7 +324,7 @@ impl ServerState {
 
     /// Gives up a submit of which nothing ever ran.
     fn drop_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, culprit: JobId) {
-        self.watches.note_ended_submit(id, number, self.jobs.all());
+        self.audience.note_ended_submit(id, number, self.jobs.all());
         let ids = self.jobs.end_submit(id, number, Phase::Aborted);
         if ids.is_empty() {
             // Its tasks were canceled before.
@@ -363,7 +363,7 @@ impl ServerState {
                 bug!("job {id} has no task at {slot:?}, but it is given up");
                 continue;
             };
-            self.watches.note_ended(id, task);
+            self.audience.note_ended(id, task);
             self.jobs.note_end(id, Some(task));
             aborted.push(task.0);
         }

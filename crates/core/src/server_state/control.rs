@@ -60,7 +60,7 @@ impl ServerState {
 
     /// Ends every unfinished task of a job, wherever it is.
     pub(super) fn end_job(&mut self, ctx: &mut Ctx<'_>, id: JobId, to: Phase) {
-        self.watches.note_ended_job(id, self.jobs.all());
+        self.audience.note_ended_job(id, self.jobs.all());
         let submits = self.jobs.get(id).map_or(0, |job| job.submits.len());
         let submits = u32::try_from(submits).unwrap_or(u32::MAX);
         self.dispatcher.leave_queue(id, submits);

@@ -3,33 +3,12 @@
 //! A notification is due once. It is owed until the shell says what became of it, also through a restart of the server, so
 //! that it is sent at least once.
 
-use super::{ChangeKind, Ctx, Effect, ServerState};
+use super::audience::owe_notices;
+use super::{ChangeKind, Ctx, ServerState};
 use crate::id::JobId;
 use crate::notice::{NoticeKey, NoticeOutcome, NoticeState};
-use crate::template::NotifyEvent;
 
 impl ServerState {
-    /// Notes what is to be told of a job that changed.
-    pub(super) fn note_due(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
-        let Some(job) = self.jobs.get_mut(id) else {
-            return;
-        };
-        if job.notices.is_empty() {
-            return;
-        }
-        let (is_over, has_failed) = (job.is_completed(), job.counts().failed > 0);
-        for (notice, number) in job.notices.iter_mut().zip(0..) {
-            let is_due = match notice.spec.event {
-                NotifyEvent::End => is_over,
-                NotifyEvent::Failure => has_failed,
-            };
-            if is_due && notice.state == NoticeState::Waiting {
-                notice.state = NoticeState::Owed;
-                ctx.emit(Effect::Notify(NoticeKey { job: id, number }));
-            }
-        }
-    }
-
     /// Takes note of what became of a notification.
     pub(super) fn note_notified(
         &mut self,
@@ -75,18 +54,21 @@ impl ServerState {
             .filter(|job| !job.notices.is_empty());
         let ids: Vec<JobId> = with_notices.map(|job| job.id).collect();
         for id in ids {
-            self.note_due(ctx, id);
+            owe_notices(ctx, id, &mut self.jobs);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Command, Input};
+    use std::sync::Arc;
+
+    use super::super::{Command, Effect, Input, JobRecord};
     use super::*;
     use crate::range::IdArray;
     use crate::selector::Selector;
-    use crate::template::{NotifySpec, NotifyTarget};
+    use crate::task::TaskState;
+    use crate::template::{NotifyEvent, NotifySpec, NotifyTarget, SubmitSpec};
     use crate::testing::{NOW, apply, array_submit, request, template};
 
     const FIRST: NoticeKey = NoticeKey {
@@ -105,15 +87,20 @@ mod tests {
         keys.collect()
     }
 
-    fn submitted() -> ServerState {
-        let mut state = ServerState::new("test");
-        let spec = |event| NotifySpec {
+    /// One task, and notifications of its end and its failure.
+    fn spec() -> SubmitSpec {
+        let notify = |event| NotifySpec {
             target: NotifyTarget::Command("mail".into()),
             event,
         };
         let mut submit = array_submit(1, template(&["true"]));
-        submit.notify = vec![spec(NotifyEvent::End), spec(NotifyEvent::Failure)];
-        let effects = request(&mut state, Command::Submit(Box::new(submit)));
+        submit.notify = vec![notify(NotifyEvent::End), notify(NotifyEvent::Failure)];
+        submit
+    }
+
+    fn submitted() -> ServerState {
+        let mut state = ServerState::new("test");
+        let effects = request(&mut state, Command::Submit(Box::new(spec())));
         assert!(notices(&effects).is_empty(), "nothing has happened");
         state
     }
@@ -156,29 +143,40 @@ mod tests {
         assert!(!again.iter().any(is_stored), "only the first counts");
     }
 
+    /// The same after a restart; `outcome` = what the earlier run knew of the first notification.
+    fn restored(outcome: Option<NoticeOutcome>) -> Vec<NoticeKey> {
+        let mut state = ServerState::new("test");
+        let job = JobId(1);
+        state.restore_job(JobRecord {
+            id: job,
+            name: "job".into(),
+            max_fails: None,
+            is_open: false,
+            cancel_reason: None,
+            submitted: NOW.wall,
+            is_completed: true,
+        });
+        let task = IdArray::single(0);
+        let submitted = state.restore_submit(job, task.clone(), &Arc::new(spec()));
+        submitted.expect("it was accepted before");
+        state.restore_dropped(job, &task, TaskState::Canceled, NOW.wall);
+        if let Some(outcome) = outcome {
+            state.restore_notified(FIRST, outcome);
+        }
+        state.finish_restore(NOW);
+        let mut effects = Vec::new();
+        state.settle(NOW, &mut effects);
+        notices(&effects)
+    }
+
     #[test]
     fn what_was_owed_is_owed_after_a_restart_and_what_was_done_is_not() {
-        let mut state = submitted();
-        request(&mut state, cancel());
-        let mut effects = Vec::new();
-        for notice in &mut state.jobs.get_mut(JobId(1)).expect("the job").notices {
-            notice.state = NoticeState::Waiting;
-        }
-        let mut done = state.clone();
-        state.restore_owed_notices(&mut Ctx::new(NOW, &mut effects));
-        state.settle(NOW, &mut effects);
-        assert_eq!(notices(&effects), [FIRST]);
-        done.restore_notified(
-            FIRST,
-            NoticeOutcome {
-                at: NOW.wall,
-                attempts: 1,
-                error: None,
-            },
-        );
-        let mut effects = Vec::new();
-        done.restore_owed_notices(&mut Ctx::new(NOW, &mut effects));
-        done.settle(NOW, &mut effects);
-        assert!(notices(&effects).is_empty());
+        assert_eq!(restored(None), [FIRST]);
+        let done = NoticeOutcome {
+            at: NOW.wall,
+            attempts: 1,
+            error: None,
+        };
+        assert_eq!(restored(Some(done)), []);
     }
 }

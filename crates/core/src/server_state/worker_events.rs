@@ -85,7 +85,7 @@ impl ServerState {
                     worker: id,
                     message,
                 };
-                self.watches.note_notification(ctx.now.mono, notification);
+                self.audience.note_notification(ctx.now.mono, notification);
             }
             WorkerMessage::Overview(usage) => {
                 worker.set_load(Load::of(&usage, ctx.now.wall));
@@ -436,7 +436,7 @@ impl ServerState {
             is_awaited: frees || self.jobs.is_end_awaited(id),
         };
         ctx.persist_at(end.at, ended);
-        self.watches.note_ended(id, task);
+        self.audience.note_ended(id, task);
         self.jobs.note_end(id, Some(task));
     }
 

@@ -1,11 +1,14 @@
-//! Clients that follow jobs: told of changes at most once per interval, and of the end at once.
+//! Who hears of jobs: clients that watch some, and whoever is to be notified.
+//!
+//! Watching clients are told of changes at most once per interval, and of the end at once. A notification goes out once, and
+//! is owed until the shell says what became of it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::{Ctx, Effect, Notification, RequestId, WatchSpec, WatchUpdate, WatchedJob};
+use super::{Ctx, Effect, NoticeKey, Notification, RequestId, WatchSpec, WatchUpdate, WatchedJob};
 use crate::id::{JobId, TaskId};
-use crate::job::Job;
+use crate::job::{Job, Jobs};
 use crate::range::IdArray;
 use crate::selector::Selected;
 use crate::time::Time;
@@ -103,9 +106,9 @@ impl Watch {
     }
 }
 
-/// All watching clients.
+/// All watching clients. Notifications that are owed are remembered by their job.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watches {
+pub(super) struct Audience {
     watches: BTreeMap<RequestId, Watch>,
     by_job: BTreeMap<JobId, BTreeSet<RequestId>>,
     due: BTreeSet<(Time, RequestId)>,
@@ -115,7 +118,7 @@ pub(super) struct Watches {
     unheard: VecDeque<(Time, Notification)>,
 }
 
-impl Watches {
+impl Audience {
     pub(super) fn add(
         &mut self,
         now: Time,
@@ -283,8 +286,15 @@ impl Watches {
         }
     }
 
-    /// Sends what is due after a batch of inputs.
-    pub(super) fn settle(
+    /// Tells of jobs that changed in a batch of inputs: who is to be notified, then those who watch.
+    pub(super) fn settle(&mut self, ctx: &mut Ctx<'_>, changed: &BTreeSet<JobId>, jobs: &mut Jobs) {
+        for id in changed {
+            owe_notices(ctx, *id, jobs);
+        }
+        self.update(ctx, changed, jobs.all());
+    }
+
+    fn update(
         &mut self,
         ctx: &mut Ctx<'_>,
         changed: &BTreeSet<JobId>,
@@ -340,6 +350,18 @@ impl Watches {
                 self.due.insert((watch.next, request));
             }
         }
+    }
+}
+
+/// Asks for the notifications of a job that are due now.
+pub(super) fn owe_notices(ctx: &mut Ctx<'_>, id: JobId, jobs: &mut Jobs) {
+    // A job that was forgotten has told what there was to tell.
+    for number in jobs
+        .get_mut(id)
+        .map(Job::take_due_notices)
+        .unwrap_or_default()
+    {
+        ctx.emit(Effect::Notify(NoticeKey { job: id, number }));
     }
 }
 
