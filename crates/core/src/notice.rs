@@ -1,7 +1,7 @@
 //! A notification of a job: to whom it goes, and what became of it.
 
 use crate::id::JobId;
-use crate::template::{ByteText, NotifySpec};
+use crate::template::{ByteText, NotifySpec, NotifyTarget};
 use crate::time::Timestamp;
 
 /// Which notification of which job.
@@ -45,4 +45,49 @@ pub struct NoticeOutcome {
     pub attempts: u32,
     /// Why it was given up; `None` = it was delivered.
     pub error: Option<Box<str>>,
+}
+
+/// What people see of a target: addresses often have a secret in their path, commands in their options.
+#[must_use]
+pub fn shown_target(target: &NotifyTarget) -> String {
+    match target {
+        NotifyTarget::Command(command) => {
+            // Variables in front of a command are as secret as its options.
+            let mut words = command.split_whitespace();
+            let program = words.by_ref().find(|word| !word.contains('='));
+            let more = if words.next().is_some() { " …" } else { "" };
+            format!("cmd:{}{more}", program.unwrap_or("…"))
+        }
+        NotifyTarget::Webhook(url) => {
+            let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+            let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            // In front of the host there can be a password.
+            let host = host.rsplit('@').next().unwrap_or_default();
+            format!("{scheme}://{host}/…")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_in_addresses_are_not_shown() {
+        let shown = |url: &str| shown_target(&NotifyTarget::Webhook(url.into()));
+        assert_eq!(
+            shown("https://user:pw@hooks.example.org:8443/services/T0/B0/secret?x=1"),
+            "https://hooks.example.org:8443/…"
+        );
+        assert_eq!(shown("http://[::1]:80"), "http://[::1]:80/…");
+    }
+
+    #[test]
+    fn secrets_in_commands_are_not_shown() {
+        let shown = |line: &str| shown_target(&NotifyTarget::Command(line.into()));
+        assert_eq!(shown("./on-end.sh"), "cmd:./on-end.sh");
+        assert_eq!(shown("true --token=CMDSECRET"), "cmd:true …");
+        assert_eq!(shown(" TOKEN=CMDSECRET curl -d @- host"), "cmd:curl …");
+        assert_eq!(shown("TOKEN=CMDSECRET"), "cmd:…");
+    }
 }

@@ -1,6 +1,7 @@
 //! One connection of a client: requests in, replies out, one after the other.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::sync::Arc;
 
 use hq_core::refusal::Refusal;
 use hq_core::server_state::Command;
@@ -10,16 +11,37 @@ use hq_protocol::{Connection, MessageReader, MessageWriter, WriteError};
 use hq_store::StoreClient;
 use hq_store::event::Event;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
+use crate::alloc::AllocHandle;
 use crate::clock::Clock;
-use crate::core_handle::CoreGone;
-use crate::event_loop::Shared;
-use crate::server::Stop;
+use crate::config::Stop;
+use crate::core_handle::{CoreGone, CoreHandle};
+use crate::http::Door;
+use crate::relay::Relay;
 use crate::{journal_link, output_link, query};
 
+/// What the connections of clients work with.
+#[derive(Clone)]
+pub(crate) struct ClientPlane {
+    pub(crate) core: CoreHandle,
+    pub(crate) info: Arc<client::ServerInfo>,
+    /// The store, unless the server keeps its state in memory only.
+    pub(crate) store: Option<StoreClient>,
+    /// Automatic allocation; `None` in a server without ports.
+    pub(crate) alloc: Option<AllocHandle>,
+    /// Carries questions about output to workers.
+    pub(crate) relay: Arc<Relay>,
+    /// Requests that are being answered.
+    pub(crate) answering: Answering,
+    /// How to ask for the HTTP listener; `None` in a server without ports.
+    pub(crate) door: Option<Door>,
+    /// Told when a client wants the server to end, and how.
+    pub(crate) stop: mpsc::Sender<Stop>,
+}
+
 /// Serves a client until it goes. Errors concern only this client.
-pub(crate) async fn serve<S>(connection: Connection<S>, shared: Shared)
+pub(crate) async fn serve<S>(connection: Connection<S>, plane: ClientPlane)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -40,8 +62,8 @@ where
             }
             Ok(request) => {
                 // Until the answer is written.
-                let _answering = shared.answering.begin(&request);
-                match answer(request, &shared, &mut reader, &mut writer).await {
+                let _answering = plane.answering.begin(&request);
+                match answer(request, &plane, &mut reader, &mut writer).await {
                     Answer::Reply(message) => send(&mut writer, &message).await,
                     Answer::Sent => Ok(()),
                     Answer::Stopping => {
@@ -124,7 +146,7 @@ async fn hold<S: AsyncRead + AsyncWrite>(
 
 async fn answer<R, W>(
     request: ClientRequest,
-    shared: &Shared,
+    plane: &ClientPlane,
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
 ) -> Answer
@@ -144,33 +166,36 @@ where
                 Stop::WithWorkers
             };
             // If it is full, the server ends already.
-            let _ = shared.stop.try_send(how);
+            let _ = plane.stop.try_send(how);
             return Answer::Stopping;
         }
-        ClientRequest::Alloc(request) => Ok(reply(ask_alloc(request, shared).await)),
-        ClientRequest::HttpOpen => Ok(reply(open_http(shared).await)),
+        ClientRequest::Alloc(request) => Ok(reply(ask_alloc(request, plane).await)),
+        ClientRequest::HttpOpen => Ok(reply(open_http(plane).await)),
         ClientRequest::DebugDump(path) => {
-            let dump = shared.core.query(query::dump::dump).await;
+            let dump = plane.core.query(query::dump::dump).await;
             match dump {
                 Ok(dump) => Ok(reply(write_dump(&path, &dump).await)),
                 Err(CoreGone) => Err(CoreGone),
             }
         }
-        ClientRequest::ReadOutput(query) => output_link::read(query, shared).await.map(reply),
+        ClientRequest::ReadOutput(query) => {
+            let found = output_link::read(query, &plane.core, &plane.relay).await;
+            found.map(reply)
+        }
         ClientRequest::Journal { action, after } => {
-            return about_journal(action, after, shared, reader, writer).await;
+            return about_journal(action, after, plane, reader, writer).await;
         }
         ClientRequest::Sql(query) => {
-            let Some(store) = shared.store.clone() else {
+            let Some(store) = plane.store.clone() else {
                 return Answer::Reply(no_store());
             };
             return Answer::Reply(reply(journal_link::query(store, query).await));
         }
         ClientRequest::Command(Command::Watch(spec)) => {
-            return watch(spec, shared, reader, writer).await;
+            return watch(spec, plane, reader, writer).await;
         }
         ClientRequest::Command(command) => {
-            shared
+            plane
                 .core
                 .command(command)
                 .await
@@ -180,12 +205,12 @@ where
                 })
         }
         ClientRequest::Query(Query::ServerInfo) => {
-            let mut info = shared.info.as_ref().clone();
+            let mut info = plane.info.as_ref().clone();
             info.now_unix_ns = Clock::new().now().wall.0;
             info.internal_error_count = hq_core::bug::count();
             Ok(reply(reply::Reply::ServerInfo(info)))
         }
-        ClientRequest::Query(asked) => query::ask(&shared.core, asked).await.map(reply),
+        ClientRequest::Query(asked) => query::ask(&plane.core, asked).await.map(reply),
     };
     match result {
         Ok(message) => Answer::Reply(message),
@@ -193,8 +218,8 @@ where
     }
 }
 
-async fn open_http(shared: &Shared) -> reply::Reply {
-    let Some(door) = &shared.door else {
+async fn open_http(plane: &ClientPlane) -> reply::Reply {
+    let Some(door) = &plane.door else {
         return Refusal::unavailable("this server has no ports").into();
     };
     match door.open().await {
@@ -203,8 +228,8 @@ async fn open_http(shared: &Shared) -> reply::Reply {
     }
 }
 
-async fn ask_alloc(request: Box<AllocRequest>, shared: &Shared) -> reply::Reply {
-    match &shared.alloc {
+async fn ask_alloc(request: Box<AllocRequest>, plane: &ClientPlane) -> reply::Reply {
+    match &plane.alloc {
         Some(alloc) => alloc.ask(request).await,
         None => Refusal::unavailable("this server has no automatic allocation").into(),
     }
@@ -239,7 +264,7 @@ async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
 
 async fn watch<R, W>(
     spec: hq_core::server_state::WatchSpec,
-    shared: &Shared,
+    plane: &ClientPlane,
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
 ) -> Answer
@@ -247,7 +272,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let Ok((id, mut updates)) = shared.core.watch(spec).await else {
+    let Ok((id, mut updates)) = plane.core.watch(spec).await else {
         return Answer::Hangup;
     };
     loop {
@@ -268,14 +293,14 @@ where
         }
     }
     // If the core is gone there is nothing to take back.
-    let _ = shared.core.unwatch(id).await;
+    let _ = plane.core.unwatch(id).await;
     Answer::Hangup
 }
 
 async fn about_journal<R, W>(
     action: JournalAction,
     after: i64,
-    shared: &Shared,
+    plane: &ClientPlane,
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
 ) -> Answer
@@ -284,7 +309,7 @@ where
     W: AsyncWrite + Unpin,
 {
     let is_live = action == JournalAction::Stream;
-    match (action, shared.store.clone()) {
+    match (action, plane.store.clone()) {
         (JournalAction::Replay | JournalAction::Stream, Some(store)) => {
             journal(store, after, is_live, reader, writer).await
         }

@@ -12,11 +12,12 @@ use tokio::io::DuplexStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-use crate::client_link::Answering;
+use crate::client_link::{Answering, ClientPlane};
 use crate::clock::Clock;
-use crate::event_loop::{self, Shared};
+use crate::event_loop;
 use crate::relay::Relay;
 use crate::stats::Stats;
+use crate::worker_link::WorkerPlane;
 use crate::{client_link, worker_link};
 
 /// Bytes in flight per direction of an in-process connection.
@@ -33,19 +34,19 @@ pub struct EmbeddedConfig {
 
 /// A server that serves in-process connections. Must be used within a tokio runtime; dropping it ends
 /// all connections.
-#[derive(Debug)]
 pub struct EmbeddedServer {
-    shared: SharedDebug,
+    clients: ClientPlane,
+    workers: WorkerPlane,
     links: JoinSet<()>,
     core: Option<JoinHandle<()>>,
 }
 
-/// [`Shared`] holds channels, which have nothing to show.
-struct SharedDebug(Shared);
-
-impl std::fmt::Debug for SharedDebug {
+/// Planes hold channels, which have nothing to show.
+impl std::fmt::Debug for EmbeddedServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Shared").field(&self.0.info).finish()
+        f.debug_struct("EmbeddedServer")
+            .field("info", &self.clients.info)
+            .finish_non_exhaustive()
     }
 }
 
@@ -57,37 +58,41 @@ impl EmbeddedServer {
     /// If the system gives no thread or no random numbers.
     pub fn start(config: EmbeddedConfig) -> io::Result<Self> {
         let uid = ServerUid::generate().map_err(io::Error::other)?;
-        let stats = Stats::new();
         let (core, thread) = event_loop::start(
             ServerState::new(uid.as_str()),
             None,
             Arc::new(Notify::new()),
             (None, None),
-            stats.clone(),
+            Stats::new(),
         )?;
-        let info = client::ServerInfo {
+        let info = Arc::new(client::ServerInfo {
             server_uid: uid.as_str().to_owned(),
             version: config.version,
             pid: std::process::id(),
             start_unix_ns: Clock::new().now().wall.0,
             ..client::ServerInfo::default()
-        };
-        let relay = Relay::new(info.start_unix_ns.unsigned_abs());
-        let shared = Shared {
-            core,
-            relay: Arc::new(relay),
-            info: Arc::new(info),
+        });
+        let relay = Arc::new(Relay::new(info.start_unix_ns.unsigned_abs()));
+        let workers = WorkerPlane {
+            core: core.clone(),
+            info: Arc::clone(&info),
             idle_timeout: config.idle_timeout,
+            relay: Arc::clone(&relay),
+        };
+        let clients = ClientPlane {
+            core,
+            info,
             store: None,
             alloc: None,
-            stats,
+            relay,
             answering: Answering::new(),
             door: None,
             // It ends when it is dropped, and by no request.
             stop: mpsc::channel(1).0,
         };
         Ok(Self {
-            shared: SharedDebug(shared),
+            clients,
+            workers,
             links: JoinSet::new(),
             core: Some(thread),
         })
@@ -96,16 +101,16 @@ impl EmbeddedServer {
     /// What the server says of itself; hosts and ports are empty.
     #[must_use]
     pub fn info(&self) -> &client::ServerInfo {
-        &self.shared.0.info
+        &self.clients.info
     }
 
     /// A stream on which a client can speak: `connect(stream, Plane::Client, None)`.
     pub fn connect_client(&mut self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_LEN);
-        let shared = self.shared.0.clone();
+        let clients = self.clients.clone();
         self.links.spawn(async move {
             if let Ok(connection) = hq_protocol::accept(ours, Plane::Client, None).await {
-                client_link::serve(connection, shared).await;
+                client_link::serve(connection, clients).await;
             }
         });
         theirs
@@ -114,10 +119,10 @@ impl EmbeddedServer {
     /// A stream on which a worker can speak: `connect(stream, Plane::Worker, None)`.
     pub fn connect_worker(&mut self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_LEN);
-        let shared = self.shared.0.clone();
+        let workers = self.workers.clone();
         self.links.spawn(async move {
             if let Ok(connection) = hq_protocol::accept(ours, Plane::Worker, None).await {
-                worker_link::serve(connection, shared).await;
+                worker_link::serve(connection, workers).await;
             }
         });
         theirs
@@ -126,8 +131,13 @@ impl EmbeddedServer {
     /// Ends all connections and the core.
     pub async fn shutdown(mut self) {
         self.links.shutdown().await;
-        let Self { shared, core, .. } = self;
-        drop(shared);
+        let Self {
+            clients,
+            workers,
+            core,
+            ..
+        } = self;
+        drop((clients, workers));
         if let Some(core) = core {
             // Its last handle is gone, so it is ending; it cannot panic.
             let _ = tokio::task::spawn_blocking(move || core.join()).await;

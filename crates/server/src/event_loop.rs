@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
@@ -18,19 +18,16 @@ use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
 use hq_protocol::limits::PAGE_BYTES_MAX;
-use hq_store::{Health, Progress, StoreClient, StoreHandle};
+use hq_store::{Health, Progress, StoreHandle};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::alloc::{AllocHandle, News, WorkerNews};
-use crate::client_link::Answering;
+use crate::alloc::{News, WorkerNews};
 use crate::clock::Clock;
 use crate::core_handle::{CoreHandle, Event, Seen, Tell, View, WorkerSeat};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::query;
-use crate::relay::Relay;
-use crate::server::Stop;
 use crate::stats::Stats;
 
 /// Events of one batch: large enough to share a scheduling round, small enough to stay under a few
@@ -573,29 +570,6 @@ fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
         // Its connection has just ended, which is on its way here as an input.
         TrySendError::Closed(_) => false,
     }
-}
-
-/// What tasks of one server share.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    pub(crate) core: CoreHandle,
-    pub(crate) info: Arc<client::ServerInfo>,
-    /// Idle timeout of workers that set none.
-    pub(crate) idle_timeout: Option<Duration>,
-    /// The store, unless the server keeps its state in memory only.
-    pub(crate) store: Option<StoreClient>,
-    /// Automatic allocation; `None` in a server without ports.
-    pub(crate) alloc: Option<AllocHandle>,
-    /// How to ask workers about output.
-    pub(crate) relay: Arc<Relay>,
-    /// What the server measures of itself.
-    pub(crate) stats: Stats,
-    /// Requests that are being answered.
-    pub(crate) answering: Answering,
-    /// How to ask for the HTTP listener; `None` in a server without ports.
-    pub(crate) door: Option<crate::http::Door>,
-    /// Told when a client wants the server to end, and how.
-    pub(crate) stop: mpsc::Sender<Stop>,
 }
 
 #[cfg(test)]

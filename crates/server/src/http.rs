@@ -24,11 +24,16 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hq_protocol::client::ServerInfo;
+use hq_store::StoreClient;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-use crate::event_loop::Shared;
+use crate::alloc::AllocHandle;
+use crate::core_handle::CoreHandle;
 use crate::metrics;
+use crate::relay::Relay;
+use crate::stats::Stats;
 pub(crate) use auth::Token;
 use auth::{Asked, Entrance};
 pub(crate) use door::{Asks, Door, door, keep};
@@ -93,11 +98,11 @@ impl HttpServer {
     }
 
     /// Serves until dropped.
-    pub(crate) async fn run(self, shared: Shared) {
+    pub(crate) async fn run(self, parts: HttpParts) {
         // Who follows the events holds the core: that ends when this is dropped.
         let (_alive, ended) = watch::channel(());
         let app = Arc::new(App {
-            shared,
+            parts,
             entrance: Entrance::new(self.token),
             event_seats: Arc::new(Semaphore::new(EVENT_READERS_MAX)),
             ended,
@@ -111,9 +116,24 @@ impl HttpServer {
     }
 }
 
+/// What the listener is given of the server.
+#[derive(Clone)]
+pub(crate) struct HttpParts {
+    pub(crate) core: CoreHandle,
+    pub(crate) info: Arc<ServerInfo>,
+    /// The store, unless the server keeps its state in memory only.
+    pub(crate) store: Option<StoreClient>,
+    /// Automatic allocation; `None` in a server without ports.
+    pub(crate) alloc: Option<AllocHandle>,
+    /// Carries questions about output to workers.
+    pub(crate) relay: Arc<Relay>,
+    /// What the server measures of itself.
+    pub(crate) stats: Stats,
+}
+
 /// What every request works with.
 pub(crate) struct App {
-    shared: Shared,
+    parts: HttpParts,
     entrance: Entrance,
     /// For those that follow the events.
     event_seats: Arc<Semaphore>,
@@ -165,7 +185,7 @@ fn router(app: Arc<App>) -> Router {
 
 /// Lets a request pass that shows the token, and forbids browsers what they need not do.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let stats = &app.shared.stats;
+    let stats = &app.parts.stats;
     let mut response = if app.admits(&request) {
         stats.http_requests.inc();
         next.run(request).await
@@ -192,15 +212,15 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 async fn show_metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let Ok(figures) = app.shared.core.query(metrics::read).await else {
+    let Ok(figures) = app.parts.core.query(metrics::read).await else {
         return (
             StatusCode::SERVICE_UNAVAILABLE,
             "the server is shutting down\n",
         )
             .into_response();
     };
-    let around = figures::around(&app.shared).await;
-    let text = metrics::render(&figures, &around, &app.shared.stats);
+    let around = figures::around(&app.parts).await;
+    let text = metrics::render(&figures, &around, &app.parts.stats);
     let accepted = headers
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok());

@@ -10,6 +10,7 @@ mod alloc;
 mod client_link;
 mod clock;
 mod command;
+mod config;
 mod core_handle;
 mod descriptors;
 mod embedded;
@@ -28,7 +29,8 @@ mod state_file;
 mod stats;
 mod worker_link;
 
+pub use config::{Journal, RunError, ServerConfig, StartError, Stop};
 pub use embedded::{EmbeddedConfig, EmbeddedServer};
 pub use notify::check_webhook;
 pub use query::answer_in_steps;
-pub use server::{Journal, RunError, Server, ServerConfig, StartError, Stop};
+pub use server::Server;

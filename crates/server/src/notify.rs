@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use hq_core::command_text::without_arguments;
 use hq_core::id::JobId;
 use hq_core::job::{Job, job_state};
+use hq_core::notice::shown_target;
 use hq_core::server_state::NoticeKey;
 use hq_core::template::{NotifyEvent, NotifyTarget};
 use hq_core::time::Timestamp;
@@ -132,7 +133,7 @@ async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option
 /// Tries once. Returns what is to be tried again, and when; otherwise what became of it is noted.
 async fn attempt(core: CoreHandle, mut delivery: Delivery) -> Option<(Instant, Delivery)> {
     let Delivery { key, message, .. } = &delivery;
-    let (job, target) = (key.job, shown(&message.target));
+    let (job, target) = (key.job, shown_target(&message.target));
     let sent = tokio::time::timeout(ATTEMPT_TIMEOUT, send(message)).await;
     let sent =
         sent.unwrap_or_else(|_| Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())));
@@ -164,7 +165,7 @@ fn place(target: &NotifyTarget) -> Box<str> {
             let program = command.split_whitespace().next().unwrap_or_default();
             format!("cmd:{program}").into()
         }
-        NotifyTarget::Webhook(_) => shown(target).into(),
+        NotifyTarget::Webhook(_) => shown_target(target).into(),
     }
 }
 
@@ -185,25 +186,6 @@ fn cut(text: &str) -> &str {
         .take_while(|end| *end <= ERROR_LEN_MAX)
         .last();
     text.get(..end.unwrap_or(0)).unwrap_or_default()
-}
-
-/// What people see of a target: addresses often have a secret in their path, commands in their options.
-pub(crate) fn shown(target: &NotifyTarget) -> String {
-    match target {
-        NotifyTarget::Command(command) => {
-            // Variables in front of a command are as secret as its options.
-            let mut words = command.split_whitespace();
-            let program = words.by_ref().find(|word| !word.contains('='));
-            let more = if words.next().is_some() { " …" } else { "" };
-            format!("cmd:{}{more}", program.unwrap_or("…"))
-        }
-        NotifyTarget::Webhook(url) => {
-            let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-            let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-            let host = host.rsplit('@').next().unwrap_or_default();
-            format!("{scheme}://{host}/…")
-        }
-    }
 }
 
 fn message(view: &View<'_>, key: NoticeKey, server_uid: &str) -> Option<Message> {
@@ -270,25 +252,6 @@ fn time_text(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn secrets_in_addresses_are_not_shown() {
-        let shown = |url: &str| shown(&NotifyTarget::Webhook(url.into()));
-        assert_eq!(
-            shown("https://user:pw@hooks.example.org:8443/services/T0/B0/secret?x=1"),
-            "https://hooks.example.org:8443/…"
-        );
-        assert_eq!(shown("http://[::1]:80"), "http://[::1]:80/…");
-    }
-
-    #[test]
-    fn secrets_in_commands_are_not_shown() {
-        let shown = |line: &str| shown(&NotifyTarget::Command(line.into()));
-        assert_eq!(shown("./on-end.sh"), "cmd:./on-end.sh");
-        assert_eq!(shown("true --token=CMDSECRET"), "cmd:true …");
-        assert_eq!(shown(" TOKEN=CMDSECRET curl -d @- host"), "cmd:curl …");
-        assert_eq!(shown("TOKEN=CMDSECRET"), "cmd:…");
-    }
 
     #[test]
     fn long_errors_are_cut_between_characters() {

@@ -6,15 +6,18 @@ use hq_core::task::TaskState;
 use hq_protocol::client::{self, output::Kind, reply};
 use hq_protocol::convert::{OutputQuery, OutputRequest, ReadFrom};
 
-use crate::core_handle::CoreGone;
-use crate::event_loop::Shared;
+use crate::core_handle::{CoreGone, CoreHandle};
 use crate::query::output::{Whereabouts, whereabouts};
+use crate::relay::Relay;
 
 /// Reads output where the task ran. Waits as long as the client wants if there is nothing yet.
-pub(crate) async fn read(query: OutputQuery, shared: &Shared) -> Result<reply::Reply, CoreGone> {
+pub(crate) async fn read(
+    query: OutputQuery,
+    core: &CoreHandle,
+    relay: &Relay,
+) -> Result<reply::Reply, CoreGone> {
     let asked = query.clone();
-    let found = shared
-        .core
+    let found = core
         .query(move |view| whereabouts(view.state, &asked))
         .await?;
     let (state, instance, worker, source) = match found {
@@ -58,7 +61,7 @@ pub(crate) async fn read(query: OutputQuery, shared: &Shared) -> Result<reply::R
         instance: instance.as_u32(),
         ..client::Output::default()
     };
-    match shared.relay.ask(worker, request).await {
+    match relay.ask(worker, request).await {
         Some(answer) => {
             output.offset = answer.offset;
             output.next = answer.next;

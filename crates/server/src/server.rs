@@ -2,26 +2,27 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hq_protocol::access::{
-    ACCESS_FILE_NAME, Access, AccessError, AccessFile, CURRENT_LINK_NAME, ServerDir, ServerUid,
+    ACCESS_FILE_NAME, Access, AccessError, AccessFile, ServerDir, ServerUid,
 };
 use hq_protocol::{HandshakeError, Plane, SecretKey, client};
 use rustix::process::{Resource, Rlimit};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
-use crate::client_link::Answering;
+use crate::client_link::{Answering, ClientPlane};
 use crate::clock::Clock;
-use crate::event_loop::{self, Shared};
-use crate::http::{self, HttpServer};
+use crate::config::{Journal, RunError, ServerConfig, StartError, Stop};
+use crate::event_loop;
+use crate::http::{self, HttpParts, HttpServer};
 use crate::relay::Relay;
 use crate::state_file::Opened;
 use crate::stats::Stats;
+use crate::worker_link::WorkerPlane;
 use crate::{alloc, client_link, listener, notify, state_file, worker_link};
 
 /// How long a possibly running server on the same directory may take to answer.
@@ -34,137 +35,6 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it waits for the last answers to be written, when they are all known.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How a server ends when somebody wants it to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
-    /// Workers end as well, and allocations are canceled.
-    WithWorkers,
-    /// Workers go on and wait for the next server, and allocations stay.
-    KeepWorkers,
-}
-
-/// Where a server keeps its state.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Journal {
-    /// In a file in the directory of the instance.
-    InServerDir,
-    /// In this file.
-    File(PathBuf),
-    /// Nowhere: all is lost with the server.
-    None,
-}
-
-/// Configuration of a [`Server`].
-#[derive(Clone, Debug)]
-pub struct ServerConfig {
-    /// Server directory.
-    pub server_dir: PathBuf,
-    /// Whether that is the default one; hints then do not name it.
-    pub is_default_dir: bool,
-    /// Name under which others reach this machine; `None` = access file's, else the host name.
-    pub host: Option<String>,
-    /// Port for clients; `None` = access file's, else any.
-    pub client_port: Option<u16>,
-    /// Port for workers; `None` = access file's, else any.
-    pub worker_port: Option<u16>,
-    /// Full access file to take hosts, ports, keys and uid from.
-    pub access_file: Option<PathBuf>,
-    /// Idle timeout of workers that set none.
-    pub idle_timeout: Option<Duration>,
-    /// Authenticate and encrypt the client plane.
-    pub client_auth: bool,
-    /// Authenticate and encrypt the worker plane.
-    pub worker_auth: bool,
-    /// Where the state is kept.
-    pub journal: Journal,
-    /// Bytes that this file may have before the oldest completed jobs are dropped from it; `None` = any
-    /// number.
-    pub journal_size_max: Option<u64>,
-    /// Continue the last instance of the directory: its state, uid, keys and, if they are free, ports.
-    pub resume: bool,
-    /// Where metrics are served over HTTP; `None` = nowhere.
-    pub http: Option<SocketAddr>,
-    /// Version of this program.
-    pub version: String,
-}
-
-/// Why a server cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Another server answers on this directory.
-    #[error("Server at {dir} is already online, please stop it first using `hq server stop{hint}`", dir = .dir.display())]
-    AlreadyOnline {
-        /// The server directory.
-        dir: PathBuf,
-        /// How to name it in the hint.
-        hint: hq_protocol::access::ServerHint,
-    },
-    /// A server of another release answers on this directory.
-    #[error("Server at {dir} is already online and is of version {version}, please stop it first using `hq server stop{hint}` of that version; if that is no longer so, remove {link}", dir = .dir.display(), link = .dir.join(CURRENT_LINK_NAME).display())]
-    OtherVersionOnline {
-        /// The server directory.
-        dir: PathBuf,
-        /// What its access file says.
-        version: String,
-        /// How to name it in the hint.
-        hint: hq_protocol::access::ServerHint,
-    },
-    /// The server of this directory has its state open, but does not answer.
-    #[error("Server at {dir} is still there ({owner}), but does not answer; stop that process first, or use another --server-dir", dir = .dir.display())]
-    Silent {
-        /// The server directory.
-        dir: PathBuf,
-        /// Host and process.
-        owner: String,
-    },
-    /// Directory, access file or keys.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// A port cannot be opened.
-    #[error("Cannot listen on the {plane} port {port}", port = .port.map_or("(any)".to_string(), |port| port.to_string()))]
-    Listen {
-        /// Which plane.
-        plane: Plane,
-        /// Asked-for port.
-        port: Option<u16>,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The HTTP listener, or its token.
-    #[error("Cannot serve HTTP at {address}")]
-    Http {
-        /// Asked-for address.
-        address: SocketAddr,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The file of the state.
-    #[error(transparent)]
-    Store(#[from] hq_store::StoreError),
-    /// There is nothing to resume.
-    #[error("Nothing to resume in {}: no server has kept its state there; start without --resume", .dir.display())]
-    NothingToResume {
-        /// The server directory.
-        dir: PathBuf,
-    },
-    /// No thread, key or file descriptor to be had.
-    #[error("Cannot start the server")]
-    System(#[source] io::Error),
-}
-
-/// Why a server ended by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The link to the access file cannot be removed.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The state can no longer be written.
-    #[error("The server stopped because its state could not be written; see the messages above")]
-    Store,
-}
-
 /// A started server. It serves from [`Server::run`] on.
 pub struct Server {
     dir: ServerDir,
@@ -174,10 +44,13 @@ pub struct Server {
     worker_listener: TcpListener,
     http: Option<HttpServer>,
     asks: http::Asks,
-    shared: Shared,
+    clients: ClientPlane,
+    workers: WorkerPlane,
+    http_parts: HttpParts,
     stops: mpsc::Receiver<Stop>,
     owed: notify::Owed,
-    core: std::thread::JoinHandle<()>,
+    /// Of the core.
+    thread: std::thread::JoinHandle<()>,
     failed: Arc<Notify>,
 }
 
@@ -240,18 +113,15 @@ impl Server {
         }
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
         let ((door, asks), (stop, stops)) = (http::door(), mpsc::channel(1));
-        let shared = Shared {
+        let http_parts = HttpParts {
             core,
             relay: Arc::new(Relay::new(info.start_unix_ns.unsigned_abs())),
             info: Arc::new(info),
-            idle_timeout: config.idle_timeout,
             store: client,
             alloc: Some(alloc),
             stats,
-            answering: Answering::new(),
-            door: Some(door),
-            stop,
         };
+        let (clients, workers) = planes(&http_parts, config.idle_timeout, door, stop);
         Ok(Self {
             dir,
             instance,
@@ -260,10 +130,12 @@ impl Server {
             worker_listener,
             http,
             asks,
-            shared,
+            clients,
+            workers,
+            http_parts,
             stops,
             owed,
-            core: thread,
+            thread,
             failed,
         })
     }
@@ -271,7 +143,7 @@ impl Server {
     /// What the server says of itself.
     #[must_use]
     pub fn info(&self) -> &client::ServerInfo {
-        &self.shared.info
+        &self.clients.info
     }
 
     /// The server directory, absolute.
@@ -295,33 +167,39 @@ impl Server {
             worker_listener,
             http,
             asks,
-            shared,
+            clients,
+            workers,
+            http_parts,
             mut stops,
             owed,
-            core,
+            thread,
             failed,
         } = self;
         let keys = (
             access.client.as_ref().and_then(|access| access.key.clone()),
             access.worker.as_ref().and_then(|access| access.key.clone()),
         );
-        let (for_clients, for_workers) = (shared.clone(), shared.clone());
-        let stats = |plane| shared.stats.plane(plane).clone();
+        let (core, alloc, answering) = (
+            clients.core.clone(),
+            clients.alloc.clone(),
+            clients.answering.clone(),
+        );
+        let uid = clients.info.server_uid.clone();
+        let stats = |plane| http_parts.stats.plane(plane).clone();
         let (seen, plane) = (stats(Plane::Client), Plane::Client);
         let clients = listener::run(client_listener, plane, keys.0, seen, move |connection| {
-            client_link::serve(connection, for_clients.clone())
+            client_link::serve(connection, clients.clone())
         });
         let (seen, plane) = (stats(Plane::Worker), Plane::Worker);
         let workers = listener::run(worker_listener, plane, keys.1, seen, move |connection| {
-            worker_link::serve(connection, for_workers.clone())
+            worker_link::serve(connection, workers.clone())
         });
         // On tasks of their own, so that neither plane waits for the other.
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
         planes.spawn(workers);
-        let uid = shared.info.server_uid.clone();
-        planes.spawn(notify::run(shared.core.clone(), owed, uid));
-        planes.spawn(http::keep(http, instance.clone(), asks, shared.clone()));
+        planes.spawn(notify::run(core.clone(), owed, uid));
+        planes.spawn(http::keep(http, instance.clone(), asks, http_parts));
         let how = tokio::select! {
             Some(how) = stops.recv() => Some(how),
             // A server that will be started again finds its workers and allocations again.
@@ -333,24 +211,52 @@ impl Server {
         if let Some(how) = how {
             let keep = how == Stop::KeepWorkers;
             let allocations = async {
-                if let Some(alloc) = &shared.alloc {
+                if let Some(alloc) = &alloc {
                     alloc.shutdown(keep).await;
                 }
             };
             // Fails only if the core has ended.
-            let (_, ()) = tokio::join!(shared.core.end(keep, LEAVE_TIMEOUT), allocations);
+            let (_, ()) = tokio::join!(core.end(keep, LEAVE_TIMEOUT), allocations);
             // Who does not read is not waited for.
-            let _ = tokio::time::timeout(ANSWER_TIMEOUT, shared.answering.none()).await;
+            let _ = tokio::time::timeout(ANSWER_TIMEOUT, answering.none()).await;
         }
         planes.shutdown().await;
-        drop(shared);
-        let joined = tokio::task::spawn_blocking(move || core.join()).await;
+        // The core's thread ends with its last handle.
+        drop((core, alloc));
+        let joined = tokio::task::spawn_blocking(move || thread.join()).await;
         if !matches!(joined, Ok(Ok(()))) {
             tracing::error!("the core thread did not end cleanly");
         }
         withdrawn?;
         how.map(|_| ()).ok_or(RunError::Store)
     }
+}
+
+/// What the connections of clients and of workers are given.
+fn planes(
+    parts: &HttpParts,
+    idle_timeout: Option<Duration>,
+    door: http::Door,
+    stop: mpsc::Sender<Stop>,
+) -> (ClientPlane, WorkerPlane) {
+    let parts = parts.clone();
+    let workers = WorkerPlane {
+        core: parts.core.clone(),
+        info: Arc::clone(&parts.info),
+        idle_timeout,
+        relay: Arc::clone(&parts.relay),
+    };
+    let clients = ClientPlane {
+        core: parts.core,
+        info: parts.info,
+        store: parts.store,
+        alloc: parts.alloc,
+        relay: parts.relay,
+        answering: Answering::new(),
+        door: Some(door),
+        stop,
+    };
+    (clients, workers)
 }
 
 /// Who the server is, and what it knew when it ended.

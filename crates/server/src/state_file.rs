@@ -11,7 +11,7 @@ use hq_store::{Health, Progress, Store, StoreError, StoreHandle};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::server::{Journal, ServerConfig, StartError};
+use crate::config::{Journal, ServerConfig, StartError};
 
 /// Name of the file in the directory of an instance.
 pub(crate) const FILE_NAME: &str = "state.db";

@@ -6,14 +6,15 @@ use std::time::Duration;
 use hq_core::id::WorkerId;
 use hq_core::server_state::{LinkEnd, LinkId};
 use hq_core::time::nanos;
+use hq_protocol::client::ServerInfo;
 use hq_protocol::convert::{FromWorker, OutputRequest};
 use hq_protocol::worker::{self, to_worker};
 use hq_protocol::{Connection, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::core_handle::WorkerSeat;
-use crate::event_loop::Shared;
+use crate::core_handle::{CoreHandle, WorkerSeat};
+use crate::relay::Relay;
 
 /// A connected peer that does not register within this time is no worker.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,27 +25,38 @@ const BYTES_PER_FLUSH: usize = 1 << 20;
 /// of the server. Far more than a worker says before the core has listened.
 const ROWS_WAITING_MAX: u32 = 1 << 18;
 
+/// What the connections of workers work with.
+#[derive(Clone)]
+pub(crate) struct WorkerPlane {
+    pub(crate) core: CoreHandle,
+    pub(crate) info: Arc<ServerInfo>,
+    /// Idle timeout of workers that set none.
+    pub(crate) idle_timeout: Option<Duration>,
+    /// Carries questions about output to workers.
+    pub(crate) relay: Arc<Relay>,
+}
+
 /// Serves a worker until it goes.
-pub(crate) async fn serve<S>(connection: Connection<S>, shared: Shared)
+pub(crate) async fn serve<S>(connection: Connection<S>, plane: WorkerPlane)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut reader, mut writer) = connection.split();
-    let Some(seat) = register(&shared, &mut reader, &mut writer).await else {
+    let Some(seat) = register(&plane, &mut reader, &mut writer).await else {
         return;
     };
     let (worker, link) = (seat.id, seat.link);
-    let questions = shared.relay.connect(worker, link);
+    let questions = plane.relay.connect(worker, link);
     let mut sending = tokio::spawn(send_commands(seat, questions, writer));
-    let how = receive(&shared, (worker, link), &mut reader, &mut sending).await;
+    let how = receive(&plane, (worker, link), &mut reader, &mut sending).await;
     sending.abort();
-    shared.relay.disconnect(worker, link);
+    plane.relay.disconnect(worker, link);
     // If the core is gone, nobody needs to know.
-    let _ = shared.core.worker_gone(worker, link, how).await;
+    let _ = plane.core.worker_gone(worker, link, how).await;
 }
 
 async fn register<R, W>(
-    shared: &Shared,
+    plane: &WorkerPlane,
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
 ) -> Option<WorkerSeat>
@@ -72,11 +84,11 @@ where
             return None;
         }
     };
-    let seat = shared.core.register(config, reattach).await.ok()?;
+    let seat = plane.core.register(config, reattach).await.ok()?;
     let registered = to_worker::Message::Registered(worker::Registered {
         worker_id: seat.id.as_u32(),
-        server_uid: shared.info.server_uid.clone(),
-        default_idle_timeout_ns: shared.idle_timeout.map(nanos),
+        server_uid: plane.info.server_uid.clone(),
+        default_idle_timeout_ns: plane.idle_timeout.map(nanos),
         reattached: seat.reattached,
     });
     if writer
@@ -86,7 +98,7 @@ where
         .await
         .is_err()
     {
-        let _ = shared
+        let _ = plane
             .core
             .worker_gone(seat.id, seat.link, LinkEnd::Broken)
             .await;
@@ -111,7 +123,7 @@ async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>, reason: &s
 
 /// Feeds messages to the core until the connection ends or the core closes it.
 async fn receive<R: AsyncRead + Unpin>(
-    shared: &Shared,
+    plane: &WorkerPlane,
     (worker, link): (WorkerId, LinkId),
     reader: &mut MessageReader<R>,
     sending: &mut tokio::task::JoinHandle<()>,
@@ -143,12 +155,12 @@ async fn receive<R: AsyncRead + Unpin>(
                 let Ok(waiting) = Arc::clone(&rows).acquire_many_owned(permits).await else {
                     return LinkEnd::Broken;
                 };
-                let sent = shared.core.worker_message(worker, link, message, waiting);
+                let sent = plane.core.worker_message(worker, link, message, waiting);
                 if sent.await.is_err() {
                     return LinkEnd::Broken;
                 }
             }
-            Ok(FromWorker::Output(output)) => shared.relay.answer(worker, output),
+            Ok(FromWorker::Output(output)) => plane.relay.answer(worker, output),
             Ok(FromWorker::Register(..)) => {
                 tracing::warn!(%worker, "second registration on one connection ignored");
             }

@@ -8,8 +8,7 @@ use hq_protocol::client;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::HttpServer;
-use crate::event_loop::Shared;
+use super::{HttpParts, HttpServer};
 
 /// Those who may wait for the door at the same time.
 const ASKS_MAX: usize = 16;
@@ -50,16 +49,16 @@ pub(crate) async fn keep(
     opened: Option<HttpServer>,
     instance: PathBuf,
     mut asks: Asks,
-    shared: Shared,
+    parts: HttpParts,
 ) {
     let mut serving = JoinSet::new();
-    let mut known = opened.map(|server| begin(server, &shared, &mut serving));
+    let mut known = opened.map(|server| begin(server, &parts, &mut serving));
     while let Some(ask) = asks.0.recv().await {
         if known.is_none() {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             let opened = HttpServer::open(address, &instance).await;
             match opened.and_then(|server| server.publish().map(|()| server)) {
-                Ok(server) => known = Some(begin(server, &shared, &mut serving)),
+                Ok(server) => known = Some(begin(server, &parts, &mut serving)),
                 Err(error) => {
                     // Who asked may be gone.
                     let _ = ask.send(Err(Refusal::failed(format!(
@@ -76,12 +75,12 @@ pub(crate) async fn keep(
     while serving.join_next().await.is_some() {}
 }
 
-fn begin(server: HttpServer, shared: &Shared, serving: &mut JoinSet<()>) -> client::HttpOpened {
-    server.announce(&shared.info.client_host);
+fn begin(server: HttpServer, parts: &HttpParts, serving: &mut JoinSet<()>) -> client::HttpOpened {
+    server.announce(&parts.info.client_host);
     let opened = client::HttpOpened {
         address: server.address.to_string(),
         token: server.token.as_str().to_owned(),
     };
-    serving.spawn(server.run(shared.clone()));
+    serving.spawn(server.run(parts.clone()));
     opened
 }

@@ -4,22 +4,22 @@ use hq_core::id::QueueId;
 use hq_protocol::client::{alloc_allocation::State, alloc_reply, reply::Reply};
 use hq_protocol::convert::AllocRequest;
 
-use crate::event_loop::Shared;
+use super::HttpParts;
 use crate::metrics::Surroundings;
 
 /// Queues that are asked for their allocations; people have a handful.
 const QUEUES_MAX: usize = 64;
 
 /// Reads them; nothing of it waits for a batch system.
-pub(super) async fn around(shared: &Shared) -> Surroundings {
+pub(super) async fn around(parts: &HttpParts) -> Surroundings {
     let mut around = Surroundings {
-        events_waiting: shared.core.waiting(),
+        events_waiting: parts.core.waiting(),
         resident_bytes: resident_bytes().unwrap_or(0),
-        start_unix_s: shared.info.start_unix_ns / 1_000_000_000,
-        version: shared.info.version.clone(),
+        start_unix_s: parts.info.start_unix_ns / 1_000_000_000,
+        version: parts.info.version.clone(),
         ..Surroundings::default()
     };
-    if let Some(store) = &shared.store {
+    if let Some(store) = &parts.store {
         around.store_bytes = store.len_bytes();
     }
     for state in ["queued", "running", "finished", "failed"] {
@@ -28,12 +28,12 @@ pub(super) async fn around(shared: &Shared) -> Surroundings {
     for state in ["active", "paused"] {
         around.queues.insert(state, 0);
     }
-    add_allocations(shared, &mut around).await;
+    add_allocations(parts, &mut around).await;
     around
 }
 
-async fn add_allocations(shared: &Shared, around: &mut Surroundings) {
-    let Some(alloc) = &shared.alloc else { return };
+async fn add_allocations(parts: &HttpParts, around: &mut Surroundings) {
+    let Some(alloc) = &parts.alloc else { return };
     let Some(alloc_reply::Reply::Queues(queues)) =
         inner(alloc.ask(Box::new(AllocRequest::List)).await)
     else {

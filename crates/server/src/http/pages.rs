@@ -87,10 +87,10 @@ pub(super) fn router() -> Router<Arc<App>> {
 
 async fn home(State(app): State<Arc<App>>, request: Request) -> Response {
     if is_known(&app, &request) {
-        app.shared.stats.http_requests.inc();
+        app.parts.stats.http_requests.inc();
         file("index.html", request.headers())
     } else {
-        app.shared.stats.http_refused.inc();
+        app.parts.stats.http_refused.inc();
         login_page().await
     }
 }
@@ -106,7 +106,7 @@ async fn log_in(State(app): State<Arc<App>>, request: Request) -> Response {
     if !app.admits(&request) {
         return refused(&app);
     }
-    app.shared.stats.http_requests.inc();
+    app.parts.stats.http_requests.inc();
     let cookie = format!(
         "{}={}; HttpOnly; SameSite=Strict; Path=/",
         cookie_name(&app),
@@ -119,7 +119,7 @@ async fn log_in(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn part(State(app): State<Arc<App>>, Path(path): Path<String>, request: Request) -> Response {
     if is_known(&app, &request) {
-        app.shared.stats.http_requests.inc();
+        app.parts.stats.http_requests.inc();
         file(&path, request.headers())
     } else {
         refused(&app)
@@ -146,7 +146,7 @@ async fn prove(State(app): State<Arc<App>>, Query(challenge): Query<Challenge>) 
 }
 
 fn refused(app: &App) -> Response {
-    app.shared.stats.http_refused.inc();
+    app.parts.stats.http_refused.inc();
     let mut response = auth::refusal();
     protect(&mut response);
     response
@@ -154,7 +154,7 @@ fn refused(app: &App) -> Response {
 
 /// Several servers of a machine are told apart.
 fn cookie_name(app: &App) -> String {
-    let uid = &app.shared.info.server_uid;
+    let uid = &app.parts.info.server_uid;
     let word: String = uid.chars().filter(char::is_ascii_alphanumeric).collect();
     format!("hq-page-{}", word.to_ascii_lowercase())
 }

@@ -113,7 +113,7 @@ pub(super) struct Shares(Arc<Mutex<Option<Tally>>>);
 impl Shares {
     /// All sums.
     pub(super) async fn get(&self, app: &App) -> Result<Found, ApiError> {
-        let Some(store) = app.shared.store.clone() else {
+        let Some(store) = app.parts.store.clone() else {
             return Err(ApiError::not_found(
                 "this server keeps its state in memory only",
             ));
@@ -134,7 +134,7 @@ impl Shares {
         let mut shares: Vec<Share> = tally.sums.iter().map(share).collect();
         drop(place);
         shares = app
-            .shared
+            .parts
             .core
             .query(move |view| {
                 let jobs = view.state.jobs();

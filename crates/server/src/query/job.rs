@@ -2,6 +2,7 @@
 
 use hq_core::id::JobId;
 use hq_core::job::{Job, Submit, SubmitKind};
+use hq_core::notice::shown_target;
 use hq_core::pace::PaceFacts;
 use hq_core::server_state::{Notice, NoticeState};
 use hq_core::task::TaskState;
@@ -10,7 +11,6 @@ use hq_protocol::common;
 
 use super::worker_ref;
 use crate::core_handle::View;
-use crate::notify::shown;
 
 /// Workers named in the details of a job.
 const WORKERS_SHOWN_MAX: usize = 2;
@@ -120,7 +120,7 @@ fn notification(notice: &Notice) -> client::JobNotice {
     };
     let error = outcome.and_then(|outcome| outcome.error.as_deref());
     client::JobNotice {
-        target: shown(&notice.spec.target),
+        target: shown_target(&notice.spec.target),
         event: Event::from(notice.spec.event).into(),
         state: state.into(),
         at_unix_ns: outcome.map_or(0, |outcome| outcome.at.0),

@@ -18,7 +18,7 @@ use super::{Answer, ApiError, id};
 use crate::http::App;
 
 async fn carry_out(app: &App, command: Command) -> Result<Outcome, ApiError> {
-    app.shared
+    app.parts
         .core
         .command(command)
         .await?
@@ -121,7 +121,7 @@ pub(in crate::http) async fn resume_queue(
 }
 
 async fn change_queue(app: &App, request: AllocRequest) -> Answer {
-    let Some(alloc) = &app.shared.alloc else {
+    let Some(alloc) = &app.parts.alloc else {
         return Err(ApiError::not_found(
             "this server has no automatic allocation",
         ));

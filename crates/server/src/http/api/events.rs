@@ -41,7 +41,7 @@ pub(in crate::http) async fn stream(
         .get("last-event-id")
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse::<u64>().ok());
-    let Some(store) = app.shared.store.clone() else {
+    let Some(store) = app.parts.store.clone() else {
         return Err(ApiError::not_found(
             "this server keeps its state in memory only",
         ));

@@ -36,7 +36,7 @@ pub(super) async fn rows<R: Send + 'static>(
     query: Query<R>,
     limit: u64,
 ) -> Result<(Vec<R>, bool), ApiError> {
-    let Some(store) = app.shared.store.clone() else {
+    let Some(store) = app.parts.store.clone() else {
         return Err(ApiError::not_found(
             "this server keeps its state in memory only",
         ));
@@ -88,7 +88,7 @@ pub(in crate::http) async fn failures(
         let job = view.state.jobs().get(&JobId(job));
         job.map(|job| u64::from(job.counts().failed))
     };
-    let version = app.shared.core.query(count).await?;
+    let version = app.parts.core.query(count).await?;
     let make = async {
         let (last, _) = rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
         let (groups, _) = rows(&app, timeline::failure_groups(job), GROUPS_MAX).await?;

@@ -73,19 +73,19 @@ pub(in crate::http) async fn problems(State(app): State<Arc<App>>) -> Result<Res
 
 /// Findings; `true` if there are too many kinds of ends of tasks to look at all of them.
 async fn look(app: &App) -> Result<(Vec<Finding>, bool), ApiError> {
-    let looked = app.shared.core.query(read_state).await?;
+    let looked = app.parts.core.query(read_state).await?;
     let mut troubled = Vec::new();
     let mut next = Some(JobId(0));
     while let Some(from) = next {
         let part = app
-            .shared
+            .parts
             .core
             .query(move |view| read_jobs(view, from))
             .await?;
         troubled.extend(part.0);
         next = part.1;
     }
-    let (shares, is_cut): (Vec<Share>, bool) = if app.shared.store.is_some() {
+    let (shares, is_cut): (Vec<Share>, bool) = if app.parts.store.is_some() {
         let found = app.shares.get(app).await?;
         (found.shares, found.is_cut)
     } else {
@@ -193,7 +193,7 @@ async fn obstacles(app: &App, jobs: &[JobFacts<'_>]) -> Result<Vec<Obstacle>, Ap
             job: JobRef::Id(JobId(job.id)),
             task: TaskId(task),
         };
-        let answer = crate::query::ask(&app.shared.core, question).await?;
+        let answer = crate::query::ask(&app.parts.core, question).await?;
         // It may run meanwhile, or be gone.
         if let Ok(Reply::Explanation(explanation)) = accepted(answer)
             && let Some(why) = why_nothing_runs(&explanation)

@@ -28,7 +28,7 @@ const HISTORY_ROWS_MAX: u64 = 100_000;
 const POSITION_MAX: u64 = i64::MAX.unsigned_abs();
 
 pub(in crate::http) async fn server(State(app): State<Arc<App>>) -> Json<Value> {
-    let info = &app.shared.info;
+    let info = &app.parts.info;
     Json(json!({
         "server_uid": info.server_uid,
         "version": info.version,
@@ -40,7 +40,7 @@ pub(in crate::http) async fn server(State(app): State<Arc<App>>) -> Json<Value> 
 
 pub(in crate::http) async fn summary(State(app): State<Arc<App>>) -> Answer {
     let (figures, now) = app
-        .shared
+        .parts
         .core
         .query(|view| (metrics::read(view), view.now.wall.0))
         .await?;
@@ -78,7 +78,7 @@ pub(in crate::http) async fn jobs(
     let asked = parameters(asked)?;
     let limit = bounded("limit", asked.limit, PAGE_MAX, 1..=PAGE_MAX)?;
     let (jobs, has_more) = app
-        .shared
+        .parts
         .core
         .query(move |view| query::newest_jobs(view, asked.before.map(JobId), limit as usize))
         .await?;
@@ -89,7 +89,7 @@ pub(in crate::http) async fn jobs(
 
 pub(in crate::http) async fn job(State(app): State<Arc<App>>, Path(job): Path<String>) -> Answer {
     let asked = JobId(id(&job, "job")?);
-    let core = &app.shared.core;
+    let core = &app.parts.core;
     let found = core
         .query(move |view| query::job_overview(view, asked))
         .await?;
@@ -103,7 +103,7 @@ pub(super) fn unexpected() -> ApiError {
 
 /// Asks the core for a page of tasks.
 pub(super) async fn task_page(app: &App, page: TaskPageQuery) -> Result<TaskPageReply, ApiError> {
-    let answer = query::ask(&app.shared.core, Query::TaskPage(page)).await?;
+    let answer = query::ask(&app.parts.core, Query::TaskPage(page)).await?;
     let Reply::TaskPage(page) = accepted(answer)? else {
         return Err(unexpected());
     };
@@ -198,7 +198,7 @@ pub(in crate::http) async fn output(
         },
         wait: Duration::ZERO,
     };
-    let answer = output_link::read(query, &app.shared).await?;
+    let answer = output_link::read(query, &app.parts.core, &app.parts.relay).await?;
     let Reply::Output(output) = accepted(answer)? else {
         return Err(unexpected());
     };
@@ -210,7 +210,7 @@ pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer {
         workers: Selector::All,
         with_runtime: true,
     };
-    let answer = query::ask(&app.shared.core, all).await?;
+    let answer = query::ask(&app.parts.core, all).await?;
     let Reply::Workers(found) = accepted(answer)? else {
         return Err(unexpected());
     };
@@ -239,7 +239,7 @@ pub(super) async fn alloc(
     app: &App,
     request: AllocRequest,
 ) -> Result<Option<alloc_reply::Reply>, ApiError> {
-    let Some(alloc) = &app.shared.alloc else {
+    let Some(alloc) = &app.parts.alloc else {
         return Ok(None);
     };
     let Reply::Alloc(answer) = accepted(alloc.ask(Box::new(request)).await)? else {

@@ -65,7 +65,7 @@ pub(in crate::http) async fn explain(
         job: JobRef::Id(JobId(id(&job, "job")?)),
         task: TaskId(id(&task, "task")?),
     };
-    let answer = crate::query::ask(&app.shared.core, query).await?;
+    let answer = crate::query::ask(&app.parts.core, query).await?;
     let Reply::Explanation(found) = accepted(answer)? else {
         return Err(unexpected());
     };
@@ -129,7 +129,7 @@ pub(in crate::http) async fn strip(
     let job = id(&job, "job")?;
     let make = async {
         let found = app
-            .shared
+            .parts
             .core
             .query(move |view| {
                 view.state
@@ -258,7 +258,7 @@ pub(in crate::http) async fn graph(
         let shape = shape_of(&app, JobId(job)).await?;
         let known = Arc::clone(&shape);
         let counts = app
-            .shared
+            .parts
             .core
             .query(move |view| {
                 view.state
@@ -294,7 +294,7 @@ pub(in crate::http) async fn graph(
 
 async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
     let submits = app
-        .shared
+        .parts
         .core
         .query(move |view| view.state.jobs().get(&job).map(|job| job.submits.len()))
         .await?
@@ -308,7 +308,7 @@ async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
     }
     // Copied in one piece; what takes longer is done elsewhere.
     let copied = app
-        .shared
+        .parts
         .core
         .query(move |view| view.state.jobs().get(&job).map(copy))
         .await?
