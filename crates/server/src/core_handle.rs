@@ -1,7 +1,7 @@
 //! The handle to the thread that owns the state, and what reaches it.
 //!
 //! Everybody may have one; it ends with the thread, or the thread with the last of them. The loop on the other side is
-//! [`crate::event_loop`].
+//! [`crate::core_thread`].
 
 use std::time::Duration;
 

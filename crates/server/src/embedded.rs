@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::client_link::{Answering, ClientPlane};
 use crate::clock::Clock;
-use crate::event_loop;
+use crate::core_thread;
 use crate::relay::Relay;
 use crate::stats::Stats;
 use crate::worker_link::WorkerPlane;
@@ -58,7 +58,7 @@ impl EmbeddedServer {
     /// If the system gives no thread or no random numbers.
     pub fn start(config: EmbeddedConfig) -> io::Result<Self> {
         let uid = ServerUid::generate().map_err(io::Error::other)?;
-        let (core, thread) = event_loop::start(
+        let (core, thread) = core_thread::start(
             ServerState::new(uid.as_str()),
             None,
             Arc::new(Notify::new()),

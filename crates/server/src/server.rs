@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::client_link::{Answering, ClientPlane};
 use crate::clock::Clock;
 use crate::config::{Journal, RunError, ServerConfig, StartError, Stop};
-use crate::event_loop;
+use crate::core_thread;
 use crate::http::{self, HttpParts, HttpServer};
 use crate::relay::Relay;
 use crate::state_file::Opened;
@@ -100,7 +100,7 @@ impl Server {
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let (news, heard) = alloc::news();
         let ((outbox, owed), stats) = (notify::outbox(), Stats::new());
-        let (core, thread) = event_loop::start(
+        let (core, thread) = core_thread::start(
             opened.state,
             opened.store,
             Arc::clone(&failed),

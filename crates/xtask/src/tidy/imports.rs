@@ -19,14 +19,7 @@ use crate::rust_text::{self, Layers};
 type Known = (&'static str, &'static str, &'static str);
 
 /// Circles that are to be broken; none is added.
-const KNOWN: &[Known] = &[
-    (
-        "server",
-        "",
-        "client_link event_loop http output_link server state_file worker_link",
-    ),
-    ("server", "", "notify query"),
-];
+const KNOWN: &[Known] = &[];
 
 /// Arrows that a message names: those that are the easiest to turn.
 const ARROWS_SHOWN: usize = 2;

@@ -16,7 +16,7 @@ struct Rule {
 /// Where all runtimes with blocking threads are built.
 const RUNTIMES: &str = "crates/cli/src/runtime.rs";
 /// A runtime with a timer only, on a thread of its own.
-const CORE_THREAD: &str = "crates/server/src/event_loop.rs";
+const CORE_THREAD: &str = "crates/server/src/core_thread.rs";
 const BLOCKING: &str = "a client's runtime has no blocking threads; start one with `thread::Builder` and handle the error";
 const RUNTIME: &str = "take one of `cli::runtime`, which has a blocking thread for ever";
 const PANICS: &str =

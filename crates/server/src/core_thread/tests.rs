@@ -1,9 +1,12 @@
 //! The thread with a store of which the test decides when it has committed.
 
+use std::time::Duration;
+
 use hq_core::id::TaskId;
 use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::selector::Selector;
+use hq_core::server_state::Reply;
 use hq_core::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
 use hq_core::testing::{NOW, array_submit, request, template};
 use hq_protocol::convert::Query;
@@ -225,20 +228,4 @@ async fn automatic_allocation_hears_of_work_that_was_hidden_and_of_what_runs_aga
     hears(&heard, "a job was submitted again").await;
     drop(core);
     thread.join().expect("a clean end");
-}
-
-#[test]
-fn only_a_worker_that_does_not_read_is_cut_off() {
-    let (tx, rx) = mpsc::channel(1);
-    let mut queue = Some(tx);
-    assert!(!is_cut_off(&mut queue, 1));
-    assert!(is_cut_off(&mut queue, 2), "the queue is full");
-    assert!(queue.is_none());
-    assert!(!is_cut_off(&mut queue, 3), "it is told once");
-    drop(rx);
-    let (tx, rx) = mpsc::channel(1);
-    let mut queue = Some(tx);
-    drop(rx);
-    assert!(!is_cut_off(&mut queue, 4), "its connection has ended");
-    assert!(queue.is_none());
 }

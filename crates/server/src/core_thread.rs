@@ -3,39 +3,32 @@
 //! Others reach it through [`CoreHandle`]. Nothing on this thread waits for a peer: a peer that does
 //! not take its messages in time is cut off.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
-    Change, ChangeKind, Command, Effect, Input, LinkId, NoticeKey, ROWS_PER_ROUND_MAX, Reattach,
-    Reply, RequestId, ServerState, Wait, WatchSpec, WorkerCommand,
+    Change, ChangeKind, Command, Effect, Input, LinkId, ROWS_PER_ROUND_MAX, Reattach, RequestId,
+    ServerState, WatchSpec,
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
-use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_store::{Health, Progress, StoreHandle};
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::alloc::{News, WorkerNews};
+use crate::alloc::News;
 use crate::clock::Clock;
 use crate::core_handle::{CoreHandle, Event, Seen, Tell, View, WorkerSeat};
+use crate::delivery::{Delivery, ReplyTo};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
-use crate::query;
 use crate::stats::Stats;
 
 /// Events of one batch: large enough to share a scheduling round, small enough to stay under a few
 /// milliseconds.
 const BATCH_LEN: usize = 256;
-/// Commands that may wait for a worker that does not read; beyond that it is cut off.
-const WORKER_QUEUE_LEN: usize = 1_024;
-
 /// Starts the core's thread. It ends when all handles are gone.
 ///
 /// # Errors
@@ -45,28 +38,22 @@ pub(crate) fn start(
     state: ServerState,
     store: Option<(StoreHandle, watch::Receiver<Progress>)>,
     failed: Arc<Notify>,
-    (news, outbox): (Option<News>, Option<Outbox>),
+    listeners: (Option<News>, Option<Outbox>),
     stats: Stats,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
     let (handle, events) = CoreHandle::new();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()?;
+    let gate = StoreGate::new(store, stats.commits.clone());
     let core = Core {
         state,
-        gate: StoreGate::new(store, stats.commits.clone()),
-        failed,
+        delivery: Delivery::new(gate, failed, listeners, stats.clone()),
         clock: Clock::new(),
         next_id: 0,
-        replies: BTreeMap::new(),
-        watches: BTreeMap::new(),
-        links: BTreeMap::new(),
-        workers: BTreeMap::new(),
         left: None,
         has_ended: false,
         is_demand_partial: false,
-        news,
-        outbox,
         stats,
     };
     let thread = std::thread::Builder::new()
@@ -75,46 +62,18 @@ pub(crate) fn start(
     Ok((handle, thread))
 }
 
-/// What leaves the core's thread once the store allows it.
-enum Outgoing {
-    Reply(RequestId, Reply),
-    Update {
-        id: RequestId,
-        message: Box<client::WatchUpdate>,
-    },
-    Answer(Tell),
-    Registered {
-        link: LinkId,
-        worker: WorkerId,
-        reattached: bool,
-    },
-    ToWorker(WorkerId, WorkerCommand),
-    DropWorker(WorkerId),
-    Notify(NoticeKey),
-}
-
 struct Core {
     state: ServerState,
     clock: Clock,
-    gate: StoreGate<Outgoing>,
-    /// Told when the store can never be written again.
-    failed: Arc<Notify>,
+    /// Everybody who is told something.
+    delivery: Delivery,
     next_id: u64,
-    replies: BTreeMap<RequestId, oneshot::Sender<Result<Reply, Refusal>>>,
-    watches: BTreeMap<RequestId, (bool, mpsc::Sender<client::WatchUpdate>)>,
-    links: BTreeMap<LinkId, oneshot::Sender<WorkerSeat>>,
-    /// The current connection of each worker that has one; without a queue it is being closed.
-    workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     /// Told when all workers that were told to end have gone.
     left: Option<oneshot::Sender<()>>,
     /// Nothing is accepted any more.
     has_ended: bool,
     /// Automatic allocation is to ask again soon.
     is_demand_partial: bool,
-    /// Where automatic allocation hears of tasks and workers.
-    news: Option<News>,
-    /// Who sends notifications; `None` in a server without ports.
-    outbox: Option<Outbox>,
     stats: Stats,
 }
 
@@ -124,7 +83,7 @@ impl Core {
         let mut effects = Vec::new();
         // What a restored state owes is due now, not with the first message, which may never come.
         self.settle(self.clock.now(), &mut effects);
-        self.carry_out(&mut effects);
+        self.delivery.carry_out(&self.state, &mut effects);
         loop {
             let (deadline, clock) = (self.state.next_deadline(), self.clock);
             let timer = async {
@@ -143,8 +102,8 @@ impl Core {
                         return;
                     }
                 }
-                () = self.gate.advanced() => {
-                    self.release();
+                () = self.delivery.advanced() => {
+                    self.delivery.release(&self.state);
                     continue;
                 }
                 () = timer => {}
@@ -156,7 +115,7 @@ impl Core {
                 if rows >= ROWS_PER_ROUND_MAX {
                     rows = 0;
                     self.settle(self.clock.now(), &mut effects);
-                    self.carry_out(&mut effects);
+                    self.delivery.carry_out(&self.state, &mut effects);
                 }
             }
             let now = self.clock.now();
@@ -168,7 +127,7 @@ impl Core {
                 self.state.apply(now, Input::Timer, &mut effects);
             }
             self.settle(now, &mut effects);
-            self.carry_out(&mut effects);
+            self.delivery.carry_out(&self.state, &mut effects);
             self.note_left();
             self.stats.batches.observe(start.elapsed());
         }
@@ -189,16 +148,13 @@ impl Core {
         self.stats.rounds.observe(start.elapsed());
         let was_partial =
             std::mem::replace(&mut self.is_demand_partial, self.state.is_demand_partial());
-        if was_partial
-            && !self.is_demand_partial
-            && let Some(news) = &self.news
-        {
+        if was_partial && !self.is_demand_partial {
             // What it was told meanwhile may have been too little.
-            news.changed();
+            self.delivery.tell_of_demand();
         }
     }
 
-    /// Digests an event; answers with about how many rows of work that was.
+    /// Handles an event; returns about how many rows of work that was.
     fn on_event(&mut self, event: Event, effects: &mut Vec<Effect>) -> usize {
         let now = self.clock.now();
         let input = match event {
@@ -219,19 +175,19 @@ impl Core {
             },
             Event::Watch(spec, updates, id_reply) => self.on_watch(spec, updates, id_reply),
             Event::Unwatch(id) => {
-                self.watches.remove(&id);
+                self.delivery.remove_watch(id);
                 Input::RequestGone(id)
             }
             Event::Query(look) => {
                 // What came before in this batch must be visible, effects included.
                 self.settle(now, effects);
-                self.carry_out(effects);
+                self.delivery.carry_out(&self.state, effects);
                 let seen = look(&View {
                     state: &self.state,
                     now,
                 });
                 match seen {
-                    Seen::Answer(tell) => self.answer(tell),
+                    Seen::Answer(tell) => self.delivery.answer(&self.state, tell),
                     Seen::Part(tell) => tell(),
                 }
                 return 1;
@@ -248,7 +204,7 @@ impl Core {
                 return 1;
             }
             Event::WorkerMessage(worker, link, message, _waiting) => {
-                if !self.is_current(worker, link) {
+                if !self.delivery.is_current(worker, link) {
                     return 1;
                 }
                 Input::WorkerMessage(worker, message)
@@ -259,10 +215,10 @@ impl Core {
                 error,
             },
             Event::WorkerGone(worker, link, how) => {
-                if !self.is_current(worker, link) {
+                if !self.delivery.is_current(worker, link) {
                     return 1;
                 }
-                self.workers.remove(&worker);
+                self.delivery.forget_link(worker);
                 Input::WorkerGone(worker, how)
             }
         };
@@ -276,13 +232,14 @@ impl Core {
     fn on_ended(&mut self, now: Now, told: oneshot::Sender<()>, effects: &mut Vec<Effect>) {
         self.state.apply(now, Input::Ended, effects);
         self.settle(now, effects);
-        self.carry_out(effects);
+        self.delivery.carry_out(&self.state, effects);
         self.has_ended = true;
-        self.answer(Box::new(move || {
+        let told: Tell = Box::new(move || {
             // The one who waits may have lost patience.
             let _ = told.send(());
-        }));
-        self.gate.hurry();
+        });
+        self.delivery.answer(&self.state, told);
+        self.delivery.hurry();
     }
 
     fn on_watch(
@@ -292,7 +249,7 @@ impl Core {
         id_reply: oneshot::Sender<RequestId>,
     ) -> Input {
         let id = self.next_request();
-        self.watches.insert(id, (spec.with_outcomes, updates));
+        self.delivery.add_watch(id, spec.with_outcomes, updates);
         // A client that is gone already is noticed with its first update.
         let _ = id_reply.send(id);
         Input::Request(id, Command::Watch(spec))
@@ -308,17 +265,17 @@ impl Core {
         self.next_id += 1;
         let link = LinkId(self.next_id);
         let Some(reattach) = reattach else {
-            self.links.insert(link, seat);
+            self.delivery.expect_worker(link, seat);
             return Input::WorkerConnected(link, config);
         };
         if self.state.is_late(&reattach) {
             // Without its seat the connection ends, and the newer one stays.
             return Input::WorkerReattached(link, config, reattach);
         }
-        self.links.insert(link, seat);
+        self.delivery.expect_worker(link, seat);
         if *reattach.server_uid == *self.state.uid() {
             // What its older connection still says must not count from here on.
-            self.workers.remove(&reattach.worker);
+            self.delivery.forget_link(reattach.worker);
         }
         Input::WorkerReattached(link, config, reattach)
     }
@@ -327,34 +284,22 @@ impl Core {
     fn persist(&mut self, now: Now, changes: Vec<ChangeKind>, stored: oneshot::Sender<()>) {
         let at = now.wall;
         let changes = changes.into_iter().map(|kind| Change { at, kind });
-        self.gate.store(changes.collect());
         let tell: Tell = Box::new(move || {
             // The one who waits for it may be gone.
             let _ = stored.send(());
         });
-        self.send(Wait::All, Outgoing::Answer(tell));
-    }
-
-    /// Whether the worker speaks over this connection, not over a newer one.
-    fn is_current(&self, worker: WorkerId, link: LinkId) -> bool {
-        self.workers
-            .get(&worker)
-            .is_some_and(|(current, _)| *current == link)
+        self.delivery.store(&self.state, changes.collect(), tell);
     }
 
     /// Names a request that is to be answered, unless it is refused at once.
-    fn expect_reply(
-        &mut self,
-        adds: bool,
-        reply: oneshot::Sender<Result<Reply, Refusal>>,
-    ) -> Option<RequestId> {
+    fn expect_reply(&mut self, adds: bool, reply: ReplyTo) -> Option<RequestId> {
         if let Some(refusal) = self.refusal(adds) {
             // The one who asked may be gone.
             let _ = reply.send(Err(refusal));
             return None;
         }
         let id = self.next_request();
-        self.replies.insert(id, reply);
+        self.delivery.expect_reply(id, reply);
         Some(id)
     }
 
@@ -366,7 +311,7 @@ impl Core {
     /// Why a command is not carried out: the server ends, or the store takes no changes; `adds` = it adds jobs or tasks.
     /// Cancelling and the like stay possible; they are acknowledged when they are stored.
     fn refusal(&self, adds: bool) -> Option<Refusal> {
-        let text = match self.gate.health() {
+        let text = match self.delivery.health() {
             Health::Broken(reason) => format!("the server is stopping: {reason}"),
             Health::Good | Health::Waiting(_) if self.has_ended => {
                 "the server is stopping; nothing was changed".to_owned()
@@ -379,196 +324,6 @@ impl Core {
             ),
         };
         Some(Refusal::unavailable(text))
-    }
-
-    /// Tells automatic allocation that a worker came or went.
-    fn tell_of_worker(&self, id: WorkerId) {
-        let (Some(news), Some(worker)) = (&self.news, self.state.worker(id)) else {
-            return;
-        };
-        if worker.config.allocation.is_none() {
-            news.changed();
-            return;
-        }
-        let config = worker.config.clone();
-        news.worker(match worker.ended() {
-            None => WorkerNews::Connected(id, config),
-            Some((at, reason)) => WorkerNews::Lost {
-                worker: id,
-                config,
-                crashed: reason.is_crash(),
-                lived: at.since(worker.started),
-            },
-        });
-    }
-
-    fn carry_out(&mut self, effects: &mut Vec<Effect>) {
-        let mut changes = Vec::new();
-        let mut rest = Vec::with_capacity(effects.len());
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::Persist(change) => changes.push(change),
-                Effect::Reply(..)
-                | Effect::WatchUpdate(..)
-                | Effect::Registered { .. }
-                | Effect::ToWorker(..)
-                | Effect::Notify(_)
-                | Effect::DropWorker(..) => rest.push(effect),
-            }
-        }
-        self.gate.store(changes);
-        let is_awaited = rest.iter().any(Effect::is_awaited);
-        for effect in rest {
-            let wait = effect.wait();
-            let message = match effect {
-                Effect::Persist(_) => continue,
-                Effect::Reply(id, reply) => {
-                    let is_more = match &reply {
-                        Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_) => {
-                            true
-                        }
-                        Reply::Refused(_)
-                        | Reply::Jobs(_)
-                        | Reply::Forgotten { .. }
-                        | Reply::Workers(_) => false,
-                    };
-                    if let Some(news) = self.news.as_ref().filter(|_| is_more) {
-                        news.changed();
-                    }
-                    Outgoing::Reply(id, reply)
-                }
-                Effect::WatchUpdate(id, update) => {
-                    let Some((with_paths, _)) = self.watches.get(&id) else {
-                        continue;
-                    };
-                    let parts =
-                        query::watch_updates(&self.state, &update, *with_paths, PAGE_BYTES_MAX);
-                    for message in parts {
-                        let message = Box::new(message);
-                        self.send(wait, Outgoing::Update { id, message });
-                    }
-                    continue;
-                }
-                Effect::Registered {
-                    link,
-                    worker,
-                    reattached,
-                } => Outgoing::Registered {
-                    link,
-                    worker,
-                    reattached,
-                },
-                Effect::ToWorker(id, command) => Outgoing::ToWorker(id, command),
-                Effect::Notify(key) => Outgoing::Notify(key),
-                Effect::DropWorker(id) => Outgoing::DropWorker(id),
-            };
-            self.send(wait, message);
-        }
-        if is_awaited {
-            self.gate.hurry();
-        }
-    }
-
-    /// Answers once what was seen is on disk.
-    fn answer(&mut self, tell: Tell) {
-        if self.gate.health() == Health::Good {
-            self.send(Wait::All, Outgoing::Answer(tell));
-        } else {
-            // People must be able to look while the disk is full.
-            tell();
-        }
-    }
-
-    fn send(&mut self, wait: Wait, message: Outgoing) {
-        if let Some(message) = self.gate.pass(wait, message) {
-            self.deliver(message);
-        }
-    }
-
-    /// Sends what waited for a commit; tells when there will be none any more.
-    fn release(&mut self) {
-        while let Some(message) = self.gate.next() {
-            self.deliver(message);
-        }
-        if matches!(self.gate.health(), Health::Broken(_)) {
-            self.failed.notify_one();
-        }
-    }
-
-    fn deliver(&mut self, message: Outgoing) {
-        match message {
-            Outgoing::Reply(id, reply) => {
-                if let Some(waiting) = self.replies.remove(&id) {
-                    let _ = waiting.send(Ok(reply));
-                }
-            }
-            Outgoing::Update { id, message } => {
-                let Some((_, updates)) = self.watches.get(&id) else {
-                    return;
-                };
-                let done = message.done;
-                let is_slow = updates.try_send(*message).is_err();
-                self.stats
-                    .cut_off
-                    .inc_by(u64::from(is_slow && !updates.is_closed()));
-                if is_slow || done {
-                    self.watches.remove(&id);
-                }
-            }
-            Outgoing::Answer(tell) => tell(),
-            Outgoing::Registered {
-                link,
-                worker: id,
-                reattached,
-            } => {
-                let (tx, commands) = mpsc::channel(WORKER_QUEUE_LEN);
-                // An older connection of it ends with its queue.
-                self.workers.insert(id, (link, Some(tx)));
-                if let Some(seat) = self.links.remove(&link) {
-                    // If the connection is gone meanwhile, the dropped receiver tells.
-                    let _ = seat.send(WorkerSeat {
-                        id,
-                        link,
-                        reattached,
-                        commands,
-                    });
-                }
-                tracing::info!(worker = %id, reattached, "worker registered");
-                self.tell_of_worker(id);
-            }
-            Outgoing::ToWorker(id, command) => {
-                let Some((_, queue)) = self.workers.get_mut(&id) else {
-                    return;
-                };
-                if is_cut_off(queue, command) {
-                    tracing::warn!(worker = %id, "worker does not read; connection dropped");
-                }
-            }
-            Outgoing::Notify(key) => {
-                if let Some(outbox) = &self.outbox {
-                    outbox.send(key);
-                }
-            }
-            Outgoing::DropWorker(id) => {
-                self.workers.remove(&id);
-                tracing::info!(worker = %id, "worker gone");
-                self.tell_of_worker(id);
-            }
-        }
-    }
-}
-
-/// Hands something to the task of a worker's connection. Says whether that ends the connection because the
-/// worker does not read.
-fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
-    let Some(Err(error)) = queue.as_ref().map(|queue| queue.try_send(command)) else {
-        return false;
-    };
-    *queue = None;
-    match error {
-        TrySendError::Full(_) => true,
-        // Its connection has just ended, which is on its way here as an input.
-        TrySendError::Closed(_) => false,
     }
 }
 

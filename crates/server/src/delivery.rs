@@ -1,0 +1,364 @@
+//! What leaves the core's thread: to clients, to workers, to the store and to automatic allocation.
+//!
+//! Effects that tell of a change wait here until the store has it. Nothing here waits for a peer: one that does not take its
+//! messages in time is cut off.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hq_core::id::WorkerId;
+use hq_core::refusal::Refusal;
+use hq_core::server_state::{
+    Change, Effect, LinkId, NoticeKey, Reply, RequestId, ServerState, Wait, WorkerCommand,
+};
+use hq_protocol::client;
+use hq_protocol::limits::PAGE_BYTES_MAX;
+use hq_store::Health;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::alloc::{News, WorkerNews};
+use crate::core_handle::{Tell, WorkerSeat};
+use crate::gate::StoreGate;
+use crate::notify::Outbox;
+use crate::query;
+use crate::stats::Stats;
+
+/// Commands that may wait for a worker that does not read; beyond that it is cut off.
+const WORKER_QUEUE_LEN: usize = 1_024;
+
+/// What leaves the core's thread once the store allows it.
+pub(crate) enum Outgoing {
+    Reply(RequestId, Reply),
+    Update {
+        id: RequestId,
+        message: Box<client::WatchUpdate>,
+    },
+    Answer(Tell),
+    Registered {
+        link: LinkId,
+        worker: WorkerId,
+        reattached: bool,
+    },
+    ToWorker(WorkerId, WorkerCommand),
+    DropWorker(WorkerId),
+    Notify(NoticeKey),
+}
+
+/// A client that waits for the reply to its command.
+pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Refusal>>;
+
+/// Those who are on the other side, and what they have not been given yet.
+pub(crate) struct Delivery {
+    gate: StoreGate<Outgoing>,
+    /// Told when the store can never be written again.
+    failed: Arc<Notify>,
+    replies: BTreeMap<RequestId, ReplyTo>,
+    /// Watching clients, and whether each wants to know where output is.
+    watches: BTreeMap<RequestId, (bool, mpsc::Sender<client::WatchUpdate>)>,
+    /// Workers that have asked for a seat.
+    links: BTreeMap<LinkId, oneshot::Sender<WorkerSeat>>,
+    /// The current connection of each worker that has one; without a queue it is being closed.
+    workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
+    /// Where automatic allocation hears of tasks and workers.
+    news: Option<News>,
+    /// Who sends notifications; `None` in a server without ports.
+    outbox: Option<Outbox>,
+    stats: Stats,
+}
+
+impl Delivery {
+    pub(crate) fn new(
+        gate: StoreGate<Outgoing>,
+        failed: Arc<Notify>,
+        (news, outbox): (Option<News>, Option<Outbox>),
+        stats: Stats,
+    ) -> Self {
+        Self {
+            gate,
+            failed,
+            replies: BTreeMap::new(),
+            watches: BTreeMap::new(),
+            links: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            news,
+            outbox,
+            stats,
+        }
+    }
+
+    /// What becomes of the store.
+    pub(crate) fn health(&self) -> Health {
+        self.gate.health()
+    }
+
+    /// Somebody waits for the last commit.
+    pub(crate) fn hurry(&self) {
+        self.gate.hurry();
+    }
+
+    /// Returns when there is something for [`Self::release`].
+    pub(crate) async fn advanced(&mut self) {
+        self.gate.advanced().await;
+    }
+
+    /// A client waits for the reply to a request.
+    pub(crate) fn expect_reply(&mut self, id: RequestId, reply: ReplyTo) {
+        self.replies.insert(id, reply);
+    }
+
+    /// A client watches jobs.
+    pub(crate) fn add_watch(
+        &mut self,
+        id: RequestId,
+        with_paths: bool,
+        updates: mpsc::Sender<client::WatchUpdate>,
+    ) {
+        self.watches.insert(id, (with_paths, updates));
+    }
+
+    /// It does no longer.
+    pub(crate) fn remove_watch(&mut self, id: RequestId) {
+        self.watches.remove(&id);
+    }
+
+    /// A worker waits for its seat.
+    pub(crate) fn expect_worker(&mut self, link: LinkId, seat: oneshot::Sender<WorkerSeat>) {
+        self.links.insert(link, seat);
+    }
+
+    /// What the current connection of a worker still says does not count.
+    pub(crate) fn forget_link(&mut self, worker: WorkerId) {
+        self.workers.remove(&worker);
+    }
+
+    /// Whether the worker speaks over this connection, not over a newer one.
+    pub(crate) fn is_current(&self, worker: WorkerId, link: LinkId) -> bool {
+        let current = self.workers.get(&worker);
+        current.is_some_and(|(current, _)| *current == link)
+    }
+
+    /// Automatic allocation is to ask again what waits.
+    pub(crate) fn tell_of_demand(&self) {
+        if let Some(news) = &self.news {
+            news.changed();
+        }
+    }
+
+    /// Stores changes from beside the state, and tells when they are on disk.
+    pub(crate) fn store(&mut self, state: &ServerState, changes: Vec<Change>, stored: Tell) {
+        self.gate.store(changes);
+        self.send(state, Wait::All, Outgoing::Answer(stored));
+    }
+
+    /// Takes over what follows from inputs.
+    pub(crate) fn carry_out(&mut self, state: &ServerState, effects: &mut Vec<Effect>) {
+        let mut changes = Vec::new();
+        let mut rest = Vec::with_capacity(effects.len());
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Persist(change) => changes.push(change),
+                Effect::Reply(..)
+                | Effect::WatchUpdate(..)
+                | Effect::Registered { .. }
+                | Effect::ToWorker(..)
+                | Effect::Notify(_)
+                | Effect::DropWorker(..) => rest.push(effect),
+            }
+        }
+        self.gate.store(changes);
+        let is_awaited = rest.iter().any(Effect::is_awaited);
+        for effect in rest {
+            let wait = effect.wait();
+            let message = match effect {
+                Effect::Persist(_) => continue,
+                Effect::Reply(id, reply) => {
+                    let is_more = match &reply {
+                        Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_) => {
+                            true
+                        }
+                        Reply::Refused(_)
+                        | Reply::Jobs(_)
+                        | Reply::Forgotten { .. }
+                        | Reply::Workers(_) => false,
+                    };
+                    if let Some(news) = self.news.as_ref().filter(|_| is_more) {
+                        news.changed();
+                    }
+                    Outgoing::Reply(id, reply)
+                }
+                Effect::WatchUpdate(id, update) => {
+                    let Some((with_paths, _)) = self.watches.get(&id) else {
+                        continue;
+                    };
+                    let parts = query::watch_updates(state, &update, *with_paths, PAGE_BYTES_MAX);
+                    for message in parts {
+                        let message = Box::new(message);
+                        self.send(state, wait, Outgoing::Update { id, message });
+                    }
+                    continue;
+                }
+                Effect::Registered {
+                    link,
+                    worker,
+                    reattached,
+                } => Outgoing::Registered {
+                    link,
+                    worker,
+                    reattached,
+                },
+                Effect::ToWorker(id, command) => Outgoing::ToWorker(id, command),
+                Effect::Notify(key) => Outgoing::Notify(key),
+                Effect::DropWorker(id) => Outgoing::DropWorker(id),
+            };
+            self.send(state, wait, message);
+        }
+        if is_awaited {
+            self.gate.hurry();
+        }
+    }
+
+    /// Answers once what was seen is on disk.
+    pub(crate) fn answer(&mut self, state: &ServerState, tell: Tell) {
+        if self.gate.health() == Health::Good {
+            self.send(state, Wait::All, Outgoing::Answer(tell));
+        } else {
+            // People must be able to look while the disk is full.
+            tell();
+        }
+    }
+
+    fn send(&mut self, state: &ServerState, wait: Wait, message: Outgoing) {
+        if let Some(message) = self.gate.pass(wait, message) {
+            self.deliver(state, message);
+        }
+    }
+
+    /// Sends what waited for a commit; tells when there will be none any more.
+    pub(crate) fn release(&mut self, state: &ServerState) {
+        while let Some(message) = self.gate.next() {
+            self.deliver(state, message);
+        }
+        if matches!(self.gate.health(), Health::Broken(_)) {
+            self.failed.notify_one();
+        }
+    }
+
+    fn deliver(&mut self, state: &ServerState, message: Outgoing) {
+        match message {
+            Outgoing::Reply(id, reply) => {
+                if let Some(waiting) = self.replies.remove(&id) {
+                    let _ = waiting.send(Ok(reply));
+                }
+            }
+            Outgoing::Update { id, message } => {
+                let Some((_, updates)) = self.watches.get(&id) else {
+                    return;
+                };
+                let done = message.done;
+                let is_slow = updates.try_send(*message).is_err();
+                self.stats
+                    .cut_off
+                    .inc_by(u64::from(is_slow && !updates.is_closed()));
+                if is_slow || done {
+                    self.watches.remove(&id);
+                }
+            }
+            Outgoing::Answer(tell) => tell(),
+            Outgoing::Registered {
+                link,
+                worker: id,
+                reattached,
+            } => {
+                let (tx, commands) = mpsc::channel(WORKER_QUEUE_LEN);
+                // An older connection of it ends with its queue.
+                self.workers.insert(id, (link, Some(tx)));
+                if let Some(seat) = self.links.remove(&link) {
+                    // If the connection is gone meanwhile, the dropped receiver tells.
+                    let _ = seat.send(WorkerSeat {
+                        id,
+                        link,
+                        reattached,
+                        commands,
+                    });
+                }
+                tracing::info!(worker = %id, reattached, "worker registered");
+                self.tell_of_worker(state, id);
+            }
+            Outgoing::ToWorker(id, command) => {
+                let Some((_, queue)) = self.workers.get_mut(&id) else {
+                    return;
+                };
+                if is_cut_off(queue, command) {
+                    tracing::warn!(worker = %id, "worker does not read; connection dropped");
+                }
+            }
+            Outgoing::Notify(key) => {
+                if let Some(outbox) = &self.outbox {
+                    outbox.send(key);
+                }
+            }
+            Outgoing::DropWorker(id) => {
+                self.workers.remove(&id);
+                tracing::info!(worker = %id, "worker gone");
+                self.tell_of_worker(state, id);
+            }
+        }
+    }
+
+    /// Tells automatic allocation that a worker came or went.
+    fn tell_of_worker(&self, state: &ServerState, id: WorkerId) {
+        let (Some(news), Some(worker)) = (&self.news, state.worker(id)) else {
+            return;
+        };
+        if worker.config.allocation.is_none() {
+            news.changed();
+            return;
+        }
+        let config = worker.config.clone();
+        news.worker(match worker.ended() {
+            None => WorkerNews::Connected(id, config),
+            Some((at, reason)) => WorkerNews::Lost {
+                worker: id,
+                config,
+                crashed: reason.is_crash(),
+                lived: at.since(worker.started),
+            },
+        });
+    }
+}
+
+/// Hands something to the task of a worker's connection. Says whether that ends the connection because the
+/// worker does not read.
+fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
+    let Some(Err(error)) = queue.as_ref().map(|queue| queue.try_send(command)) else {
+        return false;
+    };
+    *queue = None;
+    match error {
+        TrySendError::Full(_) => true,
+        // Its connection has just ended, which is on its way here as an input.
+        TrySendError::Closed(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_worker_that_does_not_read_is_cut_off() {
+        let (tx, rx) = mpsc::channel(1);
+        let mut queue = Some(tx);
+        assert!(!is_cut_off(&mut queue, 1));
+        assert!(is_cut_off(&mut queue, 2), "the queue is full");
+        assert!(queue.is_none());
+        assert!(!is_cut_off(&mut queue, 3), "it is told once");
+        drop(rx);
+        let (tx, rx) = mpsc::channel(1);
+        let mut queue = Some(tx);
+        drop(rx);
+        assert!(!is_cut_off(&mut queue, 4), "its connection has ended");
+        assert!(queue.is_none());
+    }
+}
