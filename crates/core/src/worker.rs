@@ -3,7 +3,7 @@
 //! Tasks handed to a worker are *placed* (their resources are counted as taken) or in its *backlog*
 //! (sent ahead so that the worker never idles for a round trip). The worker decides itself which task
 //! it starts next; promotion from backlog to placed follows the order in which it will. A worker may
-//! also be kept for a multi-node task, or be a node of one; then it gets nothing else.
+//! also be reserved for multi-node tasks, or be a node of one; then it gets nothing else.
 
 mod life;
 mod load;
@@ -140,8 +140,8 @@ pub struct Worker {
     deadline: Option<Time>,
     /// Templates it knows.
     templates: BTreeSet<TemplateId>,
-    /// Requests that it keeps room for without having been sent them: variant, and since when.
-    claims: BTreeMap<QueueKey, (u32, Time)>,
+    /// Reservations: requests that it keeps room for without having been sent them: variant, and since when.
+    reservations: BTreeMap<QueueKey, (u32, Time)>,
     offers: Vec<Offer>,
     free: Vec<i64>,
     assigned: BTreeMap<TaskKey, Assigned>,
@@ -184,7 +184,7 @@ impl Worker {
             last_task: None,
             deadline: config.time_limit.map(|limit| now + limit),
             templates: BTreeSet::new(),
-            claims: BTreeMap::new(),
+            reservations: BTreeMap::new(),
             offers,
             free,
             assigned: BTreeMap::new(),
@@ -295,41 +295,41 @@ impl Worker {
     }
 
     /// Queues that it keeps room for.
-    pub(crate) fn claims(&self) -> impl Iterator<Item = QueueKey> + '_ {
-        self.claims.keys().copied()
+    pub(crate) fn reservations(&self) -> impl Iterator<Item = QueueKey> + '_ {
+        self.reservations.keys().copied()
     }
 
     /// The same with the variants.
-    pub(crate) fn claimed(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
-        self.claims
+    pub(crate) fn reserved_variants(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
+        self.reservations
             .iter()
             .map(|(key, (variant, _))| (*key, *variant))
     }
 
-    pub(crate) fn has_claims(&self) -> bool {
-        !self.claims.is_empty()
+    pub(crate) fn has_reservations(&self) -> bool {
+        !self.reservations.is_empty()
     }
 
     /// Since when it keeps room for a queue.
-    pub(crate) fn claim_since(&self, key: QueueKey) -> Option<Time> {
-        self.claims.get(&key).map(|(_, since)| *since)
+    pub(crate) fn reserved_since(&self, key: QueueKey) -> Option<Time> {
+        self.reservations.get(&key).map(|(_, since)| *since)
     }
 
     /// The most urgent request that it has kept room for so long.
-    pub(crate) fn first_claim_since(&self, now: Time, span: Duration) -> Option<QueueKey> {
-        let mut claims = self.claims.iter();
-        let found = claims.find(|(_, (_, since))| *since + span <= now);
+    pub(crate) fn oldest_reservation(&self, now: Time, span: Duration) -> Option<QueueKey> {
+        let mut reservations = self.reservations.iter();
+        let found = reservations.find(|(_, (_, since))| *since + span <= now);
         found.map(|(key, _)| *key)
     }
 
     /// Keeps room for these and nothing else.
-    pub(crate) fn set_claims(&mut self, claims: &[(QueueKey, u32)], now: Time) {
-        let before = std::mem::take(&mut self.claims);
-        let claims = claims.iter().map(|(key, variant)| {
+    pub(crate) fn set_reservations(&mut self, wanted: &[(QueueKey, u32)], now: Time) {
+        let before = std::mem::take(&mut self.reservations);
+        let reservations = wanted.iter().map(|(key, variant)| {
             let since = before.get(key).map_or(now, |(_, since)| *since);
             (*key, (*variant, since))
         });
-        self.claims = claims.collect();
+        self.reservations = reservations.collect();
     }
 
     /// Placed tasks: class, variant, how many.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::lane::Lane;
+use super::worker_plan::WorkerPlan;
 use crate::class::{Class, Classes, QueueKey, VariantDemand};
 use crate::id::TaskKey;
 use crate::resource::amount::Amount;
@@ -183,7 +183,7 @@ pub fn hindrances(
     worker: &Worker,
     empty_nodes: u32,
 ) -> Vec<Hindrance> {
-    let mut lane = Lane::new(worker);
+    let mut plan = WorkerPlan::new(worker);
     let whole = if !worker.is_live() || worker.is_stopping() {
         Some(Hindrance::Ending)
     } else if worker.is_draining() {
@@ -192,7 +192,7 @@ pub fn hindrances(
         Some(Hindrance::Away)
     } else if let Some(node) = worker.node() {
         Some(Hindrance::Node(node.task))
-    } else if demand.n_nodes == 0 && !lane.admits(key) {
+    } else if demand.n_nodes == 0 && !plan.admits(key) {
         Some(Hindrance::Kept)
     } else {
         None
@@ -208,13 +208,13 @@ pub fn hindrances(
         });
         return nodes.into_iter().collect();
     }
-    lane.note_claims(|_| true);
-    lane.enter(key, classes);
-    let lacking: Vec<Hindrance> = lacking(&lane, demand, classes);
+    plan.note_reservations(|_| true);
+    plan.enter(key, classes);
+    let lacking: Vec<Hindrance> = lacking(&plan, demand, classes);
     if !lacking.is_empty() {
         return lacking;
     }
-    if lane.room(demand) == 0 || worker.is_stuck(key.class, number) {
+    if plan.room(demand) == 0 || worker.is_stuck(key.class, number) {
         return vec![Hindrance::Scattered];
     }
     let share = worker.config.min_utilization;
@@ -230,15 +230,15 @@ pub fn hindrances(
     Vec::new()
 }
 
-fn lacking(lane: &Lane<'_>, demand: &VariantDemand, classes: &Classes) -> Vec<Hindrance> {
+fn lacking(plan: &WorkerPlan<'_>, demand: &VariantDemand, classes: &Classes) -> Vec<Hindrance> {
     let mut found = Vec::new();
-    for (asked, (slot, need)) in demand.demands.iter().zip(lane.costs(demand)) {
-        let available = lane.available(slot);
+    for (asked, (slot, need)) in demand.demands.iter().zip(plan.costs(demand)) {
+        let available = plan.available(slot);
         if available >= need {
             continue;
         }
         let amount = |units: i64| Amount(u64::try_from(units).unwrap_or(0));
-        let free = lane.worker.free().get(slot).copied().unwrap_or(0);
+        let free = plan.worker.free().get(slot).copied().unwrap_or(0);
         found.push(Hindrance::Lacking {
             name: classes.resource_name(asked.resource).into(),
             request: amount(need),

@@ -1,19 +1,19 @@
 //! Nodes for multi-node tasks: start where enough workers of a group are empty, else empty some.
 //!
-//! Each round decides anew which workers are kept for waiting multi-node tasks, but never gives up for
-//! another what is being emptied for an equally urgent one: those that were kept before come first, then
-//! those that will be empty soonest. Kept workers get only more urgent work.
+//! Each round decides anew which workers are reserved for waiting multi-node tasks, but never gives up for
+//! another what is being emptied for an equally urgent one: those that were reserved before come first, then
+//! those that will be empty soonest. Reserved workers get only more urgent work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::lane::Lane;
+use super::worker_plan::WorkerPlan;
 use crate::class::{QueueKey, VariantDemand};
 use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
 
-/// Multi-node tasks for which workers are kept at a time.
-const KEPT_TASKS_MAX: u32 = 64;
+/// Multi-node tasks for which workers are reserved at a time.
+const RESERVED_TASKS_MAX: u32 = 64;
 
 /// A multi-node task that can start.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,14 +29,14 @@ pub struct GangStart {
 /// Finds nodes within one round.
 #[derive(Debug)]
 pub(super) struct GangPlanner<'a> {
-    /// Workers that are neither kept nor given away, by group, the soonest empty first.
+    /// Workers that are neither reserved nor given away, by group, the soonest empty first.
     groups: BTreeMap<&'a str, Vec<Node<'a>>>,
-    /// Queues with ready tasks; what was kept for others is free.
+    /// Queues with ready tasks; what was reserved for others is free.
     queues: BTreeSet<QueueKey>,
     now: Time,
-    kept_tasks: u32,
+    reserved_tasks: u32,
     pub(super) starts: Vec<GangStart>,
-    pub(super) kept: BTreeMap<WorkerId, QueueKey>,
+    pub(super) reserved: BTreeMap<WorkerId, QueueKey>,
 }
 
 /// A worker as a possible node.
@@ -61,7 +61,7 @@ struct Choice<'a> {
     nodes: BTreeSet<WorkerId>,
     /// Nodes that are not empty.
     busy: usize,
-    /// Nodes that are not empty and were not kept for this queue before.
+    /// Nodes that are not empty and were not reserved for this queue before.
     fresh: usize,
 }
 
@@ -89,13 +89,13 @@ impl<'a> GangPlanner<'a> {
             groups,
             queues: queues.collect(),
             now,
-            kept_tasks: 0,
+            reserved_tasks: 0,
             starts: Vec::new(),
-            kept: BTreeMap::new(),
+            reserved: BTreeMap::new(),
         }
     }
 
-    /// Whether a task as urgent as this, for a part of a worker, waits on one that is not kept.
+    /// Whether a task as urgent as this, for a part of a worker, waits on one that is not reserved.
     pub(super) fn waits_somewhere(&self, key: QueueKey) -> bool {
         let nodes = self.groups.values().flatten();
         nodes
@@ -111,12 +111,12 @@ impl<'a> GangPlanner<'a> {
         self.starts.iter().any(|start| start.workers.contains(&id))
     }
 
-    /// Notes which workers were given something in this round; `lanes` by ascending id.
-    pub(super) fn note_given(&mut self, lanes: &[Lane<'_>]) {
+    /// Notes which workers were given something in this round; `plans` by ascending id.
+    pub(super) fn note_given(&mut self, plans: &[WorkerPlan<'_>]) {
         let is_given = |id: WorkerId| {
-            let at = lanes.binary_search_by_key(&id, |lane| lane.worker.id).ok();
-            at.and_then(|at| lanes.get(at))
-                .is_some_and(|lane| !lane.is_untouched())
+            let at = plans.binary_search_by_key(&id, |plan| plan.worker.id).ok();
+            at.and_then(|at| plans.get(at))
+                .is_some_and(|plan| !plan.is_untouched())
         };
         for group in self.groups.values_mut() {
             let mut has_changed = false;
@@ -131,23 +131,23 @@ impl<'a> GangPlanner<'a> {
     }
 
     /// Finds nodes for up to `ready` tasks of one queue, of which up to `start_max` start; returns how many
-    /// do. Workers are kept for as many more as they were before, and for others as long as there are fewer
-    /// than `keep_max`.
+    /// do. Workers are reserved for as many more as they were before, and for others as long as there are fewer
+    /// than `reserve_max`.
     pub(super) fn plan(
         &mut self,
         key: QueueKey,
         (number, demand): (u32, &VariantDemand),
         (ready, start_max): (u64, u64),
-        keep_max: u32,
+        reserve_max: u32,
     ) -> u64 {
-        let before = self.kept_before(key).div_ceil(demand.n_nodes.max(1));
-        let (mut started, mut kept) = (0, 0);
-        while started + u64::from(kept) < ready {
+        let before = self.reserved_before(key).div_ceil(demand.n_nodes.max(1));
+        let (mut started, mut reserved) = (0, 0);
+        while started + u64::from(reserved) < ready {
             let Some(choice) = self.choose(key, demand) else {
                 break;
             };
-            let may_keep =
-                self.kept_tasks < KEPT_TASKS_MAX && (kept < before || self.kept_tasks < keep_max);
+            let may_keep = self.reserved_tasks < RESERVED_TASKS_MAX
+                && (reserved < before || self.reserved_tasks < reserve_max);
             if choice.busy > 0 && !may_keep || choice.busy == 0 && started >= start_max {
                 break;
             }
@@ -162,19 +162,19 @@ impl<'a> GangPlanner<'a> {
                     workers: choice.nodes.into_iter().collect(),
                 });
             } else {
-                kept += 1;
-                self.kept_tasks += 1;
-                self.kept
+                reserved += 1;
+                self.reserved_tasks += 1;
+                self.reserved
                     .extend(choice.nodes.into_iter().map(|id| (id, key)));
             }
         }
         started
     }
 
-    fn kept_before(&self, key: QueueKey) -> u32 {
+    fn reserved_before(&self, key: QueueKey) -> u32 {
         let nodes = self.groups.values().flatten();
-        let kept = nodes.filter(|node| node.worker.reserved_for() == Some(key));
-        u32::try_from(kept.count()).unwrap_or(u32::MAX)
+        let reserved = nodes.filter(|node| node.worker.reserved_for() == Some(key));
+        u32::try_from(reserved.count()).unwrap_or(u32::MAX)
     }
 
     /// The nodes that are empty soonest, of the group that is; a group in which some are being emptied
@@ -184,14 +184,14 @@ impl<'a> GangPlanner<'a> {
         let mut best: Option<Choice<'a>> = None;
         for (group, nodes) in &self.groups {
             let usable = |node: &&Node<'_>| node.worker.has_time(demand, self.now);
-            // Empty and kept for this, empty, kept for this, others.
+            // Empty and reserved for this, empty, reserved for this, others.
             let mut ranks: [Vec<WorkerId>; 4] = Default::default();
             for node in nodes.iter().filter(usable) {
-                let kept = node.worker.reserved_for();
-                let kept = kept.filter(|kept| self.queues.contains(kept));
-                let rank = match kept {
-                    Some(kept) if kept == key => usize::from(node.is_busy) * 2,
-                    Some(kept) if kept.priority <= key.priority => continue,
+                let reserved = node.worker.reserved_for();
+                let reserved = reserved.filter(|key| self.queues.contains(key));
+                let rank = match reserved {
+                    Some(other) if other == key => usize::from(node.is_busy) * 2,
+                    Some(other) if other.priority <= key.priority => continue,
                     Some(_) | None => usize::from(node.is_busy) * 2 + 1,
                 };
                 ranks[rank].push(node.worker.id);

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
-use super::pack::{SHARE_UNIT, Site, value_of, worths_of};
+use super::pack::{Bin, SHARE_UNIT, value_of, weights_of_shares};
 use crate::class::{Class, Demand, Offer, QueueKey, ResourceId, VariantDemand};
 
 /// Requests of a node beyond which it branches: as many as are quickly looked at one by one.
@@ -55,7 +55,7 @@ struct Step {
     names_resource: bool,
 }
 
-/// Behind the last resource. Those before it are twice their number, or one more.
+/// LowerPriorityBacklog the last resource. Those before it are twice their number, or one more.
 const LAST_RESOURCE: u64 = u64::MAX;
 
 type Requests = BTreeMap<(QueueKey, u32), Arc<Class>>;
@@ -128,9 +128,9 @@ impl RequestIndex {
         }
     }
 
-    /// How much a share of each resource of a worker counts, as [`super::pack::worths`], if as many tasks of
+    /// How much a share of each resource of a worker counts, as [`super::pack::resource_weights`], if as many tasks of
     /// each request are ready.
-    pub(super) fn worths(&self, offers: &[Offer]) -> Vec<u64> {
+    pub(super) fn resource_weights(&self, offers: &[Offer]) -> Vec<u64> {
         let shares = offers.iter().zip(0..).map(|(offer, number)| {
             let asked = self.asked.get(&ResourceId(number)).copied();
             let (units, wholes) = asked.unwrap_or_default();
@@ -140,7 +140,7 @@ impl RequestIndex {
                 .unwrap_or(u64::MAX)
                 .saturating_add(wholes)
         });
-        worths_of(shares.collect())
+        weights_of_shares(shares.collect())
     }
 
     /// Takes it apart, to be freed bit by bit.
@@ -356,7 +356,7 @@ impl Node {
             }
         }
         if !self.is_named {
-            let all = (0..view.site.offers.len()).map(|slot| {
+            let all = (0..view.bin.offers.len()).map(|slot| {
                 let resource = ResourceId(u32::try_from(slot).unwrap_or(u32::MAX));
                 view.share(resource, view.available(resource))
             });
@@ -370,25 +370,25 @@ impl Node {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'v> {
     /// What it offers, what of that may be taken, and how much shares count.
-    pub(super) site: Site<'v>,
+    pub(super) bin: Bin<'v>,
     /// Lifetime that it has left.
     pub(super) time_left_ns: u64,
 }
 
 impl View<'_> {
     fn available(&self, resource: ResourceId) -> u64 {
-        let units = self.site.available.get(resource.0 as usize).copied();
+        let units = self.bin.available.get(resource.0 as usize).copied();
         u64::try_from(units.unwrap_or(0)).unwrap_or(0)
     }
 
     fn total(&self, resource: ResourceId) -> u64 {
-        let offer = self.site.offers.get(resource.0 as usize);
+        let offer = self.bin.offers.get(resource.0 as usize);
         offer.map_or(0, |offer| offer.units)
     }
 
     fn share(&self, resource: ResourceId, units: u64) -> u64 {
         let units = i64::try_from(units).unwrap_or(i64::MAX);
-        self.site.share(resource.0 as usize, units)
+        self.bin.share(resource.0 as usize, units)
     }
 }
 
@@ -485,9 +485,9 @@ impl<'i> Search<'i> {
             Body::Inner {
                 children,
                 by_resource: true,
-            } if children.len() > view.site.offers.len() * 2 => {
+            } if children.len() > view.bin.offers.len() * 2 => {
                 // Others name resources that the worker does not have.
-                let digits = (0..view.site.offers.len() as u64 * 2).chain([LAST_RESOURCE]);
+                let digits = (0..view.bin.offers.len() as u64 * 2).chain([LAST_RESOURCE]);
                 for child in digits.filter_map(|digit| children.get(&digit)) {
                     self.push_node(child, view, steps);
                 }
@@ -518,10 +518,10 @@ impl<'i> Search<'i> {
             let Some(demand) = class.variants.get(*number as usize) else {
                 continue;
             };
-            if demand.min_time_ns <= view.time_left_ns && view.site.has_room(demand) {
+            if demand.min_time_ns <= view.time_left_ns && view.bin.has_room(demand) {
                 let rank = Rank {
                     priority: key.priority.0,
-                    value: view.site.value(demand),
+                    value: view.bin.value(demand),
                     class: Reverse(key.class.0),
                 };
                 self.heap

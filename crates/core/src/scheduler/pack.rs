@@ -23,25 +23,25 @@ pub(super) const SHARE_UNIT: u64 = 1_000_000;
 /// How much the share of the scarcest resource counts; that of others less by the square of the ratio.
 const WORTH_MAX: u64 = 256;
 /// So many tasks are few: beyond them what one mix leaves over goes into a later one.
-pub(super) const FEW: u64 = 24;
-/// Rests that are looked at to choose one mix of few tasks; more different counts are not compared.
+pub(super) const EXACT_TASKS_MAX: u64 = 24;
+/// RemainderTable that are looked at to choose one mix of few tasks; more different counts are not compared.
 const RESTS_MAX: usize = 2_048;
 /// Mixes that may be tried for all of them together.
 const REST_NODES: u32 = 8_192;
 
 /// A worker to be filled.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Site<'a> {
+pub(super) struct Bin<'a> {
     /// What it offers, by resource number.
     pub(super) offers: &'a [Offer],
     /// Units that may be given away now, by resource number.
     pub(super) available: &'a [i64],
-    /// How much a share of each resource counts, see [`worths`].
-    pub(super) worths: &'a [u64],
+    /// How much a share of each resource counts, see [`resource_weights`].
+    pub(super) resource_weights: &'a [u64],
 }
 
 /// How much a share of each resource counts, 1 to 256, if so much is asked for in all: `(request, tasks)`.
-pub(super) fn worths<'a>(
+pub(super) fn resource_weights<'a>(
     offers: &[Offer],
     asked: impl Iterator<Item = (&'a VariantDemand, u64)>,
 ) -> Vec<u64> {
@@ -54,11 +54,11 @@ pub(super) fn worths<'a>(
             }
         }
     }
-    worths_of(shares)
+    weights_of_shares(shares)
 }
 
 /// The same, if these shares of each resource are asked for.
-pub(super) fn worths_of(shares: Vec<u64>) -> Vec<u64> {
+pub(super) fn weights_of_shares(shares: Vec<u64>) -> Vec<u64> {
     let most = shares.iter().copied().max().unwrap_or(0).max(1);
     let worth = |share: u64| {
         let squared = u128::from(share) * u128::from(share) * u128::from(WORTH_MAX);
@@ -93,19 +93,19 @@ impl<'a> Candidate<'a> {
         number: u32,
         demand: &'a VariantDemand,
         left: u64,
-        site: Site<'_>,
+        bin: Bin<'_>,
     ) -> Self {
         Self {
             queue,
             number,
             demand,
             left,
-            value: site.value(demand),
+            value: bin.value(demand),
         }
     }
 }
 
-impl Site<'_> {
+impl Bin<'_> {
     /// What a task of a variant is worth.
     pub(super) fn value(&self, demand: &VariantDemand) -> u64 {
         let shares = costs(demand, self.offers).map(|(slot, units)| self.share(slot, units));
@@ -121,7 +121,7 @@ impl Site<'_> {
 
     /// How much units of a resource count.
     pub(super) fn share(&self, slot: usize, units: i64) -> u64 {
-        let worth = self.worths.get(slot).copied().unwrap_or(1);
+        let worth = self.resource_weights.get(slot).copied().unwrap_or(1);
         share_of(units, total(self.offers, slot)).saturating_mul(worth)
     }
 
@@ -189,7 +189,7 @@ impl Budget {
 
 /// How many tasks of each candidate to place, in the order in which the candidates are afterwards.
 pub(super) fn best_mix(
-    site: Site<'_>,
+    bin: Bin<'_>,
     candidates: &mut [Candidate<'_>],
     budget: &mut Budget,
 ) -> Vec<u32> {
@@ -197,49 +197,49 @@ pub(super) fn best_mix(
     if let Some((searched, rest)) = candidates.split_at_checked(CANDIDATES_MAX)
         && !rest.is_empty()
     {
-        let mut counts = best_of(site, searched, budget);
-        let mut available = site.available.to_vec();
+        let mut counts = best_of(bin, searched, budget);
+        let mut available = bin.available.to_vec();
         for (candidate, count) in searched.iter().zip(&counts) {
             take(
                 &mut available,
                 candidate.demand,
-                site.offers,
+                bin.offers,
                 i64::from(*count),
             );
         }
         counts.extend(rest.iter().map(|candidate| {
-            let room = u64::from(site.room(candidate.demand, &available)).min(candidate.left);
+            let room = u64::from(bin.room(candidate.demand, &available)).min(candidate.left);
             let count = u32::try_from(room).unwrap_or(u32::MAX);
             take(
                 &mut available,
                 candidate.demand,
-                site.offers,
+                bin.offers,
                 i64::from(count),
             );
             count
         }));
         return counts;
     }
-    best_of(site, candidates, budget)
+    best_of(bin, candidates, budget)
 }
 
 /// The same for few candidates in order.
-fn best_of(site: Site<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
+fn best_of(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
     if let [only] = candidates {
-        let room = u64::from(site.room(only.demand, site.available)).min(only.left);
+        let room = u64::from(bin.room(only.demand, bin.available)).min(only.left);
         return vec![u32::try_from(room).unwrap_or(u32::MAX)];
     }
-    if let Some(mix) = best_of_few(site, candidates, &mut budget.nodes) {
+    if let Some(mix) = best_of_few(bin, candidates, &mut budget.nodes) {
         return mix;
     }
-    search(site, candidates, budget)
+    search(bin, candidates, budget)
 }
 
 /// The most valuable mix that is found within the budget.
-fn search(site: Site<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
+fn search(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
     let mut used: Vec<usize> = Vec::new();
     for candidate in candidates.iter() {
-        for (slot, _) in costs(candidate.demand, site.offers) {
+        for (slot, _) in costs(candidate.demand, bin.offers) {
             if !used.contains(&slot) {
                 used.push(slot);
             }
@@ -247,11 +247,11 @@ fn search(site: Site<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> 
     }
     let weight = candidates.iter().map(|c| c.demand.weight).max();
     let mut search = Search {
-        site,
+        bin,
         candidates,
         used,
         weight: u64::from(weight.unwrap_or(1)),
-        available: site.available.to_vec(),
+        available: bin.available.to_vec(),
         counts: vec![0; candidates.len()],
         values: Vec::with_capacity(candidates.len()),
         best: vec![0; candidates.len()],
@@ -269,22 +269,22 @@ fn search(site: Site<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> 
 /// The counts that take the most of one resource together, in the order in which the candidates are
 /// afterwards.
 pub(super) fn most_cpus(
-    site: Site<'_>,
+    bin: Bin<'_>,
     cpus: usize,
     candidates: &mut [Candidate<'_>],
     budget: &mut Budget,
 ) -> Vec<u32> {
     for candidate in candidates.iter_mut() {
-        let mut costs = costs(candidate.demand, site.offers);
+        let mut costs = costs(candidate.demand, bin.offers);
         let units = costs.find(|(slot, _)| *slot == cpus);
-        candidate.value = units.map_or(0, |(_, units)| site.share(cpus, units));
+        candidate.value = units.map_or(0, |(_, units)| bin.share(cpus, units));
     }
     candidates.sort_by_key(Candidate::rank);
-    search(site, candidates, budget)
+    search(bin, candidates, budget)
 }
 
 struct Search<'s> {
-    site: Site<'s>,
+    bin: Bin<'s>,
     candidates: &'s [Candidate<'s>],
     /// Resources that any candidate takes.
     used: Vec<usize>,
@@ -326,7 +326,7 @@ impl Search<'_> {
                 return;
             }
             self.steps = self.steps.saturating_sub(1);
-            let room = self.site.room(candidate.demand, &self.available);
+            let room = self.bin.room(candidate.demand, &self.available);
             let most = u64::from(room).min(candidate.left);
             let most = u32::try_from(most).unwrap_or(u32::MAX);
             self.take(&candidate, i64::from(most));
@@ -362,7 +362,7 @@ impl Search<'_> {
     fn bound(&self) -> u64 {
         let shares = self.used.iter().map(|slot| {
             let free = self.available.get(*slot).copied().unwrap_or(0).max(0);
-            self.site.share(*slot, free) + WORTH_MAX
+            self.bin.share(*slot, free) + WORTH_MAX
         });
         // The power of a sum is at least the sum of the powers; what rounding may take is added.
         (value_of(shares.sum()) + 1)
@@ -374,7 +374,7 @@ impl Search<'_> {
         take(
             &mut self.available,
             candidate.demand,
-            self.site.offers,
+            self.bin.offers,
             count,
         );
     }
@@ -382,12 +382,12 @@ impl Search<'_> {
 
 /// The mix of few tasks whose rest needs the fewest workers, of equal ones the most valuable; `None` if
 /// there are too many to compare.
-fn best_of_few(site: Site<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> Option<Vec<u32>> {
+fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> Option<Vec<u32>> {
     let left: Vec<u32> = candidates
         .iter()
         .map(|candidate| u32::try_from(candidate.left).unwrap_or(u32::MAX))
         .collect();
-    let few = u32::try_from(FEW).unwrap_or(u32::MAX);
+    let few = u32::try_from(EXACT_TASKS_MAX).unwrap_or(u32::MAX);
     if left
         .iter()
         .fold(0_u32, |sum, left| sum.saturating_add(*left))
@@ -404,10 +404,10 @@ fn best_of_few(site: Site<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) ->
             return None;
         }
     }
-    let empty = site.offers.iter().map(|offer| i64::try_from(offer.units));
+    let empty = bin.offers.iter().map(|offer| i64::try_from(offer.units));
     let budget = REST_NODES.min(*nodes);
-    let mut rests = Rests {
-        site,
+    let mut rests = RemainderTable {
+        bin,
         candidates,
         strides,
         fewest: vec![UNKNOWN; rests],
@@ -415,7 +415,7 @@ fn best_of_few(site: Site<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) ->
         nodes: budget,
     };
     let mut best: Option<(u32, std::cmp::Reverse<u64>, Vec<u32>)> = None;
-    let mut available = site.available.to_vec();
+    let mut available = bin.available.to_vec();
     let mut rest = left.clone();
     rests.each_mix(0, &mut available, &mut rest, &mut |rests, rest| {
         let needed = rests.fewest(rest)?;
@@ -439,8 +439,8 @@ fn best_of_few(site: Site<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) ->
 const UNKNOWN: u32 = u32::MAX;
 
 /// How many empty workers a rest of the candidates needs, by its counts.
-struct Rests<'s> {
-    site: Site<'s>,
+struct RemainderTable<'s> {
+    bin: Bin<'s>,
     candidates: &'s [Candidate<'s>],
     /// What one task more of a candidate adds to the position in `fewest`.
     strides: Vec<usize>,
@@ -450,9 +450,9 @@ struct Rests<'s> {
 }
 
 /// What is done with what a mix leaves; `None` = too many steps.
-type OnRest<'f, 's> = &'f mut dyn FnMut(&mut Rests<'s>, &mut [u32]) -> Option<()>;
+type OnRest<'f, 's> = &'f mut dyn FnMut(&mut RemainderTable<'s>, &mut [u32]) -> Option<()>;
 
-impl<'s> Rests<'s> {
+impl<'s> RemainderTable<'s> {
     /// Visits the rest of each mix to which nothing can be added; `None` = too many steps.
     fn each_mix(
         &mut self,
@@ -467,13 +467,13 @@ impl<'s> Rests<'s> {
             }
             return Some(());
         };
-        let most = self.site.room(candidate.demand, available).min(rest[at]);
+        let most = self.bin.room(candidate.demand, available).min(rest[at]);
         for count in (0..=most).rev() {
             self.nodes = self.nodes.checked_sub(1)?;
             take(
                 available,
                 candidate.demand,
-                self.site.offers,
+                self.bin.offers,
                 i64::from(count),
             );
             rest[at] -= count;
@@ -482,7 +482,7 @@ impl<'s> Rests<'s> {
             take(
                 available,
                 candidate.demand,
-                self.site.offers,
+                self.bin.offers,
                 -i64::from(count),
             );
             goes_on?;
@@ -493,7 +493,7 @@ impl<'s> Rests<'s> {
     /// Whether nothing of a rest fits into what is available.
     fn is_full(&self, available: &[i64], rest: &[u32]) -> bool {
         let mut more = self.candidates.iter().zip(rest);
-        !more.any(|(candidate, rest)| *rest > 0 && self.site.room(candidate.demand, available) > 0)
+        !more.any(|(candidate, rest)| *rest > 0 && self.bin.room(candidate.demand, available) > 0)
     }
 
     /// Empty workers for a rest; `None` = too many steps.

@@ -1,33 +1,53 @@
 //! One scheduling round: how many tasks of each class go to each worker.
 //!
-//! Levels of equal priority are visited from the highest. In each, multi-node tasks take empty workers
-//! first; then each worker, low ids first, gets the best mix of what fits (`pack`); what is left is sent
-//! ahead, spread evenly, so that nobody idles for a round trip. Tasks that wait on a worker keep from
-//! less urgent ones what these would delay (`lane`). Pure: nothing changes until the caller applies the
-//! answer. Cost O(levels + queues × workers with room), independent of the number of tasks; of very many
-//! queues it sees only those that matter (`window`).
+//! A round is a function from [`RoundInput`] to [`RoundPlan`]; nothing changes until the caller applies the plan. Levels of
+//! equal priority are visited from the highest, each in these phases:
+//!
+//! 1. *Gang scheduling* (`gang`): multi-node tasks take empty workers, or reserve those that will be empty soonest.
+//! 2. *Fill*: each worker, low ids first, gets the best mix of what fits (`pack`: vector bin packing).
+//! 3. *Send ahead*: what is left is spread evenly over backlogs, so that nobody idles for a round trip.
+//! 4. *Reserve*: workers reserve room for the most valuable requests that found none.
+//!
+//! Lower levels *backfill* what is free, but never what a more urgent task waits for (`worker_plan`). That is conservative
+//! backfilling (Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the
+//! IBM SP2 with Backfilling, 2001) without run times: any set of running tasks may be the next to end.
+//!
+//! # Example
+//!
+//! Two workers of 4 cpus; on the first a task of 2 cpus runs. Ready are, at priority 1, two tasks of 4 cpus, and at
+//! priority 0 six tasks of 1 cpu.
+//!
+//! | level | phase | worker 1 | worker 2 |
+//! |---|---|---|---|
+//! | 1 | fill | 2 cpus are free: nothing fits | one task of 4 cpus starts |
+//! | 1 | send ahead | gets the other task of 4 cpus | |
+//! | 0 | fill | it misses 2 cpus, and the end of the running task gives just these: the 2 free ones are reserved for it | full |
+//! | 0 | send ahead | 3 tasks, which it starts behind the urgent one | 3 tasks |
+//!
+//! Cost O(levels + queues × workers with room), independent of the number of tasks; of very many queues it sees only those
+//! that matter (`window`).
 
-mod behind;
 mod demanding;
+mod lower_priority;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::gang::GangPlanner;
 pub use super::gang::GangStart;
-use super::lane::{Lane, PATIENCE, Seen};
-use super::pack::{Budget, Candidate, FEW, Site, best_mix, worths};
+use super::pack::{Bin, Budget, Candidate, EXACT_TASKS_MAX, best_mix, resource_weights};
+use super::worker_plan::{PATIENCE, Seen, WorkerPlan};
 use crate::class::{Class, ClassId, Classes, Offer, QueueKey};
 use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
-use behind::Behind;
+use lower_priority::LowerPriorityBacklog;
 
 /// Requests of one level for which a worker keeps room.
-const CLAIMS_MAX: usize = 2;
-/// Workers for which a round thinks anew about what to keep room for; then it is the turn of the next.
+const RESERVATIONS_MAX: usize = 2;
+/// Workers whose reservations one round recomputes (round-robin).
 /// Nothing is lost: what a worker keeps matters when something ends there, and it keeps what it did.
-const CLAIM_WORKERS_MAX: usize = 32;
+const RESERVATION_WORKERS_MAX: usize = 32;
 /// A multi-node task that starts takes about as much of a round's time as so many other tasks.
 const GANG_COST: u64 = 16;
 /// Mixes remembered for like workers.
@@ -50,7 +70,7 @@ pub struct Placement {
 
 /// What a round looks at.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct RoundInput<'a> {
     /// Ready tasks, in order of priority; within one, those that go first if all else is equal.
     pub queues: &'a [(QueueKey, u64)],
     /// Their classes.
@@ -60,10 +80,10 @@ pub struct Question<'a> {
     /// Those that may have room, and how far `queues` are all that matters to them.
     pub rooms: &'a BTreeMap<WorkerId, Seen>,
     /// How many workers keep room for tasks of a queue.
-    pub claimed: &'a BTreeMap<QueueKey, u64>,
-    /// The worker that was thought of last for that; the one behind it is the first whose turn it is.
-    pub claims_after: Option<WorkerId>,
-    /// Look for nodes for multi-node tasks, and decide anew which workers are kept for them.
+    pub reservation_counts: &'a BTreeMap<QueueKey, u64>,
+    /// Round-robin cursor: the worker whose reservations were recomputed last.
+    pub reservation_cursor: Option<WorkerId>,
+    /// Look for nodes for multi-node tasks, and decide again which workers are reserved for them.
     pub with_gangs: bool,
     /// Most tasks to hand out; multi-node tasks count more.
     pub tasks_max: u64,
@@ -73,18 +93,18 @@ pub struct Question<'a> {
 
 /// What a round decides.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Answer {
+pub struct RoundPlan {
     /// In the order in which tasks are to be taken from their queues.
     pub placements: Vec<Placement>,
     /// Multi-node tasks that start.
     pub gangs: Vec<GangStart>,
-    /// Workers kept for multi-node tasks from now on; only with [`Question::with_gangs`].
-    pub kept: BTreeMap<WorkerId, QueueKey>,
+    /// Workers reserved for multi-node tasks from now on; only with [`RoundInput::with_gangs`].
+    pub reserved: BTreeMap<WorkerId, QueueKey>,
     /// What workers that were looked at keep room for from now on, request and variant, without having
     /// been sent it; nothing if the round was cut.
-    pub claims: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
-    /// The next value of [`Question::claims_after`].
-    pub claims_after: Option<WorkerId>,
+    pub reservations: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
+    /// The next value of [`RoundInput::reservation_cursor`].
+    pub reservation_cursor: Option<WorkerId>,
     /// What these workers were sent ahead is to be asked back if it is of the class of such a queue and
     /// less urgent: more of that queue waits here than they were sent.
     pub overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
@@ -94,92 +114,115 @@ pub struct Answer {
 
 /// Decides one round.
 #[must_use]
-pub fn solve(question: &Question<'_>) -> Answer {
-    let mut round = Round::new(question);
-    let mut lanes: Vec<Lane<'_>> = Vec::with_capacity(question.rooms.len());
-    let mut demanding: Vec<Lane<'_>> = Vec::new();
-    for (id, seen) in question.rooms {
-        let Some(worker) = question.workers.get(id).filter(|w| w.accepts_work()) else {
+pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
+    let mut round = Round::new(input);
+    let mut plans: Vec<WorkerPlan<'_>> = Vec::with_capacity(input.rooms.len());
+    let mut demanding: Vec<WorkerPlan<'_>> = Vec::new();
+    for (id, seen) in input.rooms {
+        let Some(worker) = input.workers.get(id).filter(|w| w.accepts_work()) else {
             continue;
         };
-        let mut lane = Lane::new(worker);
-        lane.kind = round.kind_of(worker);
-        lane.seen = *seen;
-        if question.with_gangs {
-            lane.reserved = None;
+        let mut plan = WorkerPlan::new(worker);
+        plan.kind = round.kind_of(worker);
+        plan.seen = *seen;
+        if input.with_gangs {
+            // Which workers are reserved is decided again below, level by level.
+            plan.reserved = None;
         }
         if worker.config.min_utilization > 0.0 {
-            demanding.push(lane);
+            // It takes enough or nothing, which is known only when all levels have been seen.
+            demanding.push(plan);
         } else {
-            lanes.push(lane);
+            plans.push(plan);
         }
     }
-    let mut gangs = question.with_gangs.then(|| {
-        let queues = question.queues.iter().map(|(key, _)| *key);
-        GangPlanner::new(question.workers.values(), queues, question.now)
+    let mut gangs = input.with_gangs.then(|| {
+        let queues = input.queues.iter().map(|(key, _)| *key);
+        GangPlanner::new(input.workers.values(), queues, input.now)
     });
-    let claims_after = give_turns(question.claims_after, &mut lanes);
-    let behind = Behind::new(&lanes, question.queues);
-    for level in levels(question.queues) {
+    let reservation_cursor = select_for_reservation(input.reservation_cursor, &mut plans);
+    let lower = LowerPriorityBacklog::new(&plans, input.queues);
+    for level in levels(input.queues) {
         if let Some(planner) = &mut gangs
-            && round.has_gangs(level.clone())
+            && round.has_gangs(level)
         {
-            planner.note_given(&lanes);
+            planner.note_given(&plans);
             planner.note_given(&demanding);
-            round.plan_gangs(level.clone(), planner);
-            for lanes in [&mut lanes, &mut demanding] {
-                lanes.retain(|lane| !planner.is_given(lane.worker.id));
-                for lane in lanes {
-                    lane.reserved = planner.kept.get(&lane.worker.id).copied();
+            round.plan_gangs(level, planner);
+            for plans in [&mut plans, &mut demanding] {
+                plans.retain(|plan| !planner.is_given(plan.worker.id));
+                for plan in plans {
+                    plan.reserved = planner.reserved.get(&plan.worker.id).copied();
                 }
             }
         }
-        let floor = round.floor(level.clone());
-        for lane in lanes.iter_mut().filter(|lane| lane.reaches(&floor)) {
-            round.fill(level.clone(), lane);
+        // Most workers are full: those that cannot start even the smallest task are skipped at once.
+        let floor = round.floor(level);
+        for plan in plans.iter_mut().filter(|plan| plan.reaches(&floor)) {
+            round.fill(level, plan);
         }
-        round.send_ahead(level.clone(), &mut lanes, &behind);
-        round.claim(level, &mut lanes);
+        round.send_ahead(level, &mut plans, &lower);
+        round.reserve(level, &mut plans);
         if round.is_used_up() {
+            // Less urgent levels have their turn in the next round, which follows at once.
             break;
         }
     }
-    for lane in &mut demanding {
-        round.fill_demanding(lane);
+    for plan in &mut demanding {
+        round.fill_demanding(plan);
     }
     if round.is_used_up() {
-        round.claims.clear();
+        // What found no room may only have found no time: nothing is reserved on that ground.
+        round.reservations.clear();
     }
-    let (gang_starts, kept) = gangs.map_or_else(Default::default, |g| (g.starts, g.kept));
-    Answer {
+    let (gang_starts, reserved) = gangs.map_or_else(Default::default, |g| (g.starts, g.reserved));
+    RoundPlan {
         is_cut: round.is_used_up(),
         placements: round.placements,
-        claims: round.claims,
-        claims_after,
+        reservations: round.reservations,
+        reservation_cursor,
         overtaken: round.overtaken,
         gangs: gang_starts,
-        kept,
+        reserved,
     }
 }
 
-/// Marks the workers that are thought of in this round; answers with the last of them.
-fn give_turns(after: Option<WorkerId>, lanes: &mut [Lane<'_>]) -> Option<WorkerId> {
-    let first = lanes.partition_point(|lane| Some(lane.worker.id) <= after);
-    let (later, sooner) = lanes.split_at_mut(first);
-    let turns = sooner.iter_mut().chain(later).take(CLAIM_WORKERS_MAX);
-    turns.fold(after, |_, lane| {
-        lane.has_turn = true;
-        Some(lane.worker.id)
+/// Selects the workers whose reservations this round recomputes (round-robin); returns the last of them.
+fn select_for_reservation(
+    after: Option<WorkerId>,
+    plans: &mut [WorkerPlan<'_>],
+) -> Option<WorkerId> {
+    let first = plans.partition_point(|plan| Some(plan.worker.id) <= after);
+    let (later, sooner) = plans.split_at_mut(first);
+    let turns = sooner.iter_mut().chain(later).take(RESERVATION_WORKERS_MAX);
+    turns.fold(after, |_, plan| {
+        plan.is_selected = true;
+        Some(plan.worker.id)
     })
 }
 
-/// Positions of queues of equal priority.
-fn levels(queues: &[(QueueKey, u64)]) -> Vec<std::ops::Range<usize>> {
+/// Queues of one priority, by their positions in [`RoundInput::queues`].
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    start: usize,
+    end: usize,
+}
+
+impl Level {
+    /// Positions of its queues.
+    const fn queues(self) -> std::ops::Range<usize> {
+        self.start..self.end
+    }
+}
+
+/// Levels of priority, the highest first.
+fn levels(queues: &[(QueueKey, u64)]) -> Vec<Level> {
     let mut levels = Vec::new();
     let mut start = 0;
     for chunk in queues.chunk_by(|(a, _), (b, _)| a.priority == b.priority) {
-        levels.push(start..start + chunk.len());
-        start += chunk.len();
+        let end = start + chunk.len();
+        levels.push(Level { start, end });
+        start = end;
     }
     levels
 }
@@ -192,7 +235,7 @@ struct Memo<'a> {
 }
 
 struct Round<'a> {
-    question: Question<'a>,
+    input: RoundInput<'a>,
     /// Numbers of the kinds of workers.
     kinds: BTreeMap<&'a [Offer], usize>,
     /// By kind, queue and variant: tasks that an empty worker could run at once.
@@ -210,9 +253,9 @@ struct Round<'a> {
     positions: BTreeMap<QueueKey, usize>,
     /// By level and kind of worker.
     rankings: BTreeMap<(usize, usize), Arc<Ranking>>,
-    /// What differs now from [`Question::claimed`].
-    claimed: BTreeMap<QueueKey, u64>,
-    claims: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
+    /// What differs now from [`RoundInput::reservation_counts`].
+    reservation_counts: BTreeMap<QueueKey, u64>,
+    reservations: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
     /// Classes of which some are left that are more urgent than what comes now.
     left_over: BTreeSet<ClassId>,
     overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
@@ -221,38 +264,33 @@ struct Round<'a> {
 /// The requests of a level as a kind of worker sees them.
 struct Ranking {
     /// What shares of its resources count.
-    worths: Vec<u64>,
+    resource_weights: Vec<u64>,
     /// Queues it could serve, each with the first variant that it could, the most valuable first.
     queues: Vec<(usize, u32)>,
 }
 
 impl<'a> Round<'a> {
-    fn new(question: &Question<'a>) -> Self {
-        let classes = question
+    fn new(input: &RoundInput<'a>) -> Self {
+        let classes = input
             .queues
             .iter()
-            .map(|(key, _)| question.classes.get(key.class).map(AsRef::as_ref));
+            .map(|(key, _)| input.classes.get(key.class).map(AsRef::as_ref));
         Self {
-            question: *question,
+            input: *input,
             kinds: BTreeMap::new(),
             capacities: Vec::new(),
             classes: classes.collect(),
-            left: question.queues.iter().map(|(_, ready)| *ready).collect(),
-            tasks_left: question.tasks_max,
+            left: input.queues.iter().map(|(_, ready)| *ready).collect(),
+            tasks_left: input.tasks_max,
             levels_left: demanding::MORE_LEVELS_MAX,
             budget: Budget::ROUND,
             placements: Vec::new(),
             memo: Vec::new(),
             memo_level: usize::MAX,
-            positions: question
-                .queues
-                .iter()
-                .map(|(key, _)| *key)
-                .zip(0..)
-                .collect(),
+            positions: input.queues.iter().map(|(key, _)| *key).zip(0..).collect(),
             rankings: BTreeMap::new(),
-            claimed: BTreeMap::new(),
-            claims: BTreeMap::new(),
+            reservation_counts: BTreeMap::new(),
+            reservations: BTreeMap::new(),
             left_over: BTreeSet::new(),
             overtaken: BTreeMap::new(),
         }
@@ -275,8 +313,8 @@ impl<'a> Round<'a> {
     }
 
     /// Tasks of a variant that the worker could run at once if it were empty.
-    fn capacity(&self, lane: &Lane<'_>, queue: usize, number: u32) -> u32 {
-        let of_queue = self.capacities.get(lane.kind).and_then(|of| of.get(queue));
+    fn capacity(&self, plan: &WorkerPlan<'_>, queue: usize, number: u32) -> u32 {
+        let of_queue = self.capacities.get(plan.kind).and_then(|of| of.get(queue));
         let found = of_queue.and_then(|of| of.get(number as usize));
         found.copied().unwrap_or(0)
     }
@@ -285,31 +323,31 @@ impl<'a> Round<'a> {
         self.tasks_left == 0
     }
 
-    fn has_gangs(&self, level: std::ops::Range<usize>) -> bool {
-        let mut classes = level.filter_map(|queue| self.classes[queue]);
+    fn has_gangs(&self, level: Level) -> bool {
+        let mut classes = level.queues().filter_map(|queue| self.classes[queue]);
         classes.any(Class::is_multi_node)
     }
 
-    fn plan_gangs(&mut self, level: std::ops::Range<usize>, planner: &mut GangPlanner<'_>) {
+    fn plan_gangs(&mut self, level: Level, planner: &mut GangPlanner<'_>) {
         let is_gang = |class: &Option<&Class>| class.is_some_and(Class::is_multi_node);
         // Beside equally urgent small tasks one multi-node task at a time empties workers, else all.
         // Those that wait on workers count too: what is asked back must not change the answer.
         let has_small = level
-            .clone()
+            .queues()
             .any(|queue| !is_gang(&self.classes[queue]) && self.left[queue] > 0)
-            || self.question.queues[level.clone()]
+            || self.input.queues[level.queues()]
                 .first()
                 .is_some_and(|(key, _)| planner.waits_somewhere(*key));
-        let keep_max = if has_small { 1 } else { u32::MAX };
-        for queue in level {
+        let reserve_max = if has_small { 1 } else { u32::MAX };
+        for queue in level.queues() {
             let Some(class) = self.classes[queue].filter(|class| class.is_multi_node()) else {
                 continue;
             };
-            let key = self.question.queues[queue].0;
+            let key = self.input.queues[queue].0;
             for (variant, number) in class.variants.iter().zip(0..) {
                 if variant.n_nodes > 0 && self.left[queue] > 0 {
                     let limits = (self.left[queue], self.tasks_left.div_ceil(GANG_COST));
-                    let started = planner.plan(key, (number, variant), limits, keep_max);
+                    let started = planner.plan(key, (number, variant), limits, reserve_max);
                     self.left[queue] -= started;
                     self.tasks_left = self.tasks_left.saturating_sub(started * GANG_COST);
                 }
@@ -318,32 +356,33 @@ impl<'a> Round<'a> {
     }
 
     /// Gives a worker what can start there now.
-    fn fill(&mut self, level: std::ops::Range<usize>, lane: &mut Lane<'a>) {
-        let Some((first, _)) = self.question.queues.get(level.start) else {
+    fn fill(&mut self, level: Level, plan: &mut WorkerPlan<'a>) {
+        let Some((first, _)) = self.input.queues.get(level.start) else {
             return;
         };
-        if self.is_used_up() || !lane.admits(*first) || !self.may_fill(level.clone(), lane) {
+        if self.is_used_up() || !plan.admits(*first) || !self.may_fill(level, plan) {
             return;
         }
-        lane.note_claims(|key| self.positions.contains_key(&key));
-        lane.enter(*first, self.question.classes);
+        plan.note_reservations(|key| self.positions.contains_key(&key));
+        plan.enter(*first, self.input.classes);
         if self.memo_level != level.start {
             self.memo_level = level.start;
             self.memo.clear();
         }
-        let is_plain = !lane.worker.has_time_limit()
-            && !lane.worker.is_any_stuck()
-            && !lane.is_overdue(self.question.now);
-        let available = lane.available_all();
-        if is_plain && self.repeat_mix(&available, lane) {
+        let is_plain = !plan.worker.has_time_limit()
+            && !plan.worker.is_any_stuck()
+            && !plan.is_overdue(self.input.now);
+        let available = plan.available_all();
+        // Thousands of like workers with the same amounts free get the same mix: the search is made once.
+        if is_plain && self.repeat_mix(&available, plan) {
             return;
         }
         let before = self.placements.len();
-        let kept = lane.kept_amounts();
-        if !self.keep_overdue(level.clone(), lane) || self.has_room(level.clone(), lane) {
-            self.fill_by_rank(level, lane);
+        let before_overdue = plan.reserved_units();
+        if !self.reserve_overdue(level, plan) || self.has_room(level, plan) {
+            self.fill_by_rank(level, plan);
         }
-        lane.keep_only(kept);
+        plan.restore_reserved(before_overdue);
         if is_plain && self.memo.len() < MEMO_MAX {
             let mix = self.placements[before..].iter().filter_map(|placement| {
                 let queue = *self.positions.get(&placement.key)?;
@@ -352,25 +391,25 @@ impl<'a> Round<'a> {
             });
             self.memo.push(Memo {
                 available,
-                worker: lane.worker,
+                worker: plan.worker,
                 mix: mix.collect(),
             });
         }
     }
 
-    /// Whether a task of a level could start on a worker if nothing was kept there.
-    fn may_fill(&self, mut level: std::ops::Range<usize>, lane: &Lane<'_>) -> bool {
-        level.any(|queue| {
+    /// Whether a task of a level could start on a worker if nothing was reserved there.
+    fn may_fill(&self, level: Level, plan: &WorkerPlan<'_>) -> bool {
+        level.queues().any(|queue| {
             let class = self.classes[queue].filter(|_| self.left[queue] > 0);
             let mut variants = class.iter().flat_map(|class| &class.variants);
-            variants.any(|variant| lane.has_free(variant))
+            variants.any(|variant| plan.has_free(variant))
         })
     }
 
     /// Units of each resource of which every ready task of a level takes at least so many, by resource
     /// number. Most workers are full, and this tells at once that nothing fits.
-    fn floor(&self, level: std::ops::Range<usize>) -> Vec<i64> {
-        let ready = level.filter(|queue| self.left[*queue] > 0);
+    fn floor(&self, level: Level) -> Vec<i64> {
+        let ready = level.queues().filter(|queue| self.left[*queue] > 0);
         let variants = ready
             .filter_map(|queue| self.classes[queue])
             .flat_map(|class| &class.variants)
@@ -401,9 +440,9 @@ impl<'a> Round<'a> {
     }
 
     /// Does for a worker what was done for one like it.
-    fn repeat_mix(&mut self, available: &[i64], lane: &mut Lane<'a>) -> bool {
+    fn repeat_mix(&mut self, available: &[i64], plan: &mut WorkerPlan<'a>) -> bool {
         let found = self.memo.iter().find(|memo| {
-            memo.available == available && memo.worker.offers() == lane.worker.offers()
+            memo.available == available && memo.worker.offers() == plan.worker.offers()
         });
         let Some(mix) = found.map(|memo| memo.mix.clone()) else {
             return false;
@@ -418,30 +457,31 @@ impl<'a> Round<'a> {
             u64::from(*count) <= same && same <= self.left[*queue]
         });
         if !enough || total > self.tasks_left {
+            // The last tasks of a queue: another mix may be better now.
             return false;
         }
         for (queue, number, count) in mix {
-            self.place(queue, number, count, lane);
+            self.place(queue, number, count, plan);
         }
         true
     }
 
     /// First variants first: the others fill what these leave.
-    fn fill_by_rank(&mut self, level: std::ops::Range<usize>, lane: &mut Lane<'a>) {
+    fn fill_by_rank(&mut self, level: Level, plan: &mut WorkerPlan<'a>) {
         let mut rank = 0;
-        let are_few = self.left[level.clone()].iter().sum::<u64>() <= FEW;
-        let ranking = self.ranking(level.clone(), lane);
+        let are_few = self.left[level.queues()].iter().sum::<u64>() <= EXACT_TASKS_MAX;
+        let ranking = self.ranking(level, plan);
         loop {
-            let available = lane.available_all();
-            let site = Site {
-                offers: lane.worker.offers(),
+            let available = plan.available_all();
+            let bin = Bin {
+                offers: plan.worker.offers(),
                 available: &available,
-                worths: &ranking.worths,
+                resource_weights: &ranking.resource_weights,
             };
             let mut deeper = false;
             let mut candidates: Vec<Candidate<'a>> = Vec::new();
-            for queue in level.clone() {
-                let (key, _) = self.question.queues[queue];
+            for queue in level.queues() {
+                let (key, _) = self.input.queues[queue];
                 let Some(class) = self.classes[queue].filter(|_| self.left[queue] > 0) else {
                     continue;
                 };
@@ -449,61 +489,65 @@ impl<'a> Round<'a> {
                     .variants
                     .iter()
                     .zip(0_u32..)
-                    .filter(|(_, number)| self.capacity(lane, queue, *number) > 0)
+                    .filter(|(_, number)| self.capacity(plan, queue, *number) > 0)
                     .skip(rank);
                 let Some((variant, number)) = usable.next() else {
                     continue;
                 };
                 deeper |= usable.next().is_some();
-                if lane.serves(key.class, number, variant, self.question.now)
-                    && (are_few || lane.room(variant) > 0)
+                if plan.serves(key.class, number, variant, self.input.now)
+                    && (are_few || plan.room(variant) > 0)
                 {
                     let left = self.left[queue];
-                    candidates.push(Candidate::new(queue, number, variant, left, site));
+                    candidates.push(Candidate::new(queue, number, variant, left, bin));
                 }
             }
             if !candidates.is_empty() {
-                let counts = best_mix(site, &mut candidates, &mut self.budget);
+                let counts = best_mix(bin, &mut candidates, &mut self.budget);
                 for (candidate, count) in candidates.iter().zip(counts) {
-                    self.place(candidate.queue, candidate.number, count, lane);
+                    self.place(candidate.queue, candidate.number, count, plan);
                 }
             }
             if !deeper {
                 return;
             }
+            // Some request has another variant, for what the first ones left.
             rank += 1;
         }
     }
 
-    fn ranking(&mut self, level: std::ops::Range<usize>, lane: &Lane<'_>) -> Arc<Ranking> {
-        let place = (level.start, lane.kind);
+    fn ranking(&mut self, level: Level, plan: &WorkerPlan<'_>) -> Arc<Ranking> {
+        let place = (level.start, plan.kind);
         if let Some(known) = self.rankings.get(&place) {
             return Arc::clone(known);
         }
-        let usable = level.filter_map(|queue| {
+        let usable = level.queues().filter_map(|queue| {
             let class = self.classes[queue].filter(|_| self.left[queue] > 0)?;
             let mut variants = class.variants.iter().zip(0..);
-            let first = variants.find(|(_, number)| self.capacity(lane, queue, *number) > 0);
+            let first = variants.find(|(_, number)| self.capacity(plan, queue, *number) > 0);
             first.map(|(variant, number)| (queue, number, variant))
         });
         let usable: Vec<_> = usable.collect();
-        let offers = lane.worker.offers();
+        let offers = plan.worker.offers();
         let asked = usable
             .iter()
             .map(|(queue, _, variant)| (*variant, self.left[*queue]));
-        let worths = worths(offers, asked);
-        let site = Site {
+        let resource_weights = resource_weights(offers, asked);
+        let bin = Bin {
             offers,
             available: &[],
-            worths: &worths,
+            resource_weights: &resource_weights,
         };
         let mut queues: Vec<Candidate<'_>> = usable
             .iter()
-            .map(|(queue, number, variant)| Candidate::new(*queue, *number, variant, 0, site))
+            .map(|(queue, number, variant)| Candidate::new(*queue, *number, variant, 0, bin))
             .collect();
         queues.sort_by_key(Candidate::rank);
         let queues = queues.iter().map(|of| (of.queue, of.number)).collect();
-        let found = Arc::new(Ranking { worths, queues });
+        let found = Arc::new(Ranking {
+            resource_weights,
+            queues,
+        });
         self.rankings.insert(place, Arc::clone(&found));
         found
     }
@@ -511,17 +555,17 @@ impl<'a> Round<'a> {
     /// The most valuable requests of a level that are ready and find no room on a worker.
     fn blocked(
         &mut self,
-        level: std::ops::Range<usize>,
-        lane: &Lane<'_>,
+        level: Level,
+        plan: &WorkerPlan<'_>,
         most: usize,
     ) -> Vec<(QueueKey, u32)> {
-        let ranking = self.ranking(level, lane);
+        let ranking = self.ranking(level, plan);
         let blocked = ranking.queues.iter().filter_map(|(queue, number)| {
             let class = self.classes[*queue].filter(|_| self.left[*queue] > 0)?;
             let variant = class.variants.get(*number as usize)?;
-            let key = self.question.queues[*queue].0;
-            let waits = lane.room(variant) == 0
-                && lane.serves(key.class, *number, variant, self.question.now);
+            let key = self.input.queues[*queue].0;
+            let waits =
+                plan.room(variant) == 0 && plan.serves(key.class, *number, variant, self.input.now);
             waits.then_some((key, *number))
         });
         blocked.take(most).collect()
@@ -529,57 +573,59 @@ impl<'a> Round<'a> {
 
     /// Keeps room for the most valuable request of a level that waits for it, if it has done so for long;
     /// says whether that is so.
-    fn keep_overdue(&mut self, level: std::ops::Range<usize>, lane: &mut Lane<'a>) -> bool {
-        let now = self.question.now;
-        if !lane.is_overdue(now) {
+    fn reserve_overdue(&mut self, level: Level, plan: &mut WorkerPlan<'a>) -> bool {
+        let now = self.input.now;
+        if !plan.is_overdue(now) {
             return false;
         }
-        let Some((key, number)) = self.blocked(level, lane, 1).pop() else {
+        let Some((key, number)) = self.blocked(level, plan, 1).pop() else {
             return false;
         };
-        let since = lane.worker.claim_since(key);
+        let since = plan.worker.reserved_since(key);
         let is_due = since.is_some_and(|since| since + PATIENCE <= now);
         if is_due {
-            lane.keep_for(key, number, self.question.classes);
+            plan.reserve_for(key, number, self.input.classes);
         }
         is_due
     }
 
-    /// Whether a task of a level could start on a worker, next to what is kept.
-    fn has_room(&self, mut level: std::ops::Range<usize>, lane: &Lane<'_>) -> bool {
-        level.any(|queue| {
+    /// Whether a task of a level could start on a worker, next to what is reserved.
+    fn has_room(&self, level: Level, plan: &WorkerPlan<'_>) -> bool {
+        level.queues().any(|queue| {
             let class = self.classes[queue].filter(|_| self.left[queue] > 0);
             let mut variants = class.iter().flat_map(|class| &class.variants);
-            variants.any(|variant| lane.room(variant) > 0)
+            variants.any(|variant| plan.room(variant) > 0)
         })
     }
 
     /// Notes what workers keep room for that were not sent it: no more of them than there are tasks.
-    fn claim(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) {
-        let choosing = lanes.iter_mut().filter(|lane| {
-            let may_change = lane.has_choice || lane.worker.has_claims();
-            lane.has_turn && lane.reserved.is_none() && may_change
+    fn reserve(&mut self, level: Level, plans: &mut [WorkerPlan<'a>]) {
+        let choosing = plans.iter_mut().filter(|plan| {
+            let may_change = plan.has_choice || plan.worker.has_reservations();
+            plan.is_selected && plan.reserved.is_none() && may_change
         });
-        for lane in choosing {
-            self.claims.entry(lane.worker.id).or_default();
-            for key in lane.worker.claims() {
-                let ours = self.question.queues.get(level.start);
+        for plan in choosing {
+            self.reservations.entry(plan.worker.id).or_default();
+            for key in plan.worker.reservations() {
+                let ours = self.input.queues.get(level.start);
                 if ours.is_some_and(|(first, _)| first.priority == key.priority) {
-                    let claimed = self.claimed_of(key).saturating_sub(1);
-                    self.claimed.insert(key, claimed);
+                    let count = self.reservation_count(key).saturating_sub(1);
+                    self.reservation_counts.insert(key, count);
                 }
             }
-            if !lane.has_choice {
+            if !plan.has_choice {
+                // What waits for it was sent ahead, and has its room that way.
                 continue;
             }
-            for (key, number) in self.blocked(level.clone(), lane, CLAIMS_MAX) {
+            for (key, number) in self.blocked(level, plan, RESERVATIONS_MAX) {
                 let ready = self.ready_of(key);
-                let claimed = self.claimed_of(key);
-                if claimed < ready {
-                    self.claimed.insert(key, claimed + 1);
-                    lane.block(key, number);
-                    self.claims
-                        .entry(lane.worker.id)
+                let count = self.reservation_count(key);
+                // A task can start on one worker only: others need not wait for it, too.
+                if count < ready {
+                    self.reservation_counts.insert(key, count + 1);
+                    plan.block(key, number);
+                    self.reservations
+                        .entry(plan.worker.id)
                         .or_default()
                         .push((key, number));
                 }
@@ -588,26 +634,26 @@ impl<'a> Round<'a> {
     }
 
     /// How many workers keep room for tasks of a queue.
-    fn claimed_of(&self, key: QueueKey) -> u64 {
-        let changed = self.claimed.get(&key);
-        let known = changed.or_else(|| self.question.claimed.get(&key));
+    fn reservation_count(&self, key: QueueKey) -> u64 {
+        let changed = self.reservation_counts.get(&key);
+        let known = changed.or_else(|| self.input.reservation_counts.get(&key));
         known.copied().unwrap_or(0)
     }
 
-    fn place(&mut self, queue: usize, number: u32, count: u32, lane: &mut Lane<'a>) {
+    fn place(&mut self, queue: usize, number: u32, count: u32, plan: &mut WorkerPlan<'a>) {
         let count = u64::from(count).min(self.tasks_left).min(self.left[queue]);
         let demand = self.classes[queue].and_then(|class| class.variants.get(number as usize));
         let (Some(demand), true) = (demand, count > 0) else {
             return;
         };
-        let key = self.question.queues[queue].0;
+        let key = self.input.queues[queue].0;
         self.left[queue] -= count;
         self.tasks_left -= count;
         let counted = u32::try_from(count).unwrap_or(u32::MAX);
-        lane.place(key.class, number, demand, counted);
+        plan.place(key.class, number, demand, counted);
         self.placements.push(Placement {
             key,
-            worker: lane.worker.id,
+            worker: plan.worker.id,
             variant: number,
             count,
             placed: true,
@@ -619,13 +665,13 @@ impl<'a> Round<'a> {
     /// has ended.
     fn send_ahead(
         &mut self,
-        level: std::ops::Range<usize>,
-        lanes: &mut [Lane<'a>],
-        behind: &Behind,
+        level: Level,
+        plans: &mut [WorkerPlan<'a>],
+        lower: &LowerPriorityBacklog,
     ) {
-        let open = self.open_lanes(level.clone(), lanes);
-        for queue in level {
-            let (key, _) = self.question.queues[queue];
+        let open = self.open_plans(level, plans);
+        for queue in level.queues() {
+            let (key, _) = self.input.queues[queue];
             let Some(class) = self.classes[queue].filter(|_| self.left[queue] > 0) else {
                 continue;
             };
@@ -635,17 +681,17 @@ impl<'a> Round<'a> {
             }
             let mut rooms: Vec<(usize, u32, u32)> = Vec::new();
             for at in &open {
-                let lane = &mut lanes[*at];
+                let plan = &mut plans[*at];
                 let mut variants = class.variants.iter().zip(0..);
                 let preferred = variants.find_map(|(variant, number)| {
-                    let capacity = self.capacity(lane, queue, number);
+                    let capacity = self.capacity(plan, queue, number);
                     let serves =
-                        capacity > 0 && lane.serves(key.class, number, variant, self.question.now);
+                        capacity > 0 && plan.serves(key.class, number, variant, self.input.now);
                     serves.then_some((number, capacity))
                 });
                 if let Some((number, capacity)) = preferred {
-                    let least = if lane.has_choice { 0 } else { capacity };
-                    let room = lane.backlog_room(key, least, self.question.now);
+                    let least = if plan.has_choice { 0 } else { capacity };
+                    let room = plan.backlog_room(key, least, self.input.now);
                     if room > 0 {
                         rooms.push((*at, number, room));
                     }
@@ -653,6 +699,7 @@ impl<'a> Round<'a> {
             }
             let mut remaining = rooms.len() as u64;
             for (at, number, room) in rooms {
+                // An even share of what is left for those that are still to come.
                 let fair = self.left[queue].div_ceil(remaining.max(1));
                 let count = u64::from(room).min(fair).min(self.tasks_left);
                 remaining -= 1;
@@ -661,10 +708,10 @@ impl<'a> Round<'a> {
                 }
                 self.left[queue] -= count;
                 self.tasks_left -= count;
-                lanes[at].send_ahead(key, number, u32::try_from(count).unwrap_or(u32::MAX));
+                plans[at].send_ahead(key, number, u32::try_from(count).unwrap_or(u32::MAX));
                 self.placements.push(Placement {
                     key,
-                    worker: lanes[at].worker.id,
+                    worker: plans[at].worker.id,
                     variant: number,
                     count,
                     placed: false,
@@ -674,7 +721,7 @@ impl<'a> Round<'a> {
                 // They must not get to less urgent tasks of its class that they were sent before, however
                 // long the next sending takes.
                 self.left_over.insert(key.class);
-                for worker in behind.less_urgent(key) {
+                for worker in lower.less_urgent(key) {
                     self.overtaken.entry(worker).or_default().push(key);
                 }
             }
@@ -682,30 +729,30 @@ impl<'a> Round<'a> {
     }
 
     /// The same for one worker and all levels.
-    fn send_ahead_alone(&mut self, lane: &mut Lane<'a>) {
-        let lanes = std::slice::from_mut(lane);
-        let behind = Behind::new(lanes, self.question.queues);
-        for level in levels(self.question.queues) {
-            self.send_ahead(level, lanes, &behind);
+    fn send_ahead_alone(&mut self, plan: &mut WorkerPlan<'a>) {
+        let plans = std::slice::from_mut(plan);
+        let lower = LowerPriorityBacklog::new(plans, self.input.queues);
+        for level in levels(self.input.queues) {
+            self.send_ahead(level, plans, &lower);
         }
     }
 
     /// Positions of workers that may be sent something of a level, and notes which of them can choose.
-    fn open_lanes(&mut self, level: std::ops::Range<usize>, lanes: &mut [Lane<'a>]) -> Vec<usize> {
-        let Some((first, _)) = self.question.queues.get(level.start) else {
+    fn open_plans(&mut self, level: Level, plans: &mut [WorkerPlan<'a>]) -> Vec<usize> {
+        let Some((first, _)) = self.input.queues.get(level.start) else {
             return Vec::new();
         };
         let mut choices: Vec<Option<bool>> = vec![None; self.capacities.len()];
         let mut open = Vec::new();
-        for (at, lane) in lanes.iter_mut().enumerate() {
-            let known = choices.get_mut(lane.kind);
-            lane.has_choice = match known {
+        for (at, plan) in plans.iter_mut().enumerate() {
+            let known = choices.get_mut(plan.kind);
+            plan.has_choice = match known {
                 Some(Some(known)) => *known,
-                Some(unknown) => *unknown.insert(self.has_choice(level.clone(), lane)),
-                None => self.has_choice(level.clone(), lane),
+                Some(unknown) => *unknown.insert(self.has_choice(level, plan)),
+                None => self.has_choice(level, plan),
             };
-            let is_open = lane.admits_ahead(*first)
-                && (!lane.has_choice || lane.backlog_room(*first, 0, self.question.now) > 0);
+            let is_open = plan.admits_ahead(*first)
+                && (!plan.has_choice || plan.backlog_room(*first, 0, self.input.now) > 0);
             if is_open {
                 open.push(at);
             }
@@ -720,8 +767,8 @@ impl<'a> Round<'a> {
     }
 
     /// Whether tasks of several requests of a level are left that a worker could run.
-    fn has_choice(&mut self, level: std::ops::Range<usize>, lane: &Lane<'_>) -> bool {
-        let ranking = self.ranking(level, lane);
+    fn has_choice(&mut self, level: Level, plan: &WorkerPlan<'_>) -> bool {
+        let ranking = self.ranking(level, plan);
         let mut left = ranking
             .queues
             .iter()

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::index::{RequestIndex, Search, View};
-use super::lane::Lane;
-pub use super::lane::Seen;
-use super::pack::Site;
+use super::pack::Bin;
 use super::queue::{QUEUES_SEEN_MAX, ReadyQueue};
+pub use super::worker_plan::Seen;
+use super::worker_plan::WorkerPlan;
 use crate::class::{Class, Classes, Offer, QueueKey};
 use crate::id::WorkerId;
 use crate::time::{Time, nanos};
@@ -49,7 +49,7 @@ const SIZES_MAX: usize = 1_024;
 /// What one round looks at.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// As [`super::solve::Question::queues`].
+    /// As [`super::solve::RoundInput::queues`].
     pub queues: Vec<(QueueKey, u64)>,
     /// Workers, each with what is seen of it.
     pub rooms: BTreeMap<WorkerId, Seen>,
@@ -152,7 +152,7 @@ fn first_with_room(
 
 /// Workers that offer the same.
 struct Kind<'a> {
-    worths: Vec<u64>,
+    resource_weights: Vec<u64>,
     /// What such a worker could run, in the order in which it is sent ahead, as far as it is known.
     ahead: Vec<QueueKey>,
     search: Search<'a>,
@@ -179,13 +179,13 @@ impl<'a> Chooser<'a> {
     fn look(&mut self, worker: &'a Worker) -> Seen {
         let offers = worker.offers();
         self.kinds.entry(offers).or_insert_with(|| Kind {
-            worths: self.index.worths(offers),
+            resource_weights: self.index.resource_weights(offers),
             ahead: Vec::new(),
             search: Search::new(self.index),
         });
         let is_plain = !worker.has_time_limit()
             && worker.waiting().next().is_none()
-            && !worker.has_claims()
+            && !worker.has_reservations()
             && !worker.is_any_stuck()
             && worker.reserved_for().is_none()
             && worker.config.min_utilization <= 0.0;
@@ -204,13 +204,13 @@ impl<'a> Chooser<'a> {
 
     /// Chooses what can start on a worker now, beside what it keeps room for. Answers as [`Seen::fitting`].
     fn look_for_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
-        let mut lane = Lane::new(worker);
+        let mut plan = WorkerPlan::new(worker);
         if self.with_gangs {
-            lane.reserved = None;
+            plan.reserved = None;
         }
         let ready = self.ready;
-        lane.note_claims(|key| ready.count(key) > 0);
-        lane.keep_for_overdue(self.classes, self.now);
+        plan.note_reservations(|key| ready.count(key) > 0);
+        plan.reserve_for_overdue(self.classes, self.now);
         let kind = self.kinds.get(worker.offers())?;
         let most = if worker.config.min_utilization > 0.0 {
             FITTING_DEMANDED
@@ -218,15 +218,15 @@ impl<'a> Chooser<'a> {
             FITTING_MAX
         };
         let mut search = Search::new(self.index);
-        let mut available = lane.available_all();
+        let mut available = plan.available_all();
         let mut level = None;
         let mut found = 0;
         loop {
             let view = View {
-                site: Site {
+                bin: Bin {
                     offers: worker.offers(),
                     available: &available,
-                    worths: &kind.worths,
+                    resource_weights: &kind.resource_weights,
                 },
                 time_left_ns: worker.remaining(self.now).map_or(u64::MAX, nanos),
             };
@@ -235,17 +235,17 @@ impl<'a> Chooser<'a> {
                 let here = level.unwrap_or(Reverse(i32::MAX));
                 return (self.steps == 0).then_some(here);
             };
-            if !lane.admits(key) {
+            if !plan.admits(key) {
                 return None;
             }
             if level != Some(key.priority) {
                 level = Some(key.priority);
-                lane.enter(key, self.classes);
-                available = lane.available_all();
+                plan.enter(key, self.classes);
+                available = plan.available_all();
             }
             let fits = self.ready.count(key) > 0
                 && class.variants.get(number as usize).is_some_and(|demand| {
-                    lane.room(demand) > 0 && lane.serves(key.class, number, demand, self.now)
+                    plan.room(demand) > 0 && plan.serves(key.class, number, demand, self.now)
                 });
             if fits {
                 self.chosen.insert(key);
@@ -265,10 +265,10 @@ impl<'a> Chooser<'a> {
         let wanted = wanted.clamp(AHEAD_MIN, AHEAD_MAX);
         let whole = everything(worker.offers());
         let view = View {
-            site: Site {
+            bin: Bin {
                 offers: worker.offers(),
                 available: &whole,
-                worths: &kind.worths,
+                resource_weights: &kind.resource_weights,
             },
             time_left_ns: u64::MAX,
         };
@@ -289,7 +289,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// Chooses multi-node tasks: the most urgent, for which workers are kept, and those that could start.
+    /// Chooses multi-node tasks: the most urgent, for which workers are reserved, and those that could start.
     fn look_for_nodes(&mut self, workers: impl Iterator<Item = &'a Worker>) {
         let mut empty: BTreeMap<&str, u32> = BTreeMap::new();
         for worker in workers.filter(|worker| worker.accepts_work() && worker.assigned().is_empty())
@@ -317,12 +317,12 @@ pub(crate) fn able(
         return Vec::new();
     };
     let whole = everything(offers);
-    let worths = index.worths(offers);
+    let resource_weights = index.resource_weights(offers);
     let view = View {
-        site: Site {
+        bin: Bin {
             offers,
             available: &whole,
-            worths: &worths,
+            resource_weights: &resource_weights,
         },
         time_left_ns,
     };

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use super::{Ctx, Effect, LinkId, Reattach, ServerState, WorkerCommand};
 use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::outcome::Outcome;
-use crate::scheduler::lane::promote;
+use crate::scheduler::worker_plan::promote;
 use crate::task::Phase;
 use crate::worker_config::WorkerConfig;
 

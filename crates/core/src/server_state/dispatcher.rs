@@ -21,7 +21,7 @@ use crate::job::{Job, SharedTemplate, Submit, TaskSlot};
 use crate::resource::descriptor::ResourceDescriptor;
 use crate::resource::request::RequestVariants;
 use crate::scheduler::queue::{ReadyQueue, TakenRange};
-use crate::scheduler::solve::{Answer, GangStart, Placement, Question, solve};
+use crate::scheduler::solve::{GangStart, Placement, RoundInput, RoundPlan, solve};
 use crate::scheduler::window::{Window, window};
 use crate::time::Time;
 use crate::worker::{Worker, Workers};
@@ -44,7 +44,7 @@ pub(super) struct Dispatcher {
 /// One round: what it looked at, and what it decided.
 pub(super) struct Round {
     window: Window,
-    plan: Answer,
+    plan: RoundPlan,
 }
 
 impl Round {
@@ -214,7 +214,7 @@ impl Dispatcher {
         self.triggers.add(worker);
     }
 
-    /// A worker is gone, with what it kept room for.
+    /// A worker is gone, with its reservations.
     pub(super) fn forget_worker(
         &mut self,
         worker: WorkerId,
@@ -277,13 +277,13 @@ impl Dispatcher {
         let how = (with_gangs, self.triggers.search_widened());
         let mut window = window(&self.ready, cluster, self.triggers.rooms(), how, now);
         self.portions.narrow(&mut window, &self.ready);
-        let plan = solve(&Question {
+        let plan = solve(&RoundInput {
             queues: &window.queues,
             classes: &self.classes,
             workers: workers.live(),
             rooms: &window.rooms,
-            claimed: self.reservations.counts(),
-            claims_after: self.reservations.cursor(),
+            reservation_counts: self.reservations.counts(),
+            reservation_cursor: self.reservations.cursor(),
             with_gangs,
             tasks_max: ROUND_TASKS_MAX,
             now,
@@ -295,7 +295,7 @@ impl Dispatcher {
             gangs: plan.gangs.len(),
         };
         if with_gangs {
-            self.reserve_workers(workers, &plan.kept);
+            self.reserve_workers(workers, &plan.reserved);
         }
         Some(Round { window, plan })
     }
@@ -313,7 +313,7 @@ impl Dispatcher {
         Round { plan, .. }: &Round,
     ) {
         self.reservations
-            .update(ctx, workers, &plan.claims, plan.claims_after);
+            .update(ctx, workers, &plan.reservations, plan.reservation_cursor);
         for (worker, queues) in &plan.overtaken {
             retract_overtaken(ctx, workers, *worker, queues);
         }

@@ -10,7 +10,7 @@ use super::triggers::ROUND_TASKS_MAX;
 use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{InstanceId, TaskKey, WorkerId};
-use crate::scheduler::lane::PATIENCE;
+use crate::scheduler::worker_plan::PATIENCE;
 use crate::time::Time;
 use crate::worker::Workers;
 
@@ -50,7 +50,7 @@ impl Reservations {
         &self.reserved
     }
 
-    /// A worker is gone, with what it kept room for.
+    /// A worker is gone, with its reservations.
     pub(super) fn forget(&mut self, worker: WorkerId, queues: impl Iterator<Item = QueueKey>) {
         self.reserved.remove(&worker);
         self.unretracted.remove(&worker);
@@ -146,12 +146,12 @@ impl Reservations {
             bug!("worker {id} is gone, but a round reserves room on it");
             return Vec::new();
         };
-        self.uncount(worker.claims());
+        self.uncount(worker.reservations());
         for (key, _) in wanted {
             *self.counts.entry(*key).or_default() += 1;
         }
-        worker.set_claims(wanted, now);
-        let overdue = worker.first_claim_since(now, PATIENCE);
+        worker.set_reservations(wanted, now);
+        let overdue = worker.oldest_reservation(now, PATIENCE);
         let Some(overdue) = overdue.filter(|_| worker.backlog_len() > 0) else {
             return Vec::new();
         };
@@ -169,7 +169,7 @@ impl Reservations {
         let reserved: BTreeSet<WorkerId> = reserved.map(|worker| worker.id).collect();
         assert_eq!(reserved, self.reserved, "reserved workers");
         let mut counts = BTreeMap::new();
-        for key in live().flat_map(|worker| worker.claims()) {
+        for key in live().flat_map(|worker| worker.reservations()) {
             *counts.entry(key).or_insert(0) += 1;
         }
         assert_eq!(counts, self.counts, "reservations");

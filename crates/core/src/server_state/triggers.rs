@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::id::WorkerId;
-use crate::scheduler::lane::Seen;
-use crate::scheduler::solve::Answer;
+use crate::scheduler::solve::RoundPlan;
 use crate::scheduler::window::{SEARCH_WIDENED_MAX, Window};
+use crate::scheduler::worker_plan::Seen;
 use crate::time::Time;
 use crate::worker::{Worker, Workers};
 
@@ -175,7 +175,7 @@ impl RoundTriggers {
         &mut self,
         now: Time,
         window: &Window,
-        answer: &Answer,
+        answer: &RoundPlan,
         is_over: bool,
     ) {
         let is_idle = answer.placements.is_empty() && answer.gangs.is_empty();

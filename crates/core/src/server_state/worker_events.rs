@@ -14,7 +14,7 @@ use crate::job::{Job, TaskSlot};
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::IdArray;
 use crate::retry::RetrySpec;
-use crate::scheduler::lane::promote;
+use crate::scheduler::worker_plan::promote;
 use crate::task::{Phase, TaskEnd, TaskRecord, TaskState};
 use crate::template::CrashLimit;
 use crate::time::Now;
@@ -449,7 +449,8 @@ impl ServerState {
         let is_crash = reason.is_crash() && !lost.was_restored;
         ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
         ctx.emit(Effect::DropWorker(id));
-        self.dispatcher.forget_worker(id, lost.claims.into_iter());
+        self.dispatcher
+            .forget_worker(id, lost.reservations.into_iter());
         let mut touched = BTreeSet::new();
         for (task, assigned) in lost.tasks {
             self.release_gang(ctx, task);

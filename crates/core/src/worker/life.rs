@@ -295,7 +295,7 @@ impl Worker {
         self.placed.clear();
         self.placed_len = 0;
         self.stuck.clear();
-        self.claims.clear();
+        self.reservations.clear();
         self.running = 0;
         self.unkillable.clear();
         self.free = everything(&self.offers);

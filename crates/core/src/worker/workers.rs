@@ -45,8 +45,8 @@ pub struct Workers {
 pub(crate) struct LostWorker {
     /// What it had.
     pub(crate) tasks: BTreeMap<TaskKey, Assigned>,
-    /// Queues that it kept room for.
-    pub(crate) claims: Vec<QueueKey>,
+    /// Queues for which it had reservations.
+    pub(crate) reservations: Vec<QueueKey>,
     /// It is of an earlier run of the server and never came back.
     pub(crate) was_restored: bool,
 }
@@ -282,7 +282,7 @@ impl Workers {
         at: Timestamp,
         reason: LostReason,
     ) -> Option<LostWorker> {
-        let claims = self.live.get(&id)?.claims().collect();
+        let reservations = self.live.get(&id)?.reservations().collect();
         let (tasks, was_restored) = self.change_life(id, |worker| worker.end(at, reason))?;
         self.draining.remove(&id);
         *self.ended_counts.entry(reason).or_default() += 1;
@@ -298,7 +298,7 @@ impl Workers {
         }
         Some(LostWorker {
             tasks,
-            claims,
+            reservations,
             was_restored,
         })
     }

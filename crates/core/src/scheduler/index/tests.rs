@@ -42,12 +42,12 @@ fn offers(classes: &mut Classes, totals: [u64; 3]) -> Vec<Offer> {
     offers
 }
 
-fn view<'v>(offers: &'v [Offer], available: &'v [i64], worths: &'v [u64]) -> View<'v> {
+fn view<'v>(offers: &'v [Offer], available: &'v [i64], resource_weights: &'v [u64]) -> View<'v> {
     View {
-        site: Site {
+        bin: Bin {
             offers,
             available,
-            worths,
+            resource_weights,
         },
         time_left_ns: u64::MAX,
     }
@@ -82,14 +82,14 @@ proptest! {
             let slot = slot + 1;
             available[slot] = (available[slot] - i64::try_from(taken).expect("small")).max(0);
         }
-        let worths = index.worths(&offers);
-        let view = view(&offers, &available, &worths);
+        let resource_weights = index.resource_weights(&offers);
+        let view = view(&offers, &available, &resource_weights);
         let mut expected: Vec<(Reverse<i32>, Reverse<u64>, u32)> = ready
             .iter()
             .filter_map(|key| {
                 let demand = &classes.get(key.class)?.variants[0];
-                let rank = (key.priority, Reverse(view.site.value(demand)), key.class.0);
-                view.site.has_room(demand).then_some(rank)
+                let rank = (key.priority, Reverse(view.bin.value(demand)), key.class.0);
+                view.bin.has_room(demand).then_some(rank)
             })
             .collect();
         expected.sort_unstable();
@@ -97,7 +97,7 @@ proptest! {
         let mut steps = u32::MAX;
         let found: Vec<_> = std::iter::from_fn(|| search.next(&view, &mut steps))
             .map(|(key, _, class)| {
-                (key.priority, Reverse(view.site.value(&class.variants[0])), key.class.0)
+                (key.priority, Reverse(view.bin.value(&class.variants[0])), key.class.0)
             })
             .collect();
         prop_assert_eq!(found, expected);
@@ -121,14 +121,14 @@ fn few_steps_find_the_largest_that_fits_among_very_many() {
         let key = QueueKey::new(0, classes.intern(&request));
         index.insert(key, classes.get(key.class).expect("interned"));
     }
-    let worths = index.worths(&offers);
+    let resource_weights = index.resource_weights(&offers);
     for room in [9_999_999, 1_234_567, 1_001, 1] {
         let mut available = vec![0; offers.len()];
         available[classes.resource("cpus").0 as usize] = 40_000;
         available[classes.resource("a").0 as usize] = room;
         let mut steps = 2_000;
         let mut search = Search::new(&index);
-        let found = search.next(&view(&offers, &available, &worths), &mut steps);
+        let found = search.next(&view(&offers, &available, &resource_weights), &mut steps);
         let (key, ..) = found.expect("one fits");
         assert_eq!(
             i64::from(key.class.0),
@@ -138,7 +138,7 @@ fn few_steps_find_the_largest_that_fits_among_very_many() {
     }
     let available = vec![0; offers.len()];
     let mut steps = 2_000;
-    let nothing = view(&offers, &available, &worths);
+    let nothing = view(&offers, &available, &resource_weights);
     assert!(Search::new(&index).next(&nothing, &mut steps).is_none());
     assert!(
         steps > 1_900,

@@ -4,9 +4,9 @@
 //! behind them waits a task of 12. Other mixes follow until one is enough: those with the most cpus, then
 //! without the most urgent tasks, which cannot use such a worker now. See `docs/scheduling.md`.
 
-use super::super::lane::Lane;
-use super::super::pack::{Candidate, Site, most_cpus};
-use super::{Round, levels};
+use super::super::pack::{Bin, Candidate, most_cpus};
+use super::super::worker_plan::WorkerPlan;
+use super::{Level, Round, levels};
 
 /// Levels of priority that are left out for a worker, one after the other, to find enough among less urgent tasks.
 const LEVELS_MAX: usize = 8;
@@ -15,7 +15,7 @@ pub(super) const MORE_LEVELS_MAX: usize = 64;
 
 /// A way to fill such a worker.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct Attempt {
     /// The first level that gets something.
     first: usize,
     /// Whether the mix with the most cpus is taken of it, instead of the most valuable one.
@@ -24,43 +24,36 @@ struct Plan {
 
 impl<'a> Round<'a> {
     /// Gives work to a worker that wants enough of it or none.
-    pub(super) fn fill_demanding(&mut self, lane: &mut Lane<'a>) {
-        let Some(cpus) = self.question.classes.find_resource("cpus") else {
+    pub(super) fn fill_demanding(&mut self, plan: &mut WorkerPlan<'a>) {
+        let Some(cpus) = self.input.classes.find_resource("cpus") else {
             return;
         };
         let cpus = cpus.0 as usize;
-        let levels = levels(self.question.queues).into_iter();
+        let levels = levels(self.input.queues).into_iter();
         // What finds no room now finds none beside others.
-        let levels: Vec<_> = levels
-            .filter(|level| self.may_fill(level.clone(), lane))
-            .collect();
+        let levels: Vec<_> = levels.filter(|level| self.may_fill(*level, plan)).collect();
         let (left, tasks_left) = (self.left.clone(), self.tasks_left);
         let placed = self.placements.len();
-        let untouched = lane.clone();
-        for first in self.first_levels(&levels, cpus, lane) {
+        let untouched = plan.clone();
+        for first in self.first_levels(&levels, cpus, plan) {
             for is_for_cpus in [false, true] {
-                self.follow_plan(Plan { first, is_for_cpus }, &levels, cpus, lane);
-                let share = lane.busy_share(cpus);
-                if share >= f64::from(lane.worker.config.min_utilization) && !lane.is_untouched() {
-                    self.send_ahead_alone(lane);
+                self.follow(Attempt { first, is_for_cpus }, &levels, cpus, plan);
+                let share = plan.busy_share(cpus);
+                if share >= f64::from(plan.worker.config.min_utilization) && !plan.is_untouched() {
+                    self.send_ahead_alone(plan);
                     return;
                 }
                 self.left.clone_from(&left);
                 self.tasks_left = tasks_left;
                 self.placements.truncate(placed);
-                *lane = untouched.clone();
+                *plan = untouched.clone();
             }
         }
     }
 
     /// The levels to begin with, in order. However many there are, one is among them of which the tasks of one
     /// request are enough, if there is such a level.
-    fn first_levels(
-        &mut self,
-        levels: &[std::ops::Range<usize>],
-        cpus: usize,
-        lane: &Lane<'a>,
-    ) -> Vec<usize> {
+    fn first_levels(&mut self, levels: &[Level], cpus: usize, plan: &WorkerPlan<'a>) -> Vec<usize> {
         let more = levels
             .len()
             .saturating_sub(LEVELS_MAX)
@@ -70,84 +63,84 @@ impl<'a> Round<'a> {
         let mut first: Vec<usize> = (0..levels.len().min(looked)).collect();
         let rest = levels.iter().enumerate().skip(looked);
         let enough = rest.clone().find(|(_, level)| {
-            let mut queues = level.start..level.end;
-            queues.any(|queue| self.is_enough(queue, cpus, lane))
+            level
+                .queues()
+                .any(|queue| self.is_enough(queue, cpus, plan))
         });
         first.extend(enough.map(|(at, _)| at));
         first
     }
 
     /// Whether as many tasks of a queue as find room on a worker are enough for it.
-    fn is_enough(&self, queue: usize, cpus: usize, lane: &Lane<'a>) -> bool {
-        let key = self.question.queues[queue].0;
+    fn is_enough(&self, queue: usize, cpus: usize, plan: &WorkerPlan<'a>) -> bool {
+        let key = self.input.queues[queue].0;
         let variants = self.classes[queue]
             .into_iter()
             .flat_map(|class| &class.variants);
         variants.zip(0_u32..).any(|(variant, number)| {
-            let room = u64::from(lane.room(variant)).min(self.left[queue]);
-            let one = lane.costs(variant).find(|(slot, _)| *slot == cpus);
+            let room = u64::from(plan.room(variant)).min(self.left[queue]);
+            let one = plan.costs(variant).find(|(slot, _)| *slot == cpus);
             let units = one.map_or(0, |(_, units)| units);
             let units = units.saturating_mul(i64::try_from(room).unwrap_or(i64::MAX));
             room > 0
-                && lane.serves(key.class, number, variant, self.question.now)
-                && lane.busy_share_with(cpus, units)
-                    >= f64::from(lane.worker.config.min_utilization)
+                && plan.serves(key.class, number, variant, self.input.now)
+                && plan.busy_share_with(cpus, units)
+                    >= f64::from(plan.worker.config.min_utilization)
         })
     }
 
-    fn follow_plan(
+    fn follow(
         &mut self,
-        plan: Plan,
-        levels: &[std::ops::Range<usize>],
+        attempt: Attempt,
+        levels: &[Level],
         cpus: usize,
-        lane: &mut Lane<'a>,
+        plan: &mut WorkerPlan<'a>,
     ) {
-        let mut rest = levels.iter().skip(plan.first).cloned();
-        if plan.is_for_cpus
+        let mut rest = levels.iter().skip(attempt.first).copied();
+        if attempt.is_for_cpus
             && let Some(level) = rest.next()
         {
-            self.fill_with_cpus(level, cpus, lane);
+            self.fill_with_cpus(level, cpus, plan);
         }
         for level in rest {
-            self.fill(level, lane);
+            self.fill(level, plan);
         }
     }
 
     /// Gives a worker the mix of a level that takes the most cpus.
-    fn fill_with_cpus(&mut self, level: std::ops::Range<usize>, cpus: usize, lane: &mut Lane<'a>) {
-        let Some((first, _)) = self.question.queues.get(level.start) else {
+    fn fill_with_cpus(&mut self, level: Level, cpus: usize, plan: &mut WorkerPlan<'a>) {
+        let Some((first, _)) = self.input.queues.get(level.start) else {
             return;
         };
-        if self.is_used_up() || !lane.admits(*first) {
+        if self.is_used_up() || !plan.admits(*first) {
             return;
         }
-        lane.note_claims(|key| self.positions.contains_key(&key));
-        lane.enter(*first, self.question.classes);
-        let available = lane.available_all();
-        let site = Site {
-            offers: lane.worker.offers(),
+        plan.note_reservations(|key| self.positions.contains_key(&key));
+        plan.enter(*first, self.input.classes);
+        let available = plan.available_all();
+        let bin = Bin {
+            offers: plan.worker.offers(),
             available: &available,
-            worths: &[],
+            resource_weights: &[],
         };
         let mut candidates = Vec::new();
-        for queue in level {
-            let (key, _) = self.question.queues[queue];
+        for queue in level.queues() {
+            let (key, _) = self.input.queues[queue];
             let Some(class) = self.classes[queue].filter(|_| self.left[queue] > 0) else {
                 continue;
             };
             let mut variants = class.variants.iter().zip(0_u32..);
             let usable = variants.find(|(variant, number)| {
-                lane.serves(key.class, *number, variant, self.question.now)
-                    && lane.room(variant) > 0
+                plan.serves(key.class, *number, variant, self.input.now) && plan.room(variant) > 0
             });
             if let Some((variant, number)) = usable {
                 let left = self.left[queue];
-                candidates.push(Candidate::new(queue, number, variant, left, site));
+                candidates.push(Candidate::new(queue, number, variant, left, bin));
             }
         }
-        let counts = most_cpus(site, cpus, &mut candidates, &mut self.budget);
+        let counts = most_cpus(bin, cpus, &mut candidates, &mut self.budget);
         for (candidate, count) in candidates.iter().zip(counts) {
-            self.place(candidate.queue, candidate.number, count, lane);
+            self.place(candidate.queue, candidate.number, count, plan);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 use crate::scheduler::explain::hindrances;
-use crate::scheduler::lane::Lane;
+use crate::scheduler::worker_plan::WorkerPlan;
 use crate::testing::worker_config;
 use crate::time::Timestamp;
 use crate::worker::Assigned;
@@ -50,21 +50,21 @@ impl Bench {
         key
     }
 
-    fn solve(&self) -> Answer {
+    fn solve(&self) -> RoundPlan {
         self.solve_some(u64::MAX)
     }
 
-    fn solve_some(&self, tasks_max: u64) -> Answer {
+    fn solve_some(&self, tasks_max: u64) -> RoundPlan {
         let queues: Vec<(QueueKey, u64)> = self.queues.iter().map(|(k, n)| (*k, *n)).collect();
         let rooms = self.workers.keys();
         let rooms = rooms.map(|id| (*id, Seen::default())).collect();
-        solve(&Question {
+        solve(&RoundInput {
             queues: &queues,
             classes: &self.classes,
             workers: &self.workers,
             rooms: &rooms,
-            claimed: &BTreeMap::new(),
-            claims_after: None,
+            reservation_counts: &BTreeMap::new(),
+            reservation_cursor: None,
             with_gangs: true,
             tasks_max,
             now: Time(0),
@@ -115,6 +115,27 @@ fn fills_low_ids_first_and_sends_the_rest_ahead_evenly() {
     );
     let many = solve_one(&[2, 2], 1, 1_000_000);
     assert_eq!(many.iter().map(|(_, count, _)| count).sum::<u64>(), 8);
+}
+
+#[test]
+fn the_example_of_the_header() {
+    let mut bench = Bench::with(&[4, 4]);
+    let running = bench.queue(0, cpus(2), 1);
+    let first = bench.solve();
+    assert_eq!(first.placements[0].worker, WorkerId(1));
+    carry_out(&mut bench);
+    bench.queues.remove(&running);
+    let urgent = bench.queue(1, cpus(4), 2);
+    let small = bench.queue(0, cpus(1), 6);
+    let row = |p: &Placement| (p.key, p.worker.0, p.count, p.placed);
+    let rows: Vec<_> = bench.solve().placements.iter().map(row).collect();
+    let expected = [
+        (urgent, 2, 1, true),
+        (urgent, 1, 1, false),
+        (small, 1, 3, false),
+        (small, 2, 3, false),
+    ];
+    assert_eq!(rows, expected);
 }
 
 #[test]
@@ -273,19 +294,19 @@ fn a_round_starts_only_so_many_multi_node_tasks() {
 
 #[test]
 fn every_worker_has_its_turn_to_keep_room() {
-    let bench = Bench::with(&[1; CLAIM_WORKERS_MAX + 8]);
+    let bench = Bench::with(&[1; RESERVATION_WORKERS_MAX + 8]);
     let turns = |after| {
-        let mut lanes: Vec<Lane<'_>> = bench.workers.values().map(Lane::new).collect();
-        let last = give_turns(after, &mut lanes);
-        let marked = lanes.iter().filter(|lane| lane.has_turn);
+        let mut plans: Vec<WorkerPlan<'_>> = bench.workers.values().map(WorkerPlan::new).collect();
+        let last = select_for_reservation(after, &mut plans);
+        let marked = plans.iter().filter(|plan| plan.is_selected);
         (
             last,
-            marked.map(|lane| lane.worker.id).collect::<BTreeSet<_>>(),
+            marked.map(|plan| plan.worker.id).collect::<BTreeSet<_>>(),
         )
     };
     let (last, first_round) = turns(None);
     let (_, second_round) = turns(last);
-    assert_eq!(first_round.len(), CLAIM_WORKERS_MAX);
+    assert_eq!(first_round.len(), RESERVATION_WORKERS_MAX);
     assert_eq!(
         first_round.union(&second_round).count(),
         bench.workers.len()
@@ -314,11 +335,11 @@ fn nodes_come_from_one_group_and_are_kept_until_they_are_empty() {
     let low = bench.queue(-1, cpus(1), 100);
     let answer = bench.solve();
     assert_eq!(answer.gangs, []);
-    assert_eq!(answer.kept.len(), 3);
+    assert_eq!(answer.reserved.len(), 3);
     let low_on_kept = answer
         .placements
         .iter()
-        .filter(|p| p.key == low && answer.kept.contains_key(&p.worker));
+        .filter(|p| p.key == low && answer.reserved.contains_key(&p.worker));
     assert_eq!(low_on_kept.count(), 0);
 }
 
@@ -332,7 +353,7 @@ fn equal_gangs_do_not_take_each_others_nodes() {
     carry_out(&mut bench);
     // All are emptied for the one of three; then another one comes that goes first otherwise.
     bench.queues.insert(three, 1);
-    assert_eq!(bench.solve().kept.len(), 3);
+    assert_eq!(bench.solve().reserved.len(), 3);
     for (number, worker) in bench.workers.values_mut().enumerate() {
         worker.reserve(three);
         let task = worker.assigned().keys().next().copied().expect("one runs");
@@ -344,9 +365,9 @@ fn equal_gangs_do_not_take_each_others_nodes() {
     let answer = bench.solve();
     assert_eq!(answer.gangs, [], "two are empty, and kept");
     assert!(
-        answer.kept.values().all(|key| *key == three),
+        answer.reserved.values().all(|key| *key == three),
         "{:?}",
-        answer.kept
+        answer.reserved
     );
     let last = bench.workers.values_mut().next_back().expect("three");
     let task = last.assigned().keys().next().copied().expect("it runs");
@@ -510,18 +531,18 @@ proptest! {
         }
         let answer = bench.solve();
         let mut left = bench.queues.clone();
-        let mut lanes: BTreeMap<WorkerId, Lane<'_>> =
-            bench.workers.values().map(|w| (w.id, Lane::new(w))).collect();
+        let mut plans: BTreeMap<WorkerId, WorkerPlan<'_>> =
+            bench.workers.values().map(|w| (w.id, WorkerPlan::new(w))).collect();
         for placement in &answer.placements {
             let count = left.get_mut(&placement.key).expect("asked for");
             prop_assert!(*count >= placement.count, "no task twice");
             *count -= placement.count;
             if placement.placed {
                 let variant = &bench.classes.get(placement.key.class).expect("known").variants[0];
-                let lane = lanes.get_mut(&placement.worker).expect("known");
+                let plan = plans.get_mut(&placement.worker).expect("known");
                 let count = u32::try_from(placement.count).expect("few");
-                prop_assert!(lane.room(variant) >= count, "no over-commit");
-                lane.place(placement.key.class, 0, variant, count);
+                prop_assert!(plan.room(variant) >= count, "no over-commit");
+                plan.place(placement.key.class, 0, variant, count);
             }
         }
         for pair in answer.placements.windows(2) {
@@ -531,7 +552,7 @@ proptest! {
         for (key, _) in bench.queues.iter().filter(|(key, _)| key.priority == top) {
             let variant = &bench.classes.get(key.class).expect("known").variants[0];
             let waiting: u64 = left[key];
-            let fits = lanes.values().any(|lane| lane.room(variant) > 0);
+            let fits = plans.values().any(|plan| plan.room(variant) > 0);
             prop_assert!(waiting == 0 || !fits, "something fits and was not placed");
         }
     }

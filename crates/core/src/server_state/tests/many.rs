@@ -11,7 +11,7 @@ use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 use crate::scheduler::demand::{QueueQuery, WorkerKind};
-use crate::scheduler::lane::{Lane, PATIENCE};
+use crate::scheduler::worker_plan::{PATIENCE, WorkerPlan};
 use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget};
 use crate::time::Timestamp;
@@ -111,14 +111,14 @@ impl World {
         for (key, _) in level.take_while(|(key, _)| key.priority == first.0.priority) {
             let class = self.state.classes().get(key.class).expect("interned");
             let mut workers = self.state.workers().values().filter(|worker| {
-                let overdue = worker.first_claim_since(self.now.mono, PATIENCE);
+                let overdue = worker.oldest_reservation(self.now.mono, PATIENCE);
                 overdue.is_none()
             });
             assert!(
                 !workers.any(|worker| {
-                    let mut lane = Lane::new(worker);
-                    lane.enter(key, self.state.classes());
-                    lane.room(&class.variants[0]) > 0
+                    let mut plan = WorkerPlan::new(worker);
+                    plan.enter(key, self.state.classes());
+                    plan.room(&class.variants[0]) > 0
                 }),
                 "{key:?} could start"
             );

@@ -3,16 +3,16 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::super::lane::Lane;
+use super::super::worker_plan::WorkerPlan;
 use crate::class::{ClassId, QueueKey};
 use crate::id::WorkerId;
 
 /// Workers that were sent tasks before of which more urgent ones of the same class are ready now, by
 /// class, with the least urgent priority of these.
-pub(super) struct Behind(BTreeMap<ClassId, Vec<(Reverse<i32>, WorkerId)>>);
+pub(super) struct LowerPriorityBacklog(BTreeMap<ClassId, Vec<(Reverse<i32>, WorkerId)>>);
 
-impl Behind {
-    pub(super) fn new(lanes: &[Lane<'_>], queues: &[(QueueKey, u64)]) -> Self {
+impl LowerPriorityBacklog {
+    pub(super) fn new(plans: &[WorkerPlan<'_>], queues: &[(QueueKey, u64)]) -> Self {
         let mut most_urgent: Vec<(ClassId, Reverse<i32>)> = queues
             .iter()
             .map(|(key, _)| (key.class, key.priority))
@@ -20,8 +20,8 @@ impl Behind {
         most_urgent.sort_unstable();
         most_urgent.dedup_by_key(|(class, _)| *class);
         let mut by_class: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for lane in lanes {
-            for (key, _) in lane.worker.waiting() {
+        for plan in plans {
+            for (key, _) in plan.worker.waiting() {
                 let ready = most_urgent.binary_search_by_key(&key.class, |(class, _)| *class);
                 let ready = ready.ok().and_then(|at| most_urgent.get(at));
                 if ready.is_none_or(|(_, ready)| *ready >= key.priority) {
@@ -29,8 +29,8 @@ impl Behind {
                 }
                 let of_class = by_class.entry(key.class).or_default();
                 match of_class.last_mut() {
-                    Some((least, worker)) if *worker == lane.worker.id => *least = key.priority,
-                    Some(_) | None => of_class.push((key.priority, lane.worker.id)),
+                    Some((least, worker)) if *worker == plan.worker.id => *least = key.priority,
+                    Some(_) | None => of_class.push((key.priority, plan.worker.id)),
                 }
             }
         }

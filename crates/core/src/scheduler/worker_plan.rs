@@ -1,4 +1,4 @@
-//! One worker inside one round: what is free, what blocked tasks keep from less urgent ones.
+//! One worker inside one round: what is free, what blocked tasks reserve against less urgent ones.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -39,16 +39,16 @@ impl Seen {
 
 /// A worker as one round sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Lane<'a> {
+pub(crate) struct WorkerPlan<'a> {
     pub(crate) worker: &'a Worker,
     free: Vec<i64>,
-    /// Kept from what is less urgent than the level in hand.
-    kept: Vec<i64>,
-    /// Tasks that wait on the worker, most urgent first; those before `absorbed` are in `kept`.
+    /// Units reserved for what is more urgent than the level in hand.
+    reserved_room: Vec<i64>,
+    /// Tasks that wait on the worker, most urgent first; for those before `absorbed` room is reserved.
     blocked: Vec<(QueueKey, u32)>,
     absorbed: usize,
-    /// What the worker has a claim on is in `blocked`.
-    claims_noted: bool,
+    /// What the worker has reservations for is in `blocked`.
+    reservations_noted: bool,
     /// Placed and sent ahead in this round.
     placed: Vec<(ClassId, u32, u32)>,
     sent: Vec<(QueueKey, u32)>,
@@ -60,43 +60,46 @@ pub(crate) struct Lane<'a> {
     pub(crate) kind: usize,
     /// Several requests of the level in hand are left for it.
     pub(crate) has_choice: bool,
-    /// The round thinks anew about what it keeps room for.
-    pub(crate) has_turn: bool,
+    /// This round recomputes its reservations.
+    pub(crate) is_selected: bool,
     /// Tasks that should wait on it at its present rate; known once it was asked for.
     rate_target: Option<u32>,
     /// What waits on it, as seen from the level in hand.
     split: Option<(Reverse<i32>, Split)>,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> WorkerPlan<'a> {
     pub(crate) fn new(worker: &'a Worker) -> Self {
         Self {
             worker,
             free: worker.free().to_vec(),
-            kept: Vec::new(),
+            reserved_room: Vec::new(),
             blocked: worker.waiting().collect(),
             absorbed: 0,
-            claims_noted: false,
+            reservations_noted: false,
             placed: Vec::new(),
             sent: Vec::new(),
             reserved: worker.reserved_for(),
             seen: Seen::default(),
             kind: 0,
             has_choice: false,
-            has_turn: false,
+            is_selected: false,
             rate_target: None,
             split: None,
         }
     }
 
-    /// Keeps room for what the worker has a claim on, as long as some of it is ready. To be called before
-    /// [`Lane::enter`]; only the first call does something.
-    pub(crate) fn note_claims(&mut self, is_ready: impl Fn(QueueKey) -> bool) {
-        if std::mem::replace(&mut self.claims_noted, true) {
+    /// Reserves room for what the worker has reservations for, as long as some of it is ready. To be called before
+    /// [`WorkerPlan::enter`]; only the first call does something.
+    pub(crate) fn note_reservations(&mut self, is_ready: impl Fn(QueueKey) -> bool) {
+        if std::mem::replace(&mut self.reservations_noted, true) {
             return;
         }
-        let claimed = self.worker.claimed().filter(|(key, _)| is_ready(*key));
-        self.blocked.extend(claimed);
+        let reserved = self
+            .worker
+            .reserved_variants()
+            .filter(|(key, _)| is_ready(*key));
+        self.blocked.extend(reserved);
         self.blocked.sort_unstable();
         self.blocked.dedup();
     }
@@ -109,10 +112,10 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Units free and not kept, by resource number.
+    /// Units free and not reserved, by resource number.
     pub(crate) fn available(&self, slot: usize) -> i64 {
-        let kept = self.kept.get(slot).copied().unwrap_or(0);
-        self.free.get(slot).copied().unwrap_or(0) - kept
+        let reserved = self.reserved_room.get(slot).copied().unwrap_or(0);
+        self.free.get(slot).copied().unwrap_or(0) - reserved
     }
 
     pub(crate) fn available_all(&self) -> Vec<i64> {
@@ -158,7 +161,7 @@ impl<'a> Lane<'a> {
         floor.iter().zip(free).all(|(least, free)| free >= *least)
     }
 
-    /// Whether a task of a variant could start now if nothing was kept; much cheaper than to know what is.
+    /// Whether a task of a variant could start now if nothing was reserved; much cheaper than to know what is.
     pub(crate) fn has_free(&self, demand: &VariantDemand) -> bool {
         let free = |slot: usize| self.free.get(slot).copied().unwrap_or(0);
         fitting(demand, self.worker.offers(), free) > 0
@@ -173,7 +176,7 @@ impl<'a> Lane<'a> {
             if self.absorbed >= BLOCKED_MAX {
                 let urgent = |(other, _): &(QueueKey, u32)| other.priority < key.priority;
                 self.absorbed = self.blocked.partition_point(urgent);
-                self.kept = self.free.clone();
+                self.reserved_room = self.free.clone();
                 break;
             }
             self.absorbed += 1;
@@ -181,45 +184,45 @@ impl<'a> Lane<'a> {
                 .get(blocked.class)
                 .and_then(|class| class.variants.get(variant as usize));
             if let Some(demand) = demand {
-                self.keep(demand, classes);
+                self.reserve(demand, classes);
             }
         }
     }
 
-    /// Whether it has kept room for a request for longer than equally urgent ones may overtake it.
+    /// Whether it has reserved room for a request for longer than equally urgent ones may overtake it.
     pub(crate) fn is_overdue(&self, now: Time) -> bool {
-        self.worker.first_claim_since(now, PATIENCE).is_some()
+        self.worker.oldest_reservation(now, PATIENCE).is_some()
     }
 
-    /// Keeps room for the most urgent of the requests that wait for it for so long.
-    pub(crate) fn keep_for_overdue(&mut self, classes: &Classes, now: Time) {
-        let overdue = self.worker.first_claim_since(now, PATIENCE);
-        let mut claims = self.worker.claimed();
-        if let Some((key, number)) = claims.find(|(key, _)| Some(*key) == overdue) {
-            self.keep_for(key, number, classes);
+    /// Reserves room for the most urgent of the requests that wait for it for so long.
+    pub(crate) fn reserve_for_overdue(&mut self, classes: &Classes, now: Time) {
+        let overdue = self.worker.oldest_reservation(now, PATIENCE);
+        let mut reservations = self.worker.reserved_variants();
+        if let Some((key, number)) = reservations.find(|(key, _)| Some(*key) == overdue) {
+            self.reserve_for(key, number, classes);
         }
     }
 
-    /// What is kept from now on is [`Lane::keep_only`] of this again later.
-    pub(crate) fn kept_amounts(&self) -> Vec<i64> {
-        self.kept.clone()
+    /// What is reserved from now on is [`WorkerPlan::restore_reserved`] of this again later.
+    pub(crate) fn reserved_units(&self) -> Vec<i64> {
+        self.reserved_room.clone()
     }
 
-    /// Keeps just this from what is less urgent.
-    pub(crate) fn keep_only(&mut self, kept: Vec<i64>) {
-        self.kept = kept;
+    /// Reserves just this.
+    pub(crate) fn restore_reserved(&mut self, reserved: Vec<i64>) {
+        self.reserved_room = reserved;
     }
 
-    /// Keeps room for a variant of a request.
-    pub(crate) fn keep_for(&mut self, key: QueueKey, number: u32, classes: &Classes) {
+    /// Reserves room for a variant of a request.
+    pub(crate) fn reserve_for(&mut self, key: QueueKey, number: u32, classes: &Classes) {
         let class = classes.get(key.class);
         if let Some(demand) = class.and_then(|class| class.variants.get(number as usize)) {
-            self.keep(demand, classes);
+            self.reserve(demand, classes);
         }
     }
 
-    /// Keeps what a blocked variant needs, and of what it cannot use yet all that it will miss.
-    fn keep(&mut self, demand: &VariantDemand, classes: &Classes) {
+    /// Reserves what a blocked variant needs, and of what it cannot use yet all that it will miss.
+    fn reserve(&mut self, demand: &VariantDemand, classes: &Classes) {
         let missing = |lacking: &Demand| {
             let available = self.available(lacking.resource.0 as usize).max(0);
             u64::try_from(self.need(lacking) - available).unwrap_or(0)
@@ -230,23 +233,28 @@ impl<'a> Lane<'a> {
             .map(|lacking| (lacking, missing(lacking)))
             .filter(|(_, missing)| *missing > 0)
             .collect();
-        let keeps: Vec<(usize, i64)> = demand
+        let reserved: Vec<(usize, i64)> = demand
             .demands
             .iter()
             .map(|demand| {
-                let units = self.keeps(demand, &lacking, classes);
+                let units = self.units_to_reserve(demand, &lacking, classes);
                 (demand.resource.0 as usize, units)
             })
             .collect();
-        for (slot, units) in keeps {
-            if self.kept.len() <= slot {
-                self.kept.resize(slot + 1, 0);
+        for (slot, units) in reserved {
+            if self.reserved_room.len() <= slot {
+                self.reserved_room.resize(slot + 1, 0);
             }
-            self.kept[slot] += units;
+            self.reserved_room[slot] += units;
         }
     }
 
-    fn keeps(&self, demand: &Demand, lacking: &[(&Demand, u64)], classes: &Classes) -> i64 {
+    fn units_to_reserve(
+        &self,
+        demand: &Demand,
+        lacking: &[(&Demand, u64)],
+        classes: &Classes,
+    ) -> i64 {
         let available = self.available(demand.resource.0 as usize).max(0);
         let need = self.need(demand);
         if available >= need {
@@ -412,19 +420,19 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes) {
         return;
     }
     let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
-    let mut lane = Lane::without_backlog(worker);
+    let mut plan = WorkerPlan::without_backlog(worker);
     for (key, number, count) in worker.waiting_counts().take(PROMOTED_LOOKS_MAX) {
-        lane.enter(key, classes);
+        plan.enter(key, classes);
         let Some(demand) = demand(key, number) else {
             continue;
         };
-        let fits = lane.room(demand).min(count);
+        let fits = plan.room(demand).min(count);
         if fits > 0 {
-            lane.place(key.class, number, demand, fits);
+            plan.place(key.class, number, demand, fits);
             promoted.push((key, number, fits));
         }
         if fits < count {
-            lane.block(key, number);
+            plan.block(key, number);
         }
     }
     for (key, number, count) in promoted {
