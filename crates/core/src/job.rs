@@ -566,14 +566,22 @@ impl Job {
     /// Ids of unfinished tasks, as the ranges in which they were given. Cost follows touched tasks.
     fn unfinished_ids(&self) -> IdArray {
         let ids = self.submits.iter().flat_map(Submit::unfinished_ranges);
-        IdArray::new(ids.collect()).unwrap_or_default()
+        self.set_of(ids.collect())
     }
 
     /// The same for one submit.
     fn unfinished_ids_of(&self, number: u32) -> IdArray {
         let submit = self.submits.get(number as usize);
         let ids = submit.map(Submit::unfinished_ranges).unwrap_or_default();
-        IdArray::new(ids).unwrap_or_default()
+        self.set_of(ids)
+    }
+
+    /// Ranges of its tasks as a set of ids.
+    fn set_of(&self, ranges: Vec<IdRange>) -> IdArray {
+        IdArray::new(ranges).unwrap_or_else(|error| {
+            bug!("tasks of job {} have ids that are no set: {error}", self.id);
+            IdArray::default()
+        })
     }
 
     /// Counts finished dependencies anew, after phases were restored.

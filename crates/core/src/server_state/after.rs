@@ -118,9 +118,11 @@ impl ServerState {
             return;
         }
         let Some(job) = self.jobs.get(id) else {
+            // Canceled and forgotten while it waited.
             return;
         };
         let Some(submit) = job.submits.get(number as usize) else {
+            bug!("job {id} waits with a submit {number} that it does not have");
             return;
         };
         let whole = self.verdict_of_whole(submit);
@@ -159,12 +161,14 @@ impl ServerState {
     /// Looks at the task of a submit that waits for the task of the same id.
     fn review_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, task: TaskId) {
         let Some(job) = self.jobs.get(id) else {
+            // Canceled and forgotten while it waited.
             return;
         };
         let slot = job
             .find(task)
             .filter(|slot| slot.submit == number && !self.jobs.is_held(id, *slot));
         let Some((slot, submit)) = slot.and_then(|slot| Some((slot, job.submit(slot)?))) else {
+            // Only some tasks of the awaited job have one of the same id that waits for them.
             return;
         };
         if !submit.after.iter().any(|after| after.is_each)
@@ -343,8 +347,7 @@ impl ServerState {
             all.push(slot);
             dropped.extend(self.abort_waiting(id, all));
         }
-        dropped.sort_unstable();
-        let ids = IdArray::from_sorted(dropped).unwrap_or_default();
+        let ids = sorted_ids(id, dropped);
         persist_dropped(ctx, id, ids);
         self.note_dropped(ctx, id, culprit);
     }
@@ -394,6 +397,7 @@ impl ServerState {
     #[must_use]
     pub fn awaited(&self, job: &Job, slot: TaskSlot) -> (u32, u32) {
         let Some(submit) = job.submit(slot) else {
+            bug!("job {} has no task at {slot:?}", job.id);
             return (0, 0);
         };
         let is_pending = |after: &&After| {
@@ -417,4 +421,13 @@ impl ServerState {
 fn persist_dropped(ctx: &mut Ctx<'_>, job: JobId, ids: IdArray) {
     let to = TaskState::Aborted;
     ctx.persist(ChangeKind::TasksDropped { job, ids, to });
+}
+
+/// Tasks of a job as a set of ids; no task comes twice.
+pub(super) fn sorted_ids(job: JobId, mut tasks: Vec<u32>) -> IdArray {
+    tasks.sort_unstable();
+    IdArray::from_sorted(tasks).unwrap_or_else(|error| {
+        bug!("tasks of job {job} have ids that are no set: {error}");
+        IdArray::default()
+    })
 }

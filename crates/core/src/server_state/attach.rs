@@ -17,6 +17,7 @@
 use std::collections::BTreeSet;
 
 use super::{Ctx, Effect, LinkId, Reattach, ServerState, WorkerCommand};
+use crate::bug;
 use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::outcome::Outcome;
 use crate::scheduler::worker_plan::promote;
@@ -105,6 +106,7 @@ impl ServerState {
         held: &BTreeSet<(TaskKey, InstanceId)>,
     ) {
         let Some(worker) = self.workers.get(id) else {
+            bug!("worker {id} is gone while it comes back");
             return;
         };
         let is_due = |(task, instance): &(TaskKey, InstanceId)| {
@@ -128,6 +130,7 @@ impl ServerState {
         held: &BTreeSet<(TaskKey, InstanceId)>,
     ) {
         let Some(worker) = self.workers.get(id) else {
+            bug!("worker {id} is gone while it comes back");
             return;
         };
         let missing: Vec<(TaskKey, InstanceId)> = worker
@@ -142,7 +145,10 @@ impl ServerState {
                 .workers
                 .get_mut(id)
                 .and_then(|worker| worker.remove(task, instance, self.dispatcher.classes()));
-            let Some(assigned) = removed else { continue };
+            let Some(assigned) = removed else {
+                bug!("task {task} was taken off worker {id} in between");
+                continue;
+            };
             let had_nodes = self.release_gang(ctx, task);
             match self.holds(id, task.job, &assigned) {
                 Some(Phase::Running) => {

@@ -182,6 +182,7 @@ impl Audience {
 
     pub(super) fn remove(&mut self, request: RequestId) {
         let Some(watch) = self.watches.remove(&request) else {
+            // Its last update was sent before its client went.
             return;
         };
         self.due.remove(&(watch.next, request));
@@ -202,6 +203,7 @@ impl Audience {
     /// Notes that a task ended, for those who want to know which.
     pub(super) fn note_ended(&mut self, job: JobId, task: TaskId) {
         let Some(requests) = self.by_job.get(&job) else {
+            // Nobody watches the job.
             return;
         };
         for request in requests {
@@ -269,6 +271,7 @@ impl Audience {
             .get(&id)
             .and_then(|job| job.submits.get(number as usize));
         let Some(submit) = submit.filter(|_| wanted) else {
+            // Nobody wants to know which tasks ended: they are not named one by one.
             return;
         };
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
@@ -304,6 +307,7 @@ impl Audience {
             std::mem::take(&mut self.fresh).into_iter().collect();
         for job in changed {
             let Some(requests) = self.by_job.get(job) else {
+                // Nobody watches the job.
                 continue;
             };
             for request in requests {
@@ -333,6 +337,7 @@ impl Audience {
 
     fn advance(&mut self, ctx: &mut Ctx<'_>, request: RequestId, jobs: &BTreeMap<JobId, Job>) {
         let Some(watch) = self.watches.get_mut(&request) else {
+            // Its client went after the job had changed.
             return;
         };
         let done = watch.all_ended(jobs);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::dispatcher::Dispatcher;
 use super::{Ctx, ServerState};
+use crate::bug;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::task::{Phase, TaskRecord};
 use crate::worker::Assigned;
@@ -17,6 +18,7 @@ impl ServerState {
     /// Holds the waiting tasks of a job, or queues them if there is nothing to wait for.
     pub(super) fn hold_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let Some(job) = self.jobs.get(id).filter(|job| !job.is_idle()) else {
+            // All of it has ended: no worker has anything of it that counts.
             return;
         };
         let submits = u32::try_from(job.submits.len()).unwrap_or(u32::MAX);
@@ -67,6 +69,7 @@ impl ServerState {
             .and_then(|job| job.find(task.task))
             .filter(|slot| self.jobs.is_held(task.job, *slot));
         let (Some(slot), Some(job)) = (slot, self.jobs.get_mut(task.job)) else {
+            // Forgotten, or never stored: the worker is told to end it.
             return;
         };
         let current = job.record(slot).map_or(InstanceId(0), TaskRecord::instance);
@@ -74,10 +77,12 @@ impl ServerState {
             return;
         }
         let Some(key) = Dispatcher::queue_key(job, slot) else {
+            bug!("task {task} has no template");
             return;
         };
         let class = self.dispatcher.class(key).cloned();
         let (Some(class), Some(worker)) = (class, self.workers.get_mut(id)) else {
+            bug!("worker {id} is gone while it comes back, or task {task} has no request");
             return;
         };
         // Nodes of a multi-node task are stored before it is handed out: one that waits has none.

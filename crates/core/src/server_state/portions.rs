@@ -163,6 +163,7 @@ impl Portions {
         // The templates of a submit have consecutive numbers.
         for templates in submits.iter().map(Submit::templates) {
             let (Some(first), Some(last)) = (templates.first(), templates.last()) else {
+                // A graph without tasks.
                 continue;
             };
             match runs.last_mut() {
@@ -204,6 +205,7 @@ impl Portions {
             return;
         };
         let SubmitBody::Graph(graph) = spec.body else {
+            // An array is one template, however many tasks it has.
             return;
         };
         if graph.templates.len() + graph.tasks.len() > DISCARDED_AT_ONCE {

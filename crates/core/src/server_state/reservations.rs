@@ -153,6 +153,7 @@ impl Reservations {
         worker.set_reservations(wanted, now);
         let overdue = worker.oldest_reservation(now, PATIENCE);
         let Some(overdue) = overdue.filter(|_| worker.backlog_len() > 0) else {
+            // Nothing is in its way that could be retracted.
             return Vec::new();
         };
         let surplus = worker.surplus(now, RESERVATION_HORIZON);

@@ -270,6 +270,7 @@ impl ServerState {
     /// Ends tasks that were canceled or aborted; ids that are unknown or ended otherwise are left.
     pub fn restore_dropped(&mut self, id: JobId, ids: &IdArray, to: TaskState, at: Timestamp) {
         let Some(job) = self.jobs.get_mut(id) else {
+            // A job that is not stored has no tasks that could end.
             return;
         };
         job.idle_since = job.idle_since.max(at);

@@ -53,6 +53,7 @@ impl ServerState {
     /// Starts a multi-node task: the command on the root, the other nodes only wait for its end.
     fn start_gang(&mut self, ctx: &mut Ctx<'_>, gang: &GangStart) {
         let Some(root) = gang.workers.first().copied() else {
+            bug!("a multi-node task of {:?} starts without nodes", gang.key);
             return;
         };
         let nodes: Vec<Box<str>> = gang
@@ -76,10 +77,15 @@ impl ServerState {
             self.hand_out(ctx.now, &placement, range, &mut batch);
             batch.set_nodes(&nodes);
             let Some(job) = self.jobs.get_mut(range.job) else {
+                bug!(
+                    "job {} is gone, but a multi-node task of it starts",
+                    range.job
+                );
                 continue;
             };
             job.set_nodes(slot, &gang.workers);
             let Some(id) = job.task_id(slot) else {
+                bug!("job {} has no task at {slot:?}, but it starts", range.job);
                 continue;
             };
             let task = TaskKey::new(range.job, id);

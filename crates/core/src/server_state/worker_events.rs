@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::after::sorted_ids;
 use super::{
     ChangeKind, Ctx, Effect, EndedRow, LinkEnd, LinkId, Notification, Report, ServerState,
     StartedRow, WorkerCommand, WorkerMessage,
@@ -12,7 +13,6 @@ use crate::bug;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::outcome::{LostReason, Outcome, Usage};
-use crate::range::IdArray;
 use crate::retry::RetrySpec;
 use crate::scheduler::worker_plan::promote;
 use crate::task::{Phase, TaskEnd, TaskRecord, TaskState};
@@ -242,7 +242,10 @@ impl ServerState {
             return;
         };
         self.release_gang(ctx, row.task);
-        let Some(phase) = current else { return };
+        let Some(phase) = current else {
+            // It was canceled, or runs elsewhere as a later instance.
+            return;
+        };
         let at = ctx.now.wall.minus(row.age);
         if phase == Phase::Queued {
             self.note_start(ctx, id, row.task, &assigned, at.minus(row.run));
@@ -443,6 +446,7 @@ impl ServerState {
     /// Forgets a connection: its tasks go back or fail, the worker stays listed.
     pub(super) fn lose_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, reason: LostReason) {
         let Some(lost) = self.workers.lose(id, ctx.now.wall, reason) else {
+            bug!("worker {id} is lost, but is not live");
             return;
         };
         // The end of a server is no crash of what ran.
@@ -496,6 +500,7 @@ impl ServerState {
         (reason, is_crash): (LostReason, bool),
     ) {
         let Some(job) = self.jobs.get_mut(id) else {
+            bug!("job {id} is gone, but a task of it ran on a lost worker");
             return;
         };
         let limit = job
@@ -503,6 +508,7 @@ impl ServerState {
             .and_then(|submit| submit.template(slot.index))
             .map_or(CrashLimit::default(), |template| template.task.crash_limit);
         let Some(record) = job.touch(slot) else {
+            bug!("job {id} has no record of its task at {slot:?}, which ran on a lost worker");
             return;
         };
         let crashes = if is_crash {
@@ -544,13 +550,4 @@ impl ServerState {
             }
         }
     }
-}
-
-/// Tasks of a job as a set of ids; no task comes twice.
-fn sorted_ids(job: JobId, mut tasks: Vec<u32>) -> IdArray {
-    tasks.sort_unstable();
-    IdArray::from_sorted(tasks).unwrap_or_else(|error| {
-        bug!("tasks of job {job} have ids that are no set: {error}");
-        IdArray::default()
-    })
 }
