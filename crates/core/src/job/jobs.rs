@@ -149,6 +149,7 @@ impl Jobs {
             bug!("job {id} is gone, but a task of it becomes {phase:?}");
             return;
         };
+        // Between waiting and queued nobody sees a difference.
         if job.set_phase(slot, phase) {
             self.changed.insert(id);
         }
@@ -261,6 +262,7 @@ impl Jobs {
         let submit = submit.and_then(|job| job.submits.get(number as usize));
         for condition in submit.into_iter().flat_map(|submit| &submit.after) {
             let awaited = self.all.get(&condition.job);
+            // What has completed, or is forgotten, is looked at once, by the caller.
             if awaited.is_some_and(|job| !job.is_completed()) {
                 let follower = (id, number);
                 self.followers

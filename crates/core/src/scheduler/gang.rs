@@ -1,6 +1,6 @@
 //! Nodes for multi-node tasks: start where enough workers of a group are empty, else empty some.
 //!
-//! Each round decides anew which workers are reserved for waiting multi-node tasks, but never gives up for
+//! Each round decides again which workers are reserved for waiting multi-node tasks, but never gives up for
 //! another what is being emptied for an equally urgent one: those that were reserved before come first, then
 //! those that will be empty soonest. Reserved workers get only more urgent work.
 
@@ -73,6 +73,7 @@ impl<'a> GangPlanner<'a> {
     ) -> Self {
         let mut groups: BTreeMap<&str, Vec<Node<'_>>> = BTreeMap::new();
         for worker in workers.filter(|worker| worker.accepts_work()) {
+            // A backlog is no hindrance to others, but a node must be empty.
             let is_busy = !worker.assigned().is_empty();
             let group = groups.entry(&worker.config.group).or_default();
             group.push(Node {
@@ -151,6 +152,7 @@ impl<'a> GangPlanner<'a> {
             if choice.busy > 0 && !may_keep || choice.busy == 0 && started >= start_max {
                 break;
             }
+            // Taken or reserved: no other task of this round gets these nodes.
             if let Some(members) = self.groups.get_mut(choice.group) {
                 members.retain(|node| !choice.nodes.contains(&node.worker.id));
             }
@@ -191,6 +193,7 @@ impl<'a> GangPlanner<'a> {
                 let reserved = reserved.filter(|key| self.queues.contains(key));
                 let rank = match reserved {
                     Some(other) if other == key => usize::from(node.is_busy) * 2,
+                    // What is emptied for another one that is as urgent is not taken away: both would wait for ever.
                     Some(other) if other.priority <= key.priority => continue,
                     Some(_) | None => usize::from(node.is_busy) * 2 + 1,
                 };
@@ -201,6 +204,7 @@ impl<'a> GangPlanner<'a> {
             }
             let busy = count.saturating_sub(ranks[0].len() + ranks[1].len());
             let fresh = busy.saturating_sub(ranks[2].len());
+            // The group has too few nodes that may be taken.
             if ranks[3].len() < fresh {
                 continue;
             }
@@ -214,6 +218,7 @@ impl<'a> GangPlanner<'a> {
             if best.as_ref().is_none_or(|best| rank(&choice) < rank(best)) {
                 best = Some(choice);
             }
+            // It can start here and now: no other group is better.
             if busy == 0 {
                 break;
             }

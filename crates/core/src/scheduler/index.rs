@@ -55,7 +55,7 @@ struct Step {
     names_resource: bool,
 }
 
-/// LowerPriorityBacklog the last resource. Those before it are twice their number, or one more.
+/// Behind the last resource. Those before it are twice their number, or one more.
 const LAST_RESOURCE: u64 = u64::MAX;
 
 type Requests = BTreeMap<(QueueKey, u32), Arc<Class>>;
@@ -109,6 +109,7 @@ impl RequestIndex {
         }
         self.count_asked(class, true);
         for (variant, number) in class.variants.iter().zip(0_u32..) {
+            // Multi-node tasks take whole workers: which fit is not a question of amounts.
             if variant.n_nodes == 0 {
                 self.insert_variant((key, number), variant, class);
             }
@@ -200,6 +201,7 @@ impl RequestIndex {
                     return;
                 }
                 (Body::Inner { children, .. }, Some(step)) => {
+                    // The last request of a child goes with the child: no empty boxes are searched.
                     if children.get(&step.digit).is_none_or(|node| node.len <= 1) {
                         children.remove(&step.digit);
                         return;
@@ -298,6 +300,7 @@ impl Node {
         let Body::Leaf(requests) = &mut self.body else {
             return;
         };
+        // Few requests are looked at one by one faster than a tree of them.
         if requests.len() < LEAF_MAX {
             return;
         }
@@ -351,10 +354,12 @@ impl Node {
                 Dimension::Units(resource) => (resource, range.most.min(view.available(resource))),
                 Dimension::Whole(resource) => (resource, view.total(resource)),
             };
+            // Without all names the other resources could add any share: that is counted below.
             if self.is_named {
                 share = share.saturating_add(view.share(units.0, units.1));
             }
         }
+        // Some request may ask for all that is free.
         if !self.is_named {
             let all = (0..view.bin.offers.len()).map(|slot| {
                 let resource = ResourceId(u32::try_from(slot).unwrap_or(u32::MAX));
@@ -467,6 +472,7 @@ impl<'i> Search<'i> {
                 Item::Node(node, after) if node.may_fit(view) => {
                     self.open(node, after, view, steps);
                 }
+                // What is available became less since it was pushed: nothing in it fits any more.
                 Item::Node(..) => {}
             }
         }
@@ -518,6 +524,7 @@ impl<'i> Search<'i> {
             let Some(demand) = class.variants.get(*number as usize) else {
                 continue;
             };
+            // A box that may fit contains requests that do not.
             if demand.min_time_ns <= view.time_left_ns && view.bin.has_room(demand) {
                 let rank = Rank {
                     priority: key.priority.0,
@@ -528,6 +535,7 @@ impl<'i> Search<'i> {
                     .push(Ranked(rank, Item::Request(*key, *number, class)));
             }
         }
+        // The rest competes with what else there is by the best that it can be.
         if let Some(((key, _), _)) = rest.next() {
             let rank = Rank {
                 priority: key.priority.0,
@@ -543,6 +551,7 @@ impl<'i> Search<'i> {
         let Some((priority, _)) = node.priorities.first_key_value() else {
             return;
         };
+        // Boxes that cannot fit are never pushed, so that they cost one step in all.
         if node.may_fit(view) {
             let rank = Rank {
                 priority: priority.0,

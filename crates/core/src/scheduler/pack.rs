@@ -207,6 +207,7 @@ pub(super) fn best_mix(
                 i64::from(*count),
             );
         }
+        // The least valuable ones fill what is left, one after the other.
         counts.extend(rest.iter().map(|candidate| {
             let room = u64::from(bin.room(candidate.demand, &available)).min(candidate.left);
             let count = u32::try_from(room).unwrap_or(u32::MAX);
@@ -225,6 +226,7 @@ pub(super) fn best_mix(
 
 /// The same for few candidates in order.
 fn best_of(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
+    // One request: as many as fit are the best mix, and the usual case.
     if let [only] = candidates {
         let room = u64::from(bin.room(only.demand, bin.available)).min(only.left);
         return vec![u32::try_from(room).unwrap_or(u32::MAX)];
@@ -322,6 +324,7 @@ impl Search<'_> {
             let Some(candidate) = self.candidates.get(at).copied() else {
                 return;
             };
+            // Even if all that is left were used up, this branch would not beat the best one (branch and bound).
             if value.saturating_add(self.bound()) <= self.best_value {
                 return;
             }
@@ -400,6 +403,7 @@ fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> O
     for left in &left {
         strides.push(rests);
         rests = rests.checked_mul(usize::try_from(*left).ok()? + 1)?;
+        // The table would be larger than what it can improve.
         if rests > RESTS_MAX {
             return None;
         }

@@ -79,6 +79,7 @@ impl ReadyQueue {
         let queue = self.queues.entry(key).or_default();
         let is_first = queue.len == 0;
         let set = queue.entries.entry((job, submit)).or_default();
+        // The first tasks of this submit here: from now on the job is found by its queues.
         if set.is_empty() {
             self.by_job.insert((job, key));
         }
@@ -180,6 +181,7 @@ impl ReadyQueue {
                 queue.len -= u64::from(to - from);
                 self.len -= u64::from(to - from);
             }
+            // An earlier submit of the job is taken to its end before a later one.
             if entry.get().is_empty() {
                 entry.remove();
                 ended.push(job);
@@ -197,6 +199,7 @@ impl ReadyQueue {
             return;
         };
         let mut of_job = queue.entries.range((job, 0)..=(job, u32::MAX));
+        // Another submit of the job may still have tasks here.
         if of_job.next().is_none() {
             self.by_job.remove(&(job, key));
         }
@@ -228,6 +231,7 @@ impl ReadyQueue {
                 .extend(indexed.map(|indexed| indexed.index.demolish()));
             return;
         }
+        // A round still sees all queues: an index would only cost time.
         if self.indexed.is_none() && self.queues.len() <= QUEUES_SEEN_MAX {
             return;
         }
@@ -240,6 +244,7 @@ impl ReadyQueue {
             let Some(class) = classes.get(key.class) else {
                 continue;
             };
+            // It may have ended and appeared again any number of times since it was noted.
             if self.queues.contains_key(&key) {
                 indexed.index.insert(key, class);
             } else {

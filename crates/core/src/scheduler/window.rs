@@ -72,6 +72,7 @@ pub(crate) fn window(
         let queues = ready.counts_by_age();
         let most = (PAIRS_MAX / queues.len().max(1)).min(ROOMS_MAX);
         let mut rooms: Vec<WorkerId> = rooms.collect();
+        // Those with room now come first; the others have their turn in the next rounds.
         if rooms.len() > most {
             let urgent = queues.iter().take(URGENT_MAX).map(|(key, _)| key.class);
             let urgent: Vec<_> = urgent.filter_map(|class| classes.get(class)).collect();
@@ -102,6 +103,7 @@ pub(crate) fn window(
     let mut seen = BTreeMap::new();
     for id in rooms.take(WORKERS_MAX) {
         let Some(worker) = workers.get(&id).filter(|worker| worker.accepts_work()) else {
+            // It takes nothing, and is not looked at again for that.
             seen.insert(id, Seen::default());
             continue;
         };
@@ -191,6 +193,7 @@ impl<'a> Chooser<'a> {
             && worker.config.min_utilization <= 0.0;
         let like = (offers, worker.free());
         let known = self.alike.get(&like).filter(|_| is_plain).copied();
+        // Of thousands of like workers with the same amounts free one is looked at.
         let fitting = known.unwrap_or_else(|| self.look_for_fitting(worker));
         if is_plain {
             self.alike.insert(like, fitting);
@@ -235,6 +238,7 @@ impl<'a> Chooser<'a> {
                 let here = level.unwrap_or(Reverse(i32::MAX));
                 return (self.steps == 0).then_some(here);
             };
+            // It is reserved, and what follows is less urgent than that.
             if !plan.admits(key) {
                 return None;
             }
@@ -243,6 +247,7 @@ impl<'a> Chooser<'a> {
                 plan.enter(key, self.classes);
                 available = plan.available_all();
             }
+            // The index may be a step behind the queue, and does not know fractions of items.
             let fits = self.ready.count(key) > 0
                 && class.variants.get(number as usize).is_some_and(|demand| {
                     plan.room(demand) > 0 && plan.serves(key.class, number, demand, self.now)
@@ -251,6 +256,7 @@ impl<'a> Chooser<'a> {
                 self.chosen.insert(key);
                 found += 1;
             }
+            // Less urgent requests wait for the next round: this one gives the worker nothing below this level.
             if found >= most {
                 return level;
             }
@@ -272,6 +278,7 @@ impl<'a> Chooser<'a> {
             },
             time_left_ns: u64::MAX,
         };
+        // What like workers could run is the same: the search goes on where the last one stopped.
         while kind.ahead.len() < wanted
             && let Some((key, _, _)) = kind.search.next(&view, &mut self.steps)
         {
@@ -300,6 +307,7 @@ impl<'a> Chooser<'a> {
         self.chosen
             .extend(self.ready.multi_node().take(MULTI_NODE_MAX));
         let sizes = self.ready.multi_node_up_to(most).take(SIZES_MAX);
+        // Behind very many large ones there may be a small one that can start.
         let mut able: Vec<QueueKey> = sizes.collect();
         able.sort_by_key(|key| key.priority);
         self.chosen.extend(able.into_iter().take(MULTI_NODE_MAX));

@@ -170,9 +170,11 @@ impl<'a> WorkerPlan<'a> {
     /// From now on only queues of this priority or less are looked at.
     pub(crate) fn enter(&mut self, key: QueueKey, classes: &Classes) {
         while let Some((blocked, variant)) = self.blocked.get(self.absorbed).copied() {
+            // As urgent: it competes in the mix, and nothing is reserved against it.
             if blocked.priority >= key.priority {
                 break;
             }
+            // So many requests wait here that hardly anything would be left over: less urgent tasks get nothing.
             if self.absorbed >= BLOCKED_MAX {
                 let urgent = |(other, _): &(QueueKey, u32)| other.priority < key.priority;
                 self.absorbed = self.blocked.partition_point(urgent);
@@ -268,9 +270,11 @@ impl<'a> WorkerPlan<'a> {
             let beside = i64::try_from(beside.max().unwrap_or(0)).unwrap_or(i64::MAX);
             return (need - beside).max(0);
         }
+        // All of it is taken: what comes back is for the blocked task anyway.
         if available == 0 {
             return 0;
         }
+        // What any set of tasks that frees enough frees beyond that may be taken (slack); the rest is reserved.
         let missing = u64::try_from(need - available).unwrap_or(0);
         let held = self.held(classes);
         let held = held.map(|(held, count)| (self.held_of(held, demand), count));
@@ -361,6 +365,7 @@ impl<'a> WorkerPlan<'a> {
         // so many that the next sending comes in time.
         let cover = split.below.min(COVER_MAX);
         let room = target.saturating_sub(split.above + split.level);
+        // A backlog of less urgent tasks is covered even beyond the target.
         room.max(cover.saturating_sub(split.level))
     }
 
@@ -431,6 +436,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes) {
             plan.place(key.class, number, demand, fits);
             promoted.push((key, number, fits));
         }
+        // The worker starts in this order, too: what does not fit reserves its room before less urgent ones.
         if fits < count {
             plan.block(key, number);
         }

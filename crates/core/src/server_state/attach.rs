@@ -70,6 +70,7 @@ impl ServerState {
         }
         let mut held: BTreeSet<(TaskKey, InstanceId)> = launching.into_iter().collect();
         held.extend(report.started.iter().map(|row| (row.task, row.instance)));
+        // Nothing is known of what the earlier run sent to it but had not seen start.
         if is_restored {
             let ended = report
                 .ended
@@ -78,6 +79,7 @@ impl ServerState {
                 .map(|row| (row.task, row.instance));
             self.adopt(id, held.iter().copied().chain(ended), &variants);
         }
+        // Ends before what is missing: a task that has ended is not missing.
         self.on_report(ctx, id, report);
         self.kill_surplus(ctx, id, &held);
         self.requeue_missing(ctx, id, &held);

@@ -40,6 +40,7 @@ impl ServerState {
         }
         let unfinished = job.counts().unfinished();
         let already_finished = job.counts().total() - unfinished;
+        // An open job without unfinished tasks stays as it is: nothing of it was canceled.
         if unfinished > 0 {
             let canceled = ChangeKind::JobCanceled {
                 job: id,

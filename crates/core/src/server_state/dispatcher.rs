@@ -105,6 +105,7 @@ impl Dispatcher {
             self.ready.note_multi_node(key, n_nodes);
             self.triggers.note_plans();
         }
+        // A queue that was empty may have something for any worker; others were tried before.
         if is_first {
             self.triggers.note_ready();
         } else {
@@ -266,6 +267,7 @@ impl Dispatcher {
             self.reserve_workers(workers, &BTreeMap::new());
         }
         let with_gangs = has_gangs && self.triggers.are_plans_due(now, is_everyone, workers);
+        // Nothing to give, or nobody to give it to.
         if self.ready.is_empty() || !with_gangs && !self.triggers.has_room() {
             return None;
         }
@@ -321,6 +323,7 @@ impl Dispatcher {
 
     /// A round was carried out; `has_handed_out` = some workers were given something.
     pub(super) fn end_round(&mut self, now: Time, round: &Round, has_handed_out: bool) {
+        // What was counted as fitting can turn out not to fit.
         if has_handed_out {
             self.retraction.note_handed_out(now);
         }

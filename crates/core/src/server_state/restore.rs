@@ -75,6 +75,7 @@ impl ServerState {
     /// Expects a worker back, if it is one that comes back; says whether. To be called behind the last
     /// submit and before the first task.
     pub fn restore_connected_worker(&mut self, now: Now, stored: StoredWorker) -> bool {
+        // It has ended its tasks when it lost the server.
         if stored.config.on_server_lost != OnServerLost::Reconnect {
             return false;
         }
@@ -147,6 +148,7 @@ impl ServerState {
         if let Some(record) = job.touch(slot) {
             record.restore(stored, goes_on || is_gang);
         }
+        // It is listed among the workers of the job, also if it did not finish the task.
         if stored.started.is_some() {
             job.workers.insert(stored.worker);
         }
@@ -223,6 +225,7 @@ impl ServerState {
         let worker = root.and_then(|root| self.workers.get_mut(root));
         let (Some(nodes), Some(key), Some(class), Some(worker)) = (nodes, key, class, worker)
         else {
+            // Nobody may report that instance any more, should the root turn up after all.
             if nodes.is_some() || was_started {
                 record.supersede();
             }

@@ -74,6 +74,7 @@ impl ServerState {
                 index: range.from,
             };
             let mut batch = AssignBatch::new(self.dispatcher.assign_limit());
+            // The command is sent to the root only, with the names of all nodes.
             self.hand_out(ctx.now, &placement, range, &mut batch);
             batch.set_nodes(&nodes);
             let Some(job) = self.jobs.get_mut(range.job) else {
@@ -98,6 +99,7 @@ impl ServerState {
             };
             ctx.persist(assigned);
             for member in &gang.workers {
+                // A node that waits must not end itself for being idle.
                 if *member != root {
                     ctx.send(*member, WorkerCommand::Hold(true));
                 }
@@ -112,6 +114,7 @@ impl ServerState {
         let Some(freed) = self.workers.release_nodes(task) else {
             return false;
         };
+        // The root reports the end itself; the others hear here that they are free.
         for (id, was_root) in freed {
             self.dispatcher.note_room(id);
             if !was_root {
@@ -166,6 +169,7 @@ impl ServerState {
                 at: now.mono,
             };
             worker.assign(TaskKey::new(range.job, named.id), assigned, class);
+            // Neighbours with the same template and instance are one row of the message.
             match runs.last_mut() {
                 Some(run)
                     if run.to == index
@@ -186,6 +190,7 @@ impl ServerState {
             }
         }
         for run in runs {
+            // Each template is sent to a worker once, in front of the first task that uses it.
             if worker.learn_template(run.template.id) {
                 batch.add_template(Arc::clone(&run.template));
             }

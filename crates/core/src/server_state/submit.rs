@@ -76,6 +76,7 @@ impl ServerState {
     ) -> Result<JobId, SubmitRefusal> {
         self.note_job(&mut draft);
         draft.rename_some(usize::MAX);
+        // Other submits were accepted while the templates of this one were built.
         if let Err(refusal) = self.check_still(&draft) {
             self.dispatcher.discard_refused(draft.prepared);
             self.dispatcher.discard(draft.templates);
@@ -285,6 +286,7 @@ impl ServerState {
     /// Adds a checked submit and queues what can run.
     fn add_submit(&mut self, ctx: &mut Ctx<'_>, target: Target, submit: Submit) -> JobId {
         let id = target.job;
+        // Only now has the job an id: ids are in the order of the answers.
         if target.is_new {
             let job = Job::new(id, target.name, target.max_fails, false, ctx.now.wall);
             self.jobs.add(job);

@@ -113,6 +113,7 @@ impl ServerState {
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>) {
         self.release_delayed(ctx.now);
         for (deadline, id) in self.workers.overdue(ctx.now.mono) {
+            // The timer itself came late: this process stood still, and the workers may have sent heartbeats meanwhile.
             if ctx.now.mono.since(deadline) >= STALL_MIN {
                 self.workers.note_heartbeat(id, ctx.now.mono);
                 continue;
@@ -134,6 +135,7 @@ impl ServerState {
 
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, report: Report) {
         let mut touched = BTreeSet::new();
+        // Starts first: a task can have started and ended since the last report.
         for row in report.started {
             self.on_started(ctx, id, row);
             touched.insert(row.task.job);
@@ -154,6 +156,7 @@ impl ServerState {
             self.note_job_progress(ctx, job);
         }
         self.dispatcher.note_room(id);
+        // The worker forgets these ends once they are acknowledged, which waits for the commit.
         if report.seq > 0 {
             ctx.send(id, WorkerCommand::Acknowledge(report.seq));
         }
@@ -365,6 +368,7 @@ impl ServerState {
         slot: TaskSlot,
         as_next: bool,
     ) {
+        // A late report of the old instance is stale from now on.
         if as_next {
             if let Some(record) = self.jobs.get_mut(id).and_then(|job| job.touch(slot)) {
                 record.supersede();

@@ -183,6 +183,7 @@ impl Worker {
 
     /// Reserves it for multi-node tasks of a queue; says whether that is new.
     pub(crate) fn reserve(&mut self, key: QueueKey) -> bool {
+        // A node has no room for anything, so no round may choose it.
         if self.node().is_some() {
             bug!("worker {} is reserved, but is a node already", self.id);
             return false;
@@ -222,6 +223,7 @@ impl Worker {
         let period = self.config.heartbeat;
         let grace = match how {
             LinkEnd::Broken => period * 2,
+            // Its process has most likely ended: two whole periods would only delay its tasks.
             LinkEnd::Closed => (period * 2).min((period / 2).max(CLOSED_GRACE_MIN)),
         };
         self.life = Life::Away {

@@ -237,6 +237,7 @@ impl Workers {
         let Some(worker) = self.live.get_mut(&id).filter(|w| !w.is_stopping()) else {
             return false;
         };
+        // Who drained and stops now is still shown as draining.
         let after_drain = worker.is_draining();
         worker.set_duty(Duty::Stop { after_drain });
         self.draining.remove(&id);
@@ -286,6 +287,7 @@ impl Workers {
         let (tasks, was_restored) = self.change_life(id, |worker| worker.end(at, reason))?;
         self.draining.remove(&id);
         *self.ended_counts.entry(reason).or_default() += 1;
+        // Workers are not lost in the order of their ids; people look for the newest.
         if reason.is_lost() {
             self.last_lost = self.last_lost.max(Some(id));
         }

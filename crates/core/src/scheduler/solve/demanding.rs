@@ -39,10 +39,12 @@ impl<'a> Round<'a> {
             for is_for_cpus in [false, true] {
                 self.follow(Attempt { first, is_for_cpus }, &levels, cpus, plan);
                 let share = plan.busy_share(cpus);
+                // It is busy enough: this attempt stays, and the backlog is for what comes next.
                 if share >= f64::from(plan.worker.config.min_utilization) && !plan.is_untouched() {
                     self.send_ahead_alone(plan);
                     return;
                 }
+                // Too little: all that the attempt took is given back.
                 self.left.clone_from(&left);
                 self.tasks_left = tasks_left;
                 self.placements.truncate(placed);
