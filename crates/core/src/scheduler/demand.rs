@@ -110,6 +110,7 @@ pub fn demand(
         };
         let mut left = *count;
         for plan in &mut plans {
+            // Queues are asked in their order: what an earlier one takes is not asked for twice.
             if left == 0 {
                 break;
             }
@@ -144,6 +145,7 @@ impl<'a> Plan<'a> {
     fn new(query: &'a QueueQuery, classes: &'a Classes) -> Self {
         let offer = |name: &str| match query.kind.resources.get(name) {
             Some(units) => Some(*units),
+            // Nothing is known of it: a task that asks for it is given a chance.
             None if query.kind.others_plentiful => None,
             None => Some(0),
         };
@@ -172,6 +174,7 @@ impl<'a> Plan<'a> {
     fn fill(&mut self, class: &Class, mut left: u64) -> u64 {
         for variant in &class.variants {
             let lifetime = crate::time::nanos(self.query.kind.time_limit);
+            // Such a worker would end before the task may; another variant can be shorter.
             if variant.min_time_ns > lifetime {
                 let needed = Duration::from_nanos(variant.min_time_ns);
                 self.unfit.get_or_insert(Unfit::Time(needed));
@@ -192,6 +195,7 @@ impl<'a> Plan<'a> {
         }
         while left > 0 {
             let found = self.coming.iter().position(|workers| *workers == nodes);
+            // An allocation of this size is on its way already.
             if let Some(position) = found {
                 self.coming.remove(position);
                 self.covered = true;
@@ -215,10 +219,12 @@ impl<'a> Plan<'a> {
 
     fn fill_single(&mut self, variant: &VariantDemand, mut left: u64) -> u64 {
         let each = fitting(variant, &self.empty, &self.empty);
+        // Not even an empty worker of this kind could run one.
         if each == 0 {
             self.note_too_small(variant);
             return left;
         }
+        // Of very many imagined workers only the newest have room in most cases.
         let first = if self.looks_left == 0 {
             self.workers.len().saturating_sub(NEWEST)
         } else {
@@ -267,6 +273,7 @@ impl<'a> Plan<'a> {
             .iter()
             .fold(0u32, |sum, n| sum.saturating_add(*n)) as usize;
         self.covered |= coming > 0 && !self.workers.is_empty();
+        // The first ones stand for workers that are on their way.
         let new = self.workers.split_off(coming.min(self.workers.len()));
         let all = new.len();
         let busy = new

@@ -200,6 +200,7 @@ pub fn hindrances(
     if let Some(whole) = whole {
         return vec![whole];
     }
+    // Multi-node tasks ask for whole workers: amounts do not matter.
     if demand.n_nodes > 0 {
         let is_short = empty_nodes < demand.n_nodes;
         let nodes = is_short.then_some(Hindrance::Nodes {
@@ -211,9 +212,11 @@ pub fn hindrances(
     plan.note_reservations(|_| true);
     plan.enter(key, classes);
     let lacking: Vec<Hindrance> = lacking(&plan, demand, classes);
+    // Amounts first: they are what people can do something about.
     if !lacking.is_empty() {
         return lacking;
     }
+    // The sums are enough, but not within single items or groups.
     if plan.room(demand) == 0 || worker.is_stuck(key.class, number) {
         return vec![Hindrance::Scattered];
     }

@@ -125,6 +125,7 @@ impl<'a> GangPlanner<'a> {
                 node.is_busy = is_given(node.worker.id);
                 has_changed |= node.is_busy;
             }
+            // A node that was given small tasks in this round is no longer among the first.
             if has_changed {
                 group.sort_unstable_by_key(Node::order);
             }
@@ -147,6 +148,7 @@ impl<'a> GangPlanner<'a> {
             let Some(choice) = self.choose(key, demand) else {
                 break;
             };
+            // Emptying workers for many tasks at once would idle the cluster; what is being emptied goes on.
             let may_keep = self.reserved_tasks < RESERVED_TASKS_MAX
                 && (reserved < before || self.reserved_tasks < reserve_max);
             if choice.busy > 0 && !may_keep || choice.busy == 0 && started >= start_max {
@@ -156,6 +158,7 @@ impl<'a> GangPlanner<'a> {
             if let Some(members) = self.groups.get_mut(choice.group) {
                 members.retain(|node| !choice.nodes.contains(&node.worker.id));
             }
+            // All nodes are empty.
             if choice.busy == 0 {
                 started += 1;
                 self.starts.push(GangStart {
@@ -198,6 +201,7 @@ impl<'a> GangPlanner<'a> {
                     Some(_) | None => usize::from(node.is_busy) * 2 + 1,
                 };
                 ranks[rank].push(node.worker.id);
+                // Nodes come empty ones first: enough of them are known.
                 if ranks[0].len() + ranks[1].len() >= count {
                     break;
                 }

@@ -171,6 +171,7 @@ impl RequestIndex {
         let mut depth = 0;
         loop {
             node.count_priority(at.0.priority);
+            // At the end of its path a request differs from others in nothing.
             if depth < path.len() {
                 node.branch_if_full(depth);
             }
@@ -232,6 +233,7 @@ impl Rubble {
         {
             *left -= 1;
             match node.body {
+                // Depth first, so that the list of nodes stays short.
                 Body::Inner { children, .. } => self.nodes.extend(children.into_values()),
                 Body::Leaf(mut requests) => {
                     while *left > 0 && requests.pop_first().is_some() {

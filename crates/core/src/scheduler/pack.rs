@@ -321,6 +321,7 @@ impl Search<'_> {
                 self.best.clone_from(&self.counts);
             }
             let at = self.values.len();
+            // All candidates have their counts.
             let Some(candidate) = self.candidates.get(at).copied() else {
                 return;
             };
@@ -328,6 +329,7 @@ impl Search<'_> {
             if value.saturating_add(self.bound()) <= self.best_value {
                 return;
             }
+            // Never below zero: the first way down, which is the greedy one, is gone to its end.
             self.steps = self.steps.saturating_sub(1);
             let room = self.bin.room(candidate.demand, &self.available);
             let most = u64::from(room).min(candidate.left);
@@ -430,6 +432,7 @@ fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> O
         let is_better = best
             .as_ref()
             .is_none_or(|(needed, value, _)| rank < (*needed, *value));
+        // Fewer workers for the rest first, then more value now.
         if is_better {
             best = Some((rank.0, rank.1, counts));
         }
@@ -466,6 +469,7 @@ impl<'s> RemainderTable<'s> {
         visit: OnRest<'_, 's>,
     ) -> Option<()> {
         let Some(candidate) = self.candidates.get(at).copied() else {
+            // A mix to which something could be added is never better than with it.
             if self.is_full(available, rest) {
                 visit(self, rest)?;
             }
@@ -473,6 +477,7 @@ impl<'s> RemainderTable<'s> {
         };
         let most = self.bin.room(candidate.demand, available).min(rest[at]);
         for count in (0..=most).rev() {
+            // Out of steps: the caller falls back to the search by value.
             self.nodes = self.nodes.checked_sub(1)?;
             take(
                 available,
@@ -489,6 +494,7 @@ impl<'s> RemainderTable<'s> {
                 self.bin.offers,
                 -i64::from(count),
             );
+            // Only after what was taken is given back: the caller goes on with these amounts.
             goes_on?;
         }
         Some(())
@@ -507,9 +513,11 @@ impl<'s> RemainderTable<'s> {
             parts.map(|(count, stride)| *count as usize * stride).sum()
         };
         let at = place(rest, &self.strides);
+        // Nothing is left.
         if at == 0 {
             return Some(0);
         }
+        // Different mixes leave the same rest: it is worked out once (dynamic programming).
         if self.fewest[at] != UNKNOWN {
             return Some(self.fewest[at]);
         }

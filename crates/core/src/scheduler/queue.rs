@@ -88,6 +88,7 @@ impl ReadyQueue {
         let added = u64::from(set.len() - before);
         queue.len += added;
         self.len += added;
+        // The index knows queues, not how many tasks they have.
         if is_first {
             self.note_changed(key);
         }
@@ -131,6 +132,7 @@ impl ReadyQueue {
             if let Some(queue) = self.queues.get_mut(&key) {
                 let of_job = (job, 0)..(job, submits);
                 while let Some((entry, _)) = queue.entries.range(of_job.clone()).next() {
+                    // What is left follows in the next portion, from this queue on.
                     if *left == 0 {
                         return false;
                     }
@@ -225,6 +227,7 @@ impl ReadyQueue {
     /// Brings the index up to date by a bounded number of queues, if there are so many that one is needed.
     pub(crate) fn follow(&mut self, classes: &Classes) {
         self.free_some();
+        // Few queues: a round sees them all, and the index only costs memory.
         if self.queues.len() < QUEUES_INDEXED_MIN {
             let indexed = self.indexed.take();
             self.freed

@@ -345,6 +345,7 @@ impl<'a> Round<'a> {
             };
             let key = self.input.queues[queue].0;
             for (variant, number) in class.variants.iter().zip(0..) {
+                // A request can have single-node variants, too; they are filled like others.
                 if variant.n_nodes > 0 && self.left[queue] > 0 {
                     let limits = (self.left[queue], self.tasks_left.div_ceil(GANG_COST));
                     let started = planner.plan(key, (number, variant), limits, reserve_max);
@@ -360,11 +361,13 @@ impl<'a> Round<'a> {
         let Some((first, _)) = self.input.queues.get(level.start) else {
             return;
         };
+        // The cheap questions first: most workers have no room for most levels.
         if self.is_used_up() || !plan.admits(*first) || !self.may_fill(level, plan) {
             return;
         }
         plan.note_reservations(|key| self.positions.contains_key(&key));
         plan.enter(*first, self.input.classes);
+        // Mixes of another level are of other queues.
         if self.memo_level != level.start {
             self.memo_level = level.start;
             self.memo.clear();
@@ -426,6 +429,7 @@ impl<'a> Round<'a> {
                 units[slot] = units[slot].max(least);
             }
             match &mut floor {
+                // The first request sets the floor, others can only lower it.
                 None => floor = Some(units),
                 Some(floor) => {
                     floor.truncate(units.len());
@@ -643,6 +647,7 @@ impl<'a> Round<'a> {
     fn place(&mut self, queue: usize, number: u32, count: u32, plan: &mut WorkerPlan<'a>) {
         let count = u64::from(count).min(self.tasks_left).min(self.left[queue]);
         let demand = self.classes[queue].and_then(|class| class.variants.get(number as usize));
+        // A mix may name a request of which it takes nothing.
         let (Some(demand), true) = (demand, count > 0) else {
             return;
         };
@@ -703,6 +708,7 @@ impl<'a> Round<'a> {
                 let fair = self.left[queue].div_ceil(remaining.max(1));
                 let count = u64::from(room).min(fair).min(self.tasks_left);
                 remaining -= 1;
+                // The ones before it took all that was left.
                 if count == 0 {
                     continue;
                 }

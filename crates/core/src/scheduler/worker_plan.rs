@@ -92,6 +92,7 @@ impl<'a> WorkerPlan<'a> {
     /// Reserves room for what the worker has reservations for, as long as some of it is ready. To be called before
     /// [`WorkerPlan::enter`]; only the first call does something.
     pub(crate) fn note_reservations(&mut self, is_ready: impl Fn(QueueKey) -> bool) {
+        // At the first level; later ones would note them twice.
         if std::mem::replace(&mut self.reservations_noted, true) {
             return;
         }
@@ -169,6 +170,7 @@ impl<'a> WorkerPlan<'a> {
 
     /// From now on only queues of this priority or less are looked at.
     pub(crate) fn enter(&mut self, key: QueueKey, classes: &Classes) {
+        // Each blocked request is reserved for once, when the round gets below its priority.
         while let Some((blocked, variant)) = self.blocked.get(self.absorbed).copied() {
             // As urgent: it competes in the mix, and nothing is reserved against it.
             if blocked.priority >= key.priority {
@@ -259,6 +261,7 @@ impl<'a> WorkerPlan<'a> {
     ) -> i64 {
         let available = self.available(demand.resource.0 as usize).max(0);
         let need = self.need(demand);
+        // This resource is not what it waits for.
         if available >= need {
             // It starts when something else comes back, and some of this comes back with that.
             let beside = lacking.iter().map(|(other, missing)| {
@@ -349,6 +352,7 @@ impl<'a> WorkerPlan<'a> {
     pub(crate) fn block(&mut self, key: QueueKey, number: u32) {
         // What is absorbed is more urgent than anything that is still decided on.
         let rest = self.blocked.get(self.absorbed..).unwrap_or_default();
+        // It may wait here already: one entry reserves for all of its tasks.
         if let Err(at) = rest.binary_search(&(key, number)) {
             self.blocked.insert(self.absorbed + at, (key, number));
         }
@@ -360,6 +364,7 @@ impl<'a> WorkerPlan<'a> {
         let by_rate = *self
             .rate_target
             .get_or_insert_with(|| self.worker.backlog_by_rate(now));
+        // Short tasks need many, so that the next sending comes in time; long ones only what fits at once.
         let target = by_rate.max(least).min(BACKLOG_MAX);
         // What is less urgent must not start before this: send enough to go in front of all of it, or
         // so many that the next sending comes in time.
@@ -421,6 +426,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes) {
     let mut waiting = worker.waiting().take(PROMOTED_LOOKS_MAX);
     let has_room = waiting.any(|(key, number)| fits(key, number));
     drop(waiting);
+    // The usual case on a full worker, and the whole walk is for nothing.
     if !has_room {
         return;
     }

@@ -25,6 +25,7 @@ struct Attempt {
 impl<'a> Round<'a> {
     /// Gives work to a worker that wants enough of it or none.
     pub(super) fn fill_demanding(&mut self, plan: &mut WorkerPlan<'a>) {
+        // No task and no worker has ever named cpus: nobody is busy with them.
         let Some(cpus) = self.input.classes.find_resource("cpus") else {
             return;
         };
@@ -99,6 +100,7 @@ impl<'a> Round<'a> {
         plan: &mut WorkerPlan<'a>,
     ) {
         let mut rest = levels.iter().skip(attempt.first).copied();
+        // The mix with the most cpus can be enough where the most valuable one is not.
         if attempt.is_for_cpus
             && let Some(level) = rest.next()
         {

@@ -24,6 +24,7 @@ impl LowerPriorityBacklog {
             for (key, _) in plan.worker.waiting() {
                 let ready = most_urgent.binary_search_by_key(&key.class, |(class, _)| *class);
                 let ready = ready.ok().and_then(|at| most_urgent.get(at));
+                // Nothing of its class is ready that is more urgent: nobody could be overtaken.
                 if ready.is_none_or(|(_, ready)| *ready >= key.priority) {
                     continue;
                 }
