@@ -584,7 +584,7 @@ impl Job {
         })
     }
 
-    /// Counts finished dependencies anew, after phases were restored.
+    /// Counts finished dependencies again, after phases were restored.
     fn replay_graphs(&mut self) {
         for submit in &mut self.submits {
             let SubmitKind::Graph { graph, .. } = &mut submit.kind else {

@@ -17,7 +17,7 @@ use crate::alloc::AllocHandle;
 use crate::clock::Clock;
 use crate::config::Stop;
 use crate::core_handle::{CoreGone, CoreHandle};
-use crate::http::Door;
+use crate::http::HttpControl;
 use crate::relay::Relay;
 use crate::{journal_link, output_link, query};
 
@@ -35,7 +35,7 @@ pub(crate) struct ClientPlane {
     /// Requests that are being answered.
     pub(crate) answering: Answering,
     /// How to ask for the HTTP listener; `None` in a server without ports.
-    pub(crate) door: Option<Door>,
+    pub(crate) door: Option<HttpControl>,
     /// Told when a client wants the server to end, and how.
     pub(crate) stop: mpsc::Sender<Stop>,
 }

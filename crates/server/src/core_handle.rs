@@ -23,16 +23,17 @@ const WATCH_QUEUE_LEN: usize = 256;
 /// How long a server that ends waits for its last changes to be stored; a sync on a busy file system takes seconds.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Looks at the state; what it gives tells the one who asked.
-pub(crate) type Look = Box<dyn FnOnce(&View<'_>) -> Seen + Send>;
-pub(crate) type Tell = Box<dyn FnOnce() + Send>;
+/// A query, run on the core's thread; it returns what delivers the answer.
+pub(crate) type QueryFn = Box<dyn FnOnce(&View<'_>) -> Seen + Send>;
+/// Delivers an answer.
+pub(crate) type SendReply = Box<dyn FnOnce() + Send>;
 
-/// What a look at the state gives.
+/// What a query returns.
 pub(crate) enum Seen {
     /// An answer: it may tell of changes, so it waits until they are on disk.
-    Answer(Tell),
+    Answer(SendReply),
     /// A part of an answer, which nobody is shown: the last part waits for all that was seen before.
-    Part(Tell),
+    Part(SendReply),
 }
 
 /// What reaches the core's thread.
@@ -45,11 +46,11 @@ pub(crate) enum Event {
         oneshot::Sender<RequestId>,
     ),
     Unwatch(RequestId),
-    Query(Look),
+    Query(QueryFn),
     WorkerConnected(
         Box<WorkerConfig>,
         Option<Box<Reattach>>,
-        oneshot::Sender<WorkerSeat>,
+        oneshot::Sender<WorkerRegistration>,
     ),
     /// The permit is given back when it is digested.
     WorkerMessage(WorkerId, LinkId, WorkerMessage, OwnedSemaphorePermit),
@@ -74,7 +75,7 @@ pub(crate) struct View<'a> {
 }
 
 /// A registered worker as its link sees it.
-pub(crate) struct WorkerSeat {
+pub(crate) struct WorkerRegistration {
     pub(crate) id: WorkerId,
     /// This connection, among all that the worker had.
     pub(crate) link: LinkId,
@@ -169,7 +170,7 @@ impl CoreHandle {
         let event = Event::Query(Box::new(move |view| {
             let found = look(view);
             let is_answer = is_answer(&found);
-            let tell: Tell = Box::new(move || {
+            let tell: SendReply = Box::new(move || {
                 // The one who asked may be gone.
                 let _ = tx.send(found);
             });
@@ -187,7 +188,7 @@ impl CoreHandle {
         &self,
         config: Box<WorkerConfig>,
         reattach: Option<Box<Reattach>>,
-    ) -> Result<WorkerSeat, CoreGone> {
+    ) -> Result<WorkerRegistration, CoreGone> {
         let (tx, rx) = oneshot::channel();
         self.send(Event::WorkerConnected(config, reattach, tx))
             .await?;

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::News;
 use crate::clock::Clock;
-use crate::core_handle::{CoreHandle, Event, Seen, Tell, View, WorkerSeat};
+use crate::core_handle::{CoreHandle, Event, Seen, SendReply, View, WorkerRegistration};
 use crate::delivery::{Delivery, ReplyTo};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
@@ -234,7 +234,7 @@ impl Core {
         self.settle(now, effects);
         self.delivery.carry_out(&self.state, effects);
         self.has_ended = true;
-        let told: Tell = Box::new(move || {
+        let told: SendReply = Box::new(move || {
             // The one who waits may have lost patience.
             let _ = told.send(());
         });
@@ -260,7 +260,7 @@ impl Core {
         &mut self,
         config: WorkerConfig,
         reattach: Option<Box<Reattach>>,
-        seat: oneshot::Sender<WorkerSeat>,
+        seat: oneshot::Sender<WorkerRegistration>,
     ) -> Input {
         self.next_id += 1;
         let link = LinkId(self.next_id);
@@ -284,7 +284,7 @@ impl Core {
     fn persist(&mut self, now: Now, changes: Vec<ChangeKind>, stored: oneshot::Sender<()>) {
         let at = now.wall;
         let changes = changes.into_iter().map(|kind| Change { at, kind });
-        let tell: Tell = Box::new(move || {
+        let tell: SendReply = Box::new(move || {
             // The one who waits for it may be gone.
             let _ = stored.send(());
         });

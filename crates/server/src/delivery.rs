@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::alloc::{News, WorkerNews};
-use crate::core_handle::{Tell, WorkerSeat};
+use crate::core_handle::{SendReply, WorkerRegistration};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::query;
@@ -34,7 +34,7 @@ pub(crate) enum Outgoing {
         id: RequestId,
         message: Box<client::WatchUpdate>,
     },
-    Answer(Tell),
+    Answer(SendReply),
     Registered {
         link: LinkId,
         worker: WorkerId,
@@ -57,7 +57,7 @@ pub(crate) struct Delivery {
     /// Watching clients, and whether each wants to know where output is.
     watches: BTreeMap<RequestId, (bool, mpsc::Sender<client::WatchUpdate>)>,
     /// Workers that have asked for a seat.
-    links: BTreeMap<LinkId, oneshot::Sender<WorkerSeat>>,
+    links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
     /// The current connection of each worker that has one; without a queue it is being closed.
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     /// Where automatic allocation hears of tasks and workers.
@@ -123,7 +123,11 @@ impl Delivery {
     }
 
     /// A worker waits for its seat.
-    pub(crate) fn expect_worker(&mut self, link: LinkId, seat: oneshot::Sender<WorkerSeat>) {
+    pub(crate) fn expect_worker(
+        &mut self,
+        link: LinkId,
+        seat: oneshot::Sender<WorkerRegistration>,
+    ) {
         self.links.insert(link, seat);
     }
 
@@ -146,7 +150,7 @@ impl Delivery {
     }
 
     /// Stores changes from beside the state, and tells when they are on disk.
-    pub(crate) fn store(&mut self, state: &ServerState, changes: Vec<Change>, stored: Tell) {
+    pub(crate) fn store(&mut self, state: &ServerState, changes: Vec<Change>, stored: SendReply) {
         self.gate.store(changes);
         self.send(state, Wait::All, Outgoing::Answer(stored));
     }
@@ -219,7 +223,7 @@ impl Delivery {
     }
 
     /// Answers once what was seen is on disk.
-    pub(crate) fn answer(&mut self, state: &ServerState, tell: Tell) {
+    pub(crate) fn answer(&mut self, state: &ServerState, tell: SendReply) {
         if self.gate.health() == Health::Good {
             self.send(state, Wait::All, Outgoing::Answer(tell));
         } else {
@@ -275,7 +279,7 @@ impl Delivery {
                 self.workers.insert(id, (link, Some(tx)));
                 if let Some(seat) = self.links.remove(&link) {
                     // If the connection is gone meanwhile, the dropped receiver tells.
-                    let _ = seat.send(WorkerSeat {
+                    let _ = seat.send(WorkerRegistration {
                         id,
                         link,
                         reattached,

@@ -36,7 +36,7 @@ use crate::relay::Relay;
 use crate::stats::Stats;
 pub(crate) use auth::Token;
 use auth::{Asked, Entrance};
-pub(crate) use door::{Asks, Door, door, keep};
+pub(crate) use door::{HttpControl, HttpControlRx, door, keep};
 
 /// Name of the file with the token, in the directory of the instance.
 const TOKEN_FILE_NAME: &str = "http-token";
@@ -107,7 +107,7 @@ impl HttpServer {
             event_seats: Arc::new(Semaphore::new(EVENT_READERS_MAX)),
             ended,
             page_key: self.page_key,
-            kept: kept::Kept::default(),
+            kept: kept::ResponseCache::default(),
             graphs: api::Graphs::default(),
             shares: shares::Shares::default(),
             timeline_turn: tokio::sync::Mutex::default(),
@@ -141,7 +141,7 @@ pub(crate) struct App {
     ended: watch::Receiver<()>,
     /// Opens the files of the web dashboard, and nothing else.
     page_key: Token,
-    kept: kept::Kept,
+    kept: kept::ResponseCache,
     graphs: api::Graphs,
     shares: shares::Shares,
     /// Held by the one who reads a timeline.

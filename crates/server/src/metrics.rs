@@ -94,7 +94,7 @@ const fn reason_label(reason: LostReason) -> &'static str {
 
 /// What is known outside of the state.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct ProcessFigures {
     /// Allocations by state.
     pub(crate) allocations: BTreeMap<&'static str, u64>,
     /// Allocation queues, active and paused.
@@ -112,7 +112,7 @@ pub(crate) struct Surroundings {
 }
 
 /// All metrics as OpenMetrics text.
-pub(crate) fn render(figures: &Figures, around: &Surroundings, stats: &Stats) -> String {
+pub(crate) fn render(figures: &Figures, around: &ProcessFigures, stats: &Stats) -> String {
     let mut registry = Registry::with_prefix("hq");
     add_work(&mut registry, figures);
     add_workers(&mut registry, figures);
@@ -170,7 +170,7 @@ fn add_workers(registry: &mut Registry, figures: &Figures) {
     registry.register("hidden_resources", help, gauge(hidden as u64));
 }
 
-fn add_server(registry: &mut Registry, figures: &Figures, around: &Surroundings, stats: &Stats) {
+fn add_server(registry: &mut Registry, figures: &Figures, around: &ProcessFigures, stats: &Stats) {
     let mut time = |name: &str, help: &str, histogram| {
         registry.register_with_unit(name, help, Unit::Seconds, histogram);
     };
@@ -353,7 +353,7 @@ pub(crate) fn as_classic(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn sample() -> (Figures, Surroundings, Stats) {
+    fn sample() -> (Figures, ProcessFigures, Stats) {
         let mut figures = Figures::default();
         figures.totals.tasks.waiting = 999_990;
         figures.totals.tasks.finished = 10;
@@ -366,9 +366,9 @@ mod tests {
             used: 25_000,
         };
         figures.resources.insert("cpus".to_owned(), cpus);
-        let around = Surroundings {
+        let around = ProcessFigures {
             version: "v\"1".to_owned(),
-            ..Surroundings::default()
+            ..ProcessFigures::default()
         };
         let stats = Stats::new();
         stats.rounds.observe(std::time::Duration::from_micros(20));

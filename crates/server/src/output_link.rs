@@ -7,7 +7,7 @@ use hq_protocol::client::{self, output::Kind, reply};
 use hq_protocol::convert::{OutputQuery, OutputRequest, ReadFrom};
 
 use crate::core_handle::{CoreGone, CoreHandle};
-use crate::query::output::{Whereabouts, whereabouts};
+use crate::query::output::{OutputLocation, output_location};
 use crate::relay::Relay;
 
 /// Reads output where the task ran. Waits as long as the client wants if there is nothing yet.
@@ -18,22 +18,22 @@ pub(crate) async fn read(
 ) -> Result<reply::Reply, CoreGone> {
     let asked = query.clone();
     let found = core
-        .query(move |view| whereabouts(view.state, &asked))
+        .query(move |view| output_location(view.state, &asked))
         .await?;
     let (state, instance, worker, source) = match found {
-        Whereabouts::Unknown => return Ok(empty(Kind::NotFound, TaskState::Waiting)),
-        Whereabouts::NotStarted(state) => {
+        OutputLocation::Unknown => return Ok(empty(Kind::NotFound, TaskState::Waiting)),
+        OutputLocation::NotStarted(state) => {
             if !has_ended(state) {
                 tokio::time::sleep(query.wait).await;
             }
             return Ok(empty(Kind::NotStarted, state));
         }
-        Whereabouts::Known {
+        OutputLocation::Known {
             state,
             source: None,
             ..
         } => return Ok(empty(Kind::NoOutput, state)),
-        Whereabouts::Known {
+        OutputLocation::Known {
             state,
             instance,
             worker,

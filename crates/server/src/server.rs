@@ -43,7 +43,7 @@ pub struct Server {
     client_listener: TcpListener,
     worker_listener: TcpListener,
     http: Option<HttpServer>,
-    asks: http::Asks,
+    asks: http::HttpControlRx,
     clients: ClientPlane,
     workers: WorkerPlane,
     http_parts: HttpParts,
@@ -236,7 +236,7 @@ impl Server {
 fn planes(
     parts: &HttpParts,
     idle_timeout: Option<Duration>,
-    door: http::Door,
+    door: http::HttpControl,
     stop: mpsc::Sender<Stop>,
 ) -> (ClientPlane, WorkerPlane) {
     let parts = parts.clone();

@@ -13,7 +13,7 @@ use hq_protocol::{Connection, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::core_handle::{CoreHandle, WorkerSeat};
+use crate::core_handle::{CoreHandle, WorkerRegistration};
 use crate::relay::Relay;
 
 /// A connected peer that does not register within this time is no worker.
@@ -59,7 +59,7 @@ async fn register<R, W>(
     plane: &WorkerPlane,
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
-) -> Option<WorkerSeat>
+) -> Option<WorkerRegistration>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -195,7 +195,7 @@ fn describe(error: &ReadError) -> String {
 }
 
 async fn send_commands<W: AsyncWrite + Unpin>(
-    seat: WorkerSeat,
+    seat: WorkerRegistration,
     mut questions: mpsc::Receiver<OutputRequest>,
     mut writer: MessageWriter<W>,
 ) {

@@ -1,7 +1,7 @@
 //! Submits that wait for other jobs: as a whole (`--after`), or task by task (`--after-each`).
 //!
-//! A condition costs nothing per task. Whoever ends something that is waited for leaves a note; the
-//! notes are worked off when the batch settles, so that chains of any length need no recursion.
+//! A condition costs nothing per task. The end of something that is waited for is noted; the
+//! notes are handled when the batch settles, so that chains of any length need no recursion.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -88,7 +88,7 @@ impl ServerState {
         self.review(ctx, id, number, true);
     }
 
-    /// Works off what ended since the last time.
+    /// Handles what ended since the last time.
     pub(super) fn follow_up(&mut self, ctx: &mut Ctx<'_>) {
         loop {
             // What ends here is noted as well: chains of any length need no recursion.

@@ -1,4 +1,4 @@
-//! Who hears of jobs: clients that watch some, and whoever is to be notified.
+//! Who hears of jobs: clients that watch some, and targets of notifications.
 //!
 //! Watching clients are told of changes at most once per interval, and of the end at once. A notification goes out once, and
 //! is owed until the shell says what became of it.

@@ -200,9 +200,8 @@ pub enum AllocationChange {
 }
 
 impl ChangeKind {
-    /// Whether somebody was, or is about to be, told of it who does not keep it: then nothing may
-    /// happen on its account before it is stored, and it is stored at once. The others can wait for a
-    /// batch, because a worker repeats them until they are acknowledged.
+    /// Whether it must be durable before dependent effects are released: somebody hears of it who does not keep it. The
+    /// others can wait for a batch, because a worker repeats them until they are acknowledged.
     #[must_use]
     pub const fn is_urgent(&self) -> bool {
         match self {

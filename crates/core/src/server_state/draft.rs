@@ -156,7 +156,7 @@ impl Draft {
         self.renamed = Some(0);
     }
 
-    /// Corrects some of the templates; answers with how many.
+    /// Corrects some of the templates; returns how many.
     pub(super) fn rename_some(&mut self, most: usize) -> usize {
         let Some(done) = self.renamed else { return 0 };
         let rest = self.templates.iter_mut().skip(done).take(most);

@@ -19,7 +19,7 @@ pub enum Wait {
 }
 
 impl Effect {
-    /// For what it has to wait; nobody is told of an [`Effect::Persist`].
+    /// Which commit it waits for. [`Effect::Persist`] is never sent to a peer.
     #[must_use]
     pub const fn wait(&self) -> Wait {
         match self {

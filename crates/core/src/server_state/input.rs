@@ -59,7 +59,7 @@ pub enum Input {
     Timer,
 }
 
-/// Rows of inputs after which the state must be settled before it takes more, so that whoever waits for
+/// Rows of inputs after which the state must be settled before it takes more, so that a client that waits for
 /// an answer does not wait for hundreds of long reports. A few milliseconds of work.
 pub const ROWS_PER_ROUND_MAX: usize = 1_024;
 

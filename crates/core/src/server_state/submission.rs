@@ -158,7 +158,7 @@ impl ServerState {
         }
     }
 
-    /// Has templates name the job that is the next one now, some of them; answers with how many. Who is overtaken once more
+    /// Has templates name the job that is the next one now, some of them; returns how many. One that is overtaken once more
     /// is not delayed again: [`Self::accept`] corrects the rest in one step.
     fn rename(&mut self, draft: &mut Draft, most: usize) -> usize {
         if draft.is_built() && draft.renamed.is_none() {
@@ -179,7 +179,7 @@ impl ServerState {
         TemplateId(first)
     }
 
-    /// Builds some of the templates; answers with how many.
+    /// Builds some of the templates; returns how many.
     pub(super) fn build(&mut self, draft: &mut Draft, most: usize) -> usize {
         let SubmitBody::Graph(graph) = &draft.prepared.spec.body else {
             return 0;

@@ -1,4 +1,4 @@
-//! What workers do: register, report, go.
+//! Handlers for worker registration, reports and loss.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

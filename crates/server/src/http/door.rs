@@ -10,25 +10,25 @@ use tokio::task::JoinSet;
 
 use super::{HttpParts, HttpServer};
 
-/// Those who may wait for the door at the same time.
+/// Clients that may wait for the listener at the same time.
 const ASKS_MAX: usize = 16;
 
 type Ask = oneshot::Sender<Result<client::HttpOpened, Refusal>>;
 
-/// Where to ask for it.
+/// Where clients ask for the listener.
 #[derive(Clone)]
-pub(crate) struct Door(mpsc::Sender<Ask>);
+pub(crate) struct HttpControl(mpsc::Sender<Ask>);
 
-/// Where it is asked for.
-pub(crate) struct Asks(mpsc::Receiver<Ask>);
+/// The other end of [`HttpControl`].
+pub(crate) struct HttpControlRx(mpsc::Receiver<Ask>);
 
 /// Both ends.
-pub(crate) fn door() -> (Door, Asks) {
+pub(crate) fn door() -> (HttpControl, HttpControlRx) {
     let (tx, rx) = mpsc::channel(ASKS_MAX);
-    (Door(tx), Asks(rx))
+    (HttpControl(tx), HttpControlRx(rx))
 }
 
-impl Door {
+impl HttpControl {
     /// Opens the listener on this machine only, unless there is one, and says where it is.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Door {
 pub(crate) async fn keep(
     opened: Option<HttpServer>,
     instance: PathBuf,
-    mut asks: Asks,
+    mut asks: HttpControlRx,
     parts: HttpParts,
 ) {
     let mut serving = JoinSet::new();

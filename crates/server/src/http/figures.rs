@@ -5,19 +5,19 @@ use hq_protocol::client::{alloc_allocation::State, alloc_reply, reply::Reply};
 use hq_protocol::convert::AllocRequest;
 
 use super::HttpParts;
-use crate::metrics::Surroundings;
+use crate::metrics::ProcessFigures;
 
 /// Queues that are asked for their allocations; people have a handful.
 const QUEUES_MAX: usize = 64;
 
 /// Reads them; nothing of it waits for a batch system.
-pub(super) async fn around(parts: &HttpParts) -> Surroundings {
-    let mut around = Surroundings {
+pub(super) async fn around(parts: &HttpParts) -> ProcessFigures {
+    let mut around = ProcessFigures {
         events_waiting: parts.core.waiting(),
         resident_bytes: resident_bytes().unwrap_or(0),
         start_unix_s: parts.info.start_unix_ns / 1_000_000_000,
         version: parts.info.version.clone(),
-        ..Surroundings::default()
+        ..ProcessFigures::default()
     };
     if let Some(store) = &parts.store {
         around.store_bytes = store.len_bytes();
@@ -32,7 +32,7 @@ pub(super) async fn around(parts: &HttpParts) -> Surroundings {
     around
 }
 
-async fn add_allocations(parts: &HttpParts, around: &mut Surroundings) {
+async fn add_allocations(parts: &HttpParts, around: &mut ProcessFigures) {
     let Some(alloc) = &parts.alloc else { return };
     let Some(alloc_reply::Reply::Queues(queues)) =
         inner(alloc.ask(Box::new(AllocRequest::List)).await)

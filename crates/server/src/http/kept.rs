@@ -36,11 +36,11 @@ type Place = Arc<Mutex<Option<Entry>>>;
 
 /// All that are kept, by name.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct ResponseCache {
     places: Mutex<HashMap<String, Place>>,
 }
 
-impl Kept {
+impl ResponseCache {
     /// The kept answer of this name, or what `make` makes now. Those who ask meanwhile wait for the same.
     pub(super) async fn get<E>(
         &self,
@@ -96,7 +96,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_who_ask_for_the_same_cost_one_answer() {
-        let (kept, made) = (Kept::default(), AtomicU32::new(0));
+        let (kept, made) = (ResponseCache::default(), AtomicU32::new(0));
         let ask = |name: &str| {
             kept.get(name.to_owned(), async {
                 // Long enough for the answer to be kept until the end of the test.
@@ -112,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_kept_is_bounded() {
-        let kept = Kept::default();
+        let kept = ResponseCache::default();
         for name in 0..1_000 {
             let made = async { Ok::<_, Infallible>(Value::Null) };
             assert!(kept.get(name.to_string(), made).await.is_ok());
@@ -122,7 +122,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_did_not_change_is_not_asked_for_again() {
-        let (kept, made) = (Kept::default(), AtomicU32::new(0));
+        let (kept, made) = (ResponseCache::default(), AtomicU32::new(0));
         let ask = |version| {
             kept.get_version("x".to_owned(), Some(version), async {
                 Ok::<_, Infallible>(Value::from(made.fetch_add(1, Ordering::Relaxed)))

@@ -9,7 +9,7 @@ use hq_protocol::convert::{OutputQuery, OutputSource};
 
 /// What the state knows of the output of a task.
 #[derive(Debug)]
-pub(crate) enum Whereabouts {
+pub(crate) enum OutputLocation {
     /// No such job or task.
     Unknown,
     /// It was never started.
@@ -25,18 +25,18 @@ pub(crate) enum Whereabouts {
 }
 
 /// Looks a task up.
-pub(crate) fn whereabouts(state: &ServerState, query: &OutputQuery) -> Whereabouts {
-    find(state, query).unwrap_or(Whereabouts::Unknown)
+pub(crate) fn output_location(state: &ServerState, query: &OutputQuery) -> OutputLocation {
+    find(state, query).unwrap_or(OutputLocation::Unknown)
 }
 
-fn find(state: &ServerState, query: &OutputQuery) -> Option<Whereabouts> {
+fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     let job = state.jobs().get(&query.task.job)?;
     let slot = job.find(query.task.task)?;
     let submit = job.submit(slot)?;
     let task_state = submit.tasks.phase(slot.index)?.state();
     let record = submit.tasks.record(slot.index);
     let Some(record) = record.filter(|record| record.was_started()) else {
-        return Some(Whereabouts::NotStarted(task_state));
+        return Some(OutputLocation::NotStarted(task_state));
     };
     let template = submit.template(slot.index)?;
     let values = PathValues {
@@ -68,7 +68,7 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<Whereabouts> {
             }
         }),
     };
-    Some(Whereabouts::Known {
+    Some(OutputLocation::Known {
         state: task_state,
         instance: record.instance(),
         worker: record.worker(),

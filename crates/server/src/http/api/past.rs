@@ -1,6 +1,6 @@
 //! What dashboards ask of the store: sums over tasks, the timeline, failures, the journal's last lines.
 //!
-//! Read on threads of their own and kept for a while, see [`Kept`](crate::http::kept::Kept).
+//! Read on threads of their own and kept for a while, see [`ResponseCache`](crate::http::kept::ResponseCache).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
