@@ -202,9 +202,11 @@ impl ServerState {
     /// Ends a batch of inputs: hands out work and tells watching clients what changed.
     pub fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let ctx = &mut Ctx::new(now, effects);
+        // What restoring led to comes before everything that follows from inputs.
         ctx.emit_all(std::mem::take(&mut self.owed));
         self.follow_up(ctx);
         self.go_on_draining(ctx);
+        // A server that ends hands out nothing more.
         if self.ending.is_none() {
             self.submit_portion(ctx);
             self.sweep_portion(ctx);
@@ -358,6 +360,7 @@ impl ServerState {
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),
             Command::DrainWorkers(workers) => Reply::Workers(self.drain_workers(ctx, &workers)),
             Command::Watch(spec) => {
+                // Of all jobs those that have completed have nothing to tell.
                 let jobs = self.jobs.select(&spec.jobs, |job| !job.is_completed());
                 self.audience.add(ctx.now.mono, request, spec, jobs);
                 return;
@@ -375,6 +378,7 @@ impl ServerState {
     /// Puts a waiting task whose dependencies finished into the ready queue; one that is held gets
     /// there later.
     fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
+        // It gets there when the last awaited worker is back or given up.
         if self.jobs.is_held(job, slot) {
             return;
         }
@@ -400,6 +404,7 @@ impl ServerState {
                 .range(first..=last)
                 .map(|(task, assigned)| (*task, assigned.instance))
                 .collect();
+            // It may know templates of the job only.
             if !tasks.is_empty() {
                 ctx.send(worker.id, WorkerCommand::Kill(tasks));
             }

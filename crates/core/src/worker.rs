@@ -461,6 +461,7 @@ impl Worker {
     pub(crate) fn take_unstarted(&mut self) -> Vec<(TaskKey, InstanceId)> {
         let mut back = Vec::new();
         for (key, assigned) in &mut self.assigned {
+            // Each task is asked for once: the answer is on its way.
             if !assigned.started && !std::mem::replace(&mut assigned.retracting, true) {
                 back.push((*key, assigned.instance));
             }
@@ -524,6 +525,7 @@ impl Worker {
             .assigned
             .get_mut(&task)
             .filter(|a| a.instance == instance)?;
+        // Said again, after its connection broke.
         if assigned.started {
             return None;
         }
@@ -559,6 +561,7 @@ impl Worker {
         } else {
             self.leave_backlog(task, &assigned);
         }
+        // What did not fit may fit now.
         if assigned.started || self.running == 0 {
             self.stuck.clear();
         }

@@ -50,6 +50,7 @@ impl Followers {
 
     /// Notes an end, if anybody waits for the job.
     pub(super) fn note(&mut self, job: JobId, task: Option<TaskId>) {
+        // Most jobs are waited for by nobody: their ends cost nothing.
         if self.by_job.contains_key(&job) {
             self.ends.push((job, task));
         }

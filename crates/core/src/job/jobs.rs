@@ -174,6 +174,7 @@ impl Jobs {
             return IdArray::default();
         };
         let ids = job.unfinished_ids_of(number);
+        // A submit that has ended before changes nothing.
         if job.end_submit(number, to) > 0 {
             self.changed.insert(id);
         }
@@ -243,6 +244,7 @@ impl Jobs {
     /// A task whose wait for another attempt is over. It may have ended meanwhile.
     pub(crate) fn next_retry(&mut self, now: Time) -> Option<(JobId, TaskSlot)> {
         let (time, id, slot) = self.delayed.first().copied()?;
+        // They are in the order of their times.
         if time > now {
             return None;
         }

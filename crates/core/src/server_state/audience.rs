@@ -83,6 +83,7 @@ impl Watch {
         };
         let (until_idle, mut rows) = (self.spec.until_idle, std::mem::take(&mut self.jobs));
         for (id, followed) in &mut rows {
+            // The first update and the last one name all jobs.
             if !everything && !followed.changed {
                 continue;
             }
@@ -341,12 +342,14 @@ impl Audience {
             return;
         };
         let done = watch.all_ended(jobs);
+        // The end is told at once, whatever the interval.
         if done {
             ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, true)));
             self.remove(request);
         } else if !watch.notifications.is_empty() {
             ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, false)));
         } else if watch.wants_changes() {
+            // Within the interval changes add up, and are told together when it is over.
             if watch.next <= ctx.now.mono {
                 self.due.remove(&(watch.next, request));
                 watch.next = ctx.now.mono + watch.spec.interval;

@@ -101,6 +101,7 @@ impl Dispatcher {
             .ready
             .insert(key, job, submit, indices.start, indices.end);
         let class = self.classes.get(key.class);
+        // The number of nodes tells which of very many queues could start.
         if let Some(n_nodes) = class.and_then(|class| class.nodes_min()) {
             self.ready.note_multi_node(key, n_nodes);
             self.triggers.note_plans();
@@ -271,6 +272,7 @@ impl Dispatcher {
         if self.ready.is_empty() || !with_gangs && !self.triggers.has_room() {
             return None;
         }
+        // They give up what they have not started, and are looked at as the nodes that they will be.
         if with_gangs {
             let reserved = self.reservations.reserved().iter().copied();
             self.triggers.note_rooms(reserved);

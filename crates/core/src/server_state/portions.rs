@@ -142,6 +142,7 @@ impl Portions {
             is_start,
             most_urgent: Reverse(submit.priority_max),
         };
+        // A submit that is being looked at goes on where it is.
         self.unqueued.entry(at).or_insert(rest);
     }
 
@@ -193,6 +194,7 @@ impl Portions {
 
     /// Leaves templates to be freed.
     pub(super) fn discard(&mut self, templates: Vec<Arc<SharedTemplate>>) {
+        // Few are freed here and now, by being dropped.
         if templates.len() > DISCARDED_AT_ONCE {
             self.discarded.push(Discarded::Shared(templates));
         }
@@ -218,10 +220,12 @@ impl Portions {
     /// has ended.
     pub(super) fn narrow(&self, window: &mut Window, ready: &ReadyQueue) {
         let urgencies = self.unqueued.values().map(|rest| rest.most_urgent);
+        // A task that is missing may be as urgent as this: nothing less urgent goes first.
         if let Some(most_urgent) = urgencies.min() {
             window.queues.retain(|(key, _)| key.priority <= most_urgent);
             window.is_behind = true;
         }
+        // Counts of these queues include tasks that have ended.
         if let Some(first) = self.first_leaving(ready) {
             window.queues.retain(|(key, _)| key.priority < first);
             window.is_behind = true;

@@ -153,6 +153,7 @@ impl ServerState {
             job.workers.insert(stored.worker);
         }
         let phase = match stored.state {
+            // One that runs on goes back to that below.
             TaskState::Waiting | TaskState::Running => Phase::Waiting,
             TaskState::Finished => Phase::Finished,
             TaskState::Failed => Phase::Failed,
@@ -167,6 +168,7 @@ impl ServerState {
         if goes_on {
             self.restore_running(id, slot, stored);
         }
+        // Also one that waits: its nodes may have been sent it.
         if is_gang && !phase.is_terminal() {
             self.restore_gang(id, slot, stored);
         }
@@ -215,6 +217,7 @@ impl ServerState {
             .copied()
             .collect();
         let root = nodes.and_then(|nodes| nodes.workers.first());
+        // Without its root nobody reports how the task ends.
         let root = root.filter(|root| members.first() == Some(root)).copied();
         let was_started = stored.state == TaskState::Running && stored.instance == instance;
         let Some(record) = job.touch(slot) else {

@@ -123,6 +123,7 @@ impl ServerState {
             };
             under_way.results.push(result);
         }
+        // The answer comes when the last submit is accepted or refused.
         if under_way.is_done() {
             ctx.emit(Effect::Reply(under_way.request, under_way.reply()));
         } else {

@@ -171,6 +171,7 @@ impl ServerState {
         let (ids, kind, priority_max) = match &spec.body {
             SubmitBody::Array(array) => {
                 let ids = match (ids, &array.ids) {
+                    // Restored: the ids that an array got then, whatever the job has now.
                     (Some(ids), _) => ids,
                     (None, ArrayIds::Given(ids)) => ids.clone(),
                     (None, ArrayIds::Next(count)) => self.next_ids(share.job, *count)?,
@@ -256,12 +257,14 @@ impl ServerState {
     }
 
     fn check_new(&self, job: JobId, ids: &IdArray) -> Result<(), SubmitRefusal> {
+        // A new job has no tasks with which ids could clash.
         let Some(existing) = self.jobs.get(job) else {
             return Ok(());
         };
         if let Some(task) = existing.first_existing(ids) {
             return Err(SubmitRefusal::TaskExists(task, job));
         }
+        // Counters of a job are 32 bits wide.
         let total = existing.counts().total().checked_add(ids.len());
         total.map(|_| ()).ok_or(SubmitRefusal::TooManyTasks)
     }

@@ -122,6 +122,7 @@ impl ServerState {
                     continue;
                 }
             };
+            // It was there when the command came.
             match row {
                 Some(row) => sweep.rows.push(row),
                 None => sweep.gone.push(id),

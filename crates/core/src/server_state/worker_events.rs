@@ -260,6 +260,7 @@ impl ServerState {
             usage: row.usage,
         };
         let ran = !end.run.is_zero();
+        // Retries come before what a failure means for others.
         if end.outcome != Outcome::Finished
             && self.may_retry(job, assigned.slot, |retry| retry.allows(&end.outcome, ran))
         {
@@ -323,6 +324,7 @@ impl ServerState {
         });
         self.jobs.set_phase(id, slot, Phase::Waiting);
         self.note_requeued(ctx, id, slot);
+        // What is held is let go with all the rest, whatever its delay.
         if delay.is_zero() || self.jobs.is_held(id, slot) {
             self.make_ready(id, slot);
         } else {
@@ -461,6 +463,7 @@ impl ServerState {
             .forget_worker(id, lost.reservations.into_iter());
         let mut touched = BTreeSet::new();
         for (task, assigned) in lost.tasks {
+            // The other nodes are free: without its root a multi-node task is over.
             self.release_gang(ctx, task);
             let record = self
                 .jobs
@@ -515,6 +518,7 @@ impl ServerState {
             bug!("job {id} has no record of its task at {slot:?}, which ran on a lost worker");
             return;
         };
+        // Only a loss for which the task may be to blame counts towards its limit.
         let crashes = if is_crash {
             record.count_crash()
         } else {

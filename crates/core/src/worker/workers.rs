@@ -240,6 +240,7 @@ impl Workers {
         // Who drained and stops now is still shown as draining.
         let after_drain = worker.is_draining();
         worker.set_duty(Duty::Stop { after_drain });
+        // It is told to stop now, and drains no longer.
         self.draining.remove(&id);
         true
     }
