@@ -236,17 +236,22 @@ fn lift(shortage: Shortage) {
     }
 }
 
-/// Sets a soft limit; `None` is the hard one.
-fn set_soft_limit(resource: libc::__rlimit_resource_t, soft: Option<u64>) {
+/// Sets a soft limit; `None` is the hard one. The type of a resource's number is one in glibc and another in musl.
+fn set_soft_limit(resource: impl Into<i64>, soft: Option<u64>) {
+    let resource: i64 = resource.into();
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: `limit` is valid for writes.
-    assert_eq!(unsafe { libc::getrlimit64(resource, &raw mut limit) }, 0);
+    let none = std::ptr::null_mut::<libc::rlimit64>();
+    // SAFETY: `limit` is valid for writes, and nothing is read.
+    let read = unsafe { libc::syscall(libc::SYS_prlimit64, 0_i64, resource, none, &raw mut limit) };
+    assert_eq!(read, 0);
     limit.rlim_cur = soft.unwrap_or(limit.rlim_max).min(limit.rlim_max);
-    // SAFETY: `limit` is valid for reads.
-    assert_eq!(unsafe { libc::setrlimit64(resource, &raw const limit) }, 0);
+    // SAFETY: `limit` is valid for reads, and nothing is written.
+    let set =
+        unsafe { libc::syscall(libc::SYS_prlimit64, 0_i64, resource, &raw const limit, none) };
+    assert_eq!(set, 0);
 }
 
 /// Gives root up for a user that has no other process: root is not limited in their number.
