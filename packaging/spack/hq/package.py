@@ -1,4 +1,6 @@
-# Copy this directory to packages/ of a repository of yours (`spack repo create`), then `spack install hq`.
+# Spack 1.0 or newer: copy this directory to packages/ of a repository of yours (`spack repo create`), then `spack install hq`.
+from spack_repo.builtin.build_systems.generic import Package
+
 from spack.package import *
 
 
