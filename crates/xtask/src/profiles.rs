@@ -264,8 +264,20 @@ struct Ran {
 fn run(profile: &Profile, suite: &Suite, arguments: &[&str], work: &Path) -> anyhow::Result<Ran> {
     let program = suite.program.to_str().context("its path is text")?;
     // None of these names is in the other programs.
-    let without = profile.without.iter().flat_map(|name| ["--skip", name]);
-    let without: Vec<&str> = without.filter(|_| suite.name == "e2e").collect();
+    let left_out = match suite.name.as_str() {
+        "e2e" => profile.without,
+        _ => &[],
+    };
+    for (tests, reason) in left_out {
+        crate::print(&format!(
+            "{}: {}: without `{tests}`: {reason}\n",
+            profile.name, suite.name
+        ));
+    }
+    let without: Vec<&str> = left_out
+        .iter()
+        .flat_map(|(tests, _)| ["--skip", tests])
+        .collect();
     let words = [&[program], arguments, &without].concat();
     let log = work.join(format!("{}-{}.log", profile.name, suite.name));
     let file = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
