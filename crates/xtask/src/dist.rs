@@ -180,6 +180,8 @@ impl Dist {
             fs::remove_dir_all(&out).with_context(|| format!("empty {}", out.display()))?;
         }
         fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+        let work = target.join("dist-work");
+        tree::forget(&work)?;
         let manifest = fs::read_to_string(root.join("Cargo.toml")).context("read Cargo.toml")?;
         let manifest: toml::Table = manifest.parse().context("parse Cargo.toml")?;
         let version = manifest["workspace"]["package"]["version"].as_str();
@@ -187,7 +189,7 @@ impl Dist {
         Ok(Self {
             epoch: epoch(&root)?,
             out,
-            work: target.join("dist-work"),
+            work,
             version,
             profile: options.profile.clone(),
             program: options.program.clone(),

@@ -12,6 +12,9 @@ use super::shell::{command, output, run};
 /// Tools from PyPI. Zig is a C compiler and linker that knows the symbols of each glibc.
 const PYTHON_TOOLS: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.15.2"];
 
+/// Size of a page on the largest machines with aarch64. Programs made for smaller ones are not started there.
+const LARGE_PAGE: u64 = 64 * 1024;
+
 /// One kind of program.
 pub(super) struct Target {
     /// As rustc says it; also in the names of files.
@@ -183,6 +186,7 @@ pub(super) fn build(
         .join(&dist.profile)
         .join("hq");
     check_symbols(&built, target)?;
+    check_pages(&built, target)?;
     Ok(Ok(take(dist, target, &built)?))
 }
 
@@ -266,6 +270,39 @@ fn needs_libraries(binary: &Path) -> anyhow::Result<bool> {
     Ok(dynamic.contains("(NEEDED)"))
 }
 
+/// Makes sure that a program can be mapped where pages are large.
+fn check_pages(binary: &Path, target: &Target) -> anyhow::Result<()> {
+    if target.rpm_arch != "aarch64" {
+        return Ok(());
+    }
+    let headers = output(
+        command("readelf")
+            .args(["--wide", "--program-headers"])
+            .arg(binary),
+    )?;
+    let smallest = smallest_alignment(&headers)
+        .with_context(|| format!("{} has nothing to be mapped", binary.display()))?;
+    if smallest < LARGE_PAGE {
+        bail!(
+            "{} is made for pages of {smallest} bytes, some machines have {LARGE_PAGE}",
+            binary.display()
+        );
+    }
+    Ok(())
+}
+
+/// Of the parts that are mapped, in the output of `readelf`.
+fn smallest_alignment(headers: &str) -> Option<u64> {
+    let parts = headers
+        .lines()
+        .filter(|line| line.trim_start().starts_with("LOAD"));
+    let alignments = parts.filter_map(|line| {
+        let last = line.split_whitespace().next_back()?;
+        u64::from_str_radix(last.strip_prefix("0x")?, 16).ok()
+    });
+    alignments.min()
+}
+
 /// Looks for versions of glibc above `allowed` in the output of `readelf`.
 fn check_versions(text: &str, allowed: &str) -> anyhow::Result<()> {
     let number = |version: &str| -> Vec<u32> {
@@ -296,6 +333,15 @@ fn check_versions(text: &str, allowed: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_for_small_pages_are_found() {
+        let text = "  PHDR  0x40 0x40 0x40 0x2d8 0x2d8 R 0x8\n  LOAD  0x0 0x0 0x0 0x5d0 0x5d0 R   0x10000\n";
+        assert_eq!(smallest_alignment(text), Some(LARGE_PAGE));
+        let small = format!("{text}  LOAD  0x0 0x0 0x0 0x5d0 0x5d0 R E 0x1000\n");
+        assert_eq!(smallest_alignment(&small), Some(4096));
+        assert_eq!(smallest_alignment("no program"), None);
+    }
 
     #[test]
     fn symbols_of_a_newer_library_are_found() {

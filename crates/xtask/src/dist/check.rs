@@ -1,8 +1,9 @@
 //! Each artefact that can be used here is: installed into an empty directory, run from there, and the static ones in a root
-//! that has nothing else.
+//! that has nothing else. Programs for another processor are used in the same way where the kernel runs them by an emulator.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
@@ -10,8 +11,11 @@ use super::build::{TARGETS, Target, Tools};
 use super::shell::{command, is_there, output, run};
 use super::{Dist, Made, oci};
 
-/// Runs programs for other processors (Debian: `apt install qemu-user-static`).
-const EMULATOR: &str = "qemu-aarch64-static";
+/// What has to be done on Debian to have the kernel run programs for another processor, and where their C library is then.
+const EMULATION: &str = "`apt install qemu-user-static binfmt-support libc6-arm64-cross`";
+const FOREIGN_ROOT: &str = "/usr/aarch64-linux-gnu";
+/// Size of a page on the largest machines, in bytes; only an emulator can be told.
+const LARGE_PAGE: &str = "65536";
 
 /// Server, worker and job in the directory `$1`, which has the program `$2` and nothing else. The shell and its tools are those
 /// outside; what the system gives each process, `/proc` and `/dev`, is mounted.
@@ -38,6 +42,14 @@ hq submit --wait --cwd /tmp --array 1-3 -- "$program" --version >"$root/tmp/subm
 hq job cat 1 stdout
 hq server stop >"$root/tmp/stop" 2>&1
 wait "$server"
+"#;
+
+/// Looks at the units in the directory `$1` as if it were `/usr` here. The manual pages that they name have to be there, too.
+const UNITS: &str = r#"
+set -eu
+mount -t overlay overlay -o "lowerdir=$1:/usr" /usr || { echo "units not checked" >&2; exit 0; }
+export XDG_RUNTIME_DIR=/run
+systemd-analyze verify --user hq-server.service hq-worker.service
 "#;
 
 /// Installs and uses what can be installed here.
@@ -68,6 +80,7 @@ impl Target {
         name.ends_with(&format!("-linux-{cpu}{tarball}"))
             || name.ends_with(&format!("-{}.whl", self.wheel_tag))
             || (self.has_packages && name.ends_with(&format!("_{}.deb", self.deb_arch)))
+            || (self.has_packages && name.ends_with(&format!(".{}.rpm", self.rpm_arch)))
             || (self.has_image && name.ends_with("-oci.tar"))
     }
 }
@@ -89,6 +102,14 @@ fn install(
     }
     if name.ends_with(".deb") {
         run(command("dpkg-deb").arg("-x").arg(&file).arg(&root))?;
+        check_units(name, &root)?;
+        return Ok(Some(root.join("usr/bin/hq")));
+    }
+    if name.ends_with(".rpm") {
+        // It has a data base of its own in there, which knows no other package and may be for another processor.
+        let words = ["rpm", "--install", "--nodeps", "--ignorearch", "--root"];
+        output(as_root(&words).arg(&root).arg(&file))?;
+        check_units(name, &root)?;
         return Ok(Some(root.join("usr/bin/hq")));
     }
     if !name.ends_with(".whl") {
@@ -117,37 +138,42 @@ fn install(
     Ok(Some(root.join("bin/hq")))
 }
 
-/// Tells its version and runs tasks, with a home that is empty; a static program also where nothing else is.
-fn use_it(dist: &Dist, target: &Target, name: &str, program: &Path) -> anyhow::Result<()> {
-    if target.rpm_arch != std::env::consts::ARCH {
-        return emulate(dist, name, program);
+/// A command that is root in namespaces of its own. For root it is the same as for anybody else.
+fn as_root(words: &[&str]) -> Command {
+    let mut unshare = command("unshare");
+    unshare
+        .args(["--map-root-user", "--mount", "--pid", "--fork"])
+        .args(["--kill-child", "--"])
+        .args(words);
+    unshare
+}
+
+/// Asks systemd whether it understands the units of an installed package.
+fn check_units(name: &str, root: &Path) -> anyhow::Result<()> {
+    if !is_there("systemd-analyze") || !is_there("man") {
+        crate::print(&format!(
+            "{name}: units not checked, needs systemd-analyze and man\n"
+        ));
+        return Ok(());
     }
-    let home = dist.scratch("home")?;
-    let hq = |words: &[&str]| {
-        let mut hq = command(program);
-        output(
-            hq.args(words)
-                .env("HOME", &home)
-                .env_remove("HQ_SERVER_DIR")
-                .current_dir(&home),
-        )
-        .with_context(|| format!("use {name}"))
-    };
-    expect_version(dist, name, &hq(&["--version"])?)?;
-    let printed = hq(&[
-        "run",
-        "--array",
-        "1-20",
-        "--",
-        "sh",
-        "-c",
-        "echo $HQ_TASK_ID",
-    ])?;
-    let count = printed.lines().count();
-    ensure!(
-        count == 20,
-        "{name}: expected 20 lines of 20 tasks, found {count}"
-    );
+    run(as_root(&["sh", "-c", UNITS, "sh"]).arg(root.join("usr")))
+        .with_context(|| format!("the units of {name}"))
+}
+
+/// Uses an installed program, where that is possible.
+fn use_it(dist: &Dist, target: &Target, name: &str, program: &Path) -> anyhow::Result<()> {
+    let is_own = target.rpm_arch == std::env::consts::ARCH;
+    let starts = in_place(program).arg("--version").output();
+    if !is_own && !starts.is_ok_and(|ran| ran.status.success()) {
+        crate::print(&format!(
+            "{name}: not run; {EMULATION} has it run by an emulator\n"
+        ));
+        return Ok(());
+    }
+    work(dist, name, program, &[])?;
+    if !is_own {
+        work(dist, name, program, &[("QEMU_PAGESIZE", LARGE_PAGE)])?;
+    }
     if target.glibc.is_none() && name.ends_with(".tar.gz") {
         let root = dist.scratch("alone")?;
         fs::copy(program, root.join("hq")).context("copy the program")?;
@@ -156,39 +182,56 @@ fn use_it(dist: &Dist, target: &Target, name: &str, program: &Path) -> anyhow::R
     Ok(())
 }
 
+/// A program as it is used, in a neutral place.
+fn in_place(program: &Path) -> Command {
+    let mut hq = command(program);
+    hq.env("QEMU_LD_PREFIX", FOREIGN_ROOT)
+        .env_remove("HQ_SERVER_DIR");
+    hq
+}
+
+/// Tells its version, looks at the machine and runs tasks, with a home that is empty.
+fn work(dist: &Dist, name: &str, program: &Path, variables: &[(&str, &str)]) -> anyhow::Result<()> {
+    let home = dist.scratch("home")?;
+    let hq = |words: &[&str]| {
+        let mut hq = in_place(program);
+        hq.args(words)
+            .env("HOME", &home)
+            .envs(variables.iter().copied())
+            .current_dir(&home);
+        hq
+    };
+    let told = |words: &[&str]| output(&mut hq(words)).with_context(|| format!("use {name}"));
+    expect_version(dist, name, &told(&["--version"])?)?;
+    // What else is wrong with this machine does not matter here, nor does the exit code.
+    let doctor = hq(&["doctor", "--output-mode=quiet"]).output();
+    let doctor = doctor.with_context(|| format!("use {name}"))?;
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let is_told = |line: &str| doctor.lines().any(|told| told == line);
+    ensure!(
+        is_told("good program") && (is_told("good processes") || is_told("poor processes")),
+        "{name}: expected a good program that can create processes, found {doctor:?}"
+    );
+    let echo = ["sh", "-c", "echo $HQ_TASK_ID"];
+    let printed = told(&[&["run", "--array", "1-20", "--"], &echo[..]].concat())?;
+    let count = printed.lines().count();
+    ensure!(
+        count == 20,
+        "{name}: expected 20 lines of 20 tasks, found {count}"
+    );
+    Ok(())
+}
+
 /// Runs server, worker and a job in a root that has only the program.
 fn use_alone(dist: &Dist, name: &str, root: &Path, program: &str) -> anyhow::Result<()> {
-    // For root it is the same as for anybody else; who is not root needs a namespace of users, too.
-    let namespaces = [
-        "--map-root-user",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child",
-    ];
-    let mut unshare = command("unshare");
-    unshare
-        .args(namespaces)
-        .args(["sh", "-c", EMPTY_ROOT, "sh"]);
-    let printed = output(unshare.arg(root).arg(program))
+    let mut alone = as_root(&["sh", "-c", EMPTY_ROOT, "sh"]);
+    let printed = output(alone.arg(root).arg(program))
         .with_context(|| format!("use {name} in an empty root"))?;
     ensure!(
         printed.lines().count() == 3,
         "{name}: expected 3 lines of 3 tasks, found {printed:?}"
     );
     expect_version(dist, name, &printed)
-}
-
-/// A program for another processor: what an emulator of one process can tell.
-fn emulate(dist: &Dist, name: &str, program: &Path) -> anyhow::Result<()> {
-    if !is_there(EMULATOR) {
-        crate::print(&format!("{name}: not run, there is no {EMULATOR}\n"));
-        return Ok(());
-    }
-    let mut hq = command(EMULATOR);
-    let version = output(hq.arg(program).arg("--version"))
-        .with_context(|| format!("use {name} by {EMULATOR}"))?;
-    expect_version(dist, name, &version)
 }
 
 /// A program that was not built for a release has more behind the version.
@@ -220,6 +263,7 @@ mod tests {
             ),
             ("hq-0.1.0-oci.tar", "x86_64-unknown-linux-musl"),
             ("hq_0.1.0_arm64.deb", "aarch64-unknown-linux-gnu"),
+            ("hq-0.1.0-1.x86_64.rpm", "x86_64-unknown-linux-gnu"),
             (
                 "hq_runtime-0.1.0-py3-none-musllinux_1_2_aarch64.whl",
                 "aarch64-unknown-linux-musl",

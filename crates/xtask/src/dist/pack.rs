@@ -98,6 +98,8 @@ pub(super) fn rpm(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<M
     tree::copy_tree(tree, &files.join("usr"))?;
     let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
     let top_text = top.display().to_string();
+    // Readable by the rpm of RHEL 7, whatever is the default of this one.
+    let payload = format!("w{}.xzdio", dist.compression());
     run(command("rpmbuild")
         .args(["-bb", "--quiet", "--target", target.rpm_arch])
         .args(define("_topdir", &top_text))
@@ -106,6 +108,7 @@ pub(super) fn rpm(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<M
             "_rpmfilename",
             "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
         ))
+        .args(define("_binary_payload", &payload))
         .args(define("hq_version", &dist.version))
         .args(define("tree", &files.display().to_string()))
         .arg(dist.root.join("packaging/rpm/hq.spec"))

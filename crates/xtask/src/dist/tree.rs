@@ -1,10 +1,11 @@
 //! What all packages have in common: the program, its pages, completions, units and licence, as they are installed.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 use super::Dist;
 use super::build::Target;
@@ -59,15 +60,26 @@ pub(super) fn name(dist: &Dist, target: &Target) -> String {
     format!("hq-{}-linux-{cpu}{kind}", dist.version)
 }
 
+/// Where pages and completions are kept for programs that cannot be run here.
+const DESCRIBED: &str = "described";
+
+/// Removes what another commit's program has written.
+pub(super) fn forget(work: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(work.join(DESCRIBED)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("remove old pages"),
+        _ => Ok(()),
+    }
+}
+
 /// Pages and completions, which are the same for all targets: the first program that can be run here writes them.
 fn describe(dist: &Dist, binary: &Path) -> anyhow::Result<PathBuf> {
-    let directory = dist.work.join("described");
+    let directory = dist.work.join(DESCRIBED);
     if command(binary)
         .arg("--version")
         .output()
         .is_ok_and(|ran| ran.status.success())
     {
-        let directory = dist.scratch("described")?;
+        let directory = dist.scratch(DESCRIBED)?;
         let pages = directory.join("share/man/man1");
         run(command(binary).arg("generate-man").arg(&pages))?;
         for page in fs::read_dir(&pages).context("list the manual pages")? {
@@ -80,6 +92,11 @@ fn describe(dist: &Dist, binary: &Path) -> anyhow::Result<PathBuf> {
             fs::write(&path, script).with_context(|| format!("write {}", path.display()))?;
         }
     }
+    ensure!(
+        directory.is_dir(),
+        "{} cannot be run here, so it cannot write its manual pages: leave `--target` out, another program then does",
+        binary.display()
+    );
     Ok(directory)
 }
 
