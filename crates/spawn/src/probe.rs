@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::LauncherError;
 use crate::mechanism::Backend;
@@ -26,13 +27,18 @@ pub struct Features {
     pub wait_pidfd: bool,
     /// `close_range` with `CLOSE_RANGE_UNSHARE` (Linux 5.9).
     pub close_range: bool,
+    /// `clone` honours `CLONE_VM`. Emulators of one process make a copy instead, without a word: what a child tells of its
+    /// failure is lost there, also to the C library's `posix_spawn`.
+    pub shared_memory: bool,
 }
 
 impl Features {
     /// The best backend for them.
     #[must_use]
     pub const fn best(self) -> Backend {
-        if self.clone_pidfd {
+        if !self.shared_memory {
+            Backend::Fork
+        } else if self.clone_pidfd {
             Backend::ClonePidfd
         } else if self.pidfd_open {
             Backend::PosixSpawnPidfd
@@ -44,6 +50,11 @@ impl Features {
     /// Why a backend does not work with them, if it does not.
     pub(crate) fn check(self, backend: Backend) -> Result<(), LauncherError> {
         let reason = match backend {
+            Backend::ClonePidfd | Backend::PosixSpawnPidfd | Backend::PosixSpawnWait
+                if !self.shared_memory =>
+            {
+                "this system's clone shares no memory"
+            }
             Backend::ClonePidfd if !self.clone_pidfd => "this system's clone has no CLONE_PIDFD",
             Backend::PosixSpawnPidfd if !self.pidfd_open => "this system has no pidfd_open",
             Backend::ClonePidfd
@@ -91,7 +102,14 @@ fn probe() -> (Features, bool) {
         }
     };
     let clone = match ChildStack::new() {
-        Ok(stack) => probe_clone(&stack, libc::CLONE_PIDFD),
+        Ok(stack) => {
+            let mut answer = probe_clone(&stack, libc::CLONE_FILES | libc::CLONE_PIDFD);
+            if answer == CloneAnswer::Absent {
+                // Emulators know the flags of a vfork and no others.
+                answer = without_its_flags(probe_clone(&stack, 0));
+            }
+            answer
+        }
         Err(_) => CloneAnswer::NotNow,
     };
     let features = match clone {
@@ -100,6 +118,7 @@ fn probe() -> (Features, bool) {
             pidfd_open,
             wait_pidfd: wait_own,
             close_range: false,
+            shared_memory: true,
         },
         CloneAnswer::NotNow => {
             certain = false;
@@ -108,20 +127,36 @@ fn probe() -> (Features, bool) {
                 pidfd_open,
                 wait_pidfd: false,
                 close_range: false,
+                shared_memory: true,
             }
         }
         CloneAnswer::Works {
             pidfd,
             wait_pidfd,
             close_range,
+            shared_memory,
         } => Features {
             clone_pidfd: pidfd,
             pidfd_open,
             wait_pidfd: wait_pidfd || wait_own,
             close_range,
+            shared_memory,
         },
     };
     (features, certain)
+}
+
+/// A clone that works only so: whether the child could close its parent's descriptors does not count then.
+fn without_its_flags(answer: CloneAnswer) -> CloneAnswer {
+    match answer {
+        CloneAnswer::Works { shared_memory, .. } => CloneAnswer::Works {
+            pidfd: false,
+            wait_pidfd: false,
+            close_range: false,
+            shared_memory,
+        },
+        CloneAnswer::Absent | CloneAnswer::NotNow => answer,
+    }
 }
 
 /// Whether `waitid` takes pidfds, for which Linux 5.3 has a way to open them: this process is no child of itself, which it
@@ -139,24 +174,26 @@ enum CloneAnswer {
         pidfd: bool,
         wait_pidfd: bool,
         close_range: bool,
+        shared_memory: bool,
     },
 }
 
-/// Makes one child that tries `close_range` and ends. Kernels before 5.2 ignore the flag for a pidfd: no descriptor is
-/// written then.
-fn probe_clone(stack: &ChildStack, pidfd_flag: c_int) -> CloneAnswer {
+/// Makes one child that writes to this memory, tries `close_range` and ends. Kernels before 5.2 ignore the flag for a pidfd:
+/// no descriptor is written then.
+fn probe_clone(stack: &ChildStack, more_flags: c_int) -> CloneAnswer {
     let _blocked = Blocked::all();
     let mut fd: c_int = -1;
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | pidfd_flag;
-    // SAFETY: the stack is fresh and stays mapped until the child has ended; the child takes no argument and
-    // makes two system calls; `fd` receives the pidfd.
+    let is_written = AtomicBool::new(false);
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | more_flags;
+    // SAFETY: the stack is fresh and stays mapped until the child has ended; the child gets the flag that it expects, which
+    // lives until then, and makes two system calls; `fd` receives the pidfd.
     let pid = unsafe {
         raw::clone(
             flags | libc::SIGCHLD,
             stack.top(),
             &raw mut fd,
             probe_child,
-            std::ptr::null_mut(),
+            is_written.as_ptr().cast(),
         )
     };
     let pid = match pid {
@@ -180,11 +217,15 @@ fn probe_clone(stack: &ChildStack, pidfd_flag: c_int) -> CloneAnswer {
         pidfd: pidfd.is_some(),
         wait_pidfd,
         close_range,
+        shared_memory: is_written.load(Ordering::Acquire),
     }
 }
 
-/// Shares the parent's memory and descriptors; answers through its exit status.
-extern "C" fn probe_child(_: *mut c_void) -> c_int {
+/// Shares the parent's memory, and its descriptors if the kernel can; answers through both memory and its exit status.
+extern "C" fn probe_child(is_written: *mut c_void) -> c_int {
+    // SAFETY: it is the parent's flag, and the parent waits.
+    let is_written = unsafe { AtomicBool::from_ptr(is_written.cast()) };
+    is_written.store(true, Ordering::Release);
     // SAFETY: close_range takes plain numbers. It gives this child its own table and closes nothing of the parent.
     let result = unsafe {
         libc::syscall(
@@ -206,7 +247,7 @@ mod tests {
     #[test]
     fn a_flag_for_pidfds_that_the_kernel_ignores_is_noticed() {
         // To leave it out is to have it ignored: Linux 3.10 to 5.1 make the child and no descriptor.
-        let ignored = probe_clone(&ChildStack::new().unwrap(), 0);
+        let ignored = probe_clone(&ChildStack::new().unwrap(), libc::CLONE_FILES);
         let CloneAnswer::Works {
             pidfd, wait_pidfd, ..
         } = ignored
@@ -215,5 +256,18 @@ mod tests {
             return assert_eq!(ignored, CloneAnswer::Absent);
         };
         assert!(!pidfd && !wait_pidfd, "{ignored:?}");
+    }
+
+    #[test]
+    fn where_a_clone_copies_the_memory_only_a_fork_tells_of_failures() {
+        let all = features();
+        let copied = Features {
+            shared_memory: false,
+            ..all
+        };
+        assert_eq!(copied.best(), Backend::Fork);
+        for backend in Backend::ALL {
+            assert_eq!(copied.check(backend).is_ok(), backend == Backend::Fork);
+        }
     }
 }

@@ -37,9 +37,10 @@ pub(crate) enum End {
 pub(crate) fn has(backend: Backend) -> bool {
     let features = hq_spawn::features();
     match backend {
-        Backend::ClonePidfd => features.clone_pidfd,
-        Backend::PosixSpawnPidfd => features.pidfd_open,
-        Backend::PosixSpawnWait | Backend::Fork => true,
+        Backend::ClonePidfd => features.clone_pidfd && features.shared_memory,
+        Backend::PosixSpawnPidfd => features.pidfd_open && features.shared_memory,
+        Backend::PosixSpawnWait => features.shared_memory,
+        Backend::Fork => true,
         other => panic!("a rung that is not known: {other:?}"),
     }
 }

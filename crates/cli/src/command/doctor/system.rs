@@ -151,6 +151,10 @@ fn missing(features: Features) -> Vec<&'static str> {
         (features.pidfd_open, "pidfd_open (5.3)"),
         (features.wait_pidfd, "waitid on a pidfd (5.4)"),
         (features.close_range, "close_range (5.9)"),
+        (
+            features.shared_memory,
+            "a clone that shares memory (this is an emulator)",
+        ),
     ]
     .into_iter()
     .filter_map(|(is_there, name)| (!is_there).then_some(name))
@@ -223,6 +227,7 @@ mod tests {
         pidfd_open: true,
         wait_pidfd: true,
         close_range: true,
+        shared_memory: true,
     };
 
     fn found(features: Features, created: Result<Backend, &str>) -> Processes {
@@ -246,6 +251,7 @@ mod tests {
             pidfd_open: false,
             wait_pidfd: false,
             close_range: false,
+            shared_memory: true,
         };
         let poor = processes(&found(old, Ok(Backend::PosixSpawnWait)));
         assert_eq!(poor.state, State::Poor);
