@@ -1,5 +1,5 @@
 //! Each artefact that can be used here is: installed into an empty directory, run from there, and the static ones in a root
-//! that has nothing else. Programs for another processor are used in the same way where the kernel runs them by an emulator.
+//! that has nothing else. Programs for another processor are started where the kernel runs them by an emulator.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,25 @@ hq submit --wait --cwd /tmp --array 1-3 -- "$program" --version >"$root/tmp/subm
     { cat "$root/tmp/server" "$root/tmp/worker" "$root/tmp/submit" >&2; exit 1; }
 hq job cat 1 stdout
 hq server stop >"$root/tmp/stop" 2>&1
+wait "$server"
+"#;
+
+/// What the program `$1` for another processor can do where an emulator runs it: a server that keeps jobs in a journal and goes
+/// on with it. No worker: an emulator of one process cannot adopt those that its tasks leave behind.
+const SERVE: &str = r#"
+set -eu
+serve() {
+    "$1" server start --host 127.0.0.1 --journal jobs.db >server.log 2>&1 &
+    server=$!
+    "$1" server wait --timeout 60s >wait.log 2>&1 || { cat server.log wait.log >&2; exit 1; }
+}
+serve "$1"
+"$1" submit --array 1-1000 -- true >submit.log
+"$1" server stop >stop.log
+wait "$server"
+serve "$1"
+"$1" job list --all
+"$1" server stop >stop.log
 wait "$server"
 "#;
 
@@ -170,9 +189,10 @@ fn use_it(dist: &Dist, target: &Target, name: &str, program: &Path) -> anyhow::R
         ));
         return Ok(());
     }
-    work(dist, name, program, &[])?;
+    work(dist, name, program, is_own, &[])?;
     if !is_own {
-        work(dist, name, program, &[("QEMU_PAGESIZE", LARGE_PAGE)])?;
+        let pages = [("QEMU_PAGESIZE", LARGE_PAGE)];
+        return work(dist, name, program, is_own, &pages);
     }
     if target.glibc.is_none() && name.ends_with(".tar.gz") {
         let root = dist.scratch("alone")?;
@@ -190,10 +210,16 @@ fn in_place(program: &Path) -> Command {
     hq
 }
 
-/// Tells its version, looks at the machine and runs tasks, with a home that is empty.
-fn work(dist: &Dist, name: &str, program: &Path, variables: &[(&str, &str)]) -> anyhow::Result<()> {
+/// Tells its version, looks at the machine and runs tasks, or takes them, with a home that is empty.
+fn work(
+    dist: &Dist,
+    name: &str,
+    program: &Path,
+    is_own: bool,
+    variables: &[(&str, &str)],
+) -> anyhow::Result<()> {
     let home = dist.scratch("home")?;
-    let hq = |words: &[&str]| {
+    let at_home = |program: &Path, words: &[&str]| {
         let mut hq = in_place(program);
         hq.args(words)
             .env("HOME", &home)
@@ -201,6 +227,7 @@ fn work(dist: &Dist, name: &str, program: &Path, variables: &[(&str, &str)]) -> 
             .current_dir(&home);
         hq
     };
+    let hq = |words: &[&str]| at_home(program, words);
     let told = |words: &[&str]| output(&mut hq(words)).with_context(|| format!("use {name}"));
     expect_version(dist, name, &told(&["--version"])?)?;
     // What else is wrong with this machine does not matter here, nor does the exit code.
@@ -212,6 +239,13 @@ fn work(dist: &Dist, name: &str, program: &Path, variables: &[(&str, &str)]) -> 
         is_told("good program") && (is_told("good processes") || is_told("poor processes")),
         "{name}: expected a good program that can create processes, found {doctor:?}"
     );
+    if !is_own {
+        let mut serve = at_home(Path::new("sh"), &["-c", SERVE, "sh"]);
+        let jobs = output(serve.arg(program)).with_context(|| format!("use {name}"))?;
+        let is_kept = jobs.contains("1000") || jobs.contains("WAITING");
+        ensure!(is_kept, "{name}: expected the job, found {jobs:?}");
+        return Ok(());
+    }
     let echo = ["sh", "-c", "echo $HQ_TASK_ID"];
     let printed = told(&[&["run", "--array", "1-20", "--"], &echo[..]].concat())?;
     let count = printed.lines().count();
