@@ -230,6 +230,7 @@ impl<'a> Plan<'a> {
         } else {
             0
         };
+        // First fit: workers that were imagined for more urgent tasks are filled up.
         for worker in self.workers.iter_mut().skip(first) {
             if left == 0 {
                 return 0;
@@ -280,6 +281,7 @@ impl<'a> Plan<'a> {
             .into_iter()
             .filter(|worker| self.is_busy_enough(worker))
             .count();
+        // Some would idle too much, and are not asked for.
         if busy < all {
             self.unfit.get_or_insert(Unfit::Utilization);
         }

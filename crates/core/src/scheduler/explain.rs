@@ -74,6 +74,7 @@ pub fn explain(
                     remaining: worker.remaining(now),
                 });
             }
+            // Nodes come from one group.
             if variant.n_nodes > 0 {
                 conditions.push(Condition::Group {
                     n_nodes: variant.n_nodes,
@@ -237,6 +238,7 @@ fn lacking(plan: &WorkerPlan<'_>, demand: &VariantDemand, classes: &Classes) -> 
     let mut found = Vec::new();
     for (asked, (slot, need)) in demand.demands.iter().zip(plan.costs(demand)) {
         let available = plan.available(slot);
+        // It is not what the task waits for.
         if available >= need {
             continue;
         }

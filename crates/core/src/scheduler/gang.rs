@@ -219,6 +219,7 @@ impl<'a> GangPlanner<'a> {
                 busy,
                 fresh,
             };
+            // Empty ones before busy ones, then those of which most are reserved for it already.
             if best.as_ref().is_none_or(|best| rank(&choice) < rank(best)) {
                 best = Some(choice);
             }

@@ -123,6 +123,7 @@ impl RequestIndex {
         }
         self.count_asked(class, false);
         for (variant, number) in class.variants.iter().zip(0_u32..) {
+            // Only single-node variants were added.
             if variant.n_nodes == 0 {
                 self.remove_variant((key, number), variant);
             }

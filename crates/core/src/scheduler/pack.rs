@@ -193,6 +193,7 @@ pub(super) fn best_mix(
     candidates: &mut [Candidate<'_>],
     budget: &mut Budget,
 ) -> Vec<u32> {
+    // The most valuable first, so that the first way down the search is the greedy mix.
     candidates.sort_by_key(Candidate::rank);
     if let Some((searched, rest)) = candidates.split_at_checked(CANDIDATES_MAX)
         && !rest.is_empty()
@@ -231,6 +232,7 @@ fn best_of(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> V
         let room = u64::from(bin.room(only.demand, bin.available)).min(only.left);
         return vec![u32::try_from(room).unwrap_or(u32::MAX)];
     }
+    // The end of a run: what is left matters more than what is gained now.
     if let Some(mix) = best_of_few(bin, candidates, &mut budget.nodes) {
         return mix;
     }
@@ -241,6 +243,7 @@ fn best_of(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> V
 fn search(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
     let mut used: Vec<usize> = Vec::new();
     for candidate in candidates.iter() {
+        // Only resources that are asked for can limit what is gained.
         for (slot, _) in costs(candidate.demand, bin.offers) {
             if !used.contains(&slot) {
                 used.push(slot);

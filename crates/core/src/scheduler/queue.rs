@@ -239,6 +239,7 @@ impl ReadyQueue {
             return;
         }
         let indexed = self.indexed.get_or_insert_default();
+        // Changes first: they are of queues that rounds see already.
         let mut left = FOLLOWED_MAX;
         while left > 0
             && let Some(key) = indexed.changed.pop_first()
@@ -274,6 +275,7 @@ impl ReadyQueue {
         while left > 0
             && let Some(rubble) = self.freed.last_mut()
         {
+            // A large index takes several steps, and rounds go on between them.
             if rubble.free(&mut left) {
                 self.freed.pop();
             }

@@ -140,6 +140,7 @@ fn first_with_room(
     };
     let (mut first, mut later) = (Vec::new(), Vec::new());
     for id in rooms {
+        // The others do not matter to this round.
         if first.len() >= most {
             break;
         }
@@ -199,6 +200,7 @@ impl<'a> Chooser<'a> {
             self.alike.insert(like, fitting);
         }
         let ahead = self.look_ahead(worker);
+        // Something was left out: the next round follows at once.
         if fitting.is_some() || ahead.is_some() {
             self.is_all = false;
         }
@@ -208,6 +210,7 @@ impl<'a> Chooser<'a> {
     /// Chooses what can start on a worker now, beside what it keeps room for. Answers as [`Seen::fitting`].
     fn look_for_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let mut plan = WorkerPlan::new(worker);
+        // Reservations for multi-node tasks are decided again in this round.
         if self.with_gangs {
             plan.reserved = None;
         }
@@ -242,6 +245,7 @@ impl<'a> Chooser<'a> {
             if !plan.admits(key) {
                 return None;
             }
+            // The search goes down by priority: what waits for a more urgent level has its room reserved from here on.
             if level != Some(key.priority) {
                 level = Some(key.priority);
                 plan.enter(key, self.classes);
@@ -268,6 +272,7 @@ impl<'a> Chooser<'a> {
         let kind = self.kinds.get_mut(worker.offers())?;
         let by_rate = worker.backlog_by_rate(self.now) as usize;
         let wanted = by_rate.saturating_sub(worker.backlog_len());
+        // Enough to choose from, also for a worker of which no rate is known.
         let wanted = wanted.clamp(AHEAD_MIN, AHEAD_MAX);
         let whole = everything(worker.offers());
         let view = View {

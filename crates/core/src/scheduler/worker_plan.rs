@@ -246,6 +246,7 @@ impl<'a> WorkerPlan<'a> {
             })
             .collect();
         for (slot, units) in reserved {
+            // Resources that nothing was reserved of yet.
             if self.reserved_room.len() <= slot {
                 self.reserved_room.resize(slot + 1, 0);
             }
@@ -264,6 +265,7 @@ impl<'a> WorkerPlan<'a> {
         // This resource is not what it waits for.
         if available >= need {
             // It starts when something else comes back, and some of this comes back with that.
+            // For each resource that it lacks: how much of this one comes back with enough of that.
             let beside = lacking.iter().map(|(other, missing)| {
                 let held = self.held(classes);
                 let pairs =
@@ -369,12 +371,14 @@ impl<'a> WorkerPlan<'a> {
         // What is less urgent must not start before this: send enough to go in front of all of it, or
         // so many that the next sending comes in time.
         let cover = split.below.min(COVER_MAX);
+        // What is as urgent, or more, counts towards the target; what is less urgent does not.
         let room = target.saturating_sub(split.above + split.level);
         // A backlog of less urgent tasks is covered even beyond the target.
         room.max(cover.saturating_sub(split.level))
     }
 
     fn backlog_split(&mut self, key: QueueKey) -> Split {
+        // Known for the whole level; what is sent in this round is added as it is.
         if let Some((level, split)) = self.split
             && level == key.priority
         {
@@ -432,6 +436,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes) {
     }
     let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
     let mut plan = WorkerPlan::without_backlog(worker);
+    // In the order in which the worker starts them, with the same reservations as there.
     for (key, number, count) in worker.waiting_counts().take(PROMOTED_LOOKS_MAX) {
         plan.enter(key, classes);
         let Some(demand) = demand(key, number) else {
