@@ -177,6 +177,7 @@ impl ServerState {
             Input::Submit(request, submission) => {
                 self.on_submission(ctx, request, *submission);
             }
+            // Only watches outlive their first answer.
             Input::RequestGone(request) => self.audience.remove(request),
             Input::WorkerConnected(link, config) => {
                 self.on_worker_connected(ctx, link, config);
@@ -216,6 +217,7 @@ impl ServerState {
             self.follow_up(ctx);
             self.schedule(ctx);
         }
+        // Last, so that one update tells of all that the batch led to.
         let changed = self.jobs.take_changed();
         self.audience.settle(ctx, &changed, &mut self.jobs);
     }
@@ -426,6 +428,7 @@ impl ServerState {
         if is_new_completed {
             ctx.persist(ChangeKind::JobCompleted(id));
         }
+        // Nobody needs its templates any more, and who waits for it can go on.
         if is_completed {
             self.jobs.note_end(id, None);
             self.drop_templates(id);

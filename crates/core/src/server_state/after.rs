@@ -49,15 +49,18 @@ impl ServerState {
                 .jobs
                 .get(condition.job)
                 .ok_or(SubmitRefusal::JobNotFound(condition.job))?;
+            // Neither would ever start.
             if self.waits_for(condition.job, job) {
                 return Err(SubmitRefusal::AfterCycle(condition.job));
             }
             if !condition.is_each {
                 continue;
             }
+            // Each of them would be looked at whenever a task of the other job ends.
             if ids.len() > EACH_TASKS_MAX {
                 return Err(SubmitRefusal::TooManyAfter);
             }
+            // It would wait for a task that never ends, because there is none.
             if let Some(task) = awaited.first_missing(ids) {
                 return Err(SubmitRefusal::AfterNoTask(task, condition.job));
             }
@@ -220,10 +223,12 @@ impl ServerState {
                 .get(after.job)
                 .and_then(|job| job.phase(job.find(task)?));
             match phase {
+                // A job that is gone counts as finished, see forget_job.
                 None | Some(Phase::Finished) => {}
                 Some(Phase::Waiting | Phase::Queued | Phase::Running) => {
                     verdict = Verdict::Blocked;
                 }
+                // Any end is enough.
                 Some(Phase::Failed | Phase::Canceled | Phase::Aborted) if after.is_any => {}
                 Some(Phase::Failed | Phase::Canceled | Phase::Aborted) => {
                     return Verdict::Doomed(after.job);
@@ -237,6 +242,7 @@ impl ServerState {
         let mut all = Review::default();
         let is_alike = submit.graph().is_none() && !submit.after.iter().any(|after| after.is_each);
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+            // What was handed out, or has ended, is not looked at again.
             if phase != Phase::Waiting {
                 continue;
             }
@@ -244,6 +250,7 @@ impl ServerState {
                 submit: number,
                 index: from,
             };
+            // Whole ranges at a time: a million tasks of an array are a few of these.
             if is_alike {
                 all.free
                     .extend(Dispatcher::queue_key(job, slot).map(|key| (key, from, to)));

@@ -89,6 +89,7 @@ impl AssignBatch {
     }
 
     fn make_room(&mut self, bytes: usize) {
+        // What does not fit any more begins the next message, also if it is larger than one by itself.
         if self.bytes + bytes > self.bytes_max {
             self.close();
         }
@@ -96,6 +97,7 @@ impl AssignBatch {
     }
 
     fn close(&mut self) {
+        // A message without anything in it is not sent.
         self.bytes = 0;
         if self.templates.is_empty() && self.assignments.is_empty() {
             return;
@@ -125,6 +127,7 @@ pub(super) fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Ass
         .map(|s| s.ids.slice(run.from, run.to))
         .unwrap_or_default();
     let entries = found
+        // Of an array all tasks have entries, or none.
         .filter(|s| s.entry(run.from).is_some())
         .and_then(|submit| {
             let parts = (run.from..run.to).map(|index| submit.entry(index).unwrap_or_default());

@@ -53,12 +53,14 @@ impl Watch {
 
     /// Whether every job has ended. Amortised O(1) a job, except that open jobs can come back to life.
     fn all_ended(&mut self, jobs: &BTreeMap<JobId, Job>) -> bool {
+        // Jobs that were seen to end are not looked at again here.
         while let Some(first) = self.pending.first().copied() {
             if !self.has_ended(jobs.get(&first)) {
                 return false;
             }
             self.pending.pop_first();
         }
+        // An open job that had ended may have got new tasks since.
         let revived = self
             .jobs
             .keys()
@@ -317,6 +319,7 @@ impl Audience {
                     .get_mut(request)
                     .and_then(|watch| watch.jobs.get_mut(job))
                 {
+                    // Several changes of a job between two updates are one row.
                     followed.changed = true;
                     candidates.insert(*request);
                 }
@@ -328,6 +331,7 @@ impl Audience {
             .copied()
             .filter(|(time, _)| *time <= ctx.now.mono)
         {
+            // It is put back with its next time if there is more to come.
             self.due.remove(&(time, request));
             candidates.insert(request);
         }

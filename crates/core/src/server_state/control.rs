@@ -91,6 +91,7 @@ impl ServerState {
         // A job that is gone counts as finished for those that wait for it. They may not know better yet: those that
         // are held until workers are back are looked at then.
         let is_needed = self.jobs.is_followed(id) || self.awaited_workers() > 0;
+        // It would turn into a success for those who have not heard of its end.
         if is_needed && job.state() != JobState::Finished {
             return false;
         }
@@ -110,6 +111,7 @@ impl ServerState {
     }
 
     fn stop_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) -> StopResult {
+        // It has ended, or was told before.
         if !self.workers.stop(id) {
             return StopResult::AlreadyStopped;
         }

@@ -260,6 +260,7 @@ impl Dispatcher {
     pub(super) fn plan(&mut self, now: Time, workers: &mut Workers) -> Option<Round> {
         self.last_round = RoundSize::default();
         let is_everyone = self.triggers.begin(workers);
+        // Before the window is chosen: it looks requests up in the index.
         self.ready.follow(&self.classes);
         let has_gangs = self.ready.has_multi_node();
         if !has_gangs {
@@ -280,6 +281,7 @@ impl Dispatcher {
         let cluster = (&self.classes, workers.live());
         let how = (with_gangs, self.triggers.search_widened());
         let mut window = window(&self.ready, cluster, self.triggers.rooms(), how, now);
+        // Nothing may overtake what is still on its way into the queue.
         self.portions.narrow(&mut window, &self.ready);
         let plan = solve(&RoundInput {
             queues: &window.queues,

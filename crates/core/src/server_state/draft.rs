@@ -44,6 +44,7 @@ impl Prepared {
     /// The same of a submit that was accepted before: sizes that are refused now may have been possible.
     pub(super) fn accepted(spec: Arc<SubmitSpec>) -> Result<Self, SubmitRefusal> {
         let graph = match &spec.body {
+            // An array has no dependencies that could be wrong.
             SubmitBody::Array(_) => None,
             SubmitBody::Graph(graph) => Some(PreparedGraph::new(graph)?),
         };

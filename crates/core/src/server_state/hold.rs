@@ -73,6 +73,7 @@ impl ServerState {
             return;
         };
         let current = job.record(slot).map_or(InstanceId(0), TaskRecord::instance);
+        // It ended or was superseded by what is stored: the worker has an attempt that does not count.
         if job.phase(slot) != Some(Phase::Waiting) || current != instance {
             return;
         }

@@ -40,7 +40,9 @@ impl ServerState {
         let task_count = bodies.iter().map(|(_, count)| count).sum();
         let mut specs = bodies.into_iter().map(|(spec, _)| spec);
         let result = match (specs.next(), specs.len()) {
+            // No task is in any of the states.
             (None, _) => return Some(Resubmitted::Nothing(id)),
+            // The usual case: one submit makes a closed job by itself.
             (Some(spec), 0) => self.submit(ctx, spec),
             (Some(first), _) => {
                 let specs = std::iter::once(first).chain(specs).collect();
@@ -63,6 +65,7 @@ impl ServerState {
         ctx: &mut Ctx<'_>,
         specs: Vec<SubmitSpec>,
     ) -> Result<JobId, SubmitRefusal> {
+        // All submits of a job have its name and its limit.
         let Some((name, max_fails)) = specs.first().and_then(|spec| match &spec.target {
             SubmitTarget::NewJob { name, max_fails } => Some((name.clone(), *max_fails)),
             SubmitTarget::Attach(_) => None,
@@ -111,6 +114,7 @@ fn bodies(job: &Job, states: &[TaskState]) -> Result<Vec<(SubmitSpec, u32)>, Sub
                 (SubmitBody::Graph(graph), count)
             }
         };
+        // Nothing of this submit is chosen: it is not part of the new job.
         if count == 0 {
             continue;
         }
@@ -137,6 +141,7 @@ fn select_array(
     wanted: impl Fn(Phase) -> bool,
 ) -> (IdArray, Option<Entries>) {
     let chosen: Vec<(u32, u32)> = chosen_ranges(submit, wanted);
+    // All of it: the ids stay as they were written.
     if chosen == [(0, submit.ids.len())] {
         return (submit.ids.clone(), entries.cloned());
     }
@@ -188,6 +193,7 @@ fn select_graph(
     for index in graph.order().iter().copied().filter(|i| wanted(phase(*i))) {
         let mut deps = Vec::new();
         for dep in graph.deps(index).iter().copied() {
+            // A dependency that has finished need not run again; one that has not must be chosen, too.
             if wanted(phase(dep)) {
                 deps.push(id(dep));
             } else if phase(dep) != Phase::Finished {

@@ -113,6 +113,7 @@ impl ServerState {
                 Ok(mut draft) => {
                     left -= self.build(&mut draft, left);
                     left -= self.rename(&mut draft, left);
+                    // The portion is used up: it goes on here with the next one.
                     if !draft.is_built() || !draft.is_renamed() {
                         under_way.draft = Some(draft);
                         break;
@@ -172,6 +173,7 @@ impl ServerState {
     fn number_templates(&mut self, count: usize) -> TemplateId {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let first = match self.last_template.checked_add(count) {
+            // Numbers of one submit are consecutive: workers are told to drop them as ranges.
             Some(_) => self.last_template + 1,
             // After four billion of them the first ones are forgotten.
             None => 1,

@@ -83,6 +83,7 @@ impl ServerState {
             return Err(refusal);
         }
         let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
+        // Refusals come before anything is stored: a refused submit leaves nothing behind.
         let submit = self.finish(draft, None)?;
         self.check_after(target.job, &submit.after, &submit.ids)?;
         let submitted = ChangeKind::Submitted {
@@ -102,6 +103,7 @@ impl ServerState {
 
     /// A new job gets the next id. Another one may have got that which was the next when the first template was built.
     pub(super) fn note_job(&self, draft: &mut Draft) {
+        // A job that exists keeps its id, whatever others got meanwhile.
         let next = self.jobs.next_id().filter(|_| draft.target.is_new);
         if let Some(job) = next.filter(|job| *job != draft.target.job) {
             let target = Target {
@@ -136,6 +138,7 @@ impl ServerState {
     /// Each notification is remembered until the job is forgotten.
     fn check_notify(&self, job: JobId, spec: &SubmitSpec) -> Result<(), SubmitRefusal> {
         let known = self.jobs.get(job).map_or(0, |job| job.notices.len());
+        // A submit without notifications is never refused for those of others.
         if !spec.notify.is_empty() && known + spec.notify.len() > NOTICES_MAX {
             return Err(SubmitRefusal::TooManyNotices);
         }
@@ -233,6 +236,7 @@ impl ServerState {
             SubmitTarget::Attach(id) => {
                 let id = *id;
                 let job = self.jobs.get(id).ok_or(SubmitRefusal::JobNotFound(id))?;
+                // What was closed may have been reported as completed.
                 if !job.is_open {
                     return Err(SubmitRefusal::JobNotOpen(id));
                 }

@@ -212,6 +212,7 @@ impl ServerState {
         self.jobs.count_started();
         if let Some(job) = self.jobs.get_mut(task.job) {
             job.workers.insert(id);
+            // The time at which it started there, not that of the report.
             if let Some(record) = job.touch(assigned.slot) {
                 record.start(at);
             }
@@ -532,6 +533,7 @@ impl ServerState {
             usage: Usage::default(),
         };
         let text = match limit {
+            // Also a loss that counts as no crash: the user wants at most one start.
             CrashLimit::NeverRestart => {
                 Some("Task was running on a lost worker while never restart flag was set.".into())
             }
@@ -544,6 +546,7 @@ impl ServerState {
         match text {
             Some(text) => {
                 let end = lost_end(text.into());
+                // The crash limit says that it failed; retries say whether that is final.
                 if self.may_retry(id, slot, RetrySpec::allows_loss) {
                     self.retry(ctx, id, slot, end);
                 } else {
