@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod dist;
+mod mutants;
 mod profiles;
 mod rust_text;
 mod sim;
@@ -16,6 +17,11 @@ Usage: cargo xtask TASK
 
 Tasks:
   size [CRATE]  count code and comments of what is shipped, by crate or by module of one
+  mutants       break decision code on purpose, a place at a time, and see whether tests notice; takes a minute each
+                  --count N       so many places [default: 60]
+                  --seed N        another sample [default: 1]
+                  --only PART     of files or functions with this in their names
+                  --list          only say which
   sim …         play simulated worlds: run seeds, record, replay, shrink and explain one; without a word it says how
   tidy          check the rules of the code base that neither compiler nor clippy knows
   dist          make everything that is shipped: tarballs, wheels, packages, image, checksums, list of contents
@@ -49,6 +55,13 @@ fn main() -> anyhow::Result<ExitCode> {
                 return Ok(misused());
             };
             let is_good = profiles::profiles(&task)?;
+            Ok(code_of(is_good))
+        }
+        ["mutants", options @ ..] => {
+            let Some(options) = mutants::Options::parse(options) else {
+                return Ok(misused());
+            };
+            let is_good = mutants::mutants(&tidy::workspace_root()?, &options)?;
             Ok(code_of(is_good))
         }
         ["sim", args @ ..] => sim::sim(args),

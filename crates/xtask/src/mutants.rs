@@ -1,0 +1,275 @@
+//! Careless changes: some of the decision code is broken on purpose, one place at a time, and a test has to notice.
+//!
+//! cargo-mutants makes the changes and runs the tests; `.cargo/mutants.toml` says where. This chooses a sample that a
+//! seed stands for, because all of them would take days, and compares what no test noticed with a list of reasons.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+/// The release of cargo-mutants that is used.
+const VERSION: &str = "26.2.0";
+
+/// Changes that no test notices, and why that is so: a line each, `change -- reason`.
+const SURVIVORS: &str = include_str!("mutants/survivors.txt");
+
+/// Simulated worlds of one test run: each change is tested with all of a crate's tests.
+const SIM_SEEDS: &str = "100";
+
+/// Time for the tests of one change, in seconds; a change that makes a loop endless counts as noticed.
+const TIMEOUT: &str = "300";
+
+/// What to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Options {
+    count: usize,
+    seed: u64,
+    only: String,
+    is_list: bool,
+}
+
+impl Options {
+    /// `None` if the words make no sense.
+    pub(crate) fn parse(mut words: &[&str]) -> Option<Self> {
+        let mut options = Self {
+            count: 60,
+            seed: 1,
+            only: String::new(),
+            is_list: false,
+        };
+        loop {
+            words = match words {
+                [] => return Some(options),
+                ["--list", rest @ ..] => {
+                    options.is_list = true;
+                    rest
+                }
+                ["--count", count, rest @ ..] => {
+                    options.count = count.parse().ok()?;
+                    rest
+                }
+                ["--seed", seed, rest @ ..] => {
+                    options.seed = seed.parse().ok()?;
+                    rest
+                }
+                ["--only", part, rest @ ..] => {
+                    options.only = (*part).to_owned();
+                    rest
+                }
+                _ => return None,
+            };
+        }
+    }
+}
+
+/// Says whether every change of the sample was noticed, or is known with a reason.
+///
+/// # Errors
+///
+/// If cargo-mutants cannot be installed or run, or if the tests fail without any change.
+pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
+    let tool = installed(root)?;
+    let chosen = sample(all(root, &tool)?, options);
+    if options.is_list {
+        crate::print(&(chosen.join("\n") + "\n"));
+        return Ok(true);
+    }
+    let out = root.join("target/mutants");
+    std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+    let mut command = tool_command(root, &tool);
+    command
+        .args(["--timeout", TIMEOUT, "--colors", "never", "--output"])
+        .arg(&out)
+        // What it copies has to stay on this file system, and dependencies are compiled once.
+        .env("TMPDIR", &out)
+        .env("CARGO_TARGET_DIR", out.join("build"))
+        .env("HQ_SIM_SEEDS", SIM_SEEDS);
+    for name in &chosen {
+        command.arg("--re").arg(format!("^{}$", escaped(name)));
+    }
+    let status = command.status().context("run cargo-mutants")?;
+    let code = status.code().unwrap_or(1);
+    // 2 and 3: something survived or took too long. Others: nothing was tested.
+    ensure!(
+        matches!(code, 0 | 2 | 3),
+        "cargo-mutants ended with code {code}; its log is in {}",
+        out.display()
+    );
+    report(&out.join("mutants.out"))
+}
+
+fn tool_command(root: &Path, tool: &Path) -> Command {
+    let mut command = Command::new(tool);
+    command.arg("mutants").arg("--dir").arg(root);
+    command
+}
+
+/// The program, installed below `target/` if it is not there.
+fn installed(root: &Path) -> anyhow::Result<PathBuf> {
+    let folder = root.join("target/tools");
+    let tool = folder.join("bin/cargo-mutants");
+    if !tool.exists() {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let status = Command::new(cargo)
+            .args(["install", "--locked", "--version", VERSION, "--root"])
+            .arg(&folder)
+            .arg("cargo-mutants")
+            .status()
+            .context("start cargo")?;
+        ensure!(status.success(), "cargo-mutants could not be installed");
+    }
+    Ok(tool)
+}
+
+/// Every possible change, by name.
+fn all(root: &Path, tool: &Path) -> anyhow::Result<Vec<String>> {
+    let output = tool_command(root, tool)
+        .args(["--list", "--colors", "never"])
+        .output()
+        .context("run cargo-mutants")?;
+    ensure!(
+        output.status.success(),
+        "cargo-mutants cannot list changes: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).context("read the list of changes")?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// Changes that a seed stands for, in the order of the files.
+fn sample(mut all: Vec<String>, options: &Options) -> Vec<String> {
+    all.retain(|name| name.contains(&options.only));
+    // By what is changed and not by where: lines that move leave the sample as it is.
+    all.sort_by_cached_key(|name| {
+        let mut hasher = DefaultHasher::new();
+        (options.seed, without_place(name)).hash(&mut hasher);
+        hasher.finish()
+    });
+    all.truncate(options.count);
+    all.sort();
+    all
+}
+
+/// A change without line and column: `crates/core/src/job.rs: replace …`.
+fn without_place(name: &str) -> String {
+    let mut parts = name.splitn(4, ':');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(file), Some(_), Some(_), Some(what)) => format!("{file}:{what}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// As a regular expression that matches nothing else.
+fn escaped(name: &str) -> String {
+    let mut text = String::new();
+    for c in name.chars() {
+        if !c.is_alphanumeric() && c != '_' && c != ' ' {
+            text.push('\\');
+        }
+        text.push(c);
+    }
+    text
+}
+
+/// Reasons by change.
+fn reasons(text: &str) -> BTreeMap<&str, &str> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(" -- ")).collect()
+}
+
+fn report(out: &Path) -> anyhow::Result<bool> {
+    let read = |file: &str| {
+        let path = out.join(file);
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+    };
+    let noticed = read("caught.txt")?.lines().count() + read("timeout.txt")?.lines().count();
+    let missed = read("missed.txt")?;
+    let (text, is_good) = verdict(noticed, &missed, &reasons(SURVIVORS));
+    crate::print(&text);
+    Ok(is_good)
+}
+
+/// What is told of a run, and whether every survivor has a reason.
+fn verdict(noticed: usize, missed: &str, reasons: &BTreeMap<&str, &str>) -> (String, bool) {
+    let mut text = String::new();
+    let (mut known, mut unknown) = (0, 0);
+    for name in missed.lines() {
+        match reasons.get(without_place(name).as_str()) {
+            Some(reason) => {
+                known += 1;
+                text += &format!("known     {name}\n          {reason}\n");
+            }
+            None => {
+                unknown += 1;
+                text += &format!("SURVIVED  {name}\n");
+            }
+        }
+    }
+    let all = noticed + known + unknown;
+    let percent = (noticed * 100).checked_div(all).unwrap_or(100);
+    text += &format!(
+        "{all} careless changes: {noticed} noticed ({percent} %), {known} survive for a known reason, \
+         {unknown} survive and need a test\n"
+    );
+    (text, unknown == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(count: usize) -> Vec<String> {
+        let name = |n| format!("crates/core/src/job.rs:{n}:5: replace part{n} with ()");
+        (0..count).map(name).collect()
+    }
+
+    #[test]
+    fn a_seed_stands_for_a_sample_that_moved_lines_do_not_change() {
+        let options = Options::parse(&["--count", "5", "--seed", "3"]).expect("valid");
+        let chosen = sample(names(100), &options);
+        assert_eq!(chosen.len(), 5);
+        let moved: Vec<String> = names(100)
+            .iter()
+            .map(|name| name.replace(":5:", ":9:"))
+            .collect();
+        let again = sample(moved, &options);
+        let what = |names: &[String]| -> Vec<String> {
+            let mut all: Vec<String> = names.iter().map(|name| without_place(name)).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(what(&chosen), what(&again));
+        let other = Options::parse(&["--count", "5", "--seed", "4"]).expect("valid");
+        assert_ne!(chosen, sample(names(100), &other));
+    }
+
+    #[test]
+    fn survivors_without_a_reason_are_a_failure() {
+        let list =
+            "# comment\ncrates/core/src/job.rs: replace part1 with () -- nobody can see it\n";
+        let reasons = reasons(list);
+        let (text, is_good) = verdict(9, &names(2)[1], &reasons);
+        assert!(is_good && text.contains("nobody can see it"), "{text}");
+        let missed = names(2).join("\n");
+        let (text, is_good) = verdict(8, &missed, &reasons);
+        assert!(
+            !is_good && text.contains("SURVIVED  crates/core/src/job.rs:0:5"),
+            "{text}"
+        );
+        assert!(
+            text.contains("10 careless changes: 8 noticed (80 %)"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn each_known_survivor_has_a_reason() {
+        for line in SURVIVORS.lines().filter(|line| !line.starts_with('#')) {
+            let (change, reason) = line.split_once(" -- ").expect("'change -- reason'");
+            assert!(change.starts_with("crates/") && reason.len() > 10, "{line}");
+        }
+    }
+}
