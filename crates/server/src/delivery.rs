@@ -25,7 +25,7 @@ use crate::query;
 use crate::stats::Stats;
 
 /// Commands that may wait for a worker that does not read; beyond that it is cut off.
-const WORKER_QUEUE_LEN: usize = 1_024;
+pub(crate) const WORKER_QUEUE_LEN: usize = 1_024;
 
 /// What leaves the core's thread once the store allows it.
 pub(crate) enum Outgoing {

@@ -1,5 +1,7 @@
 //! The thread with a store of which the test decides when it has committed.
 
+mod peers;
+
 use std::time::Duration;
 
 use hq_core::id::TaskId;

@@ -1,0 +1,330 @@
+//! Workers and clients in memory around the loop: what each of them sees, without sockets and processes.
+
+use std::collections::BTreeMap;
+
+use hq_core::id::{InstanceId, JobId, TaskKey};
+use hq_core::outcome::{LostReason, Outcome, Usage};
+use hq_core::server_state::{
+    ChangeKind, EndedRow, LinkEnd, Reattach, Report, StartedRow, WatchSpec, WorkerCommand,
+    WorkerMessage,
+};
+use hq_core::testing::worker_config;
+use hq_core::worker_config::OnServerLost;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::core_handle::WorkerRegistration;
+use crate::delivery::WORKER_QUEUE_LEN;
+
+const TASK: TaskKey = TaskKey::new(JobId(1), TaskId(0));
+
+/// A worker that does nothing by itself.
+struct Peer {
+    core: CoreHandle,
+    seat: WorkerRegistration,
+    turns: Arc<Semaphore>,
+}
+
+impl Peer {
+    fn config() -> Box<WorkerConfig> {
+        let mut config = worker_config(1);
+        config.on_server_lost = OnServerLost::Reconnect;
+        Box::new(config)
+    }
+
+    async fn join(core: &CoreHandle, reattach: Option<Box<Reattach>>) -> Result<Self, CoreGone> {
+        let seat = core.register(Self::config(), reattach).await?;
+        Ok(Self {
+            core: core.clone(),
+            seat,
+            turns: Arc::new(Semaphore::new(4_096)),
+        })
+    }
+
+    async fn say(&self, message: WorkerMessage) {
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let turn = turn.expect("it is never closed");
+        let (id, link) = (self.seat.id, self.seat.link);
+        let said = self.core.worker_message(id, link, message, turn).await;
+        said.expect("the core is there");
+    }
+
+    /// The next command; `None` when the server has closed the connection.
+    async fn hear(&mut self) -> Option<WorkerCommand> {
+        let heard = tokio::time::timeout(LIMIT, self.seat.commands.recv()).await;
+        heard.expect("something comes")
+    }
+
+    fn reattach(&self, number: u64) -> Option<Box<Reattach>> {
+        Some(Box::new(Reattach {
+            worker: self.seat.id,
+            server_uid: "test".into(),
+            launching: Vec::new(),
+            report: Report::default(),
+            variants: BTreeMap::new(),
+            number,
+        }))
+    }
+}
+
+fn finished(seq: u64) -> WorkerMessage {
+    let age = Duration::ZERO;
+    let (task, instance) = (TASK, InstanceId(0));
+    WorkerMessage::Report(Report {
+        seq,
+        started: vec![StartedRow {
+            task,
+            instance,
+            age,
+        }],
+        ended: vec![EndedRow {
+            task,
+            instance,
+            outcome: Outcome::Finished,
+            age,
+            run: Duration::from_secs(1),
+            usage: Usage::default(),
+        }],
+        retracted: Vec::new(),
+    })
+}
+
+async fn submit(core: &CoreHandle) {
+    let spec = Box::new(array_submit(1, template(&["true"])));
+    let reply = core.command(Command::Submit(spec)).await;
+    let reply = reply.expect("the core is there");
+    assert!(matches!(reply, Ok(Reply::Submitted(JobId(1)))), "{reply:?}");
+}
+
+async fn is_completed(core: &CoreHandle) -> bool {
+    let look = |view: &View<'_>| view.state.jobs()[&JobId(1)].is_completed();
+    core.query(look).await.expect("the core is there")
+}
+
+fn end(core: CoreHandle, thread: std::thread::JoinHandle<()>) {
+    drop(core);
+    thread.join().expect("a clean end");
+}
+
+fn watch_all(interval: Duration) -> WatchSpec {
+    WatchSpec {
+        jobs: Selector::All,
+        until_idle: false,
+        with_progress: true,
+        with_outcomes: true,
+        with_notifications: true,
+        interval,
+    }
+}
+
+#[tokio::test]
+async fn a_task_goes_to_a_worker_and_its_end_is_acknowledged_and_told() {
+    let (core, heard, thread) = unstored(ServerState::new("test"));
+    let mut worker = Peer::join(&core, None).await.expect("a seat");
+    hears(&heard, "a worker came").await;
+    submit(&core).await;
+    let command = worker.hear().await;
+    assert!(
+        matches!(command, Some(WorkerCommand::Assign { .. })),
+        "{command:?}"
+    );
+    let spec = watch_all(Duration::ZERO);
+    let (_, mut updates) = core.watch(spec).await.expect("the core is there");
+    worker.say(finished(7)).await;
+    loop {
+        match worker.hear().await {
+            Some(WorkerCommand::Acknowledge(seq)) => {
+                assert_eq!(seq, 7);
+                break;
+            }
+            Some(_) => {}
+            None => panic!("the connection stays"),
+        }
+    }
+    let mut last = None;
+    while let Some(update) = updates.recv().await {
+        last = Some(update);
+    }
+    assert!(
+        last.is_some_and(|update| update.done),
+        "and nothing follows"
+    );
+    assert!(is_completed(&core).await);
+    drop(worker);
+    end(core, thread);
+}
+
+#[tokio::test]
+async fn what_an_older_connection_says_or_does_no_longer_counts() {
+    let (core, _heard, thread) = unstored(ServerState::new("test"));
+    let mut old = Peer::join(&core, None).await.expect("a seat");
+    submit(&core).await;
+    let new = Peer::join(&core, old.reattach(1)).await.expect("a seat");
+    assert!(new.seat.reattached && new.seat.id == old.seat.id);
+    while old.hear().await.is_some() {}
+    old.say(finished(1)).await;
+    let (id, link) = (old.seat.id, old.seat.link);
+    let gone = core.worker_gone(id, link, LinkEnd::Broken).await;
+    gone.expect("the core is there");
+    assert!(!is_completed(&core).await, "nobody listens to it");
+    new.say(finished(1)).await;
+    assert!(is_completed(&core).await, "the newer one is there still");
+    drop((old, new));
+    end(core, thread);
+}
+
+#[tokio::test]
+async fn a_registration_that_was_overtaken_gets_no_seat() {
+    let (core, _heard, thread) = unstored(ServerState::new("test"));
+    let first = Peer::join(&core, None).await.expect("a seat");
+    let mut second = Peer::join(&core, first.reattach(2)).await.expect("a seat");
+    assert!(Peer::join(&core, first.reattach(1)).await.is_err());
+    second.say(WorkerMessage::Heartbeat(Vec::new())).await;
+    assert!(second.hear().await.is_some(), "the newer one stays");
+    drop((first, second));
+    end(core, thread);
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_read_loses_its_connection() {
+    let (core, _heard, thread) = unstored(ServerState::new("test"));
+    let mut worker = Peer::join(&core, None).await.expect("a seat");
+    for _ in 0..=WORKER_QUEUE_LEN {
+        worker.say(WorkerMessage::Heartbeat(Vec::new())).await;
+    }
+    let mut heard = 0;
+    while worker.hear().await.is_some() {
+        heard += 1;
+    }
+    assert_eq!(heard, WORKER_QUEUE_LEN, "what was under way arrives");
+    drop(worker);
+    end(core, thread);
+}
+
+#[tokio::test]
+async fn a_worker_that_says_goodbye_loses_its_connection_and_its_tasks_wait() {
+    let (core, heard, thread) = unstored(ServerState::new("test"));
+    let mut worker = Peer::join(&core, None).await.expect("a seat");
+    submit(&core).await;
+    hears(&heard, "there is work").await;
+    worker
+        .say(WorkerMessage::Goodbye(LostReason::Stopped))
+        .await;
+    while worker.hear().await.is_some() {}
+    let look = |view: &View<'_>| view.state.ready_len();
+    assert_eq!(core.query(look).await.ok(), Some(1));
+    drop(worker);
+    end(core, thread);
+}
+
+#[tokio::test]
+async fn a_client_that_stops_watching_hears_nothing_more() {
+    let (core, _heard, thread) = unstored(ServerState::new("test"));
+    submit(&core).await;
+    let spec = watch_all(Duration::ZERO);
+    let (id, mut updates) = core.watch(spec).await.expect("the core is there");
+    assert!(updates.recv().await.is_some(), "how things are");
+    core.unwatch(id).await.expect("the core is there");
+    assert!(updates.recv().await.is_none());
+    end(core, thread);
+}
+
+#[tokio::test]
+async fn while_the_disk_is_full_nothing_is_submitted_and_everybody_can_look() {
+    let held = Held::start(ServerState::new("test"));
+    held.commit();
+    held.progress
+        .send_modify(|progress| progress.health = Health::Waiting("no space".into()));
+    let open = |name: &str| Command::OpenJob {
+        name: name.into(),
+        max_fails: None,
+    };
+    loop {
+        let reply = held.core.command(open("x")).await;
+        // The news has to arrive first.
+        if let Err(refusal) = reply.expect("the core is there") {
+            assert!(
+                refusal.text.contains("cannot write its state"),
+                "{refusal:?}"
+            );
+            break;
+        }
+    }
+    let looked = held.core.query(|view| view.state.jobs().len()).await;
+    let before = looked.expect("the core is there");
+    held.progress
+        .send_modify(|progress| progress.health = Health::Good);
+    while held
+        .core
+        .command(open("y"))
+        .await
+        .is_ok_and(|reply| reply.is_err())
+    {}
+    let after = held.peek(|view| view.state.jobs().len()).await;
+    assert_eq!(after, before + 1, "of what was refused nothing is there");
+    held.end();
+}
+
+#[tokio::test]
+async fn a_store_that_can_never_be_written_again_ends_the_server() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(&dir.path().join("state.db")).expect("a new store");
+    let at = Clock::new().now().wall;
+    let store = store.start("test", &[], at, |_| ()).expect("a writer");
+    let (progress, seen) = watch::channel(Progress {
+        committed: u64::MAX,
+        health: Health::Good,
+    });
+    let failed = Arc::new(Notify::new());
+    let state = ServerState::new("test");
+    let started = start(
+        state,
+        Some((store, seen)),
+        Arc::clone(&failed),
+        (None, None),
+        Stats::new(),
+    );
+    let (core, thread) = started.expect("a thread");
+    progress.send_modify(|progress| progress.health = Health::Broken("gone".into()));
+    let told = tokio::time::timeout(LIMIT, failed.notified()).await;
+    told.expect("somebody has to end it");
+    let cancel = Command::CloseJobs(Selector::All);
+    let reply = core.command(cancel).await.expect("the core is there");
+    let refusal = reply.expect_err("it would be lost");
+    assert!(refusal.text.contains("gone"), "{refusal:?}");
+    end(core, thread);
+}
+
+#[tokio::test]
+async fn what_automatic_allocation_stores_is_confirmed_when_it_is_on_disk() {
+    let held = Held::start(ServerState::new("test"));
+    let change = ChangeKind::Allocation(hq_core::server_state::AllocationChange::QueueRemoved(
+        hq_core::id::QueueId(1),
+    ));
+    let stored = held.core.persist(vec![change]).await;
+    let mut stored = stored.expect("the core is there");
+    for _ in 0..20 {
+        held.peek(|_| ()).await;
+        assert!(stored.try_recv().is_err(), "it is not on disk");
+    }
+    held.commit();
+    let told = tokio::time::timeout(LIMIT, stored).await;
+    told.expect("it is told").expect("the core is there");
+    held.end();
+}
+
+#[tokio::test]
+async fn a_worker_is_seated_when_its_registration_is_on_disk() {
+    let held = Held::start(ServerState::new("test"));
+    let core = held.core.clone();
+    let joining = tokio::spawn(async move { Peer::join(&core, None).await });
+    while held.peek(|view| view.state.workers().is_empty()).await {}
+    for _ in 0..20 {
+        held.peek(|_| ()).await;
+        assert!(!joining.is_finished(), "a crash would forget its id");
+    }
+    held.commit();
+    let joined = joining.await.expect("no panic");
+    drop(joined.expect("a seat"));
+    held.end();
+}
