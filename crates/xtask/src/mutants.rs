@@ -17,7 +17,7 @@ const VERSION: &str = "26.2.0";
 const SURVIVORS: &str = include_str!("mutants/survivors.txt");
 
 /// Simulated worlds of one test run: each change is tested with all of a crate's tests.
-const SIM_SEEDS: &str = "100";
+const SIM_SEEDS: &str = "20";
 
 /// Time for the tests of one change, in seconds; a change that makes a loop endless counts as noticed.
 const TIMEOUT: &str = "300";
