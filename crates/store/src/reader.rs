@@ -4,6 +4,7 @@
 pub mod report;
 pub mod run;
 pub mod timeline;
+mod usage;
 
 use std::path::Path;
 
@@ -15,6 +16,7 @@ use crate::{StoreError, encode, load, schema};
 pub use crate::encode::failure_words;
 pub use crate::query::{QueryLimits, RESULT_LEN_MAX, Table, query};
 pub use crate::runs::{StepRow, steps};
+pub use usage::{UsageStep, usage};
 
 /// Opens a store for reading; a server may write it at the same time.
 ///

@@ -4,6 +4,7 @@
 use hq_core::task::TaskState;
 use serde_json::Value;
 
+use super::usage::cpus_of;
 use super::{FAILURES_MAX, run_bin_sql};
 use crate::encode::failure_text;
 use crate::rows::RowRef;
@@ -111,6 +112,35 @@ pub fn worker_count(from: i64, to: i64) -> Query<i64> {
     let sql = "SELECT count(*) FROM worker_data \
          WHERE started_unix_ns < ?T AND coalesce(ended_unix_ns, ?T) >= ?F";
     Query::new(sql, &[("?F", from), ("?T", to)], |row| row.int(0))
+}
+
+/// A worker that was there, as long as the journal knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkerRow {
+    /// Its id.
+    pub id: i64,
+    /// Its host.
+    pub host: String,
+    /// When it connected.
+    pub started_ms: i64,
+    /// When it ended.
+    pub ended_ms: Option<i64>,
+    /// Units of cpus that it offers.
+    pub cpus: i64,
+}
+
+/// Workers that were there at some time of a period.
+#[must_use]
+pub fn workers(from: i64, to: i64) -> Query<WorkerRow> {
+    let sql = "SELECT id, hostname, started_unix_ns / 1000000, ended_unix_ns / 1000000, config FROM worker_data \
+         WHERE started_unix_ns < ?T AND coalesce(ended_unix_ns, ?T) >= ?F";
+    Query::new(sql, &[("?F", from), ("?T", to)], |row| WorkerRow {
+        id: row.int(0),
+        host: row.owned(1).unwrap_or_default(),
+        started_ms: row.int(2),
+        ended_ms: row.number(3),
+        cpus: cpus_of(&row.json(4)),
+    })
 }
 
 /// A task on a worker.
