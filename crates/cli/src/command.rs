@@ -171,7 +171,9 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         } => as_client(alloc::run(command, context)),
         Command::Submit(args) => as_client(submit::submit(*args, context)),
         Command::OutputLog(args) => output_log::run(&args, context),
-        Command::Dashboard(args) if args.web => as_client(dashboard::web::run(context)),
+        Command::Dashboard(args) if args.web => {
+            as_client(dashboard::web::run(args.read_only, context))
+        }
         Command::Dashboard(args) => dashboard::run(args, context),
         Command::Doc(args) => doc::run(&args, context),
         Command::GenerateCompletion(args) => completion::run(&args, context),

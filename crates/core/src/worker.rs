@@ -442,6 +442,15 @@ impl Worker {
         self.backlog.len().saturating_sub(soon)
     }
 
+    /// The tasks of which it reported the start, in the order of their ids.
+    pub fn running_tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
+        let started = self
+            .assigned
+            .iter()
+            .filter(|(_, assigned)| assigned.started);
+        started.map(|(key, _)| *key)
+    }
+
     /// The backlog entries that it will start last and was not asked for, last first.
     pub fn backlog_last(&self) -> impl Iterator<Item = (TaskKey, &Assigned)> + '_ {
         self.backlog

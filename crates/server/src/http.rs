@@ -35,11 +35,13 @@ use crate::metrics;
 use crate::relay::Relay;
 use crate::stats::Stats;
 pub(crate) use auth::Token;
-use auth::{Asked, Entrance};
+use auth::{Access, Asked, Entrance};
 pub(crate) use door::{HttpControl, HttpControlRx, door, keep};
 
 /// Name of the file with the token, in the directory of the instance.
 const TOKEN_FILE_NAME: &str = "http-token";
+/// Name of the file with the token that only opens what can be read.
+const READ_TOKEN_FILE_NAME: &str = "http-read-token";
 
 /// Readers of the events at once; each takes a thread of the store.
 const EVENT_READERS_MAX: usize = 32;
@@ -49,8 +51,10 @@ pub(crate) struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
     token: Token,
+    read_token: Token,
     page_key: Token,
-    token_path: PathBuf,
+    /// Directory of the instance.
+    dir: PathBuf,
 }
 
 impl HttpServer {
@@ -65,8 +69,9 @@ impl HttpServer {
             address: listener.local_addr()?,
             listener,
             token: Token::random()?,
+            read_token: Token::random()?,
             page_key: Token::random()?,
-            token_path: instance.join(TOKEN_FILE_NAME),
+            dir: instance.to_path_buf(),
         })
     }
 
@@ -76,15 +81,17 @@ impl HttpServer {
     ///
     /// If the file cannot be written.
     pub(crate) fn publish(&self) -> io::Result<()> {
-        self.token.store(&self.token_path)
+        self.token.store(&self.dir.join(TOKEN_FILE_NAME))?;
+        self.read_token.store(&self.dir.join(READ_TOKEN_FILE_NAME))
     }
 
     /// Tells people where it is and how they get there.
     pub(crate) fn announce(&self, host: &str) {
         let address = self.address;
         tracing::info!(
-            "Dashboard at http://{address}/ and metrics at http://{address}/metrics, with the token in '{}'",
-            self.token_path.display()
+            "Dashboard at http://{address}/ and metrics at http://{address}/metrics, with the token in '{}'; \
+             `hq dashboard --web` prints a link that logs in",
+            self.dir.join(TOKEN_FILE_NAME).display()
         );
         if address.ip().is_loopback() {
             let port = address.port();
@@ -103,7 +110,7 @@ impl HttpServer {
         let (_alive, ended) = watch::channel(());
         let app = Arc::new(App {
             parts,
-            entrance: Entrance::new(self.token),
+            entrance: Entrance::new(self.token, self.read_token),
             event_seats: Arc::new(Semaphore::new(EVENT_READERS_MAX)),
             ended,
             page_key: self.page_key,
@@ -149,9 +156,9 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// Whether a request shows the token or is signed with it. Its connection is then not one of those that
+    /// What a request may do that shows a token or is signed with it. Its connection is then not one of those that
     /// make room for others.
-    fn admits(&self, request: &Request) -> bool {
+    fn admits(&self, request: &Request) -> Option<Access> {
         let asked = Asked {
             method: request.method(),
             target: request
@@ -160,11 +167,11 @@ impl App {
                 .map_or("", |target| target.as_str()),
             headers: request.headers(),
         };
-        let is_known = self.entrance.admits(asked, now_ms());
-        if is_known && let Some(admitted) = request.extensions().get::<connections::Admitted>() {
+        let access = self.entrance.admits(asked, now_ms())?;
+        if let Some(admitted) = request.extensions().get::<connections::Admitted>() {
             admitted.note();
         }
-        is_known
+        Some(access)
     }
 }
 
@@ -184,14 +191,22 @@ fn router(app: Arc<App>) -> Router {
 }
 
 /// Lets a request pass that shows the token, and forbids browsers what they need not do.
-async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let stats = &app.parts.stats;
-    let mut response = if app.admits(&request) {
-        stats.http_requests.inc();
-        next.run(request).await
-    } else {
-        stats.http_refused.inc();
-        auth::refusal()
+    let mut response = match app.admits(&request) {
+        Some(access) if access.allows(request.method()) => {
+            stats.http_requests.inc();
+            request.extensions_mut().insert(access);
+            next.run(request).await
+        }
+        Some(_) => {
+            stats.http_refused.inc();
+            auth::read_only()
+        }
+        None => {
+            stats.http_refused.inc();
+            auth::refusal()
+        }
     };
     let headers = response.headers_mut();
     for (name, value) in [

@@ -5,6 +5,7 @@
 
 pub(crate) mod dump;
 mod job;
+pub(crate) mod listed;
 pub(crate) mod output;
 mod parts;
 mod task;
@@ -20,6 +21,7 @@ use hq_protocol::convert::{JobRef, Query};
 
 use crate::core_handle::View;
 pub(crate) use job::JobOverview;
+use listed::ListedJob;
 pub(crate) use parts::{Asked, ask};
 
 /// What an element of a list takes besides its own bytes, at most: its tag and its length.
@@ -44,9 +46,10 @@ pub fn answer_in_steps(
     }
 }
 
-/// A job as dashboards show it.
-pub(crate) fn job_overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
-    job::overview(view, id)
+/// A job as dashboards show it, with what lists show of it.
+pub(crate) fn job_overview(view: &View<'_>, id: JobId) -> Option<(JobOverview, ListedJob)> {
+    let listed = listed::listed(view, view.state.jobs().get(&id)?);
+    Some((job::overview(view, id)?, listed))
 }
 
 /// A failed task of a job, as the details of the job have it.
@@ -149,26 +152,6 @@ fn notification(notification: &Notification) -> client::Notification {
         worker: notification.worker.as_u32(),
         message: notification.message.to_vec().into(),
     }
-}
-
-/// Jobs with ids below `before`, the newest first, and whether there are more.
-pub(crate) fn newest_jobs(
-    view: &View<'_>,
-    before: Option<JobId>,
-    limit: usize,
-) -> (Vec<client::JobSummary>, bool) {
-    let all = view.state.jobs();
-    let mut jobs = match before {
-        Some(before) => all.range(..before),
-        None => all.range(..),
-    };
-    let page = jobs
-        .by_ref()
-        .rev()
-        .take(limit)
-        .map(|(_, job)| job::summary(job));
-    let page: Vec<_> = page.collect();
-    (page, jobs.next().is_some())
 }
 
 fn resolve(state: &ServerState, job: JobRef) -> Option<JobId> {

@@ -23,6 +23,10 @@ pub(crate) struct DashboardArgs {
     #[arg(long, conflicts_with = "journal")]
     pub(crate) web: bool,
 
+    /// Print a link that shows everything and can change nothing: for colleagues and supervisors
+    #[arg(long, requires = "web")]
+    pub(crate) read_only: bool,
+
     #[command(subcommand)]
     pub(crate) command: Option<DashboardCommand>,
 }

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ring::hmac;
+use serde_json::json;
 
 /// Random bytes of a token; it is twice as many hexadecimal digits.
 const TOKEN_LEN: usize = 32;
@@ -78,44 +79,73 @@ pub(super) struct Asked<'a> {
     pub(super) headers: &'a HeaderMap,
 }
 
-/// Lets those in who know the token.
+/// What somebody who was let in may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Access {
+    /// Everything.
+    Full,
+    /// Look.
+    Read,
+}
+
+impl Access {
+    /// Whether a request may be answered.
+    pub(super) fn allows(self, method: &Method) -> bool {
+        self == Self::Full || *method == Method::GET || *method == Method::HEAD
+    }
+}
+
+/// Lets those in who know one of the tokens.
 pub(crate) struct Entrance {
     token: Token,
+    /// Opens the same to those who only look.
+    read_token: Token,
     /// Signatures of requests that change something, with their time: each counts once.
     used: Mutex<VecDeque<(i64, Box<str>)>>,
 }
 
 impl Entrance {
-    pub(super) fn new(token: Token) -> Self {
+    pub(super) fn new(token: Token, read_token: Token) -> Self {
         Self {
             token,
+            read_token,
             used: Mutex::default(),
         }
     }
 
-    /// Proves to a client that this server has the token, before the client shows anything.
-    pub(super) fn prove(&self, nonce: &str, now_ms: i64) -> String {
+    /// Proves to a client that this server has the token, before the client shows anything: one proof for each of the
+    /// tokens, as nobody says which one he has.
+    pub(super) fn prove(&self, nonce: &str, now_ms: i64) -> [String; 2] {
         let text = format!("hq-server\n{nonce}\n{now_ms}");
-        hex(hmac::sign(&self.token.key(), text.as_bytes()).as_ref())
+        let proof = |token: &Token| hex(hmac::sign(&token.key(), text.as_bytes()).as_ref());
+        [proof(&self.token), proof(&self.read_token)]
     }
 
-    /// Whether a request shows the token (`Bearer`), or is signed with it (`HQ`).
-    pub(super) fn admits(&self, asked: Asked<'_>, now_ms: i64) -> bool {
+    /// What a request may do that shows a token (`Bearer`), or is signed with it (`HQ`); `None` = it is not let in.
+    pub(super) fn admits(&self, asked: Asked<'_>, now_ms: i64) -> Option<Access> {
         let shown = asked.headers.get(header::AUTHORIZATION);
-        let shown = shown.and_then(|value| value.to_str().ok());
-        let Some((scheme, shown)) = shown.and_then(|value| value.split_once(' ')) else {
-            return false;
+        let (scheme, shown) = shown
+            .and_then(|value| value.to_str().ok())?
+            .split_once(' ')?;
+        let kinds = [
+            (&self.token, Access::Full),
+            (&self.read_token, Access::Read),
+        ];
+        let is_shown = |token: &Token| {
+            if scheme.eq_ignore_ascii_case("bearer") {
+                token.matches(shown.trim())
+            } else {
+                scheme == "HQ" && self.is_signed(token, asked, shown, now_ms)
+            }
         };
-        if scheme.eq_ignore_ascii_case("bearer") {
-            return self.token.matches(shown.trim());
-        }
-        scheme == "HQ" && self.is_signed(asked, shown, now_ms)
+        let found = kinds.into_iter().find(|(token, _)| is_shown(token));
+        found.map(|(_, access)| access)
     }
 
     /// `TIME.RANDOM.SIGNATURE`; the signature is over method, target, time and random text, which is all that a request
     /// says: one with a body is not taken, so that whoever passes requests on (an `ssh -L`, or a program that was
     /// taken for one) cannot put words into a request that somebody else has signed.
-    fn is_signed(&self, asked: Asked<'_>, shown: &str, now_ms: i64) -> bool {
+    fn is_signed(&self, token: &Token, asked: Asked<'_>, shown: &str, now_ms: i64) -> bool {
         if has_body(asked.headers) {
             return false;
         }
@@ -132,7 +162,7 @@ impl Entrance {
         };
         let Asked { method, target, .. } = asked;
         let text = format!("hq-request\n{method}\n{target}\n{stamp}");
-        let is_ours = hmac::verify(&self.token.key(), text.as_bytes(), &signature).is_ok();
+        let is_ours = hmac::verify(&token.key(), text.as_bytes(), &signature).is_ok();
         is_ours && (*method == Method::GET || self.is_first(at, stamp, now_ms))
     }
 
@@ -165,6 +195,14 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
+/// The answer to a request that changes something, with a token for reading.
+pub(super) fn read_only() -> Response {
+    let text =
+        "this token is for reading only; `hq dashboard --web` prints a link that may change things";
+    let body = json!({"error": text, "kind": "read-only"});
+    (StatusCode::FORBIDDEN, axum::Json(body)).into_response()
+}
+
 /// The answer to a request without the token.
 pub(super) fn refusal() -> Response {
     let how = [(header::WWW_AUTHENTICATE, "Bearer realm=\"hq\"")];
@@ -180,7 +218,8 @@ mod tests {
     use super::*;
 
     fn entrance() -> Entrance {
-        Entrance::new(Token("a".repeat(64).into()))
+        let read_token = Token("r".repeat(64).into());
+        Entrance::new(Token("a".repeat(64).into()), read_token)
     }
 
     fn with(value: &str) -> HeaderMap {
@@ -198,7 +237,7 @@ mod tests {
             target,
             headers: &with(value),
         };
-        entrance.admits(asked, now)
+        entrance.admits(asked, now).is_some()
     }
 
     /// What the page sends.
@@ -231,7 +270,7 @@ mod tests {
             target: "/",
             headers: &HeaderMap::new(),
         };
-        assert!(!entrance.admits(nothing, 0));
+        assert_eq!(entrance.admits(nothing, 0), None);
     }
 
     #[test]
@@ -250,7 +289,8 @@ mod tests {
             now + 60_001
         ));
         assert!(!check(&Method::GET, "/api/v1/jobs?limit=2", &get, 900_000));
-        let other = Entrance::new(Token("b".repeat(64).into()));
+        let none = Token("c".repeat(64).into());
+        let other = Entrance::new(Token("b".repeat(64).into()), none);
         assert!(!admits(
             &other,
             &Method::GET,
@@ -272,7 +312,7 @@ mod tests {
                 target: path,
                 headers: &headers,
             };
-            entrance.admits(asked, now)
+            entrance.admits(asked, now).is_some()
         };
         assert!(admits_with("1000000.aa", header::CONTENT_LENGTH, "0"));
         assert!(!admits_with("1000000.bb", header::CONTENT_LENGTH, "12"));
@@ -286,6 +326,32 @@ mod tests {
             header::ORIGIN,
             "http://localhost"
         ));
+    }
+
+    #[test]
+    fn a_token_for_reading_lets_look_and_no_more() {
+        let entrance = entrance();
+        let access = |token: &str| {
+            let value = format!("Bearer {}", token.repeat(64));
+            let asked = Asked {
+                method: &Method::POST,
+                target: "/api/v1/jobs/3/cancel",
+                headers: &with(&value),
+            };
+            entrance.admits(asked, 0)
+        };
+        assert_eq!(access("a"), Some(Access::Full));
+        assert_eq!(access("r"), Some(Access::Read));
+        assert_eq!(access("x"), None);
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            assert!(Access::Full.allows(&method));
+            assert!(!Access::Read.allows(&method), "{method}");
+        }
+        assert!(Access::Read.allows(&Method::GET) && Access::Read.allows(&Method::HEAD));
+        let [_, proof] = entrance.prove("00ff", 5);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, "r".repeat(64).as_bytes());
+        let bytes = from_hex(&proof).expect("hexadecimal digits");
+        hmac::verify(&key, b"hq-server\n00ff\n5", &bytes).expect("the proof of this token");
     }
 
     #[test]
@@ -309,7 +375,8 @@ mod tests {
     /// The values that `crypto.subtle` gives for these texts.
     #[test]
     fn the_proof_is_an_hmac_over_nonce_and_time() {
-        let proof = entrance().prove("00ff", 5);
+        let [proof, read_proof] = entrance().prove("00ff", 5);
+        assert_ne!(proof, read_proof);
         let key = hmac::Key::new(hmac::HMAC_SHA256, "a".repeat(64).as_bytes());
         let bytes = from_hex(&proof).expect("hexadecimal digits");
         hmac::verify(&key, b"hq-server\n00ff\n5", &bytes).expect("the same");

@@ -80,6 +80,7 @@ fn begin(server: HttpServer, parts: &HttpParts, serving: &mut JoinSet<()>) -> cl
     let opened = client::HttpOpened {
         address: server.address.to_string(),
         token: server.token.as_str().to_owned(),
+        read_token: server.read_token.as_str().to_owned(),
     };
     serving.spawn(server.run(parts.clone()));
     opened

@@ -43,9 +43,9 @@ const FILES: &[File] = files![
     "icon.svg",
     "index.html",
     "js/api.js",
-    "js/bars.js",
     "js/charts.js",
     "js/colors.js",
+    "js/commands.js",
     "js/dialog.js",
     "js/dom.js",
     "js/format.js",
@@ -53,7 +53,15 @@ const FILES: &[File] = files![
     "js/live.js",
     "js/main.js",
     "js/problems.js",
+    "js/steps.js",
     "js/tail.js",
+    "js/tasks.js",
+    "js/timeline/bars.js",
+    "js/timeline/input.js",
+    "js/timeline/paint.js",
+    "js/timeline/source.js",
+    "js/timeline/window.js",
+    "js/url.js",
     "js/views/allocations.js",
     "js/views/events.js",
     "js/views/graph.js",
@@ -103,7 +111,7 @@ async fn login_page() -> Response {
 
 /// The token for the cookie.
 async fn log_in(State(app): State<Arc<App>>, request: Request) -> Response {
-    if !app.admits(&request) {
+    if app.admits(&request).is_none() {
         return refused(&app);
     }
     app.parts.stats.http_requests.inc();
@@ -139,8 +147,9 @@ async fn prove(State(app): State<Arc<App>>, Query(challenge): Query<Challenge>) 
         return (StatusCode::BAD_REQUEST, "the nonce is too long\n").into_response();
     }
     let now_ms = now_ms();
-    let proof = app.entrance.prove(nonce, now_ms);
-    let mut response = Json(json!({"now_ms": now_ms, "proof": proof})).into_response();
+    let [proof, read_proof] = app.entrance.prove(nonce, now_ms);
+    let proofs = json!({"now_ms": now_ms, "proof": proof, "read_proof": read_proof});
+    let mut response = Json(proofs).into_response();
     protect(&mut response);
     response
 }
@@ -168,7 +177,7 @@ fn is_known(app: &App, request: &Request) -> bool {
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='));
     let has_cookie = pairs.any(|(key, value)| key == name && app.page_key.matches(value));
-    has_cookie || app.admits(request)
+    has_cookie || app.admits(request).is_some()
 }
 
 /// One file, or that the browser has it already.

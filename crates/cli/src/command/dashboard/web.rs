@@ -12,10 +12,11 @@ use crate::error::{CliError, CliResult};
 use crate::output::json::write_value;
 
 /// Opens the listener of the server, unless it is open, and tells how to get there.
-pub(crate) async fn run(context: &mut Context) -> CliResult<()> {
+pub(crate) async fn run(is_read_only: bool, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let host = client.server_info().await?.client_host;
-    let place = Place::new(&client.http_open().await?, &host)?;
+    let opened = client.http_open().await?;
+    let place = Place::new(&opened, token_of(&opened, is_read_only)?, &host)?;
     match context.mode() {
         OutputMode::Json => {
             let value = json!({"url": place.url, "ssh": place.ssh});
@@ -32,6 +33,19 @@ pub(crate) async fn run(context: &mut Context) -> CliResult<()> {
     context.flush()
 }
 
+/// The token of the link.
+fn token_of(opened: &client::HttpOpened, is_read_only: bool) -> CliResult<&str> {
+    if !is_read_only {
+        return Ok(&opened.token);
+    }
+    if opened.read_token.is_empty() {
+        return Err(CliError::new(
+            "The server is of an earlier release, which has no links for reading only",
+        ));
+    }
+    Ok(&opened.read_token)
+}
+
 /// How to get to the dashboard.
 #[derive(PartialEq, Eq, Debug)]
 struct Place {
@@ -42,7 +56,7 @@ struct Place {
 }
 
 impl Place {
-    fn new(opened: &client::HttpOpened, host: &str) -> CliResult<Self> {
+    fn new(opened: &client::HttpOpened, token: &str, host: &str) -> CliResult<Self> {
         let address: SocketAddr = opened
             .address
             .parse()
@@ -58,7 +72,7 @@ impl Place {
             .is_loopback()
             .then(|| format!("ssh -N -L {port}:{address} {host}"));
         Ok(Self {
-            url: format!("http://{there}/login#token={}", opened.token),
+            url: format!("http://{there}/login#token={token}"),
             ssh,
         })
     }
@@ -72,8 +86,22 @@ mod tests {
         let opened = client::HttpOpened {
             address: address.to_owned(),
             token: "ab".to_owned(),
+            read_token: "cd".to_owned(),
         };
-        Place::new(&opened, "login1").expect("an address")
+        Place::new(&opened, &opened.token, "login1").expect("an address")
+    }
+
+    #[test]
+    fn a_link_for_reading_has_the_other_token_and_an_early_server_has_none() {
+        let mut opened = client::HttpOpened {
+            address: "127.0.0.1:1".to_owned(),
+            token: "ab".to_owned(),
+            read_token: "cd".to_owned(),
+        };
+        assert_eq!(token_of(&opened, false).expect("a token"), "ab");
+        assert_eq!(token_of(&opened, true).expect("a token"), "cd");
+        opened.read_token.clear();
+        token_of(&opened, true).expect_err("never the full one in its place");
     }
 
     #[test]

@@ -11,10 +11,11 @@ use hq_core::selector::Selector;
 use hq_core::server_state::{Command, JobResult, Reply as Outcome, Resubmitted, StopResult};
 use hq_core::task::TaskState;
 use hq_protocol::convert::AllocRequest;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::read::{accepted, unexpected};
-use super::{Answer, ApiError, id};
+use super::{Answer, ApiError, Parameters, id, parameters};
 use crate::http::App;
 
 async fn carry_out(app: &App, command: Command) -> Result<Outcome, ApiError> {
@@ -29,13 +30,30 @@ fn only(text: &str, what: &str) -> Result<Selector, ApiError> {
     Ok(Selector::Ids(IdArray::single(id(text, what)?)))
 }
 
+/// Longest reason of a cancel, in characters, as on the command line.
+const REASON_MAX: usize = 200;
+
+#[derive(Deserialize)]
+pub(in crate::http) struct CancelQuery {
+    /// Told to those who look for their tasks. It is no body, because signed requests have none.
+    reason: Option<String>,
+}
+
 pub(in crate::http) async fn cancel(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
+    asked: Parameters<CancelQuery>,
 ) -> Answer {
+    let reason = parameters(asked)?.reason.unwrap_or_default();
+    let length = reason.chars().count();
+    if length > REASON_MAX {
+        return Err(ApiError::bad(format!(
+            "expected at most {REASON_MAX} characters as reason, found {length}"
+        )));
+    }
     let command = Command::CancelJobs {
         jobs: only(&job, "job")?,
-        reason: "".into(),
+        reason: reason.into(),
     };
     let Outcome::Jobs(results) = carry_out(&app, command).await? else {
         return Err(unexpected());

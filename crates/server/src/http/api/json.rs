@@ -1,11 +1,13 @@
 //! Messages of the client protocol as JSON. Names and units are interface, see `docs/openapi.yaml`.
 
 use hq_core::autoalloc::ReasonKind;
+use hq_core::id::TaskKey;
 use hq_protocol::client;
-use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
+use hq_protocol::common::{self, ResourceDescriptor, resource_item::Kind};
 use serde_json::{Value, json};
 
 use crate::query::JobOverview;
+use crate::query::listed::ListedJob;
 
 /// Units of one whole amount.
 #[expect(
@@ -44,23 +46,29 @@ pub(super) fn job(job: &client::JobSummary) -> Value {
     })
 }
 
-pub(super) fn job_detail(found: &JobOverview) -> Value {
+/// A job of a list.
+pub(super) fn listed(found: &ListedJob) -> Value {
+    let mut value = job(&found.summary);
+    value["submitted_ms"] = json!(ms(found.submitted.0));
+    value["finished_ms"] = json!(found.finished.map(|at| ms(at.0)));
+    value["worker_count"] = json!(found.worker_count);
+    value["cpus"] = json!(found.asked.cpus.map(amount));
+    value["resources"] = json!(found.asked.words);
+    value["rate_per_s"] = json!(found.pace.map(|pace| pace.rate));
+    let left = found.pace.and_then(|pace| pace.left);
+    value["left_ms"] = json!(left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
+    value
+}
+
+pub(super) fn job_detail((found, shown): &(JobOverview, ListedJob)) -> Value {
     let detail = &found.detail;
-    let mut value = detail.summary.as_ref().map(job).unwrap_or_default();
-    value["submitted_ms"] = json!(ms(detail.submitted_unix_ns));
+    let mut value = listed(shown);
     value["finished_ms"] = json!(detail.finished_unix_ns.map(ms));
     value["max_fails"] = json!(detail.max_fails);
-    value["worker_count"] = json!(detail.worker_count);
     value["notifications"] = detail.notifications.iter().map(notification).collect();
     let counted = detail.submits.iter().zip(&found.template_counts);
     let submits = counted.map(|(submit, template_count)| {
-        let command = submit.templates.first().map(|template| {
-            template
-                .args
-                .iter()
-                .map(|arg| lossy(arg))
-                .collect::<Vec<_>>()
-        });
+        let command = submit.templates.first().map(command);
         json!({
             "submit_dir": lossy(&submit.submit_dir),
             "is_graph": submit.is_graph,
@@ -109,7 +117,70 @@ pub(super) fn task(task: &client::TaskInfo) -> Value {
     })
 }
 
-pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
+/// A task with what it was asked to do. `words` say which resources.
+pub(super) fn task_detail(
+    found: &client::TaskInfo,
+    template: Option<&common::TaskTemplate>,
+    words: &str,
+) -> Value {
+    let mut value = task(found);
+    let variables = template.iter().flat_map(|template| &template.env);
+    // What the user gave; the rest is the same for every task.
+    let own = variables.filter(|variable| !variable.name.starts_with(b"HQ_"));
+    let cwd = found.paths.as_ref().map(|paths| &*paths.cwd);
+    let path = |stdio: Option<&common::Stdio>| stdio.and_then(|stdio| path_of(stdio, cwd));
+    let paths = found.paths.as_ref();
+    let micros = |usage: client::TaskUsage| usage.user_us.saturating_add(usage.system_us);
+    value["command"] = json!(template.map(command));
+    value["env"] = own
+        .map(|variable| json!([lossy(&variable.name), lossy(&variable.value)]))
+        .collect();
+    value["resources"] = json!(words);
+    value["entry"] = json!(found.entry.as_deref().map(lossy));
+    value["deps"] = json!(found.deps);
+    value["attempts"] = found.attempts.iter().map(attempt).collect();
+    value["stdout"] = json!(path(paths.and_then(|paths| paths.stdout.as_ref())));
+    value["stderr"] = json!(path(paths.and_then(|paths| paths.stderr.as_ref())));
+    value["time_limit_ms"] = json!(
+        template
+            .and_then(|template| template.time_limit_ns)
+            .map(|ns| ns / 1_000_000)
+    );
+    value["priority"] = json!(template.map_or(0, |template| template.priority));
+    value["cpu_ms"] = json!(found.usage.map(|usage| micros(usage) / 1_000));
+    value
+}
+
+/// Arguments of a template.
+pub(super) fn command(template: &common::TaskTemplate) -> Vec<String> {
+    template.args.iter().map(|arg| lossy(arg)).collect()
+}
+
+/// The file that is written; `None` if there is none, or the output goes into a stream.
+fn path_of(stdio: &common::Stdio, cwd: Option<&[u8]>) -> Option<String> {
+    if stdio.kind() != common::stdio::Kind::File {
+        return None;
+    }
+    let path = lossy(&stdio.path);
+    match cwd {
+        Some(cwd) if !path.starts_with('/') => Some(format!("{}/{path}", lossy(cwd))),
+        Some(_) | None => Some(path),
+    }
+}
+
+fn attempt(attempt: &client::TaskAttempt) -> Value {
+    let worker = attempt.worker.as_ref();
+    json!({
+        "instance": attempt.instance,
+        "worker": worker.map(|worker| worker.id),
+        "host": worker.map(|worker| &worker.hostname),
+        "started_ms": ms(attempt.started_unix_ns),
+        "finished_ms": ms(attempt.finished_unix_ns),
+        "error": attempt.error,
+    })
+}
+
+pub(super) fn worker(worker: &client::WorkerInfo, tasks: &[TaskKey]) -> Value {
     use client::worker_info::State;
     let state = match worker.state() {
         State::Running => "connected",
@@ -139,6 +210,7 @@ pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
         "load": worker.runtime.as_ref().and_then(|runtime| runtime.load).map(load),
         "started_ms": ms(worker.started_unix_ns),
         "ended_ms": worker.ended_unix_ns.map(ms),
+        "tasks": tasks.iter().map(|key| [key.job.as_u32(), key.task.as_u32()]).collect::<Vec<_>>(),
         "running_tasks": worker.runtime.as_ref().map_or(0, |runtime| runtime.running_tasks),
         "resources": offered,
         "allocation": config.allocation.map(|allocation| allocation.id),

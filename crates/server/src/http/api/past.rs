@@ -11,20 +11,24 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hq_core::id::JobId;
-use hq_store::reader::timeline::{self, BarRow, BarSumRow};
+use hq_store::reader::timeline::{self, BarRow, BarSumRow, WorkerRow};
 use hq_store::reader::{self, FAILURES_MAX, QueryLimits, RUN_BOUNDS};
 use hq_store::statement::Query;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::json::amount;
 use super::{Answer, ApiError, Parameters, bounded, id, parameters};
 use crate::core_handle::View;
 use crate::http::App;
+use crate::query::listed::cpus_of;
 
 /// Longest run of a query.
 const TIME_MAX: Duration = Duration::from_secs(20);
 /// Tasks of a timeline; of more there are sums, of which there are no more, either.
 const TIMELINE_MAX: u64 = 100_000;
+/// Tasks of a timeline that one step of the core's thread looks up.
+const CPUS_STEP: usize = 8_192;
 const STEPS_MAX: i64 = 1_000;
 const EVENTS_MAX: u32 = 1_000;
 /// Largest time in ms that fits as ns into 64 bits.
@@ -149,6 +153,7 @@ pub(in crate::http) async fn bars(
     let begun = Instant::now();
     let (from, to) = (asked.from_ms * 1_000_000, asked.to_ms * 1_000_000);
     let (first, _) = rows(&app, timeline::first_submit(), 1).await?;
+    let (workers, _) = rows(&app, timeline::workers(from, to), TIMELINE_MAX).await?;
     let (bars, is_cut) = rows(&app, timeline::bars(from, to), TIMELINE_MAX).await?;
     let steps = bounded("steps", asked.steps, 400, 1..=STEPS_MAX)?;
     let mut width = ((to - from) / steps).max(1);
@@ -164,20 +169,51 @@ pub(in crate::http) async fn bars(
         has_gaps = is_cut;
         sums = Some(found.iter().map(bar_sum).collect::<Vec<_>>());
     }
+    let tasks = match &sums {
+        Some(_) => None,
+        None => Some(with_cpus(&app, &bars).await?),
+    };
     Ok(Json(json!({
         "from_ms": asked.from_ms,
         "to_ms": asked.to_ms,
+        "workers": workers.iter().map(worker).collect::<Vec<_>>(),
         "first_ms": first.first().copied().unwrap_or(0),
         "cost_ms": u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-        "tasks": (!is_cut).then(|| bars.iter().map(bar).collect::<Vec<_>>()),
+        "tasks": tasks,
         "step_us": sums.is_some().then_some(width / 1_000),
         "steps": sums,
         "is_cut": has_gaps,
     })))
 }
 
-/// Worker, start in ms behind the begin, run time in ms or null, state, job, task.
-fn bar(row: &BarRow) -> Value {
+fn worker(row: &WorkerRow) -> Value {
+    json!({
+        "id": row.id, "host": row.host, "started_ms": row.started_ms, "ended_ms": row.ended_ms,
+        "cpus": amount(row.cpus.unsigned_abs()),
+    })
+}
+
+/// The tasks, each with the cpus that it asked for, which the core knows.
+async fn with_cpus(app: &App, bars: &[BarRow]) -> Result<Vec<Value>, ApiError> {
+    let small = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
+    let mut found = Vec::with_capacity(bars.len());
+    for part in bars.chunks(CPUS_STEP) {
+        let tasks: Vec<_> = part
+            .iter()
+            .map(|row| (small(row.job), small(row.task)))
+            .collect();
+        let asked = app
+            .parts
+            .core
+            .query(move |view| cpus_of(view, &tasks))
+            .await?;
+        found.extend(part.iter().zip(asked).map(|(row, cpus)| bar(row, cpus)));
+    }
+    Ok(found)
+}
+
+/// Worker, start in ms behind the begin, run time in ms or null, state, job, task, cpus or null for a whole worker.
+fn bar(row: &BarRow, cpus: Option<u64>) -> Value {
     let state = row.state.number();
     json!([
         row.worker,
@@ -185,7 +221,8 @@ fn bar(row: &BarRow) -> Value {
         row.run_ms,
         state,
         row.job,
-        row.task
+        row.task,
+        cpus.map(amount)
     ])
 }
 

@@ -1,35 +1,46 @@
 //! Reading: pages of jobs and tasks, workers, queues, output, the past.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Path, State};
-use hq_core::id::{JobId, QueueId, TaskId, TaskKey};
+use axum::{Extension, Json};
+use hq_core::id::{JobId, QueueId, TaskId, TaskKey, WorkerId};
 use hq_core::selector::Selector;
 use hq_core::task::TaskState;
-use hq_protocol::client::{TaskPageReply, alloc_reply, reply::Reply};
+use hq_protocol::client::{self, TaskInfo, TaskPageReply, alloc_reply, reply::Reply};
 use hq_protocol::convert::{AllocRequest, JobRef, OutputQuery, Query, ReadFrom, TaskPageQuery};
-use hq_store::reader::timeline;
+use hq_store::reader::{self, run, timeline};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::past::rows;
 use super::{Answer, ApiError, Parameters, bounded, id, json as shape, parameters};
 use crate::http::App;
+use crate::http::auth::Access;
+use crate::query::listed;
 use crate::{metrics, output_link, query};
 
 /// Jobs and tasks of a page, unless fewer are wanted.
 const PAGE_MAX: u32 = 1_000;
+/// Longest text that is searched for.
+const SEARCH_LEN_MAX: usize = 200;
+/// Steps of the core's thread that one search takes; the client asks for the rest.
+const SEARCH_STEPS_MAX: usize = 64;
 const HISTORY_STEPS_MAX: i64 = 1_000;
 /// Three rows for each step, and then some.
 const HISTORY_ROWS_MAX: u64 = 100_000;
 /// Largest cursor or offset: what fits into a signed number.
 const POSITION_MAX: u64 = i64::MAX.unsigned_abs();
 
-pub(in crate::http) async fn server(State(app): State<Arc<App>>) -> Json<Value> {
+pub(in crate::http) async fn server(
+    State(app): State<Arc<App>>,
+    Extension(access): Extension<Access>,
+) -> Json<Value> {
     let info = &app.parts.info;
     Json(json!({
+        "is_read_only": access == Access::Read,
         "server_uid": info.server_uid,
         "version": info.version,
         "host": info.client_host,
@@ -68,6 +79,8 @@ pub(in crate::http) struct JobsQuery {
     /// Jobs with lower ids than this one.
     before: Option<u32>,
     limit: Option<u32>,
+    /// Only jobs that have this text somewhere.
+    q: Option<String>,
 }
 
 /// The newest first.
@@ -77,14 +90,25 @@ pub(in crate::http) async fn jobs(
 ) -> Answer {
     let asked = parameters(asked)?;
     let limit = bounded("limit", asked.limit, PAGE_MAX, 1..=PAGE_MAX)?;
-    let (jobs, has_more) = app
-        .parts
-        .core
-        .query(move |view| query::newest_jobs(view, asked.before.map(JobId), limit as usize))
-        .await?;
-    let next = jobs.last().filter(|_| has_more).map(|job| job.id);
-    let jobs: Vec<Value> = jobs.iter().map(shape::job).collect();
-    Ok(Json(json!({"jobs": jobs, "next_before": next})))
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let text: Option<Arc<str>> = searched(asked.q)?.map(Into::into);
+    let mut found = Vec::new();
+    let mut next = asked.before.map(JobId);
+    for _ in 0..SEARCH_STEPS_MAX {
+        let (text, room) = (text.clone(), limit - found.len());
+        let part = app
+            .parts
+            .core
+            .query(move |view| listed::newest(view, next, room, text.as_deref()))
+            .await?;
+        found.extend(part.jobs.iter().map(shape::listed));
+        next = part.next;
+        if next.is_none() || found.len() >= limit {
+            break;
+        }
+    }
+    let next = next.map(|id| id.as_u32());
+    Ok(Json(json!({"jobs": found, "next_before": next})))
 }
 
 pub(in crate::http) async fn job(State(app): State<Arc<App>>, Path(job): Path<String>) -> Answer {
@@ -118,8 +142,24 @@ pub(super) fn accepted(reply: Reply) -> Result<Reply, ApiError> {
     Ok(reply)
 }
 
+/// What is searched for, in small letters; `None` = everything.
+fn searched(text: Option<String>) -> Result<Option<String>, ApiError> {
+    let Some(text) = text.filter(|text| !text.trim().is_empty()) else {
+        return Ok(None);
+    };
+    let length = text.chars().count();
+    if length > SEARCH_LEN_MAX {
+        return Err(ApiError::bad(format!(
+            "expected at most {SEARCH_LEN_MAX} characters as q, found {length}"
+        )));
+    }
+    Ok(Some(text.trim().to_lowercase()))
+}
+
 #[derive(Deserialize)]
 pub(in crate::http) struct TasksQuery {
+    /// Only tasks that have this text as id, or in host, failure, command or entry.
+    q: Option<String>,
     /// States, separated by commas.
     state: Option<String>,
     cursor: Option<u64>,
@@ -144,22 +184,45 @@ pub(in crate::http) async fn tasks(
     asked: Parameters<TasksQuery>,
 ) -> Answer {
     let asked = parameters(asked)?;
-    let page = TaskPageQuery {
+    let text = searched(asked.q)?;
+    let limit = bounded("limit", asked.limit, PAGE_MAX, 1..=PAGE_MAX)?;
+    let mut query = TaskPageQuery {
         job: JobRef::Id(JobId(id(&job, "job")?)),
         tasks: None,
         states: states(asked.state.as_deref().unwrap_or_default())?,
         cursor: bounded("cursor", asked.cursor, 0, 0..=POSITION_MAX)?,
-        limit: bounded("limit", asked.limit, PAGE_MAX, 1..=PAGE_MAX)?,
-        with_definition: false,
+        limit,
+        with_definition: text.is_some(),
     };
-    let page = task_page(&app, page).await?;
-    if !page.job_found {
-        return Err(ApiError::not_found(format!("there is no job {job}")));
+    let mut tasks = Vec::new();
+    let mut next = None;
+    for _ in 0..SEARCH_STEPS_MAX {
+        // No more than there is room for, should all of them match: the cursor is behind the last one looked at.
+        query.limit = limit - u32::try_from(tasks.len()).unwrap_or(limit);
+        let page = task_page(&app, query.clone()).await?;
+        if !page.job_found {
+            return Err(ApiError::not_found(format!("there is no job {job}")));
+        }
+        let wanted = |task: &&TaskInfo| text.as_deref().is_none_or(|text| has(task, &page, text));
+        tasks.extend(page.tasks.iter().filter(wanted).map(shape::task));
+        next = page.next_cursor;
+        match next {
+            Some(cursor) if text.is_some() && tasks.len() < limit as usize => query.cursor = cursor,
+            Some(_) | None => break,
+        }
     }
-    let tasks: Vec<Value> = page.tasks.iter().map(shape::task).collect();
-    Ok(Json(
-        json!({"tasks": tasks, "next_cursor": page.next_cursor}),
-    ))
+    Ok(Json(json!({"tasks": tasks, "next_cursor": next})))
+}
+
+/// Whether a task has a text, in small letters, somewhere.
+fn has(task: &TaskInfo, page: &TaskPageReply, text: &str) -> bool {
+    let is_in = |place: &str| listed::contains(place, text);
+    let template = page.templates.get(task.template as usize);
+    task.id.to_string() == text
+        || task.workers.iter().any(|worker| is_in(&worker.hostname))
+        || task.error.as_deref().is_some_and(is_in)
+        || (task.entry.as_deref()).is_some_and(|entry| is_in(&String::from_utf8_lossy(entry)))
+        || template.is_some_and(|template| is_in(&shape::command(template).join(" ")))
 }
 
 #[derive(Deserialize)]
@@ -214,7 +277,18 @@ pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer {
     let Reply::Workers(found) = accepted(answer)? else {
         return Err(unexpected());
     };
-    let workers: Vec<Value> = found.workers.iter().map(shape::worker).collect();
+    let running: BTreeMap<_, _> = (app.parts.core.query(listed::running_on).await?)
+        .into_iter()
+        .collect();
+    let tasks = |worker: &client::WorkerInfo| {
+        running
+            .get(&WorkerId(worker.id))
+            .map_or(&[][..], Vec::as_slice)
+    };
+    let workers = found.workers.iter();
+    let workers: Vec<Value> = workers
+        .map(|worker| shape::worker(worker, tasks(worker)))
+        .collect();
     Ok(Json(json!({"workers": workers})))
 }
 
@@ -285,8 +359,28 @@ pub(in crate::http) async fn history(
         }
     }
     let [started, finished, failed] = series;
+    let (used, offered) = cpus(&app, from, width, steps).await?;
     Ok(Json(json!({
         "from_ms": asked.from_ms, "to_ms": asked.to_ms,
+        "cpus_used": used, "cpus_total": offered,
         "started": started, "finished": finished, "failed": failed,
     })))
+}
+
+/// Cpus in use and cpus that there were, at the end of each step.
+async fn cpus(
+    app: &App,
+    from: i64,
+    width: i64,
+    steps: i64,
+) -> Result<(Vec<f64>, Vec<f64>), ApiError> {
+    let to = from.saturating_add(width.saturating_mul(steps));
+    let (changes, _) = rows(app, reader::steps(from, to, width), HISTORY_ROWS_MAX).await?;
+    let (lives, _) = rows(app, run::lives(from, to), HISTORY_ROWS_MAX).await?;
+    let found = reader::usage(&changes, &lives, from, width, steps);
+    let whole = |units: i64| shape::amount(units.unsigned_abs());
+    let series = found
+        .iter()
+        .map(|step| (whole(step.used), whole(step.offered)));
+    Ok(series.unzip())
 }

@@ -19,7 +19,9 @@ use tokio::sync::Mutex;
 
 use super::read::{accepted, task_page, unexpected};
 use super::{Answer, ApiError, Parameters, bounded, id, json as shape, parameters, past};
+use crate::core_handle::View;
 use crate::http::App;
+use crate::query::listed::Asked;
 
 const BINS_MAX: u32 = 2_000;
 /// Templates of a graph that are told apart; with more, those that look alike become one.
@@ -48,10 +50,18 @@ pub(in crate::http) async fn task(
         states: Vec::new(),
         cursor: 0,
         limit: 1,
-        with_definition: false,
+        with_definition: true,
     };
     let page = task_page(&app, page).await?;
-    let found = page.tasks.first().map(shape::task);
+    let words = move |view: &View<'_>| {
+        let job = view.state.jobs().get(&JobId(job))?;
+        let slot = job.find(TaskId(task))?;
+        let template = job.submit(slot)?.template(slot.index)?;
+        Some(Asked::of(template).words)
+    };
+    let words = app.parts.core.query(words).await?.unwrap_or_default();
+    let found = page.tasks.first();
+    let found = found.map(|task| shape::task_detail(task, page.templates.first(), &words));
     let missing = || ApiError::not_found(format!("there is no task {task} in job {job}"));
     Ok(Json(found.ok_or_else(missing)?))
 }
@@ -269,13 +279,17 @@ pub(in crate::http) async fn graph(
             .await?;
         let counts = counts.ok_or_else(|| no_job(job))?;
         let templates = shape.labels.iter().zip(&counts).zip(0..).map(
-            |((label, [waiting, running, finished, failed, canceled, aborted]), id): (_, u32)| {
+            |((label, group), id): (_, u32)| {
+                let by_state = |value: &dyn Fn(usize) -> Value| -> Value {
+                    let states = TaskState::ALL.iter();
+                    let pairs =
+                        states.map(|state| (state.name().to_owned(), value(number(*state))));
+                    Value::Object(pairs.collect())
+                };
                 json!({
                     "id": id, "label": label,
-                    "tasks": {
-                        "waiting": waiting, "running": running, "finished": finished,
-                        "failed": failed, "canceled": canceled, "aborted": aborted,
-                    },
+                    "tasks": by_state(&|state| json!(group.counts.get(state))),
+                    "first": by_state(&|state| json!(group.first.get(state).copied().flatten())),
                 })
             },
         );
@@ -415,22 +429,41 @@ fn grouped(submits: &[Copied], likeness: Likeness) -> Shape {
     shape
 }
 
-fn count(job: &Job, shape: &Shape) -> Vec<Counts> {
-    let mut counts = vec![Counts::default(); shape.labels.len()];
+/// The tasks of a template by state.
+#[derive(Clone, Default)]
+struct Group {
+    counts: Counts,
+    /// The first of each state: where to look.
+    first: [Option<u32>; TaskState::ALL.len()],
+}
+
+impl Group {
+    fn add(&mut self, state: usize, tasks: u64, first: Option<u32>) {
+        if let (Some(count), Some(known)) = (self.counts.get_mut(state), self.first.get_mut(state))
+        {
+            *count += tasks;
+            *known = known.or(first);
+        }
+    }
+}
+
+fn count(job: &Job, shape: &Shape) -> Vec<Group> {
+    let mut counts = vec![Group::default(); shape.labels.len()];
     for (submit, groups) in job.submits.iter().zip(&shape.groups) {
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
             let state = number(phase.state());
-            let mut add = |group: u32, tasks: u64| {
-                let found = counts.get_mut(group as usize);
-                if let Some(count) = found.and_then(|counts| counts.get_mut(state)) {
-                    *count += tasks;
+            let mut add = |group: u32, tasks: u64, index: u32| {
+                if let Some(found) = counts.get_mut(group as usize) {
+                    found.add(state, tasks, submit.ids.get(index));
                 }
             };
             match groups {
-                GroupOf::All(group) => add(*group, u64::from(to - from)),
+                GroupOf::All(group) => add(*group, u64::from(to - from), from),
                 GroupOf::Each(each) => {
                     let some = each.get(from as usize..to as usize).unwrap_or(&[]);
-                    some.iter().for_each(|group| add(*group, 1));
+                    some.iter()
+                        .zip(from..)
+                        .for_each(|(group, index)| add(*group, 1, index));
                 }
             }
         }

@@ -1,0 +1,241 @@
+//! Jobs in lists of dashboards, found by what they run, where they ran and why they failed.
+
+use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
+use hq_core::job::{Job, SharedTemplate, SubmitKind};
+use hq_core::pace::{Pace, PaceFacts, estimate};
+use hq_core::resource::request::{Policy, ResourceRequest};
+use hq_core::server_state::ServerState;
+use hq_core::time::Timestamp;
+use hq_protocol::client;
+
+use super::job;
+use crate::core_handle::View;
+
+/// Jobs that a search looks at in one step of the core's thread.
+const LOOKED_MAX: usize = 1_024;
+/// Templates of a submit, and hosts of a job, that a search looks at.
+const PARTS_MAX: usize = 64;
+/// Tasks of a worker that are named.
+const NAMED_MAX: usize = 20;
+
+/// A job with what a list shows beside its sums.
+pub(crate) struct ListedJob {
+    pub(crate) summary: client::JobSummary,
+    pub(crate) submitted: Timestamp,
+    pub(crate) finished: Option<Timestamp>,
+    pub(crate) worker_count: usize,
+    pub(crate) asked: Asked,
+    /// How it goes; `None` before the first end, and when nothing is left to do.
+    pub(crate) pace: Option<Pace>,
+}
+
+/// What one task of a job asks for.
+pub(crate) struct Asked {
+    /// Units of cpus; `None` = all that a worker has.
+    pub(crate) cpus: Option<u64>,
+    /// Everything, as `2 cpus, 1 gpus/nvidia`.
+    pub(crate) words: String,
+}
+
+impl Asked {
+    /// Of several variants the preferred one counts.
+    pub(crate) fn of(template: &SharedTemplate) -> Self {
+        let variants = template.task.requests.as_slice();
+        let Some(first) = variants.first() else {
+            return Self {
+                cpus: Some(0),
+                words: String::new(),
+            };
+        };
+        let mut words = words(first);
+        if variants.len() > 1 {
+            words.push_str(&format!(", or {} other variants", variants.len() - 1));
+        }
+        Self {
+            cpus: cpus(first),
+            words,
+        }
+    }
+}
+
+fn cpus(request: &ResourceRequest) -> Option<u64> {
+    if request.n_nodes > 0 {
+        return None;
+    }
+    let Some(entry) = request
+        .entries
+        .iter()
+        .find(|entry| &*entry.resource == "cpus")
+    else {
+        return Some(0);
+    };
+    (entry.policy != Policy::All).then_some(entry.amount.0)
+}
+
+fn words(request: &ResourceRequest) -> String {
+    if request.n_nodes > 0 {
+        let plural = if request.n_nodes == 1 { "" } else { "s" };
+        return format!("{} node{plural}", request.n_nodes);
+    }
+    let parts = request.entries.iter().map(|entry| match entry.policy {
+        Policy::All => format!("all {}", entry.resource),
+        _ if &*entry.resource == "cpus"
+            && entry.amount.0 == hq_core::resource::amount::UNITS_PER_WHOLE =>
+        {
+            "1 cpu".to_owned()
+        }
+        _ => format!("{} {}", entry.amount, entry.resource),
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn listed(view: &View<'_>, job: &Job) -> ListedJob {
+    let summary = job::summary(job);
+    let finished = (job.is_idle() && !job.is_open).then_some(job.idle_since);
+    let first = job
+        .submits
+        .first()
+        .and_then(|submit| submit.templates().first());
+    let counts = job.counts();
+    let pace = job.pace().filter(|_| !job.is_idle());
+    let pace = pace.map(|facts: PaceFacts| {
+        let (waiting, running) = (counts.waiting.into(), counts.running.into());
+        estimate(&facts, waiting, running, view.now.wall)
+    });
+    ListedJob {
+        summary,
+        submitted: job.submitted,
+        finished,
+        worker_count: job.workers.len(),
+        asked: first.map_or_else(
+            || Asked {
+                cpus: Some(0),
+                words: String::new(),
+            },
+            |template| Asked::of(template),
+        ),
+        pace,
+    }
+}
+
+/// A part of the jobs, the newest first.
+pub(crate) struct JobsPart {
+    pub(crate) jobs: Vec<ListedJob>,
+    /// Jobs with lower ids than this one were not looked at; `None` = all were.
+    pub(crate) next: Option<JobId>,
+}
+
+/// Jobs with ids below `before`, at most `limit` of them. With `text`, in small letters, only those that have it somewhere, and after
+/// a number of jobs the rest is left to another step.
+pub(crate) fn newest(
+    view: &View<'_>,
+    before: Option<JobId>,
+    limit: usize,
+    text: Option<&str>,
+) -> JobsPart {
+    let all = view.state.jobs();
+    let below = match before {
+        Some(before) => all.range(..before),
+        None => all.range(..),
+    };
+    let mut jobs = Vec::new();
+    let mut looked_at = 0;
+    let mut last = None;
+    let mut rest = below.rev();
+    while jobs.len() < limit && (text.is_none() || looked_at < LOOKED_MAX) {
+        let Some((id, job)) = rest.next() else {
+            return JobsPart { jobs, next: None };
+        };
+        looked_at += 1;
+        last = Some(*id);
+        if text.is_none_or(|text| has(view.state, job, text)) {
+            jobs.push(listed(view, job));
+        }
+    }
+    JobsPart {
+        jobs,
+        next: last.filter(|_| rest.next().is_some()),
+    }
+}
+
+/// Whether a job has a text in its name, commands, directory, hosts, or in why it failed or was canceled.
+fn has(state: &ServerState, job: &Job, text: &str) -> bool {
+    let is_in = |place: &str| contains(place, text);
+    let reasons = || {
+        let failed = job
+            .failed_lowest()
+            .filter_map(|task| error(state, job, task));
+        failed.chain(job.cancel_reason.as_deref().map(str::to_owned))
+    };
+    let hosts = || {
+        let ids = job.workers.iter().take(PARTS_MAX);
+        ids.filter_map(|id| state.hostname(*id))
+    };
+    is_in(&job.id.to_string())
+        || is_in(&job.name)
+        || job.submits.iter().any(|submit| {
+            is_in(&String::from_utf8_lossy(&submit.submit_dir))
+                || submit
+                    .templates()
+                    .iter()
+                    .take(PARTS_MAX)
+                    .any(|template| is_in(&command(template)))
+        })
+        || hosts().any(is_in)
+        || reasons().any(|reason| is_in(&reason))
+}
+
+fn error(state: &ServerState, job: &Job, task: TaskId) -> Option<String> {
+    super::task::failed(state, job, task).map(|failed| failed.error)
+}
+
+fn command(template: &SharedTemplate) -> String {
+    let words = template
+        .task
+        .args
+        .iter()
+        .map(|arg| String::from_utf8_lossy(arg).into_owned());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Whether `place` has `text`, which is in small letters.
+pub(crate) fn contains(place: &str, text: &str) -> bool {
+    place.to_lowercase().contains(text)
+}
+
+/// Units of cpus that tasks asked for; `None` = a whole worker. Of tasks that are not known any more: one cpu.
+pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>> {
+    const UNKNOWN: u64 = hq_core::resource::amount::UNITS_PER_WHOLE;
+    // The tasks of an array are alike.
+    let mut known: Option<(u32, Option<u64>)> = None;
+    let mut found = Vec::with_capacity(tasks.len());
+    for (id, task) in tasks {
+        if let Some((_, cpus)) = known.filter(|(known, _)| known == id) {
+            found.push(cpus);
+            continue;
+        }
+        let Some(job) = view.state.jobs().get(&JobId(*id)) else {
+            found.push(Some(UNKNOWN));
+            continue;
+        };
+        let template = match job.submits.as_slice() {
+            [submit] if matches!(submit.kind, SubmitKind::Array { .. }) => submit.template(0),
+            _ => job
+                .find(TaskId(*task))
+                .and_then(|slot| job.submit(slot)?.template(slot.index)),
+        };
+        let cpus = template.map_or(Some(UNKNOWN), |template| Asked::of(template).cpus);
+        let is_alike = matches!(job.submits.as_slice(), [submit] if matches!(submit.kind, SubmitKind::Array { .. }));
+        known = is_alike.then_some((*id, cpus));
+        found.push(cpus);
+    }
+    found
+}
+
+/// The first tasks that run on each worker.
+pub(crate) fn running_on(view: &View<'_>) -> Vec<(WorkerId, Vec<TaskKey>)> {
+    let workers = view.state.workers().values();
+    workers
+        .map(|worker| (worker.id, worker.running_tasks().take(NAMED_MAX).collect()))
+        .collect()
+}
