@@ -15,10 +15,10 @@ const CAN_SIGN = crypto.subtle !== undefined;
 export class StrangerError extends Error {}
 
 export class Key {
-  #secret;
+  #secret = /** @type {Promise<CryptoKey> | null} */ (null);
   /** The server's clock minus ours; null = the server has to prove itself. */
-  #offset = null;
-  #proving = null;
+  #offset = /** @type {number | null} */ (null);
+  #proving = /** @type {Promise<void> | null} */ (null);
 
   constructor(token) {
     this.token = token;
@@ -42,15 +42,18 @@ export class Key {
 
   async #ask() {
     const nonce = random();
+    /** @type {RequestInit} */
     const options = { cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(PROOF_MS_MAX) };
     const answer = await fetch(`/login/proof?nonce=${nonce}`, options);
     const found = answer.ok ? await answer.json().catch(() => null) : null;
     const expected = await this.#sign(`hq-server\n${nonce}\n${found?.now_ms}`);
-    if (found?.proof !== expected) throw new StrangerError("this is not the server of this page");
+    // The server does not know which token this is, and proves that it has each of its own.
+    if (found?.proof !== expected && found?.read_proof !== expected) throw new StrangerError("this is not the server of this page");
     this.#offset = found.now_ms - Date.now();
   }
 
   async #sign(text) {
+    if (this.#secret === null) throw new Error("this page cannot sign");
     return hex(await crypto.subtle.sign("HMAC", await this.#secret, encoder.encode(text)));
   }
 
@@ -58,7 +61,7 @@ export class Key {
   async authorization(method, target) {
     if (!CAN_SIGN) return `Bearer ${this.token}`;
     await this.prove();
-    const stamp = `${Date.now() + this.#offset}.${random()}`;
+    const stamp = `${Date.now() + (this.#offset ?? 0)}.${random()}`;
     return `HQ ${stamp}.${await this.#sign(`hq-request\n${method}\n${target}\n${stamp}`)}`;
   }
 }

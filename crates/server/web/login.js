@@ -4,9 +4,9 @@
 import { Key, StrangerError } from "./key.js";
 
 const TOKEN = "hq-token";
-const form = document.querySelector("form");
-const input = document.querySelector("#token");
-const problem = document.querySelector("#problem");
+const form = /** @type {HTMLFormElement} */ (document.querySelector("form"));
+const input = /** @type {HTMLInputElement} */ (document.querySelector("#token"));
+const problem = /** @type {HTMLElement} */ (document.querySelector("#problem"));
 
 async function logIn(token) {
   const authorization = await new Key(token).authorization("POST", "/login");

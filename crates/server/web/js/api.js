@@ -1,6 +1,6 @@
 // Requests and the stream of events. The token lives in this tab only, and is not sent: see key.js.
 
-import { Key, StrangerError } from "../../key.js";
+import { Key, StrangerError } from "../key.js";
 
 const TOKEN = "hq-token";
 const BASE = "/api/v1";
@@ -37,7 +37,7 @@ export async function ready() {
     fellows.postMessage("ask");
     const until = performance.now() + FELLOW_WAIT_MS;
     while (!key && performance.now() < until) {
-      await new Promise((resume) => setTimeout(resume, 20));
+      await sleep(20);
     }
   }
   // This page came from what is there now, so its question for the token is as good as this page.
@@ -58,6 +58,10 @@ export class ApiError extends Error {
 
 const STRANGER = "another server or program answers now; `hq dashboard --web` prints a new link";
 
+/** @param {number} ms */
+const sleep = (ms) => new Promise((resume) => { setTimeout(resume, ms); });
+
+/** @param {string} path @param {RequestInit} [options] @returns {Promise<Response>} */
 async function send(path, options = {}, isAgain = false) {
   if (isStranger || !key) throw new ApiError(401, STRANGER);
   const url = new URL(BASE + path, location.origin);
@@ -85,7 +89,9 @@ async function send(path, options = {}, isAgain = false) {
   return answer;
 }
 
+/** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
 export const get = async (path, signal) => (await send(path, { signal })).json();
+/** @param {string} path @returns {Promise<any>} */
 export const post = async (path) => (await send(path, { method: "POST" })).json();
 
 /**
@@ -96,23 +102,26 @@ export const post = async (path) => (await send(path, { method: "POST" })).json(
  */
 export function follow(onEvents, onState, onGap) {
   const stop = new AbortController();
+  /** @type {number | null} */
   let last = null;
   let pause = 250;
+  const read = (body) => readEvents(body, (events) => {
+    last = events.at(-1).seq;
+    onEvents(events);
+  }, (seq) => {
+    last = seq;
+    onGap();
+  });
   const run = async () => {
     while (!stop.signal.aborted) {
       let isBusy = false;
       try {
+        /** @type {Record<string, string>} */
         const headers = last === null ? {} : { "last-event-id": String(last) };
         const answer = await send("/events?resync=true", { headers, signal: stop.signal });
         onState("live");
         pause = 250;
-        await readEvents(answer.body, (events) => {
-          last = events.at(-1).seq;
-          onEvents(events);
-        }, (seq) => {
-          last = seq;
-          onGap();
-        });
+        await read(answer.body);
       } catch (error) {
         if (stop.signal.aborted) return;
         key?.doubt();
@@ -130,7 +139,7 @@ export function follow(onEvents, onState, onGap) {
       if (stop.signal.aborted) return;
       if (!isBusy) key?.doubt();
       onState(isBusy ? "polling" : "away");
-      await new Promise((resume) => setTimeout(resume, isBusy ? RETRY_MS_MAX : pause));
+      await sleep(isBusy ? RETRY_MS_MAX : pause);
       pause = Math.min(pause * 2, RETRY_MS_MAX);
     }
   };
@@ -142,12 +151,16 @@ export function follow(onEvents, onState, onGap) {
 async function readEvents(body, onEvents, onGap) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  let [seq, kind, data] = [null, "", null];
+  /** @type {number | null} */
+  let seq = null;
+  let kind = "";
+  /** @type {string | null} */
+  let data = null;
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
     const lines = (rest + value).split("\n");
-    rest = lines.pop();
+    rest = lines.pop() ?? "";
     const events = [];
     for (const line of lines) {
       if (line.startsWith("id:")) seq = Number(line.slice(3));

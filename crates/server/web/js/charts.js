@@ -62,7 +62,7 @@ export class Canvas {
       this.element.width = Math.round(width * scale);
       this.element.height = Math.round(height * scale);
     }
-    const context = this.element.getContext("2d");
+    const context = /** @type {CanvasRenderingContext2D} */ (this.element.getContext("2d"));
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, width, height);
     this.paint(context, width, height);
@@ -71,12 +71,14 @@ export class Canvas {
 
 const FONT = "11px system-ui, sans-serif";
 
-/** Numbers over time: `series` = [{values, color, isFailed}], stacked; `max` of the axis or `null`. */
+/**
+ * Numbers over time: `series` = [{name, values, color}], stacked; `limit` = {name, values}, a line that they stay below.
+ */
 export class TimeChart {
-  constructor(label, { unit = "", isPercent = false } = {}) {
+  constructor(label, { unit = "" } = {}) {
     this.data = null;
     this.unit = unit;
-    this.isPercent = isPercent;
+    this.label = label;
     this.canvas = new Canvas(label, "chart", (context, width, height) => this.paint(context, width, height));
     this.tip = h("div", { className: "tip", hidden: true });
     this.element = h("div", { className: "chartbox" }, this.canvas.element, this.tip);
@@ -92,15 +94,20 @@ export class TimeChart {
   update(data) {
     this.data = data;
     this.canvas.draw();
+    const last = data.series.map((one) => `${one.name} ${number(Number(one.values.at(-1).toPrecision(3)))}${this.unit}`);
+    if (data.limit) last.push(`${data.limit.name} ${number(data.limit.values.at(-1))}${this.unit}`);
+    setAttribute(this.canvas.element, "aria-label", `${this.label}, from ${clock(data.from)}: at the end ${last.join(", ")}`);
   }
 
   paint(context, width, height) {
     if (!this.data) return;
-    const { from, to, series } = this.data;
+    const { from, to, series, limit } = this.data;
     const palette = colors();
     const steps = series[0].values.length;
     const sums = Array.from({ length: steps }, (_, at) => series.reduce((sum, one) => sum + one.values[at], 0));
-    const max = this.isPercent ? 100 : nice(Math.max(1e-9, ...sums));
+    const most = Math.max(...sums, ...(limit?.values ?? []));
+    // Without anything to show the axis has one number.
+    const max = nice(Math.max(1, most));
     const [left, bottom, top] = [34, 16, 6];
     const [w, tall] = [width - left - 2, height - bottom - top];
     context.font = FONT;
@@ -109,7 +116,7 @@ export class TimeChart {
     context.lineWidth = 1;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (const part of [0, 0.5, 1]) {
+    for (const part of most > 0 ? [0, 0.5, 1] : [0]) {
       const y = Math.round(top + tall * (1 - part)) + 0.5;
       context.beginPath();
       context.moveTo(left, y);
@@ -129,6 +136,21 @@ export class TimeChart {
         base[at] += bar;
       }
     }
+    if (limit) {
+      context.strokeStyle = palette.muted;
+      context.beginPath();
+      limit.values.forEach((value, at) => {
+        const y = Math.round(top + tall * (1 - value / max)) + 0.5;
+        context.lineTo(left + (at / steps) * w, y);
+        context.lineTo(left + ((at + 1) / steps) * w, y);
+      });
+      context.stroke();
+    }
+    if (most === 0) {
+      context.fillStyle = palette.muted;
+      context.textAlign = "center";
+      context.fillText("nothing in this time", left + w / 2, top + tall / 2);
+    }
     context.fillStyle = palette.muted;
     context.textBaseline = "bottom";
     context.textAlign = "left";
@@ -139,22 +161,23 @@ export class TimeChart {
 
   point(event) {
     if (!this.data) return;
-    const { from, to, series } = this.data;
+    const { from, to, series, limit } = this.data;
     const box = this.canvas.element.getBoundingClientRect();
     const part = (event.clientX - box.left - 34) / (box.width - 36);
     const steps = series[0].values.length;
     const at = Math.floor(part * steps);
-    if (at < 0 || at >= steps) return show(this.tip, false);
+    show(this.tip, at >= 0 && at < steps);
+    if (this.tip.hidden) return;
     const words = series.map((one) => `${one.name ?? ""} ${number(Number(one.values[at].toPrecision(3)))}${this.unit}`.trim());
+    if (limit) words.push(`${limit.name} ${number(limit.values[at])}`);
     setText(this.tip, `${clock(from + ((at + 0.5) / steps) * (to - from))}  ${words.join(", ")}`);
-    show(this.tip, true);
     this.tip.style.left = `${Math.min(Math.max(0, event.clientX - box.left - 60), box.width - 160)}px`;
   }
 }
 
 function nice(value) {
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value);
+  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value) ?? 10 * power;
 }
 
 /** All tasks of a job in the order of their ids: a cell stands for as many as fit, and a failure wins. */

@@ -1,34 +1,80 @@
-// Questions, short messages, and the list of keys.
+// Questions and short messages.
 
 import { ApiError, post } from "./api.js";
-import { h } from "./dom.js";
-import { touch } from "./live.js";
+import { find, h } from "./dom.js";
+import { count, number, plain } from "./format.js";
+import { state, touch } from "./live.js";
 
 const TOAST_MS = 6_000;
 
 /** Tells something in a corner. */
 export function toast(text, isProblem = false) {
   const element = h("div", { className: isProblem ? "toast problem" : "toast" }, text);
-  const box = document.querySelector("#toasts");
+  const box = find("#toasts");
   box.append(element);
-  while (box.childElementCount > 4) box.firstElementChild.remove();
+  while (box.childElementCount > 4) box.firstElementChild?.remove();
   setTimeout(() => element.remove(), TOAST_MS);
 }
 
-function open(...content) {
-  const dialog = h("dialog", { onclose: () => dialog.remove(), onclick: (event) => { if (event.target === dialog) dialog.close(); } }, content);
+/** Shows something that has to be answered or closed first; the focus returns to where it was. */
+export function modal(props, ...content) {
+  const before = document.activeElement;
+  const dialog = h("dialog", {
+    ...props,
+    onclose: () => {
+      dialog.remove();
+      if (before instanceof HTMLElement && before.isConnected) before.focus({ preventScroll: true });
+    },
+    onclick: (event) => { if (event.target === dialog) dialog.close(); },
+  }, content);
   document.body.append(dialog);
   dialog.showModal();
   return dialog;
 }
 
-/** Asks, and does it if the answer is yes. `then` gets the answer of the server. */
-export function confirmed({ title, text, yes, path, isHarmless = false, then }) {
+/** Why nothing can be done at the moment; "" if it can. */
+export function obstacle() {
+  if (state.server?.is_read_only) return "this link is for reading only";
+  if (state.link === "away") return "the server is away; this can be done when it is back";
+  if (state.link === "stranger") return "this page is of a server that has ended";
+  return "";
+}
+
+/** Makes a button usable if what it does is possible, and the server is there to do it. */
+export function allow(button, isPossible) {
+  const why = obstacle();
+  button.disabled = !isPossible || why !== "";
+  if (why) button.title = why;
+  else button.removeAttribute("title");
+}
+
+/**
+ * A question before something is done.
+ * @typedef {object} Question
+ * @property {string} title
+ * @property {string} text
+ * @property {string} yes What the button says.
+ * @property {string} path Of the request.
+ * @property {boolean} [isHarmless] It can be undone: Enter does it.
+ * @property {(answer: any) => void} then Gets the answer of the server.
+ * @property {[string, string][]} [facts] States and what becomes of the tasks in them.
+ * @property {boolean} [hasReason] Whether one may say why.
+ */
+
+/** Asks, and does it if the answer is yes. @param {Question} question */
+export function confirmed({ title, text, yes, path, isHarmless = false, then, facts = [], hasReason = false }) {
+  const why = obstacle();
+  if (why) {
+    toast(`Not done: ${why}`, true);
+    return;
+  }
+  const field = !hasReason ? null : h("input", { id: "reason", type: "text", maxlength: 200, autocomplete: "off", placeholder: "why, for those who look for their tasks" });
   const act = async (event) => {
     event.preventDefault();
     for (const button of dialog.querySelectorAll("button")) button.disabled = true;
     try {
-      const answer = await post(path);
+      const words = field?.value.trim();
+      const answer = await post(words ? `${path}?reason=${encodeURIComponent(words)}` : path);
       dialog.close();
       touch();
       then(answer);
@@ -37,55 +83,56 @@ export function confirmed({ title, text, yes, path, isHarmless = false, then }) 
       toast(error instanceof ApiError ? `Not done: ${error.message}` : String(error), true);
     }
   };
-  const dialog = open(h("form", { onsubmit: act }, h("h2", null, title), h("p", null, text), h("div", { className: "buttons" },
-    h("button", { type: "button", onclick: () => dialog.close(), autofocus: !isHarmless }, "No, leave it"),
-    h("button", { type: "submit", className: isHarmless ? "primary" : "danger", "data-action": "yes" }, yes))));
-}
-
-const KEYS = [
-  ["1 … 6", "views"], ["/", "search"], ["↑ ↓ j k", "move in a list"], ["Enter", "open"], ["Backspace", "back"],
-  ["← → + −", "move and zoom in the timeline"], ["↑ ↓", "scroll the workers of the timeline"],
-  ["0", "all of the timeline"], ["n", "now"], ["t", "dark or light"], ["?", "this list"], ["Esc", "close"],
-];
-
-/** Shows the keys. */
-export function showKeys() {
-  if (document.querySelector("dialog[open]")) return;
-  const dialog = open(h("h2", null, "Keys"), h("dl", { className: "keys" }, KEYS.map(([key, what]) => [h("dt", null, h("kbd", null, key)), h("dd", null, what)])),
-    h("form", { method: "dialog", className: "buttons" }, h("button", null, "Close")));
-  return dialog;
+  const dialog = modal({ "aria-labelledby": "question" }, h("form", { onsubmit: act }, h("h2", { id: "question" }, title), h("p", null, text),
+    facts.length > 0 ? h("ul", { className: "counts" }, facts.map(([name, what]) => h("li", { className: `count ${name}` }, what))) : null,
+    field ? h("p", null, h("label", { for: "reason" }, "Reason "), field) : null,
+    h("div", { className: "buttons" },
+      h("button", { type: "button", onclick: () => dialog.close(), autofocus: !isHarmless }, "No, leave it"),
+      h("button", { type: "submit", className: isHarmless ? "primary" : "danger", "data-action": "yes", autofocus: isHarmless }, yes))));
 }
 
 /** Actions on jobs, workers and queues. */
 export const actions = {
-  cancel: (job) => confirmed({
-    title: `Cancel job ${job.id}?`,
-    text: `${job.name}: tasks that run are ended, tasks that wait are not started.`,
-    yes: "Cancel the job",
-    path: `/jobs/${job.id}/cancel`,
-    then: (answer) => toast(`${answer.canceled} tasks of job ${job.id} canceled`),
-  }),
-  resubmit: (job, go) => confirmed({
-    title: `Submit the failed tasks of job ${job.id} again?`,
-    text: `${job.tasks.failed} failed tasks of ${job.name} become a new job.`,
-    yes: "Submit again",
-    path: `/jobs/${job.id}/resubmit`,
-    isHarmless: true,
-    then: (answer) => {
-      toast(`Job ${answer.job} with ${answer.task_count} tasks submitted`);
-      go(`#/job/${answer.job}`);
-    },
-  }),
+  cancel(job) {
+    const { running, waiting, finished } = job.tasks;
+    /** @type {[string, string][]} */
+    const facts = [];
+    if (running > 0) facts.push(["running", `${count(running, "running task")} ${running === 1 ? "is" : "are"} ended; the work done so far is lost`]);
+    if (waiting > 0) facts.push(["waiting", `${count(waiting, "waiting task")} ${waiting === 1 ? "is" : "are"} not started`]);
+    if (finished > 0) facts.push(["finished", `${count(finished, "finished task")} ${finished === 1 ? "stays as it is" : "stay as they are"}`]);
+    confirmed({
+      title: `Cancel job ${job.id}?`,
+      text: plain(job.name),
+      facts,
+      yes: `Cancel ${count(running + waiting, "task")}`,
+      path: `/jobs/${job.id}/cancel`,
+      hasReason: true,
+      then: (answer) => toast(`${count(answer.canceled, "task")} of job ${job.id} canceled`),
+    });
+  },
+  resubmit(job) {
+    confirmed({
+      title: `Submit the failed tasks of job ${job.id} again?`,
+      text: `${count(job.tasks.failed, "failed task")} of ${plain(job.name)} ${job.tasks.failed === 1 ? "becomes" : "become"} a new job with the same ids.`,
+      yes: "Submit again",
+      path: `/jobs/${job.id}/resubmit`,
+      isHarmless: true,
+      then: (answer) => {
+        toast(`Job ${answer.job} with ${count(answer.task_count, "task")} submitted`);
+        location.hash = `#/job/${answer.job}`;
+      },
+    });
+  },
   stopWorker: (worker) => confirmed({
     title: `Stop worker ${worker.id}?`,
-    text: `${worker.host}: what runs on it (${worker.running_tasks} tasks) is run again on others.`,
+    text: `${plain(worker.host)}: ${worker.running_tasks > 0 ? `the ${count(worker.running_tasks, "task")} that run there begin again on other workers.` : "nothing runs there."}`,
     yes: "Stop the worker",
     path: `/workers/${worker.id}/stop`,
     then: () => toast(`Worker ${worker.id} is stopped`),
   }),
   drainWorker: (worker) => confirmed({
     title: `Drain worker ${worker.id}?`,
-    text: `${worker.host}: it gets no new tasks and stops when the ${worker.running_tasks} that run on it have ended.`,
+    text: `${plain(worker.host)}: it gets no new tasks and stops ${worker.running_tasks > 0 ? `when the ${number(worker.running_tasks)} that run there have ended` : "at once, as nothing runs there"}.`,
     yes: "Drain the worker",
     path: `/workers/${worker.id}/drain`,
     then: () => toast(`Worker ${worker.id} is draining`),
@@ -99,3 +146,11 @@ export const actions = {
     then: () => toast(`Queue ${queue.id} is ${queue.is_paused ? "resumed" : "paused"}`),
   }),
 };
+
+/** What can be done with a job. @returns {import("./views/view.js").Command[]} */
+export function jobCommands(job) {
+  const commands = [];
+  if (job.tasks.waiting + job.tasks.running > 0) commands.push({ name: `Cancel job ${job.id} …`, key: "c", act: () => actions.cancel(job) });
+  if (job.tasks.failed > 0) commands.push({ name: `Submit the failed tasks of job ${job.id} again …`, key: "R", act: () => actions.resubmit(job) });
+  return commands;
+}

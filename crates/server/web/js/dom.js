@@ -11,14 +11,31 @@ function fill(element, props, children) {
   return element;
 }
 
-/** An element; `props` are attributes, or listeners if they begin with `on`. */
+/**
+ * An element; `props` are attributes, or listeners if they begin with `on`.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag @param {Record<string, any> | null} [props] @param {...any} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
 export function h(tag, props, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
-/** The same for SVG. */
+/**
+ * The same for SVG.
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag @param {Record<string, any> | null} [props] @param {...any} children
+ * @returns {SVGElementTagNameMap[K]}
+ */
 export function svg(tag, props, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
+}
+
+/** What has to be there. @param {string} selector @returns {HTMLElement} */
+export function find(selector) {
+  const found = document.querySelector(selector);
+  if (!(found instanceof HTMLElement)) throw new Error(`there is no ${selector}`);
+  return found;
 }
 
 /** Sets a text if it is another one: untouched nodes cost no layout. */
@@ -40,7 +57,8 @@ export function show(element, isShown) {
 export function rebuild(element, key, make) {
   if (element.dataset.key === key) return;
   element.dataset.key = key;
-  const focused = element.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+  const { activeElement } = document;
+  const focused = activeElement !== null && element.contains(activeElement) ? activeElement.getAttribute("data-focus") : null;
   element.replaceChildren(...[make()].flat().filter(Boolean));
-  if (focused) element.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
+  if (focused) /** @type {HTMLElement | null} */ (element.querySelector(`[data-focus="${CSS.escape(focused)}"]`))?.focus();
 }

@@ -44,12 +44,12 @@ export const ago = (ms, now) => (ms === null ? "–" : `${duration(Math.max(0, n
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let at = 0;
-  while (value >= 1024 && at < units.length - 1) {
-    value /= 1024;
+  let [rest, at] = [value, 0];
+  while (rest >= 1024 && at < units.length - 1) {
+    rest /= 1024;
     at += 1;
   }
-  return `${at === 0 ? value : value.toFixed(1)} ${units[at]}`;
+  return `${at === 0 ? rest : rest.toFixed(1)} ${units[at]}`;
 }
 
 /** Tasks that have ended in any way. */

@@ -1,4 +1,4 @@
-// A list of any length with as many elements as fit on the screen.
+// A list of any length with as many elements as fit on the screen. It is one stop of the Tab key; keys move in it.
 
 import { h } from "./dom.js";
 
@@ -7,38 +7,104 @@ const OVERSCAN = 6;
 const HEIGHT_MAX = 8_000_000;
 
 /**
- * `columns`: [{name, label, sort?, className?}]; `row()` makes `{cells, update(item)}`; `onOpen(item)` is called by a
- * click or by Enter. `rowHeight` in px, `tall` on narrow screens, where a row has two lines.
+ * @typedef {object} Column
+ * @property {string} label
+ * @property {string} [name]
+ * @property {boolean} [sort] Whether a click on its head sorts.
+ * @property {string} [className]
  */
+/**
+ * @template T
+ * @typedef {object} Row
+ * @property {HTMLElement[]} cells
+ * @property {(item: T) => void} update
+ */
+/**
+ * @template T
+ * @typedef {object} Options
+ * @property {string} label
+ * @property {Column[]} columns
+ * @property {string} template Class that says how wide the columns are.
+ * @property {() => Row<T>} row
+ * @property {(item: T) => void} [onOpen] By a click or Enter.
+ * @property {(name: string) => void} [onSort]
+ * @property {() => void} [onEnd] The end is in sight.
+ * @property {(item: T) => string | number} id What makes an item the same after an update.
+ * @property {number} [rowHeight] In px.
+ * @property {number} [tall] The same on narrow screens, where a row has two lines.
+ */
+
+/** What was selected where, by address and list: who comes back finds it again. */
+const places = new Map();
+const PLACES_MAX = 200;
+let lists = 0;
+
+/** @template T */
 export class List {
-  constructor({ label, columns, template, row, onOpen, onSort, rowHeight = 34, tall = 58, onEnd }) {
-    Object.assign(this, { row, onOpen, rowHeight, tall, onEnd });
+  /** @param {Options<T>} options */
+  constructor({ label, columns, template, row, onOpen, onSort, rowHeight = 34, tall = 58, onEnd, id }) {
+    this.makeRow = row;
+    this.onOpen = onOpen;
+    this.onEnd = onEnd;
+    this.columns = columns;
+    this.idOf = id;
+    this.rowHeight = rowHeight;
+    this.tall = tall;
+    /** Of a row; 0 = nothing was shown yet. */
+    this.height = 0;
+    /** @type {T[]} */
     this.items = [];
+    /** @type {any[]} */
     this.rows = [];
+    this.prefix = `list${lists += 1}`;
+    this.place = `${location.hash} ${label}`;
+    const before = places.get(this.place);
     this.selected = 0;
+    this.selectedId = before?.id;
+    /** Whether a row was chosen: nothing is marked before. */
+    this.isMoved = before !== undefined;
+    this.scrollTo = before?.top;
     this.narrow = matchMedia("(max-width: 700px)");
     this.onNarrow = () => this.update(this.items);
     this.narrow.addEventListener("change", this.onNarrow);
     this.space = h("div", { className: "space", role: "rowgroup" });
-    this.body = h("div", { className: "rows", tabindex: 0, role: "presentation", onscroll: () => this.draw(), onkeydown: (event) => this.onKey(event) }, this.space);
     this.heads = columns.map((column) => h(
       "div",
       { role: "columnheader", className: column.className },
-      onSort && column.sort
-        ? h("button", { type: "button", onclick: () => onSort(column.name), "data-focus": column.name }, column.label)
+      onSort && column.sort && column.name !== undefined
+        ? h("button", { type: "button", tabindex: -1, onclick: () => onSort(column.name ?? "") }, column.label)
         : column.label,
     ));
-    this.columns = columns;
     this.head = h("div", { className: "row head", role: "row" }, this.heads);
-    this.element = h("div", { className: `list ${template}`, role: "table", "aria-label": label }, this.head, this.body);
+    this.body = h("div", {
+      className: "rows", tabindex: 0, role: "grid", "aria-label": label, "data-list": label,
+      onscroll: () => this.draw(), onkeydown: (event) => this.onKey(event),
+    }, this.head, this.space);
+    /** Shown instead of rows if there are none. */
+    this.nothing = h("div", { className: "nothing", hidden: true });
+    this.element = h("div", { className: `list ${template}` }, this.body, this.nothing);
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.body);
   }
 
   /** Ends it. */
   close() {
+    if (this.isMoved) {
+      places.delete(this.place);
+      places.set(this.place, { id: this.selectedId, top: this.body.scrollTop });
+      if (places.size > PLACES_MAX) places.delete(places.keys().next().value);
+    }
     this.observer.disconnect();
     this.narrow.removeEventListener("change", this.onNarrow);
+  }
+
+  focus() {
+    this.body.focus({ preventScroll: true });
+  }
+
+  /** The item that keys act on. @returns {T | undefined} */
+  get current() {
+    return this.items[this.selected];
   }
 
   /** Shows by which column the items are sorted. */
@@ -50,14 +116,29 @@ export class List {
     });
   }
 
-  /** Shows these items, which stay in the hands of the caller. */
+  /** What is said if there is nothing to show; `null` = nothing. @param {HTMLElement | null} element */
+  explain(element) {
+    this.nothing.hidden = this.items.length > 0 || element === null;
+    if (!this.nothing.hidden && element && this.nothing.textContent !== element.textContent) this.nothing.replaceChildren(element);
+  }
+
+  /** Shows these items, which stay in the hands of the caller. @param {T[]} items */
   update(items) {
     this.items = items;
     this.height = this.narrow.matches ? this.tall : this.rowHeight;
+    // What was chosen stays chosen, also if something new comes before it.
+    if (this.isMoved && this.selectedId !== undefined && (items.length <= this.selected || this.idOf(items[this.selected]) !== this.selectedId)) {
+      const found = items.findIndex((item) => this.idOf(item) === this.selectedId);
+      if (found >= 0) this.selected = found;
+    }
     this.selected = Math.min(this.selected, Math.max(0, items.length - 1));
     const height = Math.min(items.length * this.height, HEIGHT_MAX);
     this.space.style.height = `${height}px`;
-    this.element.setAttribute("aria-rowcount", String(items.length));
+    this.body.setAttribute("aria-rowcount", String(items.length + 1));
+    if (this.scrollTo !== undefined && items.length > 0) {
+      this.body.scrollTop = this.scrollTo;
+      this.scrollTo = undefined;
+    }
     this.draw();
   }
 
@@ -68,53 +149,80 @@ export class List {
     const last = Math.min(this.items.length, Math.ceil((scrollTop + clientHeight) / this.height) + OVERSCAN);
     while (this.rows.length < last - first) this.rows.push(this.make());
     while (this.rows.length > last - first) this.rows.pop().element.remove();
-    this.rows.forEach((row, at) => this.place(row, first + at));
+    this.rows.forEach((row, at) => this.put(row, first + at));
+    const isShown = this.isMoved && this.selected >= first && this.selected < last;
+    if (isShown) this.body.setAttribute("aria-activedescendant", `${this.prefix}-${this.selected}`);
+    else this.body.removeAttribute("aria-activedescendant");
     if (last >= this.items.length && this.items.length > 0) this.onEnd?.();
   }
 
   make() {
-    const made = this.row();
+    const made = /** @type {any} */ (this.makeRow());
     made.element = h("div", { className: "row", role: "row", onclick: (event) => this.onClick(event, made) }, made.cells.map((cell, at) => {
-      cell.setAttribute("role", "cell");
+      cell.setAttribute("role", "gridcell");
       const extra = this.columns[at]?.className;
       if (extra) cell.classList.add(...extra.split(" "));
+      // Tab leaves the list; Enter and the keys of actions do what links and buttons do.
+      for (const inner of cell.querySelectorAll("a, button")) inner.tabIndex = -1;
       return cell;
     }));
     this.space.append(made.element);
     return made;
   }
 
-  place(row, index) {
+  put(row, index) {
+    const { element } = row;
+    const isSelected = this.isMoved && index === this.selected;
     row.index = index;
-    row.element.style.transform = `translateY(${index * this.height}px)`;
-    row.element.style.height = `${this.height}px`;
-    row.element.setAttribute("aria-rowindex", String(index + 1));
-    row.element.classList.toggle("selected", index === this.selected && this.isMoved === true);
+    element.id = `${this.prefix}-${index}`;
+    element.style.transform = `translateY(${index * this.height}px)`;
+    element.style.height = `${this.height}px`;
+    element.setAttribute("aria-rowindex", String(index + 2));
+    element.setAttribute("aria-selected", String(isSelected));
+    element.classList.toggle("selected", isSelected);
     row.update(this.items[index]);
+  }
+
+  /** @param {number} index */
+  select(index) {
+    this.isMoved = true;
+    this.selected = Math.max(0, Math.min(this.items.length - 1, index));
+    const item = this.items[this.selected];
+    this.selectedId = item === undefined ? undefined : this.idOf(item);
   }
 
   onClick(event, row) {
     if (event.target.closest("a, button")) return;
-    this.selected = row.index;
-    this.isMoved = true;
+    this.select(row.index);
     this.draw();
     this.onOpen?.(this.items[row.index]);
   }
 
+  /** Moves by a key; whether it was one of those that move. @param {string} key */
+  move(key) {
+    const room = this.body.clientHeight - this.head.offsetHeight;
+    const page = Math.max(1, Math.floor(room / this.height) - 1);
+    const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -Infinity, g: -Infinity, End: Infinity, G: Infinity };
+    if (!(key in steps) || this.items.length === 0) return false;
+    // The first step marks the first row.
+    this.select(this.isMoved ? this.selected + steps[key] : Math.max(0, steps[key] - 1));
+    const top = this.selected * this.height;
+    if (top < this.body.scrollTop) this.body.scrollTop = top;
+    else if (top + this.height > this.body.scrollTop + room) this.body.scrollTop = top + this.height - room;
+    this.draw();
+    return true;
+  }
+
+  /** Opens what is selected; whether there is something. */
+  open() {
+    if (!this.current || !this.onOpen) return false;
+    this.select(this.selected);
+    this.onOpen(this.current);
+    return true;
+  }
+
   onKey(event) {
-    const page = Math.max(1, Math.floor(this.body.clientHeight / this.height) - 1);
-    const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.target !== this.body || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Enter" && this.items[this.selected]) {
-      this.onOpen?.(this.items[this.selected]);
-    } else if (event.key in steps) {
-      event.preventDefault();
-      this.isMoved = true;
-      this.selected = Math.max(0, Math.min(this.items.length - 1, this.selected + steps[event.key]));
-      const top = this.selected * this.height;
-      if (top < this.body.scrollTop) this.body.scrollTop = top;
-      else if (top + this.height > this.body.scrollTop + this.body.clientHeight) this.body.scrollTop = top + this.height - this.body.clientHeight;
-      this.draw();
-    }
+    if (event.key === "Enter" ? this.open() : this.move(event.key)) event.preventDefault();
   }
 }

@@ -12,27 +12,52 @@ const SAMPLES_MAX = 1_500;
 const EVENTS_MAX = 1_000;
 const JOBS_MAX = 50_000;
 
+/** @typedef {import("api").components["schemas"]} Schemas */
+
 export const state = {
+  /** @type {Schemas["Server"] | null} */
   server: null,
+  /** @type {Schemas["Summary"] | null} */
   summary: null,
+  /** @type {Map<number, Schemas["ListedJob"]>} */
   jobs: new Map(),
   hasAllJobs: false,
+  /** @type {Schemas["Worker"][]} */
   workers: [],
+  /** @type {Schemas["Queue"][]} */
   queues: [],
+  /** @type {Schemas["Share"][]} */
   shares: [],
+  /** @type {Schemas["Problem"][]} */
   problems: [],
   problemCount: 0,
   isProblemCut: false,
   hasProblems: false,
+  /** What happened to jobs, workers and allocations since the page is open. @type {{seq: number, at_ms: number, event: any}[]} */
   events: [],
+  /** Sums over time. @type {Sample[]} */
   samples: [],
+  /** "live", "away", "polling", "none" or "stranger". */
   link: "away",
   hasStore: true,
+  /** When something was last heard of the server, by our clock; 0 = never. */
+  answeredAt: 0,
+  /** Sources that have answered at least once. @type {Set<string>} */
+  known: new Set(),
 };
 
+/**
+ * @typedef {{at: number, running: number, ended: number, finished: number, failed: number, cpusUsed: number, cpusTotal: number}} Sample
+ * @typedef {{name: string, load: () => Promise<void>, rest: number, job: number | null, users: number, seen: number, due: number, isBusy: boolean}} Source
+ */
+
+/** @type {Set<() => void>} */
 const renderers = new Set();
+/** @type {Set<(events: any[]) => void>} */
 const listeners = new Set();
+/** @type {Set<() => void>} */
 const gapListeners = new Set();
+/** @type {Map<string, Source>} */
 const sources = new Map();
 let changes = 0;
 /** Changes that may be about any job, and those of single jobs. */
@@ -71,9 +96,10 @@ export function redraw() {
 /**
  * Keeps something fresh while anybody wants it: `load` is called again after events, at most every
  * `rest` ms; what is about one `job` only after events of this job. Returns what ends it.
+ * @param {string} name @param {() => Promise<void>} load @param {number} [rest] @param {number | null} [job]
  */
 export function keepFresh(name, load, rest = FRESH_MS, job = null) {
-  const found = sources.get(name) ?? { load, rest, users: 0, seen: -1, due: 0, isBusy: false };
+  const found = sources.get(name) ?? { name, load, rest, job, users: 0, seen: -1, due: 0, isBusy: false };
   found.load = load;
   found.job = job;
   found.users += 1;
@@ -126,6 +152,8 @@ async function run(source) {
   source.seen = current;
   try {
     await source.load();
+    state.answeredAt = Date.now();
+    state.known.add(source.name);
     redraw();
   } catch (error) {
     if (error.status === 404) source.due = performance.now() + STALE_MS;
@@ -147,7 +175,8 @@ async function loadSummary() {
     ended: found.ended_since_start,
     finished: found.tasks.finished,
     failed: found.tasks.failed,
-    cpus: cpus && cpus.total_units > 0 ? cpus.used_units / cpus.total_units : 0,
+    cpusUsed: (cpus?.used_units ?? 0) / 10_000,
+    cpusTotal: (cpus?.total_units ?? 0) / 10_000,
   });
   if (state.samples.length > SAMPLES_MAX) state.samples.splice(0, SAMPLES_MAX / 3);
 }
@@ -170,11 +199,14 @@ async function loadJobs() {
 let olderDue = 0;
 let isLoadingOlder = false;
 
-async function loadOlderJobs(before) {
+/** @param {number} first */
+async function loadOlderJobs(first) {
   if (isLoadingOlder || performance.now() < olderDue) return;
   isLoadingOlder = true;
   try {
     const begun = performance.now();
+    /** @type {number | null} */
+    let before = first;
     while (before !== null && state.jobs.size < JOBS_MAX) {
       const page = await api.get(`/jobs?limit=1000&before=${before}`);
       take(page.jobs);
@@ -192,7 +224,10 @@ function take(jobs) {
   for (const job of jobs) state.jobs.set(job.id, job);
 }
 
-/** Loaders of what several views show. */
+/**
+ * Loaders of what several views show, as arguments of `keepFresh`.
+ * @type {Record<"summary" | "jobs" | "workers" | "queues" | "problems" | "shares", [string, () => Promise<void>, number?]>}
+ */
 export const loaders = {
   summary: ["summary", loadSummary],
   jobs: ["jobs", loadJobs],
@@ -208,6 +243,7 @@ export const loaders = {
   shares: ["shares", async () => { state.shares = (await api.get("/ended")).shares; }, 800],
 };
 
+/** @type {(() => void) | null} */
 let end = null;
 let hiddenAt = 0;
 /** Whether jobs that are known may be of another server. */
@@ -227,6 +263,7 @@ function connect() {
   end = api.follow(
     (events) => {
       note(events);
+      state.answeredAt = Date.now();
       for (const found of events) {
         const { type } = found.event;
         if (type && !type.startsWith("task-") && type !== "worker-overview") state.events.push(found);

@@ -1,10 +1,11 @@
 // The frame around the views: which one is shown, keys, theme, whether the server is there.
 
 import { forget } from "./colors.js";
-import { showKeys } from "./dialog.js";
-import { h, setText } from "./dom.js";
-import { compact } from "./format.js";
+import { openPalette, showKeys } from "./commands.js";
+import { find, h, setAttribute, setText, show } from "./dom.js";
+import { clock, compact } from "./format.js";
 import { onChange, redraw, start, state } from "./live.js";
+import { parts } from "./url.js";
 import { allocations } from "./views/allocations.js";
 import { events } from "./views/events.js";
 import { graph } from "./views/graph.js";
@@ -13,8 +14,13 @@ import { jobs } from "./views/jobs.js";
 import { overview } from "./views/overview.js";
 import { task } from "./views/task.js";
 import { timeline } from "./views/timeline.js";
+import { absence } from "./views/view.js";
 import { workers } from "./views/workers.js";
 
+/** @typedef {import("./views/view.js").View} View */
+/** @typedef {import("./views/view.js").Command} Command */
+
+/** @type {[string, string, () => View][]} */
 const VIEWS = [
   ["overview", "Overview", overview],
   ["jobs", "Jobs", jobs],
@@ -25,26 +31,31 @@ const VIEWS = [
 ];
 const THEME = "hq-theme";
 
-const main = document.querySelector("#main");
-const live = document.querySelector("#live");
-let current = { close() {}, render() {} };
+const main = find("#main");
+const live = find("#live");
+const away = find("#away");
+/** @type {View} */
+let current = nothing("");
 
-/** `#/job/3/task/7?x=y` as `["job", "3", "task", "7"]`. */
-function parts() {
-  return location.hash.replace(/^#\/?/, "").split("?")[0].split("/").filter(Boolean);
+const isId = (text) => /^\d{1,10}$/.test(text ?? "") && Number(text) < 2 ** 32;
+
+/** There is no such view. @returns {View} */
+function nothing(name) {
+  const element = absence("There is nothing here", `No view is called “${name}”.`, h("p", null, h("a", { href: "#/overview" }, "To the overview")));
+  return { title: "Nothing", element, render() {}, commands: () => [], list: undefined, onKey: () => false, focus() {}, close() {} };
 }
 
-const isId = (text) => /^\d{1,10}$/.test(text ?? "");
-
+/** Which part of the navigation it belongs to, and what makes the view. @returns {[string, () => View]} */
 function make() {
   const [name, id, what, second] = parts();
   if (name === "job" && isId(id)) {
     if (what === "task" && isId(second)) return ["jobs", () => task(Number(id), Number(second))];
     if (what === "graph") return ["jobs", () => graph(Number(id))];
-    return ["jobs", () => job(Number(id))];
+    if (what === undefined) return ["jobs", () => job(Number(id))];
   }
-  const [found, , open] = VIEWS.find(([known]) => known === name) ?? VIEWS[0];
-  return [found, open];
+  if (name === undefined) return ["overview", overview];
+  const found = VIEWS.find(([known]) => known === name);
+  return found ? [name, found[2]] : ["", () => nothing(parts().join("/"))];
 }
 
 function route() {
@@ -52,7 +63,7 @@ function route() {
   current.close();
   main.replaceChildren();
   for (const link of document.querySelectorAll("#nav a")) {
-    if (link.dataset.view === name) {
+    if (link.getAttribute("data-view") === name) {
       link.setAttribute("aria-current", "page");
       link.scrollIntoView({ block: "nearest", inline: "nearest" });
     } else {
@@ -65,17 +76,26 @@ function route() {
   document.title = `${current.title} · hq`;
   scrollTo(0, 0);
   current.render();
+  // Keys act on what is shown now. What a pointer chose keeps no ring around it.
+  if (!document.querySelector("dialog[open]")) current.focus();
+  if (!main.contains(document.activeElement)) main.focus({ preventScroll: true });
 }
 
+const LINKS = { stranger: "another server has this address now", live: "live", away: "server away, trying again", none: "live, without journal", polling: "live" };
+
 function renderFrame() {
-  const stranger = "another server or program has this address now; hq dashboard --web prints a new link";
-  const texts = { stranger, live: "live", away: "server away, trying again", none: "live, without journal", polling: "live" };
-  setText(live, texts[state.link]);
+  setText(live, LINKS[state.link]);
   live.dataset.state = state.link;
-  if (state.server) setText(document.querySelector("#server"), `${state.server.host} · ${state.server.version}`);
-  const badge = document.querySelector("#problems");
-  badge.hidden = state.problemCount === 0;
+  if (state.server) setText(find("#server"), `${state.server.host} · ${state.server.version}${state.server.is_read_only ? " · read only" : ""}`);
+  const isAway = state.link === "away" && state.answeredAt > 0;
+  show(away, isAway || state.link === "stranger");
+  setText(away, state.link === "stranger"
+    ? "Another server or program has this address now. hq dashboard --web prints a new link."
+    : `The server cannot be reached. What is shown is as of ${clock(state.answeredAt)}; it goes on by itself when the server is back.`);
+  const badge = find("#problems");
+  show(badge, state.problemCount > 0);
   setText(badge, compact(state.problemCount));
+  setAttribute(badge, "aria-label", `${state.problemCount} problems`);
   current.render();
 }
 
@@ -93,33 +113,83 @@ function switchTheme() {
   setTheme(next);
 }
 
+/** What can be done on every view. @type {Command[]} */
+const EVERYWHERE = [
+  ...VIEWS.map(([name, label], at) => ({ name: label, key: String(at + 1), act: () => { location.hash = `#/${name}`; } })),
+  { name: "All commands and places", key: "Ctrl-K", act: () => openPalette(allCommands) },
+  { name: "Dark or light", key: "t", act: switchTheme },
+  { name: "Keys", key: "?", act: () => showKeys(current.commands(), EVERYWHERE) },
+];
+
+const allCommands = () => [...current.commands(), ...EVERYWHERE.filter((one) => one.key !== "Ctrl-K")];
+
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  if (event.target.closest("input, textarea, select, dialog")) {
-    if (event.key === "Escape") event.target.blur();
+  if (event.defaultPrevented) return;
+  if ((event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === "k") {
+    event.preventDefault();
+    openPalette(allCommands);
     return;
   }
-  const view = VIEWS[Number(event.key) - 1];
-  if (view) location.hash = `#/${view[0]}`;
-  else if (event.key === "/") document.querySelector("#main input[type=search]")?.focus();
-  else if (event.key === "?") showKeys();
-  else if (event.key === "t") switchTheme();
-  else if (event.key === "Backspace" && parts().length > 1) history.back();
-  else return;
-  event.preventDefault();
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const { target } = event;
+  if (target.closest("dialog")) return;
+  if (target.closest("input:not([type=checkbox]), textarea, select")) {
+    // Out of the field, into what it found.
+    if (event.key === "Escape" || (event.key === "Enter" && target.type === "search")) {
+      target.blur();
+      current.focus();
+      event.preventDefault();
+    }
+    return;
+  }
+  if (take(event)) event.preventDefault();
+}
+
+/** Does what a key stands for; whether it stands for anything. */
+function take(event) {
+  const { key, target } = event;
+  if (current.onKey(event)) return true;
+  const known = [...current.commands(), ...EVERYWHERE].find((one) => one.key === key);
+  if (known) {
+    known.act();
+    return true;
+  }
+  if (key === "/") {
+    const field = [...main.querySelectorAll("input")].find((one) => one.type === "search" && one.checkVisibility());
+    field?.focus();
+    return field !== undefined;
+  }
+  if (key === "Backspace" && parts().length > 1) {
+    history.back();
+    return true;
+  }
+  // Keys of a list act wherever the focus is, unless it is on something that needs them itself.
+  const { list } = current;
+  if (!list || target.closest("[role=grid], .log")) return false;
+  if (key === "Enter") return !target.closest("a, button, summary") && list.isMoved && list.open();
+  if (!list.move(key)) return false;
+  list.focus();
+  return true;
 }
 
 VIEWS.forEach(([name, label], at) => {
-  const badge = name === "overview" ? h("span", { id: "problems", className: "badge", hidden: true, title: "problems" }) : null;
-  document.querySelector("#nav").append(h("a", { href: `#/${name}`, "data-view": name, title: `${label} (${at + 1})` }, label, badge));
+  const badge = name === "overview" ? h("span", { id: "problems", className: "badge", hidden: true, role: "img", title: "problems" }) : null;
+  find("#nav").append(h("a", { href: `#/${name}`, "data-view": name, title: `${label} (${at + 1})` }, label, badge));
 });
 const kept = localStorage.getItem(THEME);
 setTheme(kept === "dark" || kept === "light" ? kept : null);
-document.querySelector("#theme").addEventListener("click", switchTheme);
-document.querySelector("#help").addEventListener("click", showKeys);
+find("#theme").addEventListener("click", switchTheme);
+find("#help").addEventListener("click", () => showKeys(current.commands(), EVERYWHERE));
+find("#commands").addEventListener("click", () => openPalette(allCommands));
+// The skip link names an element, not a view.
+find(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(null));
 document.addEventListener("keydown", onKey);
 await start();
 onChange(renderFrame);
+// Also tells of "back" to an address that differs in choices only.
 addEventListener("hashchange", route);
 route();

@@ -1,12 +1,12 @@
 // Queues of automatic allocation: why more, or none, is asked for, and what the batch system gave.
 
-import { actions } from "../dialog.js";
+import { actions, allow, obstacle } from "../dialog.js";
 import { h, rebuild, setText } from "../dom.js";
 import { clock, count, duration, number, plain } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
 import { isStarving } from "../problems.js";
-import { chip, view } from "./view.js";
+import { chip, emptiness, view } from "./view.js";
 
 const STATES = { queued: "waiting", running: "running", finished: "finished", failed: "failed" };
 
@@ -15,6 +15,7 @@ export function allocations() {
   const list = new List({
     label: "Allocations",
     template: "allocations",
+    id: (found) => `${found.queue?.id} ${found.allocation?.id}`,
     rowHeight: 30,
     tall: 52,
     columns: [{ label: "Queue", className: "right" }, { label: "Allocation" }, { label: "State" }, { label: "Nodes", className: "right" }, { label: "Queued" }, { label: "Waited", className: "right" }, { label: "Ran", className: "right" }],
@@ -22,19 +23,30 @@ export function allocations() {
   });
 
   function render() {
-    rebuild(cards, JSON.stringify(state.queues), () => (state.queues.length > 0
-      ? [...state.queues].sort((a, b) => Number(isStarving(b)) - Number(isStarving(a)) || a.id - b.id).map(card)
-      : h("p", { className: "panel muted" }, "There is no queue of automatic allocation: workers are started by hand. hq alloc add makes one.")));
+    const isKnown = state.known.has("queues");
+    rebuild(cards, `${isKnown}${obstacle()}${JSON.stringify(state.queues)}`, () => {
+      if (state.queues.length > 0) return [...state.queues].sort((a, b) => Number(isStarving(b)) - Number(isStarving(a)) || a.id - b.id).map(card);
+      return isKnown ? h("section", { className: "panel" }, emptiness("There is no queue of automatic allocation: workers are started by hand.", "hq alloc add slurm --time-limit 1h", "hq doc batch-systems")) : null;
+    });
     const all = state.queues.flatMap((queue) => queue.allocations.map((allocation) => ({ queue, allocation })));
     const order = ["failed", "queued", "running", "finished"];
     all.sort((a, b) => order.indexOf(a.allocation.state) - order.indexOf(b.allocation.state) || b.allocation.queued_ms - a.allocation.queued_ms);
     list.update(all);
+    list.explain(isKnown ? h("p", null, state.queues.length > 0 ? "Nothing was asked of the batch system yet." : "No allocations.") : null);
   }
+
+  /** The queue of the selected allocation, or the only one. */
+  const queue = () => (list.isMoved ? list.current?.queue : undefined) ?? (state.queues.length === 1 ? state.queues[0] : undefined);
 
   return view({
     title: "Allocations",
     element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Allocations")), cards, list.element),
     render,
+    list,
+    commands: () => {
+      const found = queue();
+      return found ? [{ name: `${found.is_paused ? "Resume" : "Pause"} queue ${found.id} …`, key: "p", act: () => actions.pauseQueue(found) }] : [];
+    },
     fresh: [loaders.queues],
     parts: [list],
   });
@@ -44,10 +56,11 @@ function card(queue) {
   const word = chip();
   const isBad = isStarving(queue);
   word.update(isBad ? "failed" : "finished", queue.is_paused ? "paused" : isBad ? "refused" : "active");
+  const pause = h("button", { type: "button", "data-focus": `queue${queue.id}`, onclick: () => actions.pauseQueue(queue) }, queue.is_paused ? "Resume …" : "Pause …");
+  allow(pause, true);
   const counts = Object.keys(STATES).map((name) => [name, queue.allocations.filter((one) => one.state === name).length]).filter(([, found]) => found > 0);
   return h("section", { className: isBad ? "panel queue starving" : "panel queue" },
-    h("div", { className: "headline" }, h("h2", null, `Queue ${queue.id}${queue.name ? ` ${plain(queue.name)}` : ""}`), word.element, h("span", { className: "grow" }),
-      h("button", { type: "button", "data-focus": `queue${queue.id}`, onclick: () => actions.pauseQueue(queue) }, queue.is_paused ? "Resume …" : "Pause …")),
+    h("div", { className: "headline" }, h("h2", null, `Queue ${queue.id}${queue.name ? ` ${plain(queue.name)}` : ""}`), word.element, h("span", { className: "grow" }), pause),
     h("p", { className: isBad ? "why bad" : "why" }, plain(queue.reason.replace(/; Stdout:\s*$/, ""))),
     h("p", { className: "muted" }, counts.length > 0 ? counts.map(([name, found]) => `${number(found)} ${name}`).join(", ") : count(0, "allocation")));
 }

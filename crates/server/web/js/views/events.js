@@ -4,23 +4,29 @@ import * as api from "../api.js";
 import { h, setText } from "../dom.js";
 import { brief, clock, count, number, plain, total } from "../format.js";
 import { List } from "../list.js";
-import { loaders, state } from "../live.js";
-import { view } from "./view.js";
+import { loaders, redraw, state } from "../live.js";
+import { choose, chosen, oneOf } from "../url.js";
+import { emptiness, view } from "./view.js";
+
+/** Older ones come in pieces of so many. */
+const PAGE = 500;
+/** A search looks through so many before it says that there are more. */
+const EVENTS_MAX = 20_000;
 
 const BAD = /lost|fail|error|cancel|refus|pause/;
 
 /** An event as a sentence. */
 export function words(event) {
-  const parts = [];
   const job = event.job ?? event.job_id;
   const worker = event.worker ?? (event.type?.startsWith("worker-") ? event.id : undefined);
-  if (job !== undefined && job !== null) parts.push(`job ${job}`);
-  if (event.job_desc?.name ?? event.name) parts.push(event.job_desc?.name ?? event.name);
-  if (worker !== undefined && worker !== null) parts.push(`worker ${worker}`);
-  if (event.configuration?.hostname) parts.push(`on ${event.configuration.hostname}`);
-  if (event["queue-id"] !== undefined) parts.push(`queue ${event["queue-id"]}`);
-  if (event["allocation-id"]) parts.push(`allocation ${event["allocation-id"]}`);
+  const named = (what, found) => (found === undefined || found === null || found === "" ? "" : `${what}${found}`);
+  const parts = [
+    named("job ", job), named("", event.job_desc?.name ?? event.name), named("worker ", worker), named("on ", event.configuration?.hostname),
+    named("queue ", event["queue-id"]), named("allocation ", event["allocation-id"]),
+  ].filter(Boolean);
   if (event.type === "job-completed") parts.push(...failures(state.jobs.get(job)));
+  const dropped = event.task_count ?? event.tasks?.length ?? event.ranges?.reduce((sum, [, amount]) => sum + amount, 0);
+  if (dropped > 1) parts.push(count(dropped, "task"));
   const reason = event.reason ?? event.error;
   if (reason) parts.push(typeof reason === "string" ? reason : JSON.stringify(reason));
   return plain(brief(parts.join(" · "), 300));
@@ -33,45 +39,87 @@ function failures(job) {
 }
 
 export function events() {
-  let log = [];
-  const search = h("input", { type: "search", placeholder: "Search events (/)", "aria-label": "Search events", oninput: () => render() });
-  const figures = h("span", { className: "muted" });
+  /** What the journal has, the newest first; older ones are read when somebody looks for them. */
+  let log = /** @type {{seq: number, at_ms: number, event: any}[]} */ ([]);
+  let [isAll, isBusy, atSeq] = [false, false, -1];
+  const search = h("input", { type: "search", placeholder: "Search events (/)", "aria-label": "Search events", value: chosen("q"), oninput: () => { choose({ q: search.value.trim() }, { isStep: false }); render(); } });
+  const kind = h("select", { "aria-label": "Which events", onchange: () => { choose({ about: kind.value }); render(); } },
+    [["", "all events"], ["job", "of jobs"], ["worker", "of workers"], ["alloc", "of allocations"], ["bad", "what went wrong"]].map(([value, label]) => h("option", { value }, label)));
+  kind.value = oneOf("about", ["", "job", "worker", "alloc", "bad"]);
+  const figures = h("span", { className: "muted", role: "status" });
   const list = new List({
     label: "Events, the newest first",
     template: "events",
     rowHeight: 28,
     tall: 50,
+    id: (found) => found.seq,
     columns: [{ label: "Time" }, { label: "Event" }, { label: "What" }],
     row,
     onOpen: (found) => {
       const job = found.event.job ?? found.event.job_id;
       if (job !== undefined && job !== null) location.hash = `#/job/${job}`;
+      else if (found.event.type.startsWith("worker-")) location.hash = `#/workers?worker=${found.event.worker ?? found.event.id}`;
     },
+    onEnd: () => void older(),
   });
 
+  const shaped = (found) => ({ seq: found.seq, at_ms: found.at_ms, event: { job: found.job, worker: found.worker, ...found.data, type: found.type } });
+
   async function load() {
-    const answer = await api.get("/log?limit=500");
-    log = answer.events.map((found) => ({ seq: found.seq, at_ms: found.at_ms, event: { job: found.job, worker: found.worker, ...found.data, type: found.type } }));
+    const answer = await api.get(`/log?limit=${PAGE}`);
+    const fresh = answer.events.map(shaped);
+    const last = fresh.at(-1)?.seq ?? 0;
+    // What was read before and is older stays, unless something is missing between the two.
+    const kept = log.filter((found) => found.seq < last);
+    const isJoined = log.length === 0 || (log[0].seq >= last);
+    isAll = isJoined ? isAll || fresh.length < PAGE : fresh.length < PAGE;
+    log = isJoined ? [...fresh, ...kept] : fresh;
+    atSeq = log[0]?.seq ?? -1;
   }
 
+  /** Reads the next piece, older than all that is known. */
+  async function older() {
+    if (isBusy || isAll || log.length === 0 || log.length >= EVENTS_MAX) return;
+    isBusy = true;
+    try {
+      const answer = await api.get(`/log?limit=${PAGE}&before=${log.at(-1)?.seq}`);
+      log = [...log, ...answer.events.map(shaped)];
+      isAll = answer.events.length < PAGE;
+    } finally {
+      isBusy = false;
+    }
+    redraw();
+  }
+
+  const isWanted = (found, asked) => {
+    const { type } = found.event;
+    if (kind.value === "bad" ? !isBadEvent(found) : kind.value && !type.startsWith(kind.value) && !type.startsWith(`${kind.value}ation`)) return false;
+    return !asked || `${type.replaceAll("-", " ")} ${words(found.event)}`.toLowerCase().includes(asked);
+  };
+
   function render() {
-    const newest = log[0]?.seq ?? -1;
-    const fresh = state.events.filter((found) => found.seq > newest).reverse();
+    const fresh = state.events.filter((found) => found.seq > atSeq).reverse();
     const asked = search.value.trim().toLowerCase();
     const all = [...fresh, ...log];
-    const shown = asked ? all.filter((found) => `${found.event.type} ${words(found.event)}`.toLowerCase().includes(asked)) : all;
+    const shown = all.filter((found) => isWanted(found, asked));
     list.update(shown);
-    setText(figures, `the last ${number(shown.length)}`);
+    list.explain(!state.known.has("log") && state.hasStore ? null : all.length > 0 ? h("p", null, "No event is like that.") : emptiness("Nothing has happened yet.", "hq submit -- hostname"));
+    setText(figures, `${number(shown.length)} of ${isAll ? "all" : "the last"} ${number(all.length)}`);
+    // A search goes on behind what was read.
+    if ((asked || kind.value) && shown.length < PAGE) void older();
   }
 
   return view({
     title: "Events",
-    element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Events"), search, figures), list.element),
+    element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Events"), search, kind, figures), list.element),
     render,
+    list,
     fresh: [["log", load, 2_000], loaders.jobs],
     parts: [list],
   });
 }
+
+const isBadEvent = (found) => BAD.test(found.event.type) || BAD.test(String(found.event.reason ?? "")) || (found.event.type === "job-completed" && (state.jobs.get(found.event.job ?? found.event.job_id)?.tasks.failed ?? 0) > 0);
 
 function row() {
   const [at, kind, text] = [h("span"), h("span", { className: "cut" }), h("span", { className: "cut" })];
@@ -81,8 +129,7 @@ function row() {
       setText(at, clock(found.at_ms));
       setText(kind, found.event.type.replaceAll("-", " "));
       setText(text, words(found.event));
-      const isBad = BAD.test(found.event.type) || BAD.test(String(found.event.reason ?? "")) || (found.event.type === "job-completed" && state.jobs.get(found.event.job ?? found.event.job_id)?.tasks.failed > 0);
-      kind.classList.toggle("bad", isBad);
+      kind.classList.toggle("bad", isBadEvent(found));
     },
   };
 }

@@ -1,41 +1,144 @@
-// What waits for what in a task graph: its tasks collapsed by template, from left to right.
+// What waits for what in a task graph: its tasks collapsed by template. From left to right; on narrow screens downwards.
 
 import * as api from "../api.js";
-import { h, rebuild, setText, svg } from "../dom.js";
+import { h, rebuild, setText, show, svg } from "../dom.js";
 import { STATES, brief, compact, count, number, plain, total } from "../format.js";
 import { loaders } from "../live.js";
-import { view } from "./view.js";
+import { Steps } from "../steps.js";
+import { LogTail } from "../tail.js";
+import { choose, chosen } from "../url.js";
+import { absence, copyButton, typed, view } from "./view.js";
 
-const [WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN] = [176, 86, 60, 22, 12];
+const MARGIN = 12;
+const BAR_HEIGHT = 8;
+const PAD = 10;
+const NARROW = "(max-width: 700px)";
 /** More are not readable; what is left out is said. */
 const NODES_MAX = 300;
+/** Width of a character of a name, and lines of it. */
+const CHARACTER_PX = 8;
+const LINES_MAX = 2;
+
+/** Sizes: wide screens go from left to right, narrow ones down. */
+const WIDE = { width: 200, height: 102, gapX: 64, gapY: 24, isDown: false };
+const TALL = { width: 164, height: 102, gapX: 14, gapY: 46, isDown: true };
+
+/**
+ * What a command is about: of `bash -c 'align …'` that is what the shell runs, of `/opt/tools/bin/align` its last part.
+ * @param {string} label
+ */
+export function telling(label) {
+  const script = /^\S*\b(?:ba|da|z|k)?sh\s+-\w*c\s+(.*)$/s.exec(label);
+  const words = (script ? script[1] : label).trim().split(/\s+/);
+  // An interpreter says less than what it interprets.
+  if (words.length > 1 && /(?:^|\/)(?:python[\d.]*|perl|Rscript|julia|ruby|node|sh|bash)$/.test(words[0]) && !words[1].startsWith("-")) words.shift();
+  return words.map((word) => (/^\/?(?:[\w.-]+\/)+[\w.-]+$/.test(word) ? word.split("/").at(-1) : word)).join(" ");
+}
+
+/** Lines of at most `width` characters; the last one is cut. */
+function folded(text, width) {
+  const lines = [];
+  let rest = text;
+  while (rest && lines.length < LINES_MAX) {
+    if (rest.length <= width || lines.length === LINES_MAX - 1) {
+      lines.push(brief(rest, width));
+      break;
+    }
+    const space = rest.lastIndexOf(" ", width);
+    const at = space > width / 3 ? space : width;
+    lines.push(rest.slice(0, at));
+    rest = rest.slice(at).trimStart();
+  }
+  return lines;
+}
 
 export function graph(id) {
   let found = null;
-  const title = h("h1", null, `Graph of job ${id}`);
+  let isUnknown = false;
   const note = h("p", { className: "muted" });
-  const box = h("div", { className: "graphbox", tabindex: 0, role: "region", "aria-label": "Graph of templates" });
+  const area = h("div", { className: "graphbox", tabindex: 0, role: "region", "aria-label": "Graph of templates" });
+  const details = h("section", { className: "panel graphdetails", hidden: true, "aria-label": "Selected template" });
+  const tail = new LogTail(id, { isStderr: true, lines: 20 });
+  const narrow = matchMedia(NARROW);
+  const steps = new Steps(area, ".node");
 
-  function render() {
-    if (!found) return;
-    const { templates, edges } = found;
-    setText(note, templates.length === 0 ? "This job has no task graph: its tasks wait for nothing." : `${count(templates.length, "template")}, ${number(templates.reduce((sum, one) => sum + total(one.tasks), 0))} tasks. An arrow leads to what waits; its number tells how many dependencies it stands for.${templates.length > NODES_MAX ? ` Only ${NODES_MAX} are drawn.` : ""}`);
-    rebuild(box, JSON.stringify(found), () => (templates.length > 0 ? drawing(templates.slice(0, NODES_MAX), edges) : null));
+  async function load() {
+    try {
+      found = await api.get(`/jobs/${id}/graph`);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      isUnknown = true;
+    }
   }
 
+  /** Shows more about one template, or nothing if it is shown. */
+  function pick(template) {
+    choose({ template: chosen("template") === String(template) ? "" : template });
+    render();
+  }
+
+  function render() {
+    show(unknown, isUnknown);
+    show(shown, !isUnknown);
+    if (isUnknown || !found) return;
+    const { templates, edges } = found;
+    const tasks = templates.reduce((sum, one) => sum + total(one.tasks), 0);
+    setText(note, templates.length === 0 ? "This job has no task graph: its tasks wait for nothing." : `${count(templates.length, "template")}, ${count(tasks, "task")}. An arrow leads to what waits; its number tells how many dependencies it stands for.${templates.length > NODES_MAX ? ` Only ${NODES_MAX} are drawn.` : ""}`);
+    const picked = chosen("template");
+    rebuild(area, JSON.stringify([found, narrow.matches, picked]), () => (templates.length > 0 ? drawing(templates.slice(0, NODES_MAX), edges, narrow.matches ? TALL : WIDE, picked, pick) : null));
+    const template = templates.find((one) => String(one.id) === picked);
+    show(details, template !== undefined);
+    if (!template) return;
+    rebuild(facts, JSON.stringify(template), () => factsOf(id, template));
+    if (details.dataset.shown !== picked) {
+      details.dataset.shown = picked;
+      area.querySelector(".picked")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    }
+    const example = template.first.failed ?? template.first.running ?? template.first.finished;
+    show(tail.element, example !== null);
+    if (example !== null) tail.open(example);
+  }
+
+  const facts = h("div");
+  details.append(facts, tail.element);
+  const title = h("h1", null, `Graph of job ${id}`);
+  const shown = h("div", { className: "full" }, h("div", { className: "tools" }, title, h("a", { className: "button", href: `#/job/${id}` }, `Job ${id}`)), note, area, details);
+  const unknown = absence(`There is no job ${id}`, "It may have been forgotten, or it is of another server.", typed("hq job list --all"));
+  narrow.addEventListener("change", render);
   return view({
     title: `Graph of job ${id}`,
-    element: h("div", { className: "full" }, h("div", { className: "tools" }, title, h("a", { className: "button", href: `#/job/${id}` }, `Job ${id}`)), note, box),
+    element: h("div", { className: "whole" }, shown, unknown),
     render,
-    fresh: [["graph", async () => { found = await api.get(`/jobs/${id}/graph`); }, 900, id], loaders.jobs],
+    list: steps,
+    commands: () => [{ name: `Job ${id}`, key: "u", act: () => { location.hash = `#/job/${id}`; } }, ...(details.hidden ? [] : tail.commands())],
+    focus: () => area.focus({ preventScroll: true }),
+    fresh: [["graph", load, 900, id], loaders.jobs],
+    parts: [tail],
+    close: () => narrow.removeEventListener("change", render),
   });
+}
+
+/** The template that was chosen: its whole command, its tasks by state with a way to the first of each. */
+function factsOf(job, template) {
+  const states = STATES.filter((name) => template.tasks[name] > 0);
+  const label = plain(template.label);
+  return [
+    h("h2", null, plain(telling(template.label))),
+    h("p", null, h("code", null, label), " ", copyButton(label, "command")),
+    h("p", { className: "counts" }, states.map((name) => {
+      const first = template.first[name];
+      const words = `${number(template.tasks[name])} ${name}`;
+      return h("span", { className: `count ${name}` }, words, first === null ? "" : [", first ", h("a", { href: `#/job/${job}/task/${first}`, "data-focus": name }, `task ${number(first)}`)]);
+    })),
+  ];
 }
 
 /** Column of each node: one behind the last of those that it waits for. A cycle between templates is cut. */
 export function layers(nodes, edges) {
+  /** @type {Map<number, number[]>} */
   const before = new Map(nodes.map((node) => [node.id, []]));
   for (const { source, target } of edges) {
-    if (source !== target && before.has(source) && before.has(target)) before.get(target).push(source);
+    if (source !== target && before.has(source)) before.get(target)?.push(source);
   }
   const layer = new Map();
   const open = new Set();
@@ -44,7 +147,7 @@ export function layers(nodes, edges) {
     if (open.has(id)) return -1;
     open.add(id);
     let most = -1;
-    for (const one of before.get(id)) most = Math.max(most, depth(one));
+    for (const one of before.get(id) ?? []) most = Math.max(most, depth(one));
     open.delete(id);
     layer.set(id, most + 1);
     return most + 1;
@@ -53,58 +156,98 @@ export function layers(nodes, edges) {
   return layer;
 }
 
-function drawing(nodes, edges) {
+/** Where each node is, and how large the whole. */
+function placed(nodes, edges, sizes) {
   const layer = layers(nodes, edges);
-  const columns = [];
-  for (const node of nodes) (columns[layer.get(node.id)] ??= []).push(node);
+  /** @type {any[][]} */
+  const all = [];
+  for (const node of nodes) (all[layer.get(node.id)] ??= []).push(node);
   const place = new Map();
-  const tallest = Math.max(...columns.map((column) => column.length));
-  columns.forEach((column, x) => {
+  const { width, height, gapX, gapY, isDown } = sizes;
+  // Along a layer and across layers.
+  const [step, next] = isDown ? [width + gapX, height + gapY] : [height + gapY, width + gapX];
+  const most = Math.max(...all.map((one) => one.length));
+  all.forEach((one, depth) => {
     // Near those that it waits for, so that few arrows cross.
     const middle = (node) => {
-      const ys = edges.filter((edge) => edge.target === node.id && place.has(edge.source)).map((edge) => place.get(edge.source).y);
-      return ys.length > 0 ? ys.reduce((a, b) => a + b, 0) / ys.length : 0;
+      const found = edges.filter((edge) => edge.target === node.id && place.has(edge.source)).map((edge) => place.get(edge.source)[isDown ? "x" : "y"]);
+      return found.length > 0 ? found.reduce((a, b) => a + b, 0) / found.length : 0;
     };
-    if (x > 0) column.sort((a, b) => middle(a) - middle(b));
-    const top = ((tallest - column.length) * (HEIGHT + GAP_Y)) / 2;
-    column.forEach((node, y) => place.set(node.id, { x: MARGIN + x * (WIDTH + GAP_X), y: MARGIN + top + y * (HEIGHT + GAP_Y) }));
+    if (depth > 0) one.sort((a, b) => middle(a) - middle(b));
+    const begin = ((most - one.length) * step) / 2;
+    one.forEach((node, at) => {
+      const [along, across] = [MARGIN + begin + at * step, MARGIN + depth * next];
+      place.set(node.id, isDown ? { x: along, y: across } : { x: across, y: along });
+    });
   });
-  const width = columns.length * (WIDTH + GAP_X) - GAP_X + 2 * MARGIN;
-  const height = tallest * (HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN;
+  const [along, across] = [most * step, all.length * next];
+  return { place, width: (isDown ? along - gapX : across - gapX) + 2 * MARGIN, height: (isDown ? across - gapY : along - gapY) + 2 * MARGIN };
+}
+
+function drawing(nodes, edges, sizes, picked, pick) {
+  const { place, width, height } = placed(nodes, edges, sizes);
   const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8z", className: "arrowhead" }));
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "list" }, svg("defs", null, arrow),
-    edges.filter((edge) => edge.source !== edge.target && place.has(edge.source) && place.has(edge.target)).map((edge) => line(edge, place)),
-    nodes.map((node) => box(node, place.get(node.id))));
+  const drawn = edges.filter((edge) => edge.source !== edge.target && place.has(edge.source) && place.has(edge.target));
+  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Templates" }, svg("defs", null, arrow),
+    drawn.map((edge) => line(edge, place, sizes)), drawn.map((edge) => amount(edge, place, sizes)),
+    nodes.map((node) => box(node, place.get(node.id), sizes, picked === String(node.id), pick)));
 }
 
-function line({ source, target, count: amount }, place) {
+/** Ends of an arrow. */
+function ends({ source, target }, place, { width, height, isDown }) {
   const [a, b] = [place.get(source), place.get(target)];
-  const [x0, y0, x1, y1] = [a.x + WIDTH, a.y + HEIGHT / 2, b.x - 2, b.y + HEIGHT / 2];
-  const bend = Math.max(GAP_X / 2, (x1 - x0) / 2);
-  return svg("g", { "aria-hidden": "true" },
-    svg("path", { className: "edge", d: `M${x0} ${y0}C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1} ${y1}`, "stroke-width": Math.min(6, 1 + Math.log10(amount)), "marker-end": "url(#arrow)" }),
-    svg("text", { className: "edgecount", x: (x0 + x1) / 2, y: (y0 + y1) / 2 - 5, "text-anchor": "middle" }, compact(amount)));
+  return isDown ? [a.x + width / 2, a.y + height, b.x + width / 2, b.y - 2] : [a.x + width, a.y + height / 2, b.x - 2, b.y + height / 2];
 }
 
-function box(node, { x, y }) {
+function line(edge, place, sizes) {
+  const [x0, y0, x1, y1] = ends(edge, place, sizes);
+  const bend = sizes.isDown ? Math.max(sizes.gapY / 2, (y1 - y0) / 2) : Math.max(sizes.gapX / 2, (x1 - x0) / 2);
+  const path = sizes.isDown ? `M${x0} ${y0}C${x0} ${y0 + bend} ${x1} ${y1 - bend} ${x1} ${y1}` : `M${x0} ${y0}C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1} ${y1}`;
+  return svg("path", { "aria-hidden": "true", className: "edge", d: path, "stroke-width": Math.min(6, 1 + Math.log10(edge.count)), "marker-end": "url(#arrow)" });
+}
+
+/** How many dependencies an arrow stands for, near its head, where arrows of one node are apart. */
+function amount(edge, place, sizes) {
+  if (edge.count === 1) return null;
+  const [x0, y0, x1, y1] = ends(edge, place, sizes);
+  const part = 0.7;
+  // Where the curve is at that part of it.
+  const smooth = part * part * (3 - 2 * part);
+  const [x, y] = sizes.isDown ? [x0 + (x1 - x0) * smooth, y0 + (y1 - y0) * part] : [x0 + (x1 - x0) * part, y0 + (y1 - y0) * smooth];
+  return svg("text", { "aria-hidden": "true", className: "edgecount", x, y: y + 4, "text-anchor": "middle" }, compact(edge.count));
+}
+
+function box(node, { x, y }, { width, height }, isPicked, pick) {
   const { tasks } = node;
   const all = Math.max(1, total(tasks));
   const state = tasks.failed > 0 ? "failed" : tasks.running > 0 ? "running" : tasks.finished === all ? "finished" : "waiting";
   const lost = tasks.canceled + tasks.aborted;
-  let at = x + 10;
+  const room = width - 2 * PAD;
+  const barY = y + height - PAD - BAR_HEIGHT;
+  let at = x + PAD;
   const parts = ["finished", "failed", "canceled", "aborted", "running"].filter((name) => tasks[name] > 0).map((name) => {
-    const w = Math.max(2, ((WIDTH - 20) * tasks[name]) / all);
-    const part = svg("rect", { className: `fill-${name}`, x: at, y: y + HEIGHT - 20, width: Math.min(w, x + WIDTH - 10 - at), height: 8 });
+    const w = Math.max(2, (room * tasks[name]) / all);
+    const part = svg("rect", { className: `fill-${name}`, x: at, y: barY, width: Math.max(0, Math.min(w, x + PAD + room - at)), height: BAR_HEIGHT });
     at += w;
     return part;
   });
   const words = STATES.filter((name) => tasks[name] > 0).map((name) => `${compact(tasks[name])} ${name}`);
   const label = plain(node.label);
-  return svg("g", { role: "listitem", className: `node ${state}`, "aria-label": `${label}: ${words.join(", ")}` },
+  const rest = [tasks.running ? `${compact(tasks.running)} running` : "", tasks.waiting ? `${compact(tasks.waiting)} waiting` : ""].filter(Boolean).join(", ");
+  const done = tasks.failed > 0 ? `${compact(tasks.failed)} of ${compact(all)} failed` : lost > 0 ? `${compact(lost)} of ${compact(all)} not run` : `${compact(tasks.finished)} of ${compact(all)} done`;
+  const act = () => pick(node.id);
+  const onkeydown = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    event.stopPropagation();
+    act();
+  };
+  const lines = folded(plain(telling(node.label)), Math.floor(room / CHARACTER_PX));
+  return svg("g", { role: "button", tabindex: 0, "aria-pressed": String(isPicked), "data-focus": `node${node.id}`, className: `node ${state}${isPicked ? " picked" : ""}`, "aria-label": [...lines, done, rest].filter(Boolean).join(" "), onclick: act, onkeydown },
     svg("title", null, `${label}\n${words.join(", ")}`),
-    svg("rect", { className: "frame", x, y, width: WIDTH, height: HEIGHT, rx: 6 }),
-    svg("text", { className: "label", x: x + 10, y: y + 22 }, brief(label, 24)),
-    svg("text", { className: tasks.failed > 0 ? "sub bad" : "sub", x: x + 10, y: y + 40 }, tasks.failed > 0 ? `${compact(tasks.failed)} of ${compact(all)} failed` : lost > 0 ? `${compact(lost)} of ${compact(all)} not run` : `${compact(tasks.finished)} of ${compact(all)} done`),
-    svg("text", { className: "sub", x: x + 10, y: y + 56 }, [tasks.running ? `${compact(tasks.running)} running` : "", tasks.waiting ? `${compact(tasks.waiting)} waiting` : ""].filter(Boolean).join(", ")),
-    svg("rect", { className: "track", x: x + 10, y: y + HEIGHT - 20, width: WIDTH - 20, height: 8 }), parts);
+    svg("rect", { className: "frame", x, y, width, height, rx: 6 }),
+    lines.map((text, row) => svg("text", { className: "label", x: x + PAD, y: y + 20 + row * 16 }, text)),
+    svg("text", { className: tasks.failed > 0 ? "sub bad" : "sub", x: x + PAD, y: y + 55 }, done),
+    svg("text", { className: "sub", x: x + PAD, y: y + 71 }, rest),
+    svg("rect", { className: "track", x: x + PAD, y: barY, width: room, height: BAR_HEIGHT }), parts);
 }

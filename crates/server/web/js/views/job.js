@@ -2,33 +2,41 @@
 
 import * as api from "../api.js";
 import { StateBar, Strip, histogram } from "../charts.js";
-import { actions } from "../dialog.js";
+import { actions, allow, jobCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { STATES, brief, bytes, clock, count, duration, failure, number, plain, total } from "../format.js";
+import { STATES, brief, clock, count, duration, failure, number, plain, total } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
 import { jobWord, starvation } from "../problems.js";
 import { LogTail } from "../tail.js";
-import { chip, panel, view } from "./view.js";
+import { TaskTable } from "../tasks.js";
+import { absence, chip, copyButton, panel, typed, view } from "./view.js";
+
+/** @typedef {import("../live.js").Schemas} Schemas */
 
 const BINS = 600;
 const GROUPS_SHOWN = 6;
-const PAGE = 200;
-/** Tasks that the table holds; who looks for others filters or opens them by id. */
-const TASKS_MAX = 5_000;
+const COMMAND_MAX = 200;
 
 export function job(id) {
-  let [detail, strip, failures] = [null, null, null];
-  let problem = "";
+  /** @type {Schemas["JobDetail"] | null} */
+  let detail = null;
+  /** @type {Schemas["Strip"] | null} */
+  let strip = null;
+  /** @type {Schemas["Failures"] | null} */
+  let failures = null;
+  let isUnknown = false;
+  /** The task whose output is shown beside the failures. @type {number | null} */
   let picked = null;
-  const title = h("h1");
+  const title = h("h1", null, `Job ${id}`);
   const word = chip();
   const bar = new StateBar();
   const counts = h("span", { className: "counts" });
-  const facts = h("p", { className: "muted facts" });
+  const pace = h("span", { className: "muted pace" });
+  const facts = h("dl", { className: "facts" });
   const why = h("p", { className: "why", hidden: true });
-  const cancel = h("button", { type: "button", className: "danger", "data-action": "cancel", onclick: () => actions.cancel(detail) }, "Cancel …");
-  const resubmit = h("button", { type: "button", "data-action": "resubmit", onclick: () => actions.resubmit(detail, (hash) => { location.hash = hash; }) }, "Resubmit failed …");
+  const cancel = h("button", { type: "button", className: "danger", "data-action": "cancel", disabled: true, onclick: () => actions.cancel(detail) }, "Cancel …");
+  const resubmit = h("button", { type: "button", "data-action": "resubmit", disabled: true, onclick: () => actions.resubmit(detail) }, "Resubmit failed …");
   const graph = h("a", { className: "button", href: `#/job/${id}/graph`, hidden: true }, "Graph");
   const cells = new Strip((found) => { location.hash = `#/job/${id}/task/${found}`; });
   const times = h("div");
@@ -40,12 +48,14 @@ export function job(id) {
     template: "failures",
     rowHeight: 30,
     tall: 52,
+    id: (found) => found.task,
     columns: [{ label: "Task", className: "right" }, { label: "Failure" }, { label: "Host" }, { label: "Took", className: "right" }, { label: "At", className: "right" }],
     row: () => failureRow(id),
-    onOpen: (found) => pick(found.task),
+    // The first time it shows what the task wrote, the second time everything about it.
+    onOpen: (found) => { if (found.task === picked) location.hash = `#/job/${id}/task/${found.task}`; else pick(found.task); },
   });
   const failureBox = h("section", { className: "panel failurebox", hidden: true }, failuresTitle, groups, h("div", { className: "split" }, failureList.element, tail.element));
-  const table = taskTable(id);
+  const table = new TaskTable(id);
 
   function pick(task) {
     picked = task;
@@ -55,11 +65,10 @@ export function job(id) {
   async function load() {
     try {
       detail = await api.get(`/jobs/${id}`);
-      problem = "";
+      isUnknown = false;
     } catch (error) {
       if (error.status !== 404) throw error;
-      problem = `There is no job ${id}; it may have been forgotten.`;
-      return;
+      isUnknown = true;
     }
   }
 
@@ -69,70 +78,109 @@ export function job(id) {
   }
 
   function render() {
-    if (problem) {
-      setText(title, problem);
-      return;
-    }
-    if (!detail) return;
+    show(unknown, isUnknown);
+    show(shown, !isUnknown && detail !== null);
+    show(reading, !isUnknown && detail === null);
+    if (isUnknown || !detail) return;
     const fresher = state.jobs.get(id);
-    if (fresher) Object.assign(detail, { tasks: fresher.tasks, is_open: fresher.is_open });
-    setText(title, `Job ${id}: ${plain(detail.name)}`);
-    word.update(jobWord(detail));
-    bar.update(detail.tasks);
-    rebuild(counts, JSON.stringify(detail.tasks), () => STATES.filter((name) => detail.tasks[name] > 0).map((name) => h("span", { className: `count ${name}` }, `${number(detail.tasks[name])} ${name}`)));
-    setText(facts, factsOf(detail));
-    const reason = starvation(detail);
-    show(why, reason !== "");
-    setText(why, plain(reason));
-    cancel.disabled = detail.tasks.waiting + detail.tasks.running === 0;
-    resubmit.disabled = detail.tasks.failed === 0;
-    show(graph, detail.submits.some((submit) => submit.is_graph));
+    if (fresher) Object.assign(detail, { tasks: fresher.tasks, is_open: fresher.is_open, left_ms: fresher.left_ms, rate_per_s: fresher.rate_per_s });
+    renderHead(detail);
     if (strip) {
       cells.update(strip);
-      rebuild(times, JSON.stringify(strip.run_times), () => histogram(strip.run_times));
+      const bins = strip.run_times;
+      rebuild(times, JSON.stringify(bins), () => histogram(bins));
     }
-    renderFailures();
+    renderFailures(detail);
     table.render();
   }
 
-  function renderFailures() {
-    show(failureBox, detail.tasks.failed > 0);
-    if (detail.tasks.failed === 0 || !failures) return;
-    setText(failuresTitle, `${count(detail.tasks.failed, "task")} of ${number(total(detail.tasks))} failed`);
-    rebuild(groups, JSON.stringify(failures.groups), () => groupsOf(failures.groups));
+  /** @param {Schemas["JobDetail"]} known */
+  function renderHead(known) {
+    setText(title, `Job ${id}: ${plain(known.name)}`);
+    word.update(jobWord(known));
+    bar.update(known.tasks);
+    rebuild(counts, JSON.stringify(known.tasks), () => STATES.filter((name) => known.tasks[name] > 0).map((name) => h("a", { className: `count ${name}`, href: `#/job/${id}?state=${name}` }, `${number(known.tasks[name])} ${name}`)));
+    setText(pace, paceOf(known));
+    const rows = factsOf(known);
+    rebuild(facts, JSON.stringify(rows.map(([name, text]) => [name, text])), () => rows.flatMap(([name, text, isCopied]) => [h("dt", null, name), h("dd", null, h("span", null, text), isCopied ? copyButton(text, name) : null)]));
+    const reason = starvation(known);
+    show(why, reason !== "");
+    setText(why, plain(reason));
+    allow(cancel, known.tasks.waiting + known.tasks.running > 0);
+    allow(resubmit, known.tasks.failed > 0);
+    setText(resubmit, known.tasks.failed > 0 ? `Resubmit ${number(known.tasks.failed)} failed …` : "Resubmit failed …");
+    show(graph, known.submits.some((submit) => submit.is_graph));
+  }
+
+  /** @param {Schemas["JobDetail"]} known */
+  function renderFailures(known) {
+    show(failureBox, known.tasks.failed > 0);
+    if (known.tasks.failed === 0 || !failures) return;
+    setText(failuresTitle, `${count(known.tasks.failed, "task")} of ${number(total(known.tasks))} failed`);
+    const alike = failures.groups;
+    rebuild(groups, JSON.stringify(alike), () => groupsOf(alike));
     failureList.update(failures.failures);
-    const known = failures.failures.some((found) => found.task === picked);
-    if (!known && failures.failures.length > 0) pick(failures.failures[0].task);
+    const isThere = failures.failures.some((found) => found.task === picked);
+    if (!isThere && failures.failures.length > 0) pick(failures.failures[0].task);
+  }
+
+  const shown = h("div", { className: "job" },
+    h("header", { className: "panel jobhead" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), graph, h("a", { className: "button", href: `#/timeline?job=${id}` }, "Timeline"), resubmit, cancel), h("div", { className: "progress" }, bar.element, counts, pace), why, facts),
+    failureBox,
+    panel("All tasks, in the order of their ids", cells.element),
+    panel("Run times", times),
+    table.element);
+  const unknown = absence(`There is no job ${id}`, "It may have been forgotten, or it is of another server.", typed("hq job list --all"), h("p", null, h("a", { href: "#/jobs" }, "All jobs")));
+  const reading = h("p", { className: "muted reading", role: "status" }, `Reading job ${id} …`);
+
+  /** @returns {import("./view.js").Command[]} */
+  function commands() {
+    if (!detail || isUnknown) return [];
+    const list = [...jobCommands(detail), { name: "Timeline of this job", key: "i", act: () => { location.hash = `#/timeline?job=${id}`; } }];
+    if (!graph.hidden) list.push({ name: "Graph of this job", key: "v", act: () => { location.hash = `#/job/${id}/graph`; } });
+    list.push({ name: "Show its failed tasks", key: "f", act: () => table.filter("failed") });
+    return [...list, ...(failureBox.hidden ? [] : tail.commands())];
   }
 
   return view({
     title: `Job ${id}`,
-    element: h("div", { className: "job" },
-      h("header", { className: "panel jobhead" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), graph, h("a", { className: "button", href: `#/timeline?job=${id}` }, "Timeline"), resubmit, cancel), h("div", { className: "progress" }, bar.element, counts), why, facts),
-      failureBox,
-      panel("All tasks, in the order of their ids", cells.element),
-      panel("Run times", times),
-      table.element),
+    element: h("div", null, shown, unknown, reading),
     render,
+    // Failures come first on the page, and so do keys.
+    list: () => (failureBox.hidden ? table.list : failureList),
+    commands,
+    focus() {},
     fresh: [["job", load, 400, id], loaders.jobs, ["strip", loadStrip, 1_000, id], ["page", () => table.load(), 1_000, id]],
     parts: [cells, failureList, tail, table],
   });
 }
 
+/** How fast it goes and when it is done. */
+function paceOf(detail) {
+  const parts = [];
+  if (detail.rate_per_s !== null && detail.finished_ms === null) parts.push(`${number(Number(detail.rate_per_s.toPrecision(2)))}/s`);
+  if (detail.left_ms !== null) parts.push(`done in about ${duration(detail.left_ms)}`);
+  return parts.join(", ");
+}
+
+/** Names, texts, and whether one wants to copy them. @returns {[string, string, boolean?][]} */
 function factsOf(detail) {
   const [submit] = detail.submits;
-  const parts = [`submitted ${clock(detail.submitted_ms)}`];
-  if (detail.finished_ms) parts.push(`ended ${clock(detail.finished_ms)}, after ${duration(detail.finished_ms - detail.submitted_ms)}`);
-  parts.push(count(detail.worker_count, "worker"));
-  if (detail.is_open) parts.push("open for more tasks");
-  if (detail.max_fails !== null) parts.push(`ends at more than ${number(detail.max_fails)} failures`);
+  /** @type {[string, string, boolean?][]} */
+  const rows = [];
+  if (submit?.command) rows.push([submit.template_count > 1 ? `first of ${number(submit.template_count)} commands` : "command", brief(plain(submit.command.join(" ")), COMMAND_MAX), true]);
+  if (submit) rows.push(["directory", plain(submit.submit_dir), true]);
+  rows.push(["each task", plain(detail.resources) || "–"]);
+  const ended = detail.finished_ms ? `, ended ${clock(detail.finished_ms)}, after ${duration(detail.finished_ms - detail.submitted_ms)}` : "";
+  rows.push(["submitted", `${clock(detail.submitted_ms)}${ended}`]);
+  rows.push(["ran on", count(detail.worker_count, "worker")]);
+  if (detail.is_open) rows.push(["open", `for more tasks, until hq job close ${detail.id}`]);
+  if (detail.max_fails !== null) rows.push(["ends", `at more than ${number(detail.max_fails)} failures`]);
   for (const told of detail.notifications) {
-    if (told.state === "given-up") parts.push(`the notification ${brief(plain(told.target), 80)} was given up: ${plain(told.error ?? "")}`);
+    if (told.state === "given-up") rows.push(["notification", `${brief(plain(told.target), 80)} was given up: ${plain(told.error ?? "")}`]);
   }
-  if (detail.cancel_reason) parts.push(`canceled: ${plain(detail.cancel_reason)}`);
-  if (submit?.command) parts.push(brief(plain(submit.command.join(" ")), 200));
-  if (submit) parts.push(`in ${plain(submit.submit_dir)}`);
-  return parts.join(" · ");
+  if (detail.cancel_reason) rows.push(["canceled", plain(detail.cancel_reason)]);
+  return rows;
 }
 
 /** The most common failures and where they happened. */
@@ -149,8 +197,9 @@ function groupsOf(groups) {
   return all.slice(0, GROUPS_SHOWN).map(([error, found]) => {
     const fill = h("span", { className: "fill" });
     fill.style.width = `${(found.tasks / most) * 100}%`;
-    const [first] = found.hosts;
-    const where = found.hosts.length === 1 ? `only on ${plain(first.host)}` : `on ${number(found.hosts.length)} hosts`;
+    const host = plain(found.hosts[0].host ?? "no host");
+    // One failure says nothing about a host.
+    const where = found.hosts.length > 1 ? `on ${number(found.hosts.length)} hosts` : found.tasks > 1 ? `only on ${host}` : `on ${host}`;
     return h("div", { className: "group" }, h("strong", null, failure(error)), h("span", { className: "track" }, fill), h("span", null, `${count(found.tasks, "task")}, ${where}`));
   });
 }
@@ -167,75 +216,6 @@ function failureRow(id) {
       setText(host, plain(found.host ?? "–"));
       setText(took, duration(found.run_us / 1000));
       setText(at, clock(found.ended_ms));
-    },
-  };
-}
-
-/** Tasks in pages; the pages that were read are read again when something changed. */
-function taskTable(id) {
-  let [tasks, next, pages, isBusy] = [[], null, 1, false];
-  const filter = h("select", { "aria-label": "State", onchange: () => { [tasks, next, pages] = [[], null, 1]; load().then(render); } }, h("option", { value: "" }, "all tasks"), STATES.map((name) => h("option", { value: name }, name)));
-  const open = h("form", { className: "inline", onsubmit: (event) => { event.preventDefault(); if (/^\d+$/.test(field.value)) location.hash = `#/job/${id}/task/${field.value}`; } });
-  const field = h("input", { inputmode: "numeric", placeholder: "task id", "aria-label": "Open the task with this id", size: 9 });
-  open.append(field, h("button", { type: "submit" }, "Open"));
-  const note = h("span", { className: "muted" });
-  const list = new List({
-    label: "Tasks",
-    template: "tasks",
-    rowHeight: 30,
-    tall: 52,
-    columns: [{ label: "Task", className: "right" }, { label: "State" }, { label: "Host" }, { label: "Took", className: "right" }, { label: "Memory", className: "right" }, { label: "Failure" }],
-    row: () => taskRow(id),
-    onOpen: (task) => { location.hash = `#/job/${id}/task/${task.id}`; },
-    onEnd: () => { if (next !== null && tasks.length < TASKS_MAX && !isBusy) { pages += 1; load().then(render); } },
-  });
-
-  async function load() {
-    if (isBusy) return;
-    isBusy = true;
-    try {
-      const state = filter.value ? `&state=${filter.value}` : "";
-      let [found, cursor] = [[], null];
-      for (let page = 0; page < pages; page += 1) {
-        const answer = await api.get(`/jobs/${id}/tasks?limit=${PAGE}${state}${cursor === null ? "" : `&cursor=${cursor}`}`);
-        found = found.concat(answer.tasks);
-        cursor = answer.next_cursor;
-        if (cursor === null) break;
-      }
-      [tasks, next] = [found, cursor];
-    } finally {
-      isBusy = false;
-    }
-  }
-
-  function render() {
-    list.update(tasks);
-    setText(note, next === null ? count(tasks.length, "task") : `the first ${number(tasks.length)}`);
-  }
-
-  return {
-    element: h("section", { className: "panel wide" }, h("div", { className: "tools" }, h("h2", null, "Tasks"), filter, open, note), list.element),
-    load,
-    render,
-    close: () => list.close(),
-  };
-}
-
-function taskRow(id) {
-  const link = h("a");
-  const word = chip();
-  const [host, took, memory, error] = [h("span", { className: "cut" }), h("span"), h("span"), h("span", { className: "cut bad" })];
-  return {
-    cells: [h("span", null, link), h("span", null, word.element), host, took, memory, error],
-    update(task) {
-      setText(link, number(task.id));
-      link.href = `#/job/${id}/task/${task.id}`;
-      word.update(task.state);
-      setText(host, plain(task.host ?? ""));
-      const until = task.finished_ms ?? (task.state === "running" ? state.summary?.now_ms : null);
-      setText(took, task.started_ms && until ? duration(until - task.started_ms) : "");
-      setText(memory, task.max_rss_bytes ? bytes(task.max_rss_bytes) : "");
-      setText(error, task.error ? failure(task.error) : "");
     },
   };
 }

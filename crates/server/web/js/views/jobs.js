@@ -1,13 +1,17 @@
-// All jobs: searched, sorted, with their progress.
+// All jobs: searched, filtered, sorted, with their progress.
 
+import * as api from "../api.js";
 import { StateBar } from "../charts.js";
+import { jobCommands } from "../dialog.js";
 import { h, setText } from "../dom.js";
-import { STATES, ended, jobState, number, plain, total } from "../format.js";
+import { STATES, clock, duration, ended, jobState, number, plain, total } from "../format.js";
 import { List } from "../list.js";
-import { loaders, state } from "../live.js";
+import { loaders, redraw, state } from "../live.js";
 import { jobWord, starvation } from "../problems.js";
-import { chip, view } from "./view.js";
+import { choose, chosen, oneOf } from "../url.js";
+import { chip, emptiness, view } from "./view.js";
 
+/** What a column is sorted by. @type {Record<string, (job: any) => number | string>} */
 const KEYS = {
   id: (job) => job.id,
   name: (job) => job.name,
@@ -15,73 +19,127 @@ const KEYS = {
   progress: (job) => ended(job.tasks) / Math.max(1, total(job.tasks)),
   tasks: (job) => total(job.tasks),
   failed: (job) => job.tasks.failed,
+  submitted: (job) => job.submitted_ms,
+  elapsed: (job) => (job.finished_ms ?? Infinity) - job.submitted_ms,
+  workers: (job) => job.worker_count,
+  resources: (job) => job.resources,
 };
 /** Sorted with the largest first at the first click. */
-const DOWN_FIRST = new Set(["id", "progress", "tasks", "failed"]);
+const DOWN_FIRST = new Set(["id", "progress", "tasks", "failed", "submitted", "elapsed", "workers"]);
+/** Typing is followed by a question to the server after this time. */
+const TYPING_MS = 250;
 
 export function jobs() {
-  const asked = new URLSearchParams(location.hash.split("?")[1] ?? "");
-  let sort = "id";
-  let isDown = true;
-  const wanted = STATES.includes(asked.get("state")) ? asked.get("state") : "";
-  if (wanted === "failed") sort = "failed";
-  const search = h("input", { type: "search", placeholder: "Search jobs (/)", "aria-label": "Search jobs by name or id", oninput: () => render() });
-  const filter = h("select", { "aria-label": "State of tasks", onchange: () => render() }, h("option", { value: "" }, "all jobs"), STATES.map((name) => h("option", { value: name }, `with ${name} tasks`)));
-  filter.value = wanted;
-  const figures = h("span", { className: "muted" });
+  const search = h("input", { type: "search", placeholder: "Name, command, host, failure (/)", "aria-label": "Search jobs by id, name, command, directory, host or failure", value: chosen("q"), oninput: () => typed() });
+  const filter = h("select", { "aria-label": "State of tasks", onchange: () => { choose({ state: filter.value }); render(); } }, h("option", { value: "" }, "all jobs"), STATES.map((name) => h("option", { value: name }, `with ${name} tasks`)));
+  filter.value = oneOf("state", ["", ...STATES]);
+  const figures = h("span", { className: "muted", role: "status" });
+  /** What the server found, where more is known of jobs than here. @type {{words: string, ids: Set<number>, isAll: boolean} | null} */
+  let found = null;
+  let timer = 0;
+
+  const sorted = () => {
+    const name = chosen("sort").replace(/^-/, "");
+    if (!(name in KEYS)) return { name: filter.value === "failed" ? "failed" : "id", isDown: true };
+    return { name, isDown: chosen("sort").startsWith("-") };
+  };
+  const columns = [
+    { name: "id", label: "Job", className: "right" }, { name: "name", label: "Name" }, { name: "state", label: "State" },
+    { name: "progress", label: "Progress" }, { name: "tasks", label: "Tasks", className: "right" }, { name: "failed", label: "Failed", className: "right" },
+    { name: "submitted", label: "Submitted" }, { name: "elapsed", label: "Elapsed", className: "right" },
+    { name: "workers", label: "Workers", className: "right" }, { name: "resources", label: "Each task" },
+  ].map((column) => ({ ...column, sort: true }));
   const list = new List({
     label: "Jobs",
     template: "jobs",
-    columns: [
-      { name: "id", label: "Job", sort: true, className: "right" },
-      { name: "name", label: "Name", sort: true },
-      { name: "state", label: "State", sort: true },
-      { name: "progress", label: "Progress", sort: true },
-      { name: "tasks", label: "Tasks", sort: true, className: "right" },
-      { name: "failed", label: "Failed", sort: true, className: "right" },
-    ],
+    id: (job) => job.id,
+    columns,
     row,
     onOpen: (job) => { location.hash = `#/job/${job.id}`; },
     onSort: (name) => {
-      isDown = sort === name ? !isDown : DOWN_FIRST.has(name);
-      sort = name;
+      const before = sorted();
+      const isDown = before.name === name ? !before.isDown : DOWN_FIRST.has(name);
+      choose({ sort: `${isDown ? "-" : ""}${name}` });
       render();
     },
   });
 
+  const words = () => search.value.trim().toLowerCase();
+
+  function typed() {
+    choose({ q: search.value.trim() }, { isStep: false });
+    render();
+    clearTimeout(timer);
+    timer = setTimeout(() => void ask().then(redraw), TYPING_MS);
+  }
+
+  /** Asks the server for jobs by what is not known here: commands, directories, hosts, failures. */
+  async function ask() {
+    const asked = words();
+    if (!asked) {
+      found = null;
+      return;
+    }
+    /** @type {Set<number>} */
+    const ids = new Set();
+    let before = null;
+    do {
+      const page = await api.get(`/jobs?limit=1000&q=${encodeURIComponent(asked)}${before === null ? "" : `&before=${before}`}`);
+      if (words() !== asked) return;
+      for (const job of page.jobs) {
+        ids.add(job.id);
+        state.jobs.set(job.id, job);
+      }
+      before = page.next_before;
+      found = { words: asked, ids, isAll: before === null };
+      redraw();
+    } while (before !== null);
+  }
+
+  function matches(job, asked) {
+    if (!asked) return true;
+    if (String(job.id) === asked || job.name.toLowerCase().includes(asked)) return true;
+    return found !== null && found.words === asked && found.ids.has(job.id);
+  }
+
   function render() {
-    const words = search.value.trim().toLowerCase();
-    const key = KEYS[sort];
-    const shown = [...state.jobs.values()].filter((job) => (!filter.value || job.tasks[filter.value] > 0) && (!words || String(job.id) === words || job.name.toLowerCase().includes(words)));
+    const asked = words();
+    const { name, isDown } = sorted();
+    const key = KEYS[name];
+    const shown = [...state.jobs.values()].filter((job) => (!filter.value || job.tasks[filter.value] > 0) && matches(job, asked));
     const order = isDown ? -1 : 1;
     shown.sort((a, b) => {
       const [x, y] = [key(a), key(b)];
       return (x < y ? -order : x > y ? order : 0) || b.id - a.id;
     });
-    list.showSort(sort, isDown);
+    list.showSort(name, isDown);
     list.update(shown);
-    setText(figures, `${number(shown.length)} of ${number(state.jobs.size)} jobs${state.hasAllJobs ? "" : " (older ones are being read)"}`);
+    list.explain(!state.known.has("jobs") ? null : state.jobs.size === 0 ? emptiness("There is no job yet.", "hq submit -- hostname", "hq doc quickstart") : h("p", null, "No job is like that."));
+    const isSearching = asked && !(found?.words === asked && found.isAll);
+    setText(figures, `${number(shown.length)} of ${number(state.jobs.size)} jobs${isSearching ? ", searching …" : state.hasAllJobs ? "" : " (older ones are being read)"}`);
   }
 
   return view({
     title: "Jobs",
     element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Jobs"), search, filter, figures), list.element),
     render,
-    fresh: [loaders.jobs],
+    list,
+    commands: () => (list.isMoved && list.current ? jobCommands(list.current) : []),
+    fresh: [loaders.jobs, ["search", ask, 2_000]],
     parts: [list],
+    close: () => clearTimeout(timer),
   });
 }
 
 function row() {
-  const id = h("span");
+  const [id, tasks, failed, submitted, elapsed, workers] = Array.from({ length: 6 }, () => h("span"));
+  const resources = h("span", { className: "cut" });
   const link = h("a");
   const name = h("span", { className: "cut" }, link);
   const word = chip();
   const bar = new StateBar();
-  const tasks = h("span");
-  const failed = h("span");
   return {
-    cells: [id, name, h("span", null, word.element), h("span", { className: "barcell" }, bar.element), tasks, failed],
+    cells: [id, name, h("span", null, word.element), h("span", { className: "barcell" }, bar.element), tasks, failed, submitted, elapsed, workers, resources],
     update(job) {
       setText(id, String(job.id));
       setText(link, plain(job.name) || "–");
@@ -92,6 +150,17 @@ function row() {
       setText(tasks, `${number(ended(job.tasks))}/${number(total(job.tasks))}`);
       setText(failed, job.tasks.failed ? number(job.tasks.failed) : "");
       failed.classList.toggle("bad", job.tasks.failed > 0);
+      setText(submitted, clock(job.submitted_ms));
+      setText(elapsed, elapsedOf(job));
+      setText(workers, job.worker_count ? number(job.worker_count) : "");
+      setText(resources, plain(job.resources));
     },
   };
+}
+
+/** How long it took, or how long still. */
+function elapsedOf(job) {
+  if (job.finished_ms !== null) return duration(job.finished_ms - job.submitted_ms);
+  if (job.left_ms !== null) return `${duration(job.left_ms)} left`;
+  return duration((state.summary?.now_ms ?? job.submitted_ms) - job.submitted_ms);
 }

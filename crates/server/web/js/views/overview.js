@@ -2,17 +2,22 @@
 
 import * as api from "../api.js";
 import { Meter, StateBar, TimeChart } from "../charts.js";
-import { actions } from "../dialog.js";
+import { actions, allow, jobCommands, obstacle } from "../dialog.js";
 import { h, rebuild, setText } from "../dom.js";
 import { STATES, compact, count, duration, ended, number, plain, total } from "../format.js";
 import { keepFresh, loaders, state } from "../live.js";
 import { jobWord, linkOf } from "../problems.js";
-import { chip, panel, view } from "./view.js";
+import { Steps } from "../steps.js";
+import { choose, oneOf } from "../url.js";
+import { chip, emptiness, panel, view } from "./view.js";
 
 /** Time over which the rate is averaged. */
 const RATE_MS = 10_000;
-const SPANS = [["10 min", 600_000], ["1 h", 3_600_000], ["6 h", 21_600_000], ["24 h", 86_400_000]];
+/** Choices of the time shown, with their names in the address. @type {[string, string, number][]} */
+const SPANS = [["10min", "10 min", 600_000], ["1h", "1 h", 3_600_000], ["6h", "6 h", 21_600_000], ["24h", "24 h", 86_400_000], ["7d", "7 d", 604_800_000]];
 const STEPS = 120;
+/** Units of one whole of a resource. */
+const UNITS = 10_000;
 const JOBS_SHOWN = 8;
 /** The past is read again after this time, and so many times what it took: what is newer is known anyway. */
 const HISTORY_MS = 60_000;
@@ -24,13 +29,17 @@ export function overview() {
   const rate = h("strong");
   const eta = h("span", { className: "muted" });
   const throughput = new TimeChart("Tasks that ended, over time");
-  const cpus = new TimeChart("Use of the cpus in percent, since this page was opened", { unit: " %", isPercent: true });
+  const cpus = new TimeChart("Cpus in use, over time", { unit: " cpus" });
   const meters = h("div", { className: "meters" });
   const known = new Map();
   const rows = Array.from({ length: JOBS_SHOWN }, jobRow);
   const active = h("div", { className: "cards" }, rows.map((row) => row.element));
-  const span = h("select", { "aria-label": "Time shown", onchange: () => { end(); end = keepFresh("history", loadHistory, 900); } },
-    SPANS.map(([label, ms]) => h("option", { value: String(ms) }, label)));
+  const idle = h("div");
+  const names = SPANS.map(([name]) => name);
+  const span = h("select", { "aria-label": "Time shown", onchange: () => { choose({ span: span.value === names[0] ? "" : span.value }); ask(); } },
+    SPANS.map(([name, label]) => h("option", { value: name }, label)));
+  span.value = oneOf("span", names);
+  /** @type {(import("../live.js").Schemas["History"] & {span: string}) | null} */
   let history = null;
   let historyDue = 0;
 
@@ -39,16 +48,25 @@ export function overview() {
     const to = state.summary?.now_ms;
     if (!to || (performance.now() < historyDue && history?.span === span.value)) return;
     const begun = performance.now();
-    history = await api.get(`/history?from_ms=${to - Number(span.value)}&to_ms=${to}&steps=${STEPS}`);
-    history.span = span.value;
+    const asked = span.value;
+    const [, , ms] = SPANS.find(([name]) => name === asked) ?? SPANS[0];
+    const answer = await api.get(`/history?from_ms=${to - ms}&to_ms=${to}&steps=${STEPS}`);
+    history = { ...answer, span: asked };
     const took = performance.now() - begun;
     historyDue = performance.now() + Math.max(HISTORY_MS, HISTORY_FACTOR * took);
   }
 
-  let end = keepFresh("history", loadHistory, 900);
+  let end = () => {};
+  function ask() {
+    end();
+    end = keepFresh("history", loadHistory, 900);
+  }
+  ask();
 
   function render() {
-    rebuild(problems, JSON.stringify(state.problems), () => (state.problemCount > 0 ? [...state.problems.map(problem), rest()] : h("p", { className: "fine" }, state.hasProblems ? "✓ Nothing is wrong." : "Asking the server …")));
+    // What is shown depends on whether the server has answered, too: no problems at first means that nothing is known.
+    const key = JSON.stringify([state.known.has("problems"), state.problemCount, state.isProblemCut, state.problems, obstacle()]);
+    rebuild(problems, key, () => (state.problemCount > 0 ? [...state.problems.map(problem), rest()] : healthy()));
     const { summary } = state;
     if (!summary) return;
     for (const one of tiles) one.update(summary.tasks[one.name]);
@@ -56,6 +74,15 @@ export function overview() {
     setText(rate, `${compact(Number(perSecond.toPrecision(3)))} tasks/s`);
     const open = summary.tasks.waiting + summary.tasks.running;
     setText(eta, perSecond > 0 && open > 0 ? ` at this rate done in ${duration((open / perSecond) * 1000)}` : "");
+    renderMeters(summary);
+    if (history) {
+      throughput.update(ends(history, state.samples));
+      cpus.update(usage(history, state.samples));
+    }
+    renderJobs();
+  }
+
+  function renderMeters(summary) {
     for (const resource of summary.resources) {
       if (resource.name === "mem" && resource.used_units === 0) continue;
       if (!known.has(resource.name)) {
@@ -63,7 +90,7 @@ export function overview() {
         known.set(resource.name, meter);
         meters.append(meter.element);
       }
-      known.get(resource.name).update(resource.used_units, resource.total_units, `${number(resource.used_units / 1e4)} of ${number(resource.total_units / 1e4)}`);
+      known.get(resource.name).update(resource.used_units, resource.total_units, `${number(resource.used_units / UNITS)} of ${number(resource.total_units / UNITS)}`);
     }
     if (!known.has(null)) {
       known.set(null, new Meter("workers"));
@@ -71,11 +98,18 @@ export function overview() {
     }
     const { connected, away, gone } = summary.workers;
     known.get(null).update(connected, connected + away + gone, `${connected} here${away ? `, ${away} away` : ""}${gone ? `, ${gone} gone` : ""}`);
-    if (history) throughput.update(ends(history, state.samples));
-    cpus.update(usage(state.samples));
+  }
+
+  function renderJobs() {
     const shown = [...state.jobs.values()].filter((job) => total(job.tasks) > ended(job.tasks)).sort((a, b) => b.tasks.running - a.tasks.running || b.id - a.id);
     rows.forEach((row, at) => row.update(shown[at]));
     setText(activeTitle, shown.length > JOBS_SHOWN ? `Active jobs (${JOBS_SHOWN} of ${number(shown.length)})` : `Active jobs (${shown.length})`);
+    rebuild(idle, `${state.known.has("jobs")} ${shown.length > 0} ${state.jobs.size > 0}`, () => {
+      if (shown.length > 0 || !state.known.has("jobs")) return null;
+      return state.jobs.size > 0
+        ? h("p", { className: "muted" }, "No job has anything left to do. ", h("a", { href: "#/jobs" }, "All jobs"))
+        : emptiness("There is no job yet.", "hq submit -- hostname");
+    });
   }
 
   const activeTitle = h("h2", null, "Active jobs");
@@ -84,16 +118,48 @@ export function overview() {
     h("section", { className: "panel" }, h("h2", null, "Tasks"), h("div", { className: "tiles" }, tiles.map((one) => one.element)), h("p", { className: "rate" }, rate, eta)),
     panel("Cluster", meters),
     h("section", { className: "panel" }, h("h2", null, "Tasks that ended ", span), throughput.element),
-    panel("Use of the cpus, %", cpus.element),
-    h("section", { className: "panel wide" }, activeTitle, active));
+    panel("Cpus in use", cpus.element),
+    h("section", { className: "panel wide" }, activeTitle, active, idle));
+  const moves = new Steps(element, "[data-step]");
   return view({
     title: "Overview",
     element,
     render,
+    list: moves,
+    focus() {},
+    commands: () => commandsOn(moves.current),
     fresh: [loaders.jobs, loaders.workers, loaders.queues],
     parts: [throughput, cpus],
     close: () => end(),
   });
+}
+
+/** Nothing is wrong, or nothing is known. */
+function healthy() {
+  if (!state.known.has("problems")) return h("p", { className: "muted" }, "Asking the server …");
+  const { summary } = state;
+  if (summary && summary.workers.connected === 0) {
+    return [h("p", { className: "fine" }, "✓ Nothing is wrong."), emptiness("No worker is connected yet; tasks wait until there is one.", "hq worker start")];
+  }
+  return h("p", { className: "fine" }, "✓ Nothing is wrong.");
+}
+
+/** What keys do with the problem or job that has the focus. */
+function commandsOn(element) {
+  const found = things.get(element);
+  if (!found) return [];
+  if (found.job) {
+    const job = state.jobs.get(found.job);
+    return job ? jobCommands(job) : [];
+  }
+  const commands = [];
+  const worker = workerOf(found);
+  if (worker) commands.push({ name: `Drain worker ${worker.id}`, key: "d", act: () => actions.drainWorker(worker) });
+  const queue = queueOf(found);
+  if (queue) commands.push({ name: `Resume queue ${queue.id}`, key: "p", act: () => actions.pauseQueue(queue) });
+  const job = found.kind === "failing-job" || found.kind === "failed-tasks" || found.kind === "starving-job" ? state.jobs.get(found.id) : undefined;
+  if (job) commands.push(...jobCommands(job));
+  return commands;
 }
 
 function tile(name) {
@@ -117,21 +183,32 @@ function rest() {
   return more > 0 || cut ? h("p", { className: "muted" }, `${more > 0 ? `and ${number(more)} more. ` : ""}${cut}`) : null;
 }
 
+/** What elements that keys move to are about. @type {WeakMap<Element, any>} */
+const things = new WeakMap();
+
+const workerOf = (found) => (found.kind === "node" ? state.workers.find((one) => one.id === found.worker && one.state === "connected" && !one.is_draining) : undefined);
+const queueOf = (found) => (found.kind === "queue" ? state.queues.find((one) => one.id === found.id && one.is_paused) : undefined);
+
 function problem(found) {
   const part = h("span", { className: "fill" });
   part.style.width = `${found.whole ? Math.max(1, (found.part / found.whole) * 100) : 0}%`;
-  const worker = found.kind === "node" ? state.workers.find((one) => one.id === found.worker && one.state === "connected" && !one.is_draining) : undefined;
-  const queue = found.kind === "queue" ? state.queues.find((one) => one.id === found.id && one.is_paused) : undefined;
+  const [worker, queue] = [workerOf(found), queueOf(found)];
   const sentence = found.text.charAt(0).toUpperCase() + found.text.slice(1);
-  return h("article", { className: `problem ${found.severity}` },
+  const link = h("a", { href: linkOf(found), "data-focus": `${found.kind} ${found.title}`, "data-step": "" }, plain(found.title));
+  things.set(link, found);
+  const action = worker ? h("button", { type: "button", onclick: () => actions.drainWorker(worker) }, "Drain worker")
+    : queue ? h("button", { type: "button", onclick: () => actions.pauseQueue(queue) }, "Resume queue") : null;
+  if (action) allow(action, true);
+  // The whole card leads where its title does.
+  const open = (event) => { if (!event.target.closest("a, button")) link.click(); };
+  return h("article", { className: `problem ${found.severity}`, onclick: open },
     h("span", { className: "kind" }, found.severity === "error" ? "✕ " : "! ", found.heading),
-    h("div", { className: "what" }, h("a", { href: linkOf(found), "data-focus": `${found.kind} ${found.title}` }, plain(found.title)), h("p", null, plain(`${sentence}.`)), found.whole ? h("span", { className: "track" }, part) : null),
-    worker ? h("button", { type: "button", onclick: () => actions.drainWorker(worker) }, "Drain worker") : null,
-    queue ? h("button", { type: "button", onclick: () => actions.pauseQueue(queue) }, "Resume queue") : null);
+    h("div", { className: "what" }, link, h("p", null, plain(`${sentence}.`)), found.whole ? h("span", { className: "track" }, part) : null),
+    action);
 }
 
 function jobRow() {
-  const name = h("a");
+  const name = h("a", { "data-step": "" });
   const word = chip();
   const bar = new StateBar();
   const figures = h("span", { className: "figures" });
@@ -141,6 +218,7 @@ function jobRow() {
     update(job) {
       element.hidden = !job;
       if (!job) return;
+      things.set(name, { job: job.id });
       setText(name, `${job.id} ${plain(job.name)}`);
       name.href = `#/job/${job.id}`;
       word.update(jobWord(job));
@@ -177,22 +255,24 @@ function ends(history, samples) {
   return { from: history.from_ms + shift * step, to, series };
 }
 
-/** The samples of this page as percent in steps. */
-function usage(samples) {
-  const to = samples.at(-1).at;
-  const from = Math.max(samples[0].at, to - 600_000);
-  const values = new Array(STEPS).fill(0);
-  const counts = new Array(STEPS).fill(0);
+/** Cpus in use, up to now: the past, moved on by what the sums tell since it was read. */
+function usage(history, samples) {
+  const span = history.to_ms - history.from_ms;
+  const to = Math.max(history.to_ms, samples.at(-1).at);
+  const step = span / STEPS;
+  const shift = Math.min(STEPS, Math.floor((to - history.to_ms) / step));
+  const moved = (past) => [...past.slice(shift), ...new Array(shift).fill(null)];
+  const [used, offered] = [moved(history.cpus_used), moved(history.cpus_total)];
+  const newest = new Map();
   for (const sample of samples) {
-    if (sample.at < from) continue;
-    const at = Math.min(STEPS - 1, Math.floor(((sample.at - from) / Math.max(1, to - from)) * STEPS));
-    values[at] += sample.cpus * 100;
-    counts[at] += 1;
+    const bin = Math.floor((sample.at - history.from_ms) / step) - shift;
+    if (sample.at >= history.to_ms && bin >= 0) newest.set(Math.min(bin, STEPS - 1), sample);
   }
-  let before = 0;
+  // A step without a sample is like the one before.
   for (let at = 0; at < STEPS; at += 1) {
-    values[at] = counts[at] > 0 ? values[at] / counts[at] : before;
-    before = values[at];
+    const sample = newest.get(at);
+    used[at] = sample?.cpusUsed ?? used[at] ?? used[at - 1] ?? 0;
+    offered[at] = sample?.cpusTotal ?? offered[at] ?? offered[at - 1] ?? 0;
   }
-  return { from, to, series: [{ name: "cpus", values, color: "running" }] };
+  return { from: history.from_ms + shift * step, to, series: [{ name: "in use", values: used, color: "running" }], limit: { name: "offered", values: offered } };
 }

@@ -1,65 +1,158 @@
-// One task: its state, why it failed or waits, what it writes.
+// One task: its state, why it failed or waits, what it was asked to do, what it writes.
 
 import * as api from "../api.js";
-import { actions } from "../dialog.js";
+import { actions, allow, jobCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { bytes, clock, duration, failure, number, plain } from "../format.js";
+import { bytes, clock, count, duration, failure, number, plain } from "../format.js";
 import { loaders, state } from "../live.js";
 import { explain } from "../problems.js";
 import { LogTail } from "../tail.js";
-import { chip, view } from "./view.js";
+import { choose, chosen } from "../url.js";
+import { absence, chip, copyButton, typed, view } from "./view.js";
+
+/** @typedef {import("../live.js").Schemas} Schemas */
+
+/** Variables of the environment that are shown at once. */
+const ENV_OPEN_MAX = 5;
 
 export function task(jobId, id) {
-  let [found, reason, isKnown] = [null, "", true];
-  const title = h("h1", null, `Task ${number(id)}`);
+  /** @type {Schemas["TaskDetail"] | null} */
+  let found = null;
+  let [reason, isUnknown] = ["", false];
+  const title = h("h1", null, `Task ${number(id)} of job ${jobId}`);
   const word = chip();
   const why = h("p", { className: "why", hidden: true });
   const facts = h("dl", { className: "facts" });
-  const resubmit = h("button", { type: "button", "data-action": "resubmit", hidden: true, onclick: () => actions.resubmit(state.jobs.get(jobId), (hash) => { location.hash = hash; }) }, "Resubmit failed …");
-  const tail = new LogTail(jobId, { isStderr: false });
+  const attempts = h("div");
+  const job = () => state.jobs.get(jobId);
+  const resubmit = h("button", { type: "button", "data-action": "resubmit", hidden: true, onclick: () => actions.resubmit(job()) }, "Resubmit …");
+  const tail = new LogTail(jobId, { isStderr: chosen("stream") === "stderr", isAlone: true });
+  tail.onChoose = () => choose({ stream: tail.stream });
 
   async function load() {
-    found = await api.get(`/jobs/${jobId}/tasks/${id}`).catch((error) => {
+    try {
+      found = await api.get(`/jobs/${jobId}/tasks/${id}`);
+      isUnknown = false;
+    } catch (error) {
       if (error.status !== 404) throw error;
-      isKnown = false;
-      return null;
-    });
+      isUnknown = true;
+      return;
+    }
     if (found?.state === "waiting") reason = explain(await api.get(`/jobs/${jobId}/tasks/${id}/explain`));
   }
 
   function render() {
-    if (!isKnown) setText(title, `There is no task ${id} in job ${jobId}.`);
-    if (!found) return;
-    const job = state.jobs.get(jobId);
-    setText(title, `Task ${number(id)} of job ${jobId}${job ? `: ${plain(job.name)}` : ""}`);
+    show(unknown, isUnknown);
+    show(shown, !isUnknown && found !== null);
+    show(reading, !isUnknown && found === null);
+    if (isUnknown || !found) return;
+    const known = job();
+    setText(title, `Task ${number(id)} of job ${jobId}${known ? `: ${plain(known.name)}` : ""}`);
     word.update(found.state);
-    const text = found.error ? failure(found.error) : found.state === "waiting" ? reason : "";
+    const text = whyOf(found, known, reason);
     show(why, text !== "");
     setText(why, text);
     why.classList.toggle("bad", Boolean(found.error));
-    show(resubmit, found.state === "failed" && job !== undefined);
-    const until = found.finished_ms ?? state.summary?.now_ms;
-    const rows = [
-      ["host", found.host ? `${plain(found.host)} (worker ${found.worker})` : "–"],
-      ["started", clock(found.started_ms)],
-      ["ended", clock(found.finished_ms)],
-      ["took", found.started_ms ? duration(until - found.started_ms) : "–"],
-      ["memory at most", bytes(found.max_rss_bytes)],
-      ["attempt", `${found.instance + 1}${found.crash_count ? `, ${number(found.crash_count)} lost with their worker` : ""}`],
-      ["directory", plain(found.cwd ?? "–")],
-    ];
-    rebuild(facts, JSON.stringify(rows), () => rows.flatMap(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
+    show(resubmit, found.state === "failed" && known !== undefined);
+    if (known) {
+      // All of the job, not this one alone: that is said.
+      setText(resubmit, `Resubmit ${known.tasks.failed === 1 ? "it" : `all ${number(known.tasks.failed)} failed of job ${jobId}`} …`);
+      allow(resubmit, known.tasks.failed > 0);
+    }
+    const rows = factsOf(found, state.summary?.now_ms);
+    rebuild(facts, JSON.stringify(rows), () => rows.flatMap(([name, value, isCopied]) => [h("dt", null, name), h("dd", null, h("span", null, value), isCopied ? [" ", copyButton(value, name)] : null)]));
+    const shownNow = found;
+    rebuild(definition, JSON.stringify([found.env, found.deps]), () => definitionOf(jobId, shownNow));
+    rebuild(attempts, JSON.stringify(found.attempts), () => attemptsOf(shownNow.attempts));
+    tail.setPaths({ stdout: found.stdout, stderr: found.stderr });
     if (tail.task === null) {
-      if (found.state === "failed") tail.stream = "stderr";
+      if (found.state === "failed" && !chosen("stream")) tail.stream = "stderr";
       tail.open(id);
     }
   }
 
+  const definition = h("div");
+  const neighbour = (by) => { if (id + by >= 0) location.hash = `#/job/${jobId}/task/${id + by}`; };
+  const shown = h("div", { className: "task" },
+    h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), resubmit, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts, definition, attempts),
+    h("section", { className: "panel logbox" }, h("h2", null, "Output"), tail.element));
+  const unknown = absence(`There is no task ${number(id)} in job ${jobId}`, "The job has no task with this id, or it may have been forgotten.", typed(`hq task list ${jobId}`), h("p", null, h("a", { href: `#/job/${jobId}` }, `Job ${jobId}`)));
+  const reading = h("p", { className: "muted reading", role: "status" }, `Reading task ${number(id)} of job ${jobId} …`);
+
+  /** @returns {import("./view.js").Command[]} */
+  function commands() {
+    if (isUnknown) return [];
+    const known = job();
+    return [
+      ...tail.commands(),
+      { name: "Next task", key: "j", act: () => neighbour(1) },
+      { name: "Task before", key: "k", act: () => neighbour(-1) },
+      { name: `Job ${jobId}`, key: "u", act: () => { location.hash = `#/job/${jobId}`; } },
+      ...(known ? jobCommands(known) : []),
+    ];
+  }
+
   return view({
     title: `Task ${id} of job ${jobId}`,
-    element: h("div", { className: "task" }, h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), resubmit, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts), h("section", { className: "panel logbox" }, h("h2", null, "Output"), tail.element)),
+    element: h("div", { className: "whole" }, shown, unknown, reading),
     render,
+    commands,
+    focus() {},
     fresh: [["task", load], loaders.jobs],
     parts: [tail],
   });
+}
+
+function whyOf(found, job, reason) {
+  if (found.error) return failure(found.error);
+  if (found.state === "waiting") return reason;
+  if (found.state !== "canceled") return "";
+  const after = found.started_ms && found.finished_ms ? `canceled after ${duration(found.finished_ms - found.started_ms)}` : "canceled before it ran";
+  return job?.cancel_reason ? `${after}: ${plain(job.cancel_reason)}` : after;
+}
+
+/** Names, values, and whether one wants to copy them. @returns {[string, string, boolean?][]} */
+function factsOf(found, now) {
+  const until = found.finished_ms ?? now;
+  /** @type {[string, string | null, boolean?][]} */
+  const rows = [
+    ["command", found.command ? plain(found.command.map(quoted).join(" ")) : null, true],
+    ["entry", found.entry === null ? null : plain(found.entry), true],
+    ["directory", found.cwd === null ? null : plain(found.cwd), true],
+    ["resources", plain(found.resources)],
+    ["host", found.host ? `${plain(found.host)} (worker ${found.worker})` : "–"],
+    ["started", clock(found.started_ms)],
+    ["ended", clock(found.finished_ms)],
+    ["took", found.started_ms && until ? `${duration(until - found.started_ms)}${found.time_limit_ms === null ? "" : ` of at most ${duration(found.time_limit_ms)}`}` : found.time_limit_ms === null ? "–" : `at most ${duration(found.time_limit_ms)}`],
+    ["cpu time", found.cpu_ms === null ? null : duration(found.cpu_ms)],
+    ["memory at most", found.max_rss_bytes === null ? null : bytes(found.max_rss_bytes)],
+    ["priority", found.priority === 0 ? null : String(found.priority)],
+    ["attempt", `${found.instance + 1}${found.crash_count ? `, ${number(found.crash_count)} lost with their worker` : ""}${found.retry_count ? `, ${count(found.retry_count, "retry").replace("retrys", "retries")}` : ""}`],
+  ];
+  return /** @type {[string, string, boolean?][]} */ (rows.filter(([, value]) => value !== null));
+}
+
+/** A word as a shell takes it. @param {string} word */
+function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+/** Environment, and what it waits for. */
+function definitionOf(job, found) {
+  const parts = [];
+  if (found.deps.length > 0) {
+    parts.push(h("p", null, "waits for task ", found.deps.map((dep, at) => [at > 0 ? ", " : "", h("a", { href: `#/job/${job}/task/${dep}` }, number(dep))])));
+  }
+  if (found.env.length > 0) {
+    const rows = found.env.map(([name, value]) => [h("dt", null, plain(name)), h("dd", null, plain(value))]);
+    parts.push(h("details", { open: found.env.length <= ENV_OPEN_MAX }, h("summary", null, `environment, ${count(found.env.length, "variable")}`), h("dl", { className: "facts env" }, rows.flat())));
+  }
+  return parts;
+}
+
+/** Earlier attempts, the first one first. */
+function attemptsOf(attempts) {
+  if (attempts.length === 0) return null;
+  return h("details", { open: true }, h("summary", null, `${count(attempts.length, "earlier attempt")}`),
+    h("ol", { className: "attempts" }, attempts.map((attempt) => h("li", null, `${clock(attempt.started_ms)} on ${plain(attempt.host)}, after ${duration(attempt.finished_ms - attempt.started_ms)}: `, h("span", { className: "bad" }, failure(attempt.error))))));
 }

@@ -4,15 +4,54 @@ import { h } from "../dom.js";
 import { keepFresh } from "../live.js";
 
 /**
- * A view: `element` is shown, `render()` is called when something changed, `close()` at the end. `fresh` are the
- * sources that it needs, `parts` what has to be closed with it.
+ * Something that can be done, by a key, a button or its name in the list of commands.
+ * @typedef {object} Command
+ * @property {string} name
+ * @property {string} [key]
+ * @property {() => void} act
  */
-export function view({ title, element, render, fresh = [], parts = [], close }) {
+/**
+ * @typedef {object} View
+ * @property {string} title
+ * @property {HTMLElement} element
+ * @property {() => void} render Called when something has changed.
+ * @property {() => Command[]} commands
+ * @property {Moves | undefined} list
+ * @property {(event: KeyboardEvent) => boolean} onKey Takes keys before all others; whether it did.
+ * @property {() => void} focus
+ * @property {() => void} close
+ */
+
+/** What keys move in. @typedef {{move: (key: string) => boolean, open: () => boolean, isMoved: boolean, focus: () => void}} Moves */
+/** A source as `keepFresh` takes it. @typedef {[string, () => Promise<void>, number?, (number | null)?]} Fresh */
+/**
+ * @typedef {object} Parts
+ * @property {string} title
+ * @property {HTMLElement} element
+ * @property {() => void} render
+ * @property {Fresh[]} [fresh] What it needs of the server.
+ * @property {{close: () => void}[]} [parts] What is closed with it.
+ * @property {() => void} [close]
+ * @property {() => Command[]} [commands]
+ * @property {Moves | (() => Moves | undefined)} [list] Where keys move; where there are several, a function tells.
+ * @property {(event: KeyboardEvent) => boolean} [onKey]
+ * @property {() => void} [focus]
+ */
+
+/** Makes a view. @param {Parts} made @returns {View} */
+export function view({ title, element, render, fresh = [], parts = [], close, commands = () => [], list, onKey = () => false, focus }) {
   const ends = fresh.map((source) => keepFresh(...source));
+  const listNow = () => (typeof list === "function" ? list() : list);
   return {
     title,
     element,
     render,
+    commands,
+    get list() {
+      return listNow();
+    },
+    onKey,
+    focus: focus ?? (() => listNow()?.focus()),
     close() {
       for (const end of ends) end();
       for (const part of parts) part.close();
@@ -37,4 +76,47 @@ export function chip() {
       if (element.textContent !== words) element.textContent = words;
     },
   };
+}
+
+/** A command to type, with a button that copies it. @param {string} text */
+export function typed(text) {
+  return h("div", { className: "typed" }, h("code", null, text), copyButton(text));
+}
+
+/** @param {string} text @param {string} [what] */
+export function copyButton(text, what = "") {
+  const button = h("button", {
+    type: "button", className: "copy", title: "Copy", "data-focus": `copy ${what || text}`, "aria-label": `Copy ${what || text}`,
+    onclick: async () => {
+      const isDone = await copy(text);
+      button.textContent = isDone ? "copied" : "not possible";
+      setTimeout(() => { button.textContent = "copy"; }, 1_500);
+    },
+  }, "copy");
+  return button;
+}
+
+/** Copies a text; whether that was possible. Pages of other machines may not use the clipboard. @param {string} text */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = h("textarea", { className: "offscreen", readonly: true }, text);
+    document.body.append(field);
+    field.select();
+    const isDone = document.execCommand("copy");
+    field.remove();
+    return isDone;
+  }
+}
+
+/** Nothing is there: a sentence, and what to type next. @param {string} sentence @param {string[]} commands */
+export function emptiness(sentence, ...commands) {
+  return h("div", { className: "emptiness" }, h("p", null, sentence), commands.map((text) => typed(text)));
+}
+
+/** In place of a view that cannot be shown. @param {string} title @param {string} sentence @param {...Node} more */
+export function absence(title, sentence, ...more) {
+  return h("section", { className: "panel absence" }, h("h1", null, title), h("p", null, sentence), more);
 }

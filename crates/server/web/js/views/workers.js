@@ -1,16 +1,19 @@
 // Workers: where it runs, where it fails, who is gone.
 
 import { Meter } from "../charts.js";
-import { actions } from "../dialog.js";
+import { actions, allow } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
 import { ago, bytes, clock, count, number, plain } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
 import { suspectHosts } from "../problems.js";
-import { chip, view } from "./view.js";
+import { choose, chosen } from "../url.js";
+import { chip, emptiness, view } from "./view.js";
 
 const MIB = 1024 * 1024;
 const RANK = { suspect: 0, lost: 1, here: 2, ended: 3 };
+/** Tasks that are named in a row. */
+const TASKS_NAMED = 3;
 
 function rank(worker, suspects) {
   if (worker.state === "connected") return suspects.has(worker.host) ? RANK.suspect : RANK.here;
@@ -18,17 +21,17 @@ function rank(worker, suspects) {
 }
 
 export function workers() {
-  let picked = null;
-  const figures = h("span", { className: "muted" });
-  const search = h("input", { type: "search", placeholder: "Search hosts (/)", "aria-label": "Search hosts", oninput: () => render() });
+  const figures = h("span", { className: "muted", role: "status" });
+  const search = h("input", { type: "search", placeholder: "Host, group, state (/)", "aria-label": "Search workers by host, id, group, state or allocation", value: chosen("q"), oninput: () => { choose({ q: search.value.trim() }, { isStep: false }); render(); } });
   const details = h("section", { className: "panel", hidden: true, "aria-label": "Selected worker" });
   const list = new List({
     label: "Workers, those with problems first",
     template: "workers",
-    columns: [{ label: "Worker", className: "right" }, { label: "Host" }, { label: "State" }, { label: "Running", className: "right" }, { label: "Cpus" }, { label: "Memory", className: "right" }, { label: "GPUs", className: "right" }, { label: "Failed there" }, { label: "" }],
+    id: (found) => found.worker?.id,
+    columns: [{ label: "Worker", className: "right" }, { label: "Host" }, { label: "State" }, { label: "Runs" }, { label: "Cpus" }, { label: "Memory", className: "right" }, { label: "GPUs", className: "right" }, { label: "Failed there" }, { label: "Actions", className: "right" }],
     row,
     onOpen: (found) => {
-      picked = found.worker.id;
+      choose({ worker: chosen("worker") === String(found.worker.id) ? "" : found.worker.id });
       render();
     },
   });
@@ -43,13 +46,15 @@ export function workers() {
     }
     const words = search.value.trim().toLowerCase();
     const shown = state.workers
-      .filter((worker) => !words || worker.host.toLowerCase().includes(words) || String(worker.id) === words)
+      .filter((worker) => !words || String(worker.id) === words || [worker.host, worker.group, worker.state, worker.allocation ?? ""].some((text) => text.toLowerCase().includes(words)))
       .map((worker) => ({ worker, rank: rank(worker, suspects), ends: ends.get(worker.id) ?? { good: 0, bad: 0 } }));
-    shown.sort((a, b) => a.rank - b.rank || a.worker.id - b.worker.id);
+    // Those that have gone: the last first.
+    shown.sort((a, b) => a.rank - b.rank || (a.rank === RANK.here || a.rank === RANK.suspect ? a.worker.id - b.worker.id : (b.worker.ended_ms ?? 0) - (a.worker.ended_ms ?? 0)));
     list.update(shown);
+    list.explain(!state.known.has("workers") ? null : state.workers.length === 0 ? emptiness("There is no worker yet; tasks wait until there is one.", "hq worker start", "hq alloc add slurm --time-limit 1h", "hq doc workers") : h("p", null, "No worker is like that."));
     const here = state.workers.filter((worker) => worker.state === "connected").length;
     setText(figures, `${count(here, "worker")} here, ${number(state.workers.length - here)} gone`);
-    const worker = state.workers.find((one) => one.id === picked);
+    const worker = state.workers.find((one) => String(one.id) === chosen("worker"));
     show(details, worker !== undefined);
     if (worker) rebuild(details, JSON.stringify(worker), () => detailsOf(worker));
   }
@@ -58,16 +63,42 @@ export function workers() {
     title: "Workers",
     element: h("div", { className: "full" }, h("div", { className: "tools" }, h("h1", null, "Workers"), search, figures), list.element, details),
     render,
-    fresh: [loaders.workers, loaders.shares],
+    list,
+    commands: () => (list.isMoved && list.current ? commandsOn(list.current.worker) : []),
+    fresh: [loaders.workers, loaders.shares, loaders.jobs],
     parts: [list],
   });
 }
 
+/** @returns {import("./view.js").Command[]} */
+function commandsOn(worker) {
+  if (worker.state !== "connected") return [];
+  const stop = { name: `Stop worker ${worker.id} …`, key: "s", act: () => actions.stopWorker(worker) };
+  const drain = { name: `Drain worker ${worker.id} …`, key: "d", act: () => actions.drainWorker(worker) };
+  return worker.is_draining ? [stop] : [drain, stop];
+}
+
 const resource = (worker, name) => worker.resources.find((one) => one.name === name);
+
+/** What runs there, or what became of it. */
+function runsOn(worker) {
+  if (worker.state !== "connected") return worker.ended_ms === null ? "" : `since ${clock(worker.ended_ms)}`;
+  if (worker.running_tasks === 0) return "";
+  const named = worker.tasks.slice(0, TASKS_NAMED).map(([job, task]) => `${job}@${task}`).join(" ");
+  const more = worker.running_tasks - Math.min(TASKS_NAMED, worker.tasks.length);
+  return more > 0 ? `${named} +${number(more)}` : named;
+}
+
+/** Its state: how it looks, and in words. @returns {[string, string]} */
+function wordsOf({ worker, rank: found }) {
+  if (found === RANK.suspect) return ["failed", "broken?"];
+  const words = worker.is_draining ? "draining" : worker.state.replace("-", " ");
+  return [found === RANK.lost ? "failed" : worker.state === "connected" ? "finished" : "canceled", words];
+}
 
 function row() {
   let shown = null;
-  const [id, host, running, memory, gpus] = [h("span"), h("span", { className: "cut" }), h("span"), h("span"), h("span")];
+  const [id, host, running, memory, gpus] = [h("span"), h("span", { className: "cut" }), h("span", { className: "cut" }), h("span"), h("span")];
   const word = chip();
   const cpus = new Meter("");
   const fill = h("span", { className: "fill" });
@@ -76,18 +107,19 @@ function row() {
   const drain = h("button", { type: "button", onclick: () => actions.drainWorker(shown.worker) }, "Drain …");
   const stop = h("button", { type: "button", onclick: () => actions.stopWorker(shown.worker) }, "Stop …");
   return {
-    cells: [id, host, h("span", null, word.element), running, h("span", null, cpus.element), memory, gpus, h("span", null, failed), h("span", { className: "right" }, drain, " ", stop)],
+    cells: [id, host, h("span", null, word.element), running, h("span", null, cpus.element), memory, gpus, h("span", null, failed), h("span", null, drain, " ", stop)],
     update(found) {
       shown = found;
       const { worker, ends } = found;
       setText(id, String(worker.id));
       setText(host, plain(worker.host));
-      const isSuspect = found.rank === RANK.suspect;
-      const isLost = found.rank === RANK.lost;
-      word.update(isSuspect || isLost ? "failed" : worker.state === "connected" ? "finished" : "canceled", isSuspect ? "broken?" : worker.is_draining ? "draining" : worker.state.replace("-", " "));
-      setText(running, worker.running_tasks ? number(worker.running_tasks) : "");
-      const cpu = resource(worker, "cpus");
+      word.update(...wordsOf(found));
       const isHere = worker.state === "connected";
+      const runs = runsOn(worker);
+      setText(running, runs);
+      running.classList.toggle("muted", !isHere);
+      running.title = isHere ? `${count(worker.running_tasks, "task")} ${worker.running_tasks === 1 ? "runs" : "run"} there` : found.rank === RANK.lost ? "what ran there runs again elsewhere" : "";
+      const cpu = resource(worker, "cpus");
       const used = cpu?.used ?? worker.running_tasks;
       cpus.update(isHere ? used : 0, cpu?.total ?? 0, cpu ? (isHere ? `${number(used)}/${number(cpu.total)}` : `${number(cpu.total)}`) : "");
       const mem = resource(worker, "mem");
@@ -100,6 +132,8 @@ function row() {
       setText(failedText, ends.bad > 0 ? `${number(ends.bad)} of ${number(all)}` : all > 0 ? "none" : "");
       show(drain, isHere && !worker.is_draining);
       show(stop, isHere);
+      allow(drain, true);
+      allow(stop, true);
     },
   };
 }
@@ -118,7 +152,9 @@ function detailsOf(worker) {
     rows.push(["machine load", `cpus ${percent(load.cpus)}, memory ${bytes(load.memory_used_bytes)} of ${bytes(load.memory_total_bytes)}${gpus}`]);
   }
   rows.push(["group", plain(worker.group)], ["connected", `${clock(worker.started_ms)}, ${ago(worker.started_ms, worker.ended_ms ?? now)}`]);
-  if (worker.ended_ms) rows.push(["gone", clock(worker.ended_ms)]);
+  if (worker.ended_ms !== null) rows.push(["gone", `${clock(worker.ended_ms)}, ${ago(worker.ended_ms, now)}`]);
+  if (worker.state.endsWith("-lost")) rows.push(["its tasks", "those that ran there run again elsewhere, unless they crashed too often"]);
   if (worker.allocation) rows.push(["allocation", plain(worker.allocation)]);
+  if (worker.tasks.length > 0) rows.push(["runs", worker.tasks.map(([job, task]) => h("a", { href: `#/job/${job}/task/${task}` }, `${plain(state.jobs.get(job)?.name ?? "")} ${job}@${task}`)).flatMap((link) => [link, " "])]);
   return [h("h2", null, `Worker ${worker.id} on ${plain(worker.host)}`), h("dl", { className: "facts" }, rows.flatMap(([name, value]) => [h("dt", null, name), h("dd", null, value)]))];
 }

@@ -1,0 +1,161 @@
+// The table of the tasks of a job: filtered and searched by the server, read page by page as one scrolls.
+
+import * as api from "./api.js";
+import { h, setText } from "./dom.js";
+import { STATES, bytes, count, duration, failure, number, plain } from "./format.js";
+import { List } from "./list.js";
+import { redraw, state } from "./live.js";
+import { choose, chosen, oneOf } from "./url.js";
+import { chip } from "./views/view.js";
+
+const PAGE = 200;
+/** Tasks that the table reads again when something has changed; those behind are read once. */
+const FRESH_MAX = 2_000;
+/** Tasks that the table holds. */
+const TASKS_MAX = 200_000;
+const TYPING_MS = 250;
+
+export class TaskTable {
+  /** @param {number} job */
+  constructor(job) {
+    this.job = job;
+    /** @type {any[]} */
+    this.tasks = [];
+    /** Where the next page begins; `null` = there is none. */
+    this.next = null;
+    /** Which question the pages answer: a new one makes answers to the old one worthless. */
+    this.question = 0;
+    this.isBusy = false;
+    this.isKnown = false;
+    this.timer = 0;
+    this.state = h("select", { "aria-label": "State", onchange: () => this.filter(this.state.value) }, h("option", { value: "" }, "all tasks"), STATES.map((name) => h("option", { value: name }, name)));
+    this.state.value = oneOf("state", ["", ...STATES]);
+    this.search = h("input", { type: "search", placeholder: "Host, failure, command, entry (/)", "aria-label": "Search tasks by id, host, failure, command or entry", value: chosen("q"), oninput: () => this.#typed() });
+    const field = h("input", { inputmode: "numeric", placeholder: "task id", "aria-label": "Open the task with this id", size: 9 });
+    const open = h("form", { className: "inline", onsubmit: (event) => { event.preventDefault(); if (/^\d{1,10}$/.test(field.value)) location.hash = `#/job/${job}/task/${field.value}`; } }, field, " ", h("button", { type: "submit" }, "Open"));
+    this.note = h("span", { className: "muted", role: "status" });
+    this.list = new List({
+      label: "Tasks",
+      template: "tasks",
+      rowHeight: 30,
+      tall: 52,
+      id: (task) => task.id,
+      columns: [{ label: "Task", className: "right" }, { label: "State" }, { label: "Host" }, { label: "Took", className: "right" }, { label: "Memory", className: "right" }, { label: "Failure" }],
+      row: () => taskRow(job),
+      onOpen: (task) => { location.hash = `#/job/${job}/task/${task.id}`; },
+      onEnd: () => void this.#more(),
+    });
+    this.element = h("section", { className: "panel wide" }, h("div", { className: "tools" }, h("h2", null, "Tasks"), this.search, this.state, open, this.note), this.list.element);
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.question += 1;
+    this.list.close();
+  }
+
+  /** Shows tasks of one state, or all. @param {string} name */
+  filter(name) {
+    this.state.value = name;
+    choose({ state: name });
+    void this.#begin();
+    this.list.focus();
+  }
+
+  #typed() {
+    choose({ q: this.search.value.trim() }, { isStep: false });
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => void this.#begin(), TYPING_MS);
+  }
+
+  async #begin() {
+    this.question += 1;
+    [this.tasks, this.next, this.isKnown, this.isBusy] = [[], null, false, false];
+    await this.load();
+    redraw();
+  }
+
+  /** @param {number | null} cursor @param {number} limit */
+  #ask(cursor, limit) {
+    const asked = new URLSearchParams({ limit: String(limit) });
+    if (this.state.value) asked.set("state", this.state.value);
+    if (this.search.value.trim()) asked.set("q", this.search.value.trim());
+    if (cursor !== null) asked.set("cursor", String(cursor));
+    return api.get(`/jobs/${this.job}/tasks?${asked}`);
+  }
+
+  /** Reads the first pages again, as many as were read. */
+  async load() {
+    await this.#exclusively(async (isCurrent) => {
+      const wanted = Math.max(PAGE, Math.min(FRESH_MAX, this.tasks.length));
+      /** @type {any[]} */
+      let found = [];
+      let cursor = null;
+      do {
+        const answer = await this.#ask(cursor, Math.min(1_000, wanted - found.length));
+        if (!isCurrent()) return;
+        found = found.concat(answer.tasks);
+        cursor = answer.next_cursor;
+        // A search may look through many tasks before it finds the first one.
+        if (found.length < PAGE && cursor !== null) this.#show(found, cursor);
+      } while (cursor !== null && found.length < wanted);
+      const isLonger = this.tasks.length > found.length && cursor !== null;
+      this.#show(isLonger ? found.concat(this.tasks.slice(found.length)) : found, isLonger ? this.next : cursor);
+    });
+  }
+
+  async #more() {
+    if (this.next === null || this.tasks.length >= TASKS_MAX) return;
+    await this.#exclusively(async (isCurrent) => {
+      const answer = await this.#ask(this.next, PAGE * 2);
+      if (!isCurrent()) return;
+      this.#show(this.tasks.concat(answer.tasks), answer.next_cursor);
+    });
+    redraw();
+  }
+
+  #show(tasks, next) {
+    [this.tasks, this.next, this.isKnown] = [tasks, next, true];
+    redraw();
+  }
+
+  async #exclusively(work) {
+    if (this.isBusy) return;
+    const { question } = this;
+    this.isBusy = true;
+    try {
+      await work(() => this.question === question);
+    } catch (error) {
+      if (!(error instanceof api.ApiError)) throw error;
+      if (error.status === 400) setText(this.note, error.message);
+    } finally {
+      if (this.question === question) this.isBusy = false;
+    }
+  }
+
+  render() {
+    this.list.update(this.tasks);
+    this.list.explain(this.isKnown && this.next === null ? h("p", null, this.search.value || this.state.value ? "No task is like that." : "This job has no tasks yet.") : null);
+    if (!this.isKnown) setText(this.note, "reading …");
+    else setText(this.note, this.next === null ? count(this.tasks.length, "task") : `the first ${number(this.tasks.length)}, more below`);
+  }
+}
+
+function taskRow(id) {
+  const link = h("a");
+  const word = chip();
+  const [host, took, memory, error] = [h("span", { className: "cut" }), h("span"), h("span"), h("span", { className: "cut bad" })];
+  return {
+    cells: [h("span", null, link), h("span", null, word.element), host, took, memory, error],
+    update(task) {
+      setText(link, number(task.id));
+      link.href = `#/job/${id}/task/${task.id}`;
+      word.update(task.state);
+      setText(host, plain(task.host ?? ""));
+      const until = task.finished_ms ?? (task.state === "running" ? state.summary?.now_ms : null);
+      setText(took, task.started_ms && until ? duration(until - task.started_ms) : "");
+      setText(memory, task.max_rss_bytes ? bytes(task.max_rss_bytes) : "");
+      setText(error, task.error ? failure(task.error) : "");
+    },
+  };
+}
