@@ -9,6 +9,9 @@ use crate::http::Site;
 /// A Python with Playwright and schemathesis; `.ci/run` makes one.
 const PYTHON: &str = "HQ_WEB_PYTHON";
 
+/// What tests/web/tools/check fetched; a browser is used together with it.
+const TOOLS: &str = "HQ_WEB_TOOLS";
+
 #[test]
 fn pages_need_the_token_and_are_kept_by_browsers() {
     let mut env = Env::new();
@@ -85,6 +88,42 @@ fn a_running_server_is_asked_for_its_dashboard() {
     assert_eq!(stranger.status, 401);
     // The next one gets the same.
     assert_eq!(env.hq(&["dashboard", "--web"]).ok(), printed);
+    let reading = env.hq(&["dashboard", "--web", "--read-only"]).ok();
+    let link_of = |printed: &str| {
+        printed
+            .split_once("#token=")
+            .map(|(_, rest)| rest[..64].to_owned())
+    };
+    let read_token = link_of(&reading).expect("a link");
+    assert_ne!(read_token, site.token);
+    let reader = Site {
+        address: site.address.clone(),
+        token: read_token,
+    };
+    assert_eq!(reader.get("/api/v1/server").value()["is_read_only"], true);
+    assert_eq!(site.get("/api/v1/server").value()["is_read_only"], false);
+    assert_eq!(reader.get("/metrics").status, 200);
+    env.submit(&["--", "sleep", "1000"]);
+    // Everything that changes anything is refused.
+    let description = include_str!("../../docs/openapi.yaml");
+    let mut path = "";
+    let mut refused = 0;
+    for line in description.lines() {
+        if let Some(found) = line.strip_prefix("  /") {
+            path = found.trim_end_matches(':');
+        } else if line == "    post:" {
+            let path = path
+                .split('/')
+                .map(|part| if part.starts_with('{') { "1" } else { part });
+            let path = path.collect::<Vec<_>>().join("/");
+            let answer = reader.post(&format!("/api/v1/{path}"));
+            assert_eq!(answer.status, 403, "{path}: {}", answer.body);
+            assert_eq!(answer.value()["kind"], "read-only");
+            refused += 1;
+        }
+    }
+    assert!(refused >= 6, "{refused} resources change something");
+    assert_eq!(env.stats("1")["canceled"], 0);
     let quiet = env.hq(&["--output-mode=quiet", "dashboard", "--web"]).ok();
     assert_eq!(quiet.trim(), link);
     // Somebody who follows the events does not hold up the end of the server.
@@ -117,6 +156,11 @@ fn python_with(module: &str) -> Result<String, String> {
 /// Python and Chromium, or why there are none.
 fn browser() -> Result<String, String> {
     let python = python_with("playwright.sync_api")?;
+    if std::env::var_os(TOOLS).is_none() {
+        return Err(format!(
+            "{TOOLS} names no folder that tests/web/tools/check has filled"
+        ));
+    }
     let chromium = std::env::var("HQ_CHROMIUM").unwrap_or_else(|_| "chromium".to_owned());
     if !works(Command::new(&chromium).arg("--version")) {
         return Err(format!("there is no `{chromium}`; HQ_CHROMIUM names one"));
@@ -147,33 +191,18 @@ fn a_run_is_watched_and_mended_in_a_browser() {
     };
     let mut env = Env::new();
     env.start_server_with(&["--http"]);
-    env.start_worker(2);
+    env.start_worker_with(&["--cpus=2", "--hostname=the-only-host"]);
     let site = Site::of(&env);
-    let folder = env.path("");
-    let wait = "until [ -e go ]; do sleep 0.1; done";
-    env.submit(&["--array=1-4", "--name=patient", "--", "bash", "-c", wait]);
-    let fails =
-        "echo begun; [ -e fixed ] && exit; echo 'the disk is gone <b>for good</b>' >&2; exit 7";
-    let name = "--name=<script>alert(1)</script>";
-    env.submit(&[
-        "--array=1-3",
-        "--cpus=0.1",
-        "--name=broken",
-        "--",
-        "bash",
-        "-c",
-        fails,
-    ]);
-    env.submit(&["--array=1-9", "--cpus=0.1", name, "--", "true"]);
-    let graph = "[[task]]\nid = 0\ncommand = [\"true\"]\n\
-                 [[task]]\nid = 1\ncommand = [\"echo\", \"1\"]\ndeps = [0]\n\
-                 [[task]]\nid = 2\ncommand = [\"echo\", \"1\"]\ndeps = [0]\n";
-    std::fs::write(env.path("graph.toml"), graph).expect("write");
-    env.hq(&["job", "submit-file", "graph.toml"]).ok();
+    let read_token = env.read("server/hq-current/http-read-token");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/web/dashboard.py");
     let url = format!("http://{}", site.address);
     let mut command = Command::new(python);
-    command.arg(script).args([&url, &site.token]).arg(&folder);
+    command
+        .arg(script)
+        .args([&url, &site.token, &read_token])
+        .arg(env.path(""))
+        .env("HQ", env!("CARGO_BIN_EXE_hq"))
+        .env("HQ_SERVER_DIR", env.server_dir());
     run(&mut command, &env);
 }
 
