@@ -3,6 +3,7 @@
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::job::{Job, SharedTemplate, SubmitKind};
 use hq_core::pace::{Pace, PaceFacts, estimate};
+use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{Policy, ResourceRequest};
 use hq_core::server_state::ServerState;
 use hq_core::time::Timestamp;
@@ -77,14 +78,14 @@ fn words(request: &ResourceRequest) -> String {
         let plural = if request.n_nodes == 1 { "" } else { "s" };
         return format!("{} node{plural}", request.n_nodes);
     }
-    let parts = request.entries.iter().map(|entry| match entry.policy {
-        Policy::All => format!("all {}", entry.resource),
-        _ if &*entry.resource == "cpus"
-            && entry.amount.0 == hq_core::resource::amount::UNITS_PER_WHOLE =>
-        {
+    let parts = request.entries.iter().map(|entry| {
+        if entry.policy == Policy::All {
+            format!("all {}", entry.resource)
+        } else if &*entry.resource == "cpus" && entry.amount.0 == UNITS_PER_WHOLE {
             "1 cpu".to_owned()
+        } else {
+            format!("{} {}", entry.amount, entry.resource)
         }
-        _ => format!("{} {}", entry.amount, entry.resource),
     });
     parts.collect::<Vec<_>>().join(", ")
 }
@@ -205,7 +206,6 @@ pub(crate) fn contains(place: &str, text: &str) -> bool {
 
 /// Units of cpus that tasks asked for; `None` = a whole worker. Of tasks that are not known any more: one cpu.
 pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>> {
-    const UNKNOWN: u64 = hq_core::resource::amount::UNITS_PER_WHOLE;
     // The tasks of an array are alike.
     let mut known: Option<(u32, Option<u64>)> = None;
     let mut found = Vec::with_capacity(tasks.len());
@@ -215,7 +215,7 @@ pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>>
             continue;
         }
         let Some(job) = view.state.jobs().get(&JobId(*id)) else {
-            found.push(Some(UNKNOWN));
+            found.push(Some(UNITS_PER_WHOLE));
             continue;
         };
         let template = match job.submits.as_slice() {
@@ -224,7 +224,7 @@ pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>>
                 .find(TaskId(*task))
                 .and_then(|slot| job.submit(slot)?.template(slot.index)),
         };
-        let cpus = template.map_or(Some(UNKNOWN), |template| Asked::of(template).cpus);
+        let cpus = template.map_or(Some(UNITS_PER_WHOLE), |template| Asked::of(template).cpus);
         let is_alike = matches!(job.submits.as_slice(), [submit] if matches!(submit.kind, SubmitKind::Array { .. }));
         known = is_alike.then_some((*id, cpus));
         found.push(cpus);

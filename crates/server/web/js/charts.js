@@ -272,15 +272,23 @@ export class Strip {
 
 /** Run times in bins: [{up_to_us, count}]. */
 export function histogram(bins) {
-  const used = bins.map((bin) => bin.count > 0);
+  const sum = (bin) => bin.count + bin.canceled;
+  const used = bins.map((bin) => sum(bin) > 0);
   const [first, last] = [used.indexOf(true), used.lastIndexOf(true)];
   if (first < 0) return h("p", { className: "muted" }, "No task has ended yet.");
   const shown = bins.slice(first, last + 1);
-  const most = Math.max(...shown.map((bin) => bin.count));
+  const most = Math.max(...shown.map(sum));
   return h("div", { className: "histogram", role: "list", "aria-label": "Run times" }, shown.map((bin) => {
-    const fill = h("span", { className: "fill" });
-    fill.style.width = `${Math.max(bin.count > 0 ? 0.5 : 0, (bin.count / most) * 100)}%`;
+    const all = sum(bin);
+    const parts = [["finished", bin.count - bin.failed], ["failed", bin.failed], ["canceled", bin.canceled]].filter(([, part]) => part > 0);
+    const fill = h("span", { className: "fill" }, parts.map(([name, part]) => {
+      const element = h("span", { className: `fill-${name}` });
+      element.style.width = `${(part / all) * 100}%`;
+      return element;
+    }));
+    fill.style.width = `${Math.max(all > 0 ? 0.5 : 0, (all / most) * 100)}%`;
     const label = bin.up_to_us === null ? "longer" : `≤ ${duration(bin.up_to_us / 1000)}`;
-    return h("div", { role: "listitem" }, h("span", { className: "name" }, label), h("span", { className: "track" }, fill), h("span", { className: "figures" }, number(bin.count)));
+    const bad = [["timed out", bin.timed_out], ["failed", bin.failed - bin.timed_out], ["canceled", bin.canceled]].filter(([, part]) => part > 0).map(([name, part]) => `${number(part)} ${name}`);
+    return h("div", { role: "listitem" }, h("span", { className: "name" }, label), h("span", { className: "track" }, fill), h("span", { className: "figures" }, bad.length > 0 ? `${number(all)} (${bad.join(", ")})` : number(all)));
   }));
 }

@@ -1,6 +1,7 @@
 //! What the web dashboard asks of the past: failures, run times, which worker ran what and when, the last events.
 //! Times are nanoseconds since 1970; the end of a period is not part of it.
 
+use hq_core::outcome::OutcomeCode;
 use hq_core::task::TaskState;
 use serde_json::Value;
 
@@ -83,18 +84,33 @@ pub fn failure_groups(job: u32) -> Query<FailureGroupRow> {
     })
 }
 
-/// Tasks of a job that ended by themselves, by bin of [`RUN_BOUNDS`](super::RUN_BOUNDS): bin and count.
+/// Tasks of a job that ran for about as long and ended alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunTimeRow {
+    /// Bin of [`RUN_BOUNDS`](super::RUN_BOUNDS).
+    pub bin: usize,
+    /// How they ended.
+    pub state: TaskState,
+    /// Whether they failed because their time was over.
+    pub timed_out: bool,
+    /// Number of these tasks.
+    pub count: u64,
+}
+
+/// How long the tasks of a job ran that have ended, also those that were canceled while they ran.
 #[must_use]
-pub fn run_times(job: u32) -> Query<(usize, u64)> {
+pub fn run_times(job: u32) -> Query<RunTimeRow> {
     let sql = format!(
-        "SELECT {}, count(*) FROM task_data WHERE job = {job} AND state IN (:finished, :failed) GROUP BY 1",
+        "SELECT {}, state, state = :failed AND outcome = ?L, count(*) FROM task_data WHERE job = {job} \
+         AND state NOT IN (:waiting, :running) AND run_us IS NOT NULL GROUP BY 1, 2, 3",
         run_bin_sql()
     );
-    Query::new(&sql, &[], |row| {
-        (
-            usize::try_from(row.int(0)).unwrap_or(usize::MAX),
-            row.int(1).unsigned_abs(),
-        )
+    let values = [("?L", OutcomeCode::TIME_LIMIT.number().into())];
+    Query::new(&sql, &values, |row| RunTimeRow {
+        bin: usize::try_from(row.int(0)).unwrap_or(usize::MAX),
+        state: row.state(1),
+        timed_out: row.int(2) != 0,
+        count: row.uint(3),
     })
 }
 

@@ -11,6 +11,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hq_core::id::JobId;
+use hq_core::task::TaskState;
 use hq_store::reader::timeline::{self, BarRow, BarSumRow, WorkerRow};
 use hq_store::reader::{self, FAILURES_MAX, QueryLimits, RUN_BOUNDS};
 use hq_store::statement::Query;
@@ -117,16 +118,48 @@ pub(in crate::http) async fn failures(
     ))
 }
 
-/// Tasks of a job that ended, by how long they ran: counts for [`RUN_BOUNDS`] and what is longer.
-pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<u64>, ApiError> {
-    let mut counts = vec![0; RUN_BOUNDS.len() + 1];
-    let limit = RUN_BOUNDS.len() as u64 + 1;
-    for (number, tasks) in rows(app, timeline::run_times(job), limit).await?.0 {
-        if let Some(count) = counts.get_mut(number) {
-            *count = tasks;
+/// Tasks that ran for about as long.
+#[derive(Clone, Default)]
+struct RunBin {
+    /// Tasks that ended by themselves.
+    count: u64,
+    /// How many of these failed, and how many of those at their time limit.
+    failed: u64,
+    timed_out: u64,
+    /// Tasks that were ended while they ran.
+    canceled: u64,
+}
+
+/// Tasks of a job that have ended, by how long they ran: for [`RUN_BOUNDS`] and what is longer.
+pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<Value>, ApiError> {
+    /// Different ends of tasks in a bin.
+    const KINDS_MAX: u64 = 8;
+    let mut bins = vec![RunBin::default(); RUN_BOUNDS.len() + 1];
+    let limit = KINDS_MAX * bins.len() as u64;
+    for row in rows(app, timeline::run_times(job), limit).await?.0 {
+        let Some(bin) = bins.get_mut(row.bin) else {
+            continue;
+        };
+        if matches!(row.state, TaskState::Canceled | TaskState::Aborted) {
+            bin.canceled += row.count;
+            continue;
+        }
+        bin.count += row.count;
+        if row.state == TaskState::Failed {
+            bin.failed += row.count;
+        }
+        if row.timed_out {
+            bin.timed_out += row.count;
         }
     }
-    Ok(counts)
+    let bounds = RUN_BOUNDS.iter().map(Some).chain([None]);
+    let shown = bounds.zip(&bins).map(|(bound, bin)| {
+        json!({
+            "up_to_us": bound, "count": bin.count, "failed": bin.failed, "timed_out": bin.timed_out,
+            "canceled": bin.canceled,
+        })
+    });
+    Ok(shown.collect())
 }
 
 #[derive(Deserialize)]

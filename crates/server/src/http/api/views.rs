@@ -149,19 +149,12 @@ pub(in crate::http) async fn strip(
             })
             .await?;
         let strip = found.ok_or_else(|| no_job(job))?;
-        let bounds = hq_store::reader::RUN_BOUNDS
-            .iter()
-            .map(|bound| json!(bound))
-            .chain([Value::Null]);
         let run_times = past::run_times(&app, job).await?;
-        let run_times = bounds
-            .zip(run_times)
-            .map(|(bound, count)| json!({"up_to_us": bound, "count": count}));
         Ok::<_, ApiError>(json!({
             "first": strip.first,
             "last": strip.last,
             "bins": strip.bins,
-            "run_times": run_times.collect::<Vec<_>>(),
+            "run_times": run_times,
         }))
     };
     let body = app.kept.get(format!("strip {job} {bins}"), make).await?;
