@@ -551,7 +551,10 @@ fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
             severity: Severity::Warning,
             subject: Subject::StarvingJob(job.id),
             title: title(job),
-            text: format!("none of {} waiting tasks runs: {why}", number(job.waiting)),
+            text: match job.waiting {
+                1 => format!("its waiting task does not run: {why}"),
+                waiting => format!("none of {} waiting tasks runs: {why}", number(waiting)),
+            },
             part: job.waiting,
             whole: job.total,
         });
