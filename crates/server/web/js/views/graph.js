@@ -243,7 +243,7 @@ function box(node, { x, y }, { width, height }, isPicked, pick) {
     act();
   };
   const lines = folded(plain(telling(node.label)), Math.floor(room / CHARACTER_PX));
-  return svg("g", { role: "button", tabindex: 0, "aria-pressed": String(isPicked), "data-focus": `node${node.id}`, className: `node ${state}${isPicked ? " picked" : ""}`, "aria-label": [...lines, done, rest].filter(Boolean).join(" "), onclick: act, onkeydown },
+  return svg("g", { role: "button", tabindex: 0, "aria-pressed": String(isPicked), "data-focus": `node${node.id}`, className: `node ${state}${isPicked ? " picked" : ""}`, onclick: act, onkeydown },
     svg("title", null, `${label}\n${words.join(", ")}`),
     svg("rect", { className: "frame", x, y, width, height, rx: 6 }),
     lines.map((text, row) => svg("text", { className: "label", x: x + PAD, y: y + 20 + row * 16 }, text)),
