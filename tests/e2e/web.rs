@@ -206,6 +206,39 @@ fn a_run_is_watched_and_mended_in_a_browser() {
     run(&mut command, &env);
 }
 
+#[test]
+fn the_pictures_of_the_manual_can_be_made() {
+    let python = match browser() {
+        Ok(python) => python,
+        Err(reason) => {
+            skip(&reason);
+            return;
+        }
+    };
+    let env = Env::new();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/web/pictures.py");
+    let mut command = Command::new(python);
+    command
+        .args([script, env!("CARGO_BIN_EXE_hq")])
+        .arg(env.path("pictures"))
+        .arg("--quick")
+        .env_remove("HQ_SERVER_DIR");
+    let out = command.output().expect("python can be run");
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let shown = include_str!("../../docs/web.md");
+    let names = shown
+        .split("(web/")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next());
+    for name in names.filter(|name| !name.contains("-dark")) {
+        assert!(env.path("pictures").join(name).exists(), "{name}");
+    }
+}
+
 /// The port of a server that has ended belongs to whoever takes it first; a page that is open goes on dialing.
 #[test]
 fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {

@@ -86,7 +86,7 @@ def main():
             expect(second.locator("#live")).to_have_text("live")
             server = take_over(page, url, pid)
             for tab in (page, second):
-                expect(tab.locator("#live")).to_contain_text("hq dashboard --web")
+                expect(tab.locator("#away")).to_contain_text("hq dashboard --web")
             thief = context.new_page()
             thief.goto(url + "/thief")
             # A second tab of an honest page would have been answered by now.
