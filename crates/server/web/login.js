@@ -38,11 +38,16 @@ form.addEventListener("submit", (event) => {
   attempt(input.value.trim().replace(/[^\x21-\x7e]/g, ""));
 });
 
-// A link with the token behind `#token=`: browsers do not send that part, and it is removed at once.
-const given = /^#token=([0-9a-f]+)$/.exec(location.hash);
-if (given) {
+/** A link with the token behind `#token=`: browsers do not send that part, and it is removed at once. */
+function takeLink() {
+  const given = /^#token=([0-9a-f]+)$/.exec(location.hash);
+  if (!given) return false;
   history.replaceState(null, "", location.pathname);
   attempt(given[1]);
-} else if (sessionStorage.getItem(TOKEN)) {
-  attempt(sessionStorage.getItem(TOKEN));
+  return true;
 }
+
+// A link that is pasted while this page is open loads nothing.
+addEventListener("hashchange", takeLink);
+const kept = sessionStorage.getItem(TOKEN);
+if (!takeLink() && kept) attempt(kept);

@@ -73,6 +73,11 @@ export function plain(text) {
   return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 }
 
+/** A word as a shell takes it. @param {string} word */
+export function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
 /** What went wrong, in few words. */
 export function failure(text) {
   const signal = /Received signal \d+ \((\w+)\)/.exec(text ?? "");

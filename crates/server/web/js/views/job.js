@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { StateBar, Strip, histogram } from "../charts.js";
 import { actions, allow, jobCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { STATES, brief, clock, count, duration, failure, number, plain, total } from "../format.js";
+import { STATES, brief, clock, count, duration, failure, number, plain, quoted, total } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
 import { jobWord, starvation } from "../problems.js";
@@ -168,7 +168,7 @@ function factsOf(detail) {
   const [submit] = detail.submits;
   /** @type {[string, string, boolean?][]} */
   const rows = [];
-  if (submit?.command) rows.push([submit.template_count > 1 ? `first of ${number(submit.template_count)} commands` : "command", brief(plain(submit.command.join(" ")), COMMAND_MAX), true]);
+  if (submit?.command) rows.push([submit.template_count > 1 ? `first of ${number(submit.template_count)} commands` : "command", brief(plain(submit.command.map(quoted).join(" ")), COMMAND_MAX), true]);
   if (submit) rows.push(["directory", plain(submit.submit_dir), true]);
   rows.push(["each task", plain(detail.resources) || "–"]);
   const ended = detail.finished_ms ? `, ended ${clock(detail.finished_ms)}, after ${duration(detail.finished_ms - detail.submitted_ms)}` : "";

@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { actions, allow, jobCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { bytes, clock, count, duration, failure, number, plain } from "../format.js";
+import { bytes, clock, count, duration, failure, number, plain, quoted } from "../format.js";
 import { loaders, state } from "../live.js";
 import { explain } from "../problems.js";
 import { LogTail } from "../tail.js";
@@ -130,11 +130,6 @@ function factsOf(found, now) {
     ["attempt", `${found.instance + 1}${found.crash_count ? `, ${number(found.crash_count)} lost with their worker` : ""}${found.retry_count ? `, ${count(found.retry_count, "retry").replace("retrys", "retries")}` : ""}`],
   ];
   return /** @type {[string, string, boolean?][]} */ (rows.filter(([, value]) => value !== null));
-}
-
-/** A word as a shell takes it. @param {string} word */
-function quoted(word) {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
 /** Environment, and what it waits for. */
