@@ -239,3 +239,94 @@ pub(crate) fn running_on(view: &View<'_>) -> Vec<(WorkerId, Vec<TaskKey>)> {
         .map(|worker| (worker.id, worker.running_tasks().take(NAMED_MAX).collect()))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use hq_core::resource::amount::Amount;
+    use hq_core::resource::request::ResourceEntry;
+    use hq_core::server_state::Command;
+    use hq_core::testing::{NOW, array_submit, request, template};
+
+    use super::*;
+
+    fn with_jobs(count: u32) -> ServerState {
+        let mut state = ServerState::new("test");
+        for number in 1..=count {
+            let command = template(&["align", &format!("Sample-{number}.bam")]);
+            let submit = array_submit(1, command);
+            request(&mut state, Command::Submit(Box::new(submit)));
+        }
+        state
+    }
+
+    fn ids(part: &JobsPart) -> Vec<u32> {
+        part.jobs.iter().map(|job| job.summary.id).collect()
+    }
+
+    #[test]
+    fn jobs_are_found_by_their_commands_in_any_case() {
+        let state = with_jobs(12);
+        let view = View {
+            state: &state,
+            now: NOW,
+        };
+        let all = newest(&view, None, 5, None);
+        assert_eq!(
+            (ids(&all), all.next),
+            (vec![12, 11, 10, 9, 8], Some(JobId(8)))
+        );
+        let found = newest(&view, None, 5, Some("sample-1.bam"));
+        assert_eq!((ids(&found), found.next), (vec![1], None));
+        let page = newest(&view, None, 2, Some("align"));
+        assert_eq!((ids(&page), page.next), (vec![12, 11], Some(JobId(11))));
+        let rest = newest(&view, page.next, 100, Some("align"));
+        assert_eq!(rest.jobs.len(), 10);
+        assert!(newest(&view, None, 5, Some("nothing")).jobs.is_empty());
+    }
+
+    #[test]
+    fn a_search_leaves_the_rest_to_another_step() {
+        let count = u32::try_from(LOOKED_MAX).expect("small") + 3;
+        let state = with_jobs(count);
+        let view = View {
+            state: &state,
+            now: NOW,
+        };
+        let first = newest(&view, None, 5, Some("sample-2.bam"));
+        assert_eq!((ids(&first), first.next), (vec![], Some(JobId(4))));
+        let second = newest(&view, first.next, 5, Some("sample-2.bam"));
+        assert_eq!((ids(&second), second.next), (vec![2], None));
+    }
+
+    #[test]
+    fn what_a_task_asks_for_is_said_in_words() {
+        let entry = |resource: &str, policy, amount| ResourceEntry {
+            resource: resource.into(),
+            policy,
+            amount: Amount(amount),
+        };
+        let asks = |entries, n_nodes| ResourceRequest {
+            entries,
+            n_nodes,
+            ..ResourceRequest::cpus(1)
+        };
+        let said = |request: &ResourceRequest| (words(request), cpus(request));
+        let two = asks(
+            vec![
+                entry("cpus", Policy::Compact, 20_000),
+                entry("gpus/nvidia", Policy::Compact, 5_000),
+            ],
+            0,
+        );
+        assert_eq!(said(&two), ("2 cpus, 0.5 gpus/nvidia".into(), Some(20_000)));
+        assert_eq!(said(&asks(Vec::new(), 3)), ("3 nodes".into(), None));
+        let all = asks(vec![entry("cpus", Policy::All, 0)], 0);
+        assert_eq!(said(&all), ("all cpus".into(), None));
+        let other = asks(vec![entry("fpga", Policy::Compact, 10_000)], 0);
+        assert_eq!(said(&other), ("1 fpga".into(), Some(0)));
+        assert_eq!(
+            said(&ResourceRequest::cpus(1)),
+            ("1 cpu".into(), Some(10_000))
+        );
+    }
+}
