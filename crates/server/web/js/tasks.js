@@ -14,6 +14,10 @@ const FRESH_MAX = 2_000;
 /** Tasks that the table holds. */
 const TASKS_MAX = 200_000;
 const TYPING_MS = 250;
+/** Tasks that one request of a search may look at in one step. */
+const SEARCH_PAGE = 1_000;
+/** A search that took long is made again after so many times as long: it passes over all tasks. */
+const REST_FACTOR = 20;
 
 export class TaskTable {
   /** @param {number} job */
@@ -28,6 +32,8 @@ export class TaskTable {
     this.isBusy = false;
     this.isKnown = false;
     this.timer = 0;
+    /** When a search may be made again. */
+    this.restUntil = 0;
     this.state = h("select", { "aria-label": "State", onchange: () => this.filter(this.state.value) }, h("option", { value: "" }, "all tasks"), STATES.map((name) => h("option", { value: name }, name)));
     this.state.value = oneOf("state", ["", ...STATES]);
     this.search = h("input", { type: "search", placeholder: "Host, failure, command, entry (/)", "aria-label": "Search tasks by id, host, failure, command or entry", value: chosen("q"), oninput: () => this.#typed() });
@@ -70,29 +76,32 @@ export class TaskTable {
 
   async #begin() {
     this.question += 1;
-    [this.tasks, this.next, this.isKnown, this.isBusy] = [[], null, false, false];
+    [this.tasks, this.next, this.isKnown, this.isBusy, this.restUntil] = [[], null, false, false, 0];
     await this.load();
     redraw();
   }
 
   /** @param {number | null} cursor @param {number} limit */
   #ask(cursor, limit) {
-    const asked = new URLSearchParams({ limit: String(limit) });
+    const isSearch = this.search.value.trim() !== "";
+    const asked = new URLSearchParams({ limit: String(isSearch ? SEARCH_PAGE : limit) });
     if (this.state.value) asked.set("state", this.state.value);
-    if (this.search.value.trim()) asked.set("q", this.search.value.trim());
+    if (isSearch) asked.set("q", this.search.value.trim());
     if (cursor !== null) asked.set("cursor", String(cursor));
     return api.get(`/jobs/${this.job}/tasks?${asked}`);
   }
 
   /** Reads the first pages again, as many as were read. */
   async load() {
+    const begun = performance.now();
+    if (begun < this.restUntil) return;
     await this.#exclusively(async (isCurrent) => {
       const wanted = Math.max(PAGE, Math.min(FRESH_MAX, this.tasks.length));
       /** @type {any[]} */
       let found = [];
       let cursor = null;
       do {
-        const answer = await this.#ask(cursor, Math.min(1_000, wanted - found.length));
+        const answer = await this.#ask(cursor, Math.min(SEARCH_PAGE, wanted - found.length));
         if (!isCurrent()) return;
         found = found.concat(answer.tasks);
         cursor = answer.next_cursor;
@@ -102,6 +111,7 @@ export class TaskTable {
       const isLonger = this.tasks.length > found.length && cursor !== null;
       this.#show(isLonger ? found.concat(this.tasks.slice(found.length)) : found, isLonger ? this.next : cursor);
     });
+    if (this.search.value.trim()) this.restUntil = performance.now() + REST_FACTOR * (performance.now() - begun);
   }
 
   async #more() {

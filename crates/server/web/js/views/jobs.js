@@ -28,6 +28,8 @@ const KEYS = {
 const DOWN_FIRST = new Set(["id", "progress", "tasks", "failed", "submitted", "elapsed", "workers"]);
 /** Typing is followed by a question to the server after this time. */
 const TYPING_MS = 250;
+/** A search that took long is made again after so many times as long: it passes over all jobs. */
+const REST_FACTOR = 20;
 
 export function jobs() {
   const search = h("input", { type: "search", placeholder: "Name, command, host, failure (/)", "aria-label": "Search jobs by id, name, command, directory, host or failure", value: chosen("q"), oninput: () => typed() });
@@ -36,7 +38,7 @@ export function jobs() {
   const figures = h("span", { className: "muted", role: "status" });
   /** What the server found, where more is known of jobs than here. @type {{words: string, ids: Set<number>, isAll: boolean} | null} */
   let found = null;
-  let timer = 0;
+  let [timer, restUntil] = [0, 0];
 
   const sorted = () => {
     const name = chosen("sort").replace(/^-/, "");
@@ -80,6 +82,8 @@ export function jobs() {
       found = null;
       return;
     }
+    const begun = performance.now();
+    if (found?.words === asked && begun < restUntil) return;
     /** @type {Set<number>} */
     const ids = new Set();
     let before = null;
@@ -94,6 +98,7 @@ export function jobs() {
       found = { words: asked, ids, isAll: before === null };
       redraw();
     } while (before !== null);
+    restUntil = performance.now() + REST_FACTOR * (performance.now() - begun);
   }
 
   function matches(job, asked) {
