@@ -18,6 +18,7 @@ mod exposition;
 mod faults;
 mod first_contact;
 mod harness;
+mod history;
 mod http;
 mod hung_files;
 mod jobs;

@@ -310,9 +310,15 @@ fn statistics_tell_what_tasks_took() {
         cells.filter(|cell| !cell.is_empty()).collect()
     };
     let rows: Vec<Vec<String>> = table.lines().map(row).collect();
-    let names = ["run_time", "waiting_time", "max_rss", "cpu_efficiency"];
+    let names = [
+        "run_time",
+        "waiting_time",
+        "max_rss",
+        "cpu_efficiency",
+        "run_until_cancel",
+    ];
     assert_eq!(rows[1], names, "{table}");
-    assert_eq!(rows[3], ["tasks", "4", "4", "4", "4"], "{table}");
+    assert_eq!(rows[3], ["tasks", "4", "4", "4", "4", "0"], "{table}");
     assert_eq!(rows[11][0], "mean", "{table}");
     env.hq(&["job", "stats", "99"])
         .says("Job 99 not found")

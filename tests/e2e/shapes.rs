@@ -251,7 +251,8 @@ fn json_of_every_kind_of_task() {
     ])
     .ok();
     let canceled = json!([
-        {"cwd": "/w", "id": 1, "state": "canceled", "stderr": "/w/e", "stdout": "/w/o"},
+        {"cwd": "/w", "finished_at": "2026", "id": 1, "started_at": "2026", "state": "canceled", "stderr": "/w/e",
+         "stdout": "/w/o", "worker": 1},
         {"id": 2, "state": "canceled"}
     ]);
     env.prints(&["task", "info", &long, "1-2"], &canceled);

@@ -600,11 +600,11 @@ impl Job {
         }
     }
 
-    /// Ends every unfinished task as `to`; returns how many there were.
-    fn end_all(&mut self, to: Phase) -> u32 {
+    /// Ends every unfinished task as `to` at the moment `at`; returns how many there were.
+    fn end_all(&mut self, to: Phase, at: Timestamp) -> u32 {
         let (mut waiting, mut running) = (0, 0);
         for submit in &mut self.submits {
-            let (w, r) = submit.tasks.end_all(to);
+            let (w, r) = submit.tasks.end_all(to, at);
             waiting += w;
             running += r;
         }
@@ -614,12 +614,12 @@ impl Job {
         waiting + running
     }
 
-    /// Ends every unfinished task of a submit as `to`; returns how many there were.
-    fn end_submit(&mut self, number: u32, to: Phase) -> u32 {
+    /// Ends every unfinished task of a submit as `to` at the moment `at`; returns how many there were.
+    fn end_submit(&mut self, number: u32, to: Phase, at: Timestamp) -> u32 {
         let Some(submit) = self.submits.get_mut(number as usize) else {
             return 0;
         };
-        let (waiting, running) = submit.tasks.end_all(to);
+        let (waiting, running) = submit.tasks.end_all(to, at);
         self.counts.waiting -= waiting;
         self.counts.running -= running;
         *self.counts.slot(to.state()) += waiting + running;

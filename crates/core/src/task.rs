@@ -148,6 +148,8 @@ pub struct TaskRecord {
     retry_count: u16,
     phase: Phase,
     was_started: bool,
+    /// Whether it was canceled or aborted while it ran.
+    was_cut_short: bool,
 }
 
 const _: () = assert!(
@@ -170,6 +172,7 @@ impl TaskRecord {
             retry_count: 0,
             phase,
             was_started: false,
+            was_cut_short: false,
         }
     }
 
@@ -215,10 +218,20 @@ impl TaskRecord {
         self.was_started.then_some(self.started)
     }
 
-    /// End of the task, once it finished or failed.
+    /// Whether the last instance that started is the one that runs or ran: it is not, while another one is waited for.
+    #[must_use]
+    pub const fn has_run(&self) -> bool {
+        match self.phase {
+            Phase::Running | Phase::Finished | Phase::Failed => true,
+            Phase::Waiting | Phase::Queued => false,
+            Phase::Canceled | Phase::Aborted => self.was_cut_short,
+        }
+    }
+
+    /// End of the task, if it ran and has ended.
     #[must_use]
     pub fn finished(&self) -> Option<Timestamp> {
-        matches!(self.phase, Phase::Finished | Phase::Failed)
+        (self.has_run() && self.phase.is_terminal())
             .then(|| self.started.plus(Duration::from_micros(self.run_us)))
     }
 
@@ -265,9 +278,18 @@ impl TaskRecord {
         if let Some(started) = stored.started {
             self.start(started);
         }
+        if let Some(run) = stored.run_until_dropped {
+            self.cut_short(run);
+        }
         if stored.state == TaskState::Running && !goes_on {
             self.supersede();
         }
+    }
+
+    /// Records how long it had run when it was canceled or aborted.
+    fn cut_short(&mut self, run: Duration) {
+        self.was_cut_short = true;
+        self.run_us = u64::try_from(run.as_micros()).unwrap_or(u64::MAX);
     }
 
     /// The instance that a multi-node task was last given nodes for.
@@ -308,6 +330,8 @@ pub struct StoredTask {
     pub started: Option<Timestamp>,
     /// End, of finished and failed tasks.
     pub end: Option<TaskEnd>,
+    /// How long it had run when it was canceled or aborted; `None` if it did not run then.
+    pub run_until_dropped: Option<Duration>,
     /// Nodes of the latest instance that had some.
     pub nodes: Option<StoredNodes>,
 }
@@ -337,6 +361,7 @@ impl StoredTask {
             retry_count: 0,
             started: None,
             end: None,
+            run_until_dropped: None,
             nodes: Some(nodes),
         }
     }
@@ -478,8 +503,8 @@ impl TaskTable {
         Some(std::mem::replace(&mut record.phase, phase))
     }
 
-    /// Moves every unfinished task to `to`; returns how many were waiting or queued, and running.
-    pub(crate) fn end_all(&mut self, to: Phase) -> (u32, u32) {
+    /// Moves every unfinished task to `to` at the moment `at`; returns how many were waiting or queued, and running.
+    pub(crate) fn end_all(&mut self, to: Phase, at: Timestamp) -> (u32, u32) {
         let (mut waiting, mut running) = (0, 0);
         let (len, mut start) = (self.len, 0);
         for chunk in &mut self.chunks {
@@ -494,7 +519,10 @@ impl TaskTable {
                 Chunk::Records(records) => {
                     for record in records.iter_mut().filter(|r| !r.phase.is_terminal()) {
                         match record.phase {
-                            Phase::Running => running += 1,
+                            Phase::Running => {
+                                running += 1;
+                                record.cut_short(at.since(record.started));
+                            }
                             Phase::Waiting
                             | Phase::Queued
                             | Phase::Finished
@@ -659,6 +687,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_canceled_keeps_how_long_it_ran() {
+        let mut table = TaskTable::new(3);
+        for (index, phase) in [(0, Phase::Running), (1, Phase::Waiting)] {
+            table
+                .touch(index)
+                .expect("it exists")
+                .start(Timestamp(1_000_000));
+            table.set_phase(index, phase);
+        }
+        assert_eq!(table.end_all(Phase::Canceled, Timestamp(5_000_000)), (2, 1));
+        let shown = |index| {
+            let record = table.record(index).expect("touched");
+            (record.has_run(), record.finished())
+        };
+        assert_eq!(shown(0), (true, Some(Timestamp(5_000_000))));
+        assert_eq!(shown(1), (false, None), "it waited for its next instance");
+        assert_eq!(shown(2), (false, None));
+    }
+
+    #[test]
     fn runs_join_equal_neighbours_across_chunks() {
         let mut table = TaskTable::new(1_000);
         table.set_phase(500, Phase::Running);
@@ -673,7 +721,7 @@ mod tests {
                 (999, 1_000, Phase::Finished)
             ]
         );
-        assert_eq!(table.end_all(Phase::Canceled), (998, 1));
+        assert_eq!(table.end_all(Phase::Canceled, Timestamp(7)), (998, 1));
         assert_eq!(table.phase(0), Some(Phase::Canceled));
         assert_eq!(table.phase(999), Some(Phase::Finished));
     }

@@ -662,8 +662,9 @@ impl<'a> Group<'a> {
                 params![seq, job.as_u32(), first, count, step, state, at.0],
             )?;
             self.run(
-                "UPDATE task_data SET state = ? WHERE job = ? AND task BETWEEN ? AND ? \
-                 AND state IN (?, ?) AND (task - ?) % ? = 0",
+                "UPDATE task_data SET state = ?1, \
+                 run_us = CASE state WHEN ?6 THEN max(0, (?8 - started_unix_ns) / 1000) END \
+                 WHERE job = ?2 AND task BETWEEN ?3 AND ?4 AND state IN (?5, ?6) AND (task - ?3) % ?7 = 0",
                 params![
                     state,
                     job.as_u32(),
@@ -671,8 +672,8 @@ impl<'a> Group<'a> {
                     range.last(),
                     TaskState::Waiting.number(),
                     TaskState::Running.number(),
-                    first,
-                    step
+                    step,
+                    at.0
                 ],
             )?;
             // What was given nodes and never started is not found again by them.

@@ -245,7 +245,10 @@ fn load_nodes(connection: &Connection) -> rusqlite::Result<BTreeMap<(JobId, Task
 fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
     let state = encode::state_of(row.get(2)?);
     let started: Option<i64> = row.get(6)?;
-    let end = if matches!(state, TaskState::Finished | TaskState::Failed) {
+    let has_end = matches!(state, TaskState::Finished | TaskState::Failed);
+    let is_dropped = matches!(state, TaskState::Canceled | TaskState::Aborted);
+    let run: Option<i64> = row.get(7)?;
+    let end = if has_end {
         Some(stored_end(row, 6)?)
     } else {
         None
@@ -260,6 +263,9 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
         retry_count: row.get(13)?,
         started: started.map(Timestamp),
         end,
+        run_until_dropped: run
+            .filter(|_| is_dropped)
+            .map(|us| Duration::from_micros(unsigned(Some(us)))),
         nodes: None,
     })
 }

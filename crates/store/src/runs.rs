@@ -21,15 +21,18 @@ pub(crate) const CPUS: &str = "cpus AS MATERIALIZED (\
 /// Units of cpus of a task that is not in `cpus`.
 pub(crate) const CPUS_UNKNOWN: i64 = 10_000;
 
-/// `runs (job, variant, worker, state, began, ended)`: the last instance of each task that was started, in nanoseconds
-/// since 1970; `ended` is null while it runs. A task that was canceled or aborted while it ran ended then.
+/// `runs (job, variant, worker, state, began, ended)`: each instance that ran, in nanoseconds since 1970; `ended` is null
+/// while it runs. A task that was canceled or aborted while it ran ended then. Journals of earlier releases do not have
+/// its run time, but tell when it was canceled.
 pub(crate) const RUNS: &str = "runs AS (\
-     SELECT t.job, t.variant, t.worker, t.state, t.started_unix_ns AS began, CASE t.state WHEN :running THEN NULL \
-     WHEN :finished THEN t.started_unix_ns + t.run_us * 1000 WHEN :failed THEN t.started_unix_ns + t.run_us * 1000 \
+     SELECT t.job, t.variant, t.worker, t.state, t.started_unix_ns AS began, CASE WHEN t.state = :running THEN NULL \
+     WHEN t.run_us IS NOT NULL THEN t.started_unix_ns + t.run_us * 1000 \
      ELSE coalesce((SELECT min(d.at_unix_ns) FROM dropped_data d WHERE d.job = t.job AND d.state = t.state \
      AND t.task BETWEEN d.first AND d.first + (d.count - 1) * d.step AND (t.task - d.first) % d.step = 0), \
      t.started_unix_ns) END AS ended \
-     FROM task_data t WHERE t.state IN (:running, :finished, :failed) OR (t.state IN (:canceled, :aborted) AND t.start_seq IS NOT NULL))";
+     FROM task_data t WHERE t.state IN (:running, :finished, :failed) OR (t.state IN (:canceled, :aborted) AND t.start_seq IS NOT NULL) \
+     UNION ALL SELECT a.job, a.variant, a.worker, :failed, a.started_unix_ns, a.started_unix_ns + a.run_us * 1000 \
+     FROM attempt_data a WHERE a.run_us IS NOT NULL)";
 
 /// `changes (is_end, step, job, variant, n)`, out of `runs`: how many began and ended in each step of `?W` from `?F` to
 /// `?T`. What ran before begins in the first step.
@@ -123,19 +126,38 @@ mod tests {
 
     #[test]
     fn tasks_that_were_canceled_while_they_ran_end_and_those_that_wait_again_do_not_run() {
-        let db = fresh(&format!(
+        // A connection runs one query.
+        let rows = format!(
             "{TASK} VALUES (1, 1, 4, 0, 0, 1, 0, 10, NULL, 1), (1, 2, 1, 0, 0, 1, 0, 10, NULL, 2), \
              (1, 3, 0, 1, 1, 0, 0, 10, NULL, NULL), (1, 4, 4, 1, 1, 0, 0, 10, NULL, NULL), \
-             (1, 5, 5, 0, 0, 1, 0, 10, NULL, 3); \
+             (1, 5, 5, 0, 0, 1, 0, 10, NULL, 3), (2, 1, 4, 0, 0, 1, 0, 5000, 4, 4); \
+             INSERT INTO attempt_data (job, task, instance, worker, variant, started_unix_ns, run_us) \
+             VALUES (1, 3, 0, 1, 0, 2000, 3), (1, 4, 0, 1, 0, 2000, NULL); \
              INSERT INTO dropped_data VALUES (5, 1, 1, 2, 3, 4, 50), (6, 1, 5, 1, 1, 5, 70)"
-        ));
+        );
         assert_eq!(
-            steps(&db, (0, 100, 10)),
+            steps(&fresh(&rows), (0, 100, 10)),
             [
                 (0, 1, 3, 3 * CPUS_UNKNOWN),
                 (1, 5, 1, CPUS_UNKNOWN),
                 (1, 7, 1, CPUS_UNKNOWN)
             ]
+        );
+        let counts: Vec<_> = steps(&fresh(&rows), (0, 10_000, 1_000))
+            .iter()
+            .map(|(is_end, step, tasks, _)| (*is_end, *step, *tasks))
+            .collect();
+        assert_eq!(
+            counts,
+            [
+                (0, 0, 3),
+                (0, 2, 1),
+                (0, 5, 1),
+                (1, 0, 2),
+                (1, 5, 1),
+                (1, 9, 1)
+            ],
+            "with the attempt that failed, and the run time where it is known"
         );
     }
 

@@ -20,6 +20,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0004.sql"),
     include_str!("schema/0005.sql"),
     include_str!("schema/0006.sql"),
+    include_str!("schema/0007.sql"),
 ];
 
 /// Present version of the schema.
@@ -95,6 +96,41 @@ mod tests {
                 .expect("the row");
             assert_eq!(name, "kept");
         }
+    }
+
+    #[test]
+    fn tasks_that_were_canceled_get_their_run_time_from_earlier_versions() {
+        let mut old = Connection::open_in_memory().expect("a database in memory");
+        for step in &STEPS[..6] {
+            old.execute_batch(step).expect("the steps are valid");
+        }
+        // 2, 4 and 6 were canceled at 9 µs, 4 while it waited for its next instance; 3 and 6 ran in other jobs.
+        let rows = "INSERT INTO dropped_data VALUES (5, 1, 2, 3, 2, 4, 9000), (6, 1, 3, 1, 1, 5, 8000), (7, 2, 3, 1, 1, 4, 7000); \
+                    INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, started_unix_ns, \
+                    run_us, start_seq) VALUES (1, 2, 4, 0, 0, 1, 0, 1000, NULL, 1), (1, 3, 5, 0, 0, 1, 0, 1000, NULL, 2), \
+                    (1, 4, 4, 1, 0, 1, 0, 1000, NULL, NULL), (1, 5, 2, 0, 0, 1, 0, 1000, 3, 3), (2, 3, 4, 0, 0, 1, 0, 9000, NULL, 4)";
+        old.execute_batch(rows).expect("tables");
+        migrate(&mut old, 6).expect("it can be migrated");
+        let ended = |view: &str| -> Vec<(i64, i64, Option<i64>, Option<i64>)> {
+            let sql = format!(
+                "SELECT job, task, started_unix_ns, started_unix_ns + run_us * 1000 FROM {view} ORDER BY 1, 2"
+            );
+            let mut statement = old.prepare(&sql).expect("a view");
+            let row =
+                |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+            let rows = statement.query_map([], row).expect("rows");
+            rows.collect::<Result<_, _>>().expect("numbers")
+        };
+        let mut expected = vec![
+            (1, 2, Some(1_000), Some(9_000)),
+            (1, 3, Some(1_000), Some(8_000)),
+            (1, 4, None, None),
+            (1, 5, Some(1_000), Some(4_000)),
+            (2, 3, Some(9_000), Some(9_000)),
+        ];
+        assert_eq!(ended("tasks"), expected);
+        expected.remove(2);
+        assert_eq!(ended("attempts"), expected);
     }
 
     /// Functions that SQLite 3.26 has, of those that views use.
@@ -204,7 +240,7 @@ mod tests {
         let mut db = Connection::open_in_memory().expect("a database in memory");
         migrate(&mut db, 0).expect("the steps are valid");
         for state in TaskState::ALL {
-            let has_end = matches!(state, TaskState::Finished | TaskState::Failed);
+            let has_end = !matches!(state, TaskState::Waiting | TaskState::Running);
             let found = shown(&db, state, None);
             assert_eq!(found.state, state.name());
             assert_eq!(found.ended, has_end.then_some(7_000), "{state:?}");

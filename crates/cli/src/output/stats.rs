@@ -62,8 +62,8 @@ fn rank(len: usize, share: f64) -> usize {
 /// What `job stats` shows.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct JobStatsView {
-    /// Quantity and how it is distributed: seconds, seconds, bytes, share of the requested cpus.
-    pub(crate) rows: [(&'static str, Distribution); 4],
+    /// Quantity and how it is distributed: seconds, seconds, bytes, share of the requested cpus, seconds.
+    pub(crate) rows: [(&'static str, Distribution); 5],
 }
 
 impl JobStatsView {
@@ -148,6 +148,7 @@ mod tests {
                 ("waiting_time", none()),
                 ("max_rss", none()),
                 ("cpu_efficiency", none()),
+                ("run_until_cancel", none()),
             ],
         };
         let mut out = Vec::new();

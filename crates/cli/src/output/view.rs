@@ -60,18 +60,6 @@ pub(crate) const fn task_state_name(state: client::TaskState) -> &'static str {
     }
 }
 
-/// Whether the times and workers of a task in this state are shown.
-pub(crate) const fn shows_run(state: client::TaskState) -> bool {
-    match state {
-        client::TaskState::Running | client::TaskState::Finished | client::TaskState::Failed => {
-            true
-        }
-        client::TaskState::Waiting | client::TaskState::Canceled | client::TaskState::Aborted => {
-            false
-        }
-    }
-}
-
 /// State of a worker; a state of a newer server counts as lost.
 pub(crate) fn worker_state(worker: &client::WorkerInfo) -> client::worker_info::State {
     use client::worker_info::State;

@@ -156,26 +156,31 @@ impl Jobs {
     }
 
     /// Ends every unfinished task of a job; returns which.
-    pub(crate) fn end_all(&mut self, id: JobId, to: Phase) -> IdArray {
+    pub(crate) fn end_all(&mut self, id: JobId, to: Phase, at: Timestamp) -> IdArray {
         let Some(job) = self.all.get_mut(&id) else {
             bug!("job {id} is gone, but its tasks become {to:?}");
             return IdArray::default();
         };
         let ids = job.unfinished_ids();
-        job.end_all(to);
+        job.end_all(to, at);
         self.changed.insert(id);
         ids
     }
 
     /// Ends every unfinished task of a submit; returns which.
-    pub(crate) fn end_submit(&mut self, id: JobId, number: u32, to: Phase) -> IdArray {
+    pub(crate) fn end_submit(
+        &mut self,
+        (id, number): (JobId, u32),
+        to: Phase,
+        at: Timestamp,
+    ) -> IdArray {
         let Some(job) = self.all.get_mut(&id) else {
             bug!("job {id} is gone, but tasks of its submit {number} become {to:?}");
             return IdArray::default();
         };
         let ids = job.unfinished_ids_of(number);
         // A submit that has ended before changes nothing.
-        if job.end_submit(number, to) > 0 {
+        if job.end_submit(number, to, at) > 0 {
             self.changed.insert(id);
         }
         ids

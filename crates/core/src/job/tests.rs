@@ -137,7 +137,7 @@ fn counts_follow_phases() {
         (998, 1, 1)
     );
     assert_eq!(job.state(), JobState::Running);
-    assert_eq!(job.end_all(Phase::Canceled), 999);
+    assert_eq!(job.end_all(Phase::Canceled, Timestamp(9)), 999);
     assert_eq!(job.state(), JobState::Failed);
     assert_eq!(job.failed_lowest().collect::<Vec<_>>(), [TaskId(2)]);
     assert_eq!(job.counts().total(), 1_000);

@@ -336,7 +336,9 @@ impl ServerState {
     /// Gives up a submit of which nothing ever ran.
     fn drop_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, culprit: JobId) {
         self.audience.note_ended_submit(id, number, self.jobs.all());
-        let ids = self.jobs.end_submit(id, number, Phase::Aborted);
+        let ids = self
+            .jobs
+            .end_submit((id, number), Phase::Aborted, ctx.now.wall);
         if ids.is_empty() {
             // Its tasks were canceled before.
             return;

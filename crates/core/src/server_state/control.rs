@@ -66,7 +66,7 @@ impl ServerState {
         let submits = u32::try_from(submits).unwrap_or(u32::MAX);
         self.dispatcher.leave_queue(id, submits);
         self.kill_assigned(ctx, id);
-        let ids = self.jobs.end_all(id, to);
+        let ids = self.jobs.end_all(id, to, ctx.now.wall);
         if !ids.is_empty() {
             let to = to.state();
             ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });

@@ -292,7 +292,7 @@ impl ServerState {
             // The usual case: everything that was left was ended at once.
             let all: u64 = ids.ranges().iter().map(|r| u64::from(r.count())).sum();
             if all >= u64::from(job.counts().total()) {
-                self.jobs.end_all(id, phase);
+                self.jobs.end_all(id, phase, at);
                 return;
             }
         }

@@ -231,11 +231,7 @@ fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) ->
     info.instance = record.instance().as_u32();
     info.crash_count = record.crash_count();
     info.retry_count = u32::from(record.retry_count());
-    let shows_run = matches!(
-        task_state,
-        TaskState::Running | TaskState::Finished | TaskState::Failed
-    );
-    if shows_run {
+    if record.has_run() {
         info.started_unix_ns = record.started().map(|time| time.0);
         info.finished_unix_ns = record.finished().map(|time| time.0);
         info.multi_node = !submit.tasks.nodes(slot.index).is_empty();

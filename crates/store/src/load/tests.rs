@@ -9,8 +9,22 @@ use super::*;
 use crate::testing::{NOW, WORKER, change, submitted};
 use crate::{group, schema};
 
-/// What is compared: phase, instance, worker, crashes, retries, start, attempts.
-type Seen = (Phase, u32, u32, u32, u16, Option<Timestamp>, Vec<Attempt>);
+/// Start, and an end so many seconds later.
+fn until(seconds: u64) -> [Option<Timestamp>; 2] {
+    let end = NOW.wall.plus(Duration::from_secs(seconds));
+    [Some(NOW.wall), Some(end)]
+}
+
+/// What is compared: phase, instance, worker, crashes, retries, start and end, attempts.
+type Seen = (
+    Phase,
+    u32,
+    u32,
+    u32,
+    u16,
+    [Option<Timestamp>; 2],
+    Vec<Attempt>,
+);
 
 fn ended(seconds: u64, outcome: Outcome) -> TaskEnd {
     TaskEnd {
@@ -36,34 +50,35 @@ fn restored(changes: &[hq_core::server_state::Change], job: JobId) -> BTreeMap<u
     assert_eq!(loaded.dropped_count, 0);
     let job = &loaded.state.jobs()[&job];
     let mut all = BTreeMap::new();
-    for id in 1..=6 {
+    for id in 1..=7 {
         let slot = job.find(TaskId(id)).expect("the task");
         let submit = job.submit(slot).expect("its submit");
         let phase = job.phase(slot).expect("a phase");
         let attempts = submit.tasks.attempts(slot.index).to_vec();
-        let seen = job
-            .record(slot)
-            .map_or((phase, 0, 0, 0, 0, None, attempts.clone()), |record| {
-                (
-                    phase,
-                    record.instance().as_u32(),
-                    record.worker().as_u32(),
-                    record.crash_count(),
-                    record.retry_count(),
-                    record.started(),
-                    attempts,
-                )
-            });
+        let seen =
+            job.record(slot)
+                .map_or((phase, 0, 0, 0, 0, [None; 2], attempts.clone()), |record| {
+                    (
+                        phase,
+                        record.instance().as_u32(),
+                        record.worker().as_u32(),
+                        record.crash_count(),
+                        record.retry_count(),
+                        [record.started(), record.finished()],
+                        attempts,
+                    )
+                });
         all.insert(id, seen);
     }
     all
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a course for each kind of task")]
 fn what_comes_back_is_what_was_committed() {
     let job = JobId(3);
     let task = |id| TaskKey::new(job, TaskId(id));
-    let ids = IdArray::consecutive(1, 6).expect("fits");
+    let ids = IdArray::consecutive(1, 7).expect("fits");
     let mut changes = vec![change(submitted(job, &ids))];
     let mut add = |kind| changes.push(change(kind));
     let started = |id, instance| ChangeKind::TaskStarted {
@@ -118,21 +133,57 @@ fn what_comes_back_is_what_was_committed() {
     });
     let all = restored(&changes, job);
     let worker = WORKER.as_u32();
-    let at = Some(NOW.wall);
+    let at = [Some(NOW.wall), None];
     let twice = vec![attempt(0), attempt(1)];
     // The end of the server gives the run that was under way the next instance, and is no crash of the task.
     assert_eq!(
         all[&1],
         (Phase::Waiting, 3, worker, 1, 2, at, twice.clone())
     );
-    assert_eq!(all[&2], (Phase::Finished, 3, worker, 1, 2, at, twice));
+    assert_eq!(all[&2], (Phase::Finished, 3, worker, 1, 2, until(4), twice));
     assert_eq!(
         all[&3],
         (Phase::Waiting, 2, worker, 0, 1, at, vec![attempt(0)])
     );
-    assert_eq!(all[&4], (Phase::Failed, 0, worker, 0, 0, at, Vec::new()));
-    assert_eq!(all[&5], (Phase::Canceled, 0, 0, 0, 0, None, Vec::new()));
-    assert_eq!(all[&6], (Phase::Waiting, 0, 0, 0, 0, None, Vec::new()));
+    assert_eq!(
+        all[&4],
+        (Phase::Failed, 0, worker, 0, 0, until(2), Vec::new())
+    );
+    assert_eq!(
+        all[&5],
+        (Phase::Canceled, 0, 0, 0, 0, [None; 2], Vec::new())
+    );
+    assert_eq!(all[&6], (Phase::Waiting, 0, 0, 0, 0, [None; 2], Vec::new()));
+}
+
+#[test]
+fn what_was_canceled_while_it_ran_has_an_end() {
+    let job = JobId(3);
+    let task = TaskKey::new(job, TaskId(7));
+    let ids = IdArray::consecutive(1, 7).expect("fits");
+    let started = ChangeKind::TaskStarted {
+        task,
+        instance: InstanceId(0),
+        variant: 1,
+        worker: WORKER,
+        nodes: Box::default(),
+    };
+    let mut canceled = change(ChangeKind::TasksDropped {
+        job,
+        ids: IdArray::consecutive(6, 2).expect("fits"),
+        to: TaskState::Canceled,
+    });
+    canceled.at = NOW.wall.plus(Duration::from_millis(70));
+    let end = canceled.at;
+    let changes = [change(submitted(job, &ids)), change(started), canceled];
+    let all = restored(&changes, job);
+    let span = [Some(NOW.wall), Some(end)];
+    let worker = WORKER.as_u32();
+    assert_eq!(
+        all[&7],
+        (Phase::Canceled, 0, worker, 0, 0, span, Vec::new())
+    );
+    assert_eq!(all[&6].5, [None; 2], "it waited");
 }
 
 #[test]

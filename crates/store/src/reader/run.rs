@@ -10,9 +10,12 @@ use super::{FAILURES_MAX, run_bin_sql};
 use crate::rows::RowRef;
 use crate::statement::Query;
 
-/// State of a task at the time `?T`.
-const STATE: &str = "CASE WHEN started_unix_ns IS NULL OR started_unix_ns > ?T THEN :waiting \
-     WHEN state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 > ?T THEN :running ELSE state END";
+/// State of a task at the time `?T`. Tasks that were canceled or aborted before they ran, or before they ran again, count
+/// as waiting: [`dropped`] and [`dropped_sums`] tell when they were.
+const STATE: &str = "CASE WHEN started_unix_ns IS NULL OR started_unix_ns > ?T \
+     OR (state IN (:canceled, :aborted) AND run_us IS NULL) THEN :waiting \
+     WHEN state IN (:finished, :failed, :canceled, :aborted) AND started_unix_ns + run_us * 1000 > ?T THEN :running \
+     ELSE state END";
 
 /// Tasks that ended by themselves, of one job, worker and way to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -296,14 +299,16 @@ pub fn states(at_ns: i64) -> Query<StateRow> {
     Query::new(&sql, &[("?T", at_ns)], state_row)
 }
 
-/// Tasks without a row that were canceled or aborted, by job.
+/// Tasks that were canceled or aborted while they waited, by job.
 #[must_use]
 pub fn dropped_sums(at_ns: i64) -> Query<StateRow> {
-    // Those that were started have a row, which tells the same.
-    let sql = "SELECT d.job, d.state, sum(d.count) - (SELECT count(*) FROM task_data t WHERE t.job = d.job \
-               AND t.state = d.state AND t.started_unix_ns <= ?T) FROM dropped_data d \
-               WHERE d.at_unix_ns <= ?T GROUP BY 1, 2";
-    Query::new(sql, &[("?T", at_ns)], state_row)
+    // Those that ran have a row, which tells the same.
+    let sql = format!(
+        "SELECT d.job, d.state, sum(d.count) - (SELECT count(*) FROM task_data t WHERE t.job = d.job \
+         AND t.state = d.state AND {STATE} = d.state) FROM dropped_data d \
+         WHERE d.at_unix_ns <= ?T GROUP BY 1, 2"
+    );
+    Query::new(&sql, &[("?T", at_ns)], state_row)
 }
 
 /// A worker.

@@ -189,8 +189,9 @@ pub fn bars(from: i64, to: i64) -> Query<BarRow> {
         start("t"),
         run("t")
     );
+    // Of what was canceled only what ran has a run time.
     let shown = format!(
-        "((t.state = :running AND t.started_unix_ns < ?T) OR (t.state IN (:finished, :failed) AND {}))",
+        "((t.state = :running AND t.started_unix_ns < ?T) OR (t.state NOT IN (:waiting, :running) AND {}))",
         during("t")
     );
     let (earlier, then) = (format!("{}, {}", start("a"), run("a")), during("a"));
@@ -227,12 +228,15 @@ pub struct BarSumRow {
     pub failed: i64,
 }
 
-/// What ran in a period, in steps of `width`.
+/// What ran in a period, in steps of `width`, with the attempts that failed.
 #[must_use]
 pub fn bar_sums(from: i64, to: i64, width: i64) -> Query<BarSumRow> {
     let sql = "SELECT worker, max(0, started_unix_ns - ?F) / ?W, round(sum(coalesce(run_us, 0)) / 1e3), \
-         count(*), sum(state = :failed) FROM task_data WHERE started_unix_ns < ?T AND \
-         (state = :running OR (state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 >= ?F)) GROUP BY 1, 2";
+         count(*), sum(state = :failed) FROM \
+         (SELECT worker, state, started_unix_ns, run_us FROM task_data WHERE started_unix_ns < ?T AND (state = :running \
+         OR (state NOT IN (:waiting, :running) AND started_unix_ns + run_us * 1000 >= ?F)) \
+         UNION ALL SELECT worker, :failed, started_unix_ns, run_us FROM attempt_data \
+         WHERE started_unix_ns < ?T AND started_unix_ns + run_us * 1000 >= ?F) GROUP BY 1, 2";
     Query::new(sql, &[("?F", from), ("?T", to), ("?W", width)], |row| {
         BarSumRow {
             worker: row.int(0),
@@ -244,7 +248,7 @@ pub fn bar_sums(from: i64, to: i64, width: i64) -> Query<BarSumRow> {
     })
 }
 
-/// Tasks that started, finished or failed in one step.
+/// Tasks that started or ended in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HistoryRow {
     /// What they did: running stands for those that started.
@@ -259,9 +263,11 @@ pub struct HistoryRow {
 #[must_use]
 pub fn history(from: i64, to: i64, width: i64) -> Query<HistoryRow> {
     let sql = "SELECT :running, (started_unix_ns - ?F) / ?W, count(*) FROM task_data \
-         WHERE started_unix_ns BETWEEN ?F AND ?T - 1 GROUP BY 2 \
+         WHERE started_unix_ns BETWEEN ?F AND ?T - 1 AND (state = :running OR run_us IS NOT NULL) GROUP BY 2 \
+         UNION ALL SELECT :running, (started_unix_ns - ?F) / ?W, count(*) FROM attempt_data \
+         WHERE started_unix_ns BETWEEN ?F AND ?T - 1 AND run_us IS NOT NULL GROUP BY 2 \
          UNION ALL SELECT state, (started_unix_ns + run_us * 1000 - ?F) / ?W, count(*) FROM task_data \
-         WHERE state IN (:finished, :failed) \
+         WHERE state NOT IN (:waiting, :running) \
          AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T - 1 GROUP BY 1, 2";
     Query::new(sql, &[("?F", from), ("?T", to), ("?W", width)], |row| {
         HistoryRow {

@@ -9,6 +9,7 @@ use crate::command::missing::{JOBS, Missing};
 use crate::command::{Context, all_tasks};
 use crate::error::CliResult;
 use crate::output::format::elapsed;
+use crate::output::view;
 use crate::output::{Distribution, JobStatsView};
 
 /// Units of one whole cpu.
@@ -30,6 +31,8 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
             states: vec![
                 client::TaskState::Finished.into(),
                 client::TaskState::Failed.into(),
+                client::TaskState::Canceled.into(),
+                client::TaskState::Aborted.into(),
             ],
             with_definition: true,
             ..all_tasks(id)
@@ -56,6 +59,8 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
 #[derive(Default)]
 struct Samples {
     run: Vec<f64>,
+    /// Of tasks that were canceled or aborted while they ran: how long those would have run nobody knows.
+    run_until_cancel: Vec<f64>,
     wait: Vec<f64>,
     rss: Vec<f64>,
     efficiency: Vec<f64>,
@@ -68,7 +73,14 @@ impl Samples {
                 continue;
             };
             let run = elapsed(start, end).as_secs_f64();
-            self.run.push(run);
+            if matches!(
+                view::task_state(task.state),
+                client::TaskState::Canceled | client::TaskState::Aborted
+            ) {
+                self.run_until_cancel.push(run);
+            } else {
+                self.run.push(run);
+            }
             self.wait.push(elapsed(submitted, start).as_secs_f64());
             let Some(usage) = &task.usage else { continue };
             #[expect(
@@ -95,6 +107,7 @@ impl Samples {
                 ("waiting_time", self.wait),
                 ("max_rss", self.rss),
                 ("cpu_efficiency", self.efficiency),
+                ("run_until_cancel", self.run_until_cancel),
             ]
             .map(|(name, samples)| (name, Distribution::of(samples))),
         }

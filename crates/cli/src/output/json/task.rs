@@ -21,9 +21,6 @@ pub(super) fn task(info: &client::TaskInfo) -> Value {
         value["stdout"] = json!(paths.stdout.as_ref().and_then(|s| stdio_value(s, lossy)));
         value["stderr"] = json!(paths.stderr.as_ref().and_then(|s| stdio_value(s, lossy)));
     }
-    if !view::shows_run(state) {
-        return value;
-    }
     if let Some(started) = info.started_unix_ns {
         value["started_at"] = json!(rfc3339(started));
         if info.multi_node {

@@ -8,7 +8,7 @@ use super::grid::{Grid, Look, Text, task_color};
 use super::job::state_cell;
 use super::template;
 use crate::output::format::{cut, elapsed, file_size, local_seconds, lossy, short_words};
-use crate::output::view::{self, hostnames};
+use crate::output::view::hostnames;
 use crate::output::{Out, TaskInfoSink, TaskListSink, TaskListView};
 
 /// Characters of an error in `task list`.
@@ -74,8 +74,7 @@ impl TaskListSink for TaskLists<'_> {
 }
 
 fn makespan(task: &client::TaskInfo, now_unix_ns: i64) -> String {
-    let state = view::task_state(task.state);
-    let Some(started) = task.started_unix_ns.filter(|_| view::shows_run(state)) else {
+    let Some(started) = task.started_unix_ns else {
         return String::new();
     };
     let end = task.finished_unix_ns.unwrap_or(now_unix_ns);
@@ -125,12 +124,7 @@ impl<'a> TaskInfos<'a> {
         definition: &common::TaskTemplate,
         now_unix_ns: i64,
     ) -> io::Result<()> {
-        let state = view::task_state(task.state);
-        let local = |at: Option<i64>| {
-            at.filter(|_| view::shows_run(state))
-                .map(local_seconds)
-                .unwrap_or_default()
-        };
+        let local = |at: Option<i64>| at.map(local_seconds).unwrap_or_default();
         let paths = task.paths.clone().unwrap_or_default();
         let workers: Vec<&str> = hostnames(&task.workers).collect();
         let deps = task.deps.iter().map(u32::to_string);

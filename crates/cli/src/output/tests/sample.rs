@@ -151,7 +151,10 @@ pub(super) fn job() -> client::JobDetail {
 }
 
 pub(super) fn task(id: u32, state: client::TaskState) -> client::TaskInfo {
-    let ran = super::super::view::shows_run(state);
+    let ran = matches!(
+        state,
+        client::TaskState::Running | client::TaskState::Finished | client::TaskState::Failed
+    );
     let ended = ran && state != client::TaskState::Running;
     client::TaskInfo {
         id,

@@ -50,6 +50,7 @@ fn ran(id: u32, worker: u32, nodes: Option<StoredNodes>) -> StoredTask {
         retry_count: 1,
         started: Some(Timestamp(5)),
         end: None,
+        run_until_dropped: None,
         nodes,
     }
 }

@@ -348,7 +348,13 @@ pub(in crate::http) async fn history(
     let (found, _) = rows(&app, query, HISTORY_ROWS_MAX).await?;
     let length = usize::try_from(steps).unwrap_or(1);
     // Those that started have the number of running tasks here.
-    let shown = [TaskState::Running, TaskState::Finished, TaskState::Failed];
+    let shown = [
+        TaskState::Running,
+        TaskState::Finished,
+        TaskState::Failed,
+        TaskState::Canceled,
+        TaskState::Aborted,
+    ];
     let mut series = shown.map(|_| vec![0; length]);
     for row in &found {
         let kind = shown.iter().position(|kind| *kind == row.state);
@@ -358,12 +364,13 @@ pub(in crate::http) async fn history(
             *count += row.count;
         }
     }
-    let [started, finished, failed] = series;
+    let [started, finished, failed, canceled, aborted] = series;
     let (used, offered) = cpus(&app, from, width, steps).await?;
     Ok(Json(json!({
         "from_ms": asked.from_ms, "to_ms": asked.to_ms,
         "cpus_used": used, "cpus_total": offered,
         "started": started, "finished": finished, "failed": failed,
+        "canceled": canceled, "aborted": aborted,
     })))
 }
 

@@ -1,0 +1,109 @@
+//! What was canceled while it ran stays in every history.
+
+use serde_json::Value;
+
+use crate::harness::{Env, signal, wait_for};
+use crate::http::Site;
+
+/// Tasks that run when the job is canceled, one on each cpu.
+const RAN: usize = 3;
+/// Tasks of the job.
+const TASKS: usize = 5;
+
+/// What SQL says of the tasks of the job that ran: state, worker, end and run time in ns.
+fn rows(env: &Env) -> Vec<(String, i64, i64, i64)> {
+    let sql = "SELECT state, worker, ended_unix_ns - started_unix_ns AS span, run_us * 1000 AS run \
+               FROM tasks WHERE job = 1 AND started_unix_ns IS NOT NULL ORDER BY task";
+    let found = env.json(&["query", sql]);
+    let number = |row: &Value, name: &str| row[name].as_i64().expect("a number");
+    let row = |row: &Value| {
+        (
+            row["state"].as_str().expect("a state").to_owned(),
+            number(row, "worker"),
+            number(row, "span"),
+            number(row, "run"),
+        )
+    };
+    found.as_array().expect("rows").iter().map(row).collect()
+}
+
+/// Every task as `task list` and `task info` show it.
+fn tasks_are_shown(env: &Env) {
+    let listed = env.tasks("1");
+    let shown = env.json(&["task", "info", "1", "0-4"]);
+    assert_eq!(shown.as_array().map(Vec::len), Some(TASKS));
+    for (task, number) in listed.iter().zip(0..) {
+        assert_eq!(task["state"], "canceled");
+        let has = ["worker", "started_at", "finished_at"].map(|key| task[key].is_null());
+        assert_eq!(has, [number >= RAN; 3], "{task}");
+        assert_eq!(shown[number]["finished_at"], task["finished_at"]);
+    }
+    let table = env.hq(&["task", "info", "1", "0"]).ok();
+    for label in ["Worker", "Start", "End", "Makespan"] {
+        let line = table.lines().find(|line| line.contains(label));
+        let cell = line.and_then(|line| line.split('|').nth(2));
+        assert!(cell.is_some_and(|cell| !cell.trim().is_empty()), "{table}");
+    }
+}
+
+#[test]
+fn what_was_canceled_while_it_ran_stays_in_every_history() {
+    let mut env = Env::new();
+    let server = env.start_server_with(&["--http"]);
+    env.start_worker(3);
+    let job = env.submit(&["--array=0-4", "--", "sleep", "1000"]);
+    env.wait_running(&job, 3);
+    // Longer than any rounding.
+    wait_for("a second has passed", || {
+        let sql =
+            "SELECT count(*) FROM tasks WHERE started_unix_ns / 1e9 < strftime('%s', 'now') - 1";
+        let count = env.json(&["query", sql])[0]["count(*)"].as_u64();
+        (count == Some(3))
+            .then_some(())
+            .ok_or(count)
+            .map_err(|count| format!("{count:?}"))
+    });
+    env.hq(&["job", "cancel", &job]).ok();
+    env.wait_job(&job);
+
+    tasks_are_shown(&env);
+    let ran = rows(&env);
+    assert_eq!(ran.len(), RAN, "{ran:?}");
+    let sql = "SELECT count(*) AS n FROM attempts WHERE state = 'canceled' AND run_us > 1000000";
+    assert_eq!(env.json(&["query", sql])[0]["n"], RAN);
+    for (state, worker, span, run) in &ran {
+        assert_eq!((&state[..], *worker, span), ("canceled", 1, run));
+        assert!(*run > 1_000_000_000, "{ran:?}");
+    }
+    let stats = env.json(&["job", "stats", &job]);
+    assert_eq!(stats["run_until_cancel"]["count"], RAN);
+    assert!(
+        stats["run_until_cancel"]["min"].as_f64() > Some(1.0),
+        "{stats}"
+    );
+    assert_eq!(stats["run_time"]["count"], 0, "{stats}");
+
+    let site = Site::of(&env);
+    let span = "from_ms=0&to_ms=4000000000000";
+    let bars = site.json(&format!("/api/v1/timeline?{span}"));
+    let bars = bars["tasks"].as_array().expect("bars");
+    assert_eq!(bars.len(), RAN, "{bars:?}");
+    assert!(
+        bars.iter()
+            .all(|bar| bar[0] == 1 && bar[2].as_f64() > Some(1_000.0))
+    );
+    let history = site.json(&format!("/api/v1/history?{span}"));
+    let sum = |name: &str| -> u64 {
+        let steps = history[name].as_array().expect("steps");
+        steps.iter().filter_map(Value::as_u64).sum()
+    };
+    assert_eq!((sum("started"), sum("canceled")), (3, 3), "{history}");
+
+    // A server that is killed knows the same when it comes back.
+    let before = env.tasks("1");
+    signal(server, "KILL");
+    env.wait_exit("server");
+    env.start_server_with(&["--resume"]);
+    assert_eq!(env.tasks("1"), before);
+    assert_eq!(rows(&env), ran);
+}
