@@ -107,3 +107,43 @@ fn what_was_canceled_while_it_ran_stays_in_every_history() {
     assert_eq!(env.tasks("1"), before);
     assert_eq!(rows(&env), ran);
 }
+
+#[test]
+fn failures_with_one_reason_are_one_group() {
+    let env = Env::with_worker(2);
+    let script = "if [ $HQ_TASK_ID = 9 ]; then exit 0; elif [ $HQ_TASK_ID = 4 ]; then exit 3; fi; \
+                  echo 'reading' >&2; echo \"ValueError: no index for chr$HQ_TASK_ID\" >&2; exit 2";
+    let job = env.submit(&["--array=1-9", "--wait", "--", "bash", "-c", script]);
+    env.hq(&["job", "failures", &job])
+        .says("8 of 9 tasks of job 1 `bash` failed")
+        .says("7  exit code 2: ValueError: no index for chr#")
+        .says("tasks 1-3,5-8 on ")
+        .says("1  exit code 3, without a word")
+        .ok();
+    let found = env.json(&["job", "failures", &job, "--read=4"]);
+    assert_eq!(
+        (&found[0]["failed"], &found[0]["read"]),
+        (&8.into(), &4.into())
+    );
+    let groups = found[0]["groups"].as_array().expect("groups");
+    let sum = |wanted: bool| -> u64 {
+        let read = groups.iter().filter(|group| group["is_read"] == wanted);
+        read.filter_map(|group| group["count"].as_u64()).sum()
+    };
+    assert_eq!((sum(true), sum(false)), (4, 4), "{found}");
+    let quiet = env
+        .hq(&["job", "failures", &job, "--output-mode=quiet"])
+        .ok();
+    let first = quiet.lines().next();
+    assert_eq!(
+        first,
+        Some("1 7 exit code 2: ValueError: no index for chr#")
+    );
+    let fine = env.submit(&["--wait", "--", "true"]);
+    env.hq(&["job", "failures", &fine])
+        .says("No task of job 2 `true` has failed.")
+        .ok();
+    env.hq(&["job", "failures", "7"])
+        .says("Job 7 not found")
+        .exits_with(1);
+}

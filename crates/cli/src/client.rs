@@ -5,6 +5,7 @@
 //! speaks to its own server with the same code.
 
 mod follow;
+pub(crate) mod tail;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -233,6 +233,7 @@ async fn run_job(command: JobCommand, context: &mut Context) -> CliResult<()> {
         JobCommand::Summary => job::summary(context).await,
         JobCommand::Info(args) => job::info(args, context).await,
         JobCommand::Stats(args) => job::stats(args, context).await,
+        JobCommand::Failures(args) => job::failures(args, context).await,
         JobCommand::Cancel(args) => job::cancel(args, context).await,
         JobCommand::Resubmit(args) => job::resubmit(args, context).await,
         JobCommand::Forget(args) => job::forget(args, context).await,

@@ -15,6 +15,7 @@ mod client;
 mod command;
 mod dashboard;
 mod error;
+mod failures;
 mod logging;
 mod output;
 mod pages;

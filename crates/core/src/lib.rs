@@ -30,6 +30,7 @@ pub mod scheduler;
 pub mod selector;
 pub mod server_state;
 pub mod shell;
+pub mod signature;
 pub mod task;
 pub mod template;
 pub mod time;

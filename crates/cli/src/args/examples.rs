@@ -47,6 +47,13 @@ EXAMPLES:
   hq job wait last
   hq job wait 1-4 --ok && ./next                       goes on only if every task finished";
 
+/// Of `hq job failures`.
+pub(crate) const JOB_FAILURES: &str = "\
+EXAMPLES:
+  hq job failures last                                 by exit code and last line of stderr
+  hq job failures 3 --read 10000                       reads the output of more of the tasks
+  hq doc failures                                      what happens when something fails";
+
 /// Of `hq job resubmit`.
 pub(crate) const JOB_RESUBMIT: &str = "\
 EXAMPLES:
@@ -73,6 +80,7 @@ mod tests {
             super::WORKER_START,
             super::JOB_CAT,
             super::JOB_WAIT,
+            super::JOB_FAILURES,
             super::JOB_RESUBMIT,
             super::PROBLEMS,
         ];

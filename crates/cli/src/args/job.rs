@@ -25,6 +25,8 @@ pub(crate) enum JobCommand {
     Info(SelectorArgs),
     /// Show how long the tasks of jobs ran and waited, and what they used
     Stats(StatsArgs),
+    /// Show why tasks of jobs failed, grouped by the last thing that they said
+    Failures(FailuresArgs),
     /// Cancel the unfinished tasks of jobs
     Cancel(CancelArgs),
     /// Submit the tasks of jobs again, as new jobs; the files they were submitted from are not needed
@@ -69,6 +71,19 @@ pub(crate) struct StatsArgs {
     /// Write comma separated values: seconds, bytes, and shares of the requested cpus
     #[arg(long)]
     pub(crate) csv: bool,
+}
+
+/// Options of `job failures`.
+#[derive(Args, Debug)]
+#[command(after_long_help = super::examples::JOB_FAILURES)]
+pub(crate) struct FailuresArgs {
+    /// `last`, `all`, or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+
+    /// Read the output of at most so many failed tasks of a job, spread over all of them
+    #[arg(long, value_name = "COUNT", default_value_t = 200)]
+    pub(crate) read: usize,
 }
 
 /// State of a job.

@@ -17,11 +17,13 @@ use crate::output::{JobCounts, JobListView};
 use crate::parse::selector::Selector;
 
 mod cat;
+mod failures;
 mod resubmit;
 mod stats;
 mod tail;
 
 pub(super) use cat::cat;
+pub(super) use failures::failures;
 pub(super) use resubmit::resubmit;
 pub(super) use stats::stats;
 pub(super) use tail::tail;

@@ -1,20 +1,16 @@
 //! Single questions to a server: actions, and the output of a task.
 
-use std::path::Path;
-
 use hq_protocol::client::{
     self, Selector, alloc_request, request::Request, resubmitted_job, selector,
 };
-use hq_protocol::common::{IdArray, IdRange, ReadFrom, output_source, read_from};
+use hq_protocol::common::{IdArray, IdRange};
 
 use crate::client::Client;
 use crate::dashboard::model::{OutputTail, clean};
 use crate::dashboard::question::Action;
 use crate::error::CliResult;
 
-/// Bytes of the end of an output that are read.
-const TAIL_LEN: u64 = 8 * 1024;
-/// Lines of it that are shown at most.
+/// Lines of an output that are shown at most.
 const TAIL_LINES: u32 = 100;
 
 fn only(id: u32) -> Selector {
@@ -93,17 +89,10 @@ pub(super) async fn output_tail(client: &mut Client, job: u32, task: u32) -> Cli
         ..OutputTail::default()
     };
     for (name, is_stderr) in [("stderr", true), ("stdout", false)] {
-        let read = client::ReadOutput {
-            job,
-            task,
-            is_stderr,
-            from: Some(ReadFrom {
-                from: Some(read_from::From::LastLines(TAIL_LINES)),
-            }),
-            ..client::ReadOutput::default()
-        };
-        let output = client.read_output(read).await?;
-        match text_of(output) {
+        match client
+            .last_lines((job, task), is_stderr, TAIL_LINES)
+            .await?
+        {
             Ok(text) if text.trim().is_empty() => {}
             Ok(text) => {
                 tail.title = format!("{name} of task {task}");
@@ -116,42 +105,4 @@ pub(super) async fn output_tail(client: &mut Client, job: u32, task: u32) -> Cli
         }
     }
     Ok(tail)
-}
-
-/// What was read; if the worker is gone, its file may be here as well.
-fn text_of(output: client::Output) -> Result<String, String> {
-    use std::os::unix::ffi::OsStrExt as _;
-    if let Some(error) = output.error {
-        return Err(error);
-    }
-    let is_gone = output.kind() == client::output::Kind::Unreachable;
-    match output.source.and_then(|source| source.source) {
-        Some(output_source::Source::File(path)) if is_gone => {
-            read_tail(Path::new(std::ffi::OsStr::from_bytes(&path)))
-                .map_err(|error| error.to_string())
-        }
-        Some(output_source::Source::Stream(_)) if is_gone => {
-            Err("its worker is gone; see `hq output-log`".to_owned())
-        }
-        Some(output_source::Source::File(_) | output_source::Source::Stream(_)) | None => {
-            Ok(String::from_utf8_lossy(&output.data).into_owned())
-        }
-    }
-}
-
-fn read_tail(path: &Path) -> std::io::Result<String> {
-    use std::io::{Read as _, Seek as _, SeekFrom};
-    let mut file = std::fs::File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_LEN)))?;
-    let mut bytes = Vec::new();
-    file.take(TAIL_LEN).read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    // The first line is cut, unless it is the first of all.
-    let whole = if length > TAIL_LEN {
-        text.split_once('\n').map_or("", |(_, rest)| rest)
-    } else {
-        &text
-    };
-    Ok(whole.to_owned())
 }

@@ -1,25 +1,19 @@
 //! Reads the output of one task to its end.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use hq_protocol::client::{self, output::Kind};
-use hq_protocol::common::{self, output_source, read_from};
-use hq_stream::{Channel, Key, OutputReader, Source};
+use hq_protocol::common::{self, read_from};
+use hq_stream::OutputReader;
 use tokio::sync::mpsc;
 
 use crate::args::job::StreamArg;
-use crate::client::Client;
+use crate::client::{Client, tail};
 use crate::error::CliResult;
 
 /// How long the server keeps a question waiting. A channel that is silent delays the other one, and the
 /// end of the task is noticed, by as much.
 const WAIT: Duration = Duration::from_millis(250);
-
-/// Bytes that are read at once when the worker is gone and the files are read here.
-const LOCAL_LIMIT: u64 = 256 * 1024;
 
 /// Output of one task.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,26 +140,7 @@ fn read_here(position: &Position, output: &mut client::Output) {
     let Some(source) = output.source.take().and_then(|source| source.source) else {
         return;
     };
-    let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
-    let (place, source) = match source {
-        output_source::Source::File(file) => (path(&file), Source::File(path(&file))),
-        output_source::Source::Stream(stream) => {
-            let source = Source::Stream {
-                dir: path(&stream.dir),
-                server_uid: stream.server_uid,
-                key: Key {
-                    job: stream.job,
-                    task: stream.task,
-                    instance: stream.instance,
-                },
-                channel: match position.channel {
-                    StreamArg::Stdout => Channel::Stdout,
-                    StreamArg::Stderr => Channel::Stderr,
-                },
-            };
-            (path(&stream.dir), source)
-        }
-    };
+    let (place, source) = tail::local(source, position.channel == StreamArg::Stderr);
     let is_same = position
         .instance
         .is_none_or(|instance| instance == output.instance);
@@ -178,7 +153,7 @@ fn read_here(position: &Position, output: &mut client::Output) {
         output.state(),
         client::TaskState::Running | client::TaskState::Waiting
     );
-    match OutputReader::new(source).read(from, LOCAL_LIMIT) {
+    match OutputReader::new(source).read(from, tail::LOCAL_LIMIT) {
         Ok(part) if part.size == 0 && has_ended && !place.exists() => {
             let place = place.display();
             output.error = Some(format!("its worker is gone, and {place} is not here"));

@@ -1,0 +1,194 @@
+//! `job failures`: why tasks failed, grouped by what they said last.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use hq_core::diagnosis::number;
+use hq_core::signature::last_words;
+use hq_protocol::client::{self, task_page};
+use serde_json::{Value, json};
+
+use crate::args::global::OutputMode;
+use crate::args::job::FailuresArgs;
+use crate::client::Client;
+use crate::command::Context;
+use crate::command::missing::{JOBS, Missing};
+use crate::dashboard::model::clean;
+use crate::error::CliResult;
+use crate::failures::{Failed, Group, group, sample};
+use crate::output::console::Console;
+use crate::output::format::joined_ids;
+use crate::output::json::write_value;
+use crate::output::view::hostnames;
+use crate::text::fit;
+
+/// Lines of the end of an output among which the last words are looked for.
+const LINES: u32 = 30;
+/// Hosts and columns of ids that are shown of a group.
+const HOSTS_SHOWN_MAX: usize = 4;
+const IDS_WIDTH: usize = 40;
+
+/// `job failures`.
+pub(in crate::command) async fn failures(
+    args: FailuresArgs,
+    context: &mut Context,
+) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    let infos = client.job_infos(args.selector.to_message()).await?;
+    let missing = Missing::of(infos.not_found.as_ref());
+    missing.tell(
+        |job| format!("Job {job} not found"),
+        |jobs| format!("Jobs {jobs} not found"),
+    );
+    let mut rows = Vec::new();
+    for job in infos.jobs.iter().filter_map(|job| job.summary.as_ref()) {
+        let failed = failed_tasks(&mut client, job.id).await?;
+        let said = read_some(&mut client, job.id, &failed, args.read).await?;
+        let groups = group(&failed, &said);
+        match context.mode() {
+            OutputMode::Json => rows.push(shape(job, &groups, said.len())),
+            OutputMode::Quiet => write_quiet(&mut context.out, job.id, &groups)?,
+            OutputMode::Cli => write(&mut context.out, job, &groups, said.len())?,
+        }
+    }
+    if context.mode() == OutputMode::Json {
+        write_value(&mut context.out, &Value::from(rows))?;
+    }
+    missing.end(JOBS, context)
+}
+
+/// Failed tasks in the order of their submits and ids.
+async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
+    let mut failed = Vec::new();
+    let mut next = Some(client::TaskPage {
+        job: Some(task_page::Job::Id(job)),
+        states: vec![client::TaskState::Failed.into()],
+        ..client::TaskPage::default()
+    });
+    while let Some(request) = next.take() {
+        let page = client.task_page(request.clone()).await?;
+        failed.extend(page.tasks.into_iter().map(|task| Failed {
+            task: task.id,
+            host: hostnames(&task.workers).next().unwrap_or("?").to_owned(),
+            error: task.error.unwrap_or_default(),
+        }));
+        next = page
+            .next_cursor
+            .map(|cursor| client::TaskPage { cursor, ..request });
+    }
+    Ok(failed)
+}
+
+/// What some of the tasks said last: on standard error, or else on standard output.
+async fn read_some(
+    client: &mut Client,
+    job: u32,
+    failed: &[Failed],
+    max: usize,
+) -> CliResult<BTreeMap<u32, Option<String>>> {
+    let mut said = BTreeMap::new();
+    for one in sample(failed.len(), max).filter_map(|at| failed.get(at)) {
+        let mut words = None;
+        for is_stderr in [true, false] {
+            // What cannot be read says nothing.
+            let text = client
+                .last_lines((job, one.task), is_stderr, LINES)
+                .await?
+                .unwrap_or_default();
+            words = last_words(&text).map(str::to_owned);
+            if words.is_some() {
+                break;
+            }
+        }
+        said.insert(one.task, words);
+    }
+    Ok(said)
+}
+
+fn count(groups: &[Group]) -> usize {
+    groups.iter().map(|group| group.tasks.len()).sum()
+}
+
+fn write(
+    out: &mut Console,
+    job: &client::JobSummary,
+    groups: &[Group],
+    read: usize,
+) -> CliResult<()> {
+    let (id, name, total) = (job.id, clean(&job.name), job.task_count);
+    let failed = count(groups);
+    if failed == 0 {
+        writeln!(out, "No task of job {id} `{name}` has failed.")?;
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{} of {} tasks of job {id} `{name}` failed:",
+        number(failed as u64),
+        number(total.into())
+    )?;
+    for group in groups {
+        writeln!(
+            out,
+            "{:>8}  {}",
+            number(group.tasks.len() as u64),
+            group.reason()
+        )?;
+        let tasks = joined_ids(group.tasks.iter().copied());
+        let mut hosts: Vec<&str> = group.hosts.iter().map(String::as_str).collect();
+        let more = hosts.len().saturating_sub(HOSTS_SHOWN_MAX);
+        hosts.truncate(HOSTS_SHOWN_MAX);
+        let mut hosts = hosts.join(", ");
+        if more > 0 {
+            hosts.push_str(&format!(" and {more} more"));
+        }
+        let plural = if group.tasks.len() == 1 { "" } else { "s" };
+        writeln!(
+            out,
+            "          task{plural} {} on {hosts}",
+            fit(&tasks, IDS_WIDTH)
+        )?;
+    }
+    if let Some(task) = groups.first().and_then(|group| group.tasks.first()) {
+        writeln!(
+            out,
+            "`hq job cat {id} stderr --tasks {task}` prints what one of them wrote."
+        )?;
+    }
+    if read < failed {
+        writeln!(
+            out,
+            "The output of {} of them was read; `--read {failed}` reads that of all.",
+            number(read as u64)
+        )?;
+    }
+    Ok(())
+}
+
+/// `JOB COUNT REASON`
+fn write_quiet(out: &mut Console, job: u32, groups: &[Group]) -> CliResult<()> {
+    for group in groups {
+        writeln!(out, "{job} {} {}", group.tasks.len(), group.reason())?;
+    }
+    Ok(())
+}
+
+fn shape(job: &client::JobSummary, groups: &[Group], read: usize) -> Value {
+    let rows: Vec<Value> = groups
+        .iter()
+        .map(|group| {
+            json!({
+                "count": group.tasks.len(),
+                "error": group.error,
+                "last_words": group.words,
+                "is_read": group.is_read,
+                "tasks": joined_ids(group.tasks.iter().copied()),
+                "hosts": group.hosts,
+            })
+        })
+        .collect();
+    json!({
+        "job": job.id, "name": job.name, "task_count": job.task_count,
+        "failed": count(groups), "read": read, "groups": rows,
+    })
+}

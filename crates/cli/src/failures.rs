@@ -1,0 +1,156 @@
+//! Failed tasks that ended for one reason, by what they said last.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hq_core::signature::signature;
+
+/// A task that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Failed {
+    /// Its id.
+    pub(crate) task: u32,
+    /// Where it ran.
+    pub(crate) host: String,
+    /// How it ended.
+    pub(crate) error: String,
+}
+
+/// Tasks that failed alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Group {
+    /// How they ended.
+    pub(crate) error: String,
+    /// Their last words, with `#` for numbers; `None` if they said nothing.
+    pub(crate) words: Option<String>,
+    /// Whether their output was read.
+    pub(crate) is_read: bool,
+    /// Ids in ascending order.
+    pub(crate) tasks: Vec<u32>,
+    /// Where they ran.
+    pub(crate) hosts: BTreeSet<String>,
+}
+
+impl Group {
+    /// What went wrong, in one line: `exit code 2: ValueError: no index for chr#`.
+    pub(crate) fn reason(&self) -> String {
+        match &self.words {
+            Some(words) => format!("{}: {words}", self.error),
+            None if self.is_read => format!("{}, without a word", self.error),
+            None => format!("{}; their output was not read", self.error),
+        }
+    }
+}
+
+/// The words of an error text that tell: `Program terminated with exit code 2.` as `exit code 2`.
+pub(crate) fn error_words(error: &str) -> String {
+    let line = error.trim().lines().next().unwrap_or_default();
+    let ended = line.strip_prefix("Program terminated with ");
+    match ended {
+        Some(how) => {
+            let how = how.strip_prefix("exit code -1. Received ").unwrap_or(how);
+            how.trim_end_matches('.').to_owned()
+        }
+        None => signature(line),
+    }
+}
+
+/// Which of so many failures to look at: at most `max`, evenly spread, so that no part of a job is left out.
+pub(crate) fn sample(count: usize, max: usize) -> impl Iterator<Item = usize> {
+    let chosen = count.min(max);
+    (0..chosen).map(move |number| number * count / chosen)
+}
+
+/// Groups, the largest first. `said` = the last words of those tasks whose output was read.
+pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> Vec<Group> {
+    let mut groups = BTreeMap::<(String, Option<Option<String>>), Group>::new();
+    for one in failed {
+        let words = said
+            .get(&one.task)
+            .map(|words| words.as_deref().map(signature));
+        let error = error_words(&one.error);
+        let group = groups
+            .entry((error.clone(), words.clone()))
+            .or_insert_with(|| Group {
+                error,
+                is_read: words.is_some(),
+                words: words.flatten(),
+                tasks: Vec::new(),
+                hosts: BTreeSet::new(),
+            });
+        group.tasks.push(one.task);
+        group.hosts.insert(one.host.clone());
+    }
+    let mut groups: Vec<Group> = groups.into_values().collect();
+    for group in &mut groups {
+        group.tasks.sort_unstable();
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.tasks.len()));
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_with_the_same_last_words_are_one_group() {
+        let failed = |task: u32, error: &str| Failed {
+            task,
+            host: format!("n{}", task % 2),
+            error: error.to_owned(),
+        };
+        let exit = "Program terminated with exit code 2.";
+        let all = [
+            failed(9, exit),
+            failed(1, exit),
+            failed(2, exit),
+            failed(3, exit),
+            failed(4, exit),
+            failed(5, "Error: Cannot execute \"./job_5\""),
+        ];
+        let word = |task: u32| Some(format!("ValueError: no index for chr{task}"));
+        let said = BTreeMap::from([
+            (1, word(1)),
+            (2, None),
+            (3, Some("other".to_owned())),
+            (9, word(9)),
+        ]);
+        let groups = group(&all, &said);
+        let shown: Vec<_> = groups
+            .iter()
+            .map(|group| (group.reason(), group.tasks.clone(), group.hosts.len()))
+            .collect();
+        let expected = [
+            ("exit code 2: ValueError: no index for chr#", vec![1, 9], 1),
+            (
+                "Error: Cannot execute \"./job_#\"; their output was not read",
+                vec![5],
+                1,
+            ),
+            ("exit code 2; their output was not read", vec![4], 1),
+            ("exit code 2, without a word", vec![2], 1),
+            ("exit code 2: other", vec![3], 1),
+        ];
+        let expected: Vec<_> = expected
+            .into_iter()
+            .map(|(reason, tasks, hosts)| (reason.to_owned(), tasks, hosts))
+            .collect();
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_sample_is_spread_over_all() {
+        assert_eq!(sample(3, 10).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(sample(10, 4).collect::<Vec<_>>(), [0, 2, 5, 7]);
+        assert_eq!(sample(0, 4).count(), 0);
+        assert_eq!(sample(5, 0).count(), 0);
+    }
+
+    #[test]
+    fn errors_are_told_in_few_words() {
+        let signal =
+            "Program terminated with exit code -1. Received signal 9 (SIGKILL).\nOut of memory";
+        assert_eq!(error_words(signal), "signal 9 (SIGKILL)");
+        assert_eq!(error_words("Time limit reached"), "Time limit reached");
+    }
+}

@@ -1,0 +1,220 @@
+//! What failures have in common: the last words of a task, without what differs from task to task.
+//!
+//! Of 61 tasks that fail with exit code 2 nobody learns anything; that all of them end with `ValueError: no index for
+//! chr#` says what to do.
+
+/// Characters of a signature; the rest of a line rarely tells more.
+const LENGTH_MAX: usize = 160;
+/// Letters and digits from which on a word in base 16 is a number: an address, a hash.
+const HEX_MIN: usize = 6;
+
+/// The line in which a program says why it ends: the last one that says anything. Lines of a stack, rules and hints that
+/// runtimes append say nothing.
+#[must_use]
+pub fn last_words(output: &str) -> Option<&str> {
+    let said = |line: &&str| line.chars().any(char::is_alphanumeric);
+    let lines = || output.lines().rev().map(str::trim_end).filter(said);
+    lines().find(|line| !is_appendix(line)).or(lines().next())
+}
+
+/// What follows the reason in the output of well known runtimes.
+fn is_appendix(line: &str) -> bool {
+    let text = line.trim_start();
+    let is_indented = text.len() < line.len();
+    text.starts_with("note: run with `RUST_BACKTRACE")
+        || (is_indented && (text.starts_with("at ") || text.starts_with("... ")))
+        || text.starts_with("Execution halted")
+        || text.starts_with("srun: ")
+        || text.starts_with("slurmstepd: ")
+}
+
+/// A line with `#` for each number in it, and without control characters. Tasks that fail for one reason have one.
+#[must_use]
+pub fn signature(line: &str) -> String {
+    let mut masked = String::new();
+    let mut is_space = true;
+    for word in plain(line).split_inclusive(|c: char| !c.is_alphanumeric()) {
+        let (letters, separator) = match word.char_indices().next_back() {
+            Some((at, c)) if !c.is_alphanumeric() => (&word[..at], Some(c)),
+            Some(_) | None => (word, None),
+        };
+        if !letters.is_empty() {
+            is_space = false;
+            push_word(&mut masked, letters);
+        }
+        match separator {
+            Some(c) if c.is_whitespace() => {
+                if !is_space {
+                    masked.push(' ');
+                }
+                is_space = true;
+            }
+            Some(c) => {
+                is_space = false;
+                masked.push(c);
+            }
+            None => {}
+        }
+    }
+    shorten(&masked)
+}
+
+/// Without escape sequences of terminals.
+fn plain(line: &str) -> String {
+    let mut text = String::new();
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c != '\u{1b}' {
+            text.push(if c.is_control() { ' ' } else { c });
+        } else if chars.next_if_eq(&'[').is_some() {
+            // Parameters, then one letter.
+            while chars.next_if(|c| !c.is_ascii_alphabetic()).is_some() {}
+            chars.next();
+        }
+    }
+    text
+}
+
+/// Appends a word, with its numbers masked. `1.5` and `12:04:05` are one number.
+fn push_word(masked: &mut String, word: &str) {
+    if is_hex(word) {
+        push_number(masked);
+        return;
+    }
+    for c in word.chars() {
+        if c.is_ascii_digit() {
+            push_number(masked);
+        } else {
+            masked.push(c);
+        }
+    }
+}
+
+fn push_number(masked: &mut String) {
+    if masked.ends_with('#') {
+        return;
+    }
+    let before = masked.strip_suffix(['.', ':', '-', ',', '/', '_']);
+    if before.is_some_and(|before| before.ends_with('#')) {
+        masked.pop();
+        return;
+    }
+    masked.push('#');
+}
+
+/// `deadbeef01` and `0x7ffe`, but no word of letters only.
+fn is_hex(word: &str) -> bool {
+    let digits = word.strip_prefix("0x").unwrap_or(word);
+    let is_prefixed = digits.len() < word.len();
+    let has_digit = digits.bytes().any(|byte| byte.is_ascii_digit());
+    digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && (is_prefixed || (has_digit && digits.len() >= HEX_MIN))
+}
+
+fn shorten(text: &str) -> String {
+    let text = text.trim_end();
+    match text.char_indices().nth(LENGTH_MAX) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masked(lines: &[&str]) -> Vec<String> {
+        let mut all: Vec<String> = lines.iter().map(|line| signature(line)).collect();
+        all.dedup();
+        all
+    }
+
+    #[test]
+    fn lines_that_differ_in_numbers_only_have_one_signature() {
+        for (expected, lines) in [
+            (
+                "ValueError: reference index missing for chr#",
+                &[
+                    "ValueError: reference index missing for chr1",
+                    "ValueError: reference index missing for chr22",
+                ][..],
+            ),
+            (
+                "/data/sample_#.bam: No such file or directory",
+                &[
+                    "/data/sample_017.bam: No such file or directory",
+                    "/data/sample_2.bam: No such file or directory",
+                ],
+            ),
+            (
+                "#T#Z ERROR node# lost at #",
+                &[
+                    "2026-11-22T12:16:22Z ERROR node07 lost at 0x7ffe12",
+                    "2026-11-23T01:02:03Z ERROR node112 lost at 0xdeadbeef",
+                ],
+            ),
+            (
+                "loss is # after # steps",
+                &["loss is 1.5 after 10 steps", "loss is 0.25 after 7 steps"],
+            ),
+            (
+                "commit # not found",
+                &["commit 5c5239ef not found", "commit deadbee7 not found"],
+            ),
+            (
+                "killed at step #",
+                &[
+                    "\u{1b}[31mkilled\u{1b}[0m at   step 4",
+                    "killed at\tstep 17",
+                ],
+            ),
+        ] {
+            assert_eq!(masked(lines), [expected], "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn words_stay_and_lines_have_a_length() {
+        assert_eq!(
+            signature("  defaced facade: bad face "),
+            "defaced facade: bad face"
+        );
+        assert_eq!(signature(""), "");
+        assert_eq!(signature("…é€ 7"), "…é€ #");
+        let long = signature(&"words ".repeat(100));
+        assert_eq!(long.chars().count(), LENGTH_MAX + 1);
+    }
+
+    #[test]
+    fn the_reason_is_the_last_line_that_says_anything() {
+        for (output, expected) in [
+            ("one\ntwo\n\n  \n", Some("two")),
+            ("", None),
+            ("---\n\n", None),
+            (
+                "Traceback (most recent call last):\n  File \"x.py\", line 1\nValueError: no\n",
+                Some("ValueError: no"),
+            ),
+            (
+                "thread 'main' panicked at src/main.rs:2:5:\nexplicit panic\n\
+                 note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n",
+                Some("explicit panic"),
+            ),
+            (
+                "java.io.IOException: gone\n\tat A.b(A.java:1)\n\tat A.c(A.java:9)\n",
+                Some("java.io.IOException: gone"),
+            ),
+            (
+                "Error in f(x) : no x\nExecution halted\n",
+                Some("Error in f(x) : no x"),
+            ),
+            ("    at nothing else\n", Some("    at nothing else")),
+            (
+                "bash: line 1: nope: command not found\n=====\n",
+                Some("bash: line 1: nope: command not found"),
+            ),
+        ] {
+            assert_eq!(last_words(output), expected, "{output:?}");
+        }
+    }
+}
