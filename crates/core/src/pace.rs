@@ -15,6 +15,9 @@ const SPACING_MIN: Duration = Duration::from_millis(250);
 /// The rate is that of the last part of the time, as a divisor: long enough to even out chance, short enough that a
 /// cluster that has grown counts as it is now.
 const WINDOW: u32 = 4;
+/// If the tasks that run now would end at a rate so many times larger or smaller than the one that was measured, the
+/// cluster is another one than it was.
+const CHANGE_MIN: f64 = 1.3;
 /// Fewer ends than this say nothing about a rate.
 const WINDOW_ENDS_MIN: u64 = 4;
 
@@ -116,13 +119,22 @@ pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -
     let elapsed = now.since(facts.first_start);
     let mean = facts.run.as_secs_f64() / float(facts.ended.max(1));
     let window = now.since(facts.window_start).as_secs_f64();
-    let rate = if facts.window_ended >= WINDOW_ENDS_MIN && window > 0.0 {
-        float(facts.window_ended) / window
-    } else if running > 0 && mean > 0.0 {
-        // As many end in a time as fit into it beside each other (Little's law).
-        float(running) / mean
-    } else {
-        0.0
+    let measured = (facts.window_ended >= WINDOW_ENDS_MIN && window > 0.0)
+        .then(|| float(facts.window_ended) / window);
+    // As many end in a time as fit into it beside each other (Little's law).
+    let by_running = (running > 0 && mean > 0.0).then(|| float(running) / mean);
+    let rate = match (measured, by_running) {
+        (Some(measured), Some(by_running)) if waiting > 0 => {
+            // Far from what was measured, the cluster has just grown or lost workers.
+            let change = by_running / measured;
+            if (1.0 / CHANGE_MIN..=CHANGE_MIN).contains(&change) {
+                measured
+            } else {
+                by_running
+            }
+        }
+        (Some(rate), _) | (None, Some(rate)) => rate,
+        (None, None) => 0.0,
     };
     let left = match (waiting, running) {
         (0, 0) => Some(Duration::ZERO),
@@ -292,17 +304,26 @@ mod tests {
                 _ => 32,
             })
         };
+        let just_grown = |chance: &mut Chance| {
+            let times = times(chance, 300, |chance| 0.9 + 0.2 * chance.next());
+            record(&times, |now| match now {
+                early if early < 8.0 => 3,
+                early if early < 15.0 => 6,
+                _ => 12,
+            })
+        };
         let long_tail = |chance: &mut Chance| {
             let times = times(chance, 1_000, |chance| chance.normal().exp());
             record(&times, |_| 16)
         };
         type Make<'a> = &'a dyn Fn(&mut Chance) -> Vec<(f64, f64)>;
-        let runs: [(&str, Make<'_>); 6] = [
+        let runs: [(&str, Make<'_>); 7] = [
             ("steady", &steady),
             ("few", &few),
             ("two kinds", &two_kinds),
             ("failures", &failures),
             ("growing", &growing),
+            ("just grown", &just_grown),
             ("long tail", &long_tail),
         ];
         let errors: Vec<(&str, f64)> = runs
