@@ -90,6 +90,9 @@ pub struct TaskTemplate {
     pub stop: StopSpec,
     /// Whether it is tried again after a failure.
     pub retry: RetrySpec,
+    /// Whether the program is an interpreter that carries out the entry of one task after the other, and answers each with
+    /// a value.
+    pub is_call: bool,
 }
 
 /// Per-task entries (`HQ_ENTRY`) in one buffer.

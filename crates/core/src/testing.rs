@@ -79,6 +79,7 @@ pub fn template(args: &[&str]) -> TaskTemplate {
         requests: RequestVariants::default(),
         stop: StopSpec::default(),
         retry: RetrySpec::default(),
+        is_call: false,
     }
 }
 

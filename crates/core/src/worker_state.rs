@@ -353,6 +353,7 @@ impl WorkerState {
             }
         }
         let count = ids.len();
+        let class = Class::new(request, min_time, &work.task);
         let entry = NewEntry {
             template: work,
             instance,
@@ -361,7 +362,7 @@ impl WorkerState {
             entries,
             nodes,
         };
-        let added = self.backlog.push(Class { request, min_time }, entry, &skip);
+        let added = self.backlog.push(class, entry, &skip);
         self.may_start |= added > 0;
         self.ignored.assigned += u64::from(count - added);
     }

@@ -35,7 +35,7 @@ pub use client::{ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
 pub use ids::ID_RANGES_MAX;
 pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};
 pub use refusal::refusal_text;
-pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, heartbeat, reattach};
+pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, VALUE_MAX, heartbeat, reattach};
 
 /// Longest name of a job, node, group or resource, in bytes.
 pub const NAME_LEN_MAX: usize = 64 << 10;

@@ -89,6 +89,7 @@ pub(crate) fn build(
             options.retry_on.as_ref(),
             options.retry_delay,
         ),
+        is_call: false,
     };
     let spec = SubmitSpec {
         target,

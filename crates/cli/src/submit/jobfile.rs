@@ -237,6 +237,7 @@ fn build_template(
         priority: table.priority,
         crash_limit: table.crash_limit.0,
         requests: build_requests(table.request)?,
+        is_call: false,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Assigned tasks that have not started, as ranges until they are touched.
 //!
-//! Tasks with equal resource request and time request form a class: if the first of a class does not
+//! Tasks with equal resource request, time request and kind form a class: if the first of a class does not
 //! fit, none does. Within a class the order is priority (highest first), job, first task id of the
 //! assignment, arrival. An assignment costs one entry however many ids it has.
 //!
@@ -17,7 +17,7 @@ use crate::id::{InstanceId, JobId};
 use crate::job::TemplateId;
 use crate::range::{IdArray, IndexSet};
 use crate::resource::pool::PoolRequest;
-use crate::template::Entries;
+use crate::template::{Entries, TaskTemplate};
 use crate::time::Time;
 
 /// What decides whether a task can start.
@@ -26,6 +26,22 @@ pub(super) struct Class {
     pub(super) request: PoolRequest,
     /// Least remaining life of the worker.
     pub(super) min_time: Duration,
+    /// Calls and programs never follow each other on one grant: they are started by different hands.
+    pub(super) is_call: bool,
+}
+
+impl Class {
+    pub(super) const fn new(
+        request: PoolRequest,
+        min_time: Duration,
+        template: &TaskTemplate,
+    ) -> Self {
+        Self {
+            request,
+            min_time,
+            is_call: template.is_call,
+        }
+    }
 }
 
 /// Position of an entry in the start order of its class.

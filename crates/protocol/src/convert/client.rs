@@ -67,6 +67,13 @@ pub enum ClientRequest {
     },
     /// SQL of a user.
     Sql(client::SqlQuery),
+    /// What calls came to.
+    ReadValues {
+        /// Their job.
+        job: JobId,
+        /// Which of its tasks.
+        tasks: IdArray,
+    },
 }
 
 /// What can be done with the journal.
@@ -151,6 +158,7 @@ impl TryFrom<client::Request> for ClientRequest {
             }
             Request::Journal(journal) => journal_request(journal),
             Request::Query(query) => Ok(Self::Sql(query)),
+            Request::ReadValues(asked) => values_request(asked).within("read_values"),
             Request::ReadOutput(query) => {
                 Ok(Self::ReadOutput(query.try_into().within("read_output")?))
             }
@@ -203,6 +211,14 @@ impl TryFrom<client::Request> for ClientRequest {
             | Request::Explain(_)) => Ok(Self::Query(query.try_into()?)),
         }
     }
+}
+
+fn values_request(
+    client::ReadValues { job, tasks }: client::ReadValues,
+) -> Result<ClientRequest, ConvertError> {
+    let tasks = required(tasks, "tasks")?.try_into().within("tasks")?;
+    let job = JobId(job);
+    Ok(ClientRequest::ReadValues { job, tasks })
 }
 
 fn journal_request(
@@ -261,6 +277,7 @@ impl TryFrom<client::request::Request> for Query {
             | Request::ReadOutput(_)
             | Request::Journal(_)
             | Request::Query(_)
+            | Request::ReadValues(_)
             | Request::Submit(_)
             | Request::SubmitAll(_)
             | Request::JobOpen(_)
@@ -351,6 +368,7 @@ impl From<&WatchSpec> for client::Watch {
             with_outcomes: spec.with_outcomes,
             with_notifications: spec.with_notifications,
             interval_ns: nanos(spec.interval),
+            with_values: false,
         }
     }
 }
@@ -466,6 +484,12 @@ impl From<&ClientRequest> for client::Request {
             }
             ClientRequest::Sql(query) => Self {
                 request: Some(Request::Query(query.clone())),
+            },
+            ClientRequest::ReadValues { job, tasks } => Self {
+                request: Some(Request::ReadValues(client::ReadValues {
+                    job: job.as_u32(),
+                    tasks: Some(tasks.into()),
+                })),
             },
             ClientRequest::ReadOutput(query) => Self {
                 request: Some(Request::ReadOutput(query.into())),

@@ -110,14 +110,6 @@ impl TryFrom<common::Entries> for Entries {
     fn try_from(message: common::Entries) -> Result<Self, ConvertError> {
         let common::Entries { data, lengths } = message;
         at_most("lengths", lengths.len(), u32::MAX as usize)?;
-        // An entry becomes the value of an environment variable.
-        if data.contains(&0) {
-            return Err(ConvertError::invalid(
-                "data",
-                "entries without NUL bytes",
-                "one",
-            ));
-        }
         let found = format!("{} lengths for {} bytes", lengths.len(), data.len());
         Self::new(&data[..], lengths).ok_or_else(|| {
             ConvertError::invalid("lengths", "lengths that add up to the data", found)

@@ -223,6 +223,15 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
         let template: TaskTemplate = required(message.template, "template")?
             .try_into()
             .within("template")?;
+        // An entry becomes the value of an environment variable, unless it is for an interpreter.
+        let has_nul = |entries: &Entries| {
+            let mut list = (0_u32..).map_while(|index| entries.get(index));
+            list.any(|entry| entry.contains(&0))
+        };
+        if !template.is_call && entries.as_ref().is_some_and(has_nul) {
+            let refusal = ConvertError::invalid("data", "entries without NUL bytes", "one");
+            return Err(refusal).within("entries");
+        }
         Ok(Self {
             ids,
             entries,

@@ -154,6 +154,7 @@ impl TryFrom<common::TaskTemplate> for TaskTemplate {
                 .transpose()
                 .within("retry")?
                 .unwrap_or_default(),
+            is_call: message.is_call,
         })
     }
 }
@@ -311,6 +312,7 @@ impl common::TaskTemplate {
             // The usual ones are left out: most submits have them.
             stop: (template.stop != StopSpec::default()).then(|| template.stop.into()),
             retry: (template.retry != RetrySpec::default()).then(|| (&template.retry).into()),
+            is_call: template.is_call,
         }
     }
 }

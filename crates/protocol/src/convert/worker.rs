@@ -28,6 +28,9 @@ const ASSIGN_MAX: usize = 1 << 20;
 /// Longest message of a task for those who wait, in bytes.
 pub const NOTIFICATION_MAX: usize = 1024;
 
+/// Longest value of a call, in bytes; what is longer goes another way.
+pub const VALUE_MAX: usize = 1 << 20;
+
 /// Most nodes of one task.
 const NODES_MAX: usize = 1 << 16;
 
@@ -40,6 +43,8 @@ pub enum FromWorker {
     Message(WorkerMessage),
     /// Answers a question about output; nothing for the core.
     Output(worker::Output),
+    /// What calls came to; nothing for the core.
+    Values(Vec<worker::Value>),
 }
 
 /// What a server can send to a worker.
@@ -113,6 +118,12 @@ impl TryFrom<worker::ToServer> for FromWorker {
             Message::Output(output) => {
                 at_most("output.data", output.data.len(), OUTPUT_DATA_MAX)?;
                 Ok(Self::Output(output))
+            }
+            Message::Values(worker::Values { values }) => {
+                for value in &values {
+                    at_most("values.data", value.data.len(), VALUE_MAX)?;
+                }
+                Ok(Self::Values(values))
             }
             Message::Goodbye(worker::Goodbye { reason }) => {
                 let reason: worker::goodbye::Reason = known("goodbye.reason", reason)?;

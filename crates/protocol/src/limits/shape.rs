@@ -54,6 +54,7 @@ shapes! {
         20: each::<worker::Notify>(&NOTIFY),
         40: each::<worker::Output>(&OUTPUT),
         41: each::<worker::Overview>(&OVERVIEW),
+        42: each::<worker::Values>(&VALUES),
     }
     HEARTBEAT = "Heartbeat" { 1: each::<worker::Unkillable>(&UNKILLABLE) }
     UNKILLABLE = "Unkillable" {}
@@ -86,6 +87,8 @@ shapes! {
         6: each::<worker::Gpus>(&GPUS),
         7: each::<worker::Gpus>(&GPUS),
     }
+    VALUES = "Values" { 1: each::<worker::Value>(&VALUE) }
+    VALUE = "Value" { 4: Part::Text }
     GPUS = "Gpus" { 1: each::<worker::Gpu>(&GPU) }
     GPU = "Gpu" { 1: Part::Text }
     WORKER_CONFIG = "WorkerConfig" {

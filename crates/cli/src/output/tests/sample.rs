@@ -105,6 +105,7 @@ pub(super) fn template() -> common::TaskTemplate {
     common::TaskTemplate {
         stop: None,
         retry: None,
+        is_call: false,
         args: words.iter().map(|word| word.to_vec().into()).collect(),
         env: vec![variable(b"A", b"B"), variable(b"HQ_X", b"hidden")],
         cwd: b"/w".to_vec().into(),

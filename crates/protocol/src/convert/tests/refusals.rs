@@ -25,6 +25,7 @@ fn template() -> common::TaskTemplate {
         requests: Default::default(),
         stop: Default::default(),
         retry: Default::default(),
+        is_call: false,
     };
     (&template).into()
 }

@@ -117,11 +117,12 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
             any::<i32>(),
             limit,
             requests,
-            (stop_spec(), retry_spec()),
+            (stop_spec(), retry_spec(), any::<bool>()),
         ),
     )
         .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {
-            let (task_dir, pin, time_limit, priority, crash_limit, requests, (stop, retry)) = rest;
+            let (task_dir, pin, time_limit, priority, crash_limit, requests, last) = rest;
+            let (stop, retry, is_call) = last;
             TaskTemplate {
                 args,
                 env,
@@ -137,6 +138,7 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 requests,
                 stop,
                 retry,
+                is_call,
             }
         })
 }
