@@ -19,6 +19,7 @@ use crate::config::Stop;
 use crate::core_handle::{CoreGone, CoreHandle};
 use crate::http::HttpControl;
 use crate::relay::Relay;
+use crate::values::Values;
 use crate::{journal_link, output_link, query};
 
 /// What the connections of clients work with.
@@ -30,6 +31,8 @@ pub(crate) struct ClientPlane {
     pub(crate) store: Option<StoreClient>,
     /// Automatic allocation; `None` in a server without ports.
     pub(crate) alloc: Option<AllocHandle>,
+    /// What calls came to.
+    pub(crate) values: Arc<Values>,
     /// Carries questions about output to workers.
     pub(crate) relay: Arc<Relay>,
     /// Requests that are being answered.
@@ -55,6 +58,10 @@ where
                 return;
             }
         };
+        let with_values = matches!(
+            &request.request,
+            Some(client::request::Request::Watch(watch)) if watch.with_values
+        );
         let outcome = match ClientRequest::try_from(request) {
             Err(error) => {
                 let refusal = Refusal::invalid(error.to_string());
@@ -63,7 +70,12 @@ where
             Ok(request) => {
                 // Until the answer is written.
                 let _answering = plane.answering.begin(&request);
-                match answer(request, &plane, &mut reader, &mut writer).await {
+                let answered = if let ClientRequest::Command(Command::Watch(spec)) = request {
+                    watch((spec, with_values), &plane, &mut reader, &mut writer).await
+                } else {
+                    answer(request, &plane, &mut reader, &mut writer).await
+                };
+                match answered {
                     Answer::Reply(message) => send(&mut writer, &message).await,
                     Answer::Sent => Ok(()),
                     Answer::Stopping => {
@@ -104,6 +116,7 @@ impl Answering {
             | ClientRequest::ReadOutput(_)
             | ClientRequest::Journal { .. }
             | ClientRequest::Sql(_)
+            | ClientRequest::ReadValues { .. }
             | ClientRequest::Query(_) => false,
         };
         changes.then(|| {
@@ -191,8 +204,8 @@ where
             };
             return Answer::Reply(reply(journal_link::query(store, query).await));
         }
-        ClientRequest::Command(Command::Watch(spec)) => {
-            return watch(spec, plane, reader, writer).await;
+        ClientRequest::ReadValues { job, tasks } => {
+            return Answer::Reply(reply(plane.values.read(job, tasks).await));
         }
         ClientRequest::Command(command) => {
             plane
@@ -263,7 +276,7 @@ async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
 }
 
 async fn watch<R, W>(
-    spec: hq_core::server_state::WatchSpec,
+    (spec, with_values): (hq_core::server_state::WatchSpec, bool),
     plane: &ClientPlane,
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
@@ -272,15 +285,18 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let Ok((id, mut updates)) = plane.core.watch(spec).await else {
+    let Ok((id, mut updates)) = plane.core.watch(spec, with_values).await else {
         return Answer::Hangup;
     };
     loop {
         tokio::select! {
             update = updates.recv() => {
                 // Ended without `done`: this client was too slow.
-                let Some(update) = update else { return Answer::Hangup };
+                let Some(mut update) = update else { return Answer::Hangup };
                 let done = update.done;
+                if with_values {
+                    plane.values.fill(&mut update).await;
+                }
                 if send(writer, &reply(reply::Reply::Watch(update))).await.is_err() {
                     break;
                 }

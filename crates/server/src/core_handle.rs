@@ -40,8 +40,10 @@ pub(crate) enum Seen {
 pub(crate) enum Event {
     Command(Command, oneshot::Sender<Result<Reply, Refusal>>),
     Submit(Box<Submission>, oneshot::Sender<Result<Reply, Refusal>>),
+    /// Whether values are wanted: then updates are committed at once, and tell no paths.
     Watch(
         WatchSpec,
+        bool,
         mpsc::Sender<client::WatchUpdate>,
         oneshot::Sender<RequestId>,
     ),
@@ -141,10 +143,12 @@ impl CoreHandle {
     pub(crate) async fn watch(
         &self,
         spec: WatchSpec,
+        with_values: bool,
     ) -> Result<(RequestId, mpsc::Receiver<client::WatchUpdate>), CoreGone> {
         let (tx, rx) = mpsc::channel(WATCH_QUEUE_LEN);
         let (id_tx, id_rx) = oneshot::channel();
-        self.send(Event::Watch(spec, tx, id_tx)).await?;
+        self.send(Event::Watch(spec, with_values, tx, id_tx))
+            .await?;
         Ok((id_rx.await.map_err(|_| CoreGone)?, rx))
     }
 

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::alloc::News;
 use crate::clock::Clock;
 use crate::core_handle::{CoreHandle, Event, Seen, SendReply, View, WorkerRegistration};
-use crate::delivery::{Delivery, ReplyTo};
+use crate::delivery::{Delivery, ReplyTo, Watcher};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::stats::Stats;
@@ -173,7 +173,9 @@ impl Core {
                 Some(id) => Input::Submit(id, submission),
                 None => return 1,
             },
-            Event::Watch(spec, updates, id_reply) => self.on_watch(spec, updates, id_reply),
+            Event::Watch(spec, with_values, updates, id_reply) => {
+                self.on_watch(spec, with_values, updates, id_reply)
+            }
             Event::Unwatch(id) => {
                 self.delivery.remove_watch(id);
                 Input::RequestGone(id)
@@ -245,11 +247,17 @@ impl Core {
     fn on_watch(
         &mut self,
         spec: WatchSpec,
+        with_values: bool,
         updates: mpsc::Sender<client::WatchUpdate>,
         id_reply: oneshot::Sender<RequestId>,
     ) -> Input {
         let id = self.next_request();
-        self.delivery.add_watch(id, spec.with_outcomes, updates);
+        let watcher = Watcher {
+            with_paths: spec.with_outcomes && !with_values,
+            is_hurried: with_values,
+            updates,
+        };
+        self.delivery.add_watch(id, watcher);
         // A client that is gone already is noticed with its first update.
         let _ = id_reply.send(id);
         Input::Request(id, Command::Watch(spec))

@@ -48,14 +48,22 @@ pub(crate) enum Outgoing {
 /// A client that waits for the reply to its command.
 pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Refusal>>;
 
+/// A client that watches jobs.
+pub(crate) struct Watcher {
+    /// Whether it is told where tasks that ended wrote to.
+    pub(crate) with_paths: bool,
+    /// Whether it waits for each update and can do nothing before it.
+    pub(crate) is_hurried: bool,
+    pub(crate) updates: mpsc::Sender<client::WatchUpdate>,
+}
+
 /// Those who are on the other side, and what they have not been given yet.
 pub(crate) struct Delivery {
     gate: StoreGate<Outgoing>,
     /// Told when the store can never be written again.
     failed: Arc<Notify>,
     replies: BTreeMap<RequestId, ReplyTo>,
-    /// Watching clients, and whether each wants to know where output is.
-    watches: BTreeMap<RequestId, (bool, mpsc::Sender<client::WatchUpdate>)>,
+    watches: BTreeMap<RequestId, Watcher>,
     /// Workers that have asked for a seat.
     links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
     /// The current connection of each worker that has one; without a queue it is being closed.
@@ -108,13 +116,8 @@ impl Delivery {
     }
 
     /// A client watches jobs.
-    pub(crate) fn add_watch(
-        &mut self,
-        id: RequestId,
-        with_paths: bool,
-        updates: mpsc::Sender<client::WatchUpdate>,
-    ) {
-        self.watches.insert(id, (with_paths, updates));
+    pub(crate) fn add_watch(&mut self, id: RequestId, watcher: Watcher) {
+        self.watches.insert(id, watcher);
     }
 
     /// It does no longer.
@@ -171,7 +174,7 @@ impl Delivery {
             }
         }
         self.gate.store(changes);
-        let is_awaited = rest.iter().any(Effect::is_awaited);
+        let mut is_awaited = rest.iter().any(Effect::is_awaited);
         for effect in rest {
             let wait = effect.wait();
             let message = match effect {
@@ -192,10 +195,12 @@ impl Delivery {
                     Outgoing::Reply(id, reply)
                 }
                 Effect::WatchUpdate(id, update) => {
-                    let Some((with_paths, _)) = self.watches.get(&id) else {
+                    let Some(watcher) = self.watches.get(&id) else {
                         continue;
                     };
-                    let parts = query::watch_updates(state, &update, *with_paths, PAGE_BYTES_MAX);
+                    is_awaited |= watcher.is_hurried;
+                    let with_paths = watcher.with_paths;
+                    let parts = query::watch_updates(state, &update, with_paths, PAGE_BYTES_MAX);
                     for message in parts {
                         let message = Box::new(message);
                         self.send(state, wait, Outgoing::Update { id, message });
@@ -256,7 +261,7 @@ impl Delivery {
                 }
             }
             Outgoing::Update { id, message } => {
-                let Some((_, updates)) = self.watches.get(&id) else {
+                let Some(Watcher { updates, .. }) = self.watches.get(&id) else {
                     return;
                 };
                 let done = message.done;

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::core_thread;
 use crate::relay::Relay;
 use crate::stats::Stats;
+use crate::values::Values;
 use crate::worker_link::WorkerPlane;
 use crate::{client_link, worker_link};
 
@@ -73,15 +74,18 @@ impl EmbeddedServer {
             ..client::ServerInfo::default()
         });
         let relay = Arc::new(Relay::new(info.start_unix_ns.unsigned_abs()));
+        let values = Arc::new(Values::new(None));
         let workers = WorkerPlane {
             core: core.clone(),
             info: Arc::clone(&info),
             idle_timeout: config.idle_timeout,
+            values: Arc::clone(&values),
             relay: Arc::clone(&relay),
         };
         let clients = ClientPlane {
             core,
             info,
+            values,
             store: None,
             alloc: None,
             relay,

@@ -28,6 +28,7 @@ mod relay;
 mod server;
 mod state_file;
 mod stats;
+mod values;
 mod worker_link;
 
 pub use config::{Journal, RunError, ServerConfig, StartError, Stop};

@@ -22,6 +22,7 @@ use crate::http::{self, HttpParts, HttpServer};
 use crate::relay::Relay;
 use crate::state_file::Opened;
 use crate::stats::Stats;
+use crate::values::Values;
 use crate::worker_link::WorkerPlane;
 use crate::{alloc, client_link, listener, notify, state_file, worker_link};
 
@@ -240,15 +241,18 @@ fn planes(
     stop: mpsc::Sender<Stop>,
 ) -> (ClientPlane, WorkerPlane) {
     let parts = parts.clone();
+    let values = Arc::new(Values::new(parts.store.clone()));
     let workers = WorkerPlane {
         core: parts.core.clone(),
         info: Arc::clone(&parts.info),
         idle_timeout,
+        values: Arc::clone(&values),
         relay: Arc::clone(&parts.relay),
     };
     let clients = ClientPlane {
         core: parts.core,
         info: parts.info,
+        values,
         store: parts.store,
         alloc: parts.alloc,
         relay: parts.relay,

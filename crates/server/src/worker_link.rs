@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::core_handle::{CoreHandle, WorkerRegistration};
 use crate::relay::Relay;
+use crate::values::Values;
 
 /// A connected peer that does not register within this time is no worker.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,6 +33,8 @@ pub(crate) struct WorkerPlane {
     pub(crate) info: Arc<ServerInfo>,
     /// Idle timeout of workers that set none.
     pub(crate) idle_timeout: Option<Duration>,
+    /// What calls came to.
+    pub(crate) values: Arc<Values>,
     /// Carries questions about output to workers.
     pub(crate) relay: Arc<Relay>,
 }
@@ -75,7 +78,7 @@ where
     };
     let (config, reattach) = match FromWorker::try_from(message) {
         Ok(FromWorker::Register(config, reattach)) => (config, reattach),
-        Ok(FromWorker::Message(_) | FromWorker::Output(_)) => {
+        Ok(FromWorker::Message(_) | FromWorker::Output(_) | FromWorker::Values(_)) => {
             refuse(writer, "expected a registration as the first message").await;
             return None;
         }
@@ -161,6 +164,8 @@ async fn receive<R: AsyncRead + Unpin>(
                 }
             }
             Ok(FromWorker::Output(output)) => plane.relay.answer(worker, output),
+            // Ahead of the report of their ends, so that they are stored with it.
+            Ok(FromWorker::Values(values)) => plane.values.add(worker, values),
             Ok(FromWorker::Register(..)) => {
                 tracing::warn!(%worker, "second registration on one connection ignored");
             }

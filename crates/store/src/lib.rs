@@ -40,6 +40,7 @@ mod subscribe;
 mod testing;
 #[cfg(test)]
 mod two_servers;
+pub mod values;
 mod writer;
 
 pub use compact::Pruned;

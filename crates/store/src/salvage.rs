@@ -79,6 +79,11 @@ const SHAPES: &[TableShape] = &[
         types: "iiiiii",
     },
     TableShape {
+        name: "value_data",
+        has_rowid: false,
+        types: "iiiib",
+    },
+    TableShape {
         name: "queue_data",
         has_rowid: true,
         types: "nB",
@@ -406,6 +411,7 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         "task_data",
         "attempt_data",
         "node_data",
+        "value_data",
         "dropped_data",
         "notification_data",
     ] {

@@ -21,6 +21,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0005.sql"),
     include_str!("schema/0006.sql"),
     include_str!("schema/0007.sql"),
+    include_str!("schema/0008.sql"),
 ];
 
 /// Present version of the schema.

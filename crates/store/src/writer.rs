@@ -4,6 +4,7 @@
 //! A full disk stops nothing: the changes stay in memory and are tried again.
 
 mod failure;
+mod pending;
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -26,8 +27,10 @@ use crate::lock::Lock;
 use crate::meta::{self, set_number};
 use crate::place::{Files, Place};
 use crate::subscribe::{Live, Subscribers};
+use crate::values::{self, CallValue};
 use crate::{StoreError, lease};
 use failure::{is_failed_sync, is_passing};
+use pending::Pending;
 
 /// Least time between two commits that nobody waits for.
 const GROUP_SPAN: Duration = Duration::from_millis(20);
@@ -84,6 +87,7 @@ pub struct Subscription {
 
 enum Message {
     Changes(u64, Vec<Change>),
+    Values(Vec<CallValue>),
     Hurry,
     Flush(SyncSender<()>),
     Prune(SyncSender<Result<Pruned, String>>),
@@ -166,6 +170,12 @@ impl StoreClient {
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.place.len_bytes()
+    }
+
+    /// Hands over what calls came to. They are on disk as soon as any change is that is handed over afterwards.
+    pub fn store_values(&self, values: Vec<CallValue>) {
+        // If the writer is gone, its last report said why.
+        let _ = self.messages.send(Message::Values(values));
     }
 
     /// Returns when all that was handed over before is on disk; `false` if the writer is gone.
@@ -339,7 +349,7 @@ impl Writer {
     }
 
     fn run(mut self, messages: &Receiver<Message>) {
-        let mut pending: Vec<Change> = Vec::new();
+        let mut pending = Pending::default();
         let mut upto = 0;
         let mut last_commit = Instant::now();
         let mut is_open = true;
@@ -360,8 +370,9 @@ impl Writer {
                         match message {
                             Message::Changes(number, changes) => {
                                 upto = number;
-                                pending.extend(changes);
+                                pending.changes.extend(changes);
                             }
+                            Message::Values(values) => pending.values.extend(values),
                             Message::Hurry => is_hurried = true,
                             Message::Stop => is_open = false,
                             other @ (Message::Flush(_)
@@ -379,7 +390,7 @@ impl Writer {
             let is_due = last_commit.elapsed() >= self.span();
             let is_urgent = self.health == Health::Good
                 && !pending.is_empty()
-                && (is_hurried || pending.iter().any(|change| change.kind.is_urgent()));
+                && (is_hurried || pending.is_urgent());
             if is_due || is_urgent || !asked.is_empty() || !is_open {
                 last_commit = Instant::now();
                 is_hurried = false;
@@ -463,7 +474,11 @@ impl Writer {
                     live: self.subscribers.subscribe(),
                 });
             }
-            Message::Flush(_) | Message::Changes(..) | Message::Hurry | Message::Stop => {}
+            Message::Flush(_)
+            | Message::Changes(..)
+            | Message::Values(_)
+            | Message::Hurry
+            | Message::Stop => {}
         }
     }
 
@@ -533,7 +548,7 @@ impl Writer {
     }
 
     /// Stores changes, of which the last have this number, and tells of it; keeps them if they are still to be stored.
-    fn commit_all(&mut self, pending: &mut Vec<Change>, upto: u64) {
+    fn commit_all(&mut self, pending: &mut Pending, upto: u64) {
         if self.commit(pending) {
             pending.clear();
             if !self.is_broken() && self.is_in_place() {
@@ -543,9 +558,10 @@ impl Writer {
     }
 
     /// Stores changes in one transaction; `false` if they are still to be stored.
-    fn commit(&mut self, changes: &[Change]) -> bool {
+    fn commit(&mut self, pending: &Pending) -> bool {
+        let changes = &pending.changes;
         let mut events = self.subscribers.are_there().then(Vec::new);
-        match self.try_commit(changes, events.as_mut()) {
+        match self.try_commit(pending, events.as_mut()) {
             Ok((seq, true)) => {
                 self.note_untold(seq, events);
                 let is_forgotten =
@@ -557,8 +573,8 @@ impl Writer {
                     |change: &&Change| matches!(change.kind, ChangeKind::WorkerOverview { .. });
                 let overviews = changes.iter().filter(is_overview).count();
                 self.compactor.add_overviews(overviews as u64);
-                self.has_log |= !changes.is_empty();
-                if !changes.is_empty() && std::mem::take(&mut self.is_bare) {
+                self.has_log |= !pending.is_empty();
+                if !pending.is_empty() && std::mem::take(&mut self.is_bare) {
                     // At once, so that the next prune leaves a smaller file even if it follows soon.
                     self.settle();
                 }
@@ -680,14 +696,15 @@ impl Writer {
 
     fn try_commit(
         &mut self,
-        changes: &[Change],
+        pending: &Pending,
         events: Option<&mut Vec<Event>>,
     ) -> rusqlite::Result<(i64, bool)> {
         let mut seq = self.next_seq;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        group::write(&transaction, &mut seq, changes, events)?;
+        values::write(&transaction, &pending.values)?;
+        group::write(&transaction, &mut seq, &pending.changes, events)?;
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));
         }

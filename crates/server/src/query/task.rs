@@ -343,5 +343,8 @@ pub(super) fn ended(
         state: info.state,
         error: info.error,
         paths,
+        instance: info.instance,
+        worker: info.workers.first().map(|worker| worker.id),
+        value: None,
     })
 }

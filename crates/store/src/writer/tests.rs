@@ -26,6 +26,13 @@ fn submit(number: u32) -> Message {
     Message::Changes(u64::from(number), vec![change(submitted)])
 }
 
+fn pending(changes: impl IntoIterator<Item = Change>) -> Pending {
+    Pending {
+        changes: changes.into_iter().collect(),
+        ..Pending::default()
+    }
+}
+
 #[test]
 fn a_prune_that_arrives_with_what_breaks_the_store_writes_nothing() {
     let dir = tempfile::tempdir().expect("directory");
@@ -54,7 +61,7 @@ fn who_comes_while_events_cannot_be_told_of_misses_none_even_if_nothing_follows_
     let told = writer.told_seq;
     // Stored while nobody followed and the file was out of sight.
     let change = change(submitted(JobId(1), &IdArray::single(1)));
-    assert!(writer.commit(&[change]));
+    assert!(writer.commit(&pending([change])));
     assert!(writer.next_seq > told);
     let (reply, subscribed) = mpsc::sync_channel(1);
     writer.answer(Message::Subscribe(None, reply), false);
@@ -75,9 +82,9 @@ fn who_follows_goes_on_when_a_commit_has_nothing_but_what_is_told_and_not_stored
     writer.answer(Message::Subscribe(None, reply), true);
     let mut live = subscribed.recv().expect("an answer").live;
     let before = writer.told_seq - 1;
-    writer.commit_all(&mut vec![change(ChangeKind::JobIdle(JobId(1)))], 1);
+    writer.commit_all(&mut pending([change(ChangeKind::JobIdle(JobId(1)))]), 1);
     let submitted = submitted(JobId(2), &IdArray::single(1));
-    writer.commit_all(&mut vec![change(submitted)], 2);
+    writer.commit_all(&mut pending([change(submitted)]), 2);
     let events = live.ready(9).expect("it goes on");
     let seqs = events.iter().map(|event| event.seq());
     assert!(seqs.eq([before, before + 1]), "{events:?}");
@@ -94,10 +101,10 @@ fn a_file_that_a_reader_kept_long_becomes_short_when_it_has_gone_though_nothing_
     let mut writer = writer(&path);
     let jobs: Vec<JobId> = (1..=2_000).map(JobId).collect();
     let submit = |job: &JobId| change(submitted(*job, &IdArray::single(1)));
-    assert!(writer.commit(&jobs.iter().map(submit).collect::<Vec<_>>()));
+    assert!(writer.commit(&pending(jobs.iter().map(submit))));
     assert!(writer.checkpoint("TRUNCATE"));
     let full = file_len();
-    assert!(writer.commit(&[change(ChangeKind::JobsForgotten(jobs))]));
+    assert!(writer.commit(&pending([change(ChangeKind::JobsForgotten(jobs))])));
     writer.settle();
     let reader = Connection::open(&path).expect("a database");
     reader.execute_batch("BEGIN").expect("a transaction");

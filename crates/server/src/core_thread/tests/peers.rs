@@ -129,7 +129,7 @@ async fn a_task_goes_to_a_worker_and_its_end_is_acknowledged_and_told() {
         "{command:?}"
     );
     let spec = watch_all(Duration::ZERO);
-    let (_, mut updates) = core.watch(spec).await.expect("the core is there");
+    let (_, mut updates) = core.watch(spec, false).await.expect("the core is there");
     worker.say(finished(7)).await;
     loop {
         match worker.hear().await {
@@ -222,7 +222,7 @@ async fn a_client_that_stops_watching_hears_nothing_more() {
     let (core, _heard, thread) = unstored(ServerState::new("test"));
     submit(&core).await;
     let spec = watch_all(Duration::ZERO);
-    let (id, mut updates) = core.watch(spec).await.expect("the core is there");
+    let (id, mut updates) = core.watch(spec, false).await.expect("the core is there");
     assert!(updates.recv().await.is_some(), "how things are");
     core.unwatch(id).await.expect("the core is there");
     assert!(updates.recv().await.is_none());
