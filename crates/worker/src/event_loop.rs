@@ -36,6 +36,7 @@ use crate::notify::{Notification, NotifySocket};
 use crate::output_service::OutputService;
 use crate::overview::Overviews;
 use crate::registration::RegisteredWorker;
+use crate::reported::Reported;
 use crate::server_link::{ConnectError, Link, Redial, RegisterError, introduce};
 
 /// Why a worker has ended.
@@ -120,6 +121,7 @@ where
             effects: Vec::new(),
             events: Vec::new(),
             doubtful: Doubtful::default(),
+            reported: Reported::default(),
             end: None,
         };
         let reason = loop {
@@ -296,6 +298,7 @@ struct EventLoop<S> {
     effects: Vec<Effect>,
     events: Vec<LaunchEvent>,
     doubtful: Doubtful,
+    reported: Reported,
     end: Option<ExitReason>,
 }
 
@@ -407,7 +410,13 @@ where
 
     fn on_message(&mut self, message: ToWorker) {
         match FromServer::try_from(message) {
-            Ok(FromServer::Input(input)) => self.apply(input),
+            Ok(FromServer::Input(input)) => {
+                if let Input::Acknowledged(seq) = input {
+                    let keys = self.reported.acknowledge(seq);
+                    self.launcher.calls().forget_values(keys);
+                }
+                self.apply(input);
+            }
             Ok(FromServer::Ping) => {}
             Ok(FromServer::ReadOutput(request)) => self.outputs.read(request),
             Ok(FromServer::Registered { .. } | FromServer::Refused(_)) => {
@@ -467,6 +476,10 @@ where
         self.launcher
             .set_server(link.server_uid.clone(), link.worker);
         self.link = LinkState::Up(link);
+        if !reattached {
+            self.reported = Reported::default();
+            self.launcher.calls().forget_all_values();
+        }
         self.apply(Input::ServerBack { reattached });
     }
 
@@ -509,7 +522,12 @@ where
                     }
                 }
                 Effect::Terminate(token) => self.launcher.terminate(token),
-                Effect::Report(report) => self.link.feed(&ToServer::from(&report)),
+                Effect::Report(report) => {
+                    for values in self.reported.values(&report, self.launcher.calls()) {
+                        self.link.feed(&values);
+                    }
+                    self.link.feed(&ToServer::from(&report));
+                }
                 Effect::DropTemplate(id) => self.launcher.drop_template(id),
                 Effect::Farewell => self.link.feed(&ToServer::from(ExitReason::ServerEnded)),
                 Effect::Exit(reason) => self.end = Some(reason),

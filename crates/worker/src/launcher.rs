@@ -4,6 +4,7 @@
 //! does not know the server.
 
 mod busy;
+mod calls;
 mod cleaners;
 mod control_group;
 mod failure;
@@ -41,6 +42,7 @@ use crate::leftovers::{MARK, nonce};
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup, Preparation};
 use busy::BusyPrograms;
+pub(crate) use calls::CallPool;
 use cleaners::Cleaners;
 use control_group::{ControlGroups, TaskGroup};
 use memory::{Excess, MemoryWatch};
@@ -62,6 +64,7 @@ pub(crate) struct TaskLauncher {
     task_dirs: PathBuf,
     templates: BTreeMap<TemplateId, Arc<CompiledTemplate>>,
     running: RunningTasks,
+    calls: CallPool,
     oom: OomWatch,
     /// Set if tasks are held to the memory that they asked for.
     memory: Option<MemoryWatch>,
@@ -114,6 +117,7 @@ impl TaskLauncher {
                 server_uid: "".into(),
             },
             nonce: nonce().into(),
+            calls: CallPool::new(task_dirs.clone()),
             task_dirs,
             templates: BTreeMap::new(),
             running: RunningTasks::default(),
@@ -170,6 +174,10 @@ impl TaskLauncher {
         let mut plans = Vec::with_capacity(tasks.len());
         for task in tasks {
             let token = task.token;
+            if task.template.task.is_call {
+                self.launch_call(&task, pools);
+                continue;
+            }
             match self.prepare(&task, pools) {
                 Ok((plan, running)) => {
                     self.running.insert(token, running);
@@ -187,7 +195,10 @@ impl TaskLauncher {
 
     /// Fails a launch as cancelled if its turn in the lane has not come.
     pub(crate) fn withdraw(&mut self, token: LaunchToken) {
-        if !self.streaming.give_up(token) {
+        if self.calls.has(token) {
+            self.calls.take_back(token, false);
+            self.wake.notify_one();
+        } else if !self.streaming.give_up(token) {
             self.engine.withdraw(Token(token.0));
         }
     }
@@ -195,6 +206,10 @@ impl TaskLauncher {
     /// The task's own signal to its process group, SIGKILL to all that is left of it after its grace.
     pub(crate) fn terminate(&mut self, token: LaunchToken) {
         if self.streaming.give_up(token) {
+            return;
+        }
+        if let Some(stop) = self.calls.stop_of(token) {
+            self.terminate_call(token, stop);
             return;
         }
         let stop = self
@@ -234,10 +249,20 @@ impl TaskLauncher {
                 }
                 Vec::new()
             }
+            () = self.calls.news() => Vec::new(),
         }
     }
 
+    /// What calls came to that the server has not acknowledged.
+    pub(crate) const fn calls(&mut self) -> &mut CallPool {
+        &mut self.calls
+    }
+
     fn end_for_memory(&mut self, excess: Excess) {
+        if calls::is_interpreter(excess.token.0) {
+            self.end_interpreter_for_memory(excess);
+            return;
+        }
         let Some(task) = self.running.get_mut(excess.token) else {
             return;
         };
@@ -298,6 +323,10 @@ impl TaskLauncher {
         let mut drained = std::mem::take(&mut self.drained);
         self.engine.drain_events(&mut drained);
         for event in drained.drain(..) {
+            if calls::is_interpreter(event.token().0) {
+                self.on_interpreter_event(event);
+                continue;
+            }
             let Some((event, has_exited_well)) = self.translate(event, &is_ending) else {
                 continue;
             };
@@ -313,6 +342,8 @@ impl TaskLauncher {
             }
         }
         self.drained = drained;
+        self.calls.collect(events);
+        events.append(&mut self.failed);
         let news = self.streaming.collect();
         self.engine.spawn_in_lanes(news.start);
         for token in news.broken {
@@ -541,7 +572,7 @@ impl TaskLauncher {
         let uid = &self.surroundings.server_uid;
         let mark = format!("{uid}/{}/{}", task.key, self.nonce);
         task_env.set(MARK, &mark).map_err(text)?;
-        let paths = compiled.paths(task, uid);
+        let paths = compiled.paths(task.key, uid);
         let cwd = PathBuf::from(OsString::from_vec(paths.cwd));
         let mut cleanup = Cleanup::default();
         let stdout = stdio(paths.stdout, &mut cleanup)?;

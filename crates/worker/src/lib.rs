@@ -23,6 +23,7 @@ mod output;
 mod output_service;
 mod overview;
 mod registration;
+mod reported;
 mod scratch_dir;
 mod server_link;
 

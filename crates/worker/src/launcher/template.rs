@@ -12,7 +12,7 @@ use hq_core::placeholder::{PathPatterns, PathValues, TaskPaths};
 use hq_core::resource::pool::PoolSet;
 use hq_core::resource::request::{Policy, ResourceEntry, ResourceRequest};
 use hq_core::template::{ByteText, PinMode};
-use hq_core::worker_state::{LaunchTask, WorkTemplate};
+use hq_core::worker_state::{InstanceKey, LaunchTask, WorkTemplate};
 use hq_spawn::{ArgBlock, EnvBlock, PlanError, TaskEnv};
 
 use crate::hardware::{CPUS, GPUS_AMD, GPUS_NVIDIA};
@@ -35,6 +35,13 @@ pub(crate) struct CompiledTemplate {
     pub(crate) args: ArgBlock,
     paths: PathPatterns,
     variants: Vec<CompiledVariant>,
+}
+
+/// See [`CompiledTemplate::index_values`].
+#[derive(Debug, Default)]
+pub(crate) struct IndexValues {
+    pub(crate) fixed: Vec<(String, String)>,
+    pub(crate) of_call: Vec<(String, String)>,
 }
 
 #[derive(Debug)]
@@ -84,15 +91,42 @@ impl CompiledTemplate {
     }
 
     /// Paths of one task.
-    pub(crate) fn paths(&self, launch: &LaunchTask, server_uid: &str) -> TaskPaths {
+    pub(crate) fn paths(&self, key: InstanceKey, server_uid: &str) -> TaskPaths {
         self.paths.render(&PathValues {
-            job: launch.key.task.job,
-            task: launch.key.task.task,
-            instance: launch.key.instance,
+            job: key.task.job,
+            task: key.task.task,
+            instance: key.instance,
             submit_dir: &self.work.submit_dir,
             server_uid,
             cwd: &[],
         })
+    }
+
+    /// Variables of one task that name granted indices: those that programs read when they start, and those of ours, which
+    /// can be others for the next call of an interpreter.
+    pub(crate) fn index_values(&self, launch: &LaunchTask, pools: &PoolSet) -> IndexValues {
+        let mut values = IndexValues::default();
+        let Some(variant) = self.variants.get(launch.variant as usize) else {
+            return values;
+        };
+        for variables in &variant.index_variables {
+            let list = index_list(launch, variables.entry, pools);
+            if variables.is_omp_places {
+                let places = ("OMP_PLACES".to_owned(), format!("{{{list}}}"));
+                values.fixed.push(places);
+            }
+            for name in &variables.names {
+                let of_call = name.starts_with("HQ_");
+                let pair = (name.clone(), list.clone());
+                let to = if of_call {
+                    &mut values.of_call
+                } else {
+                    &mut values.fixed
+                };
+                to.push(pair);
+            }
+        }
+        values
     }
 
     /// Environment of one task: the shared block, and what is its own.
@@ -107,7 +141,9 @@ impl CompiledTemplate {
         let mut env = TaskEnv::new();
         env.set_display("HQ_TASK_ID", launch.key.task.task)?;
         env.set_display("HQ_INSTANCE_ID", launch.key.instance)?;
-        if let Some(entry) = launch.entry() {
+        // That of a call is for its interpreter.
+        let entry = launch.entry().filter(|_| !self.work.task.is_call);
+        if let Some(entry) = entry {
             env.set("HQ_ENTRY", OsStr::from_bytes(entry))?;
         }
         for variables in &variant.index_variables {

@@ -372,6 +372,7 @@ impl FakeServer {
         match FromWorker::try_from(message).expect("valid message") {
             FromWorker::Register(..) => panic!("registered already"),
             FromWorker::Output(_) => panic!("nobody asked for output"),
+            FromWorker::Values(_) => panic!("nobody sent a call"),
             FromWorker::Message(WorkerMessage::Heartbeat(_)) => self.heartbeats += 1,
             FromWorker::Message(WorkerMessage::Notify(..) | WorkerMessage::Overview(_)) => {}
             FromWorker::Message(WorkerMessage::Goodbye(reason)) => {

@@ -1,0 +1,587 @@
+//! Calls: tasks that an interpreter carries out which was there before.
+//!
+//! ```text
+//!   launcher ──▶ CallPool ── packets ──▶ interpreter (a process of the spawn engine)
+//!                   ▲ │ idle, busy            │
+//!                   │ └─ leased to a lane ◀───┘ answers: a value, or what went wrong
+//! ```
+//!
+//! An interpreter is started for the first call of its kind and leased to a lane: the calls of a lane use one grant and
+//! run one after the other. When the lane is over, it waits for the next lane with calls of its kind. It ends with the
+//! worker, as every process of the spawn engine does.
+//!
+//! Calls travel as packets of a socket of which the worker keeps both ends. A packet is received once: by the
+//! interpreter, which takes one when it is about to begin with it, or by the worker, which takes it back. So it is certain
+//! whether a call has begun, however the interpreter ends and whatever it does meanwhile.
+
+mod interpreter;
+mod launch;
+mod packet;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::outcome::Usage;
+use hq_core::placeholder::TaskPaths;
+use hq_core::retry::StopSpec;
+use hq_core::template::{ByteText, TaskTemplate};
+use hq_core::time::Time;
+use hq_core::worker_state::{ExitStatus, InstanceKey, LaunchEvent, LaunchFailure, LaunchToken};
+use hq_spawn::{SpawnPlan, Token};
+use tokio::sync::mpsc;
+
+use super::template::CompiledTemplate;
+use crate::clock;
+pub(super) use interpreter::Interpreter;
+use interpreter::{Packet, Packets, Sent};
+use packet::Answer;
+
+/// Tokens of interpreters, which tasks never have.
+const INTERPRETER: u64 = 1 << 63;
+
+/// Bytes of values that wait for the server; then no call is sent to an interpreter.
+const VALUES_MAX: usize = 256 << 20;
+
+/// Interpreters that wait for calls, besides one for each cpu: of other kinds than those that run now.
+const SPARE_MAX: usize = 2;
+
+/// What calls must have in common to be carried out by one interpreter.
+#[derive(Clone, Debug)]
+pub(super) struct Kind {
+    pub(super) template: Arc<TaskTemplate>,
+    pub(super) variant: u32,
+    /// Variables that are read when a program starts, such as those that name its GPUs.
+    pub(super) fixed: Vec<(String, String)>,
+    /// Memory that it may use, in KiB.
+    pub(super) memory_limit: Option<u64>,
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.template, &other.template);
+        let is_same = Arc::ptr_eq(ours, theirs)
+            || ours.args == theirs.args
+                && ours.env == theirs.env
+                && ours.stdin == theirs.stdin
+                && ours.stop == theirs.stop
+                && ours.requests == theirs.requests;
+        is_same
+            && self.variant == other.variant
+            && self.fixed == other.fixed
+            && self.memory_limit == other.memory_limit
+    }
+}
+
+/// A call that was handed over.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) token: LaunchToken,
+    pub(super) key: InstanceKey,
+    pub(super) compiled: Arc<CompiledTemplate>,
+    /// Directory, variables and cpus, encoded.
+    pub(super) place: Arc<[u8]>,
+    /// What is to be done.
+    pub(super) payload: Box<[u8]>,
+    pub(super) server_uid: Box<str>,
+    /// Since when it counts as started; `None` = it waits for its turn.
+    pub(super) since: Option<Time>,
+}
+
+impl Call {
+    /// Where it writes to.
+    fn paths(&self) -> TaskPaths {
+        self.compiled.paths(self.key, &self.server_uid)
+    }
+}
+
+/// How to start an interpreter again.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    pub(super) plan: SpawnPlan,
+    pub(super) kind: Kind,
+    /// For what goes wrong at its start.
+    pub(super) args: Vec<ByteText>,
+    pub(super) cwd: PathBuf,
+}
+
+/// An interpreter that is to be started.
+pub(super) struct Wanted {
+    pub(super) lane: LaunchToken,
+    pub(super) recipe: Recipe,
+    pub(super) calls: VecDeque<Call>,
+}
+
+/// All interpreters of a worker.
+pub(crate) struct CallPool {
+    interpreters: BTreeMap<u64, Interpreter>,
+    /// Which one a lane uses.
+    lanes: HashMap<LaunchToken, u64>,
+    /// Which one has a call.
+    calls: HashMap<LaunchToken, u64>,
+    last: u64,
+    /// Answers of all interpreters. Unbounded, but each interpreter is sent a few calls at most.
+    packets: (Packets, mpsc::UnboundedReceiver<Packet>),
+    /// Ends whose output has been put where it belongs; one for each call that wrote something.
+    copied: (
+        mpsc::UnboundedSender<LaunchEvent>,
+        mpsc::UnboundedReceiver<LaunchEvent>,
+    ),
+    events: Vec<LaunchEvent>,
+    values: HashMap<InstanceKey, Box<[u8]>>,
+    value_bytes: usize,
+    idle_max: usize,
+    /// Where payloads are put that do not fit into a packet.
+    pub(super) dir: PathBuf,
+}
+
+/// Whether a token of the spawn engine is that of an interpreter.
+pub(super) const fn is_interpreter(token: u64) -> bool {
+    token & INTERPRETER != 0
+}
+
+impl CallPool {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            interpreters: BTreeMap::new(),
+            lanes: HashMap::new(),
+            calls: HashMap::new(),
+            last: 0,
+            packets: mpsc::unbounded_channel(),
+            copied: mpsc::unbounded_channel(),
+            events: Vec::new(),
+            values: HashMap::new(),
+            value_bytes: 0,
+            idle_max: cpus + SPARE_MAX,
+            dir,
+        }
+    }
+
+    /// Waits for answers of interpreters.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    pub(super) async fn news(&mut self) {
+        tokio::select! {
+            Some((id, packet)) = self.packets.1.recv() => self.on_packet(id, &packet),
+            Some(event) = self.copied.1.recv() => self.events.push(event),
+        }
+        self.take_packets();
+    }
+
+    fn take_packets(&mut self) {
+        while let Ok((id, packet)) = self.packets.1.try_recv() {
+            self.on_packet(id, &packet);
+        }
+        while let Ok(event) = self.copied.1.try_recv() {
+            self.events.push(event);
+        }
+    }
+
+    /// Moves what has happened to the end of `events`.
+    pub(super) fn collect(&mut self, events: &mut Vec<LaunchEvent>) {
+        self.take_packets();
+        events.append(&mut self.events);
+    }
+
+    /// Name for an interpreter that is about to be started.
+    pub(super) const fn next_id(&mut self) -> u64 {
+        self.last += 1;
+        self.last | INTERPRETER
+    }
+
+    /// Hands a call to the interpreter of its lane, or to one that waits; gives it back if there is none.
+    pub(super) fn push(&mut self, lane: LaunchToken, kind: &Kind, call: Call) -> Option<Call> {
+        let leased = self.lanes.get(&lane).copied();
+        let found = leased.and_then(|id| Some((id, &self.interpreters.get(&id)?.recipe.kind)));
+        let id = match found {
+            Some((_, other)) if other != kind => {
+                // Another interpreter would not wait for this one, with which it would share the grant.
+                self.events.push(LaunchEvent::Failed {
+                    token: call.token,
+                    failure: LaunchFailure::Cancelled,
+                });
+                return None;
+            }
+            // One that ends hands the call on.
+            Some((id, _)) => id,
+            None => match self.idle(kind) {
+                Some(id) => id,
+                None => return Some(call),
+            },
+        };
+        let token = call.token;
+        let Some(interpreter) = self.interpreters.get_mut(&id) else {
+            return Some(call);
+        };
+        interpreter.lane = Some(lane);
+        interpreter.waiting.push_back(call);
+        self.lanes.insert(lane, id);
+        self.calls.insert(token, id);
+        self.pump(id);
+        None
+    }
+
+    /// The one of a kind that was used last, among those that wait.
+    fn idle(&self, kind: &Kind) -> Option<u64> {
+        let idle = self.interpreters.iter().filter(|(_, one)| {
+            one.lane.is_none() && one.is_ready && !one.is_ending && one.recipe.kind == *kind
+        });
+        idle.max_by_key(|(_, one)| one.idle_since)
+            .map(|(id, _)| *id)
+    }
+
+    /// Adds an interpreter that is being started.
+    pub(super) fn add(&mut self, id: u64, mut interpreter: Interpreter, calls: VecDeque<Call>) {
+        if let Some(lane) = interpreter.lane {
+            self.lanes.insert(lane, id);
+        }
+        for call in &calls {
+            self.calls.insert(call.token, id);
+        }
+        interpreter.waiting = calls;
+        interpreter.listen(id, self.packets.0.clone());
+        self.interpreters.insert(id, interpreter);
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Interpreter> {
+        self.interpreters.get_mut(&id)
+    }
+
+    /// Interpreters that have waited longest, of which there are too many.
+    pub(super) fn surplus(&mut self) -> Vec<Token> {
+        let mut idle: Vec<(Time, u64)> = self
+            .interpreters
+            .iter()
+            .filter(|(_, one)| one.lane.is_none() && !one.is_ending)
+            .map(|(id, one)| (one.idle_since, *id))
+            .collect();
+        if idle.len() <= self.idle_max {
+            return Vec::new();
+        }
+        idle.sort_unstable();
+        idle.truncate(idle.len() - self.idle_max);
+        for (_, id) in &idle {
+            if let Some(one) = self.interpreters.get_mut(id) {
+                one.is_ending = true;
+            }
+        }
+        idle.into_iter().map(|(_, id)| Token(id)).collect()
+    }
+
+    /// Sends what waits, as long as it fits.
+    fn pump(&mut self, id: u64) {
+        if self.value_bytes >= VALUES_MAX {
+            return;
+        }
+        let dir = self.dir.clone();
+        let Some(interpreter) = self.interpreters.get_mut(&id) else {
+            return;
+        };
+        if !interpreter.is_ready || interpreter.is_ending {
+            return;
+        }
+        while let Some(call) = interpreter.waiting.pop_front() {
+            match interpreter.send(&dir, call) {
+                Sent::Yes => {}
+                Sent::Full(call) => {
+                    interpreter.waiting.push_front(call);
+                    break;
+                }
+                Sent::Failed(call, text) => {
+                    self.calls.remove(&call.token);
+                    let failure = LaunchFailure::Permanent(text);
+                    self.events.push(LaunchEvent::Failed {
+                        token: call.token,
+                        failure,
+                    });
+                }
+            }
+        }
+        note_turn(interpreter, &mut self.events);
+        self.release_if_idle(id);
+    }
+
+    fn release_if_idle(&mut self, id: u64) {
+        let Some(interpreter) = self.interpreters.get_mut(&id) else {
+            return;
+        };
+        if !interpreter.sent.is_empty() || !interpreter.waiting.is_empty() {
+            return;
+        }
+        if let Some(lane) = interpreter.lane.take() {
+            self.lanes.remove(&lane);
+        }
+        interpreter.idle_since = clock::now().mono;
+        interpreter.shrink_output();
+    }
+
+    fn on_packet(&mut self, id: u64, packet: &[u8]) {
+        let Some(interpreter) = self.interpreters.get_mut(&id) else {
+            return;
+        };
+        let answer = match packet::parse(packet) {
+            Ok(answer) => answer,
+            Err(reason) => {
+                tracing::error!("an interpreter sent what makes no sense: {reason}");
+                return;
+            }
+        };
+        match answer {
+            Answer::Ready => interpreter.is_ready = true,
+            Answer::Done(done) => {
+                let Some(call) = interpreter.take_sent(LaunchToken(done.token)) else {
+                    tracing::error!("an interpreter answered what it was not asked");
+                    return;
+                };
+                self.calls.remove(&call.token);
+                if !done.value.is_empty() {
+                    self.value_bytes += done.value.len();
+                    let before = self.values.insert(call.key, done.value.into());
+                    self.value_bytes -= before.map_or(0, |value| value.len());
+                }
+                let event = LaunchEvent::Exited {
+                    token: call.token,
+                    status: ExitStatus::Code(i32::from(!done.is_ok)),
+                    ended: clock::now().mono,
+                    run: done.run,
+                    usage: done.usage,
+                    message: (!done.is_ok).then(|| done.message.into()),
+                };
+                let copied = self.copied.0.clone();
+                match interpreter.take_output(&call, (done.out_end, done.err_end), done.is_ok) {
+                    Some(copy) => copy.run(move || {
+                        // The worker ends if nobody wants it.
+                        let _ = copied.send(event);
+                    }),
+                    None => self.events.push(event),
+                }
+            }
+        }
+        self.pump(id);
+    }
+
+    /// The process of an interpreter runs.
+    pub(super) fn on_started(&mut self, id: u64) {
+        if let Some(interpreter) = self.interpreters.get_mut(&id) {
+            interpreter.has_started = true;
+            note_turn(interpreter, &mut self.events);
+        }
+    }
+
+    /// Takes a call back that has not begun; `false` if it has. If its interpreter is to end then, it gets no other one.
+    pub(super) fn take_back(&mut self, token: LaunchToken, ends_otherwise: bool) -> bool {
+        let Some(interpreter) = self
+            .calls
+            .get(&token)
+            .copied()
+            .and_then(|id| self.interpreters.get_mut(&id))
+        else {
+            return false;
+        };
+        interpreter.take_back_sent();
+        // One that counts as started is not asked back, but it may be told to end.
+        let may_go = |call: &Call| call.since.is_none() || (ends_otherwise && interpreter.is_ready);
+        let position = interpreter
+            .waiting
+            .iter()
+            .position(|call| call.token == token && may_go(call));
+        let found = position.and_then(|position| interpreter.waiting.remove(position));
+        let id = self.calls.get(&token).copied();
+        if let Some(call) = &found {
+            self.calls.remove(&token);
+            self.events.push(match call.since {
+                None => LaunchEvent::Failed {
+                    token,
+                    failure: LaunchFailure::Cancelled,
+                },
+                Some(since) => told_to_end(token, since),
+            });
+        }
+        if let Some(id) = id.filter(|_| found.is_some() || !ends_otherwise) {
+            self.pump(id);
+        }
+        found.is_some()
+    }
+
+    /// The interpreter that carries out a call which is to end; it ends with it.
+    pub(super) fn end(&mut self, token: LaunchToken) -> Option<Token> {
+        let id = *self.calls.get(&token)?;
+        let interpreter = self.interpreters.get_mut(&id)?;
+        interpreter.is_ending = true;
+        Some(Token(id))
+    }
+
+    /// How a call is told to end; `None` = there is no such call.
+    pub(super) fn stop_of(&self, token: LaunchToken) -> Option<StopSpec> {
+        let id = self.calls.get(&token)?;
+        Some(self.interpreters.get(id)?.recipe.kind.template.stop)
+    }
+
+    /// Whether a call is in an interpreter or waits for one.
+    pub(super) fn has(&self, token: LaunchToken) -> bool {
+        self.calls.contains_key(&token)
+    }
+
+    /// An interpreter has not come about.
+    pub(super) fn on_failed(&mut self, id: u64, failure: impl Fn() -> LaunchFailure) {
+        let Some(mut interpreter) = self.remove(id) else {
+            return;
+        };
+        for call in interpreter.waiting.drain(..) {
+            self.calls.remove(&call.token);
+            self.events.push(LaunchEvent::Failed {
+                token: call.token,
+                failure: failure(),
+            });
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Interpreter> {
+        let interpreter = self.interpreters.remove(&id)?;
+        if let Some(lane) = interpreter.lane
+            && self.lanes.get(&lane) == Some(&id)
+        {
+            self.lanes.remove(&lane);
+        }
+        Some(interpreter)
+    }
+
+    /// An interpreter has ended: the call that it was at, if any, ends with it. The others go to a new one.
+    pub(super) fn on_exited(
+        &mut self,
+        id: u64,
+        status: ExitStatus,
+        message: Option<Box<str>>,
+    ) -> Option<Wanted> {
+        if let Some(interpreter) = self.interpreters.get(&id) {
+            interpreter.drain(id, &self.packets.0);
+        }
+        self.take_packets();
+        if let Some(interpreter) = self.interpreters.get_mut(&id) {
+            interpreter.take_back_sent();
+        }
+        let mut interpreter = self.remove(id)?;
+        let mut begun: Vec<Call> = interpreter.sent.drain(..).collect();
+        let mut waiting = std::mem::take(&mut interpreter.waiting);
+        let mut status = status;
+        let mut words = message;
+        if !interpreter.is_ready {
+            // Whatever is the matter with it, another one would do no better.
+            let all = !interpreter.is_ending;
+            let first = waiting.iter().position(|call| call.since.is_some());
+            let of_end = first.and_then(|first| waiting.remove(first));
+            begun.extend(of_end);
+            if all {
+                begun.extend(waiting.drain(..));
+                words = words.or_else(|| Some(interpreter.stillborn(status)));
+                status = ExitStatus::Code(1);
+            }
+        } else if words.is_none()
+            && let ExitStatus::Code(code) = status
+        {
+            words =
+                Some(format!("The interpreter ended with exit code {code} during the call").into());
+            status = ExitStatus::Code(1);
+        }
+        let ends = interpreter.output_ends();
+        for call in begun {
+            self.calls.remove(&call.token);
+            let now = clock::now().mono;
+            let since = call.since.unwrap_or(now);
+            if call.since.is_none() {
+                self.events.push(LaunchEvent::Started {
+                    token: call.token,
+                    at: now,
+                });
+            }
+            let event = LaunchEvent::Exited {
+                token: call.token,
+                status,
+                ended: now,
+                run: Duration::from_nanos(now.0.saturating_sub(since.0)),
+                usage: Usage::default(),
+                message: words.clone(),
+            };
+            let copied = self.copied.0.clone();
+            match interpreter.take_output(&call, ends, false) {
+                Some(copy) => copy.run(move || {
+                    // The worker ends if nobody wants it.
+                    let _ = copied.send(event);
+                }),
+                None => self.events.push(event),
+            }
+        }
+        let lane = interpreter.lane?;
+        (!waiting.is_empty()).then(|| Wanted {
+            lane,
+            recipe: interpreter.recipe.clone(),
+            calls: waiting,
+        })
+    }
+
+    /// What the server is to be told of a call that has ended.
+    pub(crate) fn value(&self, key: InstanceKey) -> Option<&[u8]> {
+        self.values.get(&key).map(AsRef::as_ref)
+    }
+
+    pub(crate) fn has_values(&self) -> bool {
+        !self.values.is_empty()
+    }
+
+    /// The server has these values.
+    pub(crate) fn forget_values(&mut self, keys: impl IntoIterator<Item = InstanceKey>) {
+        let was_full = self.value_bytes >= VALUES_MAX;
+        for key in keys {
+            if let Some(value) = self.values.remove(&key) {
+                self.value_bytes -= value.len();
+            }
+        }
+        if was_full && self.value_bytes < VALUES_MAX {
+            let all: Vec<u64> = self.interpreters.keys().copied().collect();
+            for id in all {
+                self.pump(id);
+            }
+        }
+    }
+
+    /// Nobody wants to know what calls came to.
+    pub(crate) fn forget_all_values(&mut self) {
+        self.values.clear();
+        self.value_bytes = 0;
+    }
+}
+
+/// The end of a call that was told to end before its interpreter had begun with it.
+fn told_to_end(token: LaunchToken, since: Time) -> LaunchEvent {
+    let now = clock::now().mono;
+    LaunchEvent::Exited {
+        token,
+        status: ExitStatus::Signal(rustix::process::Signal::TERM.as_raw()),
+        ended: now,
+        run: Duration::from_nanos(now.0.saturating_sub(since.0)),
+        usage: Usage::default(),
+        message: None,
+    }
+}
+
+/// The first call of an interpreter has its turn.
+fn note_turn(interpreter: &mut Interpreter, events: &mut Vec<LaunchEvent>) {
+    let first = match interpreter.sent.front_mut() {
+        Some(first) => Some(first),
+        // The time that the interpreter takes to start is the call's.
+        None if interpreter.has_started && !interpreter.is_ready => interpreter.waiting.front_mut(),
+        None => None,
+    };
+    if let Some(call) = first.filter(|call| call.since.is_none()) {
+        let at = clock::now().mono;
+        call.since = Some(at);
+        events.push(LaunchEvent::Started {
+            token: call.token,
+            at,
+        });
+    }
+}

@@ -1,0 +1,431 @@
+//! One interpreter: its socket, its output, and the calls that it has.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hq_core::template::StdioSpec;
+use hq_core::time::Time;
+use hq_core::worker_state::{ExitStatus, LaunchToken};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+use tokio::net::UnixDatagram;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::packet::{self, INLINE_MAX, IS_FILE, PACKET_MAX};
+use super::{Call, Recipe};
+use crate::launcher::control_group::TaskGroup;
+use crate::launcher::memory::Excess;
+
+/// What an interpreter runs.
+const PROGRAM: &[u8] = include_bytes!("../../../../../python/hq/_interpreter.py");
+
+/// Calls that are sent ahead: their packets fit into any socket's buffer.
+const SENT_MAX: usize = 32;
+const SENT_BYTES_MAX: usize = 64 << 10;
+/// Output that is kept before the file begins anew.
+const OUTPUT_KEPT: u64 = 1 << 20;
+/// Bytes of its errors that are shown of an interpreter that could not start.
+const LAST_WORDS: u64 = 2_000;
+
+/// What an interpreter has said.
+pub(super) type Packet = (u64, Box<[u8]>);
+pub(super) type Packets = mpsc::UnboundedSender<Packet>;
+
+/// Our end, which has packets in order (nothing looks at its type), and a buffer whose lock is held from a packet's arrival until it is passed on.
+type Inbox = Arc<(UnixDatagram, Mutex<Vec<u8>>)>;
+
+pub(in crate::launcher) struct Interpreter {
+    inbox: Inbox,
+    /// The other end, which the interpreter has, too.
+    theirs: Arc<OwnedFd>,
+    listener: Option<JoinHandle<()>>,
+    pub(in crate::launcher) recipe: Recipe,
+    pub(in crate::launcher) lane: Option<LaunchToken>,
+    /// Its process exists.
+    pub(super) has_started: bool,
+    /// It takes calls.
+    pub(super) is_ready: bool,
+    /// It was told to end.
+    pub(super) is_ending: bool,
+    pub(super) idle_since: Time,
+    /// Calls that it has or can take, in order.
+    pub(super) sent: VecDeque<Call>,
+    sent_bytes: usize,
+    /// Calls that it cannot take yet.
+    pub(super) waiting: VecDeque<Call>,
+    /// Place of the last call that was sent.
+    place: Option<Arc<[u8]>>,
+    outputs: [Output; 2],
+    pub(in crate::launcher) group: Option<TaskGroup>,
+    pub(in crate::launcher) excess: Option<Excess>,
+    pub(in crate::launcher) oom_kills_before: u64,
+}
+
+/// A file without a name that takes what is written, until it is known by which call.
+struct Output {
+    file: Arc<File>,
+    /// How much of it belongs to calls that have ended.
+    taken: u64,
+}
+
+/// What became of a call that was to be sent.
+pub(super) enum Sent {
+    Yes,
+    Full(Call),
+    Failed(Call, Box<str>),
+}
+
+impl Drop for Interpreter {
+    fn drop(&mut self) {
+        if let Some(listener) = &self.listener {
+            listener.abort();
+        }
+    }
+}
+
+/// What the process gets: its standard input, output and error.
+pub(in crate::launcher) struct Ends {
+    pub(in crate::launcher) socket: Arc<OwnedFd>,
+    pub(in crate::launcher) stdout: Arc<OwnedFd>,
+    pub(in crate::launcher) stderr: Arc<OwnedFd>,
+}
+
+impl Interpreter {
+    /// Prepares one; its program and its context wait for it.
+    pub(in crate::launcher) fn new(
+        recipe: Recipe,
+        lane: LaunchToken,
+        dir: &Path,
+    ) -> io::Result<(Self, Ends)> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let (ours, theirs) = (
+            std::os::unix::net::UnixDatagram::from(ours),
+            Arc::new(theirs),
+        );
+        ours.set_nonblocking(true)?;
+        let outputs = [output(dir)?, output(dir)?];
+        let fd = |output: &Output| output.file.try_clone().map(|file| Arc::new(file.into()));
+        let ends = Ends {
+            socket: Arc::clone(&theirs),
+            stdout: fd(&outputs[0])?,
+            stderr: fd(&outputs[1])?,
+        };
+        let one = Self {
+            inbox: Arc::new((UnixDatagram::from_std(ours)?, Mutex::default())),
+            theirs,
+            listener: None,
+            recipe,
+            lane: Some(lane),
+            has_started: false,
+            is_ready: false,
+            is_ending: false,
+            idle_since: Time(0),
+            sent: VecDeque::new(),
+            sent_bytes: 0,
+            waiting: VecDeque::new(),
+            place: None,
+            outputs,
+            group: None,
+            excess: None,
+            oom_kills_before: 0,
+        };
+        one.introduce(dir)?;
+        Ok((one, ends))
+    }
+
+    /// Sends program and context.
+    fn introduce(&self, dir: &Path) -> io::Result<()> {
+        let socket = &self.inbox.0;
+        send(socket, PROGRAM, SendFlags::DONTWAIT)?;
+        let context = self.recipe.kind.template.stdin.as_deref().unwrap_or(&[]);
+        let packet = if context.len() <= INLINE_MAX {
+            [&[0, 0], context].concat()
+        } else {
+            [&[0, IS_FILE][..], &put_aside(dir, context)?].concat()
+        };
+        send(socket, &packet, SendFlags::DONTWAIT)?;
+        Ok(())
+    }
+
+    /// Passes its answers on from now on.
+    pub(super) fn listen(&mut self, id: u64, packets: Packets) {
+        let inbox = Arc::clone(&self.inbox);
+        self.listener = Some(tokio::spawn(async move {
+            while inbox.0.readable().await.is_ok() {
+                receive_all(&inbox, id, &packets);
+            }
+        }));
+    }
+
+    /// Passes on what it has said before it ended.
+    pub(super) fn drain(&self, id: u64, packets: &Packets) {
+        // The runtime may not know yet that there is something.
+        let socket = &self.inbox.0;
+        pass_on(&self.inbox, id, packets, |buffer| {
+            let received = recv(socket, buffer, RecvFlags::DONTWAIT);
+            received.ok().map(|(len, _)| len)
+        });
+    }
+
+    /// Sends a call, if it may be ahead.
+    pub(super) fn send(&mut self, dir: &Path, call: Call) -> Sent {
+        let bytes = call.payload.len().min(INLINE_MAX);
+        let is_full = self.sent.len() >= SENT_MAX || self.sent_bytes + bytes > SENT_BYTES_MAX;
+        if is_full && !self.sent.is_empty() {
+            return Sent::Full(call);
+        }
+        let place = Some(&call.place).filter(|place| self.place.as_ref() != Some(place));
+        let aside = if call.payload.len() <= INLINE_MAX {
+            None
+        } else {
+            match put_aside(dir, &call.payload) {
+                Ok(path) => Some(path),
+                Err(error) => return Sent::Failed(call, not_handed_over(&error)),
+            }
+        };
+        let flags = if aside.is_some() { IS_FILE } else { 0 };
+        let payload = aside.as_deref().unwrap_or(&call.payload);
+        let place = place.map(AsRef::as_ref);
+        let packet = packet::call(call.token.0, call.key, flags, place, payload);
+        let how = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match send(&self.inbox.0, &packet, how) {
+            Ok(_) => {
+                self.place = Some(Arc::clone(&call.place));
+                self.sent_bytes += bytes;
+                self.sent.push_back(call);
+                Sent::Yes
+            }
+            Err(Errno::AGAIN | Errno::NOBUFS) if !self.sent.is_empty() => Sent::Full(call),
+            Err(error) => Sent::Failed(call, not_handed_over(&error.into())),
+        }
+    }
+
+    /// A call that was sent and is answered, or was taken back.
+    pub(super) fn take_sent(&mut self, token: LaunchToken) -> Option<Call> {
+        let position = self.sent.iter().position(|call| call.token == token)?;
+        let call = self.sent.remove(position)?;
+        self.sent_bytes -= call.payload.len().min(INLINE_MAX);
+        Some(call)
+    }
+
+    /// Takes back what it has not begun: those calls wait again.
+    pub(super) fn take_back_sent(&mut self) {
+        if !self.is_ready {
+            return;
+        }
+        let mut buffer = vec![0; PACKET_MAX];
+        let mut back = Vec::new();
+        while let Ok((len, _)) = recv(&self.theirs, &mut buffer[..], RecvFlags::DONTWAIT) {
+            let token = buffer.get(..len).and_then(packet::token_of);
+            back.extend(token.and_then(|token| self.take_sent(LaunchToken(token))));
+        }
+        for call in back.into_iter().rev() {
+            self.waiting.push_front(call);
+        }
+        // It may have been with one of those.
+        self.place = None;
+    }
+
+    /// How far its outputs go now.
+    pub(super) fn output_ends(&self) -> (u64, u64) {
+        let len = |output: &Output| {
+            output
+                .file
+                .metadata()
+                .map_or(output.taken, |file| file.len())
+        };
+        (len(&self.outputs[0]), len(&self.outputs[1]))
+    }
+
+    /// What a call has written until its end, if it is to be kept.
+    pub(super) fn take_output(
+        &mut self,
+        call: &Call,
+        (out_end, err_end): (u64, u64),
+        is_ok: bool,
+    ) -> Option<Copy> {
+        let mut parts = Vec::new();
+        let mut rendered = None;
+        for (index, end) in [out_end, err_end].into_iter().enumerate() {
+            let output = &mut self.outputs[index];
+            let from = output.taken;
+            output.taken = end.max(from);
+            if end <= from {
+                continue;
+            }
+            let paths = rendered.get_or_insert_with(|| call.paths());
+            let spec = if index == 0 {
+                &paths.stdout
+            } else {
+                &paths.stderr
+            };
+            if let StdioSpec::File {
+                path,
+                remove_if_finished,
+            } = spec
+                && !(is_ok && *remove_if_finished)
+            {
+                parts.push(Part {
+                    file: Arc::clone(&output.file),
+                    from,
+                    end,
+                    to: path.to_vec(),
+                });
+            }
+        }
+        (!parts.is_empty()).then_some(Copy(parts))
+    }
+
+    /// Begins its outputs anew when they have grown; only while no call runs.
+    pub(super) fn shrink_output(&mut self) {
+        for output in &mut self.outputs {
+            // A copy that is under way has a share in the file.
+            if output.taken > OUTPUT_KEPT
+                && Arc::strong_count(&output.file) == 1
+                && output.file.set_len(0).is_ok()
+            {
+                output.taken = 0;
+            }
+        }
+    }
+
+    /// Why it could not start, with its own last words.
+    pub(super) fn stillborn(&self, status: ExitStatus) -> Box<str> {
+        let how = match status {
+            ExitStatus::Code(code) => format!("exit code {code}"),
+            ExitStatus::Signal(signal) => format!("signal {signal}"),
+            ExitStatus::OutOfMemory | ExitStatus::ExceededMemory => "too little memory".to_owned(),
+        };
+        let file = &self.outputs[1].file;
+        let len = file.metadata().map_or(0, |file| file.len());
+        let from = len.saturating_sub(LAST_WORDS);
+        let mut words = vec![0; usize::try_from(len - from).unwrap_or(0)];
+        let read = file.read_at(&mut words, from).unwrap_or(0);
+        words.truncate(read);
+        let words = String::from_utf8_lossy(&words);
+        let words = words.trim();
+        format!("The interpreter ended before it was ready, with {how}\n{words}").into()
+    }
+}
+
+/// Part of an output that belongs to one call.
+struct Part {
+    file: Arc<File>,
+    from: u64,
+    end: u64,
+    to: Vec<u8>,
+}
+
+/// Output that is put where it belongs, on a thread of its own: its file system may be slow.
+pub(super) struct Copy(Vec<Part>);
+
+impl Copy {
+    pub(super) fn run(self, then: impl FnOnce() + Send + 'static) {
+        drop(tokio::task::spawn_blocking(move || {
+            for part in &self.0 {
+                if let Err(error) = part.copy() {
+                    let path = String::from_utf8_lossy(&part.to);
+                    tracing::warn!("output of a call cannot be written to {path}: {error}");
+                }
+            }
+            drop(self);
+            then();
+        }));
+    }
+}
+
+impl Part {
+    fn copy(&self) -> io::Result<()> {
+        use std::io::Write as _;
+        use std::os::unix::ffi::OsStrExt as _;
+        let path = Path::new(std::ffi::OsStr::from_bytes(&self.to));
+        let mut to = match File::create(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if let Some(parent) = path.parent() {
+                    std::fs::create_dir_all(parent)?;
+                }
+                File::create(path)?
+            }
+            other => other?,
+        };
+        let mut buffer = vec![0; 64 << 10];
+        let mut from = self.from;
+        while from < self.end {
+            let left = usize::try_from(self.end - from).unwrap_or(usize::MAX);
+            let want = left.min(buffer.len());
+            let read = self.file.read_at(&mut buffer[..want], from)?;
+            if read == 0 {
+                break;
+            }
+            to.write_all(&buffer[..read])?;
+            from += read as u64;
+        }
+        Ok(())
+    }
+}
+
+fn not_handed_over(error: &io::Error) -> Box<str> {
+    format!("Cannot hand the call to an interpreter: {error}").into()
+}
+
+fn output(dir: &Path) -> io::Result<Output> {
+    // Interpreters append, so that the file can begin anew.
+    let file = tempfile::Builder::new()
+        .append(true)
+        .prefix("call-output-")
+        .tempfile_in(dir)?;
+    let (file, path) = file.into_parts();
+    path.close()?;
+    Ok(Output {
+        file: Arc::new(file),
+        taken: 0,
+    })
+}
+
+/// Puts bytes into a file that the interpreter removes; its path.
+fn put_aside(dir: &Path, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    use std::io::Write as _;
+    use std::os::unix::ffi::OsStringExt as _;
+    let mut file = tempfile::Builder::new().prefix("call-").tempfile_in(dir)?;
+    file.write_all(bytes)?;
+    let (_, path) = file.keep().map_err(|kept| kept.error)?;
+    Ok(path.into_os_string().into_vec())
+}
+
+/// Passes on all packets that have come, as far as the runtime has noticed.
+fn receive_all(inbox: &Inbox, id: u64, packets: &Packets) {
+    let socket = &inbox.0;
+    pass_on(inbox, id, packets, |buffer| socket.try_recv(buffer).ok());
+}
+
+fn pass_on(
+    inbox: &Inbox,
+    id: u64,
+    packets: &Packets,
+    mut receive: impl FnMut(&mut [u8]) -> Option<usize>,
+) {
+    let mut buffer = inbox.1.lock().unwrap_or_else(PoisonError::into_inner);
+    buffer.resize(PACKET_MAX, 0);
+    // An error says that there is nothing, at present or any more.
+    while let Some(len) = receive(&mut buffer) {
+        let Some(packet) = buffer.get(..len).filter(|packet| !packet.is_empty()) else {
+            return;
+        };
+        if packets.send((id, packet.into())).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Calls as the launcher sees them: which interpreter they need, and what the spawn engine says of interpreters.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::resource::pool::PoolSet;
+use hq_core::retry::StopSpec;
+use hq_core::template::PinMode;
+use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
+use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
+use serde_json::json;
+
+use super::{Call, Interpreter, Kind, Recipe, Wanted};
+use crate::launcher::memory::{Excess, MemoryWatch};
+use crate::launcher::template::CompiledTemplate;
+use crate::launcher::{SIGKILL, TaskLauncher, failure, memory_of};
+use crate::leftovers::MARK;
+
+impl TaskLauncher {
+    /// Hands a call to an interpreter; one is started if there is none.
+    pub(in crate::launcher) fn launch_call(&mut self, task: &LaunchTask, pools: &PoolSet) {
+        let token = task.token;
+        if let Err(text) = self.try_launch_call(task, pools) {
+            let failure = LaunchFailure::Permanent(text);
+            self.failed.push(LaunchEvent::Failed { token, failure });
+        }
+    }
+
+    fn try_launch_call(&mut self, task: &LaunchTask, pools: &PoolSet) -> Result<(), Box<str>> {
+        let compiled = self.compiled(task, pools)?;
+        let values = compiled.index_values(task, pools);
+        let kind = Kind {
+            template: Arc::clone(&task.template.task),
+            variant: task.variant,
+            fixed: values.fixed,
+            memory_limit: self.memory.as_ref().and_then(|_| memory_of(task, pools)),
+        };
+        let uid = self.surroundings.server_uid.clone();
+        let cwd = compiled.paths(task.key, &uid).cwd;
+        let call = Call {
+            token: task.token,
+            key: task.key,
+            place: place(&cwd, &values.of_call, &cpus(&compiled, task, pools)?),
+            compiled,
+            payload: task.entry().unwrap_or_default().into(),
+            server_uid: uid,
+            since: None,
+        };
+        let Some(call) = self.calls.push(task.lane, &kind, call) else {
+            return Ok(());
+        };
+        let recipe = self.recipe(&call, task, pools, (kind, cwd))?;
+        self.start_interpreter(Wanted {
+            lane: task.lane,
+            recipe,
+            calls: VecDeque::from([call]),
+        });
+        for surplus in self.calls.surplus() {
+            self.kill_interpreter(surplus);
+        }
+        Ok(())
+    }
+
+    fn recipe(
+        &self,
+        call: &Call,
+        task: &LaunchTask,
+        pools: &PoolSet,
+        (kind, cwd): (Kind, Vec<u8>),
+    ) -> Result<Recipe, Box<str>> {
+        let text = |error: hq_spawn::PlanError| format!("Cannot {error}").into_boxed_str();
+        let environment = call.compiled.environment(task, pools).map_err(text)?;
+        let Some((env, mut task_env)) = environment else {
+            return Err("the worker was sent a call whose variant does not exist".into());
+        };
+        let mark = format!("{}/{}/{}", call.server_uid, task.key, self.nonce);
+        task_env.set(MARK, &mark).map_err(text)?;
+        let cwd = PathBuf::from(OsString::from_vec(cwd));
+        let mut plan = SpawnPlan::new(call.compiled.args.clone(), env)
+            .task_env(task_env)
+            .cwd(&cwd)
+            .marker(format!("{MARK}={mark}"))
+            .create_dirs(true);
+        if let Some(score) = self.memory.as_ref().and_then(MemoryWatch::task_score) {
+            plan = plan.oom_score_adj(score);
+        }
+        Ok(Recipe {
+            plan,
+            kind,
+            args: task.template.task.args.clone(),
+            cwd,
+        })
+    }
+
+    fn start_interpreter(&mut self, wanted: Wanted) {
+        let Wanted {
+            lane,
+            recipe,
+            calls,
+        } = wanted;
+        let id = self.calls.next_id();
+        let limit = recipe.kind.memory_limit;
+        let mut plan = recipe.plan.clone();
+        let (mut interpreter, ends) = match Interpreter::new(recipe, lane, &self.calls.dir) {
+            Ok(made) => made,
+            Err(error) => {
+                let text = format!("Cannot prepare an interpreter: {error}").into_boxed_str();
+                self.failed
+                    .extend(calls.into_iter().map(|call| LaunchEvent::Failed {
+                        token: call.token,
+                        failure: LaunchFailure::Permanent(text.clone()),
+                    }));
+                return;
+            }
+        };
+        interpreter.group = limit.and_then(|limit| self.make_group(LaunchToken(id), limit));
+        interpreter.oom_kills_before = self.oom.before_start();
+        if let Some(group) = &interpreter.group {
+            plan = plan.cgroup(Arc::clone(&group.fd));
+        }
+        plan = plan
+            .stdin(Stdio::Fd(ends.socket))
+            .stdout(Stdio::Fd(ends.stdout))
+            .stderr(Stdio::Fd(ends.stderr));
+        self.calls.add(id, interpreter, calls);
+        self.engine.spawn(Token(id), plan);
+    }
+
+    fn kill_interpreter(&self, token: Token) {
+        let how = Termination {
+            signal: SIGKILL,
+            grace: Duration::ZERO,
+        };
+        self.engine.terminate(token, how);
+    }
+
+    /// Ends a call: one that has begun with its interpreter.
+    pub(in crate::launcher) fn terminate_call(&mut self, token: LaunchToken, stop: StopSpec) {
+        if self.calls.take_back(token, true) {
+            self.wake.notify_one();
+            return;
+        }
+        if let Some(interpreter) = self.calls.end(token) {
+            let how = Termination {
+                signal: stop.signal,
+                grace: stop.grace,
+            };
+            self.engine.terminate(interpreter, how);
+        }
+    }
+
+    /// An interpreter uses more memory than its calls asked for.
+    pub(in crate::launcher) fn end_interpreter_for_memory(&mut self, excess: Excess) {
+        if let Some(interpreter) = self.calls.get_mut(excess.token.0) {
+            interpreter.excess = Some(excess);
+            self.kill_interpreter(Token(excess.token.0));
+        }
+    }
+
+    /// Digests what the spawn engine says of an interpreter.
+    pub(in crate::launcher) fn on_interpreter_event(&mut self, event: Event) {
+        let id = event.token().0;
+        match event {
+            Event::Started { pid, .. } => {
+                self.calls.on_started(id);
+                let limit = self.calls.get_mut(id).and_then(|one| match one.group {
+                    Some(_) => None,
+                    None => one.recipe.kind.memory_limit,
+                });
+                if let (Some(watch), Some(limit)) = (&self.memory, limit) {
+                    watch.add(LaunchToken(id), pid, limit);
+                }
+            }
+            Event::Stalled { pid, .. } => {
+                tracing::warn!(pid, "The start of an interpreter hangs");
+            }
+            Event::Unkillable { pid, .. } => {
+                tracing::warn!(
+                    pid,
+                    "An interpreter cannot be killed: it sleeps in the kernel"
+                );
+            }
+            Event::Failed { error, .. } => {
+                let recipe = self.calls.get_mut(id).map(|one| one.recipe.clone());
+                self.calls.on_failed(id, || match &recipe {
+                    Some(recipe) => failure::translate(&error, &recipe.args, &recipe.cwd, false),
+                    None => LaunchFailure::Permanent(error.to_string().into()),
+                });
+            }
+            Event::Exited { status, .. } => self.on_interpreter_exited(id, status),
+        }
+    }
+
+    fn on_interpreter_exited(&mut self, id: u64, status: hq_spawn::ExitStatus) {
+        if let Some(watch) = &self.memory {
+            watch.remove(LaunchToken(id));
+        }
+        let Some(interpreter) = self.calls.get_mut(id) else {
+            return;
+        };
+        let (group, watched) = (interpreter.group.take(), interpreter.excess);
+        let before = interpreter.oom_kills_before;
+        let by_kernel = group.and_then(|group| {
+            let used = group.excess();
+            if let Some(groups) = &mut self.groups {
+                groups.remove(&group);
+            }
+            let (token, limit) = (LaunchToken(id), group.limit);
+            used.map(|used| Excess { token, used, limit })
+        });
+        let excess = by_kernel.or(watched);
+        let status = match status {
+            _ if excess.is_some() => ExitStatus::ExceededMemory,
+            hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
+            hq_spawn::ExitStatus::Signal { signal, .. }
+                if signal == SIGKILL && self.oom.has_struck(before) =>
+            {
+                ExitStatus::OutOfMemory
+            }
+            hq_spawn::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
+        };
+        let words = excess.map(Excess::words);
+        if let Some(wanted) = self.calls.on_exited(id, status, words) {
+            self.start_interpreter(wanted);
+        }
+    }
+}
+
+/// Names of the cpus to which a call is bound; empty = none.
+fn cpus(
+    compiled: &CompiledTemplate,
+    task: &LaunchTask,
+    pools: &PoolSet,
+) -> Result<Vec<u32>, Box<str>> {
+    if compiled.work.task.pin != PinMode::Taskset {
+        return Ok(Vec::new());
+    }
+    let number = |name: &&str| {
+        let parsed = name.parse();
+        parsed.map_err(|_| format!("Pinning failed, `{name}` is not the number of a CPU").into())
+    };
+    compiled.cpu_names(task, pools).iter().map(number).collect()
+}
+
+/// Where and with what a call runs, for its interpreter.
+fn place(cwd: &[u8], variables: &[(String, String)], cpus: &[u32]) -> Arc<[u8]> {
+    let env: serde_json::Map<String, serde_json::Value> = variables
+        .iter()
+        .map(|(name, value)| (name.clone(), json!(value)))
+        .collect();
+    let cwd: String = cwd.iter().map(|byte| char::from(*byte)).collect();
+    let place = json!({"cwd": cwd, "env": env, "cpus": cpus});
+    place.to_string().into_bytes().into()
+}

@@ -1,0 +1,67 @@
+//! Values of calls on their way to the server: sent ahead of the report of their ends, kept until that is acknowledged.
+
+use std::collections::VecDeque;
+
+use hq_core::worker_state::{InstanceKey, Report};
+use hq_protocol::worker::{ToServer, Value, Values, to_server};
+
+use crate::launcher::CallPool;
+
+/// Bytes of values in one message.
+const MESSAGE_BYTES: usize = 1 << 20;
+/// What a value takes beside its bytes.
+const VALUE_BYTES: usize = 32;
+
+/// Calls whose values were sent, by the number of the report of their ends.
+#[derive(Debug, Default)]
+pub(crate) struct Reported(VecDeque<(u64, Vec<InstanceKey>)>);
+
+impl Reported {
+    /// Messages with the values of calls whose ends are reported next.
+    pub(crate) fn values(&mut self, report: &Report, calls: &CallPool) -> Vec<ToServer> {
+        let mut messages = Vec::new();
+        if report.ended.is_empty() || !calls.has_values() {
+            return messages;
+        }
+        let (mut keys, mut values, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for row in &report.ended {
+            let Some(data) = calls.value(row.key) else {
+                continue;
+            };
+            keys.push(row.key);
+            if bytes + data.len() + VALUE_BYTES > MESSAGE_BYTES && !values.is_empty() {
+                messages.push(message(std::mem::take(&mut values)));
+                bytes = 0;
+            }
+            bytes += data.len() + VALUE_BYTES;
+            values.push(Value {
+                job: row.key.task.job.as_u32(),
+                task: row.key.task.task.as_u32(),
+                instance: row.key.instance.as_u32(),
+                data: data.to_vec().into(),
+            });
+        }
+        if !values.is_empty() {
+            messages.push(message(values));
+        }
+        if !keys.is_empty() {
+            self.0.push_back((report.seq, keys));
+        }
+        messages
+    }
+
+    /// Calls whose ends the server has recorded.
+    pub(crate) fn acknowledge(&mut self, seq: u64) -> Vec<InstanceKey> {
+        let mut recorded = Vec::new();
+        while let Some((_, mut keys)) = self.0.pop_front_if(|(number, _)| *number <= seq) {
+            recorded.append(&mut keys);
+        }
+        recorded
+    }
+}
+
+fn message(values: Vec<Value>) -> ToServer {
+    ToServer {
+        message: Some(to_server::Message::Values(Values { values })),
+    }
+}
