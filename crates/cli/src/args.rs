@@ -123,6 +123,11 @@ pub(crate) enum Command {
     /// Print the reference of the command line as Markdown
     #[command(hide = true)]
     GenerateReference,
+    /// Speak with a program in another language, over standard input and output
+    ///
+    /// The Python package starts it. docs/python/bridge.md describes the messages.
+    #[command(hide = true)]
+    Bridge(other::BridgeArgs),
 }
 
 impl Command {
@@ -152,7 +157,8 @@ impl Command {
             | Self::Doc(_)
             | Self::GenerateCompletion(_)
             | Self::GenerateMan(_)
-            | Self::GenerateReference => None,
+            | Self::GenerateReference
+            | Self::Bridge(_) => None,
         }
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct WatchOptions {
     pub(crate) with_outcomes: bool,
     /// Pass on what tasks send.
     pub(crate) with_notifications: bool,
+    /// With the outcomes, what calls came to.
+    pub(crate) with_values: bool,
     /// Least time between two updates; zero leaves it to the server.
     pub(crate) interval: Duration,
 }
@@ -208,6 +210,11 @@ impl Client {
     async fn ask(&mut self, request: Request) -> CliResult<Reply> {
         self.send(request).await?;
         self.receive().await
+    }
+
+    /// Asks anything that has one answer.
+    pub(crate) async fn request(&mut self, request: Request) -> CliResult<Reply> {
+        self.ask(request).await
     }
 
     /// What the server says of itself.
@@ -511,6 +518,7 @@ impl Client {
             with_progress: options.with_progress,
             with_outcomes: options.with_outcomes,
             with_notifications: options.with_notifications,
+            with_values: options.with_values,
             interval_ns: u64::try_from(options.interval.as_nanos()).unwrap_or(u64::MAX),
         };
         self.send(Request::Watch(watch)).await

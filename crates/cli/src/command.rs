@@ -24,6 +24,7 @@ use crate::output::console::{self, Console};
 use crate::output::{self, Look, Output};
 
 mod alloc;
+mod bridge;
 mod completion;
 mod dashboard;
 mod doc;
@@ -133,7 +134,8 @@ const fn role(command: &Command) -> Role {
         | Command::Doc(_)
         | Command::GenerateCompletion(_)
         | Command::GenerateMan(_)
-        | Command::GenerateReference => Role::Client,
+        | Command::GenerateReference
+        | Command::Bridge(_) => Role::Client,
     }
 }
 
@@ -180,6 +182,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::GenerateMan(args) => manual::man(&args, context),
         Command::GenerateReference => manual::reference(context),
         Command::Run(args) => run::run(*args, context),
+        Command::Bridge(args) => bridge::run(args, context),
         // An incomplete command printed its help before.
         Command::Server { command: None }
         | Command::Worker { command: None }

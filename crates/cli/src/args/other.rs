@@ -100,3 +100,15 @@ pub(crate) struct ManArgs {
     #[arg(value_name = "DIRECTORY")]
     pub(crate) directory: PathBuf,
 }
+
+/// Options of `bridge`.
+#[derive(Args, Debug)]
+pub(crate) struct BridgeArgs {
+    /// Start a server and a worker in this process, which end with it
+    #[arg(long)]
+    pub(crate) local: bool,
+
+    /// With --local: use at most this many cpus [default: all this process may use]
+    #[arg(long, value_name = "CPUS", requires = "local")]
+    pub(crate) cpus: Option<std::num::NonZeroU32>,
+}

@@ -37,7 +37,7 @@ use crate::submit::build::{SubmitRequest, build};
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
 use crate::version::VERSION;
 
-mod local;
+pub(super) mod local;
 mod replay;
 mod room;
 mod screen;

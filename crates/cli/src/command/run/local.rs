@@ -22,13 +22,13 @@ const HEARTBEAT: Duration = Duration::from_secs(8);
 const RETRACT_CHECK: Duration = Duration::from_secs(3600);
 
 /// What this machine offers to `hq run`.
-pub(super) struct LocalMachine {
+pub(in crate::command) struct LocalMachine {
     resources: ResourceDescriptor,
 }
 
 impl LocalMachine {
     /// Everything this process may use, at most `cpus` cpus of it.
-    pub(super) fn detect(cpus: Option<NonZeroU32>) -> CliResult<Self> {
+    pub(in crate::command) fn detect(cpus: Option<NonZeroU32>) -> CliResult<Self> {
         let mut items = Detector::this_machine().detect(DetectSet::ALL);
         if let Some(limit) = cpus {
             for item in items.iter_mut().filter(|item| &*item.name == CPUS) {
@@ -92,7 +92,7 @@ impl LocalMachine {
     }
 
     /// The worker to register.
-    pub(super) fn into_params(self, keeper: KeeperContext) -> CliResult<WorkerParams> {
+    pub(in crate::command) fn into_params(self, keeper: KeeperContext) -> CliResult<WorkerParams> {
         let work_dir = WorkDir::create(None)
             .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
         let config = WorkerConfig {

@@ -1,0 +1,137 @@
+//! `hq bridge`: the client of programs in other languages.
+//!
+//! ```text
+//!   program ──frames──▶ stdin ─▶ dispatch ─┬▶ submitter ──▶ server     one connection, calls in batches
+//!                                          ├▶ watchers  ◀── server     one connection for each followed job
+//!           ◀─frames─── stdout ◀───────────┴▶ questions ──▶ server     one connection each
+//! ```
+//!
+//! A frame is a `u32` length, a `u32` length of the JSON in it, the JSON, and bytes that the JSON tells about. What
+//! happens is told as it does; nobody has to ask. The bridge ends with its standard input, and with `--local` so do the
+//! server and the worker in it. It looks into no value of a call.
+
+use std::sync::Arc;
+
+use hq_protocol::Plane;
+use hq_protocol::access::ServerDir;
+use hq_server::{EmbeddedConfig, EmbeddedServer};
+use hq_spawn::keeper::KeeperContext;
+use hq_worker::Interrupt;
+use tokio::sync::{mpsc, oneshot};
+
+use super::Context;
+use super::run::local::LocalMachine;
+use super::worker::start::split_off_keeper;
+use crate::args::other::BridgeArgs;
+use crate::client::Client;
+use crate::error::{CliError, CliResult};
+use crate::version::VERSION;
+
+mod calls;
+mod dispatch;
+mod frame;
+mod questions;
+mod spec;
+mod talk;
+mod watch;
+
+/// Requests for a connection that may wait.
+const DIALS_MAX: usize = 16;
+
+/// Serves the program that started it, until that closes standard input.
+pub(super) fn run(args: BridgeArgs, context: &mut Context) -> CliResult<()> {
+    let frames = frame::Frames::take_stdio()?;
+    if !args.local {
+        let dialer = Dialer::Dir(context.server_dir());
+        let runtime = crate::runtime::on_this_thread()?;
+        let result = runtime.block_on(dispatch::serve(frames, dialer));
+        runtime.shutdown_background();
+        return result;
+    }
+    let keeper = split_off_keeper()?;
+    let machine = LocalMachine::detect(args.cpus)?;
+    let runtime = crate::runtime::on_all_cpus()?;
+    let result = runtime.block_on(serve_alone(frames, machine, keeper));
+    runtime.shutdown_background();
+    result
+}
+
+/// How to reach the server.
+#[derive(Clone, Debug)]
+enum Dialer {
+    /// By its directory.
+    Dir(ServerDir),
+    /// It is in this process.
+    Local(mpsc::Sender<oneshot::Sender<CliResult<Client>>>),
+}
+
+impl Dialer {
+    /// A connection.
+    async fn connect(&self) -> CliResult<Client> {
+        match self {
+            Self::Dir(dir) => Client::connect(dir).await,
+            Self::Local(asks) => {
+                let gone = || CliError::new("The server in this process has ended");
+                let (reply, client) = oneshot::channel();
+                asks.send(reply).await.map_err(|_| gone())?;
+                client.await.map_err(|_| gone())?
+            }
+        }
+    }
+
+    /// Whether a server that was lost can come back.
+    const fn may_return(&self) -> bool {
+        matches!(self, Self::Dir(_))
+    }
+}
+
+/// With a server and a worker of its own, as `hq run` has them.
+async fn serve_alone(
+    frames: frame::Frames,
+    machine: LocalMachine,
+    keeper: KeeperContext,
+) -> CliResult<()> {
+    let config = EmbeddedConfig {
+        version: VERSION.to_owned(),
+        idle_timeout: None,
+    };
+    let mut server = EmbeddedServer::start(config)
+        .map_err(|e| CliError::caused("Cannot start the server", &e))?;
+    let stream = server.connect_worker();
+    let connection = hq_protocol::connect(stream, Plane::Worker, None)
+        .await
+        .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
+    let worker = hq_worker::register(connection, machine.into_params(keeper)?)
+        .await
+        .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
+    let (control, interrupts) = mpsc::channel(1);
+    let worker = tokio::spawn(worker.run(interrupts));
+    let (asks, mut asked) = mpsc::channel::<oneshot::Sender<CliResult<Client>>>(DIALS_MAX);
+    let uid = server.info().server_uid.clone();
+    let serving = tokio::spawn(async move {
+        while let Some(reply) = asked.recv().await {
+            let client = Client::in_process(server.connect_client(), uid.clone()).await;
+            // The one who asked may have ended.
+            let _ = reply.send(client);
+        }
+        server.shutdown().await;
+    });
+    let result = dispatch::serve(frames, Dialer::Local(asks)).await;
+    // Twice: the tasks of a program that has ended have nobody to end for.
+    for _ in 0..2 {
+        let _ = control.send(Interrupt::Terminate).await;
+    }
+    if let Err(error) = worker.await {
+        tracing::error!(%error, "the worker did not end cleanly");
+    }
+    serving.abort();
+    result
+}
+
+/// What all parts share.
+#[derive(Clone, Debug)]
+struct Shared {
+    dialer: Dialer,
+    out: frame::Out,
+    templates: Arc<spec::Templates>,
+}

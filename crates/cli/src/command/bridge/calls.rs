@@ -1,0 +1,182 @@
+//! Submits calls in batches: whatever has gathered while the batch before was under way.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hq_core::id::JobId;
+use hq_core::range::IdArray;
+use hq_core::template::{ArrayIds, ArraySpec, Entries, SubmitBody, SubmitSpec, SubmitTarget};
+use hq_protocol::client;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::Shared;
+use super::talk::{come_back, tell};
+use crate::client::Client;
+use crate::command::submit::current_dir;
+use crate::error::{CliError, CliResult};
+
+/// Calls with payloads back to back.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) job: u32,
+    pub(super) template: u64,
+    /// The others follow it.
+    pub(super) first: u32,
+    pub(super) lens: Vec<u64>,
+    pub(super) data: Bytes,
+}
+
+/// Calls of one submit.
+struct Joined {
+    job: u32,
+    template: u64,
+    first: u32,
+    lens: Vec<u64>,
+    data: Vec<u8>,
+}
+
+/// Calls of one submit, and bytes of their payloads.
+const CALLS_MAX: usize = 20_000;
+const BYTES_MAX: usize = 32 << 20;
+
+impl Joined {
+    fn of(batch: Batch) -> Self {
+        Self {
+            job: batch.job,
+            template: batch.template,
+            first: batch.first,
+            lens: batch.lens,
+            data: batch.data.into(),
+        }
+    }
+
+    /// Adds the calls that follow; gives them back if they do not.
+    fn add(&mut self, batch: Batch) -> Option<Batch> {
+        let next = u64::from(self.first) + self.lens.len() as u64;
+        let fits = batch.job == self.job
+            && batch.template == self.template
+            && u64::from(batch.first) == next
+            && self.lens.len() + batch.lens.len() <= CALLS_MAX
+            && self.data.len() + batch.data.len() <= BYTES_MAX;
+        if !fits {
+            return Some(batch);
+        }
+        self.lens.extend(&batch.lens);
+        self.data.extend_from_slice(&batch.data);
+        None
+    }
+
+    fn submit(&self, shared: &Shared) -> CliResult<client::Submit> {
+        let unknown = || CliError::new("Calls of a template that was not named");
+        let template = shared.templates.get(self.template).ok_or_else(unknown)?;
+        let count = u32::try_from(self.lens.len()).unwrap_or(u32::MAX);
+        let ids = IdArray::consecutive(self.first, count)
+            .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
+        let entries = Entries::new(self.data.clone(), self.lens.iter().copied())
+            .ok_or_else(|| CliError::new("The lengths of calls do not add up"))?;
+        let spec = SubmitSpec {
+            target: SubmitTarget::Attach(JobId(self.job)),
+            submit_dir: current_dir()?.as_os_str().as_bytes().into(),
+            stream_dir: None,
+            after: Vec::new(),
+            notify: Vec::new(),
+            body: SubmitBody::Array(ArraySpec {
+                ids: ArrayIds::Given(ids),
+                entries: Some(entries),
+                template: Arc::clone(&template),
+            }),
+        };
+        Ok((&spec).into())
+    }
+}
+
+/// Submits what comes until nothing more can.
+pub(super) async fn submit_calls(shared: Shared, mut batches: mpsc::Receiver<Batch>) {
+    let mut client = None;
+    let mut next = None;
+    loop {
+        let first = match next.take() {
+            Some(batch) => batch,
+            None => match batches.recv().await {
+                Some(batch) => batch,
+                None => return,
+            },
+        };
+        let mut joined = Joined::of(first);
+        while next.is_none()
+            && let Ok(batch) = batches.try_recv()
+        {
+            next = joined.add(batch);
+        }
+        if let Err(error) = submit(&shared, &mut client, &joined).await {
+            let json = json!({
+                "ev": "refused", "job": joined.job, "first": joined.first, "count": joined.lens.len(),
+                "text": error.text(),
+            });
+            tell(&shared, &json).await;
+        }
+    }
+}
+
+/// Submits, over a new connection if need be: a server that was away may have got it, and then knows the ids.
+async fn submit(shared: &Shared, client: &mut Option<Client>, calls: &Joined) -> CliResult<()> {
+    let request = calls.submit(shared)?;
+    let mut is_repeated = false;
+    loop {
+        let mut connected = match client.take() {
+            Some(client) => client,
+            None => come_back(shared, None).await?,
+        };
+        match connected.submit(request.clone()).await {
+            Ok(_) => {
+                *client = Some(connected);
+                return Ok(());
+            }
+            Err(error) if connected.is_lost() => {
+                if !shared.dialer.may_return() {
+                    return Err(error);
+                }
+                is_repeated = true;
+            }
+            // Only its first attempt can have made them.
+            Err(error)
+                if is_repeated && error.text().is_some_and(|text| text.contains("already")) =>
+            {
+                *client = Some(connected);
+                return Ok(());
+            }
+            Err(error) => {
+                *client = Some(connected);
+                return Err(error);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(job: u32, first: u32, lens: &[u64]) -> Batch {
+        let total: u64 = lens.iter().sum();
+        Batch {
+            job,
+            template: 1,
+            first,
+            lens: lens.to_vec(),
+            data: vec![0; usize::try_from(total).expect("small")].into(),
+        }
+    }
+
+    #[test]
+    fn batches_become_one_only_if_they_follow_each_other() {
+        let mut joined = Joined::of(batch(1, 0, &[1, 2]));
+        assert!(joined.add(batch(1, 2, &[3])).is_none());
+        assert_eq!((joined.lens.len(), joined.data.len()), (3, 6));
+        assert!(joined.add(batch(1, 4, &[3])).is_some(), "one is missing");
+        assert!(joined.add(batch(2, 3, &[3])).is_some(), "another job");
+        assert_eq!(joined.lens.len(), 3);
+    }
+}

@@ -1,0 +1,156 @@
+//! Takes frames and hands each to the part that knows what to do.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::calls::{Batch, submit_calls};
+use super::frame::{self, Frame, Frames};
+use super::questions::{self, Question};
+use super::spec::{TemplateSpec, Templates};
+use super::talk::{answer, tell};
+use super::watch::{Settle, follow_calls};
+use super::{Dialer, Shared};
+use crate::command::submit::current_dir;
+use crate::error::{CliError, CliResult};
+use crate::version::VERSION;
+
+/// Batches of calls that may wait for the server; then nothing more is read, and calls gather in the program.
+const BATCHES_MAX: usize = 4;
+
+/// What the program wants. `id` names the answer.
+#[derive(Deserialize, Debug)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+enum Op {
+    /// Names a template for calls; what they read is in the blob.
+    Template { id: u64, t: u64, spec: TemplateSpec },
+    /// Follows the calls of a job from now on.
+    Follow { id: u64, job: u32 },
+    /// Submits calls to an open job; their payloads are in the blob.
+    Calls {
+        job: u32,
+        t: u64,
+        first: u32,
+        lens: Vec<u64>,
+    },
+    /// Tells again of calls that have ended already.
+    Settle { job: u32, first: u32, count: u32 },
+    /// Anything that is answered once.
+    Ask { id: u64, question: Question },
+}
+
+/// Serves until standard input ends.
+pub(super) async fn serve(frames: Frames, dialer: Dialer) -> CliResult<()> {
+    let (mut reader, output) = frames.open()?;
+    let (out, queue) = frame::queue();
+    let writer = tokio::spawn(frame::write(output, queue));
+    let shared = Shared {
+        dialer,
+        out,
+        templates: Arc::new(Templates::default()),
+    };
+    let result = serve_frames(&mut reader, &shared).await;
+    drop(shared);
+    if let Err(error) = &result {
+        tracing::error!("{}", error.text().unwrap_or_default());
+    }
+    writer.abort();
+    result
+}
+
+async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<()> {
+    let mut client = match shared.dialer.connect().await {
+        Ok(client) => client,
+        Err(error) => {
+            tell(shared, &json!({"ev": "fatal", "text": error.text()})).await;
+            // Until the program has read it.
+            while reader.next().await?.is_some() {}
+            return Ok(());
+        }
+    };
+    let info = client.server_info().await?;
+    drop(client);
+    let ready = json!({"ev": "ready", "version": VERSION, "server_uid": info.server_uid});
+    tell(shared, &ready).await;
+    let (batches, waiting) = mpsc::channel(BATCHES_MAX);
+    tokio::spawn(submit_calls(shared.clone(), waiting));
+    let mut desk = Desk {
+        shared: shared.clone(),
+        batches,
+        settles: HashMap::new(),
+    };
+    while let Some(Frame { json, blob }) = reader.next().await? {
+        let id = json.get("id").and_then(Value::as_u64);
+        match Op::deserialize(json) {
+            Ok(op) => desk.on_op(op, blob).await?,
+            Err(error) => {
+                answer(shared, id, Err(CliError::caused("Invalid request", &error))).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where requests go.
+struct Desk {
+    shared: Shared,
+    batches: mpsc::Sender<Batch>,
+    /// By followed job.
+    settles: HashMap<u32, mpsc::Sender<Settle>>,
+}
+
+impl Desk {
+    async fn on_op(&mut self, op: Op, blob: Bytes) -> CliResult<()> {
+        let shared = &self.shared;
+        match op {
+            Op::Template { id, t, spec } => {
+                let stdin = (!blob.is_empty()).then_some(&blob[..]);
+                let made = current_dir().and_then(|dir| spec.build(stdin, &dir));
+                let made = made.map(|template| {
+                    shared.templates.add(t, template);
+                    Value::Null
+                });
+                answer(shared, Some(id), made).await;
+            }
+            Op::Follow { id, job } => {
+                let (settle, settled) = mpsc::channel(BATCHES_MAX);
+                self.settles.insert(job, settle);
+                tokio::spawn(follow_calls(shared.clone(), id, job, settled));
+            }
+            Op::Calls {
+                job,
+                t,
+                first,
+                lens,
+            } => {
+                let batch = Batch {
+                    job,
+                    template: t,
+                    first,
+                    lens,
+                    data: blob,
+                };
+                let gone = |_| CliError::new("The calls can no longer be submitted");
+                self.batches.send(batch).await.map_err(gone)?;
+            }
+            Op::Settle { job, first, count } => {
+                if let Some(settle) = self.settles.get(&job) {
+                    // It has ended if the server is gone, which was told.
+                    let _ = settle.send(Settle { first, count }).await;
+                }
+            }
+            Op::Ask { id, question } => {
+                let shared = shared.clone();
+                tokio::spawn(async move {
+                    let result = questions::ask(&shared, id, question, blob).await;
+                    answer(&shared, Some(id), result).await;
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,327 @@
+//! Requests that are answered once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hq_core::id::TaskId;
+use hq_core::range::IdArray;
+use hq_core::resource::amount::UNITS_PER_WHOLE;
+use hq_core::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget};
+use hq_protocol::client::{self, TaskState, request::Request};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::spec::TemplateSpec;
+use super::talk::{come_back, tell};
+use crate::client::{Client, WatchOptions};
+use crate::command::submit::current_dir;
+use crate::error::{CliError, CliResult};
+use crate::output::view::total_units;
+use crate::parse::selector::Selector;
+
+/// How often counts of jobs are told while they change.
+const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
+/// Rows of a query, and how long it may take.
+const ROWS_MAX: u64 = 1_000_000;
+const QUERY_TIME_NS: u64 = 60_000_000_000;
+
+/// What can be asked.
+#[derive(Deserialize, Debug)]
+#[serde(tag = "what", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Question {
+    /// Makes an open job.
+    Open {
+        name: String,
+        #[serde(default)]
+        max_fails: Option<u32>,
+    },
+    /// Lets an open job end with the tasks that it has.
+    Close {
+        job: u32,
+    },
+    /// Submits a job whose tasks may depend on each other.
+    Graph {
+        name: String,
+        max_fails: Option<u32>,
+        templates: Vec<TemplateSpec>,
+        /// Lengths of what the tasks of each template read, -1 = nothing; the bytes are in the blob.
+        stdin: Vec<i64>,
+        tasks: Vec<GraphTaskText>,
+        /// Directory of the submit.
+        dir: String,
+    },
+    /// Waits for jobs; counts are told meanwhile.
+    Wait {
+        jobs: Vec<u32>,
+    },
+    /// Tasks that failed, with what is known of their end.
+    Failed {
+        job: u32,
+    },
+    Cancel {
+        job: u32,
+        reason: String,
+    },
+    Forget {
+        job: u32,
+    },
+    Info {
+        job: u32,
+    },
+    Sql {
+        sql: String,
+    },
+    StopServer,
+    Workers,
+}
+
+#[derive(Deserialize, Debug)]
+pub(super) struct GraphTaskText {
+    id: u32,
+    template: u32,
+    deps: Vec<u32>,
+}
+
+fn selector(jobs: Vec<u32>) -> CliResult<client::Selector> {
+    let mut jobs = jobs;
+    jobs.sort_unstable();
+    jobs.dedup();
+    let ids = IdArray::from_sorted(jobs).map_err(|e| CliError::caused("Invalid job ids", &e))?;
+    Ok(Selector::Ids(ids).to_message())
+}
+
+/// Asks the server.
+pub(super) async fn ask(
+    shared: &Shared,
+    id: u64,
+    question: Question,
+    blob: Bytes,
+) -> CliResult<Value> {
+    let mut client = come_back(shared, None).await?;
+    match question {
+        Question::Open { name, max_fails } => {
+            let open = client::OpenJob { name, max_fails };
+            Ok(client.open_job(open).await?.into())
+        }
+        Question::Close { job } => {
+            let request = Request::JobClose(selector(vec![job])?);
+            client.change_jobs(request).await?;
+            Ok(Value::Null)
+        }
+        graph @ Question::Graph { .. } => {
+            let spec = graph_spec(graph, &blob)?;
+            Ok(client.submit((&spec).into()).await?.into())
+        }
+        Question::Wait { jobs } => wait(shared, &mut client, id, jobs).await,
+        Question::Failed { job } => failed(&mut client, job).await,
+        Question::Cancel { job, reason } => {
+            let jobs = Some(selector(vec![job])?);
+            let request = Request::JobCancel(client::Cancel { jobs, reason });
+            let results = client.change_jobs(request).await?;
+            Ok(json!(
+                results.not_found.is_none_or(|ids| ids.ranges.is_empty())
+            ))
+        }
+        Question::Forget { job } => {
+            let forget = client::Forget {
+                jobs: Some(selector(vec![job])?),
+                states: Vec::new(),
+            };
+            Ok(client.forget(forget).await?.forgotten.into())
+        }
+        Question::Info { job } => info(&mut client, job).await,
+        Question::Sql { sql } => query(&mut client, sql).await,
+        Question::StopServer => {
+            client.server_stop(false).await?;
+            Ok(Value::Null)
+        }
+        Question::Workers => workers(&mut client).await,
+    }
+}
+
+async fn query(client: &mut Client, sql: String) -> CliResult<Value> {
+    let query = client::SqlQuery {
+        sql,
+        time_limit_ns: QUERY_TIME_NS,
+        row_limit: ROWS_MAX,
+    };
+    let table = client.sql(query).await?;
+    let rows: Value = serde_json::from_str(&table.rows_json)
+        .map_err(|error| CliError::caused("The server sent rows that are no JSON", &error))?;
+    Ok(json!({"columns": table.columns, "rows": rows, "is_cut": table.is_cut}))
+}
+
+async fn workers(client: &mut Client) -> CliResult<Value> {
+    let found = client.workers(Selector::All.to_message(), false).await?;
+    let cpus = |worker: &client::WorkerInfo| {
+        let resources = worker.config.as_ref()?.resources.as_ref()?;
+        let item = resources.items.iter().find(|item| item.name == "cpus")?;
+        Some(total_units(item) / UNITS_PER_WHOLE)
+    };
+    let rows = found.workers.iter().map(|worker| {
+        json!({
+            "id": worker.id,
+            "is_running": worker.state == i32::from(client::worker_info::State::Running),
+            "cpus": cpus(worker),
+        })
+    });
+    Ok(rows.collect())
+}
+
+/// The submit that a question describes; `blob`: what its tasks read.
+fn graph_spec(question: Question, blob: &Bytes) -> CliResult<SubmitSpec> {
+    let Question::Graph {
+        name,
+        max_fails,
+        templates,
+        stdin,
+        tasks,
+        dir,
+    } = question
+    else {
+        return Err(CliError::new("Expected a graph"));
+    };
+    let graph = graph(templates, &stdin, tasks, (blob, &dir))?;
+    Ok(SubmitSpec {
+        target: SubmitTarget::NewJob {
+            name: name.into(),
+            max_fails,
+        },
+        submit_dir: dir.into_bytes().into(),
+        stream_dir: None,
+        after: Vec::new(),
+        notify: Vec::new(),
+        body: SubmitBody::Graph(graph),
+    })
+}
+
+fn graph(
+    templates: Vec<TemplateSpec>,
+    stdin: &[i64],
+    tasks: Vec<GraphTaskText>,
+    (blob, dir): (&Bytes, &str),
+) -> CliResult<GraphSpec> {
+    let uneven = || CliError::new("The lengths of what tasks read do not add up");
+    if stdin.len() != templates.len() {
+        return Err(uneven());
+    }
+    let dir = if dir.is_empty() {
+        current_dir()?
+    } else {
+        dir.into()
+    };
+    let mut rest = &blob[..];
+    let mut built = Vec::with_capacity(templates.len());
+    for (template, len) in templates.into_iter().zip(stdin) {
+        let content = match usize::try_from(*len) {
+            Ok(len) => {
+                let (content, after) = rest.split_at_checked(len).ok_or_else(uneven)?;
+                rest = after;
+                Some(content)
+            }
+            Err(_) => None,
+        };
+        built.push(Arc::new(template.build(content, &dir)?));
+    }
+    let tasks = tasks.into_iter().map(|task| GraphTask {
+        id: TaskId(task.id),
+        template: task.template,
+        deps: task.deps.into_iter().map(TaskId).collect(),
+    });
+    Ok(GraphSpec {
+        templates: built,
+        tasks: tasks.collect(),
+    })
+}
+
+/// Follows jobs to their end, also over a restart of the server.
+async fn wait(shared: &Shared, client: &mut Client, id: u64, jobs: Vec<u32>) -> CliResult<Value> {
+    let options = WatchOptions {
+        with_progress: true,
+        interval: PROGRESS_INTERVAL,
+        ..WatchOptions::default()
+    };
+    let mut counts = serde_json::Map::new();
+    let (progress, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let out = shared.clone();
+    let telling = tokio::spawn(async move {
+        while let Some(jobs) = told.recv().await {
+            tell(&out, &json!({"ev": "progress", "id": id, "jobs": jobs})).await;
+        }
+    });
+    let followed = client
+        .follow(selector(jobs)?, options, |update| {
+            for job in &update.jobs {
+                let Some(summary) = &job.summary else {
+                    continue;
+                };
+                let stats = summary.stats.unwrap_or_default();
+                let row = json!({
+                    "finished": stats.finished, "failed": stats.failed, "canceled": stats.canceled,
+                    "aborted": stats.aborted, "total": summary.task_count, "completed": job.ended,
+                });
+                counts.insert(summary.id.to_string(), row);
+            }
+            // Its receiver ends after us.
+            let _ = progress.send(Value::Object(counts.clone()));
+            Ok(())
+        })
+        .await;
+    drop(progress);
+    // It cannot panic, and ends with its queue.
+    let _ = telling.await;
+    followed?;
+    Ok(Value::Object(counts))
+}
+
+async fn failed(client: &mut Client, job: u32) -> CliResult<Value> {
+    let mut rows = Vec::new();
+    let mut cursor = 0;
+    loop {
+        let page = client
+            .task_page(client::TaskPage {
+                job: Some(client::task_page::Job::Id(job)),
+                states: vec![TaskState::Failed.into()],
+                cursor,
+                ..client::TaskPage::default()
+            })
+            .await?;
+        for task in page.tasks {
+            rows.push(failed_row(&task));
+        }
+        match page.next_cursor {
+            Some(next) => cursor = next,
+            None => return Ok(rows.into()),
+        }
+    }
+}
+
+fn failed_row(task: &client::TaskInfo) -> Value {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let paths = task.paths.as_ref();
+    let file = |stdio: Option<&hq_protocol::common::Stdio>| {
+        let stdio = stdio.filter(|stdio| !stdio.path.is_empty());
+        stdio.map(|stdio| text(&stdio.path))
+    };
+    json!({
+        "id": task.id,
+        "error": task.error,
+        "cwd": paths.map(|paths| text(&paths.cwd)),
+        "stdout": file(paths.and_then(|paths| paths.stdout.as_ref())),
+        "stderr": file(paths.and_then(|paths| paths.stderr.as_ref())),
+    })
+}
+
+async fn info(client: &mut Client, job: u32) -> CliResult<Value> {
+    let jobs = client.job_list(selector(vec![job])?).await?;
+    let Some(summary) = jobs.into_iter().next() else {
+        return Ok(Value::Null);
+    };
+    let stats = summary.stats.unwrap_or_default();
+    Ok(json!({
+        "id": summary.id, "name": summary.name, "is_open": summary.is_open, "total": summary.task_count,
+        "running": stats.running, "finished": stats.finished, "failed": stats.failed,
+        "canceled": stats.canceled, "aborted": stats.aborted, "waiting": stats.waiting,
+    }))
+}

@@ -1,0 +1,52 @@
+//! Talking with both sides: the program, and a server that may be away for a while.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Shared;
+use super::frame::plain;
+use crate::client::Client;
+use crate::error::{CliError, CliResult};
+
+/// How long a server may stay away, as for `hq job wait`.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pauses between attempts to reach it.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Answers a request.
+pub(super) async fn answer(shared: &Shared, id: Option<u64>, result: CliResult<Value>) {
+    let json = match result {
+        Ok(value) => json!({"ev": "answer", "id": id, "value": value}),
+        Err(error) => {
+            json!({"ev": "answer", "id": id, "error": error.text(), "not_found": error.is_not_found()})
+        }
+    };
+    tell(shared, &json).await;
+}
+
+/// Tells the program something.
+pub(super) async fn tell(shared: &Shared, json: &Value) {
+    // If nobody reads any more, the end of standard input is near.
+    let _ = shared.out.send(plain(json.clone())).await;
+}
+
+/// Connects to the server, for which it waits if it was lost.
+pub(super) async fn come_back(shared: &Shared, lost: Option<CliError>) -> CliResult<Client> {
+    let until = Instant::now() + PATIENCE;
+    let mut pause = PAUSE_MIN;
+    let mut last = lost;
+    loop {
+        match shared.dialer.connect().await {
+            Ok(client) => return Ok(client),
+            Err(error) if last.is_none() && !shared.dialer.may_return() => return Err(error),
+            Err(error) => last = Some(error),
+        }
+        if !shared.dialer.may_return() || Instant::now() >= until {
+            return Err(last.unwrap_or_else(|| CliError::new("The server is gone")));
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}

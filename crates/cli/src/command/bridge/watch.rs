@@ -1,0 +1,270 @@
+//! Follows the calls of a job and passes on what they came to.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hq_core::range::IdArray;
+use hq_protocol::client::{self, TaskState, reply::Reply, request::Request};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+
+use super::Shared;
+use super::frame::Frame;
+use super::talk::{answer, come_back, tell};
+use crate::client::{Client, WatchOptions};
+use crate::error::{CliError, CliResult};
+use crate::parse::selector::Selector;
+
+/// Least time between two updates: each is told at once.
+const INTERVAL: Duration = Duration::from_nanos(1);
+/// Tasks of which is asked at once.
+const PAGE: u32 = 2_000;
+
+/// Calls of which the program does not know what became of them.
+#[derive(Debug)]
+pub(super) struct Settle {
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+/// Follows a job until it ends or the server is gone for good. The request `id` is answered when it is followed.
+pub(super) async fn follow_calls(
+    shared: Shared,
+    id: u64,
+    job: u32,
+    mut settles: mpsc::Receiver<Settle>,
+) {
+    let mut first = Some(id);
+    let mut lost = None;
+    loop {
+        let result = match come_back(&shared, lost.take()).await {
+            Ok(client) => follow(&shared, client, (job, &mut first), &mut settles).await,
+            Err(error) => Err((error, false)),
+        };
+        match result {
+            Ok(()) => return,
+            Err((error, true)) if shared.dialer.may_return() => lost = Some(error),
+            Err((error, _)) => {
+                if let Some(id) = first {
+                    answer(&shared, Some(id), Err(error)).await;
+                } else {
+                    tell(
+                        &shared,
+                        &json!({"ev": "gone", "job": job, "text": error.text()}),
+                    )
+                    .await;
+                }
+                return;
+            }
+        }
+    }
+}
+
+fn selector(job: u32) -> CliResult<client::Selector> {
+    let ids = IdArray::consecutive(job, 1).map_err(|e| CliError::caused("Invalid job id", &e))?;
+    Ok(Selector::Ids(ids).to_message())
+}
+
+/// Over one connection; with an error whether that broke.
+async fn follow(
+    shared: &Shared,
+    mut client: Client,
+    (job, first): (u32, &mut Option<u64>),
+    settles: &mut mpsc::Receiver<Settle>,
+) -> Result<(), (CliError, bool)> {
+    let fatal = |error| (error, false);
+    let options = WatchOptions {
+        with_outcomes: true,
+        with_values: true,
+        interval: INTERVAL,
+        ..WatchOptions::default()
+    };
+    let selected = selector(job).map_err(fatal)?;
+    if let Err(error) = client.watch(selected, options).await {
+        return Err((error, client.is_lost()));
+    }
+    let mut is_first = true;
+    loop {
+        tokio::select! {
+            update = client.next_update() => {
+                let update = match update {
+                    Ok(update) => update,
+                    Err(error) => return Err((error, client.is_lost())),
+                };
+                let is_unknown = update.not_found.as_ref().is_some_and(|ids| !ids.ranges.is_empty());
+                if is_unknown {
+                    return Err(fatal(CliError::new(format!("Job {job} does not exist"))));
+                }
+                if std::mem::replace(&mut is_first, false) {
+                    match first.take() {
+                        Some(id) => answer(shared, Some(id), Ok(Value::Null)).await,
+                        // What ended meanwhile is not told by itself.
+                        None => tell(shared, &json!({"ev": "again", "job": job})).await,
+                    }
+                }
+                let done = update.done;
+                for watched in update.jobs {
+                    pass_on(shared, job, watched.ended_tasks).await;
+                }
+                if done {
+                    tell(shared, &json!({"ev": "closed", "job": job})).await;
+                }
+                if done {
+                    // Who asks what became of calls is still answered.
+                    while let Some(settle) = settles.recv().await {
+                        settle_calls(shared, job, &settle).await.map_err(|error| (error, true))?;
+                    }
+                    return Ok(());
+                }
+            }
+            Some(settle) = settles.recv() => {
+                settle_calls(shared, job, &settle).await.map_err(|error| (error, true))?;
+            }
+        }
+    }
+}
+
+/// Tells of calls that have ended.
+async fn pass_on(shared: &Shared, job: u32, tasks: Vec<client::EndedTask>) {
+    if tasks.is_empty() {
+        return;
+    }
+    let mut columns = Columns::default();
+    for task in tasks {
+        columns.add(task.id, task.state(), task.value, task.error);
+    }
+    // If nobody reads any more, the end of standard input is near.
+    let _ = shared.out.send(columns.frame(job)).await;
+}
+
+/// Ends of calls.
+#[derive(Default)]
+struct Columns {
+    ids: Vec<u32>,
+    states: Vec<i32>,
+    /// -1 = there is no value.
+    lens: Vec<i64>,
+    errors: Map<String, Value>,
+    blob: BytesMut,
+}
+
+impl Columns {
+    fn add(&mut self, id: u32, state: TaskState, value: Option<Bytes>, error: Option<String>) {
+        if let Some(error) = error {
+            self.errors.insert(self.ids.len().to_string(), error.into());
+        }
+        self.ids.push(id);
+        self.states.push(state.into());
+        match value {
+            Some(value) => {
+                self.lens
+                    .push(i64::try_from(value.len()).unwrap_or(i64::MAX));
+                self.blob.extend_from_slice(&value);
+            }
+            None => self.lens.push(-1),
+        }
+    }
+
+    fn frame(self, job: u32) -> Frame {
+        let json = json!({
+            "ev": "ended", "job": job, "ids": self.ids, "states": self.states, "lens": self.lens,
+            "errors": self.errors,
+        });
+        Frame {
+            json,
+            blob: self.blob.freeze(),
+        }
+    }
+}
+
+/// Asks what became of calls, and tells of those that have ended.
+async fn settle_calls(shared: &Shared, job: u32, settle: &Settle) -> CliResult<()> {
+    let mut client = come_back(shared, None).await?;
+    let mut first = settle.first;
+    let end = settle.first.saturating_add(settle.count);
+    while first < end {
+        let count = (end - first).min(PAGE);
+        settle_page(shared, &mut client, job, (first, count)).await?;
+        first += count;
+    }
+    tell(
+        shared,
+        &json!({"ev": "settled", "job": job, "first": settle.first, "count": settle.count}),
+    )
+    .await;
+    Ok(())
+}
+
+async fn settle_page(
+    shared: &Shared,
+    client: &mut Client,
+    job: u32,
+    (first, count): (u32, u32),
+) -> CliResult<()> {
+    let tasks = IdArray::consecutive(first, count)
+        .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
+    let ends = [
+        TaskState::Finished,
+        TaskState::Failed,
+        TaskState::Canceled,
+        TaskState::Aborted,
+    ];
+    let mut cursor = 0;
+    loop {
+        let page = client
+            .task_page(client::TaskPage {
+                job: Some(client::task_page::Job::Id(job)),
+                tasks: Some((&tasks).into()),
+                states: ends.map(Into::into).to_vec(),
+                cursor,
+                limit: PAGE,
+                with_definition: false,
+            })
+            .await?;
+        if !page.job_found {
+            return Err(CliError::new(format!("Job {job} does not exist any more")));
+        }
+        let mut ids: Vec<u32> = page.tasks.iter().map(|task| task.id).collect();
+        ids.sort_unstable();
+        let mut values = read_values(client, job, ids).await?;
+        let mut columns = Columns::default();
+        for task in page.tasks {
+            let value = values.remove(&task.id);
+            columns.add(task.id, task.state(), value, task.error);
+        }
+        if !columns.ids.is_empty() {
+            let _ = shared.out.send(columns.frame(job)).await;
+        }
+        match page.next_cursor {
+            Some(next) => cursor = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+async fn read_values(
+    client: &mut Client,
+    job: u32,
+    mut ids: Vec<u32>,
+) -> CliResult<std::collections::HashMap<u32, Bytes>> {
+    let mut found = std::collections::HashMap::new();
+    while !ids.is_empty() {
+        let tasks = IdArray::from_sorted(ids.clone())
+            .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
+        let request = Request::ReadValues(client::ReadValues {
+            job,
+            tasks: Some((&tasks).into()),
+        });
+        let Reply::TaskValues(reply) = client.request(request).await? else {
+            return Err(CliError::new(
+                "The server sent an answer that does not fit the question",
+            ));
+        };
+        found.extend(reply.tasks.into_iter().zip(reply.values));
+        match reply.next {
+            Some(next) => ids.retain(|id| *id >= next),
+            None => break,
+        }
+    }
+    Ok(found)
+}
