@@ -1,0 +1,278 @@
+"""The process through which Python speaks with a server: `hq bridge`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import Future
+from typing import IO, Any, Callable, Dict, List, Optional, Union
+
+from .errors import HqError, ServerGone
+
+_LENGTHS = struct.Struct("<II")
+_READ = 1 << 16
+
+#: What the bridge tells of a job: the event, and bytes that it tells about.
+Listener = Callable[[Dict[str, Any], memoryview], None]
+
+
+def find_hq() -> str:
+    """The `hq` program: `$HQ_BINARY`, the one beside this interpreter, or the first in `$PATH`."""
+    named = os.environ.get("HQ_BINARY")
+    if named:
+        return named
+    beside = os.path.join(os.path.dirname(sys.executable), "hq")
+    if os.access(beside, os.X_OK):
+        return beside
+    import sysconfig
+
+    scripts = os.path.join(sysconfig.get_path("scripts") or "", "hq")
+    if os.access(scripts, os.X_OK):
+        return scripts
+    found = shutil.which("hq")
+    if found:
+        return found
+    raise HqError("the program `hq` was not found: install hq-runtime with pip, or name it in $HQ_BINARY")
+
+
+class Bridge:
+    """One `hq bridge`, with a thread that reads what it says."""
+
+    def __init__(
+        self,
+        server_dir: Union[str, "os.PathLike[str]", None] = None,
+        local_cpus: Optional[int] = None,
+        local: bool = False,
+    ) -> None:
+        command = [find_hq()]
+        if server_dir is not None:
+            command += ["--server-dir", os.fspath(server_dir)]
+        command.append("bridge")
+        if local:
+            command.append("--local")
+            if local_cpus is not None:
+                command += ["--cpus", str(local_cpus)]
+        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        # An interrupt from the terminal is for Python to handle.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
+        )
+        self._pid = os.getpid()
+        self._write_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._answers: Dict[int, "Future[Any]"] = {}
+        self._progress: Dict[int, Callable[[Dict[str, Any]], None]] = {}
+        self._listeners: Dict[int, Listener] = {}
+        self._on_gone: List[Callable[[BaseException], None]] = []
+        self._ready: "Future[Dict[str, Any]]" = Future()
+        self._gone: Optional[BaseException] = None
+        self._closing = False
+        self._reader = threading.Thread(target=self._read, name="hq-bridge", daemon=True)
+        self._reader.start()
+        try:
+            self.info = self._ready.result()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    # ---- to the bridge
+
+    def send(self, message: Dict[str, Any], blob: bytes = b"") -> None:
+        text = json.dumps(message, separators=(",", ":")).encode()
+        data = b"".join((_LENGTHS.pack(4 + len(text) + len(blob), len(text)), text, blob))
+        if os.getpid() != self._pid:
+            raise ServerGone("the connection to the server was made before a fork; make another one in this process")
+        with self._write_lock:
+            if self._gone is not None:
+                raise ServerGone(str(self._gone))
+            pipe = self._process.stdin
+            assert pipe is not None
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(pipe.fileno(), view) :]
+            except (OSError, ValueError) as error:
+                raise ServerGone(f"the bridge to the server is gone: {error}") from error
+
+    def request(
+        self,
+        message: Dict[str, Any],
+        blob: bytes = b"",
+        progress: Optional[Callable[[Dict[str, Any]], None]] = None,
+        timeout: Optional[float] = None,
+    ) -> Any:
+        """Asks, and waits for the answer."""
+        number = next(self._ids)
+        future: "Future[Any]" = Future()
+        with self._lock:
+            if self._gone is not None:
+                raise ServerGone(str(self._gone))
+            self._answers[number] = future
+            if progress is not None:
+                self._progress[number] = progress
+        try:
+            self.send({**message, "id": number}, blob)
+            return future.result(timeout)
+        finally:
+            with self._lock:
+                self._answers.pop(number, None)
+                self._progress.pop(number, None)
+
+    def ask(
+        self,
+        question: Dict[str, Any],
+        blob: bytes = b"",
+        progress: Optional[Callable[[Dict[str, Any]], None]] = None,
+    ) -> Any:
+        return self.request({"op": "ask", "question": question}, blob, progress)
+
+    def follow(self, job: int, listener: Listener) -> None:
+        """Has what happens to the calls of a job told to `listener`, on the thread of the bridge."""
+        with self._lock:
+            self._listeners[job] = listener
+        try:
+            self.request({"op": "follow", "job": job})
+        except BaseException:
+            with self._lock:
+                self._listeners.pop(job, None)
+            raise
+
+    def forget(self, job: int) -> None:
+        with self._lock:
+            self._listeners.pop(job, None)
+
+    def when_gone(self, then: Callable[[BaseException], None]) -> None:
+        with self._lock:
+            if self._gone is None:
+                self._on_gone.append(then)
+                return
+            gone = self._gone
+        then(gone)
+
+    # ---- from the bridge
+
+    def _read(self) -> None:
+        reason = "the bridge to the server has ended"
+        try:
+            stream = self._process.stdout
+            assert stream is not None
+            number = stream.fileno()
+            buffer = bytearray()
+            while True:
+                data = os.read(number, _READ)
+                if not data:
+                    break
+                buffer += data
+                start = 0
+                while len(buffer) - start >= 8:
+                    length, json_length = _LENGTHS.unpack_from(buffer, start)
+                    end = start + 4 + length
+                    if len(buffer) < end:
+                        if length > _READ:
+                            self._read_rest(number, buffer, end)
+                        else:
+                            break
+                    text = bytes(buffer[start + 8 : start + 8 + json_length])
+                    blob = bytes(buffer[start + 8 + json_length : end])
+                    start = end
+                    self._on_message(json.loads(text), memoryview(blob))
+                del buffer[:start]
+        except BaseException as error:
+            reason = f"what the bridge says cannot be read: {error!r}"
+        self._on_end(reason)
+
+    @staticmethod
+    def _read_rest(number: int, buffer: bytearray, end: int) -> None:
+        while len(buffer) < end:
+            data = os.read(number, max(_READ, end - len(buffer)))
+            if not data:
+                raise EOFError("the bridge ended inside of a message")
+            buffer += data
+
+    def _on_message(self, message: Dict[str, Any], blob: memoryview) -> None:
+        event = message["ev"]
+        if event in ("ended", "again", "refused", "gone", "closed", "settled"):
+            with self._lock:
+                listener = self._listeners.get(message["job"])
+            if listener is not None:
+                listener(message, blob)
+        elif event == "answer":
+            with self._lock:
+                future = self._answers.pop(message["id"] or 0, None)
+            if future is None:
+                return
+            if "error" in message:
+                future.set_exception(HqError(message["error"]))
+            else:
+                future.set_result(message["value"])
+        elif event == "progress":
+            with self._lock:
+                progress = self._progress.get(message["id"])
+            if progress is not None:
+                progress(message["jobs"])
+        elif event == "ready":
+            self._ready.set_result(message)
+        elif event == "fatal":
+            self._ready.set_exception(HqError(message["text"]))
+
+    def _on_end(self, reason: str) -> None:
+        words = "" if self._closing else self._last_words()
+        gone = ServerGone(f"{reason}: {words}" if words else reason)
+        with self._lock:
+            self._gone = gone
+            answers = list(self._answers.values())
+            self._answers.clear()
+            then = list(self._on_gone)
+            self._on_gone.clear()
+        if not self._ready.done():
+            self._ready.set_exception(gone)
+        for future in answers:
+            if not future.done():
+                future.set_exception(gone)
+        for call in then:
+            call(gone)
+
+    def _last_words(self) -> str:
+        try:
+            self._process.wait(5)
+            self._errors.seek(0, os.SEEK_END)
+            size = self._errors.tell()
+            self._errors.seek(max(0, size - 2_000))
+            return self._errors.read().decode("utf-8", "replace").strip()
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return ""
+
+    def close(self) -> None:
+        """Ends the bridge, and the server in it if there is one."""
+        if os.getpid() != self._pid:
+            return
+        self._closing = True
+        with self._write_lock:
+            pipe = self._process.stdin
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except OSError:
+                    pass
+        if threading.current_thread() is not self._reader:
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._reader.join(5)
+            if self._process.stdout is not None and not self._reader.is_alive():
+                self._process.stdout.close()
+            self._errors.close()

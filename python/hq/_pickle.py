@@ -1,0 +1,262 @@
+"""Functions and arguments as bytes, and back.
+
+What lives in a module is sent by its name. What lives in `__main__`, in a notebook or inside of a function has no name on
+a worker and is sent as it is: by cloudpickle where that is installed, otherwise functions by their code and what they use.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import marshal
+import pickle
+import sys
+import types
+from typing import Any, Callable
+
+from .errors import (
+    CallDied,
+    CallError,
+    InitFailed,
+    NotPicklable,
+    OutOfMemory,
+    RemoteError,
+    RemoteTraceback,
+    TimeLimitReached,
+    WorkerLost,
+    WrongPython,
+)
+
+PROTOCOL = 5
+
+# First byte of what a call came to; see _interpreter.py.
+VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT = range(7)
+
+_SIMPLE = frozenset({int, float, str, bytes, bool, type(None), complex})
+
+_CODE = (
+    "__import__('types').FunctionType(__import__('marshal').loads(code), {**names, MODULES}, name, defaults, "
+    "tuple(map(__import__('types').CellType, cells)))"
+)
+
+
+def _cloudpickle() -> Any:
+    try:
+        import cloudpickle
+    except ImportError:
+        return None
+    return cloudpickle
+
+
+class _Pickler(pickle.Pickler):
+    """Notices what a worker would look for in vain."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.FunctionType):
+            if _has_no_name(obj):
+                raise _ByValue
+        elif isinstance(obj, type) and obj.__module__ == "__main__":
+            raise _ByValue
+        return NotImplemented
+
+
+class _CodePickler(pickle.Pickler):
+    """Sends functions without a name by their code."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, PROTOCOL)
+        self.under_way: set[int] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and obj.__module__ == "__main__":
+            raise NotPicklable(
+                f"the class {obj.__qualname__} of __main__ can only be sent with cloudpickle (pip install cloudpickle), or "
+                "from a module of its own"
+            )
+        if not isinstance(obj, types.FunctionType) or not _has_no_name(obj):
+            return NotImplemented
+        if id(obj) in self.under_way:
+            raise NotPicklable(
+                f"the function {obj.__qualname__}, which uses itself, can only be sent with cloudpickle (pip install "
+                "cloudpickle), or from a module of its own"
+            )
+        self.under_way.add(id(obj))
+        names = {name: obj.__globals__[name] for name in _used(obj.__code__) if name in obj.__globals__}
+        modules = {name for name, value in names.items() if isinstance(value, types.ModuleType)}
+        found = {name: names[name].__name__ for name in sorted(modules)}
+        found["__builtins__"] = "builtins"
+        imports = ", ".join(f"{name!r}: __import__('importlib').import_module({module!r})" for name, module in found.items())
+        code = _CODE.replace("MODULES", imports)
+        parts = {
+            "code": marshal.dumps(obj.__code__),
+            "names": {name: value for name, value in names.items() if name not in modules},
+            "name": obj.__name__,
+            "defaults": obj.__defaults__,
+            "cells": [cell.cell_contents for cell in obj.__closure__ or ()],
+        }
+        return eval, (code, parts)
+
+
+class _ByValue(Exception):
+    pass
+
+
+def _has_no_name(function: types.FunctionType) -> bool:
+    """Whether a worker could not import a function."""
+    if function.__module__ in ("__main__", "__mp_main__", None):
+        return True
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is not function
+
+
+def _used(code: types.CodeType) -> set[str]:
+    """Global names that code may use."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _used(constant)
+    return names
+
+
+def dumps(value: Any, what: str) -> bytes:
+    """Pickles; `what` names it in errors."""
+    try:
+        file = io.BytesIO()
+        _Pickler(file, PROTOCOL).dump(value)
+        return file.getvalue()
+    except _ByValue:
+        pass
+    except Exception as error:
+        if _cloudpickle() is None:
+            raise _named(what, error) from error
+    cloudpickle = _cloudpickle()
+    try:
+        if cloudpickle is not None:
+            return bytes(cloudpickle.dumps(value, PROTOCOL))
+        file = io.BytesIO()
+        _CodePickler(file).dump(value)
+        return file.getvalue()
+    except NotPicklable:
+        raise
+    except Exception as error:
+        raise _named(what, error) from error
+
+
+def _named(what: str, error: Exception) -> Exception:
+    """An error of the same kind whose text says what cannot be pickled."""
+    text = f"{what} cannot be pickled: {type(error).__name__}: {error}"
+    if isinstance(error, pickle.PicklingError):
+        return _PicklingError(text)
+    return NotPicklable(text)
+
+
+class _PicklingError(NotPicklable, pickle.PicklingError):
+    pass
+
+
+def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Arguments of one call; an error names the one that cannot be sent."""
+    if not kwargs and all(type(arg) in _SIMPLE for arg in args):
+        return pickle.dumps((args, kwargs), PROTOCOL)
+    try:
+        return dumps((args, kwargs), "the arguments")
+    except Exception as error:
+        for number, arg in enumerate(args, 1):
+            dumps(arg, f"argument {number}, of type {type(arg).__qualname__},")
+        for name, arg in kwargs.items():
+            dumps(arg, f"argument `{name}`, of type {type(arg).__qualname__},")
+        raise error
+
+
+class Functions:
+    """Pickled functions, so that one is not pickled for each call."""
+
+    _MAX = 256
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Callable[..., Any], Any, bytes]] = {}
+
+    def dumps(self, function: Callable[..., Any]) -> bytes:
+        code = getattr(function, "__code__", None)
+        known = self._known.get(id(function))
+        if known is not None and known[0] is function and known[1] is code:
+            return known[2]
+        name = getattr(function, "__qualname__", None) or type(function).__qualname__
+        pickled = dumps(function, f"the function {name}")
+        if _is_constant(function):
+            if len(self._known) >= self._MAX:
+                self._known.clear()
+            self._known[id(function)] = (function, code, pickled)
+        return pickled
+
+
+def _is_constant(function: Any) -> bool:
+    """Whether pickling a function again gives the same bytes, whatever happens to variables meanwhile."""
+    if isinstance(function, (types.BuiltinFunctionType, type)):
+        return getattr(function, "__module__", None) != "__main__"
+    if not isinstance(function, types.FunctionType):
+        return False
+    if not _has_no_name(function):
+        return True
+    if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
+        return False
+    used = (function.__globals__.get(name) for name in _used(function.__code__))
+    return all(value is None or isinstance(value, types.ModuleType) for value in used)
+
+
+def payload(function: bytes, arguments: bytes, is_chunk: bool) -> bytes:
+    return b"".join((b"\1" if is_chunk else b"\0", len(function).to_bytes(4, "little"), function, arguments))
+
+
+def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
+    """What a call came to: a result, or an exception; and the file that contained it, which can go."""
+    kind, data = value[0], memoryview(value)[1:]
+    path = None
+    if kind == IN_FILE:
+        path = bytes(data)
+        with open(path, "rb") as file:
+            value = file.read()
+        kind, data = value[0], memoryview(value)[1:]
+    if kind == VALUE:
+        return pickle.loads(data), None, path
+    if kind == EXCEPTION:
+        error, traceback = pickle.loads(data)
+        error.__cause__ = RemoteTraceback(traceback)
+        return None, error, path
+    text = bytes(data).decode("utf-8", "replace")
+    failed: BaseException
+    if kind == DESCRIBED:
+        failed = _remote(json.loads(text))
+    elif kind == INIT_FAILED:
+        remote = _remote(json.loads(text))
+        failed = InitFailed(f"init failed on the worker: {remote}")
+        failed.__cause__ = RemoteTraceback(remote.traceback)
+    elif kind == UNPICKLABLE:
+        failed = _PicklingError(text)
+    elif kind == MISFIT:
+        failed = WrongPython(text)
+    else:
+        failed = CallError(f"a value of an unknown kind, {kind}: the worker is of another release")
+    return None, failed, path
+
+
+def _remote(described: dict[str, str]) -> RemoteError:
+    error = RemoteError(described["type"], described["text"], described["traceback"])
+    error.__cause__ = RemoteTraceback(described["traceback"])
+    return error
+
+
+def without_value(error: str | None) -> BaseException:
+    """Why a call has no value, from the error text of its task."""
+    text = error or "the call has ended without a value"
+    lower = text.lower()
+    kind: type[CallError] = CallDied
+    if "out of memory" in lower:
+        kind = OutOfMemory
+    elif "time limit" in lower:
+        kind = TimeLimitReached
+    elif "worker" in lower and "lost" in lower:
+        kind = WorkerLost
+    return kind(text)

@@ -1,0 +1,66 @@
+"""What can go wrong with calls, beside the exceptions of the functions themselves."""
+
+from __future__ import annotations
+
+from concurrent.futures import BrokenExecutor
+
+
+class HqError(Exception):
+    """Base of what this package raises."""
+
+
+class ServerGone(BrokenExecutor, HqError):
+    """The server, or the bridge to it, is gone for good: nothing more will be heard of calls that have not ended."""
+
+
+class InitFailed(BrokenExecutor, HqError):
+    """The `init` function of an executor failed on a worker."""
+
+
+class CallError(HqError):
+    """A call came to nothing, for a reason that is not an exception of its function."""
+
+
+class NotPicklable(CallError, TypeError):
+    """An argument, a function or a result cannot be sent; the text names it."""
+
+
+class WrongPython(CallError):
+    """The interpreter on the worker cannot read what this one has pickled."""
+
+
+class CallDied(CallError):
+    """The interpreter ended during the call: a signal, `os._exit`, a crash."""
+
+
+class OutOfMemory(CallError, MemoryError):
+    """The call used more memory than it asked for, or than there was."""
+
+
+class TimeLimitReached(CallError, TimeoutError):
+    """The call ran for longer than its time limit."""
+
+
+class WorkerLost(CallError):
+    """The worker of the call was lost too often."""
+
+
+class RemoteError(CallError):
+    """An exception of the function that cannot be sent as itself."""
+
+    def __init__(self, type_name: str, text: str, traceback: str) -> None:
+        super().__init__(f"{type_name}: {text}" if text else type_name)
+        self.type_name = type_name
+        self.text = text
+        self.traceback = traceback
+
+
+class RemoteTraceback(Exception):
+    """Cause of an exception that was raised on a worker: what the traceback was there."""
+
+    def __init__(self, traceback: str) -> None:
+        super().__init__(traceback)
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.traceback}"""'
