@@ -27,6 +27,7 @@ from typing import (
     Mapping,
     Optional,
     Sequence,
+    Set,
     Tuple,
     TypeVar,
     Union,
@@ -76,7 +77,10 @@ class _State:
         self.waiting: Deque[_Call] = collections.deque()
         self.pending: Dict[int, "Future[Any]"] = {}
         self.next_id = 0
+        # Calls whose arguments are not there yet.
+        self.deferred = 0
         self.is_shut = False
+        self.is_cancelled = False
         self.is_over = False
         self.broken: Optional[BaseException] = None
         # Alone on this machine, calls are handed over as they can run soon: those behind can still be cancelled.
@@ -93,12 +97,10 @@ class _State:
             while True:
                 with self.changed:
                     while not self._may_send():
-                        if self.is_shut and not self.waiting and not self.pending:
-                            break
-                        if self.broken is not None:
+                        if self.broken is not None or self._is_done():
                             break
                         self.changed.wait()
-                    if self.broken is not None or (self.is_shut and not self.waiting and not self.pending):
+                    if self.broken is not None or self._is_done():
                         break
                     batch, first, template = self._take_batch()
                 if batch:
@@ -110,6 +112,9 @@ class _State:
         except BaseException as error:
             self.fail_all(error if isinstance(error, ServerGone) else ServerGone(f"calls can no longer be sent: {error!r}"))
         self.finish()
+
+    def _is_done(self) -> bool:
+        return self.is_shut and not self.waiting and not self.pending and not self.deferred
 
     def _may_send(self) -> bool:
         return bool(self.waiting) and (self.window is None or len(self.pending) < self.window)
@@ -276,6 +281,29 @@ class _State:
             if len(self.waiting) == 1:
                 self.changed.notify_all()
 
+    def defer(self) -> None:
+        with self.changed:
+            self.check()
+            self.deferred += 1
+
+    def add_deferred(self, call: Optional[_Call]) -> None:
+        """Adds a call that was deferred, also after shutdown; `None` = nothing came of it."""
+        cancelled = broken = None
+        with self.changed:
+            self.deferred -= 1
+            if call is not None and self.broken is not None:
+                broken = self.broken
+            elif call is not None and self.is_cancelled:
+                cancelled = call.future
+            elif call is not None:
+                self.waiting.append(call)
+            self.changed.notify_all()
+        if call is not None and broken is not None and call.future.set_running_or_notify_cancel():
+            call.future.set_exception(_same(broken))
+        if cancelled is not None:
+            cancelled.cancel()
+            cancelled.set_running_or_notify_cancel()
+
     def check(self) -> None:
         if self.broken is not None:
             raise _same(self.broken)
@@ -287,6 +315,7 @@ class _State:
     def shut(self, cancel: bool) -> None:
         with self.changed:
             self.is_shut = True
+            self.is_cancelled |= cancel
             cancelled = [call.future for call in self.waiting] if cancel else []
             if cancel:
                 self.waiting.clear()
@@ -509,15 +538,64 @@ class Executor(_BaseExecutor):
         with state.lock:
             state.check()
         future: "Future[T]" = Future()
+        needs = {value for value in itertools.chain(args, kwargs.values()) if isinstance(value, Future)}
+        if needs:
+            self._submit_after(needs, future, template, fn, args, kwargs)
+            return future
+        call = self._call(future, template, fn, args, kwargs)
+        if call is not None:
+            state.add(call)
+        return future
+
+    def _call(
+        self, future: "Future[T]", template: int, fn: Callable[..., T], args: Tuple[Any, ...], kwargs: Dict[str, Any]
+    ) -> Optional[_Call]:
+        """What is to be sent; `None` = it cannot be, which the future says."""
         try:
             payload = _pickle.payload(self._functions.dumps(fn), _pickle.dump_arguments(args, kwargs), False)
-            payload = self._shortened(payload)
+            return _Call(future, self._shortened(payload), template)
         except Exception as error:
-            future.set_running_or_notify_cancel()
-            future.set_exception(error)
-            return future
-        state.add(_Call(future, payload, template))
-        return future
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+            return None
+
+    def _submit_after(
+        self,
+        needs: "Set[Future[Any]]",
+        future: "Future[T]",
+        template: int,
+        fn: Callable[..., T],
+        args: Tuple[Any, ...],
+        kwargs: Dict[str, Any],
+    ) -> None:
+        """Submits a call once the futures among its arguments have their values, which take their places."""
+        state = self._state
+        state.defer()
+        lock = threading.Lock()
+        left = len(needs)
+
+        def value(argument: Any) -> Any:
+            return argument.result() if isinstance(argument, Future) else argument
+
+        def ended(_: "Future[Any]") -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                if left:
+                    return
+            call = None
+            try:
+                values = tuple(value(argument) for argument in args)
+                named = {name: value(argument) for name, argument in kwargs.items()}
+                call = self._call(future, template, fn, values, named)
+            except BaseException as error:
+                # One of them failed or was cancelled.
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+            state.add_deferred(call)
+
+        for need in needs:
+            need.add_done_callback(ended)
 
     def _map(
         self,

@@ -255,6 +255,16 @@ def test_asyncio_waits_for_calls(local):
     assert asyncio.run(main()) == 32
 
 
+def test_a_future_as_argument_is_a_dependency(local):
+    first = local.submit(time.sleep, 0.3)
+    number = local.submit(eval, "__import__('time').sleep(0.3) or 20")
+    total = local.submit(lambda x, _, y: x + y, number, first, y=local.submit(pow, 2, 1))
+    failing = local.submit(pow, local.submit(divmod, 1, 0), 2)
+    local.shutdown(wait=False)
+    assert total.result(60) == 22
+    fails(failing, ZeroDivisionError)
+
+
 # With a server of its own.
 
 
