@@ -373,8 +373,8 @@ const COMMANDS: &[(&str, Habit)] = &[
     (
         "job",
         habit(
-            &["errors", "failed", "failures"],
-            "failures are shown by `hq job info JOB`, and what was written by `hq job cat JOB stderr --task-status failed`",
+            &["errors", "failed"],
+            "failures are shown by `hq job failures JOB`, and what was written by `hq job cat JOB stderr --task-status failed`",
         ),
     ),
     (
