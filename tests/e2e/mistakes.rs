@@ -50,7 +50,7 @@ const COMMANDS: &[Mistake] = &[
     ("job log 1", &["'log'", "`hq job cat JOB stdout`"], 2),
     ("job delete 1", &["'delete'", "`hq job forget JOB`"], 2),
     ("job rerun 1", &["'rerun'", "`hq job resubmit JOB --filter failed`"], 2),
-    ("job errors 1", &["'errors'", "`hq job info JOB`"], 2),
+    ("job errors 1", &["'errors'", "`hq job failures JOB`"], 2),
     ("task ls 1", &["'ls'", "`hq task list JOB`"], 2),
     ("task cancel 1", &["'cancel'", "`hq job cancel JOB`"], 2),
     ("task log 1", &["'log'", "`hq job cat JOB stdout --tasks TASK`"], 2),

@@ -316,7 +316,7 @@ impl ServerState {
             let job = self.jobs.get(id);
             let found = job.and_then(|job| Some((job, job.submits.get(number as usize)?)));
             let Some((job, submit)) = found else {
-                bug!("job {id} is gone, but its submit {number} is to be queued");
+                // It was forgotten in the batch in which its submit was noted.
                 self.dispatcher.note_looked_at((id, number), None);
                 continue;
             };
