@@ -24,7 +24,7 @@ _hq_with_ids() {
     local current="${COMP_WORDS[COMP_CWORD]}" known=""
     if [[ ${COMP_CWORD} -ge 3 && ${current} != -* ]]; then
         case "${COMP_WORDS[1]} ${COMP_WORDS[2]}" in
-            "job info"|"job cancel"|"job wait"|"job progress"|"job forget"|"job close"|"job stats"|"job resubmit"|"job task-ids"|"job cat"|"job tail"|"task list"|"task info"|"task explain")
+            "job info"|"job cancel"|"job wait"|"job progress"|"job forget"|"job close"|"job stats"|"job failures"|"job resubmit"|"job task-ids"|"job cat"|"job tail"|"task list"|"task info"|"task explain")
                 [[ ${COMP_CWORD} -eq 3 ]] && known="last $(hq job list --all --output-mode quiet 2>/dev/null | cut -d' ' -f1)" ;;
             "worker info"|"worker stop"|"worker drain"|"worker address")
                 [[ ${COMP_CWORD} -eq 3 ]] && known="last $(hq worker list --output-mode quiet 2>/dev/null | cut -d' ' -f1)" ;;
@@ -48,18 +48,148 @@ function __hq_worker_ids
     hq worker list --output-mode quiet 2>/dev/null | string replace ' ' \t
     echo last
 end
-complete -c hq -n "__fish_seen_subcommand_from job; and __fish_seen_subcommand_from info cancel wait progress forget close stats resubmit task-ids cat tail" -f -a "(__hq_job_ids)"
+complete -c hq -n "__fish_seen_subcommand_from job; and __fish_seen_subcommand_from info cancel wait progress forget close stats failures resubmit task-ids cat tail" -f -a "(__hq_job_ids)"
 complete -c hq -n "__fish_seen_subcommand_from task; and __fish_seen_subcommand_from list info explain" -f -a "(__hq_job_ids)"
 complete -c hq -n "__fish_seen_subcommand_from worker; and __fish_seen_subcommand_from info stop drain address" -f -a "(__hq_worker_ids)"
 "#;
 
+/// What completes ids in zsh; the arguments name it, see [`with_zsh_ids`].
+const ZSH_IDS: &str = r#"
+_hq_job_ids() {
+    local -a known
+    known=(${(f)"$(hq job list --all --output-mode quiet 2>/dev/null | cut -d' ' -f1)"} last all)
+    compadd -a known
+}
+_hq_worker_ids() {
+    local -a known
+    known=(${(f)"$(hq worker list --output-mode quiet 2>/dev/null | cut -d' ' -f1)"} last all)
+    compadd -a known
+}
+"#;
+
+/// Has choices of jobs and workers completed by what the server knows.
+fn with_zsh_ids(script: &str) -> String {
+    let mut completer = "_default";
+    let mut text = String::with_capacity(script.len());
+    for (number, line) in script.lines().enumerate() {
+        for (command, name) in [
+            (":hq-job-command-", "_hq_job_ids"),
+            (":hq-task-command-", "_hq_job_ids"),
+            (":hq-worker-command-", "_hq_worker_ids"),
+        ] {
+            if line.contains(command) {
+                completer = name;
+            }
+        }
+        let choice = line.starts_with("':selector -- ");
+        let line = if choice {
+            line.replace(":_default'", &format!(":{completer}'"))
+        } else {
+            line.to_owned()
+        };
+        text.push_str(&line);
+        text.push('\n');
+        if number == 0 {
+            // Behind `#compdef hq`.
+            text.push_str(ZSH_IDS);
+        }
+    }
+    text
+}
+
+/// Leaves out what only we need, and the help does not show.
+fn without_hidden(script: &str, shell: Shell) -> String {
+    const HIDDEN: &str = "generate-reference";
+    let is_offer = |line: &&str| {
+        let line = line.trim_start();
+        if shell == Shell::Zsh {
+            line.starts_with(&format!("'{HIDDEN}:"))
+        } else {
+            shell == Shell::Fish && line.contains(&format!("-a \"{HIDDEN}\""))
+        }
+    };
+    let mut text = String::with_capacity(script.len());
+    for line in script.lines().filter(|line| !is_offer(line)) {
+        let is_list = shell == Shell::Bash && line.trim_start().starts_with("opts=");
+        if is_list {
+            text.push_str(&line.replace(&format!(" {HIDDEN}"), ""));
+        } else {
+            text.push_str(line);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The completion script of a shell.
+fn script(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "hq", &mut script);
+    let script = without_hidden(&String::from_utf8_lossy(&script), shell);
+    let script = if shell == Shell::Zsh {
+        with_zsh_ids(&script)
+    } else {
+        script
+    };
+    script + ids(shell)
+}
+
 /// Prints the completion script of a shell.
 pub(super) fn run(args: &CompletionArgs, context: &mut Context) -> CliResult<()> {
     error_line(&format!("Generating completion file for {}...", args.shell));
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "hq", &mut script);
-    script.extend_from_slice(ids(args.shell).as_bytes());
     use std::io::Write as _;
-    context.out.write_all(&script)?;
+    context.out.write_all(script(args.shell).as_bytes())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_help_hides_is_not_offered() {
+        let offers = |shell, text: &str| script(shell).lines().any(|line| line.contains(text));
+        for (shell, hidden, shown) in [
+            (Shell::Zsh, "'generate-reference:", "'generate-man:"),
+            (
+                Shell::Fish,
+                "-a \"generate-reference\"",
+                "-a \"generate-man\"",
+            ),
+            (Shell::Bash, " generate-reference ", " generate-man "),
+        ] {
+            assert!(offers(shell, shown), "{shell}");
+            assert!(!offers(shell, hidden), "{shell}");
+        }
+    }
+
+    #[test]
+    fn zsh_asks_for_ids_of_what_the_command_is_about() {
+        let script = script(Shell::Zsh);
+        assert!(script.starts_with("#compdef hq\n"));
+        let mut completed = Vec::new();
+        let mut group = "";
+        for line in script.lines() {
+            for name in ["job", "task", "worker"] {
+                if line.contains(&format!(":hq-{name}-command-")) {
+                    group = name;
+                }
+            }
+            if line.starts_with("':selector -- ") {
+                completed.push((
+                    group,
+                    line.contains("_hq_job_ids'"),
+                    line.contains("_hq_worker_ids'"),
+                ));
+            }
+        }
+        assert!(completed.len() > 10, "{completed:?}");
+        for (group, jobs, workers) in completed {
+            assert_eq!(
+                (jobs, workers),
+                (group != "worker", group == "worker"),
+                "{group}"
+            );
+        }
+    }
 }
