@@ -57,16 +57,36 @@ pub(crate) struct JobFigures {
     pub(crate) memory_used: u64,
 }
 
+/// What became of the cores that were offered, in core-seconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Costs {
+    pub(crate) finished: f64,
+    pub(crate) failed: f64,
+    /// Of tasks that were canceled or given up while they ran.
+    pub(crate) dropped: f64,
+    /// Of attempts that failed or lost their worker, and were repeated.
+    pub(crate) repeated: f64,
+    /// Of tasks that still ran at the end.
+    pub(crate) running: f64,
+}
+
+impl Costs {
+    pub(crate) fn used(&self) -> f64 {
+        self.finished + self.wasted() + self.running
+    }
+
+    /// What came to nothing.
+    pub(crate) fn wasted(&self) -> f64 {
+        self.failed + self.dropped + self.repeated
+    }
+}
+
 /// Sums over all jobs.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) jobs: u64,
     pub(crate) finished: u64,
     pub(crate) failed: u64,
-    /// Core-seconds that tasks had asked for while they ran.
-    pub(crate) core_s: f64,
-    /// Of those of the tasks that failed.
-    pub(crate) failed_core_s: f64,
 }
 
 /// One of the slowest tasks.
@@ -97,6 +117,7 @@ pub(crate) struct Report {
     pub(crate) steps: Vec<Step>,
     pub(crate) workers: Vec<WorkerLife>,
     pub(crate) totals: Totals,
+    pub(crate) costs: Costs,
     /// The most expensive ones.
     pub(crate) jobs: Vec<JobFigures>,
     pub(crate) slowest: Vec<SlowTask>,

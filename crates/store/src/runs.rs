@@ -22,7 +22,7 @@ pub(crate) const CPUS: &str = "cpus AS MATERIALIZED (\
 pub(crate) const CPUS_UNKNOWN: i64 = 10_000;
 
 /// `runs (job, variant, worker, state, began, ended)`: each instance that ran, in nanoseconds since 1970; `ended` is null
-/// while it runs. A task that was canceled or aborted while it ran ended then. Journals of earlier releases do not have
+/// while it runs, and `state` is -1 of an instance that another one followed. A task that was canceled or aborted while it ran ended then. Journals of earlier releases do not have
 /// its run time, but tell when it was canceled.
 pub(crate) const RUNS: &str = "runs AS (\
      SELECT t.job, t.variant, t.worker, t.state, t.started_unix_ns AS began, CASE WHEN t.state = :running THEN NULL \
@@ -31,7 +31,7 @@ pub(crate) const RUNS: &str = "runs AS (\
      AND t.task BETWEEN d.first AND d.first + (d.count - 1) * d.step AND (t.task - d.first) % d.step = 0), \
      t.started_unix_ns) END AS ended \
      FROM task_data t WHERE t.state IN (:running, :finished, :failed) OR (t.state IN (:canceled, :aborted) AND t.start_seq IS NOT NULL) \
-     UNION ALL SELECT a.job, a.variant, a.worker, :failed, a.started_unix_ns, a.started_unix_ns + a.run_us * 1000 \
+     UNION ALL SELECT a.job, a.variant, a.worker, -1, a.started_unix_ns, a.started_unix_ns + a.run_us * 1000 \
      FROM attempt_data a WHERE a.run_us IS NOT NULL)";
 
 /// `changes (is_end, step, job, variant, n)`, out of `runs`: how many began and ended in each step of `?W` from `?F` to

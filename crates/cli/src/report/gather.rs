@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use hq_core::command_text::without_arguments;
 use hq_core::diagnosis;
 use hq_core::resource::amount::Amount;
+use hq_core::task::TaskState;
 use hq_store::reader::report::{self as figures, Period};
 use hq_store::reader::{self, RUN_BOUNDS};
 
-use super::{Failures, JobFigures, Report, STEPS, SlowTask, Step, Totals, WorkerLife};
+use super::{Costs, Failures, JobFigures, Report, STEPS, SlowTask, Step, Totals, WorkerLife};
 use crate::dashboard::model::{Obstacle, Snapshot, clean};
 use crate::dashboard::problems;
 use crate::dashboard::source::Ask as _;
@@ -43,6 +44,7 @@ pub(crate) async fn gather(
     report.workers = workers(file, period).await?;
     add_steps(file, &mut report, period).await?;
     report.totals = totals(file, period).await?;
+    report.costs = costs(file, period).await?;
     report.jobs = jobs(file, period).await?;
     for job in &mut report.jobs {
         add_run_times(file, job, period).await?;
@@ -178,10 +180,23 @@ async fn totals(file: &mut JournalFile, period: Period) -> CliResult<Totals> {
         jobs: row.jobs,
         finished: row.finished,
         failed: row.failed,
-        core_s: float(row.core_us) / 1e6,
-        failed_core_s: float(row.failed_core_us) / 1e6,
     });
     Ok(totals.unwrap_or_default())
+}
+
+async fn costs(file: &mut JournalFile, period: Period) -> CliResult<Costs> {
+    let mut costs = Costs::default();
+    for (state, core_us) in file.ask(figures::costs(period)).await? {
+        let place = match state {
+            Some(TaskState::Finished) => &mut costs.finished,
+            Some(TaskState::Failed) => &mut costs.failed,
+            Some(TaskState::Canceled | TaskState::Aborted) => &mut costs.dropped,
+            Some(TaskState::Running | TaskState::Waiting) => &mut costs.running,
+            None => &mut costs.repeated,
+        };
+        *place += float(core_us) / 1e6;
+    }
+    Ok(costs)
 }
 
 /// The most expensive jobs, those first.

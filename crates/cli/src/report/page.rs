@@ -31,7 +31,8 @@ svg{width:100%;height:auto}svg.small{width:auto;max-width:100%}svg text{font:11p
 .bar{fill:var(--bar)}.bad{color:var(--bad);font-weight:600}.figures{display:flex;flex-wrap:wrap;gap:.8rem 1.5rem;font-size:.85rem}\
 .figures div{min-width:4rem}.figures b{display:block;font-size:1.5rem}.wide{overflow-x:auto}td.n,th.n,.figures b{white-space:nowrap}\
 .findings{list-style:none;padding:0}.findings li{margin:.4rem 0;padding:.3rem .8rem;border-left:4px solid #d08a1d;background:#d08a1d1c}\
-.findings .error{border-color:var(--bad);background:#c0392b1c}";
+.findings .error{border-color:var(--bad);background:#c0392b1c}\
+.share{width:45%}.cost{height:.9rem;min-width:1px;background:var(--bar)}.lost{background:var(--bad)}.idle{background:var(--line)}";
 
 /// Text as text: nothing in it is markup.
 pub(crate) fn escape(text: &str) -> String {
@@ -65,6 +66,7 @@ pub(crate) fn render(report: &Report) -> String {
         zone = escape(&zone(report.to_ns)),
     );
     add_figures(&mut page, report);
+    add_costs(&mut page, report);
     add_findings(&mut page, report);
     add_hints(&mut page, report);
     add_timeline(&mut page, report);
@@ -92,9 +94,8 @@ fn add_figures(page: &mut String, report: &Report) {
         jobs,
         finished,
         failed,
-        core_s: used,
-        failed_core_s: wasted,
     } = report.totals;
+    let (used, wasted) = (report.costs.used(), report.costs.wasted());
     let offered = offered(&report.workers);
     let used_share = if offered > 0.0 {
         format!("{:.0} %", 100.0 * used / offered)
@@ -106,7 +107,8 @@ fn add_figures(page: &mut String, report: &Report) {
         ("tasks finished", number(finished)),
         ("tasks failed", number(failed)),
         ("core-hours used", short(used / 3600.0)),
-        ("core-hours of failed tasks", short(wasted / 3600.0)),
+        ("core-hours wasted", short(wasted / 3600.0)),
+        ("core-hours idle", short((offered - used).max(0.0) / 3600.0)),
         ("core-hours offered", short(offered / 3600.0)),
         ("of the cores were used", used_share),
     ];
@@ -120,6 +122,41 @@ fn add_figures(page: &mut String, report: &Report) {
         let _ = write!(page, "<div{class}><b>{value}</b>{name}</div>");
     }
     page.push_str("</div>");
+}
+
+/// Where the time of the cores went, as bars.
+fn add_costs(page: &mut String, report: &Report) {
+    let costs = &report.costs;
+    let offered = offered(&report.workers).max(costs.used());
+    if offered <= 0.0 {
+        return;
+    }
+    let rows = [
+        ("finished tasks", costs.finished, ""),
+        ("failed tasks", costs.failed, " lost"),
+        (
+            "tasks that were canceled or given up",
+            costs.dropped,
+            " lost",
+        ),
+        ("attempts that were repeated", costs.repeated, " lost"),
+        ("tasks that still ran", costs.running, ""),
+        ("idle", offered - costs.used(), " idle"),
+    ];
+    page.push_str(
+        "<h2>Where the core-hours went</h2><div class=\"wide\"><table><tr><th>To<th class=\"n\">Core-hours\
+         <th class=\"n\">Share<th class=\"share\"></tr>",
+    );
+    for (name, core_s, class) in rows.into_iter().filter(|(_, core_s, _)| *core_s > 0.0) {
+        let percent = 100.0 * core_s / offered;
+        let _ = write!(
+            page,
+            "<tr><td>{name}<td class=\"n\">{}<td class=\"n\">{percent:.1} %<td class=\"share\">\
+             <div class=\"cost{class}\" style=\"width:{percent:.1}%\"></div></tr>",
+            short(core_s / 3600.0)
+        );
+    }
+    page.push_str("</table></div>");
 }
 
 fn add_findings(page: &mut String, report: &Report) {
@@ -396,8 +433,13 @@ mod tests {
                 jobs: 1,
                 finished: 9,
                 failed: 1,
-                core_s: 7_200.0,
-                failed_core_s: 3_600.0,
+            },
+            costs: super::super::Costs {
+                finished: 3_600.0,
+                failed: 1_800.0,
+                dropped: 900.0,
+                repeated: 900.0,
+                running: 0.0,
             },
             jobs: vec![JobFigures {
                 id: 7,
@@ -441,6 +483,9 @@ mod tests {
         let page = render(&report);
         for part in [
             "<b>2</b>core-hours used",
+            "<b>1</b>core-hours wasted",
+            "<b>6</b>core-hours idle",
+            "canceled or given up<td class=\"n\">0.25<td class=\"n\">3.1 %",
             "<b>8</b>core-hours offered",
             "<b>25 %</b>of the cores",
         ] {

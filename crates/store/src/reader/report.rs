@@ -120,10 +120,6 @@ pub struct TotalsRow {
     pub finished: u64,
     /// Tasks that failed.
     pub failed: u64,
-    /// What both cost.
-    pub core_us: u64,
-    /// What those that failed cost.
-    pub failed_core_us: u64,
 }
 
 /// One row.
@@ -131,16 +127,13 @@ pub struct TotalsRow {
 pub fn totals(period: Period) -> Query<TotalsRow> {
     let sql = format!(
         "WITH {} SELECT (SELECT count(*) FROM job_data WHERE submitted_unix_ns <= ?T), \
-         sum(CASE state WHEN :finished THEN n END), sum(CASE state WHEN :failed THEN n END), \
-         CAST(sum(core_us) AS INTEGER), CAST(sum(CASE state WHEN :failed THEN core_us END) AS INTEGER) FROM ended",
+         sum(CASE state WHEN :finished THEN n END), sum(CASE state WHEN :failed THEN n END) FROM ended",
         ended()
     );
     Query::new(&sql, &period.values(), |row| TotalsRow {
         jobs: row.uint(0),
         finished: row.uint(1),
         failed: row.uint(2),
-        core_us: row.uint(3),
-        failed_core_us: row.uint(4),
     })
 }
 
@@ -234,6 +227,22 @@ pub fn usage(period: Period) -> Query<(u32, u64)> {
          LEFT JOIN cpus c ON c.job = u.job AND c.variant = u.variant GROUP BY 1"
     );
     Query::new(&sql, &period.values(), |row| (row.small(0), row.uint(1)))
+}
+
+/// What became of the time of cores in the period, in µs of a core: by the state of the tasks that they ran, `None` = for
+/// instances that another one followed.
+#[must_use]
+pub fn costs(period: Period) -> Query<(Option<TaskState>, u64)> {
+    let sql = format!(
+        "WITH {ASKED}, {CPUS}, {RUNS}, used AS (SELECT state, job, variant, \
+         sum(min(coalesce(ended, ?T), ?T) - max(began, ?F)) / 1000 AS us FROM runs \
+         WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 1, 2, 3) \
+         SELECT u.state, CAST(sum(u.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS})) AS INTEGER) FROM used u \
+         LEFT JOIN cpus c ON c.job = u.job AND c.variant = u.variant GROUP BY 1"
+    );
+    Query::new(&sql, &period.values(), |row| {
+        (TaskState::from_number(row.int(0)), row.uint(1))
+    })
 }
 
 /// A task that ran for long.
