@@ -147,3 +147,73 @@ fn failures_with_one_reason_are_one_group() {
         .says("Job 7 not found")
         .exits_with(1);
 }
+
+#[test]
+fn problems_have_an_age_and_are_acknowledged_until_there_is_more() {
+    let mut env = Env::new();
+    let server = env.start_server_with(&["--http"]);
+    env.start_worker(2);
+    env.hq(&["job", "open", "--name=align"]).ok();
+    let fail = [
+        "--",
+        "bash",
+        "-c",
+        "echo \"no index for chr$HQ_TASK_ID\" >&2; exit 2",
+    ];
+    let submit = |env: &Env, ids: &str| {
+        env.submit(&[&["--job=1", ids], &fail[..]].concat());
+        env.hq(&["job", "wait", "1", "--without-close"]).ok();
+    };
+    submit(&env, "--array=1-3");
+    env.hq(&["problems"])
+        .says("error    Failing job 1 align: 3 of 3 tasks failed, mostly: exit code 2; the last words: no index for chr#; ")
+        .says("ago\n")
+        .says("`hq problems --acknowledge job-1-failures` hides it")
+        .ok();
+    env.hq(&["problems", "--acknowledge", "job-7-failures"])
+        .says("there is no problem `job-7-failures`")
+        .exits_with(1);
+    env.hq(&["problems", "--acknowledge=job-1-failures"])
+        .says("Nothing is wrong.")
+        .says("1 acknowledged; `hq problems --all` shows them")
+        .ok();
+    let site = Site::of(&env);
+    wait_for("the API tells the same", || {
+        let found = site.json("/api/v1/problems");
+        let problem = &found["problems"][0];
+        let is_known = problem["is_acknowledged"] == true && found["open_count"] == 0;
+        (is_known && problem["cause"] == "no index for chr#" && problem["last_ms"].is_i64())
+            .then_some(())
+            .ok_or(found.to_string())
+    });
+    // It is remembered by the next server, too.
+    signal(server, "KILL");
+    env.wait_exit("server");
+    env.start_server_with(&["--resume"]);
+    wait_for("the worker is back", || {
+        let text = env.hq(&["problems"]).ok();
+        text.contains("1 acknowledged").then_some(()).ok_or(text)
+    });
+    submit(&env, "--array=4");
+    env.hq(&["problems"]).says("4 of 4 tasks failed").ok();
+    env.hq(&["problems", "--take-back=job-1-failures"])
+        .says("4 of 4 tasks failed")
+        .ok();
+    env.hq(&["problems", "--take-back=job-1-failures"])
+        .says("is not acknowledged")
+        .exits_with(1);
+    env.hq(&["job", "close", "1"]).ok();
+    env.hq(&["job", "resubmit", "1", "--filter=failed"]).ok();
+    env.wait_job("2");
+    let found = env.json(&["problems"]);
+    let first = found
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|one| one["id"] == 1);
+    let shown = first.map(|one| (one["is_over"].clone(), one["resubmitted_as"].clone()));
+    assert_eq!(shown, Some((true.into(), 2.into())), "{found}");
+    env.hq(&["problems", "--all"])
+        .says("submitted again as job 2")
+        .ok();
+}

@@ -387,18 +387,18 @@ fn status_and_problems_say_how_it_is_going_and_what_is_wrong() {
         .says("1 ended job had failures; `hq problems --all` shows them");
     env.hq(&["problems", "--all"])
         .exits_with(0)
-        .says("error    Failing job 1 false: 5 of 5 tasks failed, mostly: exit code 1")
-        .says("`hq job cat 1 stderr --task-status failed`")
+        .says("-        Failing job 1 false: 5 of 5 tasks failed, mostly: exit code 1; ")
+        .says("`hq job failures 1` shows why")
         .says("`hq task explain -v 4 TASK`");
     let problems = env.json(&["problems"]);
-    assert_eq!(problems[0]["kind"], "failing-job");
-    assert_eq!(problems[1]["id"], 4);
+    assert_eq!(problems[0]["id"], 4);
+    assert_eq!(problems[1]["kind"], "failing-job");
     let status = env.json(&["status"]);
     assert_eq!(status["tasks"]["running"], 2);
     assert_eq!(status["unfinished_jobs"][1]["name"], "behind");
     assert_eq!(
         env.hq(&["problems", "--output-mode=quiet"]).ok(),
-        "failing-job 1\nstarving-job 4\n"
+        "starving-job 4\nfailing-job 1\n"
     );
     env.hq(&["job", "cancel", "all"]).ok();
 }

@@ -122,7 +122,7 @@ fn a_running_server_is_asked_for_its_dashboard() {
             refused += 1;
         }
     }
-    assert!(refused >= 6, "{refused} resources change something");
+    assert!(refused >= 8, "{refused} resources change something");
     assert_eq!(env.stats("1")["canceled"], 0);
     let quiet = env.hq(&["--output-mode=quiet", "dashboard", "--web"]).ok();
     assert_eq!(quiet.trim(), link);

@@ -247,6 +247,18 @@ impl Client {
         Ok(opened)
     }
 
+    /// Asks what is wrong; before that, changes what is acknowledged.
+    pub(crate) async fn problems(
+        &mut self,
+        change: Option<client::ask_problems::Change>,
+    ) -> CliResult<client::Problems> {
+        let request = Request::Problems(client::AskProblems { change });
+        let Reply::Problems(problems) = self.ask(request).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(problems)
+    }
+
     /// Asks the server to write its state into a file; returns where that is.
     pub(crate) async fn debug_dump(&mut self, path: Vec<u8>) -> CliResult<Vec<u8>> {
         let dump = client::DebugDump { path: path.into() };

@@ -275,6 +275,8 @@ pub struct Job {
     sent_to: BTreeSet<WorkerId>,
     /// Who is told of it, and what became of that; in the order of the submits.
     pub notices: Vec<Notice>,
+    /// The last job as which tasks of it were submitted again.
+    pub resubmitted_as: Option<JobId>,
     /// Whether its completion was recorded.
     completion_noted: bool,
     /// This job's contribution to the totals of the server.
@@ -325,6 +327,7 @@ impl Job {
             workers: BTreeSet::new(),
             sent_to: BTreeSet::new(),
             notices: Vec::new(),
+            resubmitted_as: None,
             completion_noted: false,
             counted: None,
             idle_noted: false,

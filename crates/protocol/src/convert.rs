@@ -31,7 +31,7 @@ pub use alloc::{
     AllocRequest, CommandTemplate, FindFormat, QueueParams, StateMeaning, StatusFormat,
     SubmitFormat, SystemSpec, Words,
 };
-pub use client::{ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
+pub use client::{Acknowledge, ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
 pub use ids::ID_RANGES_MAX;
 pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};
 pub use refusal::refusal_text;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::Command;
 use hq_protocol::client::{self, reply};
-use hq_protocol::convert::{AllocRequest, ClientRequest, JournalAction, Query};
+use hq_protocol::convert::{Acknowledge, AllocRequest, ClientRequest, JournalAction, Query};
 use hq_protocol::{Connection, MessageReader, MessageWriter, WriteError};
 use hq_store::StoreClient;
 use hq_store::event::Event;
@@ -18,9 +18,10 @@ use crate::clock::Clock;
 use crate::config::Stop;
 use crate::core_handle::{CoreGone, CoreHandle};
 use crate::http::HttpControl;
+use crate::problems::Problems;
 use crate::relay::Relay;
 use crate::values::Values;
-use crate::{journal_link, output_link, query};
+use crate::{journal_link, output_link, problems, query};
 
 /// What the connections of clients work with.
 #[derive(Clone)]
@@ -33,6 +34,8 @@ pub(crate) struct ClientPlane {
     pub(crate) alloc: Option<AllocHandle>,
     /// What calls came to.
     pub(crate) values: Arc<Values>,
+    /// What is wrong.
+    pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
     pub(crate) relay: Arc<Relay>,
     /// Requests that are being answered.
@@ -92,6 +95,9 @@ where
     }
 }
 
+/// Problems that are told; they come with the worst first.
+const PROBLEMS_MAX: usize = 1_000;
+
 /// How many requests that change something are being answered: a server that ends does not cut those answers off.
 #[derive(Clone, Debug)]
 pub(crate) struct Answering(watch::Sender<usize>);
@@ -109,11 +115,14 @@ impl Answering {
     fn begin(&self, request: &ClientRequest) -> Option<BeingAnswered> {
         let changes = match request {
             ClientRequest::Command(Command::Watch(_)) => false,
-            ClientRequest::Command(_) | ClientRequest::Alloc(_) => true,
+            ClientRequest::Command(_)
+            | ClientRequest::Alloc(_)
+            | ClientRequest::Problems(Some(_)) => true,
             ClientRequest::ServerStop { .. }
             | ClientRequest::HttpOpen
             | ClientRequest::DebugDump(_)
             | ClientRequest::ReadOutput(_)
+            | ClientRequest::Problems(None)
             | ClientRequest::Journal { .. }
             | ClientRequest::Sql(_)
             | ClientRequest::ReadValues { .. }
@@ -184,6 +193,7 @@ where
         }
         ClientRequest::Alloc(request) => Ok(reply(ask_alloc(request, plane).await)),
         ClientRequest::HttpOpen => Ok(reply(open_http(plane).await)),
+        ClientRequest::Problems(change) => Ok(reply(ask_problems(change, plane).await)),
         ClientRequest::DebugDump(path) => {
             let dump = plane.core.query(query::dump::dump).await;
             match dump {
@@ -237,6 +247,27 @@ async fn open_http(plane: &ClientPlane) -> reply::Reply {
     };
     match door.open().await {
         Ok(opened) => reply::Reply::HttpOpened(opened),
+        Err(refusal) => refusal.into(),
+    }
+}
+
+/// Changes what is acknowledged, if that is wanted; then tells all problems.
+async fn ask_problems(change: Option<Acknowledge>, plane: &ClientPlane) -> reply::Reply {
+    if let Some(Acknowledge { problem, is_known }) = change
+        && let Err(refusal) = plane.problems.acknowledge(&problem, is_known).await
+    {
+        return refusal.into();
+    }
+    match plane.problems.look().await {
+        Ok((found, is_cut)) => reply::Reply::Problems(client::Problems {
+            count: found.len() as u64,
+            problems: found
+                .iter()
+                .take(PROBLEMS_MAX)
+                .map(problems::message)
+                .collect(),
+            is_cut,
+        }),
         Err(refusal) => refusal.into(),
     }
 }

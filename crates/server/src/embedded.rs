@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::client_link::{Answering, ClientPlane};
 use crate::clock::Clock;
 use crate::core_thread;
+use crate::problems::Problems;
 use crate::relay::Relay;
 use crate::stats::Stats;
 use crate::values::Values;
@@ -75,6 +76,7 @@ impl EmbeddedServer {
         });
         let relay = Arc::new(Relay::new(info.start_unix_ns.unsigned_abs()));
         let values = Arc::new(Values::new(None));
+        let problems = Problems::new(core.clone(), None, None, Arc::clone(&relay));
         let workers = WorkerPlane {
             core: core.clone(),
             info: Arc::clone(&info),
@@ -88,6 +90,7 @@ impl EmbeddedServer {
             values,
             store: None,
             alloc: None,
+            problems: Arc::new(problems),
             relay,
             answering: Answering::new(),
             door: None,

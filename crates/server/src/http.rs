@@ -11,7 +11,6 @@ mod door;
 mod figures;
 mod kept;
 mod pages;
-mod shares;
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +31,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::alloc::AllocHandle;
 use crate::core_handle::CoreHandle;
 use crate::metrics;
+use crate::problems::Problems;
 use crate::relay::Relay;
 use crate::stats::Stats;
 pub(crate) use auth::Token;
@@ -116,7 +116,6 @@ impl HttpServer {
             page_key: self.page_key,
             kept: kept::ResponseCache::default(),
             graphs: api::Graphs::default(),
-            shares: shares::Shares::default(),
             timeline_turn: tokio::sync::Mutex::default(),
         });
         connections::serve(self.listener, router(app)).await;
@@ -132,6 +131,8 @@ pub(crate) struct HttpParts {
     pub(crate) store: Option<StoreClient>,
     /// Automatic allocation; `None` in a server without ports.
     pub(crate) alloc: Option<AllocHandle>,
+    /// What is wrong.
+    pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
     pub(crate) relay: Arc<Relay>,
     /// What the server measures of itself.
@@ -150,7 +151,6 @@ pub(crate) struct App {
     page_key: Token,
     kept: kept::ResponseCache,
     graphs: api::Graphs,
-    shares: shares::Shares,
     /// Held by the one who reads a timeline.
     timeline_turn: tokio::sync::Mutex<()>,
 }

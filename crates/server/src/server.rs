@@ -10,15 +10,19 @@ use hq_protocol::access::{
     ACCESS_FILE_NAME, Access, AccessError, AccessFile, ServerDir, ServerUid,
 };
 use hq_protocol::{HandshakeError, Plane, SecretKey, client};
+use hq_store::StoreClient;
 use rustix::process::{Resource, Rlimit};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
+use crate::alloc::AllocHandle;
 use crate::client_link::{Answering, ClientPlane};
 use crate::clock::Clock;
 use crate::config::{Journal, RunError, ServerConfig, StartError, Stop};
+use crate::core_handle::CoreHandle;
 use crate::core_thread;
 use crate::http::{self, HttpParts, HttpServer};
+use crate::problems::Problems;
 use crate::relay::Relay;
 use crate::state_file::Opened;
 use crate::stats::Stats;
@@ -114,14 +118,7 @@ impl Server {
         }
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
         let ((door, asks), (stop, stops)) = (http::door(), mpsc::channel(1));
-        let http_parts = HttpParts {
-            core,
-            relay: Arc::new(Relay::new(info.start_unix_ns.unsigned_abs())),
-            info: Arc::new(info),
-            store: client,
-            alloc: Some(alloc),
-            stats,
-        };
+        let http_parts = http_parts(core, info, client, alloc, stats);
         let (clients, workers) = planes(&http_parts, config.idle_timeout, door, stop);
         Ok(Self {
             dir,
@@ -233,6 +230,28 @@ impl Server {
     }
 }
 
+/// What the HTTP listener is given.
+fn http_parts(
+    core: CoreHandle,
+    info: client::ServerInfo,
+    store: Option<StoreClient>,
+    alloc: AllocHandle,
+    stats: Stats,
+) -> HttpParts {
+    let relay = Arc::new(Relay::new(info.start_unix_ns.unsigned_abs()));
+    let (of_store, of_alloc) = (store.clone(), Some(alloc.clone()));
+    let problems = Problems::new(core.clone(), of_store, of_alloc, Arc::clone(&relay));
+    HttpParts {
+        core,
+        info: Arc::new(info),
+        store,
+        alloc: Some(alloc),
+        problems: Arc::new(problems),
+        relay,
+        stats,
+    }
+}
+
 /// What the connections of clients and of workers are given.
 fn planes(
     parts: &HttpParts,
@@ -255,6 +274,7 @@ fn planes(
         values,
         store: parts.store,
         alloc: parts.alloc,
+        problems: parts.problems,
         relay: parts.relay,
         answering: Answering::new(),
         door: Some(door),

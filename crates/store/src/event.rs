@@ -46,6 +46,8 @@ pub struct EndedTask {
     pub failure: Option<i64>,
     /// Column `message` of one that failed.
     pub message: Option<Box<str>>,
+    /// When it ended.
+    pub at: Timestamp,
 }
 
 impl Event {
@@ -164,6 +166,7 @@ impl Event {
             worker: self.worker.unwrap_or(0),
             failure: None,
             message: None,
+            at: self.at,
         };
         match &*self.kind {
             "task-finished" => Some(task),
@@ -304,7 +307,7 @@ pub fn ended_tasks(
     upto: i64,
     take: &mut dyn FnMut(EndedTask),
 ) -> rusqlite::Result<()> {
-    let sql = "SELECT job, worker, state, outcome, message FROM task_data \
+    let sql = "SELECT job, worker, state, outcome, message, coalesce(started_unix_ns, 0) + coalesce(run_us, 0) * 1000 FROM task_data \
                WHERE state IN (?, ?) AND coalesce(end_seq, 0) <= ?";
     let mut statement = connection.prepare(sql)?;
     let (finished, failed) = (TaskState::Finished.number(), TaskState::Failed.number());
@@ -320,6 +323,7 @@ pub fn ended_tasks(
             } else {
                 None
             },
+            at: Timestamp(row.get(5)?),
         });
     }
     Ok(())

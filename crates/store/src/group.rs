@@ -149,6 +149,7 @@ impl<'a> Group<'a> {
             | ChangeKind::WorkerDraining(_)
             | ChangeKind::WorkerOverview { .. } => self.apply_worker(change),
             ChangeKind::Allocation(change) => self.apply_allocation(at, change),
+            ChangeKind::ProblemAcknowledged { problem, part } => self.acknowledge(problem, *part),
             ChangeKind::JobIdle(job) => {
                 self.tell(at, &json!({"job_id": job.as_u32()}));
                 Ok(())
@@ -167,6 +168,7 @@ impl<'a> Group<'a> {
             | ChangeKind::JobCanceled { .. }
             | ChangeKind::JobCompleted(_)
             | ChangeKind::JobNotified { .. }
+            | ChangeKind::JobResubmitted { .. }
             | ChangeKind::JobsForgotten(_) => self.apply_job(change),
         }
     }
@@ -318,14 +320,13 @@ impl<'a> Group<'a> {
                 event,
                 outcome,
             } => self.notified(*key, *event, outcome),
-            ChangeKind::JobsForgotten(jobs) => {
-                for job in jobs {
-                    let sql = "UPDATE job_data SET is_forgotten = 1 WHERE id = ?";
-                    self.run(sql, [job.as_u32()])?;
-                }
-                Ok(())
+            ChangeKind::JobsForgotten(jobs) => self.forget(jobs),
+            ChangeKind::JobResubmitted { job, new } => {
+                let key = format!("{}{job}", meta::RESUBMITTED);
+                set_number(self.connection, &key, new.as_u32().into())
             }
             ChangeKind::TaskStarted { .. }
+            | ChangeKind::ProblemAcknowledged { .. }
             | ChangeKind::NodesAssigned { .. }
             | ChangeKind::TaskEnded { .. }
             | ChangeKind::TaskRequeued { .. }
@@ -337,6 +338,27 @@ impl<'a> Group<'a> {
             | ChangeKind::JobIdle(_)
             | ChangeKind::TaskNotified { .. }
             | ChangeKind::Allocation(_) => Ok(()),
+        }
+    }
+
+    fn forget(&mut self, jobs: &[JobId]) -> rusqlite::Result<()> {
+        for job in jobs {
+            let sql = "UPDATE job_data SET is_forgotten = 1 WHERE id = ?";
+            self.run(sql, [job.as_u32()])?;
+            meta::remove(self.connection, &format!("{}{job}", meta::RESUBMITTED))?;
+        }
+        Ok(())
+    }
+
+    /// Notes how much there is of a problem that somebody knows of, or that nobody does any more.
+    fn acknowledge(&self, problem: &str, part: Option<u64>) -> rusqlite::Result<()> {
+        let key = format!("{}{problem}", meta::ACKNOWLEDGED);
+        match part {
+            Some(part) => {
+                let part = i64::try_from(part).unwrap_or(i64::MAX);
+                set_number(self.connection, &key, part)
+            }
+            None => meta::remove(self.connection, &key),
         }
     }
 

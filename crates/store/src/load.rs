@@ -141,6 +141,11 @@ fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<(
             is_completed: row.get(6)?,
         });
     }
+    for (job, new) in meta::numbers(connection, meta::RESUBMITTED)? {
+        if let (Ok(job), Ok(new)) = (job.parse(), u32::try_from(new)) {
+            loaded.state.restore_resubmitted(JobId(job), JobId(new));
+        }
+    }
     Ok(())
 }
 

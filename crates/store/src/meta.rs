@@ -28,6 +28,31 @@ pub(crate) fn set_number(connection: &Connection, key: &str, value: i64) -> rusq
     Ok(())
 }
 
+/// Forgets a key.
+pub(crate) fn remove(connection: &Connection, key: &str) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("DELETE FROM meta WHERE key = ?")?
+        .execute([key])?;
+    Ok(())
+}
+
+/// What follows this in keys, and the number of each of them.
+pub(crate) fn numbers(
+    connection: &Connection,
+    prefix: &str,
+) -> rusqlite::Result<Vec<(String, i64)>> {
+    let sql = "SELECT substr(key, length(?1) + 1), CAST(value AS INTEGER) FROM meta \
+               WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key";
+    let mut statement = connection.prepare(sql)?;
+    let rows = statement.query_map([prefix], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.collect()
+}
+
+/// Begin of the keys of problems that are acknowledged: how much of each there was.
+pub(crate) const ACKNOWLEDGED: &str = "acknowledged_";
+/// Begin of the keys of jobs that were submitted again: as which job.
+pub(crate) const RESUBMITTED: &str = "resubmitted_";
+
 /// Key of the table `meta` that is there while a worker drains.
 pub(crate) fn draining_key(worker: WorkerId) -> String {
     format!("draining_{worker}")

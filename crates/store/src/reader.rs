@@ -11,7 +11,7 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::lock::{expect_regular, with_suffix};
-use crate::{StoreError, encode, load, schema};
+use crate::{StoreError, encode, load, meta, schema};
 
 pub use crate::encode::failure_words;
 pub use crate::query::{QueryLimits, RESULT_LEN_MAX, Table, query};
@@ -128,6 +128,18 @@ pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
         problems.push(format!("{broken} events are not what was written"));
     }
     Ok(problems)
+}
+
+/// Problems that somebody knows of, and how much of each there was.
+///
+/// # Errors
+///
+/// A sentence for users, if the file cannot be read.
+pub fn acknowledged(connection: &Connection) -> Result<Vec<(String, u64)>, String> {
+    let found = meta::numbers(connection, meta::ACKNOWLEDGED)
+        .map_err(|error| format!("the journal cannot be read: {error}"))?;
+    let row = |(problem, part): (String, i64)| (problem, u64::try_from(part).unwrap_or(0));
+    Ok(found.into_iter().map(row).collect())
 }
 
 /// Whether the reason for which a worker ended, as its column has it, is that it was lost.

@@ -64,6 +64,7 @@ EXAMPLES:
 pub(crate) const PROBLEMS: &str = "\
 EXAMPLES:
   hq problems                                          what is wrong now
+  hq problems --acknowledge job-3-failures             shown no more, until more of it fails
   hq problems --all --output-mode json                 for programs
   hq doc failures                                      what happens when something fails";
 

@@ -38,9 +38,17 @@ fn topic_parser() -> PossibleValuesParser {
 #[derive(Args, Debug)]
 #[command(after_long_help = super::examples::PROBLEMS)]
 pub(crate) struct ProblemsArgs {
-    /// Also failures of jobs that have ended
+    /// Also failures of jobs that have ended, and what is acknowledged
     #[arg(long)]
     pub(crate) all: bool,
+
+    /// Note that you know of this problem: it is not shown any more, until there is more of it
+    #[arg(long, value_name = "ID", conflicts_with = "take_back")]
+    pub(crate) acknowledge: Option<String>,
+
+    /// Take that back
+    #[arg(long, value_name = "ID")]
+    pub(crate) take_back: Option<String>,
 }
 
 /// Commands that look for the cause of problems.

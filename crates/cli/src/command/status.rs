@@ -1,21 +1,20 @@
 //! `hq status` and `hq problems`: how it is going and what is wrong, by the rules that the dashboards use.
 
-use std::collections::BTreeSet;
 use std::io::Write as _;
 
-use hq_core::diagnosis::{Finding, Severity, Subject, number};
-use hq_protocol::client;
+use hq_core::diagnosis::number;
+use hq_protocol::client::{self, Problem, ask_problems::Change};
 use serde_json::{Value, json};
 
 use super::{Context, situation};
 use crate::args::global::OutputMode;
 use crate::args::other::ProblemsArgs;
 use crate::client::Client;
-use crate::dashboard::model::{Counts, JobRow, QueueRow, Snapshot, clean};
-use crate::dashboard::problems;
-use crate::dashboard::source::{live, obstacle};
+use crate::dashboard::model::{Counts, JobRow, Snapshot, clean};
+use crate::dashboard::problems::{is_open, sentence};
+use crate::dashboard::source::live;
 use crate::error::CliResult;
-use crate::output::format::{elapsed, short_words};
+use crate::output::format::{elapsed, rfc3339, short_words};
 use crate::output::json::write_value;
 use crate::output::pace;
 use crate::output::view::is_idle;
@@ -37,49 +36,46 @@ struct Found {
     info: client::ServerInfo,
     jobs: Vec<client::JobSummary>,
     snapshot: Snapshot,
-    /// What is wrong now, worst first.
-    findings: Vec<Finding>,
-    /// Failures of jobs that have ended, which nobody can do anything about but submit them again.
-    ended: Vec<Finding>,
+    /// What is wrong, what needs somebody first.
+    problems: Vec<Problem>,
 }
 
 /// `hq problems`.
 pub(super) async fn problems(args: ProblemsArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let mut found = gather(&mut client).await?;
-    let hidden = if args.all || context.mode() != OutputMode::Cli {
-        found.findings.append(&mut found.ended);
-        found.findings.sort_by_key(|finding| finding.severity);
-        0
-    } else {
-        found.ended.len()
-    };
+    let now_ns = client.server_info().await?.now_unix_ns;
+    let change = args
+        .acknowledge
+        .map(Change::Acknowledge)
+        .or(args.take_back.map(Change::TakeBack));
+    let found = client.problems(change).await?;
     match context.mode() {
         OutputMode::Json => {
-            let rows: Vec<Value> = found.findings.iter().map(shape).collect();
+            let rows: Vec<Value> = found.problems.iter().map(shape).collect();
             write_value(&mut context.out, &Value::from(rows))?;
             return Ok(());
         }
         OutputMode::Quiet => {
-            for finding in &found.findings {
-                writeln!(context.out, "{}", kind(finding))?;
+            for problem in &found.problems {
+                writeln!(context.out, "{}", short(problem))?;
             }
             return Ok(());
         }
         OutputMode::Cli => {}
     }
-    if found.findings.is_empty() {
+    let shown: Vec<&Problem> = found
+        .problems
+        .iter()
+        .filter(|problem| args.all || is_open(problem))
+        .collect();
+    if shown.is_empty() {
         writeln!(context.out, "Nothing is wrong.")?;
     }
-    for finding in &found.findings {
-        write_finding(context, finding)?;
+    for problem in &shown {
+        write_problem(context, problem, now_ns)?;
     }
-    if hidden > 0 {
-        writeln!(
-            context.out,
-            "{}; `hq problems --all` shows them.",
-            ended_text(hidden)
-        )?;
+    if let Some(hidden) = hidden_text(&found.problems).filter(|_| !args.all) {
+        writeln!(context.out, "{hidden}; `hq problems --all` shows them.")?;
     }
     Ok(())
 }
@@ -105,7 +101,7 @@ pub(super) async fn status(context: &mut Context) -> CliResult<()> {
                 counts.waiting,
                 counts.finished,
                 counts.failed,
-                found.findings.len()
+                found.open().count()
             )?;
             return Ok(());
         }
@@ -147,84 +143,58 @@ pub(super) async fn status(context: &mut Context) -> CliResult<()> {
 }
 
 fn write_problems(found: &Found, context: &mut Context) -> CliResult<()> {
-    let count = found.findings.len();
+    let count = found.open().count();
     match count {
         0 => writeln!(context.out, "Problems  none")?,
         _ => writeln!(context.out, "Problems  {count}")?,
     }
-    for finding in found.findings.iter().take(PROBLEMS_SHOWN_MAX) {
-        write_finding(context, finding)?;
+    for problem in found.open().take(PROBLEMS_SHOWN_MAX) {
+        write_problem(context, problem, found.info.now_unix_ns)?;
     }
     if count > PROBLEMS_SHOWN_MAX {
         let more = count - PROBLEMS_SHOWN_MAX;
         writeln!(context.out, "  … and {more} more; `hq problems` lists them")?;
     }
-    if !found.ended.is_empty() {
-        let text = ended_text(found.ended.len());
-        writeln!(context.out, "  {text}; `hq problems --all` shows them")?;
+    if let Some(hidden) = hidden_text(&found.problems) {
+        writeln!(context.out, "  {hidden}; `hq problems --all` shows them")?;
     }
     Ok(())
+}
+
+impl Found {
+    /// Problems that need somebody.
+    fn open(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.iter().filter(|problem| is_open(problem))
+    }
 }
 
 /// Everything in one pass, as of now.
 async fn gather(client: &mut Client) -> CliResult<Found> {
     let info = client.server_info().await?;
     let jobs = client.job_list(Selector::All.to_message()).await?;
-    let mut snapshot = live::snapshot(client, info.now_unix_ns).await?;
-    snapshot.internal_errors = info.internal_error_count;
-    snapshot.queues = situation::queues(client)
-        .await?
-        .into_iter()
-        .map(queue)
-        .collect();
-    let shares = match live::ended(client, i64::MAX).await {
-        Ok(shares) => shares,
-        Err(error) if client.is_lost() => return Err(error),
-        // A server without a journal knows no more than the counts.
-        Err(_) => Vec::new(),
-    };
-    let obstacles = obstacle::obstacles(client, &snapshot.jobs).await?;
-    let over: BTreeSet<u32> = jobs
-        .iter()
-        .filter(|job| is_idle(job))
-        .map(|job| job.id)
-        .collect();
-    let is_over = |finding: &Finding| match &finding.subject {
-        Subject::FailingJob(job) | Subject::FailedTasks(job) => over.contains(job),
-        Subject::Node { .. }
-        | Subject::LostWorkers
-        | Subject::Unkillable
-        | Subject::Internal
-        | Subject::Queue(_)
-        | Subject::StarvingJob(_) => false,
-    };
-    let all = problems::find(&snapshot, &shares, Some(&obstacles));
-    let (ended, findings) = all.into_iter().partition(is_over);
+    let snapshot = live::snapshot(client, info.now_unix_ns).await?;
+    let problems = client.problems(None).await?.problems;
     Ok(Found {
         info,
         jobs,
         snapshot,
-        findings,
-        ended,
+        problems,
     })
 }
 
-fn queue(queue: client::AllocQueue) -> QueueRow {
-    QueueRow {
-        id: queue.id,
-        is_failing: queue.is_failing(),
-        name: clean(&queue.spec.and_then(|spec| spec.name).unwrap_or_default()),
-        is_paused: queue.is_paused,
-        reason: clean(&queue.reason),
-        allocations: Vec::new(),
-    }
-}
-
-fn ended_text(count: usize) -> String {
-    match count {
-        1 => "1 ended job had failures".to_owned(),
-        _ => format!("{count} ended jobs had failures"),
-    }
+/// What is not shown; `None` if there is nothing.
+fn hidden_text(problems: &[Problem]) -> Option<String> {
+    let count = |wanted: &dyn Fn(&Problem) -> bool| problems.iter().filter(|p| wanted(p)).count();
+    let over = count(&|problem| problem.is_over);
+    let known = count(&|problem| problem.is_acknowledged && !problem.is_over);
+    let over_text = match over {
+        0 => None,
+        1 => Some("1 ended job had failures".to_owned()),
+        _ => Some(format!("{over} ended jobs had failures")),
+    };
+    let known_text = (known > 0).then(|| format!("{known} acknowledged"));
+    let parts: Vec<String> = over_text.into_iter().chain(known_text).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// `4 connected, 1 draining, 1 lost; 16 of 16 cpus busy`
@@ -305,77 +275,80 @@ fn job_line(job: &client::JobSummary) -> String {
     line
 }
 
-fn write_finding(context: &mut Context, finding: &Finding) -> CliResult<()> {
-    let severity = match finding.severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
+fn write_problem(context: &mut Context, problem: &Problem, now_ns: i64) -> CliResult<()> {
+    let severity = match (problem.is_over || problem.is_acknowledged, problem.is_error) {
+        (true, _) => "-",
+        (false, true) => "error",
+        (false, false) => "warning",
     };
-    writeln!(
-        context.out,
-        "  {severity:7}  {}",
-        clean(&finding.to_string())
-    )?;
-    writeln!(context.out, "           {}", advice(finding))?;
-    Ok(())
+    writeln!(context.out, "  {severity:7}  {}", sentence(problem, now_ns))?;
+    let id = &problem.id;
+    let known = if problem.is_acknowledged {
+        format!("acknowledged; `hq problems --take-back {id}` shows it again")
+    } else if problem.is_over {
+        return Ok(writeln!(context.out, "           {}", advice(problem))?);
+    } else {
+        format!("`hq problems --acknowledge {id}` hides it")
+    };
+    writeln!(context.out, "           {}", advice(problem))?;
+    Ok(writeln!(context.out, "           {known}")?)
 }
 
 /// What to look at or to do, with the exact command.
-fn advice(finding: &Finding) -> String {
-    match &finding.subject {
-        Subject::Node { worker, .. } => {
+fn advice(problem: &Problem) -> String {
+    let id = problem.subject.unwrap_or(0);
+    match &*problem.kind {
+        "node" => {
+            let worker = problem.worker.unwrap_or(0);
             format!(
                 "`hq worker drain {worker}` keeps tasks away from it, `hq worker info {worker}` shows it"
             )
         }
-        Subject::FailingJob(job) | Subject::FailedTasks(job) => {
-            format!(
-                "`hq job cat {job} stderr --task-status failed` prints what they wrote, `hq job resubmit {job} --filter failed` tries again"
-            )
-        }
-        Subject::LostWorkers => {
+        "failing-job" | "failed-tasks" => format!(
+            "`hq job failures {id}` shows why, `hq job resubmit {id} --filter failed` tries again"
+        ),
+        "lost-workers" => {
             "`hq worker list --all` shows which; their tasks run again elsewhere".to_owned()
         }
-        Subject::Unkillable => "`hq doc failures` says what that means".to_owned(),
-        Subject::Internal => "report it with the server's log; what runs goes on".to_owned(),
-        Subject::Queue(queue) => format!(
-            "`hq alloc info {queue}` shows its allocations, `hq alloc resume {queue}` lets it try again"
+        "unkillable" => "`hq doc failures` says what that means".to_owned(),
+        "queue" => format!(
+            "`hq alloc info {id}` shows its allocations, `hq alloc resume {id}` lets it try again"
         ),
-        Subject::StarvingJob(job) => format!(
-            "`hq task list {job} --task-status waiting` lists the tasks, `hq task explain -v {job} TASK` compares one with each worker"
+        "starving-job" => format!(
+            "`hq task list {id} --task-status waiting` lists the tasks, `hq task explain -v {id} TASK` compares one with each worker"
         ),
+        _ => "report it with the server's log; what runs goes on".to_owned(),
     }
 }
 
-/// Kind and id, for scripts.
-fn kind(finding: &Finding) -> String {
-    match &finding.subject {
-        Subject::Node { host, .. } => format!("node {host}"),
-        Subject::FailingJob(job) => format!("failing-job {job}"),
-        Subject::FailedTasks(job) => format!("failed-tasks {job}"),
-        Subject::LostWorkers => "lost-workers".to_owned(),
-        Subject::Unkillable => "unkillable".to_owned(),
-        Subject::Internal => "internal".to_owned(),
-        Subject::Queue(queue) => format!("queue {queue}"),
-        Subject::StarvingJob(job) => format!("starving-job {job}"),
+/// Kind and what it is about, for scripts.
+fn short(problem: &Problem) -> String {
+    let kind = &problem.kind;
+    match (&problem.host, problem.subject) {
+        (Some(host), _) => format!("{kind} {}", clean(host)),
+        (None, Some(id)) => format!("{kind} {id}"),
+        (None, None) => kind.clone(),
     }
 }
 
 /// As `/api/v1/problems` tells it, with the command that helps.
-fn shape(finding: &Finding) -> Value {
-    let kind = kind(finding);
-    let (kind, id) = kind.split_once(' ').unwrap_or((&kind, ""));
+fn shape(problem: &Problem) -> Value {
     json!({
-        "severity": match finding.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        },
-        "kind": kind,
-        "id": id.parse::<u32>().ok(),
-        "host": (kind == "node").then_some(id),
-        "text": finding.to_string(),
-        "part": finding.part,
-        "whole": finding.whole,
-        "advice": advice(finding),
+        "key": problem.id,
+        "severity": if problem.is_error { "error" } else { "warning" },
+        "kind": problem.kind,
+        "id": problem.subject,
+        "host": problem.host,
+        "text": format!("{} {}: {}", problem.heading, problem.title, problem.text),
+        "part": problem.part,
+        "whole": problem.whole,
+        "since": problem.since_unix_ns.map(rfc3339),
+        "last": problem.last_unix_ns.map(rfc3339),
+        "is_over": problem.is_over,
+        "is_acknowledged": problem.is_acknowledged,
+        "resubmitted_as": problem.resubmitted_as,
+        "cause": problem.cause,
+        "advice": advice(problem),
     })
 }
 
@@ -396,7 +369,8 @@ fn write_json(found: &Found, open: &[&client::JobSummary], context: &mut Context
         .map(|job| (job, rate(job.id)))
         .map(|(job, pace)| json!({"tasks_per_second": pace.map(|pace| pace.rate), "elapsed": pace.map(|pace| pace.elapsed.as_secs_f64()), "left": pace.and_then(|pace| Some(pace.left?.as_secs_f64())), "id": job.id, "name": job.name, "is_open": job.is_open, "tasks": counts(&job.counts)}))
         .collect();
-    let problems: Vec<Value> = found.findings.iter().map(shape).collect();
+    let problems: Vec<Value> = found.open().map(shape).collect();
+    let ended = found.problems.iter().filter(|problem| problem.is_over);
     let value = json!({
         "server": {"host": found.info.client_host, "version": found.info.version},
         "workers": found.snapshot.connected().count(),
@@ -404,7 +378,7 @@ fn write_json(found: &Found, open: &[&client::JobSummary], context: &mut Context
         "job_count": found.jobs.len(),
         "unfinished_jobs": jobs,
         "problems": problems,
-        "ended_jobs_with_failures": found.ended.len(),
+        "ended_jobs_with_failures": ended.count(),
     });
     Ok(write_value(&mut context.out, &value)?)
 }

@@ -1,10 +1,14 @@
-//! What is wrong with a run: the rows of the model as the facts of [`hq_core::diagnosis`].
+//! What is wrong with a run: the rows of the model as the facts of [`hq_core::diagnosis`], and what the server says in words.
+
+use std::time::Duration;
 
 use hq_core::diagnosis::{
     self, Facts, Finding, JobFacts, Obstacle, QueueFacts, Share, WorkerFacts,
 };
+use hq_protocol::client::Problem;
 
-use super::model::{JobRow, QueueRow, Snapshot, WorkerRow};
+use super::model::{JobRow, QueueRow, Snapshot, WorkerRow, clean};
+use crate::output::format::{elapsed, short_words};
 
 /// All findings, worst first.
 pub(crate) fn find(
@@ -22,6 +26,29 @@ pub(crate) fn find(
         obstacles,
         internal_errors: snapshot.internal_errors,
     })
+}
+
+/// Whether it needs somebody now.
+pub(crate) const fn is_open(problem: &Problem) -> bool {
+    !problem.is_over && !problem.is_acknowledged
+}
+
+/// The whole sentence: what, why, since when.
+pub(crate) fn sentence(problem: &Problem, now_ns: i64) -> String {
+    let mut text = format!("{} {}: {}", problem.heading, problem.title, problem.text);
+    if let Some(cause) = &problem.cause {
+        text.push_str(&format!("; the last words: {cause}"));
+    }
+    let ago = |at: i64| short_words(Duration::from_secs(elapsed(at, now_ns).as_secs()));
+    match (problem.since_unix_ns, problem.last_unix_ns) {
+        (_, Some(last)) => text.push_str(&format!("; {} ago", ago(last))),
+        (Some(since), None) => text.push_str(&format!("; for {}", ago(since))),
+        (None, None) => {}
+    }
+    if let Some(job) = problem.resubmitted_as {
+        text.push_str(&format!("; submitted again as job {job}"));
+    }
+    clean(&text)
 }
 
 fn job(row: &JobRow) -> JobFacts<'_> {

@@ -98,6 +98,20 @@ pub enum ChangeKind {
     },
     /// No task of a job is waiting or running any more; told to those who listen, not stored.
     JobIdle(JobId),
+    /// Tasks of a job were submitted again.
+    JobResubmitted {
+        /// Job that they are of.
+        job: JobId,
+        /// The job that they are in now, too.
+        new: JobId,
+    },
+    /// Somebody knows of a problem, or does not any more.
+    ProblemAcknowledged {
+        /// Its id.
+        problem: Box<str>,
+        /// How much of it there was; `None` = taken back.
+        part: Option<u64>,
+    },
     /// Jobs were forgotten.
     JobsForgotten(Vec<JobId>),
     /// An instance started.
@@ -213,6 +227,8 @@ impl ChangeKind {
             | Self::JobClosed(_)
             | Self::JobCanceled { .. }
             | Self::JobsForgotten(_)
+            | Self::JobResubmitted { .. }
+            | Self::ProblemAcknowledged { .. }
             | Self::NodesAssigned { .. }
             | Self::TaskRequeued { .. }
             | Self::TasksDropped { .. }

@@ -97,6 +97,13 @@ impl ServerState {
         self.jobs.add(job);
     }
 
+    /// Notes as which job tasks of a job were submitted again; of a job that is not there nothing is noted.
+    pub fn restore_resubmitted(&mut self, id: JobId, new: JobId) {
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.resubmitted_as = Some(new);
+        }
+    }
+
     /// Adds the tasks of a submit, all waiting.
     ///
     /// # Errors

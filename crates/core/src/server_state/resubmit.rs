@@ -2,7 +2,7 @@
 
 use super::draft::Prepared;
 use super::submit::NOTICES_MAX;
-use super::{Ctx, Resubmitted, ServerState, SubmitRefusal};
+use super::{ChangeKind, Ctx, Resubmitted, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind};
 use crate::range::{IdArray, IdRange};
@@ -50,11 +50,18 @@ impl ServerState {
             }
         };
         Some(match result {
-            Ok(new) => Resubmitted::Ok {
-                job: id,
-                new,
-                task_count,
-            },
+            Ok(new) => {
+                if let Some(job) = self.jobs.get_mut(id) {
+                    job.resubmitted_as = Some(new);
+                    let resubmitted = ChangeKind::JobResubmitted { job: id, new };
+                    ctx.persist(resubmitted);
+                }
+                Resubmitted::Ok {
+                    job: id,
+                    new,
+                    task_count,
+                }
+            }
             Err(refusal) => Resubmitted::Refused(id, refusal),
         })
     }

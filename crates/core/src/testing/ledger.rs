@@ -25,6 +25,7 @@ struct StoredJob {
     attempts: BTreeMap<TaskId, Vec<Attempt>>,
     dropped: Vec<(IdArray, TaskState, Timestamp)>,
     notified: Vec<(NoticeKey, NoticeOutcome)>,
+    resubmitted_as: Option<JobId>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +68,7 @@ impl Ledger {
             attempts: BTreeMap::new(),
             dropped: Vec::new(),
             notified: Vec::new(),
+            resubmitted_as: None,
         };
         self.jobs.insert(id, job);
     }
@@ -78,6 +80,9 @@ impl Ledger {
             | ChangeKind::WorkerLost { .. }
             | ChangeKind::WorkerDraining(_) => self.apply_to_worker(change),
             ChangeKind::JobOpened { .. } | ChangeKind::Submitted { .. } => self.add(change),
+            ChangeKind::JobResubmitted { job, new } => {
+                self.job(*job, |job| job.resubmitted_as = Some(*new));
+            }
             ChangeKind::JobsForgotten(jobs) => self.jobs.retain(|id, _| !jobs.contains(id)),
             ChangeKind::JobClosed(job) => self.job(*job, |job| job.record.is_open = false),
             ChangeKind::JobCompleted(job) => {
@@ -126,6 +131,7 @@ impl Ledger {
             ChangeKind::TaskRequeued { .. } => self.apply_requeue(change),
             ChangeKind::WorkerOverview { .. }
             | ChangeKind::JobIdle(_)
+            | ChangeKind::ProblemAcknowledged { .. }
             | ChangeKind::TaskNotified { .. }
             | ChangeKind::Allocation(_) => {}
         }
@@ -328,6 +334,9 @@ impl Disk for Ledger {
             }
             for (ids, to, at) in &job.dropped {
                 state.restore_dropped(*id, ids, *to, *at);
+            }
+            if let Some(new) = job.resubmitted_as {
+                state.restore_resubmitted(*id, new);
             }
             for (key, outcome) in &job.notified {
                 state.restore_notified(*key, outcome.clone());

@@ -56,6 +56,8 @@ pub enum ClientRequest {
     },
     /// The HTTP listener is to be opened.
     HttpOpen,
+    /// What is wrong, and what somebody knows of it.
+    Problems(Option<Acknowledge>),
     /// The server is to write what it knows into this file.
     DebugDump(ByteText),
     /// About the journal.
@@ -74,6 +76,15 @@ pub enum ClientRequest {
         /// Which of its tasks.
         tasks: IdArray,
     },
+}
+
+/// That somebody knows of a problem.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Acknowledge {
+    /// Its id.
+    pub problem: Box<str>,
+    /// `false` takes it back.
+    pub is_known: bool,
 }
 
 /// What can be done with the journal.
@@ -140,6 +151,30 @@ pub struct TaskPageQuery {
     pub with_definition: bool,
 }
 
+fn acknowledge(asked: client::AskProblems) -> Result<Option<Acknowledge>, ConvertError> {
+    use client::ask_problems::Change;
+    let (problem, is_known) = match asked.change {
+        None => return Ok(None),
+        Some(Change::Acknowledge(problem)) => (problem, true),
+        Some(Change::TakeBack(problem)) => (problem, false),
+    };
+    let problem = text("problems.change", problem)?;
+    Ok(Some(Acknowledge { problem, is_known }))
+}
+
+fn ask_problems(change: Option<&Acknowledge>) -> client::AskProblems {
+    use client::ask_problems::Change;
+    let change = change.map(|change| {
+        let problem = change.problem.to_string();
+        if change.is_known {
+            Change::Acknowledge(problem)
+        } else {
+            Change::TakeBack(problem)
+        }
+    });
+    client::AskProblems { change }
+}
+
 impl TryFrom<client::Request> for ClientRequest {
     type Error = ConvertError;
 
@@ -150,6 +185,7 @@ impl TryFrom<client::Request> for ClientRequest {
                 Ok(Self::ServerStop { keep_workers })
             }
             Request::HttpOpen(_) => Ok(Self::HttpOpen),
+            Request::Problems(asked) => Ok(Self::Problems(acknowledge(asked)?)),
             Request::Alloc(request) => {
                 Ok(Self::Alloc(Box::new(request.try_into().within("alloc")?)))
             }
@@ -272,6 +308,7 @@ impl TryFrom<client::request::Request> for Query {
             }
             Request::ServerStop(_)
             | Request::HttpOpen(_)
+            | Request::Problems(_)
             | Request::Alloc(_)
             | Request::DebugDump(_)
             | Request::ReadOutput(_)
@@ -506,6 +543,9 @@ impl From<&ClientRequest> for client::Request {
             },
             ClientRequest::HttpOpen => Self {
                 request: Some(Request::HttpOpen(client::Empty {})),
+            },
+            ClientRequest::Problems(change) => Self {
+                request: Some(Request::Problems(ask_problems(change.as_ref()))),
             },
             ClientRequest::DebugDump(path) => Self {
                 request: Some(Request::DebugDump(client::DebugDump {

@@ -123,6 +123,8 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/history", get(read::history))
         .route("/ended", get(past::ended))
         .route("/problems", get(problems::problems))
+        .route("/problems/{key}/acknowledge", post(actions::acknowledge))
+        .route("/problems/{key}/take-back", post(actions::take_back))
         .route("/timeline", get(past::bars))
         .route("/log", get(past::log))
         .route("/events", get(events::stream))

@@ -32,6 +32,7 @@ pub(super) fn summary(job: &Job) -> client::JobSummary {
         }),
         cancel_reason: job.cancel_reason.as_deref().map(str::to_owned),
         pace: job.pace().map(pace),
+        resubmitted_as: job.resubmitted_as.map(JobId::as_u32),
     }
 }
 

@@ -50,6 +50,7 @@ pub(super) fn summary(
         stats: Some(stats),
         cancel_reason: None,
         pace: None,
+        resubmitted_as: None,
     }
 }
 

@@ -89,6 +89,24 @@ pub(in crate::http) async fn resubmit(
     }
 }
 
+/// Notes that somebody knows of a problem.
+pub(in crate::http) async fn acknowledge(
+    State(app): State<Arc<App>>,
+    Path(problem): Path<String>,
+) -> Answer {
+    app.parts.problems.acknowledge(&problem, true).await?;
+    Ok(Json(json!({"acknowledged": true})))
+}
+
+/// Takes that back.
+pub(in crate::http) async fn take_back(
+    State(app): State<Arc<App>>,
+    Path(problem): Path<String>,
+) -> Answer {
+    app.parts.problems.acknowledge(&problem, false).await?;
+    Ok(Json(json!({"acknowledged": false})))
+}
+
 pub(in crate::http) async fn stop_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,

@@ -66,7 +66,12 @@ pub(super) fn as_json(body: Bytes) -> Response {
 /// Tasks that ended by themselves, by job, worker and how.
 pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer {
     const SHARES_MAX: usize = 5_000;
-    let found = app.shares.get(&app).await?;
+    if app.parts.store.is_none() {
+        return Err(ApiError::not_found(
+            "this server keeps its state in memory only",
+        ));
+    }
+    let found = app.parts.problems.shares().await?;
     let is_cut = found.is_cut || found.shares.len() > SHARES_MAX;
     let shares = found.shares.iter().take(SHARES_MAX).map(|share| {
         json!({

@@ -4,17 +4,18 @@
 //! while the sums are dropped.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use hq_core::diagnosis::Share;
 use hq_core::id::WorkerId;
+use hq_core::refusal::Refusal;
+use hq_core::time::Timestamp;
 use hq_store::event::{self, EndedTask};
 use hq_store::{Live, StoreClient, reader};
 use tokio::sync::Mutex;
 
-use super::App;
-use super::api::ApiError;
+use crate::core_handle::CoreHandle;
 
 /// Sums are dropped if nobody asked for so long.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -34,11 +35,11 @@ struct Key {
     outcome: Option<i64>,
 }
 
-/// How many, and what one of them said.
-#[derive(Default)]
+/// How many, what one of them said, and when the first and the last one ended.
 struct Sum {
     count: u64,
     message: Option<Box<str>>,
+    span: (Timestamp, Timestamp),
 }
 
 /// The sums up to some event, and those that follow.
@@ -51,11 +52,13 @@ struct Tally {
 }
 
 /// How tasks ended.
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Failures first and the large ones first; those of forgotten jobs left out.
-    pub(super) shares: Vec<Share>,
+    pub(crate) shares: Vec<Share>,
+    /// When the first and the last task of each of them ended.
+    pub(crate) spans: Vec<(Timestamp, Timestamp)>,
     /// Whether some are missing.
-    pub(super) is_cut: bool,
+    pub(crate) is_cut: bool,
 }
 
 impl Tally {
@@ -85,8 +88,13 @@ impl Tally {
             self.is_cut = true;
             return;
         }
-        let sum = self.sums.entry(key).or_default();
+        let sum = self.sums.entry(key).or_insert_with(|| Sum {
+            count: 0,
+            message: None,
+            span: (task.at, task.at),
+        });
         sum.count += 1;
+        sum.span = (sum.span.0.min(task.at), sum.span.1.max(task.at));
         if sum.message.is_none() {
             sum.message = task.message;
         }
@@ -108,49 +116,57 @@ impl Tally {
 
 /// The sums, while somebody looks.
 #[derive(Default)]
-pub(super) struct Shares(Arc<Mutex<Option<Tally>>>);
+pub(crate) struct Shares(Arc<Mutex<Option<Tally>>>);
 
 impl Shares {
     /// All sums.
-    pub(super) async fn get(&self, app: &App) -> Result<Found, ApiError> {
-        let Some(store) = app.parts.store.clone() else {
-            return Err(ApiError::not_found(
-                "this server keeps its state in memory only",
-            ));
-        };
+    pub(crate) async fn get(
+        &self,
+        core: &CoreHandle,
+        store: &StoreClient,
+    ) -> Result<Found, Refusal> {
         let mut place = self.0.lock().await;
         if !place.as_mut().is_some_and(Tally::catch_up) {
             *place = None;
+            let store = store.clone();
             let read = tokio::task::spawn_blocking(move || Tally::read(&store));
-            let tally = read.await.map_err(|_| ApiError::gone())?;
-            *place = Some(tally.map_err(ApiError::bad)?);
-            tokio::spawn(keep_up(Arc::clone(&self.0), app.ended.clone()));
+            let tally = read.await.map_err(|_| Refusal::shutting_down())?;
+            *place = Some(tally.map_err(Refusal::failed)?);
+            tokio::spawn(keep_up(Arc::downgrade(&self.0)));
         }
         let Some(tally) = place.as_mut() else {
-            return Err(ApiError::gone());
+            return Err(Refusal::shutting_down());
         };
         tally.asked = Instant::now();
         let is_cut = tally.is_cut;
-        let mut shares: Vec<Share> = tally.sums.iter().map(share).collect();
+        let mut shares: Vec<_> = tally
+            .sums
+            .iter()
+            .map(|(key, sum)| (share((key, sum)), sum.span))
+            .collect();
         drop(place);
-        shares = app
-            .parts
-            .core
+        shares = core
             .query(move |view| {
                 let jobs = view.state.jobs();
-                shares.retain(|share| jobs.contains_key(&hq_core::id::JobId(share.job)));
-                for share in &mut shares {
+                shares.retain(|(share, _)| jobs.contains_key(&hq_core::id::JobId(share.job)));
+                for (share, _) in &mut shares {
                     let host = view.state.hostname(WorkerId(share.worker));
                     host.unwrap_or("?").clone_into(&mut share.host);
                 }
                 shares
             })
-            .await?;
-        shares.sort_unstable_by(|a, b| {
+            .await
+            .map_err(|_| Refusal::shutting_down())?;
+        shares.sort_unstable_by(|(a, _), (b, _)| {
             let rank = |share: &Share| (share.error.is_none(), u64::MAX - share.count);
             (rank(a), a.job, a.worker, &a.error).cmp(&(rank(b), b.job, b.worker, &b.error))
         });
-        Ok(Found { shares, is_cut })
+        let (shares, spans) = shares.into_iter().unzip();
+        Ok(Found {
+            shares,
+            spans,
+            is_cut,
+        })
     }
 }
 
@@ -166,12 +182,10 @@ fn share((key, sum): (&Key, &Sum)) -> Share {
 }
 
 /// Adds what happens, so that it does not pile up; ends when nobody looks any more.
-async fn keep_up(place: Arc<Mutex<Option<Tally>>>, mut ended: tokio::sync::watch::Receiver<()>) {
+async fn keep_up(place: Weak<Mutex<Option<Tally>>>) {
     loop {
-        tokio::select! {
-            () = tokio::time::sleep(CATCH_UP) => {}
-            _ = ended.changed() => return,
-        }
+        tokio::time::sleep(CATCH_UP).await;
+        let Some(place) = place.upgrade() else { return };
         let mut place = place.lock().await;
         let Some(tally) = place.as_mut() else { return };
         if tally.asked.elapsed() > IDLE_MAX || !tally.catch_up() {

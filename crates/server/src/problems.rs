@@ -1,0 +1,583 @@
+//! What is wrong, by the rules of [`hq_core::diagnosis`], as every display tells it: since when, whether it is over, and
+//! whether somebody has said that he knows.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::diagnosis::{
+    Facts, Finding, JobFacts, Obstacle, QueueFacts, Subject, WorkerFacts, find,
+};
+use hq_core::id::{JobId, TaskId, TaskKey};
+use hq_core::refusal::Refusal;
+use hq_core::server_state::ChangeKind;
+use hq_core::signature::{last_words, signature};
+use hq_core::time::Timestamp;
+use hq_protocol::client::{self, alloc_reply, reply::Reply};
+use hq_protocol::convert::{AllocRequest, JobRef, OutputQuery, Query, ReadFrom, TaskPageQuery};
+use hq_protocol::why_nothing_runs;
+use hq_store::{StoreClient, reader};
+use tokio::sync::Mutex;
+
+use crate::alloc::AllocHandle;
+use crate::core_handle::{CoreHandle, View};
+use crate::relay::Relay;
+use crate::shares::{Found, Shares};
+use crate::{output_link, query};
+
+/// Jobs of which it is asked why nothing runs: the oldest, which wait for longest.
+const EXPLAINED_MAX: usize = 10;
+/// Jobs that are looked at in one step of the core's thread.
+const JOBS_MAX: usize = 16_384;
+/// Problems of which it is read what failed tasks said last, and tasks of each.
+const CAUSES_MAX: usize = 10;
+const TASKS_READ_MAX: usize = 3;
+/// Lines among which the last words are looked for.
+const LINES: u32 = 30;
+/// A worker that does not answer in this time is not waited for.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+/// Causes that are remembered.
+const CAUSES_KEPT_MAX: usize = 1_000;
+/// Problems that may be acknowledged; nobody has as many on his mind.
+const ACKNOWLEDGED_MAX: usize = 1_000;
+
+/// One thing that is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Problem {
+    /// The name by which it is acknowledged.
+    pub(crate) id: String,
+    /// What it is.
+    pub(crate) finding: Finding,
+    /// When it began, if that is known.
+    pub(crate) since: Option<Timestamp>,
+    /// When it last happened.
+    pub(crate) last: Option<Timestamp>,
+    /// Failures of a job that has ended: nothing gets worse.
+    pub(crate) is_over: bool,
+    /// Somebody knows of it, and nothing has been added since.
+    pub(crate) is_acknowledged: bool,
+    /// The job as which the tasks of an ended one were submitted again.
+    pub(crate) resubmitted_as: Option<JobId>,
+    /// What failed tasks said last, with `#` for numbers.
+    pub(crate) cause: Option<String>,
+}
+
+impl Problem {
+    /// Whether it needs somebody now.
+    pub(crate) const fn is_open(&self) -> bool {
+        !self.is_over && !self.is_acknowledged
+    }
+}
+
+/// Finds problems, and knows what people said of them.
+pub(crate) struct Problems {
+    core: CoreHandle,
+    store: Option<StoreClient>,
+    alloc: Option<AllocHandle>,
+    relay: Arc<Relay>,
+    shares: Shares,
+    /// By id, and how much of it there was; `None` = not read from the store yet.
+    acknowledged: Mutex<Option<BTreeMap<String, u64>>>,
+    /// What failed tasks of a job said last, by job and number of its failures.
+    causes: Mutex<HashMap<(JobId, u32), Option<String>>>,
+}
+
+/// What of the state is looked at, but for jobs.
+struct Looked {
+    connected: u64,
+    lost: u64,
+    ended: u64,
+    /// Host of the last one that was lost, and when that was.
+    last_lost: String,
+    last_lost_at: Option<Timestamp>,
+    unkillable: u64,
+    /// Where the first of these tasks is.
+    first_unkillable: String,
+}
+
+struct Job {
+    id: JobId,
+    name: Box<str>,
+    counts: hq_core::job::TaskCounts,
+    submitted: Timestamp,
+    is_completed: bool,
+    resubmitted_as: Option<JobId>,
+    failed_lowest: Vec<TaskId>,
+}
+
+impl Job {
+    fn facts(&self) -> JobFacts<'_> {
+        let counts = &self.counts;
+        JobFacts {
+            id: self.id.as_u32(),
+            name: &self.name,
+            waiting: counts.waiting.into(),
+            running: counts.running.into(),
+            finished: counts.finished.into(),
+            failed: counts.failed.into(),
+            total: counts.total().into(),
+        }
+    }
+}
+
+impl Problems {
+    pub(crate) fn new(
+        core: CoreHandle,
+        store: Option<StoreClient>,
+        alloc: Option<AllocHandle>,
+        relay: Arc<Relay>,
+    ) -> Self {
+        Self {
+            core,
+            store,
+            alloc,
+            relay,
+            shares: Shares::default(),
+            acknowledged: Mutex::default(),
+            causes: Mutex::default(),
+        }
+    }
+
+    /// How tasks ended; nothing without a store.
+    pub(crate) async fn shares(&self) -> Result<Found, Refusal> {
+        match &self.store {
+            Some(store) => self.shares.get(&self.core, store).await,
+            None => Ok(Found {
+                shares: Vec::new(),
+                spans: Vec::new(),
+                is_cut: false,
+            }),
+        }
+    }
+
+    /// All problems: those that need somebody first, the worst first; `true` if there are too many kinds of ends of tasks to
+    /// look at all of them.
+    pub(crate) async fn look(&self) -> Result<(Vec<Problem>, bool), Refusal> {
+        let gone = |_| Refusal::shutting_down();
+        let looked = self.core.query(read_state).await.map_err(gone)?;
+        let mut troubled = Vec::new();
+        let mut next = Some(JobId(0));
+        while let Some(from) = next {
+            let part = self.core.query(move |view| read_jobs(view, from));
+            let part = part.await.map_err(gone)?;
+            troubled.extend(part.0);
+            next = part.1;
+        }
+        let found = self.shares().await?;
+        let queues = self.queues().await;
+        let jobs: Vec<JobFacts<'_>> = troubled.iter().map(Job::facts).collect();
+        let workers = WorkerFacts {
+            connected: looked.connected,
+            lost: looked.lost,
+            total: looked.connected + looked.ended,
+            last_lost: &looked.last_lost,
+            unkillable: looked.unkillable,
+            first_unkillable: &looked.first_unkillable,
+        };
+        let queues: Vec<QueueFacts<'_>> = queues.iter().map(queue_facts).collect();
+        let obstacles = self.obstacles(&jobs).await?;
+        let findings = find(&Facts {
+            jobs: &jobs,
+            workers,
+            queues: &queues,
+            shares: &found.shares,
+            obstacles: Some(&obstacles),
+            internal_errors: hq_core::bug::count(),
+        });
+        let spans = Spans::of(&found);
+        let mut problems: Vec<Problem> = findings
+            .into_iter()
+            .map(|finding| problem(finding, &troubled, &spans, looked.last_lost_at))
+            .collect();
+        self.note_acknowledged(&mut problems).await?;
+        problems.sort_by_key(|problem| (problem.is_over, problem.is_acknowledged));
+        self.add_causes(&mut problems, &troubled).await;
+        Ok((problems, found.is_cut))
+    }
+
+    async fn queues(&self) -> Vec<client::AllocQueue> {
+        let Some(alloc) = &self.alloc else {
+            return Vec::new();
+        };
+        if let Reply::Alloc(client::AllocReply {
+            reply: Some(alloc_reply::Reply::Queues(found)),
+        }) = alloc.ask(Box::new(AllocRequest::List)).await
+        {
+            found.queues
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Why the first waiting tasks of some jobs do not run.
+    async fn obstacles(&self, jobs: &[JobFacts<'_>]) -> Result<Vec<Obstacle>, Refusal> {
+        let mut found = Vec::new();
+        let starving = jobs.iter().filter(|job| job.is_starving());
+        for job in starving.take(EXPLAINED_MAX) {
+            let page = TaskPageQuery {
+                job: JobRef::Id(JobId(job.id)),
+                tasks: None,
+                states: vec![hq_core::task::TaskState::Waiting],
+                cursor: 0,
+                limit: 1,
+                with_definition: false,
+            };
+            let Reply::TaskPage(page) = self.ask(Query::TaskPage(page)).await? else {
+                continue;
+            };
+            let Some(task) = page.tasks.first().map(|task| task.id) else {
+                continue;
+            };
+            let question = Query::Explain {
+                job: JobRef::Id(JobId(job.id)),
+                task: TaskId(task),
+            };
+            // It may run meanwhile, or be gone.
+            if let Reply::Explanation(explanation) = self.ask(question).await?
+                && let Some(why) = why_nothing_runs(&explanation)
+            {
+                found.push(Obstacle { job: job.id, why });
+            }
+        }
+        Ok(found)
+    }
+
+    async fn ask(&self, question: Query) -> Result<Reply, Refusal> {
+        let answer = query::ask(&self.core, question).await;
+        answer.map_err(|_| Refusal::shutting_down())
+    }
+
+    /// Marks what somebody knows of. More of it is news.
+    async fn note_acknowledged(&self, problems: &mut [Problem]) -> Result<(), Refusal> {
+        let mut known = self.acknowledged.lock().await;
+        let known = self.known(&mut known).await?;
+        for problem in problems {
+            let part = known.get(&problem.id);
+            problem.is_acknowledged = part.is_some_and(|part| problem.finding.part <= *part);
+        }
+        Ok(())
+    }
+
+    /// What is acknowledged, read from the store if that was not done yet.
+    async fn known<'a>(
+        &self,
+        place: &'a mut Option<BTreeMap<String, u64>>,
+    ) -> Result<&'a mut BTreeMap<String, u64>, Refusal> {
+        if place.is_none()
+            && let Some(store) = self.store.clone()
+        {
+            let read = move || reader::acknowledged(&store.read()?);
+            let read = tokio::task::spawn_blocking(read).await;
+            let rows = read
+                .map_err(|_| Refusal::shutting_down())?
+                .map_err(Refusal::failed)?;
+            *place = Some(rows.into_iter().collect());
+        }
+        Ok(place.get_or_insert_default())
+    }
+
+    /// Notes that somebody knows of a problem, or does not any more. Returns when it is on disk.
+    pub(crate) async fn acknowledge(&self, id: &str, is_known: bool) -> Result<(), Refusal> {
+        let part = if is_known {
+            let (problems, _) = self.look().await?;
+            let found = problems.iter().find(|problem| problem.id == id);
+            let Some(found) = found else {
+                return Err(Refusal::not_found(format!("there is no problem `{id}`")));
+            };
+            Some(found.finding.part)
+        } else {
+            None
+        };
+        let mut known = self.acknowledged.lock().await;
+        let known = self.known(&mut known).await?;
+        match part {
+            Some(_) if known.len() >= ACKNOWLEDGED_MAX && !known.contains_key(id) => {
+                return Err(Refusal::too_large(format!(
+                    "{ACKNOWLEDGED_MAX} problems are acknowledged, which is all that is possible; take some back"
+                )));
+            }
+            Some(part) => {
+                known.insert(id.to_owned(), part);
+            }
+            None if known.remove(id).is_none() => {
+                return Err(Refusal::not_found(format!(
+                    "the problem `{id}` is not acknowledged"
+                )));
+            }
+            None => {}
+        }
+        let change = ChangeKind::ProblemAcknowledged {
+            problem: id.into(),
+            part,
+        };
+        let stored = self.core.persist(vec![change]).await;
+        let stored = stored.map_err(|_| Refusal::shutting_down())?;
+        // It ends when it is on disk.
+        let _ = stored.await;
+        Ok(())
+    }
+
+    /// Reads what failed tasks of the first problems said last.
+    async fn add_causes(&self, problems: &mut [Problem], jobs: &[Job]) {
+        let failing = problems.iter_mut().filter_map(|problem| {
+            let (Subject::FailingJob(id) | Subject::FailedTasks(id)) = problem.finding.subject
+            else {
+                return None;
+            };
+            let at = jobs.binary_search_by_key(&JobId(id), |job| job.id).ok()?;
+            Some((problem, jobs.get(at)?))
+        });
+        for (problem, job) in failing.take(CAUSES_MAX) {
+            problem.cause = self.cause(job).await;
+        }
+    }
+
+    async fn cause(&self, job: &Job) -> Option<String> {
+        let key = (job.id, job.counts.failed);
+        if let Some(known) = self.causes.lock().await.get(&key) {
+            return known.clone();
+        }
+        let mut said = BTreeMap::<String, usize>::new();
+        for task in job.failed_lowest.iter().take(TASKS_READ_MAX) {
+            let words = self.words(TaskKey::new(job.id, *task)).await;
+            if let Some(words) = words {
+                *said.entry(words).or_default() += 1;
+            }
+        }
+        let most = said.into_iter().max_by_key(|(_, count)| *count);
+        let cause = most.map(|(words, _)| words);
+        let mut causes = self.causes.lock().await;
+        if causes.len() >= CAUSES_KEPT_MAX {
+            causes.clear();
+        }
+        causes.insert(key, cause.clone());
+        cause
+    }
+
+    /// What a task wrote last to standard error.
+    async fn words(&self, task: TaskKey) -> Option<String> {
+        let query = OutputQuery {
+            task,
+            is_stderr: true,
+            instance: None,
+            from: ReadFrom::LastLines(LINES),
+            wait: Duration::ZERO,
+        };
+        let read = output_link::read(query, &self.core, &self.relay);
+        let Ok(Ok(Reply::Output(output))) = tokio::time::timeout(READ_TIMEOUT, read).await else {
+            return None;
+        };
+        let text = String::from_utf8_lossy(&output.data);
+        last_words(&text).map(signature)
+    }
+}
+
+/// When the first and the last task ended: failed ones by job and host, all of them by job.
+#[derive(Default)]
+struct Spans<'a> {
+    failed: HashMap<(u32, &'a str), (Timestamp, Timestamp)>,
+    last_end: HashMap<u32, Timestamp>,
+}
+
+impl<'a> Spans<'a> {
+    fn of(found: &'a Found) -> Self {
+        let mut spans = Self::default();
+        for (share, span) in found.shares.iter().zip(&found.spans) {
+            let last = spans.last_end.entry(share.job).or_insert(span.1);
+            *last = span.1.max(*last);
+            if share.error.is_some() {
+                let known = spans.failed.entry((share.job, &share.host));
+                let known = known.or_insert(*span);
+                *known = (known.0.min(span.0), known.1.max(span.1));
+            }
+        }
+        spans
+    }
+
+    /// Of the failures of some jobs or hosts.
+    fn failures(&self, wanted: impl Fn(u32, &str) -> bool) -> Option<(Timestamp, Timestamp)> {
+        let found = self
+            .failed
+            .iter()
+            .filter(|((job, host), _)| wanted(*job, host));
+        found
+            .map(|(_, span)| *span)
+            .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+}
+
+fn problem(
+    finding: Finding,
+    jobs: &[Job],
+    spans: &Spans<'_>,
+    last_lost: Option<Timestamp>,
+) -> Problem {
+    let job = |id: u32| {
+        let at = jobs.binary_search_by_key(&JobId(id), |job| job.id).ok()?;
+        jobs.get(at)
+    };
+    let span = match &finding.subject {
+        Subject::Node { host, .. } => spans.failures(|_, other| other == host),
+        Subject::FailingJob(id) | Subject::FailedTasks(id) => {
+            spans.failures(|other, _| other == *id)
+        }
+        Subject::StarvingJob(id) => job(*id).map(|job| {
+            let since = spans.last_end.get(id).copied().unwrap_or(job.submitted);
+            (since.max(job.submitted), Timestamp(0))
+        }),
+        Subject::LostWorkers | Subject::Unkillable | Subject::Queue(_) | Subject::Internal => None,
+    };
+    let about = match finding.subject {
+        Subject::FailingJob(id) | Subject::FailedTasks(id) => job(id),
+        Subject::Node { .. }
+        | Subject::StarvingJob(_)
+        | Subject::LostWorkers
+        | Subject::Unkillable
+        | Subject::Queue(_)
+        | Subject::Internal => None,
+    };
+    let last = if finding.subject == Subject::LostWorkers {
+        last_lost
+    } else {
+        span.map(|(_, last)| last).filter(|last| last.0 > 0)
+    };
+    Problem {
+        id: id(&finding.subject),
+        since: span.map(|(since, _)| since),
+        last,
+        is_over: about.is_some_and(|job| job.is_completed),
+        is_acknowledged: false,
+        resubmitted_as: about.and_then(|job| job.resubmitted_as),
+        cause: None,
+        finding,
+    }
+}
+
+/// The name of a problem, which stays while it grows.
+fn id(subject: &Subject) -> String {
+    match subject {
+        Subject::Node { host, .. } => format!("node-{host}"),
+        Subject::FailingJob(job) | Subject::FailedTasks(job) => format!("job-{job}-failures"),
+        Subject::StarvingJob(job) => format!("job-{job}-waits"),
+        Subject::LostWorkers => "lost-workers".to_owned(),
+        Subject::Unkillable => "unkillable".to_owned(),
+        Subject::Queue(queue) => format!("queue-{queue}"),
+        Subject::Internal => "internal".to_owned(),
+    }
+}
+
+/// Of the first jobs from this one on those that may be in trouble, and which one comes next.
+fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
+    let mut jobs = view.state.jobs().range(from..);
+    let part = jobs.by_ref().take(JOBS_MAX);
+    let troubled = part.filter_map(|(id, job)| {
+        let counts = job.counts();
+        let is_starving = counts.waiting > 0 && counts.running == 0;
+        (counts.failed > 0 || is_starving).then(|| Job {
+            id: *id,
+            name: job.name.clone(),
+            counts: *counts,
+            submitted: job.submitted,
+            is_completed: job.is_completed(),
+            resubmitted_as: job.resubmitted_as,
+            failed_lowest: job.failed_lowest().collect(),
+        })
+    });
+    (troubled.collect(), jobs.next().map(|(id, _)| *id))
+}
+
+/// How many workers there are. Those that have ended are only counted.
+fn read_state(view: &View<'_>) -> Looked {
+    let state = view.state;
+    let ended = state.ended_counts();
+    let lost = ended.iter().filter(|(reason, _)| reason.is_lost());
+    let last_lost = state.last_lost().and_then(|id| state.hostname(id));
+    let last_lost_at = state
+        .last_lost()
+        .and_then(|id| state.worker(id)?.ended())
+        .map(|(at, _)| at);
+    let unkillable = || {
+        let workers = state.workers().values();
+        workers.flat_map(|worker| worker.unkillable().iter().map(move |one| (worker, one)))
+    };
+    let first_unkillable = unkillable().next().map(|(worker, one)| {
+        let place = one.whereabouts(&worker.config.hostname);
+        format!("{} ({place})", one.task)
+    });
+    Looked {
+        unkillable: unkillable().count() as u64,
+        first_unkillable: first_unkillable.unwrap_or_default(),
+        connected: state.workers().len() as u64,
+        lost: lost.map(|(_, count)| count).sum(),
+        ended: ended.values().sum(),
+        last_lost: last_lost.unwrap_or_default().to_owned(),
+        last_lost_at,
+    }
+}
+
+fn queue_facts(queue: &client::AllocQueue) -> QueueFacts<'_> {
+    let name = queue.spec.as_ref().and_then(|spec| spec.name.as_deref());
+    QueueFacts {
+        id: queue.id,
+        name: name.unwrap_or_default(),
+        is_paused: queue.is_paused,
+        is_failing: queue.is_failing(),
+        reason: &queue.reason,
+    }
+}
+
+/// Word for what a problem is about.
+pub(crate) const fn kind(subject: &Subject) -> &'static str {
+    match subject {
+        Subject::Node { .. } => "node",
+        Subject::FailingJob(_) => "failing-job",
+        Subject::FailedTasks(_) => "failed-tasks",
+        Subject::LostWorkers => "lost-workers",
+        Subject::Unkillable => "unkillable",
+        Subject::Queue(_) => "queue",
+        Subject::StarvingJob(_) => "starving-job",
+        Subject::Internal => "internal",
+    }
+}
+
+/// Job or queue that a problem is about.
+pub(crate) const fn number(subject: &Subject) -> Option<u32> {
+    match subject {
+        Subject::FailingJob(id)
+        | Subject::FailedTasks(id)
+        | Subject::Queue(id)
+        | Subject::StarvingJob(id) => Some(*id),
+        Subject::Node { .. } | Subject::LostWorkers | Subject::Unkillable | Subject::Internal => {
+            None
+        }
+    }
+}
+
+/// For clients.
+pub(crate) fn message(problem: &Problem) -> client::Problem {
+    let finding = &problem.finding;
+    let (host, worker) = if let Subject::Node { host, worker } = &finding.subject {
+        (Some(host.clone()), Some(*worker))
+    } else {
+        (None, None)
+    };
+    client::Problem {
+        id: problem.id.clone(),
+        is_error: finding.severity == hq_core::diagnosis::Severity::Error,
+        kind: kind(&finding.subject).to_owned(),
+        subject: number(&finding.subject),
+        host,
+        worker,
+        heading: finding.subject.heading().to_owned(),
+        title: finding.title.clone(),
+        text: finding.text.clone(),
+        part: finding.part,
+        whole: finding.whole,
+        since_unix_ns: problem.since.map(|at| at.0),
+        last_unix_ns: problem.last.map(|at| at.0),
+        is_over: problem.is_over,
+        is_acknowledged: problem.is_acknowledged,
+        resubmitted_as: problem.resubmitted_as.map(JobId::as_u32),
+        cause: problem.cause.clone(),
+    }
+}
