@@ -126,7 +126,7 @@ fn several_nodes_are_asked_for_at_once() {
         "-t5m",
         "-m2",
         "--cpus=1",
-        "--idle-timeout=2s",
+        "--idle-timeout=30s",
     ];
     env.hq(&[&add[..], &["--worker-start-cmd", &start]].concat())
         .ok();
