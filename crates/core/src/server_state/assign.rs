@@ -130,6 +130,7 @@ pub(super) fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Ass
         // Of an array all tasks have entries, or none.
         .filter(|s| s.entry(run.from).is_some())
         .and_then(|submit| {
+            // An id without an entry keeps its place with an empty one: both lists go by position.
             let parts = (run.from..run.to).map(|index| submit.entry(index).unwrap_or_default());
             let lengths: Vec<u64> = parts.clone().map(|part| part.len() as u64).collect();
             Entries::new(parts.collect::<Vec<_>>().concat(), lengths)

@@ -41,10 +41,12 @@ impl ServerState {
             variants,
             number,
         } = reattach;
+        // Not answered: its worker has given that connection up and waits on a newer one.
         if is_late {
             self.ignored.late_registrations += 1;
             return;
         }
+        // An id that another server gave out may be that of somebody else here.
         let is_ours = *server_uid == *self.uid;
         let reconnected = if is_ours {
             self.workers.reconnect(id, ctx.now.mono, number)
@@ -52,6 +54,8 @@ impl ServerState {
             None
         };
         let (Some(is_restored), Some(worker)) = (reconnected, self.workers.get(id)) else {
+            // Lost meanwhile, or of another server: nothing that it runs counts, so it joins as a
+            // new worker.
             self.on_worker_connected(ctx, link, config);
             return;
         };
@@ -62,6 +66,7 @@ impl ServerState {
             worker: id,
             reattached: true,
         });
+        // What was sent last may have been lost with the connection. Hearing it twice does no harm.
         if is_held {
             ctx.send(id, WorkerCommand::Hold(true));
         }
@@ -75,12 +80,16 @@ impl ServerState {
             let ended = report
                 .ended
                 .iter()
+                // What it killed when it lost the server did not come to an end; that task just
+                // waits.
                 .filter(|row| row.outcome != Outcome::Killed)
                 .map(|row| (row.task, row.instance));
             self.adopt(id, held.iter().copied().chain(ended), &variants);
         }
         // Ends before what is missing: a task that has ended is not missing.
         self.on_report(ctx, id, report);
+        // After its ends were taken: whatever it has beyond what is still assigned to it runs in
+        // vain.
         self.kill_surplus(ctx, id, &held);
         self.requeue_missing(ctx, id, &held);
         self.stop_waiting_for(ctx, id);

@@ -239,6 +239,7 @@ impl Audience {
                 is_heard = true;
             }
         }
+        // Otherwise a client that watches again would hear it twice.
         if is_heard {
             return;
         }
@@ -356,6 +357,8 @@ impl Audience {
             // Within the interval changes add up, and are told together when it is over.
             if watch.next <= ctx.now.mono {
                 self.due.remove(&(watch.next, request));
+                // Noted for this time if something happened within the interval; the set is sorted
+                // by it.
                 watch.next = ctx.now.mono + watch.spec.interval;
                 ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, false)));
             } else {

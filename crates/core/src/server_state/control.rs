@@ -14,6 +14,7 @@ impl ServerState {
         }
         ctx.persist(ChangeKind::JobClosed(id));
         let job = self.jobs.get_mut(id)?;
+        // Nothing else would note it: the last task ended while more could come.
         if job.is_completed() {
             job.note_completed();
             ctx.persist(ChangeKind::JobCompleted(id));
@@ -48,6 +49,7 @@ impl ServerState {
             };
             ctx.persist(canceled);
             self.end_job(ctx, id, Phase::Canceled);
+            // A cancel without a reason does not take back that of an earlier one.
             if let Some(job) = self.jobs.get_mut(id).filter(|_| !reason.is_empty()) {
                 job.cancel_reason = Some(reason.into());
             }
@@ -61,9 +63,11 @@ impl ServerState {
 
     /// Ends every unfinished task of a job, wherever it is.
     pub(super) fn end_job(&mut self, ctx: &mut Ctx<'_>, id: JobId, to: Phase) {
+        // As long as phases tell which tasks are unfinished: these are the ones that are named.
         self.audience.note_ended_job(id, self.jobs.all());
         let submits = self.jobs.get(id).map_or(0, |job| job.submits.len());
         let submits = u32::try_from(submits).unwrap_or(u32::MAX);
+        // Those that it has now: an open job can get more, and these stay.
         self.dispatcher.leave_queue(id, submits);
         self.kill_assigned(ctx, id);
         let ids = self.jobs.end_all(id, to, ctx.now.wall);
@@ -115,6 +119,7 @@ impl ServerState {
         if !self.workers.stop(id) {
             return StopResult::AlreadyStopped;
         }
+        // If it was set aside for a multi-node task, that one needs another node.
         self.dispatcher.note_plans_changed();
         ctx.send(id, WorkerCommand::Stop);
         StopResult::Stopped

@@ -31,6 +31,7 @@ impl ServerState {
         for worker in self.workers.live().values() {
             let mut surplus = u64::try_from(worker.surplus(now, SOON)).unwrap_or(u64::MAX);
             for (key, count) in worker.waiting_last() {
+                // From the end of the backlog, and only what it will not start soon by itself.
                 let count = u64::from(count).min(surplus);
                 surplus -= count;
                 if count == 0 {
@@ -45,6 +46,8 @@ impl ServerState {
             .collect();
         let mut found = demand(&by_class, self.dispatcher.classes(), queries);
         for answer in &mut found {
+            // Of very many requests only some were asked about, but that something waits is true of
+            // all.
             answer.waiting = answer.waiting.max(self.ready_len());
         }
         found
@@ -71,6 +74,8 @@ impl ServerState {
             let offers = query.kind.offers(self.dispatcher.classes());
             let lifetime = nanos(query.kind.time_limit);
             keys.extend(able(ready, &offers, REQUESTS_MAX, lifetime));
+            // The most urgent may ask for more nodes than an allocation has: they must not hide
+            // those that fit.
             let sizes = ready.multi_node_up_to(query.nodes_max);
             keys.extend(sizes.take(MULTI_NODE_MAX));
         }

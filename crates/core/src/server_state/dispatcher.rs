@@ -121,6 +121,7 @@ impl Dispatcher {
 
     /// The first `submits` submits of a job have ended: their tasks leave the ready queue.
     pub(super) fn leave_queue(&mut self, job: JobId, submits: u32) {
+        // First: what is not queued yet would get into the queue behind those that leave.
         self.portions.forget_unqueued(job);
         if self.portions.leave(&mut self.ready, job, submits) {
             // Rounds left out what else is in these queues.
@@ -301,6 +302,7 @@ impl Dispatcher {
             gangs: plan.gangs.len(),
         };
         if with_gangs {
+            // A round that did not look for nodes does not know who should stay reserved.
             self.reserve_workers(workers, &plan.reserved);
         }
         Some(Round { window, plan })
@@ -350,6 +352,8 @@ impl Dispatcher {
         if self.reservations.drain_reserved(ctx, workers) {
             self.triggers.go_on(now);
         }
+        // Who has room behind the round found nothing in the queue: only backlogs of others can
+        // help.
         let has_room = self.triggers.has_room();
         self.retraction
             .rebalance_in_time(ctx, workers, &self.classes, has_room);

@@ -154,6 +154,8 @@ impl Draft {
         self.target.job = job;
         self.share.job = job;
         self.share.stream_dir = stream_dir;
+        // From the first one again: some may have been corrected to a job that is not the next one
+        // any more.
         self.renamed = Some(0);
     }
 

@@ -48,6 +48,8 @@ impl ServerState {
             if worker.is_away() || worker.node().is_some() {
                 continue;
             }
+            // They stay assigned until the worker reports them as given back, so it is not told to
+            // stop before.
             let back = worker.take_unstarted();
             let is_empty = worker.assigned().is_empty();
             if !back.is_empty() {

@@ -24,6 +24,7 @@ pub(super) enum Ending {
 
 impl ServerState {
     pub(super) fn on_ending(&mut self, ctx: &mut Ctx<'_>, keep_workers: bool) {
+        // There is no further portion, and clients wait for their answers.
         self.submit_rest(ctx);
         self.sweep_rest(ctx);
         if keep_workers {
@@ -31,6 +32,7 @@ impl ServerState {
             self.ending.get_or_insert(Ending::WithoutWorkers);
             return;
         }
+        // Also if workers were to be kept at first: they can still be told.
         self.ending = Some(Ending::WithWorkers);
         for id in self.workers.live().keys().copied().collect::<Vec<_>>() {
             self.dismiss(ctx, id);

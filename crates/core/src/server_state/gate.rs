@@ -88,6 +88,7 @@ impl<T> Gate<T> {
             Wait::Urgent => (&mut self.for_urgent, self.last_urgent),
             Wait::All => (&mut self.for_all, self.last),
         };
+        // Also what waits for nothing must not overtake what was passed before it.
         if queue.is_empty() && number <= self.committed {
             return Some(message);
         }

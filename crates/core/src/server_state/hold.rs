@@ -26,6 +26,8 @@ impl ServerState {
             self.start_submits(ctx, id, submits);
         } else {
             for number in 0..submits {
+                // Ends of others are noted from now on; what they mean is looked at when it is let
+                // go.
                 self.jobs.follow(id, number);
             }
             self.jobs.hold(id, submits);
@@ -46,6 +48,7 @@ impl ServerState {
         for (job, submits) in self.jobs.take_held() {
             self.start_submits(ctx, job, submits);
         }
+        // Workers were tried before this was in the queue, so all are looked at once more.
         self.dispatcher.note_ready();
     }
 
@@ -92,6 +95,7 @@ impl ServerState {
         }
         let assigned = Assigned::restored(slot, key, variant, instance);
         worker.assign(task, assigned, &class);
+        // Otherwise a cancel would not reach it there, and its templates would never be dropped.
         job.note_sent_to(id);
         job.hand_out(slot, id);
     }

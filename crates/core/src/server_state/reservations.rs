@@ -109,6 +109,7 @@ impl Reservations {
                 continue;
             };
             let back = worker.unstarted_behind(key);
+            // A worker is asked for all of it at once, so the last one may exceed the portion.
             left = left.saturating_sub(back.len());
             retract(ctx, workers, id, back);
         }
@@ -146,6 +147,7 @@ impl Reservations {
             bug!("worker {id} is gone, but a round reserves room on it");
             return Vec::new();
         };
+        // Before they are replaced: only the worker knows for which queues it was counted.
         self.uncount(worker.reservations());
         for (key, _) in wanted {
             *self.counts.entry(*key).or_default() += 1;
@@ -158,6 +160,8 @@ impl Reservations {
         };
         let surplus = worker.surplus(now, RESERVATION_HORIZON);
         let back = worker.backlog_last().take(surplus.min(most));
+        // Priorities are reversed, so these are as urgent or less; what is more urgent may be in
+        // the way.
         let back = back.filter(|(_, a)| a.key.priority >= overdue.priority);
         back.map(|(task, a)| (task, a.instance)).collect()
     }

@@ -316,6 +316,8 @@ impl ServerState {
         // restart.
         let mut effects = Vec::new();
         let ctx = &mut Ctx::new(now, &mut effects);
+        // Only behind the last record is it known what has finished, and so what depends on
+        // nothing.
         self.jobs.replay_graphs();
         for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {
             self.hold_job(ctx, id);

@@ -89,10 +89,12 @@ impl Retraction {
     ) {
         let due = self.last_rebalance + REBALANCE_INTERVAL;
         self.rebalance_at = None;
+        // Whether or not anybody is idle: from the queue it can go wherever something ends next.
         self.retract_stuck(ctx, workers);
         if !has_room {
             return;
         }
+        // Each look goes through all backlogs. A timer comes back to it if nothing else happens.
         if due > ctx.now.mono {
             self.rebalance_at = Some(due);
             return;
@@ -128,6 +130,7 @@ impl Retraction {
             steps_left: REBALANCE_STEPS_MAX,
         };
         let first = donors.partition_point(|id| Some(*id) <= self.cursor);
+        // Behind the last donor, so that each has its turn when not all can be asked.
         donors.rotate_left(first);
         donors.truncate(DONORS_MAX);
         for donor in donors {

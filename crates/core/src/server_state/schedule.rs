@@ -19,11 +19,13 @@ impl ServerState {
     /// Does one round, if there is something to decide, and what is left to do after it.
     pub(super) fn schedule(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(round) = self.dispatcher.plan(ctx.now.mono, &mut self.workers) {
+            // First, as long as its nodes are as empty as the round saw them.
             for gang in round.gangs() {
                 self.start_gang(ctx, gang);
             }
             self.dispatcher
                 .update_reservations(ctx, &mut self.workers, &round);
+            // Behind what was retracted above, which goes by the backlogs that the round saw.
             let has_handed_out = self.hand_out_all(ctx, round.placements());
             self.dispatcher
                 .end_round(ctx.now.mono, &round, has_handed_out);

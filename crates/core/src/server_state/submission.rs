@@ -108,6 +108,7 @@ impl ServerState {
                     None => break,
                 },
             };
+            // A refused one counts, too: a long list of them must not become one long step.
             left -= 1;
             let result = match draft {
                 Ok(mut draft) => {

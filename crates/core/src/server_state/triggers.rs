@@ -145,6 +145,7 @@ impl RoundTriggers {
     ) -> bool {
         let has_changed = std::mem::take(&mut self.plans);
         let is_time = self.plans_at.is_none_or(|at| at <= now);
+        // An empty worker may complete a set of nodes: it would idle until the timer otherwise.
         let are_due = has_changed || is_everyone || is_time || self.is_any_empty(workers);
         if are_due {
             self.plans_at = Some(now + PLANS_CHECK);
@@ -198,6 +199,7 @@ impl RoundTriggers {
         }
         if !is_partial {
             self.passed_over.clear();
+        // A new cycle: all others have their turn before those of this round have another.
         } else if self.passed_over.is_empty() {
             self.passed_over = self.room.clone();
         }

@@ -72,6 +72,7 @@ impl ServerState {
             }
             WorkerMessage::Report(report) => self.on_report(ctx, id, report),
             WorkerMessage::Notify(task, message) => {
+                // Of a job that was forgotten nothing more is recorded.
                 if self.jobs.all().contains_key(&task.job) {
                     let told = ChangeKind::TaskNotified {
                         task,
@@ -101,6 +102,7 @@ impl ServerState {
         let Some(worker) = self.workers.get(id).filter(|worker| !worker.is_away()) else {
             return;
         };
+        // Its tasks go on meanwhile; running them elsewhere would do the work twice.
         if worker.may_come_back() {
             self.workers.disconnect(id, ctx.now.mono, how);
             self.dispatcher.note_plans_changed();
@@ -251,6 +253,7 @@ impl ServerState {
             return;
         };
         let at = ctx.now.wall.minus(row.age);
+        // It started and ended between two reports, so its start was never reported.
         if phase == Phase::Queued {
             self.note_start(ctx, id, row.task, &assigned, at.minus(row.run));
         }
@@ -315,6 +318,7 @@ impl ServerState {
             bug!("job {id} is gone, but a task of it is tried again");
             return;
         };
+        // Before the next instance is counted: this is the record of the one that has ended.
         job.record_attempt(slot, end);
         let count = job.touch(slot).map_or(0, TaskRecord::count_retry);
         let template = job
@@ -397,6 +401,8 @@ impl ServerState {
         if is_finished {
             let free = job.release_dependents(slot);
             self.jobs.set_phase(id, slot, Phase::Finished);
+            // Before dependents can be handed out: their worker must not hear of them ahead of the
+            // disk.
             self.tell_end(ctx, id, slot, end, !free.is_empty());
             for free in free {
                 // Other jobs can hold it back as well.
@@ -494,6 +500,8 @@ impl ServerState {
             }
             touched.insert(task.job);
         }
+        // Its own tasks are queued by now; behind the last awaited worker those follow that were
+        // held.
         self.stop_waiting_for(ctx, id);
         for job in touched {
             self.note_job_progress(ctx, job);
