@@ -92,6 +92,8 @@ pub enum JobState {
 /// Derives the state of a job; the first rule that holds decides.
 #[must_use]
 pub const fn job_state(counts: &TaskCounts, is_open: bool) -> JobState {
+    // A job that still works is shown so, whatever ended badly: only the rest is judged by its
+    // worst end.
     if counts.running > 0 {
         JobState::Running
     } else if counts.waiting > 0 {
@@ -102,6 +104,7 @@ pub const fn job_state(counts: &TaskCounts, is_open: bool) -> JobState {
         JobState::Aborted
     } else if counts.canceled > 0 {
         JobState::Canceled
+    // Without a bad end an open job waits for more: it is not finished.
     } else if is_open {
         JobState::Opened
     } else {
@@ -226,6 +229,7 @@ impl Submit {
             match &mut open {
                 _ if phase.is_terminal() => {}
                 Some((_, end)) if *end == from => *end = to,
+                // A gap of ended tasks: the run before it is complete.
                 Some((start, end)) => {
                     ids.extend(self.ids.slice(*start, *end));
                     open = Some((from, to));
@@ -399,6 +403,7 @@ impl Job {
 
     /// Notifications that are due and were not before, by number; from now on they are owed.
     pub(crate) fn take_due_notices(&mut self) -> Vec<u32> {
+        // An open job without unfinished tasks is not over: the next submit may come at any time.
         let (is_over, has_failed) = (self.is_completed(), self.counts.failed > 0);
         let mut due = Vec::new();
         for (notice, number) in self.notices.iter_mut().zip(0..) {
@@ -406,6 +411,7 @@ impl Job {
                 NotifyEvent::End => is_over,
                 NotifyEvent::Failure => has_failed,
             };
+            // Owed and done ones have had their turn, also if the job came back to life in between.
             if is_due && notice.state == NoticeState::Waiting {
                 notice.state = NoticeState::Owed;
                 due.push(number);
@@ -470,8 +476,10 @@ impl Job {
         let number = u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
         self.index.insert(number, &submit.ids);
         self.counts.waiting = self.counts.waiting.saturating_add(submit.ids.len());
+        // The end of the new tasks is an end of its own. A submit without tasks has none.
         self.idle_noted &= submit.ids.is_empty();
         for spec in &submit.notify {
+            // A job that gets a submit for each step would send as many equal messages.
             let is_known = self.notices.iter().any(|notice| notice.spec == *spec);
             if !is_known {
                 self.notices.push(Notice {
@@ -501,6 +509,7 @@ impl Job {
             && let Some(id) = submit.ids.get(slot.index)
         {
             self.failed_lowest.insert(TaskId(id));
+            // The lowest stay: they do not change any more while higher ones keep failing.
             if self.failed_lowest.len() > FAILED_SHOWN_MAX {
                 self.failed_lowest.pop_last();
             }
@@ -540,6 +549,8 @@ impl Job {
     /// If its last task has ended, notes when; says whether that is new since the last submit. Late reports about tasks that
     /// were ended here change nothing any more.
     pub(crate) fn note_idle(&mut self, now: Timestamp) -> bool {
+        // Only the first time: an open job is idle again after each submit, and each time is noted
+        // once.
         if !self.is_idle() || std::mem::replace(&mut self.idle_noted, true) {
             return false;
         }
@@ -562,6 +573,7 @@ impl Job {
         if self.is_completed() {
             self.completion_noted = true;
             self.idle_noted = true;
+            // The clock may have been set back between the two runs.
             self.idle_since = self.idle_since.min(now);
         }
     }
@@ -594,6 +606,8 @@ impl Job {
                 continue;
             };
             for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+                // Failed ones release nobody: their dependents were aborted, and are stored as
+                // such.
                 if phase == Phase::Finished {
                     for index in from..to {
                         graph.finish(index);
@@ -656,6 +670,7 @@ impl Job {
     /// Records how a task ended that was stored; they come in the order of their ids.
     pub(crate) fn restore_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
         self.record_end(slot, end);
+        // What is said about the last ends needs the order of time, and this is that of ids.
         self.ends.forget_order();
     }
 
@@ -670,6 +685,7 @@ impl Job {
                 worker: record.worker(),
                 end,
             };
+            // Behind the attempt, which has the instance that ended.
             record.supersede();
             submit.tasks.record_attempt(slot.index, attempt);
         }
@@ -678,6 +694,7 @@ impl Job {
     /// Adds an earlier attempt that was stored.
     pub(crate) fn restore_attempt(&mut self, slot: TaskSlot, attempt: Attempt) {
         if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
+            // It took part, even if the worker of the last attempt is another one.
             self.workers.insert(attempt.worker);
             submit.tasks.record_attempt(slot.index, attempt);
         }
@@ -727,6 +744,7 @@ pub(crate) fn build_graph(
     spec: &crate::template::GraphSpec,
 ) -> Result<(IdArray, Vec<u32>, Graph), GraphError> {
     let mut by_id: Vec<u32> = (0..u32::try_from(spec.tasks.len()).unwrap_or(u32::MAX)).collect();
+    // Kept in the order of their ids, so that neighbours share a range.
     by_id.sort_by_key(|position| spec.tasks[*position as usize].id);
     let sorted: Vec<u32> = by_id.iter().map(|p| spec.tasks[*p as usize].id.0).collect();
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -735,6 +753,8 @@ pub(crate) fn build_graph(
     let find = |id: TaskId| {
         sorted
             .binary_search(&id.0)
+            // An id that is not there becomes an index that no graph has, which is refused like a
+            // cycle.
             .map_or(u32::MAX, |i| u32::try_from(i).unwrap_or(u32::MAX))
     };
     let deps = by_id.iter().map(|position| {

@@ -224,6 +224,7 @@ impl TaskRecord {
         match self.phase {
             Phase::Running | Phase::Finished | Phase::Failed => true,
             Phase::Waiting | Phase::Queued => false,
+            // Most of these never ran; one that did has a time at which it was ended.
             Phase::Canceled | Phase::Aborted => self.was_cut_short,
         }
     }
@@ -281,6 +282,7 @@ impl TaskRecord {
         if let Some(run) = stored.run_until_dropped {
             self.cut_short(run);
         }
+        // The old instance may still run somewhere: its report must not count for the next one.
         if stored.state == TaskState::Running && !goes_on {
             self.supersede();
         }
@@ -289,6 +291,7 @@ impl TaskRecord {
     /// Records how long it had run when it was canceled or aborted.
     fn cut_short(&mut self, run: Duration) {
         self.was_cut_short = true;
+        // Only a wrong clock can say more than half a million years.
         self.run_us = u64::try_from(run.as_micros()).unwrap_or(u64::MAX);
     }
 
@@ -299,6 +302,7 @@ impl TaskRecord {
 
     fn finish(&mut self, end: &TaskEnd) {
         let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+        // By the worker's own measure: the report of the start may never have come.
         self.started = end.at.minus(end.run);
         self.was_started = true;
         self.run_us = u64::try_from(end.run.as_micros()).unwrap_or(u64::MAX);
@@ -368,6 +372,8 @@ impl StoredTask {
 
     /// Nodes that may have the task now.
     pub(crate) fn current_nodes(&self) -> Option<&StoredNodes> {
+        // Nodes of an instance that was given up, or of a task that has ended, say nothing any
+        // more.
         let is_unfinished = matches!(self.state, TaskState::Waiting | TaskState::Running);
         self.nodes
             .as_ref()
@@ -459,6 +465,7 @@ impl TaskTable {
             return None;
         }
         match self.chunks.get((index / CHUNK_LEN) as usize) {
+            // Nobody has touched a task as far back as this.
             None => Some(self.tail),
             Some(Chunk::Uniform(phase)) => Some(*phase),
             Some(Chunk::Records(records)) => records
@@ -482,9 +489,12 @@ impl TaskTable {
             return None;
         }
         let number = index / CHUNK_LEN;
+        // The last chunk is as short as what is left, so that a submit of one task costs one
+        // record.
         let width = (self.len - number * CHUNK_LEN).min(CHUNK_LEN) as usize;
         if number as usize >= self.chunks.len() {
             let tail = Chunk::Uniform(self.tail);
+            // Chunks in between stay uniform, which costs a few bytes each.
             self.chunks.resize(number as usize + 1, tail);
         }
         let chunk = self.chunks.get_mut(number as usize)?;
@@ -511,6 +521,7 @@ impl TaskTable {
             let width = (len - start).min(CHUNK_LEN);
             start += width;
             match chunk {
+                // All of it has ended before, and stays as it ended.
                 Chunk::Uniform(phase) if phase.is_terminal() => {}
                 Chunk::Uniform(phase) => {
                     *phase = to;
@@ -521,6 +532,7 @@ impl TaskTable {
                         match record.phase {
                             Phase::Running => {
                                 running += 1;
+                                // Only what ran has a time to tell; the others were waiting.
                                 record.cut_short(at.since(record.started));
                             }
                             Phase::Waiting
@@ -535,6 +547,7 @@ impl TaskTable {
                 }
             }
         }
+        // In one step for all that nobody has touched, however many they are.
         if !self.tail.is_terminal() {
             self.tail = to;
             waiting += len - start;
@@ -547,6 +560,7 @@ impl TaskTable {
         if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &end.outcome {
             self.messages.insert(index, text.clone());
         } else {
+            // The words of an earlier attempt must not be taken for those of this end.
             self.messages.remove(&index);
         }
         if let Some(record) = self.touch(index) {
@@ -558,6 +572,7 @@ impl TaskTable {
     pub(crate) fn record_attempt(&mut self, index: u32, attempt: Attempt) {
         let attempts = self.attempts.entry(index).or_default();
         if attempts.len() >= ATTEMPTS_KEPT_MAX {
+            // The oldest goes: a task that is tried for ever says most with its latest ends.
             attempts.remove(0);
         }
         attempts.push(attempt);
@@ -573,6 +588,7 @@ impl TaskTable {
     #[must_use]
     pub fn outcome(&self, index: u32) -> Option<Outcome> {
         let record = self.record(index)?;
+        // What the record says is how an earlier instance ended, and that one does not count.
         if !matches!(record.phase, Phase::Finished | Phase::Failed) {
             return None;
         }
@@ -607,6 +623,8 @@ impl TaskTable {
             let phase = self.phase(index)?;
             while index < to {
                 match self.chunks.get((index / CHUNK_LEN) as usize) {
+                    // Whole stretches at once where nothing is recorded, so that a million tasks
+                    // are a few steps.
                     None if self.tail == phase => index = to,
                     Some(Chunk::Uniform(other)) if *other == phase => {
                         index = (index / CHUNK_LEN + 1).saturating_mul(CHUNK_LEN).min(to);

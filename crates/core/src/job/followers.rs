@@ -26,6 +26,8 @@ impl Followers {
     pub(super) fn add(&mut self, job: JobId, follower: (JobId, u32), is_each: bool) {
         let followed = self.by_job.entry(job).or_default();
         followed.submits.insert(follower);
+        // One that waits for single tasks makes each end count, also for those that wait for all of
+        // it.
         followed.by_task |= is_each;
     }
 

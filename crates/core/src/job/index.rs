@@ -36,6 +36,7 @@ impl IdIndex {
         let by_span = self
             .segments
             .range(..=id)
+            // Spans do not cross, so only the last one that begins at or before the id can hold it.
             .next_back()
             .map(|(_, segment)| segment);
         by_span
@@ -53,6 +54,8 @@ impl IdIndex {
                 let Some(Segment { range: found, .. }) = self.segment(id) else {
                     return Some(id);
                 };
+                // Then all that is left of the range within the segment exists, and is skipped in
+                // one step.
                 let is_dense = range.step().is_multiple_of(found.step());
                 let covered = if is_dense {
                     (found.last() - id) / range.step()
@@ -73,6 +76,7 @@ impl IdIndex {
                 slot: TaskSlot { submit, index },
             };
             let last_below = self.segments.range(..=range.last()).next_back();
+            // Ids of two submits that interleave, such as even and odd ones.
             if last_below.is_some_and(|(_, other)| other.range.last() >= range.first()) {
                 self.crossing.push(segment);
             } else {
@@ -88,6 +92,7 @@ impl IdIndex {
         if ids
             .ranges()
             .iter()
+            // The usual submit goes on behind all others, and is not searched for.
             .all(|range| self.max.is_none_or(|max| range.first() > max))
         {
             return None;
@@ -134,6 +139,7 @@ pub(super) fn merge_ranges(mut ranges: Vec<IdRange>) -> IdArray {
     let mut merged: Vec<(u32, u32)> = Vec::with_capacity(parts.len());
     for (first, last) in parts {
         match merged.last_mut() {
+            // Neighbours become one range, so that a job with gaps stays readable.
             Some(previous) if first.checked_sub(1) == Some(previous.1) => previous.1 = last,
             _ => merged.push((first, last)),
         }

@@ -87,6 +87,8 @@ impl Jobs {
         let found = match selector {
             Selector::All => Selected::all(within(0..=u32::MAX).collect()),
             Selector::Last => {
+                // The last one that was made, even if it is forgotten: another job would be a
+                // surprise.
                 let last = self.last_id().map(|id| IdArray::single(id.0));
                 Selected::of_ids(&last.unwrap_or_default(), within)
             }
@@ -113,6 +115,7 @@ impl Jobs {
     /// Adds a job.
     pub(crate) fn add(&mut self, job: Job) {
         self.last_id = self.last_id.max(job.id.0);
+        // Also without tasks: it counts among the jobs, and who watches all of them is told.
         self.changed.insert(job.id);
         self.all.insert(job.id, job);
     }
@@ -138,6 +141,7 @@ impl Jobs {
         let mut job = self.all.remove(&id)?;
         // What ended since the last time still counts as ended.
         self.totals.count(&mut job);
+        // What has ended stays counted; what exists is one job less.
         self.totals.forget(&mut job);
         self.changed.insert(id);
         Some(job)
@@ -161,6 +165,7 @@ impl Jobs {
             bug!("job {id} is gone, but its tasks become {to:?}");
             return IdArray::default();
         };
+        // Before they end: afterwards nothing tells them from those that had ended.
         let ids = job.unfinished_ids();
         job.end_all(to, at);
         self.changed.insert(id);
@@ -290,6 +295,7 @@ impl Jobs {
 
     /// Whether somebody can go on because a task of this job ended.
     pub(crate) fn is_end_awaited(&self, id: JobId) -> bool {
+        // The last end of a job frees also those that wait for the whole.
         let is_completed = self.all.get(&id).is_some_and(Job::is_completed);
         self.followers.want_end(id, is_completed)
     }

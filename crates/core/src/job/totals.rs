@@ -33,6 +33,7 @@ impl TaskTotals {
     }
 
     fn take(&mut self, counts: &TaskCounts) {
+        // A sum that wraps would show billions of tasks until the server ends.
         let less = |sum: &mut u64, count: u32| *sum = sum.saturating_sub(u64::from(count));
         less(&mut self.waiting, counts.waiting);
         less(&mut self.running, counts.running);
@@ -97,6 +98,7 @@ impl Totals {
         let before = job
             .counted
             .map_or(TaskCounts::default(), |(counts, _)| counts);
+        // Only what came on top: a job is counted after each batch in which it changed.
         self.replace(job);
         let now = job.counts();
         let more = |now: u32, before: u32| u64::from(now.saturating_sub(before));
@@ -108,6 +110,7 @@ impl Totals {
 
     /// The same for a job of an earlier run of the server, of which nothing has ended in this one.
     pub(super) fn replace(&mut self, job: &mut Job) {
+        // First what it counted as before, so that it is never in the sums twice.
         self.forget(job);
         let (counts, state) = (*job.counts(), job.state());
         self.tasks.add(&counts);
