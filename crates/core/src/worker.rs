@@ -318,6 +318,7 @@ impl Worker {
     /// The most urgent request that it has kept room for so long.
     pub(crate) fn oldest_reservation(&self, now: Time, span: Duration) -> Option<QueueKey> {
         let mut reservations = self.reservations.iter();
+        // Keys begin with the priority, so this is the most urgent one that is overdue.
         let found = reservations.find(|(_, (_, since))| *since + span <= now);
         found.map(|(key, _)| *key)
     }
@@ -326,6 +327,7 @@ impl Worker {
     pub(crate) fn set_reservations(&mut self, wanted: &[(QueueKey, u32)], now: Time) {
         let before = std::mem::take(&mut self.reservations);
         let reservations = wanted.iter().map(|(key, variant)| {
+            // Recomputed in each round, but patience goes by when it began.
             let since = before.get(key).map_or(now, |(_, since)| *since);
             (*key, (*variant, since))
         });
@@ -342,6 +344,7 @@ impl Worker {
     /// Whether tasks of a variant were counted as fitting and did not start.
     #[must_use]
     pub fn is_stuck(&self, class: ClassId, variant: u32) -> bool {
+        // Nearly always empty, and asked for every pair of a round.
         !self.stuck.is_empty() && self.stuck.contains(&(class, variant))
     }
 
@@ -372,6 +375,7 @@ impl Worker {
             (
                 ResourceId(number),
                 offer.units,
+                // A node has nothing to give, although its root alone is charged for the task.
                 if is_free { *free } else { 0 },
             )
         })
@@ -405,6 +409,7 @@ impl Worker {
 
     /// How many tasks should wait on it at its present rate, at most [`BACKLOG_MAX`].
     pub(crate) fn backlog_by_rate(&self, now: Time) -> u32 {
+        // However fast tasks end, a lost worker takes no more than this back to the queue with it.
         let by_rate =
             (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
         #[expect(
@@ -457,6 +462,7 @@ impl Worker {
             .iter()
             .rev()
             .filter_map(|(_, key)| self.assigned.get(key).map(|assigned| (*key, assigned)))
+            // Their answer is on its way: asked twice, they would be counted twice.
             .filter(|(_, assigned)| !assigned.retracting)
     }
 
@@ -501,6 +507,7 @@ impl Worker {
         templates: RangeInclusive<TemplateId>,
         most: usize,
     ) -> Vec<TemplateId> {
+        // What it was never sent costs nothing, however wide the range is.
         let known = self.templates.range(templates).take(most);
         let known: Vec<TemplateId> = known.copied().collect();
         for id in &known {
@@ -510,6 +517,7 @@ impl Worker {
     }
 
     pub(crate) fn assign(&mut self, task: TaskKey, assigned: Assigned, class: &Class) {
+        // What waits there takes nothing yet: its resources are those of what runs.
         if assigned.placed {
             self.take(class, assigned.key.class, assigned.variant, 1);
         } else {
@@ -541,6 +549,7 @@ impl Worker {
         let was_placed = std::mem::replace(&mut assigned.placed, true);
         assigned.started = true;
         let copy = *assigned;
+        // The worker chose it itself, ahead of what the server expected.
         if !was_placed {
             self.leave_backlog(task, &copy);
             if let Some(class) = classes.get(copy.key.class) {
@@ -574,6 +583,7 @@ impl Worker {
         if assigned.started || self.running == 0 {
             self.stuck.clear();
         }
+        // Behind the check above, which asks whether anything ran until now.
         self.running = self.running.saturating_sub(u32::from(assigned.started));
         Some(assigned)
     }
@@ -627,6 +637,8 @@ impl Worker {
     /// Tasks that were counted as placed long ago and have not started, although others run; their
     /// variants count as stuck from now on.
     pub(crate) fn note_stuck(&mut self, now: Time) -> Vec<(TaskKey, InstanceId)> {
+        // With nothing running the worker is about to start them, and away it cannot say that it
+        // did.
         if self.placed_len <= self.running
             || self.running == 0
             || self.node().is_some()
@@ -642,6 +654,7 @@ impl Worker {
             .map(|(task, assigned)| (*task, *assigned))
             .collect();
         for (task, assigned) in &stuck {
+            // No round counts on it again until something there ends.
             self.stuck.insert((assigned.key.class, assigned.variant));
             self.mark_retracting(*task);
         }
@@ -655,6 +668,7 @@ impl Worker {
     pub(crate) fn unstarted_behind(&self, key: QueueKey) -> Vec<(TaskKey, InstanceId)> {
         self.assigned
             .iter()
+            // Priorities are reversed: what is more urgent than the queue stays.
             .filter(|(_, a)| !a.started && !a.retracting && a.key.priority >= key.priority)
             .map(|(task, assigned)| (*task, assigned.instance))
             .collect()
@@ -682,6 +696,7 @@ impl Worker {
             }
         }
         for demand in &variant.demands {
+            // "All of it" means all that this worker has.
             let units = demand.units.unwrap_or_else(|| self.total(demand));
             if let Some(free) = self.free.get_mut(demand.resource.0 as usize) {
                 *free -= sign * i64::try_from(units).unwrap_or(i64::MAX);

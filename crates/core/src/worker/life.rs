@@ -209,6 +209,7 @@ impl Worker {
 
     /// Gives it two heartbeat periods from now.
     pub(super) fn prolong(&mut self, now: Time) {
+        // Two periods: one heartbeat may be late or lost without anybody being at fault.
         let later = now + self.config.heartbeat * 2;
         match &mut self.life {
             Life::Connected { until } | Life::Away { until, .. } => *until = later,
@@ -219,9 +220,11 @@ impl Worker {
     /// Its connection ended. It knows no template afterwards and is expected for two heartbeat periods; if
     /// it closed the connection itself, its process has probably ended, and for half a period.
     pub(super) fn disconnect(&mut self, now: Time, how: LinkEnd) {
+        // What was on its way when the connection broke may never have arrived.
         self.templates.clear();
         let period = self.config.heartbeat;
         let grace = match how {
+            // A network that is down may be back in a moment; tasks go on meanwhile.
             LinkEnd::Broken => period * 2,
             // Its process has most likely ended: two whole periods would only delay its tasks.
             LinkEnd::Closed => (period * 2).min((period / 2).max(CLOSED_GRACE_MIN)),
@@ -234,6 +237,8 @@ impl Worker {
 
     /// It is of an earlier run of the server: it has no connection and is expected back.
     pub(super) fn await_return(&mut self, now: Time) {
+        // Workers dial again at growing intervals, and a long heartbeat must not hold back a whole
+        // queue.
         let grace = (self.config.heartbeat * 2).clamp(RESTORED_GRACE_MIN, RESTORED_GRACE_MAX);
         self.life = Life::Away {
             until: now + grace,
@@ -290,6 +295,8 @@ impl Worker {
     ) -> (BTreeMap<TaskKey, Assigned>, bool) {
         let was_restored = self.is_restored();
         self.life = Life::Ended { at, reason };
+        // A multi-node task that it was set aside for goes on with its other nodes, or is ended by
+        // its root.
         self.dedication = Dedication::None;
         self.templates.clear();
         self.backlog.clear();
@@ -300,6 +307,7 @@ impl Worker {
         self.reservations.clear();
         self.running = 0;
         self.unkillable.clear();
+        // It stays listed, and what it offers is shown there as free.
         self.free = everything(&self.offers);
         (std::mem::take(&mut self.assigned), was_restored)
     }

@@ -40,6 +40,8 @@ impl Rate {
         let span = now.since(self.window_start);
         if span >= RATE_WINDOW {
             let measured = f64::from(self.window_count) / span.as_secs_f64();
+            // Half of it is new, so a change of pace counts after a few windows and a single burst
+            // does not.
             self.per_second = (self.per_second + measured) / 2.0;
             self.window_start = now;
             self.window_count = 0;
@@ -49,6 +51,8 @@ impl Rate {
     /// The rate, lowered when nothing has ended for longer than it promises.
     pub(super) fn current(&self, now: Time) -> f64 {
         let span = now.since(self.window_start).max(RATE_WINDOW);
+        // The task that runs now may never end: a rate from before it is worth less the longer it
+        // takes.
         let bound = f64::from(self.window_count.saturating_add(1)) / span.as_secs_f64();
         self.per_second.min(bound)
     }

@@ -123,6 +123,7 @@ impl Workers {
             let ended = self.ended.range(span.clone());
             let live = self.live.range(span).map(|(id, _)| id.0);
             let mut known: Vec<u32> = live.chain(ended.map(|(id, _)| id.0)).collect();
+            // Live and ended ones alternate, and sets of ids are looked up in order.
             known.sort_unstable();
             known
         };
@@ -178,6 +179,7 @@ impl Workers {
     /// Changes a live worker's life and keeps the index of deadlines true; `None` if it is not live.
     fn change_life<T>(&mut self, id: WorkerId, change: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let worker = self.live.get_mut(&id)?;
+        // Whatever changes, the index follows: nobody else may touch what it is sorted by.
         let before = worker.lost_at();
         let result = change(worker);
         let after = worker.lost_at();
@@ -228,6 +230,7 @@ impl Workers {
                 Some(true)
             }
             Duty::Drain => Some(false),
+            // It ends already, and sooner than by draining.
             Duty::Stop { .. } => None,
         }
     }
@@ -284,6 +287,7 @@ impl Workers {
         at: Timestamp,
         reason: LostReason,
     ) -> Option<LostWorker> {
+        // Its end clears them, but others still count them.
         let reservations = self.live.get(&id)?.reservations().collect();
         let (tasks, was_restored) = self.change_life(id, |worker| worker.end(at, reason))?;
         self.draining.remove(&id);
