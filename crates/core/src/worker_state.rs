@@ -159,6 +159,7 @@ impl WorkerState {
     /// Digests one input and appends what is to be done about it.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         let now = now.mono;
+        // The shell may still have inputs on their way; their effects would come behind the exit.
         if self.mode == Mode::Exited {
             return;
         }
@@ -172,6 +173,7 @@ impl WorkerState {
                 for assignment in assignments {
                     self.on_assignment(now, assignment);
                 }
+                // Last: a task of the same message may still need one of them.
                 self.on_drop_templates(drop_templates, effects);
             }
             Input::Retract(keys) => self.on_retract(keys),
@@ -189,6 +191,8 @@ impl WorkerState {
             Input::ServerGone => self.on_server_gone(),
             Input::ServerBack { reattached } => self.on_server_back(reattached, effects),
             Input::Acknowledged(seq) => {
+                // Nothing starts while too many ends are unheard, and nothing else would look
+                // again.
                 let was_full = self.outbox.is_full();
                 self.outbox.acknowledge(seq);
                 self.may_start |= was_full;
@@ -203,6 +207,7 @@ impl WorkerState {
     pub fn next_deadline(&self) -> Option<Time> {
         let idle = self.idle_deadline();
         let report = self.report_due();
+        // A limit of a mode that is over would wake the worker again and again for nothing.
         let deadlines = match self.mode {
             Mode::Active | Mode::Detached => [
                 report,
@@ -265,6 +270,8 @@ impl WorkerState {
     fn on_templates(&mut self, templates: Vec<Arc<WorkTemplate>>) {
         for work in templates {
             if let Some(known) = self.templates.get(&work.id) {
+                // A number stands for one template: another one with it is an error of the server,
+                // counted here.
                 if known.work != work {
                     self.ignored.templates += 1;
                 }
@@ -311,12 +318,14 @@ impl WorkerState {
         let work = Arc::clone(&known.work);
         let job = work.job;
         let key = |id| InstanceKey::new(job, id, instance);
+        // Given back at the end, or when the server asks: at once it would only send them again.
         if self.mode != Mode::Active {
             self.declined.extend(ids.iter().map(key));
             return;
         }
         let request = known.requests.get(variant as usize);
         let asked = work.task.requests.as_slice().get(variant as usize);
+        // An entry too few would give a task the entry of its neighbour.
         let count_fits = entries
             .as_ref()
             .is_none_or(|entries| entries.len() == ids.len() as usize);
@@ -330,12 +339,15 @@ impl WorkerState {
             return;
         };
         let min_time = asked.min_time;
+        // The server's estimate of what is left may be older than the message was.
         let too_long = self.life_end.is_some_and(|end| end.since(now) < min_time);
         let Some(request) = request.clone().filter(|_| !too_long) else {
             let returned = self.not_here(ids.iter().map(key));
             self.outbox.push_retracted(returned);
             return;
         };
+        // What it has of these already must not run twice: an assignment can be repeated after a
+        // reconnect.
         let launched = self
             .running
             .between(job, backlog::span(&ids))
@@ -364,6 +376,7 @@ impl WorkerState {
         };
         let added = self.backlog.push(class, entry, &skip);
         self.may_start |= added > 0;
+        // What waits or runs already is not added again.
         self.ignored.assigned += u64::from(count - added);
     }
 
@@ -389,6 +402,7 @@ impl WorkerState {
     /// taken for that of the next assignment of the same instance.
     fn on_retract(&mut self, keys: Vec<InstanceKey>) {
         for key in keys {
+            // Kept back until now, and given back once however often it is asked for.
             if self.declined.remove(&key) {
                 self.outbox.push_retracted([key]);
             } else if self.backlog.remove(key) {
@@ -403,6 +417,7 @@ impl WorkerState {
 
     fn on_kill(&mut self, now: Time, keys: Vec<InstanceKey>, effects: &mut Vec<Effect>) {
         for key in keys {
+            // Not started: its end is said here, because no process will.
             if self.declined.remove(&key) || self.backlog.remove(key) {
                 self.may_start = true;
                 self.outbox
@@ -419,6 +434,7 @@ impl WorkerState {
     fn end_task(&mut self, token: LaunchToken, cause: EndCause, effects: &mut Vec<Effect>) {
         let phase = self.running.get(token).map(|task| task.phase);
         match (phase, cause) {
+            // The signals go out once, whoever asks for them again.
             (Some(Phase::Starting | Phase::Running { .. }), _) => {
                 self.running.set_phase(token, Phase::Ending(cause));
                 effects.push(Effect::Terminate(token));
@@ -447,11 +463,15 @@ impl WorkerState {
                 let Some(task) = self.take_ended(now, token) else {
                     return;
                 };
+                // Before the outcome: what it says about the next task of its kind depends on the
+                // phase only.
                 self.note_run(&task, run);
                 let outcome = match task.phase {
                     Phase::Starting | Phase::Running { .. } => Some(outcome_of(status, message)),
                     Phase::Ending(EndCause::Killed) => Some(Outcome::Killed),
                     Phase::Ending(EndCause::TimeLimit) => Some(Outcome::TimeLimit),
+                    // Not reported: the server queues it again when this worker is gone, and knows
+                    // then why.
                     Phase::Ending(EndCause::WorkerEnd) => {
                         self.spent.insert(task.key);
                         None
@@ -484,6 +504,7 @@ impl WorkerState {
                 self.running
                     .set_phase(token, Phase::Running { since, deadline });
             }
+            // A second start of one process cannot be; the first one counts.
             Phase::Running { .. } => self.ignored.launcher += 1,
             // Told to end while it was being started; its end is what counts.
             Phase::Ending(_) => {}
@@ -519,6 +540,7 @@ impl WorkerState {
             self.ignored.launcher += 1;
             return None;
         };
+        // Only the last task of a lane gives back what all of them ran on.
         if let Some(grant) = self.running.leave_lane(token, &task, now) {
             self.pools.release(&grant);
         }
@@ -533,6 +555,7 @@ impl WorkerState {
 /// Outcome of an instance that ended by itself.
 fn outcome_of(status: ExitStatus, message: Option<Box<str>>) -> Outcome {
     match (status, message) {
+        // Success first: words that a successful task left behind explain nothing.
         (ExitStatus::Code(0), _) => Outcome::Finished,
         (ExitStatus::ExceededMemory, words) => Outcome::OutOfMemory(words),
         (_, Some(message)) => Outcome::Message(message),

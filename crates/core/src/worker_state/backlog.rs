@@ -128,6 +128,7 @@ impl Backlog {
         }
         let (first, last) = span(&entry.ids);
         let job = entry.template.job;
+        // Sent twice, for instance after a reconnect: such a task waits once.
         self.leave_out_waiting(job, first, last, &entry, &mut left);
         if left.is_empty() {
             return 0;
@@ -141,6 +142,7 @@ impl Backlog {
             first,
             arrival,
         };
+        // Entries share their class, because a million assignments may have one.
         let class = match self.classes.get_key_value(&class) {
             Some((known, _)) => Arc::clone(known),
             None => Arc::new(class),
@@ -149,6 +151,7 @@ impl Backlog {
         queue.entries.insert(key, Entry { what: entry, left });
         let index = self.jobs.entry(job).or_default();
         index.by_first.insert((first, arrival), (class, key));
+        // Grows only: it bounds the search below, and a bound that is too wide is merely slower.
         index.span_max = index.span_max.max(last - first);
         self.len += u64::from(added);
         added
@@ -165,10 +168,12 @@ impl Backlog {
         let Some(index) = self.jobs.get(&job) else {
             return;
         };
+        // An entry that begins before this ends before the ids that are looked for.
         let from = first.saturating_sub(index.span_max);
         for (class, key) in index
             .by_first
             .range((from, 0)..=(last, u64::MAX))
+            // In the order of arrival, whichever class they are in.
             .map(|(_, v)| v)
         {
             let Some(other) = self
@@ -178,6 +183,7 @@ impl Backlog {
             else {
                 continue;
             };
+            // Another attempt of the same task is another task here.
             if other.what.instance != entry.instance {
                 continue;
             }
@@ -222,6 +228,7 @@ impl Backlog {
     /// Takes the first task of a class.
     pub(super) fn pop(&mut self, class: &Class) -> Option<Popped> {
         let queue = self.classes.get_mut(class)?;
+        // Something of it starts: whatever comes next has its whole patience before it.
         queue.blocked_since = None;
         let (key, entry) = queue.entries.iter_mut().next()?;
         let key = *key;
@@ -309,6 +316,7 @@ impl Backlog {
         let queue = self.classes.get_mut(class)?;
         let entry = queue.entries.remove(&key);
         if queue.entries.is_empty() {
+            // Its patience goes with it, so that a later task of the class does not inherit it.
             self.classes.remove(class);
         }
         if let Some(index) = self.jobs.get_mut(&key.job) {

@@ -50,6 +50,7 @@ impl WorkerState {
 
     /// What has ended by now is told; behind the goodbye nothing could be.
     fn let_server_go(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        // Nobody is there to be told.
         if self.serverless_since.is_some() {
             return;
         }
@@ -58,6 +59,7 @@ impl WorkerState {
         if !matches!(self.mode, Mode::Draining(_)) {
             self.mode = Mode::Draining(ExitReason::ServerLost);
         }
+        // The last report goes out before the farewell: afterwards nobody listens.
         effects.extend(self.outbox.take(now).into_iter().map(Effect::Report));
         self.serverless_since = Some(now);
         effects.push(Effect::Farewell);

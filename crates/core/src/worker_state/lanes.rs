@@ -34,8 +34,10 @@ impl WorkerState {
     /// Learns from a task that has ended.
     pub(super) fn note_run(&mut self, task: &RunningTask, run: Duration) {
         if let Some(known) = self.templates.get_mut(&task.template)
+            // One that was told to end says nothing about how long its kind takes.
             && !matches!(task.phase, Phase::Ending(_))
         {
+            // A quarter of it is new: one odd run does not make a kind short or long.
             known.run = Some(known.run.map_or(run, |before| (before * 3 + run) / 4));
         }
     }

@@ -77,6 +77,7 @@ impl Outbox {
     /// Adds an end; a start that was not reported yet is implied by it.
     pub(super) fn push_ended(&mut self, mut ended: Ended) {
         if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
+            // The end says that it started as well, and the order of starts does not matter.
             self.started.swap_remove(position);
         }
         // Whatever text comes from a launcher, it must not keep a report from being sent.
@@ -135,6 +136,7 @@ impl Outbox {
         let ended = take_while(&mut self.ended, |ended| {
             spend(&mut left, end_bytes(&ended.outcome))
         });
+        // Ends have precedence: each of them lets the server start something.
         let started = if self.ended.is_empty() {
             take_up_to(&mut self.started, left / START_BYTES)
         } else {
@@ -166,6 +168,7 @@ impl Outbox {
         if ended.is_empty() {
             return 0;
         }
+        // Only reports with ends are numbered: nothing else has to be acknowledged.
         self.last_seq += 1;
         self.unacknowledged.push_back((self.last_seq, ended));
         self.last_seq
@@ -188,6 +191,7 @@ impl Outbox {
     /// Lets all ends that are not acknowledged be reported again; other news is void, because the receiver learns the
     /// whole state.
     pub(super) fn rewind(&mut self) {
+        // What runs now is said anew in the registration, so old starts and returns are void.
         self.started.clear();
         self.retracted.clear();
         for (_, ended) in std::mem::take(&mut self.unacknowledged).into_iter().rev() {
@@ -204,6 +208,8 @@ impl Outbox {
 
     /// Forgets everything: nobody wants to know.
     pub(super) fn clear(&mut self) {
+        // Numbers go on: an acknowledgement that is still under way must not be taken for a newer
+        // one.
         let last_seq = self.last_seq;
         *self = Self {
             last_seq,

@@ -46,6 +46,7 @@ pub(super) struct Lane {
 impl Lane {
     /// Whether it can get another one: what it has is short.
     fn is_open(&self) -> bool {
+        // What was withdrawn is not filled again: something else waits for its end.
         !self.withdrawn && self.expected < AHEAD && self.tasks.len() < LANE_MAX
     }
 
@@ -178,9 +179,11 @@ impl RunningTasks {
         let lane = Lane {
             grant,
             class,
+            // Long tasks, which are most, are alone in their lane.
             tasks: VecDeque::with_capacity(1),
             expected: Duration::ZERO,
             since: now,
+            // Below every priority, so that the first task decides.
             least: Reverse(i32::MAX),
             withdrawn: false,
         };
@@ -228,8 +231,10 @@ impl RunningTasks {
         change: impl FnOnce(&mut Lane) -> T,
     ) -> Option<T> {
         let lane = self.lanes.get_mut(&name)?;
+        // Out of the index and in again: it is sorted by what the change may touch.
         self.index.remove(name, lane);
         let changed = change(lane);
+        // An empty one is about to be removed and must not be found.
         if !lane.tasks.is_empty() {
             self.index.add(name, lane);
         }
@@ -251,6 +256,7 @@ impl RunningTasks {
                 Some(_) | None => lane.tasks.retain(|other| *other != token),
             }
             lane.expected = lane.expected.saturating_sub(task.expected);
+            // The next one starts now, and its patience with it.
             lane.since = now;
             lane.tasks.is_empty()
         })?;
@@ -291,6 +297,7 @@ impl RunningTasks {
     fn withdraw(&mut self, name: LaunchToken, tokens: &mut Vec<LaunchToken>) {
         self.change_lane(name, |lane| {
             lane.withdrawn = true;
+            // The first one runs; only those behind it can still be taken back.
             tokens.extend(lane.tasks.iter().skip(1));
         });
     }
@@ -332,6 +339,7 @@ impl RunningTasks {
             ..
         } = task.phase
         {
+            // One that is told to end has no limit any more: it would be told again and again.
             self.deadlines.remove(&(deadline, token));
         }
         if let Phase::Running {

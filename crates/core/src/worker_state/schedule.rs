@@ -49,6 +49,7 @@ struct Head {
 
 impl Round {
     fn enter(&mut self, priority: Reverse<i32>) {
+        // What equals could not claim from each other is kept from all that is less urgent.
         if self.level_priority != Some(priority) {
             self.reserved.absorb(&mut self.level);
             self.level_priority = Some(priority);
@@ -59,6 +60,7 @@ impl Round {
 impl WorkerState {
     /// Brings the state up to date with the time; ends every input.
     pub(super) fn advance(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        // In this order: what is over, then what can start, and only then is it known who idles.
         self.end_overdue_tasks(now, effects);
         if self.life_end.is_some_and(|end| end <= now) {
             self.begin_stopping(now, ExitReason::TimeLimit, effects);
@@ -78,6 +80,7 @@ impl WorkerState {
         }
         let exit = self.exit_reason(now);
         if exit.is_some() {
+            // With the last report, so that the server need not wait for the loss of this worker.
             let declined = std::mem::take(&mut self.declined);
             self.outbox.push_retracted(declined);
         }
@@ -102,11 +105,15 @@ impl WorkerState {
         if self.mode != Mode::Detached || !self.outbox.is_settled() {
             return None;
         }
+        // Only once it has nothing to tell: ends that the server has not heard would be lost with
+        // it.
         Some(self.idle_since?.max(self.serverless_since?) + SERVERLESS_MAX)
     }
 
     /// When waiting news must go out; never while there is nobody to tell.
     pub(super) fn report_due(&self) -> Option<Time> {
+        // With nothing else to do a lone task is reported at once; otherwise reports wait for each
+        // other.
         let starved =
             self.running.is_empty() || self.backlog.is_empty() && self.running.nothing_ahead();
         match self.mode {
@@ -118,6 +125,7 @@ impl WorkerState {
 
     /// When time requests of waiting tasks are compared with the worker's remaining life.
     pub(super) fn check_due(&self) -> Option<Time> {
+        // Without a limit nothing can take too long.
         self.life_end?;
         (!self.backlog.is_empty()).then_some(self.next_time_request_check)
     }
@@ -165,6 +173,8 @@ impl WorkerState {
 
     fn note_idle(&mut self, now: Time) {
         if !self.running.is_empty() || !self.backlog.is_empty() || self.is_held {
+            // Also while it is held: a node of a multi-node task waits for others, and must not
+            // leave them.
             self.idle_since = None;
         } else if self.idle_since.is_none() {
             self.idle_since = Some(now);
@@ -181,6 +191,8 @@ impl WorkerState {
             // The end of one of them lets the next one start.
             return;
         }
+        // Only what comes, goes or ends sets it again: otherwise the next round would find the
+        // same.
         self.may_start = false;
         let mut heads: Vec<Reverse<Head>> = Vec::new();
         for (key, class) in self.backlog.heads() {
@@ -223,6 +235,7 @@ impl WorkerState {
                 self.withdraw_less_urgent(key.priority, effects);
             }
             let patient = self.backlog.note_blocked(&class, now) < PATIENCE;
+            // Once none is left that could start even alone, the rest is looked at in vain.
             hopeful -= usize::from(head.is_hopeful);
             if hopeful == 0 {
                 // What comes later cannot start, whatever is kept from it.
