@@ -49,7 +49,9 @@ pub(crate) fn write(
     for change in changes {
         group.apply(change)?;
     }
+    // What started and has not ended in the same group: most short tasks are written once.
     group.write_starts()?;
+    // The number of the next event is stored with the events, so no two of them can have the same.
     if !changes.is_empty() {
         set_number(connection, "next_seq", *seq)?;
     }
@@ -105,6 +107,7 @@ impl<'a> Group<'a> {
 
     /// Tells those who read live of something that is not stored; it has the number of the event before.
     fn tell(&mut self, at: Timestamp, data: &Value) {
+        // With the number of the event before it: it is told in its place, but not stored.
         let seq = *self.seq - 1;
         if let Some(events) = &mut self.events {
             events.push(Event {
@@ -137,6 +140,7 @@ impl<'a> Group<'a> {
             } => self.write_end(*task, (*instance, *worker, *crash_count), end, *is_finished),
             ChangeKind::NodesAssigned { .. } => self.assign_nodes(change),
             ChangeKind::TaskRequeued { .. } => {
+                // First: what is queued again or dropped here may have started in this group.
                 self.write_starts()?;
                 self.requeue(change)
             }
@@ -204,6 +208,7 @@ impl<'a> Group<'a> {
             seq,
         };
         match self.starts.insert(task, start) {
+            // An instance that started and was given up in one group leaves its row, too.
             Some(earlier) => self.write_start(task, &earlier),
             None => Ok(()),
         }
@@ -220,6 +225,7 @@ impl<'a> Group<'a> {
             return Ok(());
         };
         let (job, id) = (task.job.as_u32(), task.task.as_u32());
+        // Their order tells the root, which comes first.
         for (node, position) in nodes.iter().zip(0_u32..) {
             self.run(
                 "INSERT OR REPLACE INTO node_data VALUES (?, ?, ?, ?, ?, ?)",
@@ -254,6 +260,7 @@ impl<'a> Group<'a> {
                  WHERE id = ?",
                 params![at.0, reason, worker.as_u32()],
             )?;
+            // The next server does not wait for it, so there is nobody to go on draining.
             self.run("DELETE FROM meta WHERE key = ?", [draining_key(*worker)])?;
             let data = json!({"id": worker.as_u32(), "reason": reason});
             self.event(at, "worker-lost", None, Some(*worker), &data)?;
@@ -297,6 +304,7 @@ impl<'a> Group<'a> {
                 )
             }
             ChangeKind::JobCanceled { job, reason } => {
+                // A cancel without a reason leaves that of an earlier one, as in the state.
                 let kept = (!reason.is_empty()).then_some(reason);
                 let sql =
                     "UPDATE job_data SET cancel_reason = coalesce(?, cancel_reason) WHERE id = ?";
@@ -345,6 +353,7 @@ impl<'a> Group<'a> {
         for job in jobs {
             let sql = "UPDATE job_data SET is_forgotten = 1 WHERE id = ?";
             self.run(sql, [job.as_u32()])?;
+            // The row of the job stays until compaction; this note would outlive it.
             meta::remove(self.connection, &format!("{}{job}", meta::RESUBMITTED))?;
         }
         Ok(())
@@ -402,6 +411,7 @@ impl<'a> Group<'a> {
                 Ok(())
             }
             AllocationChange::QueueCreated { queue, params } => {
+                // What cannot be read is left out: the queue itself is stored by its record.
                 let params: Value = serde_json::from_str(params).unwrap_or_default();
                 let data = json!({"queue-id": queue.as_u32(), "params": params});
                 self.event(at, "autoalloc-queue-created", None, None, &data)
@@ -479,6 +489,7 @@ impl<'a> Group<'a> {
         else {
             return Ok(());
         };
+        // Also one that was opened before has its row already.
         if *is_new {
             self.add_job(change.at, *job, name, *max_fails, false)?;
         }
@@ -551,6 +562,7 @@ impl<'a> Group<'a> {
         end: &TaskEnd,
         is_finished: bool,
     ) -> rusqlite::Result<()> {
+        // Start and end in one group: one row, with the number of the start in it.
         let start = self.starts.remove(&task);
         let seq = self.next_seq();
         let state = if is_finished {
@@ -577,6 +589,7 @@ impl<'a> Group<'a> {
                 ..Event::default()
             });
         }
+        // By the measure of the worker, like the record in the state.
         let started = end.at.minus(end.run).0;
         self.run(
             "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
@@ -627,6 +640,7 @@ impl<'a> Group<'a> {
             params![job, id, TaskState::Running.number()],
         )?;
         if let Some(attempt) = attempt {
+            // Behind the row above, which it completes.
             self.end_attempt(*task, attempt)?;
         }
         self.run(
@@ -677,6 +691,7 @@ impl<'a> Group<'a> {
     ) -> rusqlite::Result<()> {
         let state = to.number();
         let seq = *self.seq;
+        // Ranges and not tasks: a job of a million that waits is dropped with one row.
         for range in ids.ranges() {
             let (first, count, step) = (range.first(), range.count(), range.step());
             self.run(
@@ -711,6 +726,7 @@ impl<'a> Group<'a> {
         } else {
             "task-aborted"
         };
+        // One event must stay small enough to be sent as a line.
         for ranges in ids.ranges().chunks(RANGES_PER_EVENT) {
             let ranges = ranges.iter();
             let ranges: Value = ranges

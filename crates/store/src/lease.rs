@@ -34,6 +34,7 @@ struct Owner {
 pub(crate) fn look(place: &Place, given: &Path) -> Result<Option<i64>, StoreError> {
     let first = peek(place, given)?;
     let fence = first.as_ref().map(|owner| owner.fence);
+    // Reading only: a file that turns out to be somebody else's is left as it was found.
     wait_until_free(first, given, || peek(place, given))?;
     Ok(fence)
 }
@@ -62,6 +63,7 @@ fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
         Ok((version, owner))
     });
     match looked {
+        // Before anything is read from it: tables of a later release may mean something else.
         Ok((version, _)) if version > schema::version() => Err(schema::too_new(given, version)),
         Ok((_, owner)) => Ok(owner),
         Err(error) => match error.sqlite_error_code() {
@@ -69,6 +71,7 @@ fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
                 path: given.to_path_buf(),
                 owner: "it holds the lock of the file".to_owned(),
             }),
+            // Whatever is wrong with the file is said by whoever opens it, with more to go by.
             _ => Ok(None),
         },
     }
@@ -103,6 +106,7 @@ fn wait_until_free(
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         std::thread::sleep(LOOK_INTERVAL);
+        // Only a change counts, because clocks of two hosts need not agree.
         if again()?.is_some_and(|now| now.heartbeat != owner.heartbeat) {
             return Err(in_use());
         }
@@ -170,6 +174,7 @@ fn take(connection: &mut Connection, given: &Path, seen: Option<i64>) -> Result<
 }
 
 fn store(connection: &mut Connection) -> rusqlite::Result<i64> {
+    // With the lock of the file from the first read on: two servers must not get the same number.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let fence = read(&transaction)?.map_or(1, |owner| owner.fence + 1);
     let this = Process::this();
@@ -204,6 +209,7 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Owner>> {
 pub(crate) fn renew(connection: &Connection, fence: i64, hold: bool) -> rusqlite::Result<bool> {
     let sql = "UPDATE lease SET heartbeat = ?, is_held = ? WHERE fence = ?";
     let mut statement = connection.prepare_cached(sql)?;
+    // No row has this number any more once another server has taken the next one.
     Ok(statement.execute(params![now_ms(), hold, fence])? == 1)
 }
 

@@ -61,11 +61,13 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     let last_job = JobId(last_job);
     loaded.state.restore_counters(last_job, last_worker);
     load_jobs(connection, &mut loaded)?;
+    // In this order, which the state asks for: tasks belong to submits and may go on on workers.
     load_submits(connection, &mut loaded)?;
     load_workers(connection, &mut loaded, now)?;
     load_tasks(connection, &mut loaded)?;
     load_attempts(connection, &mut loaded)?;
     load_dropped(connection, &mut loaded)?;
+    // Behind the submits, which number the notifications of a job.
     load_notified(connection, &mut loaded)?;
     loaded.state.finish_restore(now);
     let mut queues = connection.prepare("SELECT id, record FROM queue_data ORDER BY id")?;
@@ -82,6 +84,7 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
     while let Some(row) = rows.next()? {
         let id = WorkerId(row.get(0)?);
         let hostname: String = row.get(1)?;
+        // Also of those that ended: results name hosts for as long as they are kept.
         loaded.state.restore_worker(id, hostname.into());
         if row.get(3)? {
             continue;
@@ -98,6 +101,7 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
             loaded.state.restore_connected_worker(now, stored)
         });
         if !is_awaited {
+            // It ended with the server, or its registration cannot be read: it is not waited for.
             loaded.gone_workers.push(id);
         } else if meta::number(connection, &draining_key(id))? != 0 {
             loaded.state.restore_draining(id);
@@ -159,6 +163,7 @@ fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         let bytes = row.get_ref(1)?.as_blob().unwrap_or_default();
         let check: i64 = row.get(2)?;
         let restored = Some(bytes)
+            // A spec that is damaged and still decodes would run something that nobody submitted.
             .filter(|bytes| encode::checksum(bytes) == check)
             .and_then(decode_spec)
             .and_then(|(ids, spec)| loaded.state.restore_submit(job, ids, &Arc::new(spec)).ok());
@@ -194,6 +199,7 @@ fn decode_spec(bytes: &[u8]) -> Option<(IdArray, SubmitSpec)> {
             ArrayIds::Given(ids) => ids.clone(),
             ArrayIds::Next(count) => IdArray::consecutive(0, *count).ok()?,
         },
+        // Its tasks have their ids in themselves.
         SubmitBody::Graph(_) => IdArray::default(),
     };
     Some((ids, spec))
@@ -210,6 +216,7 @@ fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
     while let Some(row) = rows.next()? {
         let job = JobId(row.get(0)?);
         let mut stored = stored_task(row)?;
+        // What is left behind these is of tasks that were given nodes and never started.
         stored.nodes = nodes.remove(&(job, stored.task));
         if loaded.state.restore_task(job, &stored).is_err() {
             loaded.dropped_count += 1;
@@ -235,6 +242,7 @@ fn load_nodes(connection: &Connection) -> rusqlite::Result<BTreeMap<(JobId, Task
     while let Some(row) = rows.next()? {
         let task = (JobId(row.get(0)?), TaskId(row.get(1)?));
         let (instance, variant) = (InstanceId(row.get(2)?), row.get(4)?);
+        // Rows come by instance, so that the last one wins: earlier attempts had other nodes.
         let found = all.remove(&task).filter(|found| found.instance == instance);
         let mut nodes = found.unwrap_or(StoredNodes {
             instance,
@@ -269,6 +277,7 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
         started: started.map(Timestamp),
         end,
         run_until_dropped: run
+            // Of the others this column is part of their end.
             .filter(|_| is_dropped)
             .map(|us| Duration::from_micros(unsigned(Some(us)))),
         nodes: None,
@@ -286,6 +295,7 @@ fn stored_end(row: &Row<'_>, first: usize) -> rusqlite::Result<TaskEnd> {
     let code: i64 = row.get::<_, Option<i64>>(first + 2)?.unwrap_or(0);
     Ok(TaskEnd {
         outcome: encode::outcome_of(code, row.get(first + 3)?),
+        // The end is not stored by itself: start and duration are, and agree with each other.
         at: Timestamp(started.unwrap_or(0)).plus(run),
         run,
         usage: Usage {
@@ -336,8 +346,10 @@ fn load_dropped(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         };
         let seq: i64 = row.get(6)?;
         match &mut group {
+            // Applied range by range, a job that ended as a whole would not be seen as such.
             Some((last, .., ranges)) if *last == seq => ranges.push(range),
             _ => {
+                // A group is known to be complete when the next one begins.
                 apply_dropped(&mut loaded.state, group.take());
                 let state = encode::state_of(row.get(4)?);
                 group = Some((

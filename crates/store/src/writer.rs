@@ -146,6 +146,7 @@ impl StoreHandle {
 
 impl Drop for StoreHandle {
     fn drop(&mut self) {
+        // Behind everything that was handed over before: the thread stores it first.
         let _ = self.messages.send(Message::Stop);
         if let Some(thread) = self.thread.take() {
             // It reports its errors itself.
@@ -355,6 +356,7 @@ impl Writer {
         let mut is_open = true;
         let mut is_hurried = false;
         while is_open {
+            // Even without changes: whoever waits for this server to end looks at the heartbeat.
             let mut wait = lease::HEARTBEAT;
             if !pending.is_empty() || self.health != Health::Good {
                 wait = self.span().saturating_sub(last_commit.elapsed());
@@ -366,6 +368,7 @@ impl Writer {
             let mut is_quiet = false;
             match messages.recv_timeout(wait) {
                 Ok(first) => {
+                    // All that is there makes one group, and one sync.
                     for message in std::iter::once(first).chain(messages.try_iter()) {
                         match message {
                             Message::Changes(number, changes) => {
@@ -384,6 +387,7 @@ impl Writer {
                         }
                     }
                 }
+                // Only after a long silence: settling syncs, which nobody should wait for.
                 Err(RecvTimeoutError::Timeout) => is_quiet = wait == lease::HEARTBEAT,
                 Err(RecvTimeoutError::Disconnected) => is_open = false,
             }
@@ -507,6 +511,7 @@ impl Writer {
 
     /// Tells that everything up to this number is stored.
     fn tell(&mut self, upto: u64) {
+        // Only now, because what is told must be on disk.
         let before = std::mem::replace(&mut self.told_seq, self.next_seq) - 1;
         match self.untold.replace(Vec::new()) {
             Some(events) => self.subscribers.publish(before, events),
@@ -603,6 +608,7 @@ impl Writer {
             (Some(mut events), Some(untold)) => untold.append(&mut events),
             // Some before them are missing.
             (Some(_), None) => {}
+            // Nobody listened while they were made; whoever subscribes reads them from the file.
             (None, untold) if stored > 0 => *untold = None,
             (None, _) => {}
         }
@@ -703,8 +709,10 @@ impl Writer {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // In the same transaction as the ends that refer to them.
         values::write(&transaction, &pending.values)?;
         group::write(&transaction, &mut seq, &pending.changes, events)?;
+        // Within the transaction: another server that came in between undoes it as a whole.
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));
         }
