@@ -155,7 +155,7 @@ impl Delivery {
     /// Stores changes from beside the state, and tells when they are on disk.
     pub(crate) fn store(&mut self, state: &ServerState, changes: Vec<Change>, stored: SendReply) {
         self.gate.store(changes);
-        self.send(state, Wait::All, Outgoing::Answer(stored));
+        self.send_soon(state, Outgoing::Answer(stored));
     }
 
     /// Takes over what follows from inputs.
@@ -230,7 +230,7 @@ impl Delivery {
     /// Answers once what was seen is on disk.
     pub(crate) fn answer(&mut self, state: &ServerState, tell: SendReply) {
         if self.gate.health() == Health::Good {
-            self.send(state, Wait::All, Outgoing::Answer(tell));
+            self.send_soon(state, Outgoing::Answer(tell));
         } else {
             // People must be able to look while the disk is full.
             tell();
@@ -240,6 +240,15 @@ impl Delivery {
     fn send(&mut self, state: &ServerState, wait: Wait, message: Outgoing) {
         if let Some(message) = self.gate.pass(wait, message) {
             self.deliver(state, message);
+        }
+    }
+
+    /// Sends something that somebody waits for once everything before it is on disk.
+    fn send_soon(&mut self, state: &ServerState, message: Outgoing) {
+        match self.gate.pass(Wait::All, message) {
+            Some(message) => self.deliver(state, message),
+            // Else the answer would wait as long as the store collects changes for one commit.
+            None => self.gate.hurry(),
         }
     }
 

@@ -79,13 +79,18 @@ pub(super) async fn reason(
 
 /// What no worker can give to a new job; `None` if some worker can, or one that can may be on its way.
 pub(super) async fn at_submit(client: &mut Client, job: u32) -> CliResult<Option<String>> {
+    // The job itself first: nearly always it answers the question, and a submit pays for each further one.
+    let Some((explanation, why)) = stuck(client, job).await? else {
+        return Ok(None);
+    };
     let workers = running_workers(client).await?;
     if workers.is_empty() || !queues(client).await?.is_empty() {
         return Ok(None);
     }
-    Ok(obstacle(client, job, &workers).await?.map(|why| {
-        format!("No connected worker can run tasks of job {job}: {why}; see `hq doc resources`")
-    }))
+    let why = with_suggestion(why, &explanation, &workers);
+    Ok(Some(format!(
+        "No connected worker can run tasks of job {job}: {why}; see `hq doc resources`"
+    )))
 }
 
 fn is_starving(job: &client::JobSummary) -> bool {
@@ -141,16 +146,31 @@ async fn obstacle(
     job: u32,
     workers: &[client::WorkerInfo],
 ) -> CliResult<Option<String>> {
+    let stuck = stuck(client, job).await?;
+    Ok(stuck.map(|(explanation, why)| with_suggestion(why, &explanation, workers)))
+}
+
+/// The explanation of a job's first waiting task, and why no worker can run it; `None` if one can, or nothing waits.
+async fn stuck(
+    client: &mut Client,
+    job: u32,
+) -> CliResult<Option<(client::Explanation, String)>> {
     let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
         return Ok(None);
     };
-    let Some(why) = why_nothing_runs(&explanation) else {
-        return Ok(None);
-    };
-    Ok(Some(match misspelled(&explanation, workers) {
+    let why = why_nothing_runs(&explanation);
+    Ok(why.map(|why| (explanation, why)))
+}
+
+fn with_suggestion(
+    why: String,
+    explanation: &client::Explanation,
+    workers: &[client::WorkerInfo],
+) -> String {
+    match misspelled(explanation, workers) {
         Some((asked, meant)) => format!("{why} (did you mean `{meant}` instead of `{asked}`?)"),
         None => why,
-    }))
+    }
 }
 
 /// A resource that no worker has, and one that is called almost the same.
