@@ -26,6 +26,23 @@ impl Cluster {
     ///
     /// If one of them does not come up in time.
     pub fn start(binary: &Path, dir: &Path, cpus: u32, server_args: &[&str]) -> Result<Self> {
+        let mut cluster = Self::start_server(binary, dir, server_args)?;
+        let cpus = format!("--cpus={cpus}");
+        cluster.run_in_background(
+            &["worker", "start", &cpus, "--detect-resources=none"],
+            "worker",
+        )?;
+        let list = ["worker", "list", "--output-mode=json"];
+        cluster.wait_until(&list, |output| output.contains("\"id\""))?;
+        Ok(cluster)
+    }
+
+    /// Starts a server without workers in `dir`, which must exist.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up in time.
+    pub fn start_server(binary: &Path, dir: &Path, server_args: &[&str]) -> Result<Self> {
         let mut cluster = Self {
             binary: binary.into(),
             dir: dir.into(),
@@ -35,14 +52,13 @@ impl Cluster {
         cluster.server_pid =
             cluster.run_in_background(&[&["server", "start"], server_args].concat(), "server")?;
         cluster.wait_until(&["server", "info"], |output| !output.is_empty())?;
-        let cpus = format!("--cpus={cpus}");
-        cluster.run_in_background(
-            &["worker", "start", &cpus, "--detect-resources=none"],
-            "worker",
-        )?;
-        let list = ["worker", "list", "--output-mode=json"];
-        cluster.wait_until(&list, |output| output.contains("\"id\""))?;
         Ok(cluster)
+    }
+
+    /// The server directory.
+    #[must_use]
+    pub fn server_dir(&self) -> PathBuf {
+        self.dir.join("server")
     }
 
     fn run_in_background(&mut self, args: &[&str], name: &str) -> Result<u32> {
@@ -80,7 +96,7 @@ impl Cluster {
         let mut command = Command::new(&self.binary);
         command
             .args(args)
-            .env("HQ_SERVER_DIR", self.dir.join("server"))
+            .env("HQ_SERVER_DIR", self.server_dir())
             .current_dir(&self.dir);
         command.stdin(Stdio::null());
         command

@@ -151,10 +151,7 @@ async fn obstacle(
 }
 
 /// The explanation of a job's first waiting task, and why no worker can run it; `None` if one can, or nothing waits.
-async fn stuck(
-    client: &mut Client,
-    job: u32,
-) -> CliResult<Option<(client::Explanation, String)>> {
+async fn stuck(client: &mut Client, job: u32) -> CliResult<Option<(client::Explanation, String)>> {
     let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
         return Ok(None);
     };

@@ -78,6 +78,8 @@ const PLACES: &[(&str, &[&str])] = &[
             "hq-stream",
             "hq-worker",
             "hq-cli",
+            // A thousand simulated workers in one process.
+            "hq-benchmarks",
         ],
     ),
 ];

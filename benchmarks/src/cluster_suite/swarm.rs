@@ -1,0 +1,149 @@
+//! As many simulated workers as are wanted, in this process.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use hq_core::testing::worker_config;
+use hq_core::worker_config::WorkerConfig;
+use hq_protocol::Plane;
+use hq_protocol::access::{Access, ServerDir};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::worker::{Counts, SimulatedWorker, TaskTime};
+
+/// Connections that are being made at once; more would only wait in the server's queue.
+const CONNECTING_MAX: usize = 64;
+/// Heartbeats of real workers.
+const HEARTBEAT: Duration = Duration::from_secs(8);
+
+/// Simulated workers that are registered.
+#[derive(Debug)]
+pub struct Swarm {
+    runtime: Runtime,
+    workers: JoinSet<Result<Counts>>,
+    /// From the first connection to the last registration.
+    pub registered_in: Duration,
+}
+
+impl Swarm {
+    /// Registers `count` workers of `cpus` each with the server of a directory.
+    ///
+    /// # Errors
+    ///
+    /// If one is not taken.
+    pub fn start(server_dir: &Path, count: usize, cpus: u32, time: TaskTime) -> Result<Self> {
+        raise_descriptor_limit(count)?;
+        let (path, access) = ServerDir::new(server_dir, false).load_access_any()?;
+        let access = Arc::new(access.plane(Plane::Worker, &path)?.clone());
+        // One thread: the server is to have the other CPUs.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let config = Arc::new(WorkerConfig {
+            heartbeat: HEARTBEAT,
+            ..worker_config(cpus)
+        });
+        let begun = Instant::now();
+        let registered = runtime.block_on(register_all(&access, &config, count, time))?;
+        let registered_in = begun.elapsed();
+        let mut workers = JoinSet::new();
+        for worker in registered {
+            workers.spawn_on(worker.run(), runtime.handle());
+        }
+        Ok(Self {
+            runtime,
+            workers,
+            registered_in,
+        })
+    }
+
+    /// Lets the workers work until `done` says so; it is asked on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// If a worker ends before, or `done` fails.
+    pub fn work<T: Send + 'static>(
+        &mut self,
+        done: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let workers = &mut self.workers;
+        self.runtime.block_on(async {
+            tokio::select! {
+                result = tokio::task::spawn_blocking(done) => result.context("it panicked")?,
+                Some(ended) = workers.join_next() => {
+                    let counts = ended.context("a worker panicked")??;
+                    bail!("a worker ended too early: {counts:?}");
+                }
+            }
+        })
+    }
+
+    /// Waits until the server has ended all workers; returns what they counted together.
+    ///
+    /// # Errors
+    ///
+    /// If one of them failed.
+    pub fn join(mut self, stop: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Counts> {
+        let workers = &mut self.workers;
+        self.runtime.block_on(async {
+            let stopped = tokio::task::spawn_blocking(stop);
+            let mut all = Counts::default();
+            while let Some(ended) = workers.join_next().await {
+                let counts = ended.context("a worker panicked")??;
+                all.received += counts.received;
+                all.ended += counts.ended;
+            }
+            stopped.await.context("it panicked")??;
+            Ok(all)
+        })
+    }
+}
+
+async fn register_all(
+    access: &Arc<Access>,
+    config: &Arc<WorkerConfig>,
+    count: usize,
+    time: TaskTime,
+) -> Result<Vec<SimulatedWorker>> {
+    let room = Arc::new(Semaphore::new(CONNECTING_MAX));
+    let mut attempts = JoinSet::new();
+    for _ in 0..count {
+        let (access, config) = (Arc::clone(access), Arc::clone(config));
+        let room = Arc::clone(&room);
+        attempts.spawn(async move {
+            let _room = room.acquire().await?;
+            let stream = hq_protocol::connect_tcp(&access.host, access.port).await?;
+            stream.set_nodelay(true)?;
+            let key = access.key.as_ref();
+            let connection = hq_protocol::connect(stream, Plane::Worker, key).await?;
+            SimulatedWorker::register(connection, &config, time).await
+        });
+    }
+    let mut registered = Vec::with_capacity(count);
+    while let Some(attempt) = attempts.join_next().await {
+        registered.push(attempt.context("a registration panicked")??);
+    }
+    Ok(registered)
+}
+
+/// One descriptor per worker, and some for the rest.
+fn raise_descriptor_limit(count: usize) -> Result<()> {
+    let wanted = u64::try_from(count)? + 200;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return Ok(());
+    }
+    if limit.maximum.is_some_and(|maximum| maximum < wanted) {
+        bail!("{count} workers need {wanted} descriptors; the hard limit is lower (`ulimit -Hn`)");
+    }
+    let raised = Rlimit {
+        current: Some(wanted),
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, raised).context("cannot raise the limit of descriptors")
+}

@@ -1,0 +1,325 @@
+//! One simulated worker: the real state machine and protocol, and tasks that only take time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use hq_core::outcome::Usage;
+use hq_core::time::{Now, Time, Timestamp, nanos};
+use hq_core::worker_config::WorkerConfig;
+use hq_core::worker_state::{
+    Effect, ExitReason, ExitStatus, Input, LaunchEvent, LaunchTask, LaunchToken, WorkerState,
+};
+use hq_protocol::convert::{self, FromServer};
+use hq_protocol::worker::{ToServer, ToWorker};
+use hq_protocol::{Connection, MessageReader, MessageWriter};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+/// Messages that are digested in one turn, as a real worker does.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// How long a task takes.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskTime {
+    /// On average.
+    pub mean: Duration,
+    /// Largest deviation from it, as a part of it: 0 to 1. All times in between are equally likely.
+    pub spread: f64,
+}
+
+impl TaskTime {
+    /// The time of one task, always the same for the same token of the same worker.
+    fn of(self, seed: u64, token: LaunchToken) -> Duration {
+        if self.spread <= 0.0 {
+            return self.mean;
+        }
+        // SplitMix64 (Steele, Lea, Flood 2014): cheap, and evenly spread for consecutive numbers.
+        let mut z = seed ^ token.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let unit = f64::from(u32::try_from(z >> 32).unwrap_or(0)) / f64::from(u32::MAX);
+        self.mean.mul_f64(1.0 + self.spread * (2.0 * unit - 1.0))
+    }
+}
+
+/// What a simulated worker has counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counts {
+    /// Bytes that came from the server.
+    pub received: u64,
+    /// Tasks that it ended.
+    pub ended: u64,
+}
+
+/// A worker that the server knows.
+pub(super) struct SimulatedWorker {
+    state: WorkerState,
+    reader: MessageReader<OwnedReadHalf>,
+    writer: MessageWriter<OwnedWriteHalf>,
+    heartbeat: Duration,
+    tasks: Tasks,
+    exit: Option<ExitReason>,
+    ended: u64,
+}
+
+impl SimulatedWorker {
+    /// Registers over a connection.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not take it.
+    pub(super) async fn register(
+        connection: Connection<TcpStream>,
+        config: &WorkerConfig,
+        time: TaskTime,
+    ) -> Result<Self> {
+        let (mut reader, mut writer) = connection.split_tcp();
+        writer.send(&ToServer::from(config)).await?;
+        let answer: ToWorker = reader.next().await?.context("no answer")?;
+        let FromServer::Registered {
+            worker,
+            idle_timeout_default,
+            ..
+        } = FromServer::try_from(answer)?
+        else {
+            bail!("the server does not take the worker");
+        };
+        Ok(Self {
+            state: WorkerState::new(now(), config, idle_timeout_default),
+            reader,
+            writer,
+            heartbeat: config.heartbeat,
+            tasks: Tasks::new(time, u64::from(worker.0)),
+            exit: None,
+            ended: 0,
+        })
+    }
+
+    /// Works until the server ends it, or itself.
+    ///
+    /// # Errors
+    ///
+    /// If the connection breaks or a message makes no sense.
+    pub(super) async fn run(mut self) -> Result<Counts> {
+        let mut heartbeat = tokio::time::interval(self.heartbeat);
+        let (mut batch, mut effects) = (Vec::new(), Vec::new());
+        while self.exit.is_none() {
+            let wake = self.state.next_deadline().into_iter();
+            let wake = wake.chain(self.tasks.next_end()).min();
+            tokio::select! {
+                read = self.reader.next_batch::<ToWorker>(MESSAGES_PER_TURN, &mut batch) => {
+                    if !read? {
+                        break;
+                    }
+                }
+                written = self.writer.flush(), if self.writer.buffered() > 0 => written?,
+                () = sleep_until(wake) => {}
+                _ = heartbeat.tick() => {
+                    self.writer.feed(&convert::heartbeat(std::iter::empty()))?;
+                }
+            }
+            for message in batch.drain(..) {
+                if let FromServer::Input(input) = FromServer::try_from(message)? {
+                    self.state.apply(now(), input, &mut effects);
+                }
+            }
+            self.turn(&mut effects)?;
+        }
+        // The server may have closed the connection already.
+        let _ = self.writer.flush().await;
+        Ok(Counts {
+            received: self.reader.received(),
+            ended: self.ended,
+        })
+    }
+
+    /// Applies what is due, and carries out what follows.
+    fn turn(&mut self, effects: &mut Vec<Effect>) -> Result<()> {
+        let time = now();
+        let events = self.tasks.due(time.mono);
+        self.ended += events
+            .iter()
+            .map(|event| u64::from(matches!(event, LaunchEvent::Exited { .. })))
+            .sum::<u64>();
+        let input = if events.is_empty() {
+            Input::Timer
+        } else {
+            Input::Launcher(events)
+        };
+        self.state.apply(time, input, effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Launch(tasks) => self.tasks.launch(tasks, time.mono),
+                Effect::Terminate(token) => self.tasks.terminate(token, time.mono),
+                // Its turn in the lane comes soon enough.
+                Effect::Withdraw(_) | Effect::DropTemplate(_) => {}
+                Effect::Report(report) => self.writer.feed(&ToServer::from(&report))?,
+                Effect::Farewell => self.writer.feed(&ToServer::from(ExitReason::ServerEnded))?,
+                Effect::Exit(reason) => {
+                    self.writer.feed(&ToServer::from(reason))?;
+                    self.exit = Some(reason);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tasks of a worker. Those of one lane run one after the other.
+struct Tasks {
+    time: TaskTime,
+    seed: u64,
+    /// What runs, by its end.
+    running: BinaryHeap<Reverse<(Time, LaunchToken)>>,
+    /// Of each lane that runs: the token that runs, since when, and what comes next.
+    lanes: BTreeMap<LaunchToken, Lane>,
+    /// Lane of each launch that has not ended.
+    lane_of: BTreeMap<LaunchToken, LaunchToken>,
+    events: Vec<LaunchEvent>,
+}
+
+struct Lane {
+    started: Time,
+    next: VecDeque<LaunchToken>,
+}
+
+impl Tasks {
+    fn new(time: TaskTime, seed: u64) -> Self {
+        Self {
+            time,
+            seed,
+            running: BinaryHeap::new(),
+            lanes: BTreeMap::new(),
+            lane_of: BTreeMap::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn next_end(&self) -> Option<Time> {
+        if self.events.is_empty() {
+            self.running.peek().map(|Reverse((end, _))| *end)
+        } else {
+            Some(Time(0))
+        }
+    }
+
+    fn launch(&mut self, tasks: Vec<LaunchTask>, now: Time) {
+        for LaunchTask { token, lane, .. } in tasks {
+            self.lane_of.insert(token, lane);
+            if let Some(lane) = self.lanes.get_mut(&lane) {
+                lane.next.push_back(token);
+            } else {
+                self.lanes.insert(
+                    lane,
+                    Lane {
+                        started: now,
+                        next: VecDeque::new(),
+                    },
+                );
+                self.start(token, now);
+            }
+        }
+    }
+
+    fn start(&mut self, token: LaunchToken, now: Time) {
+        self.events.push(LaunchEvent::Started { token, at: now });
+        let end = now + self.time.of(self.seed, token);
+        self.running.push(Reverse((end, token)));
+    }
+
+    /// Ends a task now.
+    fn terminate(&mut self, token: LaunchToken, now: Time) {
+        // Rare: a search is good enough.
+        self.running
+            .retain(|Reverse((_, running))| *running != token);
+        self.running.push(Reverse((now, token)));
+    }
+
+    /// What has happened by now.
+    fn due(&mut self, now: Time) -> Vec<LaunchEvent> {
+        while let Some(Reverse((end, token))) = self.running.peek().copied() {
+            if end > now {
+                break;
+            }
+            self.running.pop();
+            self.end(token, end);
+        }
+        std::mem::take(&mut self.events)
+    }
+
+    fn end(&mut self, token: LaunchToken, ended: Time) {
+        let Some(id) = self.lane_of.remove(&token) else {
+            return;
+        };
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let run = ended.since(lane.started);
+        lane.started = ended;
+        let next = lane.next.pop_front();
+        self.events.push(LaunchEvent::Exited {
+            token,
+            status: ExitStatus::Code(0),
+            ended,
+            run,
+            usage: Usage::default(),
+            message: None,
+        });
+        match next {
+            Some(next) => self.start(next, ended),
+            None => {
+                self.lanes.remove(&id);
+            }
+        }
+    }
+}
+
+async fn sleep_until(wake: Option<Time>) {
+    match wake {
+        // The timer rounds up to milliseconds, which would be the longest part of a short task.
+        Some(wake) if wake <= now().mono => {}
+        Some(wake) => tokio::time::sleep(wake.since(now().mono)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Both clocks, as a real worker reads them.
+fn now() -> Now {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    let rest = Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0));
+    let wall = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, nanos);
+    Now {
+        mono: Time(nanos(seconds + rest)),
+        wall: Timestamp(i64::try_from(wall).unwrap_or(i64::MAX)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_tasks_stay_within_their_spread() {
+        let time = TaskTime {
+            mean: Duration::from_millis(100),
+            spread: 0.5,
+        };
+        let all: Vec<f64> = (0..10_000)
+            .map(|token| time.of(7, LaunchToken(token)).as_secs_f64())
+            .collect();
+        let mean = all.iter().sum::<f64>() / 10_000.0;
+        assert!((0.098..0.102).contains(&mean), "{mean}");
+        assert!(all.iter().all(|time| (0.05..=0.15).contains(time)));
+        let even = TaskTime {
+            spread: 0.0,
+            ..time
+        };
+        assert_eq!(even.of(7, LaunchToken(1)), time.mean);
+    }
+}
