@@ -8,6 +8,7 @@ mod calls;
 mod cleaners;
 mod control_group;
 mod failure;
+mod inherited;
 mod memory;
 mod oom;
 mod running_task;
@@ -32,8 +33,8 @@ use hq_core::time::Time;
 use hq_core::worker::Unkillable;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{
-    CpuSet, EnvBlock, Event, Launcher, LauncherConfig, LauncherError, SpawnError, SpawnPlan, Stdio,
-    TaskEnv, Termination, Token,
+    CpuSet, Event, Launcher, LauncherConfig, LauncherError, SpawnError, SpawnPlan, Stdio, TaskEnv,
+    Termination, Token,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -45,6 +46,7 @@ use busy::BusyPrograms;
 pub(crate) use calls::CallPool;
 use cleaners::Cleaners;
 use control_group::{ControlGroups, TaskGroup};
+use inherited::inherited;
 use memory::{Excess, MemoryWatch};
 use oom::OomWatch;
 use running_task::{RunningTask, RunningTasks};
@@ -100,6 +102,7 @@ impl TaskLauncher {
         host: &str,
     ) -> Result<Self, LauncherError> {
         let wake = Arc::new(Notify::new());
+        // Threads of the engine only ring: the events are taken by whoever owns this.
         let notify = Arc::clone(&wake);
         let mut config = LauncherConfig::new(Arc::new(move || notify.notify_one()));
         config.threads = threads.unwrap_or(0);
@@ -174,6 +177,7 @@ impl TaskLauncher {
         let mut plans = Vec::with_capacity(tasks.len());
         for task in tasks {
             let token = task.token;
+            // It needs no process of its own.
             if task.template.task.is_call {
                 self.launch_call(&task, pools);
                 continue;
@@ -187,7 +191,9 @@ impl TaskLauncher {
                 Err(failure) => self.failed.push(LaunchEvent::Failed { token, failure }),
             }
         }
+        // All at once: each hand-over wakes a thread.
         self.engine.spawn_in_lanes(plans);
+        // No process will end for these, so nothing else would have them collected.
         if !self.failed.is_empty() {
             self.wake.notify_one();
         }
@@ -198,6 +204,7 @@ impl TaskLauncher {
         if self.calls.has(token) {
             self.calls.take_back(token, false);
             self.wake.notify_one();
+        // One that still waits for its file is not known to the engine.
         } else if !self.streaming.give_up(token) {
             self.engine.withdraw(Token(token.0));
         }
@@ -226,6 +233,7 @@ impl TaskLauncher {
     /// No task will use this template again.
     pub(crate) fn drop_template(&mut self, id: TemplateId) {
         self.templates.remove(&id);
+        // Number by number: a template that comes back is another one.
         self.busy.forget(id);
         self.leaking.remove(&id);
     }
@@ -266,6 +274,7 @@ impl TaskLauncher {
         let Some(task) = self.running.get_mut(excess.token) else {
             return;
         };
+        // Before the signal: the end must not come back without its reason.
         task.excess = Some(excess);
         let how = Termination {
             signal: SIGKILL,
@@ -277,6 +286,7 @@ impl TaskLauncher {
     /// Looks after the memory of a task that has started.
     fn watch_memory(&self, token: LaunchToken, pid: u32) {
         let Some(watch) = &self.memory else { return };
+        // The kernel holds those in groups, and better than a look now and then.
         let task = self.running.get(token).filter(|task| task.group.is_none());
         if let Some(limit) = task.and_then(|task| task.memory_limit) {
             watch.add(token, pid, limit);
@@ -286,6 +296,7 @@ impl TaskLauncher {
     /// Looks no longer after the memory of a task; says whether it was ended for that.
     fn stop_watching(&self, token: LaunchToken) -> Option<Excess> {
         let task = self.running.get(token)?;
+        // At the end and not later: the number of its process may soon be somebody else's.
         if let (Some(watch), Some(_)) = (&self.memory, task.memory_limit) {
             watch.remove(token);
         }
@@ -327,6 +338,7 @@ impl TaskLauncher {
                 self.on_interpreter_event(event);
                 continue;
             }
+            // Warnings tell the core nothing.
             let Some((event, has_exited_well)) = self.translate(event, &is_ending) else {
                 continue;
             };
@@ -346,6 +358,7 @@ impl TaskLauncher {
         events.append(&mut self.failed);
         let news = self.streaming.collect();
         self.engine.spawn_in_lanes(news.start);
+        // What such a task still writes would be lost, so it must not go on.
         for token in news.broken {
             self.terminate(token);
         }
@@ -369,6 +382,8 @@ impl TaskLauncher {
         let token = token_of(&event);
         match self.running.remove(token).and_then(|task| task.cleanup) {
             Some(cleanup) => {
+                // A task that was told to end and exits with 0 has not finished: what it wrote
+                // explains its end.
                 let has_finished = has_exited_well && !is_ending(token);
                 self.cleaners.add(event, cleanup, has_finished);
             }
@@ -394,6 +409,7 @@ impl TaskLauncher {
                 let token = LaunchToken(token.0);
                 self.watch_memory(token, pid);
                 if let Some(task) = self.running.get(token) {
+                    // Its program could be executed, so nobody has it open any more.
                     self.busy.forget(task.template.id);
                 }
                 let at = Time(at.0);
@@ -423,6 +439,7 @@ impl TaskLauncher {
             } => {
                 let token = LaunchToken(token.0);
                 let excess = self.stop_watching(token);
+                // A task may lose one of its processes to the kernel and still succeed.
                 let by_kernel = self.leave_group(token).filter(|_| !status.success());
                 // A task that is made to end has no time to wait for what it has started.
                 let is_ended = excess.is_some() || by_kernel.is_some() || is_ending(token);
@@ -433,6 +450,7 @@ impl TaskLauncher {
                     token,
                     status: match status {
                         _ if by_kernel.is_some() => ExitStatus::ExceededMemory,
+                        // Only if it died of it: it may have exited by itself a moment before.
                         hq_spawn::ExitStatus::Signal { .. } if excess.is_some() => {
                             ExitStatus::ExceededMemory
                         }
@@ -451,6 +469,7 @@ impl TaskLauncher {
                         user: Duration::from_micros(usage.user_us),
                         system: Duration::from_micros(usage.system_us),
                     },
+                    // The kernel's figures are exact, ours are those of the last look.
                     message: by_kernel.or(excess).map(Excess::words),
                 };
                 (event, status.success())
@@ -467,6 +486,7 @@ impl TaskLauncher {
         let args = &task.template.task.args;
         let program = args.first().map_or(&b""[..], |program| program);
         let program = String::from_utf8_lossy(program);
+        // Only then asked: the answer also notes that the program was found busy.
         let is_hopeless = failure::is_busy_program(error)
             && self.busy.found(task.template.id, &program, Instant::now());
         failure::translate(error, args, &task.cwd, is_hopeless)
@@ -478,6 +498,7 @@ impl TaskLauncher {
             return;
         };
         let task_key = task.key;
+        // A job of a million such tasks would fill the log.
         if self.leaking.insert(task.template.id) {
             tracing::warn!(
                 task = %task_key,
@@ -551,6 +572,7 @@ impl TaskLauncher {
         let streams = |spec: &StdioSpec| *spec == StdioSpec::Stream;
         let spec = &task.template.task;
         let channels = [streams(&spec.stdout), streams(&spec.stderr)];
+        // Most tasks stream nothing, and no thread is started for them.
         if channels == [false, false] {
             return Ok((plan, running));
         }
@@ -570,6 +592,7 @@ impl TaskLauncher {
             return Err("the worker was sent a task whose variant does not exist".into());
         };
         let uid = &self.surroundings.server_uid;
+        // Also in the environment, so that a worker that starts later knows what it finds.
         let mark = format!("{uid}/{}/{}", task.key, self.nonce);
         task_env.set(MARK, &mark).map_err(text)?;
         let paths = compiled.paths(task.key, uid);
@@ -585,12 +608,14 @@ impl TaskLauncher {
         let spec = &compiled.work.task;
         let mut preparation = Preparation::default();
         if spec.retry.limit > 0 {
+            // The files of the attempt before are what explains why there is another one.
             preparation.keep_earlier(task.key.instance, [&stdout, &stderr]);
         }
         let affinity = match spec.pin {
             PinMode::Taskset => Some(affinity(&compiled.cpu_names(task, pools))?),
             PinMode::None | PinMode::OpenMp => None,
         };
+        // A multi-node task always has one: its list of nodes lies there.
         if spec.task_dir || !task.nodes.is_empty() {
             let directory = self.name_task_dir(task, &mut task_env).map_err(text)?;
             preparation.make_task_dir(directory.clone(), &task.nodes);
@@ -611,6 +636,7 @@ impl TaskLauncher {
         if let Some(cpus) = affinity {
             plan = plan.affinity(cpus);
         }
+        // Without the option the amount is a number to schedule by, and nobody is held to it.
         let memory_limit = self.memory.as_ref().and_then(|_| memory_of(task, pools));
         let group = memory_limit.and_then(|limit| self.make_group(task.token, limit));
         if let Some(score) = self.memory.as_ref().and_then(MemoryWatch::task_score) {
@@ -651,6 +677,7 @@ impl TaskLauncher {
         task: &LaunchTask,
         task_env: &mut TaskEnv,
     ) -> Result<PathBuf, hq_spawn::PlanError> {
+        // With the token, which no two launches share: an earlier attempt may still be removed.
         let key = task.key.to_string().replace('/', "-");
         let directory = self.task_dirs.join(format!("{key}-{}", task.token.0));
         task_env.set("HQ_TASK_DIR", &directory)?;
@@ -670,6 +697,7 @@ impl TaskLauncher {
     ) -> Result<Arc<CompiledTemplate>, Box<str>> {
         let work = &task.template;
         if let Some(known) = self.templates.get(&work.id)
+            // Numbers can come back after a reconnect, for another template.
             && Arc::ptr_eq(&known.work, work)
         {
             return Ok(Arc::clone(known));
@@ -725,72 +753,6 @@ fn affinity(cpus: &[&str]) -> Result<CpuSet, Box<str>> {
                 .map_err(|_| format!("Pinning failed, `{name}` is not the number of a CPU").into())
         })
         .collect()
-}
-
-/// Variables of a task that another task must not inherit when a worker runs inside one.
-const TASK_VARIABLES: [&str; 9] = [
-    "HQ_ACCESS_KEY",
-    "HQ_CPUS",
-    "HQ_ENTRY",
-    "HQ_ERROR_FILENAME",
-    "HQ_HOST_FILE",
-    "HQ_NODE_FILE",
-    "HQ_NUM_NODES",
-    "HQ_PIN",
-    "HQ_TASK_DIR",
-];
-
-/// Beginnings of variables by which batch systems and process managers describe the job step in which the
-/// worker runs. A task that inherits them is taken for a part of that step: `srun` repeats its options,
-/// `mpirun` uses its nodes, and an MPI library waits for peers that do not exist.
-const STEP_PREFIXES: [&str; 9] = [
-    "SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "HYDRA_", "PBS_",
-];
-
-/// Those of them that name the surrounding job and mislead nobody.
-const STEP_NAMES_KEPT: [&str; 8] = [
-    "SLURM_CONF",
-    "SLURM_CLUSTER_NAME",
-    "SLURM_JOB_ID",
-    "SLURM_JOB_ACCOUNT",
-    "SLURM_JOB_PARTITION",
-    "SLURM_SUBMIT_DIR",
-    "PBS_JOBID",
-    "PBS_O_WORKDIR",
-];
-
-/// Set in the worker's environment, it lets tasks inherit everything.
-const KEEP_STEP: &str = "HQ_KEEP_BATCH_ENV";
-
-/// Settings of users that begin alike.
-fn is_user_setting(name: &str) -> bool {
-    name.starts_with("OMPI_MCA_") && !name.starts_with("OMPI_MCA_ess")
-}
-
-fn is_of_step(name: &str) -> bool {
-    STEP_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        && !STEP_NAMES_KEPT.contains(&name)
-        && !is_user_setting(name)
-}
-
-/// The worker's environment without what belongs to a task, or to a job step, around it.
-fn inherited() -> EnvBlock {
-    let keeps_step = std::env::var_os(KEEP_STEP).is_some_and(|value| value == "1");
-    let is_of_task = |name: &std::ffi::OsStr| {
-        name.to_str().is_some_and(|name| {
-            TASK_VARIABLES.contains(&name)
-                || name.starts_with("HQ_RESOURCE_")
-                || (!keeps_step && is_of_step(name))
-        })
-    };
-    if !std::env::vars_os().any(|(name, _)| is_of_task(&name)) {
-        return EnvBlock::capture();
-    }
-    let kept = std::env::vars_os().filter(|(name, _)| !is_of_task(name));
-    // Only a name that no shell can set is refused.
-    EnvBlock::empty()
-        .overlay(kept)
-        .unwrap_or_else(|_| EnvBlock::capture())
 }
 
 #[cfg(test)]

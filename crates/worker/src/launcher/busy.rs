@@ -39,6 +39,7 @@ impl BusyPrograms {
                 WAIT_MAX.as_secs()
             );
         }
+        // How long is counted from the first time, whichever task of the template met it.
         let first = before.map_or(now, |found| found.first);
         self.0.insert(template, Found { first, last: now });
         now.saturating_duration_since(first) >= WAIT_MAX

@@ -61,6 +61,8 @@ pub(super) struct Kind {
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         let (ours, theirs) = (&self.template, &other.template);
+        // Nearly always the same template; each submit has its own, though, and may be like an
+        // earlier one.
         let is_same = Arc::ptr_eq(ours, theirs)
             || ours.args == theirs.args
                 && ours.env == theirs.env
@@ -154,6 +156,7 @@ impl CallPool {
             events: Vec::new(),
             values: HashMap::new(),
             value_bytes: 0,
+            // As many as can be busy at once, and some for kinds that take turns.
             idle_max: cpus + SPARE_MAX,
             dir,
         }
@@ -190,6 +193,7 @@ impl CallPool {
     /// Name for an interpreter that is about to be started.
     pub(super) const fn next_id(&mut self) -> u64 {
         self.last += 1;
+        // Tokens of tasks never get as far as this bit.
         self.last | INTERPRETER
     }
 
@@ -230,6 +234,7 @@ impl CallPool {
         let idle = self.interpreters.iter().filter(|(_, one)| {
             one.lane.is_none() && one.is_ready && !one.is_ending && one.recipe.kind == *kind
         });
+        // The one that was busy last has its memory still warm, and others become surplus.
         idle.max_by_key(|(_, one)| one.idle_since)
             .map(|(id, _)| *id)
     }
@@ -243,6 +248,7 @@ impl CallPool {
             self.calls.insert(call.token, id);
         }
         interpreter.waiting = calls;
+        // Once its calls are known: an answer may come at once.
         interpreter.listen(id, self.packets.0.clone());
         self.interpreters.insert(id, interpreter);
     }
@@ -262,6 +268,7 @@ impl CallPool {
         if idle.len() <= self.idle_max {
             return Vec::new();
         }
+        // Those that have been idle longest end first.
         idle.sort_unstable();
         idle.truncate(idle.len() - self.idle_max);
         for (_, id) in &idle {
@@ -274,6 +281,7 @@ impl CallPool {
 
     /// Sends what waits, as long as it fits.
     fn pump(&mut self, id: u64) {
+        // The server takes values from here; until it has, more of them would only cost memory.
         if self.value_bytes >= VALUES_MAX {
             return;
         }
@@ -281,6 +289,7 @@ impl CallPool {
         let Some(interpreter) = self.interpreters.get_mut(&id) else {
             return;
         };
+        // What is sent before it is ready could not be taken back from one that never will be.
         if !interpreter.is_ready || interpreter.is_ending {
             return;
         }
@@ -316,6 +325,7 @@ impl CallPool {
             self.lanes.remove(&lane);
         }
         interpreter.idle_since = clock::now().mono;
+        // Nothing refers to a place in it now.
         interpreter.shrink_output();
     }
 
@@ -340,6 +350,8 @@ impl CallPool {
                 self.calls.remove(&call.token);
                 if !done.value.is_empty() {
                     self.value_bytes += done.value.len();
+                    // A later attempt of one instance does not exist, but its bytes must never be
+                    // counted twice.
                     let before = self.values.insert(call.key, done.value.into());
                     self.value_bytes -= before.map_or(0, |value| value.len());
                 }
@@ -431,6 +443,7 @@ impl CallPool {
         let Some(mut interpreter) = self.remove(id) else {
             return;
         };
+        // It never ran, so no call has begun.
         for call in interpreter.waiting.drain(..) {
             self.calls.remove(&call.token);
             self.events.push(LaunchEvent::Failed {
@@ -443,6 +456,7 @@ impl CallPool {
     fn remove(&mut self, id: u64) -> Option<Interpreter> {
         let interpreter = self.interpreters.remove(&id)?;
         if let Some(lane) = interpreter.lane
+            // The lane may have another one by now.
             && self.lanes.get(&lane) == Some(&id)
         {
             self.lanes.remove(&lane);
@@ -458,6 +472,7 @@ impl CallPool {
         message: Option<Box<str>>,
     ) -> Option<Wanted> {
         if let Some(interpreter) = self.interpreters.get(&id) {
+            // What it answered before it ended counts, although the end may be heard of first.
             interpreter.drain(id, &self.packets.0);
         }
         self.take_packets();
@@ -465,6 +480,7 @@ impl CallPool {
             interpreter.take_back_sent();
         }
         let mut interpreter = self.remove(id)?;
+        // What could not be taken back had been taken by it: these have begun.
         let mut begun: Vec<Call> = interpreter.sent.drain(..).collect();
         let mut waiting = std::mem::take(&mut interpreter.waiting);
         let mut status = status;
@@ -492,6 +508,7 @@ impl CallPool {
             self.calls.remove(&call.token);
             let now = clock::now().mono;
             let since = call.since.unwrap_or(now);
+            // The core hears of a start before it hears of an end.
             if call.since.is_none() {
                 self.events.push(LaunchEvent::Started {
                     token: call.token,
@@ -534,6 +551,7 @@ impl CallPool {
 
     /// The server has these values.
     pub(crate) fn forget_values(&mut self, keys: impl IntoIterator<Item = InstanceKey>) {
+        // Those that stood still for it go on.
         let was_full = self.value_bytes >= VALUES_MAX;
         for key in keys {
             if let Some(value) = self.values.remove(&key) {

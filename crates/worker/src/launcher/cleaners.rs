@@ -106,6 +106,7 @@ impl Cleaners {
                 words,
             },
         );
+        // Behind the entry above: a cleaner may be done with it at once.
         lock(&self.queue).waiting.push_back(Work {
             token,
             cleanup,
@@ -147,6 +148,7 @@ impl Cleaners {
                 }
             }
         }
+        // Behind those that are done, so that nobody is given up whose answer is there.
         self.collect_late(ended);
         self.work();
     }
@@ -180,6 +182,7 @@ impl Cleaners {
     /// Puts cleaners to work, as many as make sense.
     fn work(&self) {
         let mut queue = lock(&self.queue);
+        // Slow ones hang, most likely; they must not keep others from being cleaned up.
         let is_quick = |work: &&AtWork| work.since.elapsed() < SLOW;
         let mut quick = queue.at_work.values().filter(is_quick).count();
         let wanted = queue.waiting.len();
@@ -199,6 +202,8 @@ impl Cleaners {
 fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>) {
     loop {
         let mut queue = lock(shared);
+        // Under the same lock that adds work: nothing can be added to a queue whose last cleaner
+        // leaves.
         let Some(work) = queue.waiting.pop_front() else {
             queue.at_work.remove(&number);
             return;

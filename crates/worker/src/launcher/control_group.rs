@@ -65,9 +65,11 @@ impl ControlGroups {
         }
         let not_ours = |error| Unusable::NotOurs(ours.clone(), error);
         let prefix = prefix(root);
+        // Before the new one: whoever was killed here could not remove its own.
         sweep(root, &ours, &prefix);
         let base = ours.join(format!("{prefix}{name}"));
         if !lists_memory(&ours.join("cgroup.subtree_control")) && hand_memory_on(&ours).is_err() {
+            // The kernel lets only groups without processes of their own hand a controller on.
             step_aside(&ours, &format!("{prefix}{name}-worker"))?;
             hand_memory_on(&ours).map_err(not_ours)?;
         }
@@ -98,6 +100,7 @@ impl ControlGroups {
             fs::create_dir(&dir)?;
         }
         let fill = || {
+            // Before anybody is in it: afterwards the kernel might have to take memory away.
             let bytes = limit.saturating_mul(KIB);
             fs::write(dir.join("memory.max"), bytes.to_string())?;
             // Not there without swap, or before Linux 4.19.
@@ -121,6 +124,7 @@ impl ControlGroups {
     /// Ends what is left in the group of a task, and removes it, at the latest when the next one is.
     pub(super) fn remove(&mut self, group: &TaskGroup) {
         self.leftovers.push(group.dir.clone());
+        // A group stays as long as a process in it has not been reaped; the next end tries again.
         self.leftovers.retain(|dir| !remove(dir));
     }
 }
@@ -139,6 +143,7 @@ impl TaskGroup {
     /// What the task used, in KiB, if the kernel had to end some of it because that was too much.
     pub(super) fn excess(&self) -> Option<u64> {
         let events = fs::read_to_string(self.dir.join("memory.events")).ok()?;
+        // Reaching the limit is no excess: the kernel first takes back what it can.
         if oom_kills(&events) == 0 {
             return None;
         }
@@ -235,6 +240,7 @@ fn step_aside(ours: &Path, aside: &str) -> Result<(), Unusable> {
         .iter()
         .any(|pid| Some(*pid) != own && Some(*pid) != front)
     {
+        // They are not ours to move, and would keep the group from handing anything on.
         return Err(Unusable::Shared(ours.to_owned()));
     }
     let aside = ours.join(aside);
@@ -268,6 +274,7 @@ fn sweep(root: &Path, ours: &Path, prefix: &str) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        // Groups of other names and namespaces belong to others.
         let Some((pid, began)) = name.and_then(crate::leftovers::process_of) else {
             continue;
         };

@@ -35,6 +35,7 @@ pub(crate) fn translate(
 }
 
 fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
+    // What went wrong before the program was looked for has a step and often a path to name.
     if !matches!(error.stage, Stage::Resolve | Stage::Exec) {
         let (step, reason) = (error.stage.describe(), error.os_error());
         let mut text = match error.path() {
@@ -53,6 +54,7 @@ fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
         text +=
             &format!("\nThe program that you have tried to execute (`{program}`) was not found.");
         let here = cwd.join(program);
+        // A shell would not look there either, but people expect it.
         if !program.contains('/') && here.is_file() {
             let here = here.display();
             text +=

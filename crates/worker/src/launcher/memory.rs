@@ -87,6 +87,7 @@ impl MemoryWatch {
     /// Starts the thread. What it finds goes to `found`, each tree once.
     pub(super) fn start(found: mpsc::UnboundedSender<Excess>) -> std::io::Result<Self> {
         let task_score = task_score();
+        // Behind the score of tasks, which is derived from what this process had.
         protect_worker();
         let shared = Arc::new(Shared::default());
         let watcher = Watcher {
@@ -145,6 +146,7 @@ fn pause_after(took: Duration) -> Duration {
 fn task_score() -> Option<i16> {
     let path = "/proc/self/oom_score_adj";
     let own = fs::read_to_string(path).ok()?;
+    // Written back as it is, only to see whether that is allowed at all.
     fs::write(path, &own).ok()?;
     // Only privileged processes may lower it, and tasks inherit ours: containers begin with one that is set for them.
     own.trim().parse().ok().map(|own: i16| own.max(TASK_SCORE))
@@ -197,11 +199,13 @@ impl Watcher {
                 if state.is_over {
                     return;
                 }
+                // A copy, so that tasks can start and end during the look.
                 state.tasks.clone()
             };
             let start = Instant::now();
             self.acquitted.retain(|token, _| tasks.contains_key(token));
             for excess in self.look(&tasks) {
+                // Found once: the next look may come before it is dead.
                 self.shared.lock().tasks.remove(&excess.token);
                 if self.found.send(excess).is_err() {
                     return;
@@ -343,6 +347,7 @@ impl Families {
 
     /// Descendants of a process and members of its session, with their descendants; in as many steps as there are.
     fn tree(&self, root: u32) -> Vec<&Process> {
+        // Who was orphaned has left the tree, but not the session that the task leads.
         let in_session = self.sessions.get(&root).into_iter().flatten();
         let mut pending: Vec<u32> = in_session.copied().chain([root]).collect();
         let mut members = BTreeMap::new();

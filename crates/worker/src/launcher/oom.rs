@@ -45,6 +45,7 @@ impl OomWatch {
 
     /// Kills until now, for a task that starts.
     pub(super) fn before_start(&mut self) -> u64 {
+        // Reading it for each of many short tasks would cost more than starting them.
         if self.sampled.elapsed() > SAMPLE_AGE_MAX {
             self.sample = self.count();
             self.sampled = Instant::now();
@@ -55,6 +56,8 @@ impl OomWatch {
     /// Whether a task that has just ended by SIGKILL is a victim of the kernel; `before` its start there were so
     /// many. Each kill has one victim.
     pub(super) fn has_struck(&mut self, before: u64) -> bool {
+        // Each kill explains one task: of two that died by SIGKILL the second may have been killed
+        // by somebody.
         let done = self.attributed.max(before);
         let has_struck = self.count() > done;
         if has_struck {
@@ -84,6 +87,7 @@ fn counter(root: &Path) -> PathBuf {
         let text = fs::read_to_string(path).unwrap_or_default();
         text.lines().any(|line| line.starts_with("oom_kill "))
     };
+    // The narrowest that counts: whatever else the machine kills is none of our business.
     let found = of_group.into_iter().flatten().find(counts);
     found.unwrap_or_else(|| root.join(OF_MACHINE))
 }

@@ -145,6 +145,7 @@ impl Streaming {
         self.parked.entry(lane).or_default().push_back(Waiting {
             token,
             plan,
+            // It waits only for those before it.
             is_ready: !streamed,
         });
         None
@@ -163,6 +164,7 @@ impl Streaming {
         let (lane, streamed) = (*lane, *streamed);
         let failure = LaunchFailure::Cancelled;
         let event = LaunchEvent::Failed { token, failure };
+        // The pump has begun a file for it, and says when that is closed.
         if streamed {
             self.hold(event, false);
         } else {
@@ -187,6 +189,7 @@ impl Streaming {
         let Some(waiting) = self.parked.get_mut(&lane) else {
             return;
         };
+        // Up to the first that has no file yet: a lane keeps its order.
         while let Some(launch) = waiting.pop_front_if(|launch| launch.is_ready) {
             let token = launch.token;
             if let Some(Phase::Parked { streamed: true, .. }) = self.phases.get(&token) {
@@ -289,6 +292,7 @@ fn without_output(mut event: LaunchEvent, error: &str) -> LaunchEvent {
         status, message, ..
     } = &mut event
     {
+        // A success whose output is lost is none.
         if *status == ExitStatus::Code(0) {
             *status = ExitStatus::Code(1);
         }

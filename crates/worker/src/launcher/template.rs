@@ -73,6 +73,7 @@ impl CompiledTemplate {
         let args = ArgBlock::new(task.args.iter().map(|arg| OsStr::from_bytes(arg)))?;
         let requests = task.requests.as_slice();
         let compile = |(number, request): (usize, &ResourceRequest)| {
+            // With one variant there is nothing to tell apart.
             let number = (requests.len() > 1).then_some(number);
             CompiledVariant::new(work, request, number, surroundings, pools)
         };
@@ -192,6 +193,7 @@ impl CompiledVariant {
         }
         let mut index_variables = Vec::new();
         for (position, entry) in request.entries.iter().enumerate() {
+            // Names of resources may hold what no name of a variable can.
             let suffix = variable_suffix(&entry.resource);
             env.set(&format!("HQ_RESOURCE_REQUEST_{suffix}"), entry.to_string());
             if &*entry.resource == CPUS
@@ -255,6 +257,7 @@ fn index_variables_of(
     pools: &PoolSet,
 ) -> Option<IndexVariables> {
     let pool = pools.position(&entry.resource)?;
+    // A sum has no items that could be named.
     if pools.index_name(pool, 0).is_empty() {
         return None;
     }

@@ -228,29 +228,6 @@ fn affinity_needs_numbered_cpus() {
     assert!(affinity(&["a"]).is_err());
 }
 
-#[test]
-fn variables_of_a_job_step_are_not_for_tasks() {
-    for name in [
-        "SLURM_NTASKS",
-        "SLURM_JOBID",
-        "PMI_RANK",
-        "PMIX_RANK",
-        "PBS_ENVIRONMENT",
-    ] {
-        assert!(is_of_step(name), "{name}");
-    }
-    for name in [
-        "SLURM_JOB_ID",
-        "SLURM_CONF",
-        "PBS_JOBID",
-        "OMPI_MCA_btl",
-        "PATH",
-        "SLURMX",
-    ] {
-        assert!(!is_of_step(name), "{name}");
-    }
-}
-
 /// Whether a task is blamed for the processes that were left when it ended.
 fn is_blamed(is_ending: bool) -> bool {
     let tasks = PathBuf::from("/nowhere");

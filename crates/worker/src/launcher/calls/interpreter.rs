@@ -107,6 +107,7 @@ impl Interpreter {
     ) -> io::Result<(Self, Ends)> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
+            // Packets with an end each, and an end of file when the other side is gone.
             SocketType::SEQPACKET,
             SocketFlags::CLOEXEC,
             None,
@@ -142,6 +143,7 @@ impl Interpreter {
             excess: None,
             oom_kills_before: 0,
         };
+        // Before it exists: the socket keeps both until it reads them.
         one.introduce(dir)?;
         Ok((one, ends))
     }
@@ -184,9 +186,11 @@ impl Interpreter {
     pub(super) fn send(&mut self, dir: &Path, call: Call) -> Sent {
         let bytes = call.payload.len().min(INLINE_MAX);
         let is_full = self.sent.len() >= SENT_MAX || self.sent_bytes + bytes > SENT_BYTES_MAX;
+        // A single one is sent however large it is: otherwise it would wait for ever.
         if is_full && !self.sent.is_empty() {
             return Sent::Full(call);
         }
+        // Said once for calls in a row at the same place.
         let place = Some(&call.place).filter(|place| self.place.as_ref() != Some(place));
         let aside = if call.payload.len() <= INLINE_MAX {
             None
@@ -208,6 +212,7 @@ impl Interpreter {
                 self.sent.push_back(call);
                 Sent::Yes
             }
+            // The buffer of the socket is smaller than ours; an answer makes room.
             Err(Errno::AGAIN | Errno::NOBUFS) if !self.sent.is_empty() => Sent::Full(call),
             Err(error) => Sent::Failed(call, not_handed_over(&error.into())),
         }
@@ -232,6 +237,7 @@ impl Interpreter {
             let token = buffer.get(..len).and_then(packet::token_of);
             back.extend(token.and_then(|token| self.take_sent(LaunchToken(token))));
         }
+        // In front and in their order: they came before what waits.
         for call in back.into_iter().rev() {
             self.waiting.push_front(call);
         }
@@ -262,6 +268,7 @@ impl Interpreter {
         for (index, end) in [out_end, err_end].into_iter().enumerate() {
             let output = &mut self.outputs[index];
             let from = output.taken;
+            // Also what nobody wants is passed over, so that the next call does not get it.
             output.taken = end.max(from);
             if end <= from {
                 continue;
@@ -367,6 +374,7 @@ impl Part {
             let left = usize::try_from(self.end - from).unwrap_or(usize::MAX);
             let want = left.min(buffer.len());
             let read = self.file.read_at(&mut buffer[..want], from)?;
+            // The interpreter, or what it started, has made the file shorter.
             if read == 0 {
                 break;
             }

@@ -50,6 +50,7 @@ impl TaskLauncher {
             server_uid: uid,
             since: None,
         };
+        // None of its kind is idle.
         let Some(call) = self.calls.push(task.lane, &kind, call) else {
             return Ok(());
         };
@@ -126,6 +127,7 @@ impl TaskLauncher {
             .stdin(Stdio::Fd(ends.socket))
             .stdout(Stdio::Fd(ends.stdout))
             .stderr(Stdio::Fd(ends.stderr));
+        // Before the spawn: its events name the interpreter by this.
         self.calls.add(id, interpreter, calls);
         self.engine.spawn(Token(id), plan);
     }
@@ -140,6 +142,7 @@ impl TaskLauncher {
 
     /// Ends a call: one that has begun with its interpreter.
     pub(in crate::launcher) fn terminate_call(&mut self, token: LaunchToken, stop: StopSpec) {
+        // It has not begun, so its interpreter can go on with others.
         if self.calls.take_back(token, true) {
             self.wake.notify_one();
             return;
@@ -214,6 +217,7 @@ impl TaskLauncher {
         });
         let excess = by_kernel.or(watched);
         let status = match status {
+            // Unlike a task, an interpreter does not end by itself while it has calls.
             _ if excess.is_some() => ExitStatus::ExceededMemory,
             hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
             hq_spawn::ExitStatus::Signal { signal, .. }
@@ -252,6 +256,7 @@ fn place(cwd: &[u8], variables: &[(String, String)], cpus: &[u32]) -> Arc<[u8]> 
         .iter()
         .map(|(name, value)| (name.clone(), json!(value)))
         .collect();
+    // Any bytes as characters, which JSON can carry; the interpreter turns them back.
     let cwd: String = cwd.iter().map(|byte| char::from(*byte)).collect();
     let place = json!({"cwd": cwd, "env": env, "cpus": cpus});
     place.to_string().into_bytes().into()

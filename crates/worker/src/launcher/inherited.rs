@@ -1,0 +1,101 @@
+//! Which of the worker's own environment variables its tasks get.
+
+use std::ffi::OsStr;
+
+use hq_spawn::EnvBlock;
+
+/// Variables of a task that another task must not inherit when a worker runs inside one.
+const TASK_VARIABLES: [&str; 9] = [
+    "HQ_ACCESS_KEY",
+    "HQ_CPUS",
+    "HQ_ENTRY",
+    "HQ_ERROR_FILENAME",
+    "HQ_HOST_FILE",
+    "HQ_NODE_FILE",
+    "HQ_NUM_NODES",
+    "HQ_PIN",
+    "HQ_TASK_DIR",
+];
+
+/// Beginnings of variables by which batch systems and process managers describe the job step in which the
+/// worker runs. A task that inherits them is taken for a part of that step: `srun` repeats its options,
+/// `mpirun` uses its nodes, and an MPI library waits for peers that do not exist.
+const STEP_PREFIXES: [&str; 9] = [
+    "SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "HYDRA_", "PBS_",
+];
+
+/// Those of them that name the surrounding job and mislead nobody.
+const STEP_NAMES_KEPT: [&str; 8] = [
+    "SLURM_CONF",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_ACCOUNT",
+    "SLURM_JOB_PARTITION",
+    "SLURM_SUBMIT_DIR",
+    "PBS_JOBID",
+    "PBS_O_WORKDIR",
+];
+
+/// Set in the worker's environment, it lets tasks inherit everything.
+const KEEP_STEP: &str = "HQ_KEEP_BATCH_ENV";
+
+/// Settings of users that begin alike.
+fn is_user_setting(name: &str) -> bool {
+    // The framework `ess` tells a process its place in a step, the others are what people tune.
+    name.starts_with("OMPI_MCA_") && !name.starts_with("OMPI_MCA_ess")
+}
+
+fn is_of_step(name: &str) -> bool {
+    STEP_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        && !STEP_NAMES_KEPT.contains(&name)
+        && !is_user_setting(name)
+}
+
+/// The worker's environment without what belongs to a task, or to a job step, around it.
+pub(super) fn inherited() -> EnvBlock {
+    let keeps_step = std::env::var_os(KEEP_STEP).is_some_and(|value| value == "1");
+    let is_of_task = |name: &OsStr| {
+        name.to_str().is_some_and(|name| {
+            TASK_VARIABLES.contains(&name)
+                || name.starts_with("HQ_RESOURCE_")
+                || (!keeps_step && is_of_step(name))
+        })
+    };
+    // The usual case shares the block as it is.
+    if !std::env::vars_os().any(|(name, _)| is_of_task(&name)) {
+        return EnvBlock::capture();
+    }
+    let kept = std::env::vars_os().filter(|(name, _)| !is_of_task(name));
+    // Only a name that no shell can set is refused.
+    EnvBlock::empty()
+        .overlay(kept)
+        .unwrap_or_else(|_| EnvBlock::capture())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_step;
+
+    #[test]
+    fn variables_of_a_job_step_are_not_for_tasks() {
+        for name in [
+            "SLURM_NTASKS",
+            "SLURM_JOBID",
+            "PMI_RANK",
+            "PMIX_RANK",
+            "PBS_ENVIRONMENT",
+        ] {
+            assert!(is_of_step(name), "{name}");
+        }
+        for name in [
+            "SLURM_JOB_ID",
+            "SLURM_CONF",
+            "PBS_JOBID",
+            "OMPI_MCA_btl",
+            "PATH",
+            "SLURMX",
+        ] {
+            assert!(!is_of_step(name), "{name}");
+        }
+    }
+}
