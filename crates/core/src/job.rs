@@ -58,6 +58,19 @@ impl TaskCounts {
         self.waiting + self.running
     }
 
+    /// The same numbers, as sums have them.
+    #[must_use]
+    pub const fn totals(&self) -> TaskTotals {
+        TaskTotals {
+            waiting: self.waiting as u64,
+            running: self.running as u64,
+            finished: self.finished as u64,
+            failed: self.failed as u64,
+            canceled: self.canceled as u64,
+            aborted: self.aborted as u64,
+        }
+    }
+
     fn slot(&mut self, state: TaskState) -> &mut u32 {
         match state {
             TaskState::Waiting => &mut self.waiting,
@@ -92,24 +105,7 @@ pub enum JobState {
 /// Derives the state of a job; the first rule that holds decides.
 #[must_use]
 pub const fn job_state(counts: &TaskCounts, is_open: bool) -> JobState {
-    // A job that still works is shown so, whatever ended badly: only the rest is judged by its
-    // worst end.
-    if counts.running > 0 {
-        JobState::Running
-    } else if counts.waiting > 0 {
-        JobState::Waiting
-    } else if counts.failed > 0 {
-        JobState::Failed
-    } else if counts.aborted > 0 {
-        JobState::Aborted
-    } else if counts.canceled > 0 {
-        JobState::Canceled
-    // Without a bad end an open job waits for more: it is not finished.
-    } else if is_open {
-        JobState::Opened
-    } else {
-        JobState::Finished
-    }
+    counts.totals().state(is_open)
 }
 
 /// A template as the server keeps it: what the user asked plus the numbers that scheduling needs.
@@ -256,7 +252,7 @@ impl Submit {
 /// A job with its tasks.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Its id.
+    /// Job id.
     pub id: JobId,
     /// Name shown to users.
     pub name: Box<str>,

@@ -2,11 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 
+use hq_core::id::JobId;
+use hq_core::job::TaskTotals;
 use hq_core::server_state::{Change, ServerState};
 use hq_core::testing::sim::Disk;
 use hq_core::time::Now;
-use rusqlite::{Connection, Transaction};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row, Transaction};
+use serde_json::Value;
 
+use crate::reader::run;
+use crate::rows::Rows;
+use crate::statement::Query;
 use crate::{group, load, schema};
 
 /// Statements that stay prepared: more than a world uses.
@@ -108,6 +115,37 @@ impl Disk for MemoryDisk {
             let sql = "UPDATE worker_data SET ended_unix_ns = 1, registration = NULL WHERE id = ?";
             connection.execute(sql, [worker.as_u32()]).expect("a row");
         }
+        compare_counts(connection, &loaded.state);
         loaded.state
     }
+}
+
+/// Panics unless displays that read the file count what the state counts that was made of it.
+fn compare_counts(connection: &Connection, state: &ServerState) {
+    let jobs = all_rows(connection, &run::jobs(i64::MAX));
+    let mut rows = all_rows(connection, &run::states(i64::MAX));
+    rows.extend(all_rows(connection, &run::dropped_sums(i64::MAX)));
+    let counts = run::counts(&jobs, rows);
+    assert_eq!(jobs.len(), state.jobs().len(), "jobs in the file");
+    for (job, of_file) in jobs.iter().zip(counts) {
+        let of_state = state.jobs()[&JobId(job.id)].counts().totals();
+        // What ran may wait again, and what follows from what was stored has happened in the state only.
+        let same = |of: &TaskTotals| (of.total(), of.finished, of.failed, of.canceled);
+        assert_eq!(same(&of_file), same(&of_state), "tasks of job {}", job.id);
+        assert!(of_file.aborted <= of_state.aborted, "job {}", job.id);
+    }
+}
+
+/// Rows of a query on a connection that goes on writing: [`Query::run`] would forbid that.
+fn all_rows<R>(connection: &Connection, query: &Query<R>) -> Vec<R> {
+    let mut statement = connection.prepare_cached(query.sql()).expect("a query");
+    let width = statement.column_count();
+    let value = |row: &Row<'_>, at: usize| match row.get_ref(at).expect("a column") {
+        ValueRef::Integer(number) => Value::from(number),
+        ValueRef::Text(text) => Value::from(String::from_utf8_lossy(text)),
+        ValueRef::Null | ValueRef::Real(_) | ValueRef::Blob(_) => Value::Null,
+    };
+    let rows = statement.query_map([], |row| Ok((0..width).map(|at| value(row, at)).collect()));
+    let rows = rows.expect("no parameters").collect::<Result<_, _>>();
+    query.read(&Rows::new(rows.expect("rows")))
 }

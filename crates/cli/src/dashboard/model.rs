@@ -1,70 +1,9 @@
 //! What the dashboard knows at one moment. Times are nanoseconds since 1970.
 
 pub(crate) use hq_core::diagnosis::{Obstacle, Share as EndedShare};
-use hq_core::task::TaskState;
+pub(crate) use hq_core::job::TaskTotals as Counts;
 
 use crate::text::is_hidden;
-
-/// Tasks by state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) waiting: u64,
-    pub(crate) running: u64,
-    pub(crate) finished: u64,
-    pub(crate) failed: u64,
-    pub(crate) canceled: u64,
-    pub(crate) aborted: u64,
-}
-
-impl Counts {
-    pub(crate) const fn total(&self) -> u64 {
-        self.waiting + self.ended() + self.running
-    }
-
-    pub(crate) const fn ended(&self) -> u64 {
-        self.finished + self.failed + self.canceled + self.aborted
-    }
-
-    pub(crate) const fn add(&mut self, other: &Self) {
-        self.waiting += other.waiting;
-        self.running += other.running;
-        self.finished += other.finished;
-        self.failed += other.failed;
-        self.canceled += other.canceled;
-        self.aborted += other.aborted;
-    }
-
-    /// The count of a state.
-    pub(crate) const fn of(&mut self, state: TaskState) -> &mut u64 {
-        match state {
-            TaskState::Waiting => &mut self.waiting,
-            TaskState::Running => &mut self.running,
-            TaskState::Finished => &mut self.finished,
-            TaskState::Failed => &mut self.failed,
-            TaskState::Canceled => &mut self.canceled,
-            TaskState::Aborted => &mut self.aborted,
-        }
-    }
-
-    /// One word, as `job list` shows it.
-    pub(crate) const fn state(&self, is_open: bool) -> &'static str {
-        if self.running > 0 {
-            "running"
-        } else if self.waiting > 0 {
-            "waiting"
-        } else if self.failed > 0 {
-            "failed"
-        } else if self.aborted > 0 {
-            "aborted"
-        } else if self.canceled > 0 {
-            "canceled"
-        } else if is_open {
-            "opened"
-        } else {
-            "finished"
-        }
-    }
-}
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct JobRow {
@@ -76,7 +15,7 @@ pub(crate) struct JobRow {
 
 impl JobRow {
     pub(crate) const fn state(&self) -> &'static str {
-        self.counts.state(self.is_open)
+        self.counts.state(self.is_open).name()
     }
 
     /// Tasks wait and none runs.

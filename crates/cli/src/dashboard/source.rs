@@ -174,9 +174,7 @@ fn drop_from_strip(view: &mut JobView, row: DroppedRow, span: i64) {
         let ids = bin_span(number, span);
         let end = start + (row.count - 1) * step + 1;
         let dropped = overlap(ids, (start, end)) / step.unsigned_abs();
-        let moved = dropped.min(counts.waiting);
-        counts.waiting -= moved;
-        *counts.of(row.state) += moved;
+        counts.shift(dropped, row.state);
     }
 }
 
@@ -250,7 +248,11 @@ mod tests {
             ("LEFT JOIN", json!([[4, 1, 127, null, "n2", 1_500, 900]])),
         ]);
         assert_eq!(view.ids, (3, 6));
-        let states: Vec<_> = view.bins.iter().map(|bin| bin.state(false)).collect();
+        let states: Vec<_> = view
+            .bins
+            .iter()
+            .map(|bin| bin.state(false).name())
+            .collect();
         assert_eq!(states, ["finished", "failed", "waiting", "waiting"]);
         assert_eq!(view.failures[0].error, "exit code 127");
         assert_eq!(

@@ -1,5 +1,6 @@
 //! What messages mean for people: states and counts that the server leaves to be derived.
 
+use hq_core::job::TaskTotals;
 use hq_protocol::{client, common};
 
 use crate::args::job::JobState;
@@ -17,23 +18,29 @@ pub(crate) const fn job_state_name(state: JobState) -> &'static str {
     }
 }
 
-/// State of a job: the first rule that holds.
+/// State of a job.
 pub(crate) fn job_state(job: &client::JobSummary) -> JobState {
-    let stats = job.stats.unwrap_or_default();
-    if stats.running > 0 {
-        JobState::Running
-    } else if stats.waiting > 0 {
-        JobState::Waiting
-    } else if stats.failed > 0 {
-        JobState::Failed
-    } else if stats.aborted > 0 {
-        JobState::Aborted
-    } else if stats.canceled > 0 {
-        JobState::Canceled
-    } else if job.is_open {
-        JobState::Opened
-    } else {
-        JobState::Finished
+    let counts = job.stats.as_ref().map(totals).unwrap_or_default();
+    match counts.state(job.is_open) {
+        hq_core::job::JobState::Waiting => JobState::Waiting,
+        hq_core::job::JobState::Running => JobState::Running,
+        hq_core::job::JobState::Finished => JobState::Finished,
+        hq_core::job::JobState::Failed => JobState::Failed,
+        hq_core::job::JobState::Canceled => JobState::Canceled,
+        hq_core::job::JobState::Aborted => JobState::Aborted,
+        hq_core::job::JobState::Opened => JobState::Opened,
+    }
+}
+
+/// Tasks of a job by state.
+pub(crate) fn totals(stats: &client::TaskStats) -> TaskTotals {
+    TaskTotals {
+        waiting: stats.waiting.into(),
+        running: stats.running.into(),
+        finished: stats.finished.into(),
+        failed: stats.failed.into(),
+        canceled: stats.canceled.into(),
+        aborted: stats.aborted.into(),
     }
 }
 

@@ -4,6 +4,7 @@
 //! `job list` shows; the counters only grow and begin with the server.
 
 use super::{Job, JobState, TaskCounts};
+use crate::task::TaskState;
 
 /// Number of tasks per state, of any number of jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,24 +24,77 @@ pub struct TaskTotals {
 }
 
 impl TaskTotals {
-    pub(super) fn add(&mut self, counts: &TaskCounts) {
-        self.waiting += u64::from(counts.waiting);
-        self.running += u64::from(counts.running);
-        self.finished += u64::from(counts.finished);
-        self.failed += u64::from(counts.failed);
-        self.canceled += u64::from(counts.canceled);
-        self.aborted += u64::from(counts.aborted);
+    /// All of them.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.waiting + self.running + self.ended()
     }
 
-    fn take(&mut self, counts: &TaskCounts) {
+    /// Those that have ended in any way.
+    #[must_use]
+    pub const fn ended(&self) -> u64 {
+        self.finished + self.failed + self.canceled + self.aborted
+    }
+
+    /// The count of a state.
+    pub const fn of(&mut self, state: TaskState) -> &mut u64 {
+        match state {
+            TaskState::Waiting => &mut self.waiting,
+            TaskState::Running => &mut self.running,
+            TaskState::Finished => &mut self.finished,
+            TaskState::Failed => &mut self.failed,
+            TaskState::Canceled => &mut self.canceled,
+            TaskState::Aborted => &mut self.aborted,
+        }
+    }
+
+    /// Adds those of others.
+    pub const fn add(&mut self, other: &Self) {
+        self.waiting += other.waiting;
+        self.running += other.running;
+        self.finished += other.finished;
+        self.failed += other.failed;
+        self.canceled += other.canceled;
+        self.aborted += other.aborted;
+    }
+
+    /// Counts waiting tasks in another state, as far as there are so many.
+    pub fn shift(&mut self, count: u64, to: TaskState) {
+        let moved = count.min(self.waiting);
+        self.waiting -= moved;
+        *self.of(to) += moved;
+    }
+
+    /// State of a job with these tasks, as every display shows it.
+    #[must_use]
+    pub const fn state(&self, is_open: bool) -> JobState {
+        // A job that still works is shown so, whatever ended badly: only the rest is judged by its worst end.
+        if self.running > 0 {
+            JobState::Running
+        } else if self.waiting > 0 {
+            JobState::Waiting
+        } else if self.failed > 0 {
+            JobState::Failed
+        } else if self.aborted > 0 {
+            JobState::Aborted
+        } else if self.canceled > 0 {
+            JobState::Canceled
+        } else if is_open {
+            // Without a bad end an open job waits for more: it is not finished.
+            JobState::Opened
+        } else {
+            JobState::Finished
+        }
+    }
+
+    const fn take(&mut self, other: &Self) {
         // A sum that wraps would show billions of tasks until the server ends.
-        let less = |sum: &mut u64, count: u32| *sum = sum.saturating_sub(u64::from(count));
-        less(&mut self.waiting, counts.waiting);
-        less(&mut self.running, counts.running);
-        less(&mut self.finished, counts.finished);
-        less(&mut self.failed, counts.failed);
-        less(&mut self.canceled, counts.canceled);
-        less(&mut self.aborted, counts.aborted);
+        self.waiting = self.waiting.saturating_sub(other.waiting);
+        self.running = self.running.saturating_sub(other.running);
+        self.finished = self.finished.saturating_sub(other.finished);
+        self.failed = self.failed.saturating_sub(other.failed);
+        self.canceled = self.canceled.saturating_sub(other.canceled);
+        self.aborted = self.aborted.saturating_sub(other.aborted);
     }
 }
 
@@ -113,7 +167,7 @@ impl Totals {
         // First what it counted as before, so that it is never in the sums twice.
         self.forget(job);
         let (counts, state) = (*job.counts(), job.state());
-        self.tasks.add(&counts);
+        self.tasks.add(&counts.totals());
         *self.jobs.slot(state) += 1;
         job.counted = Some((counts, state));
     }
@@ -121,7 +175,7 @@ impl Totals {
     /// Takes a job out of the sums.
     pub(super) fn forget(&mut self, job: &mut Job) {
         if let Some((counts, state)) = job.counted.take() {
-            self.tasks.take(&counts);
+            self.tasks.take(&counts.totals());
             let jobs = self.jobs.slot(state);
             *jobs = jobs.saturating_sub(1);
         }

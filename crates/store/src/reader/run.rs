@@ -3,6 +3,7 @@
 //! Each statement passes over the tasks of a job, or of all jobs, once; SQLite adds up, and what comes back does not grow
 //! with the tasks.
 
+use hq_core::job::TaskTotals;
 use hq_core::task::TaskState;
 use serde_json::Value;
 
@@ -157,7 +158,7 @@ pub fn dropped(job: u32, at_ns: i64) -> Query<DroppedRow> {
 /// A failed task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailureRow {
-    /// Its id.
+    /// Task id within the job.
     pub task: u32,
     /// Instance that failed.
     pub instance: u32,
@@ -248,7 +249,7 @@ pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
 /// A job and the tasks that it was given up to then.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRow {
-    /// Its id.
+    /// Job id.
     pub id: u32,
     /// Its name.
     pub name: String,
@@ -311,10 +312,28 @@ pub fn dropped_sums(at_ns: i64) -> Query<StateRow> {
     Query::new(&sql, &[("?T", at_ns)], state_row)
 }
 
+/// The tasks of each of these jobs by state, from the rows of [`states`] and then of [`dropped_sums`].
+#[must_use]
+pub fn counts(jobs: &[JobRow], rows: impl IntoIterator<Item = StateRow>) -> Vec<TaskTotals> {
+    let all_wait = |job: &JobRow| TaskTotals {
+        waiting: job.task_count,
+        ..TaskTotals::default()
+    };
+    let mut counts: Vec<TaskTotals> = jobs.iter().map(all_wait).collect();
+    for row in rows {
+        // Rows of forgotten jobs stay until compaction.
+        let found = jobs.binary_search_by_key(&row.job, |job| job.id);
+        if let Some(of_job) = found.ok().and_then(|at| counts.get_mut(at)) {
+            of_job.shift(row.count, row.state);
+        }
+    }
+    counts
+}
+
 /// A worker.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerRow {
-    /// Its id.
+    /// Worker id.
     pub id: u32,
     /// Its host.
     pub host: String,
@@ -371,7 +390,7 @@ pub fn running(at_ns: i64) -> Query<RunningRow> {
 /// A queue of automatic allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueRow {
-    /// Its id.
+    /// Queue id.
     pub id: u32,
     /// Its record, encoded; `None` = it was removed.
     pub record: Option<Vec<u8>>,

@@ -5,18 +5,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use hq_core::resource::amount::UNITS_PER_WHOLE;
-use hq_core::task::TaskState;
 use hq_protocol::Message as _;
 use hq_protocol::client::AllocQueueRecord;
 use hq_store::StoreError;
-use hq_store::reader::run::{self, StateRow};
+use hq_store::reader::run;
 use hq_store::reader::{self, QueryLimits};
 use hq_store::rows::Rows;
 use serde_json::Value;
 
 use super::Ask;
 use crate::dashboard::model::{
-    AllocationRow, Counts, JobRow, QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
+    AllocationRow, JobRow, QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
 };
 use crate::error::{CliError, CliResult};
 
@@ -106,26 +105,17 @@ impl JournalFile {
     }
 
     async fn jobs(&mut self, at_ns: i64) -> CliResult<Vec<JobRow>> {
-        let jobs = self.ask(run::jobs(at_ns)).await?.into_iter();
-        let mut jobs: Vec<JobRow> = jobs
-            .map(|row| JobRow {
-                id: row.id,
-                name: clean(&row.name),
-                is_open: row.is_open,
-                counts: Counts {
-                    waiting: row.task_count,
-                    ..Counts::default()
-                },
-            })
-            .collect();
-        let states = self.ask(run::states(at_ns)).await?.into_iter();
-        for row in states.filter(|row| row.state != TaskState::Waiting) {
-            shift(&mut jobs, row);
-        }
-        for row in self.ask(run::dropped_sums(at_ns)).await? {
-            shift(&mut jobs, row);
-        }
-        Ok(jobs)
+        let jobs = self.ask(run::jobs(at_ns)).await?;
+        let mut rows = self.ask(run::states(at_ns)).await?;
+        rows.extend(self.ask(run::dropped_sums(at_ns)).await?);
+        let counts = run::counts(&jobs, rows);
+        let jobs = jobs.into_iter().zip(counts).map(|(row, counts)| JobRow {
+            id: row.id,
+            name: clean(&row.name),
+            is_open: row.is_open,
+            counts,
+        });
+        Ok(jobs.collect())
     }
 
     async fn workers(&mut self, at_ns: i64) -> CliResult<Vec<WorkerRow>> {
@@ -228,16 +218,6 @@ fn take(
             .used
             .zip(units)
             .map(|(before, units)| before.saturating_add(used(units)).min(resource.total));
-    }
-}
-
-/// Counts waiting tasks of a job in another state.
-fn shift(jobs: &mut [JobRow], row: StateRow) {
-    if let Ok(at) = jobs.binary_search_by_key(&row.job, |job| job.id) {
-        let counts = &mut jobs[at].counts;
-        let moved = row.count.min(counts.waiting);
-        counts.waiting -= moved;
-        *counts.of(row.state) += moved;
     }
 }
 

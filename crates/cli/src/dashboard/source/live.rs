@@ -8,10 +8,11 @@ use hq_store::rows::Rows;
 use super::Ask;
 use crate::client::Client;
 use crate::dashboard::model::{
-    AllocationRow, Counts, EndedShare, EventRow, JobRow, LoadRow, QueueRow, ResourceRow, Snapshot,
+    AllocationRow, EndedShare, EventRow, JobRow, LoadRow, QueueRow, ResourceRow, Snapshot,
     WorkerRow, clean,
 };
 use crate::error::{CliError, CliResult};
+use crate::output::view::totals;
 
 /// Longest run of a query of the dashboard.
 const SQL_TIME_MAX_NS: u64 = 20_000_000_000;
@@ -66,19 +67,11 @@ pub(crate) async fn snapshot(client: &mut Client, now_ns: i64) -> CliResult<Snap
 }
 
 fn job(job: client::JobSummary) -> JobRow {
-    let stats = job.stats.unwrap_or_default();
     JobRow {
         id: job.id,
         name: clean(&job.name),
         is_open: job.is_open,
-        counts: Counts {
-            waiting: stats.waiting.into(),
-            running: stats.running.into(),
-            finished: stats.finished.into(),
-            failed: stats.failed.into(),
-            canceled: stats.canceled.into(),
-            aborted: stats.aborted.into(),
-        },
+        counts: job.stats.as_ref().map(totals).unwrap_or_default(),
     }
 }
 
