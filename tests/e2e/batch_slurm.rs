@@ -263,18 +263,7 @@ fn queues_are_listed_paused_and_removed() {
     .says("You can find the submitted script at")
     .exits_with(1);
     assert_eq!(env.json(&["alloc", "list"]), serde_json::json!([]));
-    let add = [
-        "alloc",
-        "add",
-        "slurm",
-        "-t",
-        "1h",
-        "--cpus=1",
-        "--name=foo",
-        "-b2",
-        "-m2",
-    ];
-    env.hq(&[&add[..], &["--", "--partition=p"]].concat()).ok();
+    add_queue(&env, "-t 1h --cpus=1 --name=foo -b2 -m2 -- --partition=p");
     let queue = env.json(&["alloc", "list"])[0].clone();
     assert_eq!(
         queue,
@@ -332,6 +321,13 @@ fn a_server_that_stops_cancels_its_allocations() {
     slurm.wait_empty();
 }
 
+/// Adds a queue of allocations with these options.
+fn add_queue(env: &Env, options: &str) {
+    let words = ["alloc", "add", "slurm"].into_iter();
+    let words: Vec<&str> = words.chain(options.split(' ')).collect();
+    env.hq(&words).ok();
+}
+
 /// Tasks that were charged with the loss of a worker.
 fn charged(env: &Env) -> Vec<serde_json::Value> {
     let sql = "SELECT task, crash_count FROM tasks WHERE crash_count > 0";
@@ -344,17 +340,7 @@ fn a_canceled_allocation_costs_no_task() {
     let Some(slurm) = Slurm::start() else { return };
     let mut env = slurm.env();
     env.start_server();
-    let add = [
-        "alloc",
-        "add",
-        "slurm",
-        "-t",
-        "5m",
-        "-b4",
-        "--idle-timeout=3s",
-    ];
-    env.hq(&[&add[..], &["--", "--cpus-per-task=2"]].concat())
-        .ok();
+    add_queue(&env, "-t 5m -b4 --idle-timeout=3s -- --cpus-per-task=2");
     let script = "echo up >>up-$HQ_TASK_ID; until test -e go; do sleep 0.05; done";
     let job = env.submit(&[
         "--array=1-6",
@@ -395,16 +381,7 @@ fn a_slurm_that_is_away_delays_and_breaks_nothing() {
     let Some(slurm) = Slurm::start() else { return };
     let mut env = slurm.env();
     env.start_server();
-    env.hq(&[
-        "alloc",
-        "add",
-        "slurm",
-        "-t",
-        "5m",
-        "-b2",
-        "--idle-timeout=3s",
-    ])
-    .ok();
+    add_queue(&env, "-t 5m -b2 --idle-timeout=3s");
     let job = env.submit(&[
         "--array=1-20",
         "--stdout=none",
@@ -437,17 +414,10 @@ fn a_restarted_server_finds_its_allocations_again() {
     let Some(slurm) = Slurm::start() else { return };
     let mut env = slurm.env();
     let pid = env.start_server();
-    let add = [
-        "alloc",
-        "add",
-        "slurm",
-        "-t",
-        "5m",
-        "-b2",
-        "--name=x",
-        "--on-server-lost=reconnect",
-    ];
-    env.hq(&[&add[..], &["--idle-timeout=3s"]].concat()).ok();
+    add_queue(
+        &env,
+        "-t 5m -b2 --name=x --on-server-lost=reconnect --idle-timeout=3s",
+    );
     let script = "echo up >>up-$HQ_TASK_ID; until test -e go; do sleep 0.05; done";
     let job = env.submit(&["--array=1-2", "--stdout=none", "--", "bash", "-c", script]);
     env.wait_running(&job, 2);
@@ -547,18 +517,10 @@ fn a_slurm_that_lies_gets_no_allocation_too_many() {
     let Some(slurm) = Slurm::start() else { return };
     let mut env = slurm.env();
     env.start_server();
-    env.hq(&[
-        "alloc",
-        "add",
-        "slurm",
-        "-t",
-        "5m",
-        "-b1",
-        "--max-worker-count=2",
-        "--idle-timeout=3s",
-        "--no-dry-run",
-    ])
-    .ok();
+    add_queue(
+        &env,
+        "-t 5m -b1 --max-worker-count=2 --idle-timeout=3s --no-dry-run",
+    );
     // Two submissions whose answer is lost in different ways, and useless answers of all kinds.
     let lies = "sbatch lost\nsbatch silent\nscontrol truncate\nscontrol empty\nscontrol unknown\n\
                 scontrol foreign\nscontrol fail\nsqueue empty\nsqueue fail\nscancel fail\n";
@@ -633,16 +595,7 @@ fn a_gang_says_hello_by_mpi_from_both_nodes() {
         String::from_utf8_lossy(&compiled.stderr)
     );
     env.start_server();
-    env.hq(&[
-        "alloc",
-        "add",
-        "slurm",
-        "-t",
-        "5m",
-        "-m2",
-        "--idle-timeout=3s",
-    ])
-    .ok();
+    add_queue(&env, "-t 5m -m2 --idle-timeout=3s");
     let job = env.submit(&[
         "--nodes=2",
         // This test may be that of root; harmless for others.

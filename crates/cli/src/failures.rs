@@ -7,7 +7,7 @@ use hq_core::signature::signature;
 /// A task that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failed {
-    /// Its id.
+    /// Task id within its job.
     pub(crate) task: u32,
     /// Where it ran.
     pub(crate) host: String,

@@ -38,7 +38,7 @@ pub struct Share {
 /// A job with the counts of its tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobFacts<'a> {
-    /// Its id.
+    /// Job id.
     pub id: u32,
     /// Its name.
     pub name: &'a str,
@@ -82,7 +82,7 @@ pub struct WorkerFacts<'a> {
 /// A queue of automatic allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueFacts<'a> {
-    /// Its id.
+    /// Queue id.
     pub id: u32,
     /// Its name; may be empty.
     pub name: &'a str,

@@ -121,7 +121,7 @@ impl Assigned {
 /// A connected or former worker.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    /// Its id.
+    /// Worker id.
     pub id: WorkerId,
     /// What it reported.
     pub config: Arc<WorkerConfig>,

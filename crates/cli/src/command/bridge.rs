@@ -12,7 +12,6 @@
 
 use std::sync::Arc;
 
-use hq_protocol::Plane;
 use hq_protocol::access::ServerDir;
 use hq_server::{EmbeddedConfig, EmbeddedServer};
 use hq_spawn::keeper::KeeperContext;
@@ -97,15 +96,7 @@ async fn serve_alone(
     };
     let mut server = EmbeddedServer::start(config)
         .map_err(|e| CliError::caused("Cannot start the server", &e))?;
-    let stream = server.connect_worker();
-    let connection = hq_protocol::connect(stream, Plane::Worker, None)
-        .await
-        .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
-    let worker = hq_worker::register(connection, machine.into_params(keeper)?)
-        .await
-        .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
-    let (control, interrupts) = mpsc::channel(1);
-    let worker = tokio::spawn(worker.run(interrupts));
+    let (worker, control) = machine.start_worker(&mut server, keeper).await?;
     let (asks, mut asked) = mpsc::channel::<oneshot::Sender<CliResult<Client>>>(DIALS_MAX);
     let uid = server.info().server_uid.clone();
     let serving = tokio::spawn(async move {

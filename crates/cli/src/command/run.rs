@@ -18,7 +18,7 @@ use std::time::Instant;
 use hq_core::id::JobId;
 use hq_core::range::IdArray;
 use hq_core::template::{SubmitSpec, SubmitTarget};
-use hq_protocol::{Plane, client};
+use hq_protocol::client;
 use hq_server::{EmbeddedConfig, EmbeddedServer};
 use hq_spawn::keeper::KeeperContext;
 use hq_worker::{Interrupt, ScratchDir, WorkerEnd};
@@ -252,15 +252,7 @@ impl LocalJob {
         keeper: KeeperContext,
     ) -> CliResult<Self> {
         let uid = server.info().server_uid.clone();
-        let stream = server.connect_worker();
-        let connection = hq_protocol::connect(stream, Plane::Worker, None)
-            .await
-            .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
-        let worker = hq_worker::register(connection, machine.into_params(keeper)?)
-            .await
-            .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
-        let (control, interrupts) = mpsc::channel(REQUESTS_MAX);
-        let worker = tokio::spawn(worker.run(interrupts));
+        let (worker, control) = machine.start_worker(server, keeper).await?;
         let client = Client::in_process(server.connect_client(), uid.clone()).await?;
         let mut commander = Client::in_process(server.connect_client(), uid).await?;
         let id = commander.open_job(open_request(spec)).await?;

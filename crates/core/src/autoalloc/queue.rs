@@ -74,7 +74,7 @@ pub struct QueueFailure {
 /// A queue as it is stored.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueRecord {
-    /// Its id.
+    /// Queue id.
     pub id: QueueId,
     /// Its parameters.
     pub spec: QueueSpec,
@@ -148,7 +148,7 @@ impl Queue {
         queue
     }
 
-    /// Its id.
+    /// Queue id.
     #[must_use]
     pub const fn id(&self) -> QueueId {
         self.id

@@ -29,7 +29,7 @@ pub struct Change {
 pub enum ChangeKind {
     /// A worker registered.
     WorkerConnected {
-        /// Its id.
+        /// Id that it got.
         worker: WorkerId,
         /// What it reported.
         config: Arc<WorkerConfig>,
@@ -52,7 +52,7 @@ pub enum ChangeKind {
     },
     /// An open job without tasks was made.
     JobOpened {
-        /// Its id.
+        /// Id that it got.
         job: JobId,
         /// Its name.
         name: Box<str>,
@@ -107,7 +107,7 @@ pub enum ChangeKind {
     },
     /// Somebody knows of a problem, or does not any more.
     ProblemAcknowledged {
-        /// Its id.
+        /// Id of the problem.
         problem: Box<str>,
         /// How much of it there was; `None` = taken back.
         part: Option<u64>,
@@ -195,14 +195,14 @@ pub enum ChangeKind {
 pub enum AllocationChange {
     /// A queue was made.
     QueueCreated {
-        /// Its id.
+        /// Id that it got.
         queue: QueueId,
         /// Its parameters for the journal, an object in JSON.
         params: Box<str>,
     },
     /// Everything that is to be kept of a queue.
     QueueStored {
-        /// Its id.
+        /// Queue id.
         queue: QueueId,
         /// Bytes that only automatic allocation understands.
         record: Box<[u8]>,

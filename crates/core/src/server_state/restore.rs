@@ -19,7 +19,7 @@ use crate::worker_config::{OnServerLost, WorkerConfig};
 /// A stored job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRecord {
-    /// Its id.
+    /// Job id.
     pub id: JobId,
     /// Its name.
     pub name: Box<str>,
@@ -38,7 +38,7 @@ pub struct JobRecord {
 /// A worker that was connected when the server ended.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StoredWorker {
-    /// Its id.
+    /// Worker id.
     pub id: WorkerId,
     /// What it reported.
     pub config: WorkerConfig,

@@ -81,7 +81,7 @@ pub enum ClientRequest {
 /// That somebody knows of a problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acknowledge {
-    /// Its id.
+    /// Id of the problem, as `hq problems` prints it.
     pub problem: Box<str>,
     /// `false` takes it back.
     pub is_known: bool,
@@ -129,7 +129,7 @@ pub enum Query {
     Explain {
         /// Its job.
         job: JobRef,
-        /// Its id.
+        /// Task id within that job.
         task: TaskId,
     },
 }

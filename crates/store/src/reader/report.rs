@@ -36,7 +36,7 @@ impl Period {
 /// A worker that was there.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerRow {
-    /// Its id.
+    /// Worker id.
     pub id: u32,
     /// Its host.
     pub host: String,
@@ -140,7 +140,7 @@ pub fn totals(period: Period) -> Query<TotalsRow> {
 /// A job and what it cost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRow {
-    /// Its id.
+    /// Job id.
     pub id: u32,
     /// Its name.
     pub name: String,
@@ -250,7 +250,7 @@ pub fn costs(period: Period) -> Query<(Option<TaskState>, u64)> {
 pub struct SlowRow {
     /// Its job.
     pub job: u32,
-    /// Its id.
+    /// Task id within the job.
     pub task: u32,
     /// Where it ran.
     pub host: Option<String>,

@@ -24,7 +24,7 @@ fn words(row: RowRef<'_>, column: usize) -> String {
 pub struct FailureRow {
     /// What went wrong.
     pub error: String,
-    /// Its id.
+    /// Task id within the job.
     pub task: Option<i64>,
     /// Instance that failed.
     pub instance: Option<i64>,
@@ -133,7 +133,7 @@ pub fn worker_count(from: i64, to: i64) -> Query<i64> {
 /// A worker that was there, as long as the journal knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkerRow {
-    /// Its id.
+    /// Worker id.
     pub id: i64,
     /// Its host.
     pub host: String,
@@ -172,7 +172,7 @@ pub struct BarRow {
     pub state: TaskState,
     /// Its job.
     pub job: i64,
-    /// Its id.
+    /// Task id within the job.
     pub task: i64,
 }
 

@@ -8,9 +8,13 @@ use hq_core::resource::descriptor::{ResourceDescriptor, ResourceKind};
 use hq_core::resource::request::{Policy, ResourceRequest};
 use hq_core::template::{SubmitBody, SubmitSpec, TaskTemplate};
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
+use hq_protocol::Plane;
+use hq_server::EmbeddedServer;
 use hq_spawn::keeper::KeeperContext;
 use hq_worker::hardware::{CPUS, DetectSet, Detector};
-use hq_worker::{WorkDir, WorkerParams};
+use hq_worker::{Interrupt, WorkDir, WorkerEnd, WorkerParams};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::command::worker::start::{own_hostname, own_path};
 use crate::error::{CliError, CliResult};
@@ -20,6 +24,9 @@ const HEARTBEAT: Duration = Duration::from_secs(8);
 
 /// Nothing here has a lifetime that could run out.
 const RETRACT_CHECK: Duration = Duration::from_secs(3600);
+
+/// Interrupts that may wait until the worker handles them.
+const INTERRUPTS_MAX: usize = 8;
 
 /// What this machine offers to `hq run`.
 pub(in crate::command) struct LocalMachine {
@@ -38,6 +45,23 @@ impl LocalMachine {
         let resources = ResourceDescriptor::new(items, Vec::new())
             .map_err(|error| CliError::new(error.to_string()))?;
         Ok(Self { resources })
+    }
+
+    /// Starts a worker in this process that offers all of it, and how to end it.
+    pub(in crate::command) async fn start_worker(
+        self,
+        server: &mut EmbeddedServer,
+        keeper: KeeperContext,
+    ) -> CliResult<(JoinHandle<WorkerEnd>, mpsc::Sender<Interrupt>)> {
+        let stream = server.connect_worker();
+        let connection = hq_protocol::connect(stream, Plane::Worker, None)
+            .await
+            .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
+        let worker = hq_worker::register(connection, self.into_params(keeper)?)
+            .await
+            .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
+        let (control, interrupts) = mpsc::channel(INTERRUPTS_MAX);
+        Ok((tokio::spawn(worker.run(interrupts)), control))
     }
 
     /// Refuses tasks that could never start here: they would wait for ever.
@@ -92,7 +116,7 @@ impl LocalMachine {
     }
 
     /// The worker to register.
-    pub(in crate::command) fn into_params(self, keeper: KeeperContext) -> CliResult<WorkerParams> {
+    fn into_params(self, keeper: KeeperContext) -> CliResult<WorkerParams> {
         let work_dir = WorkDir::create(None)
             .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
         let config = WorkerConfig {

@@ -14,14 +14,14 @@ pub(super) enum Mistake {
     Twice {
         /// Position of the later one.
         task: usize,
-        /// Its id.
+        /// Id that both have.
         id: TaskId,
     },
     /// A dependency that is not there.
     Unknown {
         /// Position of the task that names it.
         task: usize,
-        /// Its id.
+        /// Id of the task that names it.
         id: TaskId,
         /// What it names.
         dep: TaskId,
