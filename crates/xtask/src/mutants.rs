@@ -3,7 +3,7 @@
 //! cargo-mutants makes the changes and runs the tests; `.cargo/mutants.toml` says where. This chooses a sample that a
 //! seed stands for, because all of them would take days, and compares what no test noticed with a list of reasons.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,7 +72,15 @@ impl Options {
 /// If cargo-mutants cannot be installed or run, or if the tests fail without any change.
 pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
     let tool = installed(root)?;
-    let chosen = sample(all(root, &tool)?, options);
+    let all = all(root, &tool)?;
+    // A reason for a change that nobody can make any more would excuse the next one of its name.
+    let gone = gone(&all, &reasons(SURVIVORS));
+    ensure!(
+        gone.is_empty(),
+        "survivors.txt has reasons for changes that are not possible any more; remove them:\n{}",
+        gone.join("\n")
+    );
+    let chosen = sample(all, options);
     if options.is_list {
         crate::print(&(chosen.join("\n") + "\n"));
         return Ok(true);
@@ -174,6 +182,13 @@ fn escaped(name: &str) -> String {
     text
 }
 
+/// Changes with a reason that are not among all possible ones.
+fn gone<'a>(all: &[String], reasons: &BTreeMap<&'a str, &str>) -> Vec<&'a str> {
+    let possible: BTreeSet<String> = all.iter().map(|name| without_place(name)).collect();
+    let known = reasons.keys().copied();
+    known.filter(|name| !possible.contains(*name)).collect()
+}
+
 /// Reasons by change.
 fn reasons(text: &str) -> BTreeMap<&str, &str> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -266,10 +281,21 @@ mod tests {
     }
 
     #[test]
-    fn each_known_survivor_has_a_reason() {
+    fn a_reason_for_a_change_that_is_not_possible_any_more_is_named() {
+        let list = "crates/core/src/job.rs: replace part1 with () -- nobody can see it\n\
+                    crates/core/src/job.rs: replace part9 with () -- it was there once\n";
+        let gone = gone(&names(2), &reasons(list));
+        assert_eq!(gone, ["crates/core/src/job.rs: replace part9 with ()"]);
+    }
+
+    #[test]
+    fn each_known_survivor_has_a_reason_and_is_in_a_file_that_exists() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for line in SURVIVORS.lines().filter(|line| !line.starts_with('#')) {
             let (change, reason) = line.split_once(" -- ").expect("'change -- reason'");
             assert!(change.starts_with("crates/") && reason.len() > 10, "{line}");
+            let (file, _) = change.split_once(':').expect("'file: change'");
+            assert!(root.join(file).is_file(), "{line}");
         }
     }
 }
