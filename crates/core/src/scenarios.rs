@@ -11,6 +11,7 @@ mod durability;
 mod explaining;
 mod gangs;
 mod jobs;
+mod patience;
 mod placing;
 mod portions;
 mod questions;

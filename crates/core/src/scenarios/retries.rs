@@ -249,3 +249,18 @@ fn a_kill_that_nobody_asked_for_is_judged_when_its_worker_is_gone() {
     assert_eq!(bench.phase(TASK), Phase::Waiting);
     assert_eq!(bench.record(TASK).crash_count(), 0);
 }
+
+#[test]
+fn a_task_waits_for_its_next_attempt_whatever_happens_to_the_job_that_it_follows() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    let first = bench.submit(tasks(2));
+    let second = tasks_with(2, |task| task.retry.limit = 1);
+    let second = bench.submit(after(first, Waits::TaskByTask, second));
+    bench.finish(worker, key(first, 0));
+    bench.fail(worker, key(second, 0));
+    // All conditions of the second job are met now, so it is looked at as a whole.
+    bench.finish(worker, key(first, 1));
+    assert_eq!(bench.has(worker), [(second.0, 1)]);
+    bench.wait(SECOND);
+    assert_eq!(bench.has(worker), [(second.0, 0), (second.0, 1)]);
+}

@@ -348,7 +348,8 @@ fn take(free: &mut [Option<u64>], variant: &VariantDemand, empty: &[Option<u64>]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::request::{RequestVariants, ResourceRequest};
+    use crate::resource::amount::Amount;
+    use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 
     fn query(cpus: Option<u64>, coming: &[u32], workers_max: u32) -> QueueQuery {
         QueueQuery {
@@ -447,5 +448,85 @@ mod tests {
             (answer.workers, answer.unfit),
             (1, Some(Unfit::Utilization))
         );
+    }
+
+    #[test]
+    fn an_allocation_on_its_way_covers_what_it_will_run() {
+        let asked = |task, coming: &[u32]| ask(&[task], &[query(Some(4), coming, 9)]).remove(0);
+        assert!(!asked((1, 0, 0, 3), &[]).covered, "nothing is coming");
+        assert!(asked((1, 0, 0, 3), &[1]).covered);
+        assert!(asked((1, 0, 0, 30), &[1]).covered, "some of it");
+        let nothing = ask(&[], &[query(Some(4), &[1], 9)]).remove(0);
+        assert!(!nothing.covered, "nothing waits");
+        assert!(!asked((5, 0, 0, 1), &[1]).covered, "it is too small");
+        assert!(asked((0, 3, 0, 1), &[3]).covered, "all its nodes");
+        assert!(!asked((0, 3, 0, 1), &[2]).covered, "too few nodes");
+    }
+
+    #[test]
+    fn what_meets_a_limit_exactly_is_within_it() {
+        let asked = |task, query| ask(&[task], &[query]).remove(0);
+        let long = asked((1, 0, 3_600, 1), query(Some(4), &[], 9));
+        assert_eq!((long.workers, long.unfit), (1, None), "lifetime");
+        let nodes = asked((0, 4, 0, 2), query(Some(4), &[], 8));
+        assert_eq!((nodes.gangs, nodes.unfit), (vec![4, 4], None));
+        let nodes = asked((0, 4, 0, 2), query(Some(4), &[], 7));
+        assert_eq!(nodes.gangs, [4], "the second one has no room");
+        let exact = asked((4, 0, 0, 2), query(Some(4), &[], 9));
+        assert_eq!((exact.workers, exact.unfit), (2, None), "its size");
+        let mut half = query(Some(4), &[], 9);
+        half.kind.min_utilization = 0.5;
+        let busy = asked((1, 0, 0, 2), half);
+        assert_eq!((busy.workers, busy.unfit), (1, None), "utilization");
+    }
+
+    /// The answer for tasks with these variants, on workers with 4 cpus, 2 licences and nothing else.
+    fn ask_variants(variants: Vec<ResourceRequest>, count: u64) -> QueueDemand {
+        let mut classes = Classes::default();
+        let request = RequestVariants::new(variants).expect("valid");
+        let class = classes.intern(&request);
+        let mut query = query(Some(4), &[], 99);
+        let licences = ("licences".into(), 20_000);
+        query.kind.resources.extend([licences]);
+        query.kind.others_plentiful = false;
+        demand(&[(class, count)], &classes, &[query]).remove(0)
+    }
+
+    fn with_entry(cpus: u32, name: &str, policy: Policy) -> ResourceRequest {
+        let mut request = ResourceRequest::cpus(cpus);
+        request.entries.push(ResourceEntry {
+            resource: name.into(),
+            policy,
+            amount: Amount::whole(1),
+        });
+        request
+    }
+
+    #[test]
+    fn a_second_variant_takes_what_the_first_cannot() {
+        let [wide, narrow] = [8, 2].map(ResourceRequest::cpus);
+        let answer = ask_variants(vec![wide, narrow], 5);
+        assert_eq!((answer.workers, answer.waiting), (3, 5));
+        assert_eq!(answer.unfit, Some(Unfit::Resource("cpus".into())));
+    }
+
+    #[test]
+    fn the_scarcest_of_several_resources_decides() {
+        let both = with_entry(1, "licences", Policy::Compact);
+        assert_eq!(ask_variants(vec![both], 5).workers, 3, "two in each");
+    }
+
+    #[test]
+    fn a_task_that_takes_all_of_a_resource_shares_it_with_nobody() {
+        let all = with_entry(1, "licences", Policy::All);
+        assert_eq!(ask_variants(vec![all], 3).workers, 3);
+    }
+
+    #[test]
+    fn what_such_workers_do_not_have_at_all_is_named() {
+        let gpu = with_entry(1, "gpus", Policy::Compact);
+        let answer = ask_variants(vec![gpu], 1);
+        assert_eq!(answer.workers, 0);
+        assert_eq!(answer.unfit, Some(Unfit::Resource("gpus".into())));
     }
 }

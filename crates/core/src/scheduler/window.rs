@@ -353,3 +353,87 @@ fn everything(offers: &[Offer]) -> Vec<i64> {
     let units = offers.iter().map(|offer| i64::try_from(offer.units));
     units.map(|units| units.unwrap_or(i64::MAX)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::JobId;
+    use crate::resource::request::{RequestVariants, ResourceRequest};
+    use crate::testing::worker_config;
+    use crate::time::Timestamp;
+
+    /// Very many multi-node requests: those of very many nodes are the most urgent.
+    struct Bench {
+        classes: Classes,
+        ready: ReadyQueue,
+        workers: BTreeMap<WorkerId, Worker>,
+    }
+
+    impl Bench {
+        fn new(groups: &[&str]) -> Self {
+            let mut bench = Self {
+                classes: Classes::default(),
+                ready: ReadyQueue::default(),
+                workers: BTreeMap::new(),
+            };
+            for (group, id) in groups.iter().zip(1..) {
+                let mut config = worker_config(1);
+                config.group = (*group).into();
+                let offers = bench.classes.offers(&config.resources);
+                let id = WorkerId(id);
+                let worker = Worker::new(id, Arc::new(config), offers, Time(0), Timestamp(0));
+                bench.workers.insert(id, worker);
+            }
+            for n_nodes in 0..u32::try_from(QUEUES_SEEN_MAX).expect("few") + 1 {
+                bench.queue(9, 1_000 + n_nodes);
+            }
+            bench
+        }
+
+        fn queue(&mut self, priority: i32, n_nodes: u32) -> QueueKey {
+            let request = ResourceRequest {
+                entries: Vec::new(),
+                n_nodes,
+                ..ResourceRequest::cpus(1)
+            };
+            let request = RequestVariants::new(vec![request]).expect("valid");
+            let key = QueueKey::new(priority, self.classes.intern(&request));
+            self.ready.insert(key, JobId(1), n_nodes, 0, 1);
+            self.ready.note_multi_node(key, n_nodes);
+            key
+        }
+
+        fn seen(&mut self, with_gangs: bool) -> BTreeSet<QueueKey> {
+            self.ready.follow(&self.classes);
+            let cluster = (&self.classes, &self.workers);
+            let none = std::iter::empty();
+            let window = window(&self.ready, cluster, none, (with_gangs, 0), Time(0));
+            window.queues.into_iter().map(|(key, _)| key).collect()
+        }
+    }
+
+    #[test]
+    fn of_very_many_multi_node_tasks_those_are_seen_that_could_start() {
+        let mut bench = Bench::new(&["a", "b", "b", "b", "a"]);
+        let (three, four) = (bench.queue(0, 3), bench.queue(0, 4));
+        let seen = bench.seen(true);
+        assert!(seen.contains(&three), "three of one group are empty");
+        assert!(!seen.contains(&four), "no group has four");
+        assert_eq!(seen.len(), MULTI_NODE_MAX + 1, "and the most urgent");
+        assert!(bench.seen(false).is_empty(), "nobody asked for nodes");
+    }
+
+    #[test]
+    fn of_more_tasks_that_could_start_the_most_urgent_are_seen() {
+        let mut bench = Bench::new(&["a"; 40]);
+        let few = i32::try_from(MULTI_NODE_MAX).expect("few");
+        // Larger ones are more urgent here.
+        let able: Vec<QueueKey> = (1..=few + 4)
+            .map(|size| bench.queue(size - 100, size.unsigned_abs()))
+            .collect();
+        let seen = bench.seen(true);
+        let expected: Vec<bool> = (1..=few + 4).map(|size| size > 4).collect();
+        let found: Vec<bool> = able.iter().map(|key| seen.contains(key)).collect();
+        assert_eq!(found, expected);
+    }
+}

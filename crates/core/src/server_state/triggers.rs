@@ -211,3 +211,201 @@ impl RoundTriggers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::class::{ClassId, Classes, QueueKey};
+    use crate::scheduler::solve::Placement;
+    use crate::testing::worker_config;
+    use crate::time::Timestamp;
+
+    const NOW: Time = Time(1_000_000_000);
+
+    fn workers(count: u32) -> Workers {
+        let (mut workers, mut classes) = (Workers::default(), Classes::default());
+        for id in 1..=count {
+            let config = worker_config(1);
+            let offers = classes.offers(&config.resources);
+            let id = WorkerId(id);
+            workers.add(Worker::new(id, Arc::new(config), offers, NOW, Timestamp(0)));
+        }
+        workers
+    }
+
+    fn triggers(workers: &Workers) -> RoundTriggers {
+        let mut triggers = RoundTriggers::default();
+        for worker in workers.live().values() {
+            triggers.add(worker);
+        }
+        triggers
+    }
+
+    /// A round that saw everything that could go to these workers.
+    fn saw(workers: &[u32]) -> Window {
+        let rooms = workers.iter().map(|id| (WorkerId(*id), Seen::default()));
+        Window {
+            rooms: rooms.collect(),
+            is_all: true,
+            ..Window::default()
+        }
+    }
+
+    fn placed() -> RoundPlan {
+        let placement = Placement {
+            key: QueueKey::new(0, ClassId(0)),
+            worker: WorkerId(1),
+            variant: 0,
+            count: 1,
+            placed: true,
+        };
+        RoundPlan {
+            placements: vec![placement],
+            ..RoundPlan::default()
+        }
+    }
+
+    fn rooms(triggers: &RoundTriggers) -> Vec<u32> {
+        triggers.rooms().map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn a_worker_that_was_tried_against_everything_is_not_looked_at_again() {
+        let workers = workers(2);
+        let mut triggers = triggers(&workers);
+        triggers.begin(&workers);
+        triggers.note_round(NOW, &saw(&[1, 2]), &placed(), false);
+        assert!(!triggers.has_room());
+        assert_eq!(triggers.due_at(), None);
+        triggers.note_room(WorkerId(2));
+        assert_eq!(rooms(&triggers), [2]);
+        assert!(!triggers.begin(&workers), "only that one");
+        triggers.note_ready();
+        assert!(triggers.begin(&workers), "an empty queue got something");
+        assert_eq!(rooms(&triggers), [1, 2]);
+    }
+
+    #[test]
+    fn a_round_that_did_not_come_to_an_end_goes_on_at_once_with_the_same_workers() {
+        let workers = workers(1);
+        let cut = RoundPlan {
+            is_cut: true,
+            ..RoundPlan::default()
+        };
+        let behind = Window {
+            is_behind: true,
+            ..saw(&[1])
+        };
+        let part = Window {
+            is_all: false,
+            ..saw(&[1])
+        };
+        let idle = RoundPlan::default;
+        let cases = [
+            (saw(&[1]), cut, true),
+            (behind, idle(), true),
+            (part.clone(), placed(), true),
+            (part, idle(), false),
+            (saw(&[1]), placed(), false),
+        ];
+        for (window, plan, goes_on) in cases {
+            let mut triggers = triggers(&workers);
+            triggers.note_round(NOW, &window, &plan, false);
+            assert_eq!(triggers.due_at(), goes_on.then_some(NOW), "{plan:?}");
+            assert_eq!(triggers.has_room(), goes_on, "{window:?}");
+        }
+    }
+
+    #[test]
+    fn with_nothing_left_workers_keep_their_room_and_no_round_follows() {
+        let workers = workers(1);
+        let mut triggers = triggers(&workers);
+        triggers.note_round(NOW, &saw(&[1]), &placed(), true);
+        assert!(triggers.has_room());
+        assert_eq!(triggers.due_at(), None);
+    }
+
+    #[test]
+    fn workers_that_a_round_passed_over_have_their_turn_before_the_others_have_another() {
+        let workers = workers(4);
+        let mut triggers = triggers(&workers);
+        triggers.note_round(NOW, &saw(&[1, 2]), &placed(), false);
+        triggers.note_rooms([WorkerId(1), WorkerId(2)]);
+        assert_eq!(rooms(&triggers), [3, 4, 1, 2]);
+        assert_eq!(triggers.due_at(), Some(NOW));
+        triggers.note_round(NOW, &saw(&[3]), &placed(), false);
+        triggers.note_room(WorkerId(3));
+        assert_eq!(rooms(&triggers), [4, 1, 2, 3]);
+        triggers.note_round(NOW, &saw(&[1, 2, 3, 4]), &placed(), false);
+        triggers.note_rooms([WorkerId(4), WorkerId(2)]);
+        assert_eq!(rooms(&triggers), [2, 4], "nobody was passed over");
+    }
+
+    #[test]
+    fn a_search_that_met_nothing_looks_further_each_time_and_not_for_ever() {
+        let workers = workers(1);
+        let mut triggers = triggers(&workers);
+        let blind = Seen {
+            fitting: Some(Reverse(i32::MAX)),
+            ahead: None,
+        };
+        let window = Window {
+            rooms: [(WorkerId(1), blind)].into_iter().collect(),
+            ..Window::default()
+        };
+        let plan = RoundPlan::default();
+        for widened in 1..=SEARCH_WIDENED_MAX {
+            triggers.note_round(NOW, &window, &plan, false);
+            assert_eq!(triggers.search_widened(), widened);
+            assert!(triggers.has_room() && triggers.due_at() == Some(NOW));
+            triggers.begin(&workers);
+        }
+        triggers.note_round(NOW, &window, &plan, false);
+        assert_eq!(triggers.search_widened(), SEARCH_WIDENED_MAX);
+        assert!(!triggers.has_room(), "it waits for something to change");
+        triggers.note_round(NOW, &saw(&[1]), &plan, false);
+        assert_eq!(triggers.search_widened(), 0);
+    }
+
+    #[test]
+    fn nodes_are_looked_for_when_something_changed_a_worker_is_empty_or_time_has_passed() {
+        let none = Workers::default();
+        let mut triggers = RoundTriggers::default();
+        assert!(triggers.are_plans_due(NOW, false, &none), "the first time");
+        assert_eq!(triggers.due_at(), Some(NOW + PLANS_CHECK));
+        assert!(!triggers.are_plans_due(NOW, false, &none), "just now");
+        triggers.note_plans();
+        assert!(triggers.are_plans_due(NOW, false, &none), "a change");
+        assert!(!triggers.are_plans_due(NOW, false, &none), "looked at");
+        assert!(triggers.are_plans_due(NOW, true, &none), "all are tried");
+        let later = NOW + PLANS_CHECK;
+        assert!(triggers.are_plans_due(later, false, &none));
+        let workers = workers(1);
+        assert!(!triggers.are_plans_due(later, false, &workers));
+        triggers.note_room(WorkerId(1));
+        assert!(triggers.are_plans_due(later, false, &workers), "empty");
+        triggers.forget(WorkerId(1));
+        triggers.drop_plans();
+        assert_eq!(triggers.due_at(), None);
+    }
+
+    #[test]
+    fn workers_that_take_enough_or_nothing_are_tried_when_more_of_anything_is_there() {
+        let (mut workers, mut classes) = (workers(1), Classes::default());
+        let mut config = worker_config(1);
+        config.min_utilization = 0.5;
+        let offers = classes.offers(&config.resources);
+        let demanding = Worker::new(WorkerId(2), Arc::new(config), offers, NOW, Timestamp(0));
+        workers.add(demanding);
+        let mut triggers = triggers(&workers);
+        triggers.note_round(NOW, &saw(&[1, 2]), &placed(), false);
+        triggers.begin(&workers);
+        assert!(!triggers.has_room(), "nothing came");
+        triggers.note_more();
+        triggers.begin(&workers);
+        assert_eq!(rooms(&triggers), [2]);
+    }
+}

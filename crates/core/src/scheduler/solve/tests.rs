@@ -313,6 +313,47 @@ fn every_worker_has_its_turn_to_keep_room() {
     );
 }
 
+/// Workers of 8 cpus, on each of which a task of 6 runs.
+fn nearly_full(count: usize) -> Bench {
+    let mut bench = Bench::with(&vec![8; count]);
+    bench.queue(0, cpus(6), count as u64);
+    carry_out(&mut bench);
+    bench
+}
+
+#[test]
+fn a_worker_keeps_room_for_the_two_most_valuable_requests_that_find_none() {
+    let mut bench = nearly_full(1);
+    let (eight, five) = (bench.queue(0, cpus(8), 2), bench.queue(0, cpus(5), 2));
+    bench.queue(0, cpus(3), 2);
+    let two = bench.queue(0, cpus(2), 1);
+    let answer = bench.solve();
+    let expected = BTreeMap::from([(WorkerId(1), vec![(eight, 0), (five, 0)])]);
+    assert_eq!(answer.reservations, expected);
+    let placed: Vec<QueueKey> = answer.placements.iter().map(|p| p.key).collect();
+    assert_eq!(placed, [two], "what fits starts");
+}
+
+#[test]
+fn no_more_workers_keep_room_for_a_request_than_there_are_tasks() {
+    let mut bench = nearly_full(2);
+    let (eight, five) = (bench.queue(0, cpus(8), 1), bench.queue(0, cpus(5), 9));
+    let expected = BTreeMap::from([
+        (WorkerId(1), vec![(eight, 0), (five, 0)]),
+        (WorkerId(2), vec![(five, 0)]),
+    ]);
+    assert_eq!(bench.solve().reservations, expected);
+}
+
+#[test]
+fn what_can_be_sent_ahead_needs_no_reservation() {
+    let mut bench = nearly_full(1);
+    bench.queue(0, cpus(8), 2);
+    let answer = bench.solve();
+    assert!(answer.reservations.values().all(Vec::is_empty));
+    assert_eq!(bench.rows(), [(1, 1, false)], "it waits there");
+}
+
 #[test]
 fn nodes_come_from_one_group_and_are_kept_until_they_are_empty() {
     let mut bench = Bench::default();

@@ -1,0 +1,94 @@
+//! Who waits for whom: how long one task may overtake another, and who is looked at again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bench::*;
+use crate::id::{JobId, WorkerId};
+use crate::outcome::Outcome;
+use crate::server_state::{Command, Input, WorkerMessage};
+use crate::task::Phase;
+use crate::template::{SubmitBody, SubmitSpec};
+
+/// Half a second passes, and the first task that the worker has ends.
+fn go_on(bench: &mut Bench, worker: WorkerId) {
+    bench.wait(Duration::from_millis(500));
+    let (job, task) = bench.has(worker)[0];
+    bench.finish(worker, key(JobId(job), task));
+}
+
+/// A task for two whole nodes that is more urgent than most.
+fn urgent_gang() -> SubmitSpec {
+    let mut spec = gang(1, 2);
+    if let SubmitBody::Array(array) = &mut spec.body {
+        Arc::make_mut(&mut array.template).priority = 5;
+    }
+    spec
+}
+
+#[test]
+fn a_wide_task_is_overtaken_by_equal_ones_for_five_seconds_and_no_longer() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    // With two requests to choose from nothing is sent ahead, so it is the server that keeps room.
+    bench.submit(tasks(400));
+    let wide = bench.submit(wide(1, 4));
+    let mut ends = 0;
+    while bench.phase(key(wide, 0)) == Phase::Waiting {
+        go_on(&mut bench, worker);
+        ends += 1;
+        assert!(ends < 40, "it never has its turn");
+    }
+    // Five seconds are ten ends; then the cpus of four of them are kept for it.
+    assert!(ends > 10, "small tasks went first for a while: {ends}");
+}
+
+#[test]
+fn a_worker_that_is_not_emptied_any_more_gets_small_tasks_again() {
+    let mut bench = Bench::new();
+    let workers = [bench.worker(1), bench.worker(1)];
+    bench.submit(urgent(2, 9));
+    let large = bench.submit(urgent_gang());
+    let small = bench.submit(tasks(1));
+    let (job, task) = bench.has(workers[0])[0];
+    bench.finish(workers[0], key(JobId(job), task));
+    assert_eq!(bench.has(workers[0]), [], "it is kept for two nodes");
+    let effects = bench.request(Command::CancelJobs {
+        jobs: one(large),
+        reason: "".into(),
+    });
+    assert_eq!(sent(&effects, workers[0]), [0]);
+    assert_eq!(bench.phase(key(small, 0)), Phase::Queued);
+}
+
+#[test]
+fn a_worker_that_empties_for_nodes_gives_back_what_it_has_not_started() {
+    let mut bench = Bench::new();
+    let workers = [bench.worker(1), bench.worker(1)];
+    let small = bench.submit(tasks(4));
+    for worker in workers {
+        let (_, task) = bench.has(worker)[0];
+        bench.start(worker, key(small, task));
+    }
+    let effects = bench.request(Command::Submit(Box::new(urgent_gang())));
+    let back = workers.map(|worker| asked_back(&effects, worker).len());
+    assert_eq!(back, [1, 1], "one waits on each");
+}
+
+#[test]
+fn a_round_looks_for_nodes_again_after_a_quarter_of_a_second() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(tasks(50));
+    bench.submit(gang(1, 2));
+    bench.wait(Duration::from_millis(300));
+    let looks = |bench: &mut Bench| {
+        let (job, task) = bench.has(worker)[0];
+        let report = bench.end_report(worker, key(JobId(job), task), Outcome::Finished);
+        let message = WorkerMessage::Report(report);
+        bench.step(Input::WorkerMessage(worker, message));
+        bench.state.last_round().with_gangs
+    };
+    assert!(!looks(&mut bench), "the worker is not empty");
+    bench.skip(Duration::from_millis(260));
+    assert!(looks(&mut bench));
+    assert!(!looks(&mut bench), "it has just looked");
+}
