@@ -631,4 +631,73 @@ mod tests {
             killed_early: false,
         }
     }
+
+    #[test]
+    fn the_end_of_all_children_is_also_that_of_those_in_creation() {
+        let mut table = table();
+        let now = Instant::now();
+        let mut victim = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pidfd = sys::pidfd_open(victim.id().cast_signed()).unwrap();
+        let in_flight = Arc::new(InFlight::default());
+        let starting = table.begin(Token(1), Arc::clone(&in_flight));
+        in_flight.pidfd.store(sys::raw(&pidfd), Ordering::Release);
+        let key = table.begin(Token(2), Arc::default());
+        table.running(key, running(2));
+        table.terminate_all(now);
+        assert!(in_flight.is_cancelled(), "it must not come into being");
+        let mut due = Due::default();
+        table.due(now, &mut due);
+        assert_eq!(due.kill, [key]);
+        assert_eq!(victim.wait().unwrap().signal(), Some(libc::SIGKILL));
+        let kept = table.running(starting, running(1));
+        assert_eq!(kept, Some(Termination::KILL), "should it run after all");
+    }
+
+    #[test]
+    fn a_hard_end_is_planned_at_once_and_signalled_by_the_reaper_alone() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let cases = [
+            (libc::SIGKILL, second, None, now),
+            (libc::SIGTERM, Duration::ZERO, None, now),
+            (libc::SIGTERM, second, Some(libc::SIGTERM), now + second),
+        ];
+        for (signal, grace, at_once, at) in cases {
+            let mut table = table();
+            let key = table.begin(Token(1), Arc::default());
+            table.running(key, running(1));
+            let sent = table.terminate(Token(1), Termination { signal, grace }, now);
+            assert_eq!(sent.map(|(_, signal)| signal), at_once);
+            let mut due = Due::default();
+            let next = table.due(now, &mut due);
+            assert_eq!(due.kill.contains(&key), at == now, "{signal} {grace:?}");
+            assert_eq!(next.is_some_and(|next| next == at), at != now);
+        }
+    }
+
+    #[test]
+    fn only_children_that_run_are_listed_and_only_with_their_own_key() {
+        let mut table = table();
+        let first = table.begin(Token(1), Arc::default());
+        let second = table.begin(Token(2), Arc::default());
+        table.running(second, running(2));
+        assert!(table.is_starting(first) && !table.is_starting(second));
+        assert_eq!(table.creating(), [None], "its number is not known yet");
+        let listed: Vec<Token> = table.iter().map(|child| child.token).collect();
+        assert_eq!(listed, [Token(2)]);
+        assert!(table.get(first).is_none());
+        assert!(
+            table
+                .get(second)
+                .is_some_and(|child| child.token == Token(2))
+        );
+        assert_eq!(table.len(), 2);
+        assert!(!table.abandon(first), "nobody asked for its end");
+        let next = table.begin(Token(3), Arc::default());
+        assert!(!table.is_starting(first), "the place has another child");
+        assert!(table.is_starting(next));
+    }
 }

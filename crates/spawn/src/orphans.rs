@@ -508,4 +508,29 @@ mod tests {
         let index = Index::new(std::iter::once(&ended), &census);
         assert_eq!(index.owner(pid, 0), Owner::Task(Token(2)));
     }
+
+    #[test]
+    fn an_orphan_of_nobody_lives_as_long_as_tasks_run() {
+        let orphan = Leader::start("exec sleep 1000");
+        let mut orphans = Orphans {
+            children: None,
+            // Of no process: the orphan counts as one from elsewhere.
+            own_session: 0,
+            adopted: vec![orphan.pid()],
+            known: HashMap::new(),
+            ended: Vec::new(),
+        };
+        let census = || Census {
+            running: Vec::new(),
+            ending: Vec::new(),
+            creating: Vec::new(),
+            has_nameless: false,
+        };
+        let is_alive = || Process::read(orphan.pid()).is_some_and(|now| !now.is_dead());
+        assert!(orphans.sweep(true, census).is_empty());
+        assert!(is_alive(), "it may belong to one of them");
+        let killed = orphans.sweep(false, census);
+        assert_eq!(killed, HashMap::from([(Token(u64::MAX), 1)]));
+        eventually(|| (!is_alive()).then_some(()));
+    }
 }

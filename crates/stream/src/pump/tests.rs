@@ -169,3 +169,45 @@ fn a_file_that_was_removed_between_tasks_is_made_again() {
         std::fs::remove_dir_all(&dir).expect("removable");
     }
 }
+
+/// The name of the test below, and the variable that tells it that its files cannot grow.
+const FULL: (&str, &str) = (
+    "pump::tests::a_file_that_cannot_be_written_breaks_its_tasks",
+    "HQ_STREAM_FILES_ARE_FULL",
+);
+
+#[test]
+fn a_file_that_cannot_be_written_breaks_its_tasks() {
+    let (name, variable) = FULL;
+    if std::env::var_os(variable).is_some() {
+        write_more_than_there_is_room_for();
+    } else {
+        // The limit is that of a process: other tests must not have it.
+        let program = std::env::current_exe().expect("this program");
+        let ended = std::process::Command::new("bash")
+            .args(["-c", "trap '' XFSZ; ulimit -f 4; exec \"$0\" \"$@\""])
+            .arg(program)
+            .args(["--exact", name])
+            .env(variable, "1")
+            .output()
+            .expect("it starts");
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(
+            ended.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+    }
+}
+
+fn write_more_than_there_is_room_for() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut bench = Bench::new();
+    let [mut stdout, _stderr] = bench.begin(1, 1, dir.path());
+    bench.wait(|e| *e == PumpEvent::Ready { token: 1 });
+    stdout
+        .write_all(&[b'x'; 16_384])
+        .expect("the pipe takes it");
+    bench.wait(|e| *e == PumpEvent::Broken { token: 1 });
+    let error = bench.end(1).expect("its output is lost");
+    assert!(error.starts_with("cannot write to "), "{error}");
+}
