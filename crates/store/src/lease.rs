@@ -225,6 +225,7 @@ fn now_ms() -> i64 {
 mod tests {
     use super::*;
     use crate::Store;
+    use crate::place::FileSystem;
     use crate::testing::{change, filled};
     use hq_core::id::JobId;
     use hq_core::server_state::ChangeKind;
@@ -294,5 +295,90 @@ mod tests {
             .query_row("SELECT fence FROM lease", [], |row| row.get(0))
             .expect("a lease");
         assert_eq!(number, 2);
+    }
+
+    /// Gives a file to another process of this host.
+    fn give_to_a_process(path: &Path) -> std::process::Child {
+        let child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .expect("a process");
+        let mut this = Process::this();
+        this.pid = child.id();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", this.pid)).expect("it lives");
+        let fields = stat.rsplit_once(')').expect("a name").1;
+        let start = fields.split_whitespace().nth(19).expect("a start");
+        let connection = Connection::open(path).expect("a database");
+        let sql = "UPDATE lease SET pid = ?, process_start = ?, is_held = 1";
+        connection
+            .execute(sql, params![this.pid, start])
+            .expect("a lease");
+        child
+    }
+
+    fn fence(path: &Path) -> i64 {
+        let connection = Connection::open(path).expect("a database");
+        let owner = read(&connection).expect("a table").expect("an owner");
+        owner.fence
+    }
+
+    #[test]
+    fn a_file_of_a_living_process_is_refused_with_its_name_and_that_of_a_dead_one_is_taken() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("j.db");
+        filled(&path, &[1]);
+        let mut child = give_to_a_process(&path);
+        let place = Place {
+            file_system: FileSystem::of(&path),
+            path: path.clone(),
+        };
+        assert_eq!(
+            owner(&place),
+            Some(format!(
+                "process {} on {}",
+                child.id(),
+                Process::this().host
+            ))
+        );
+        let refused = Store::open(&path).expect_err("it is in use").to_string();
+        child.kill().expect("ours");
+        child.wait().expect("ours");
+        assert!(
+            refused.contains(&format!("process {}", child.id())),
+            "{refused}"
+        );
+        assert_eq!(owner(&place), None, "it is gone");
+        let before = fence(&path);
+        drop(Store::open(&path).expect("nobody has it"));
+        assert!(fence(&path) > before);
+    }
+
+    #[test]
+    fn an_owner_that_came_since_the_last_look_is_looked_at_again() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("j.db");
+        filled(&path, &[1]);
+        let seen = fence(&path);
+        let mut child = give_to_a_process(&path);
+        let mut connection = Connection::open(&path).expect("a database");
+        let other = take(&mut connection, &path, Some(seen - 1));
+        assert!(matches!(other, Err(StoreError::InUse { .. })), "{other:?}");
+        let same = take(&mut connection, &path, Some(seen));
+        assert_eq!(same.expect("it was looked at before"), seen + 1);
+        child.kill().expect("ours");
+        child.wait().expect("ours");
+    }
+
+    #[test]
+    fn a_lease_is_renewed_by_its_number_only() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("j.db");
+        filled(&path, &[1]);
+        let connection = Connection::open(&path).expect("a database");
+        let number = fence(&path);
+        assert!(!renew(&connection, number + 1, true).expect("a table"));
+        assert!(!read(&connection).expect("a table").expect("one").is_held);
+        assert!(renew(&connection, number, true).expect("a table"));
+        assert!(read(&connection).expect("a table").expect("one").is_held);
     }
 }
