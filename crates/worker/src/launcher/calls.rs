@@ -603,3 +603,6 @@ fn note_turn(interpreter: &mut Interpreter, events: &mut Vec<LaunchEvent>) {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ use hq_core::resource::request::{Policy, RequestVariants, ResourceEntry, Resourc
 use hq_core::template::{ByteText, Entries, TaskTemplate};
 use hq_core::testing::template;
 use hq_core::worker_state::{InstanceKey, WorkTemplate};
+use hq_spawn::EnvBlock;
 
 use super::*;
 
@@ -228,13 +229,11 @@ fn affinity_needs_numbered_cpus() {
     assert!(affinity(&["a"]).is_err());
 }
 
-/// Whether a task is blamed for the processes that were left when it ended.
-fn is_blamed(is_ending: bool) -> bool {
-    let tasks = PathBuf::from("/nowhere");
-    let mut launcher =
-        TaskLauncher::start(Some(1), "/opt/hq".into(), tasks, "host").expect("it starts");
+/// A launcher with directories of tasks below this one, and a task as it is launched there.
+fn launcher_with(task: TaskTemplate, dirs: &Path) -> (TaskLauncher, LaunchTask, PoolSet) {
+    let launcher =
+        TaskLauncher::start(Some(1), "/opt/hq".into(), dirs.into(), "host").expect("it starts");
     let mut pools = pools();
-    let task = template(&["true"]);
     let request = pools.compile(&task.requests.as_slice()[0]);
     let grant = pools.take(&request.expect("possible")).expect("free");
     let task = LaunchTask {
@@ -254,17 +253,29 @@ fn is_blamed(is_ending: bool) -> bool {
         entries: None,
         nodes: Arc::default(),
     };
-    let (_, running) = launcher.prepare(&task, &pools).expect("possible");
-    launcher.running.insert(task.token, running);
-    let end = Event::Exited {
+    (launcher, task, pools)
+}
+
+/// The exit of the task, with this code.
+fn exited(code: i32, leaked: u32) -> Event {
+    Event::Exited {
         token: Token(1),
-        status: hq_spawn::ExitStatus::Code(0),
+        status: hq_spawn::ExitStatus::Code(code),
         usage: hq_spawn::ResourceUsage::default(),
         started: hq_spawn::MonotonicNs(1),
         ended: hq_spawn::MonotonicNs(2),
-        leaked: 3,
-    };
-    launcher.translate(end, |_| is_ending).expect("an end");
+        leaked,
+    }
+}
+
+/// Whether a task is blamed for the processes that were left when it ended.
+fn is_blamed(is_ending: bool) -> bool {
+    let (mut launcher, task, pools) = launcher_with(template(&["true"]), Path::new("/nowhere"));
+    let (_, running) = launcher.prepare(&task, &pools).expect("possible");
+    launcher.running.insert(task.token, running);
+    launcher
+        .translate(exited(0, 3), |_| is_ending)
+        .expect("an end");
     !launcher.leaking.is_empty()
 }
 
@@ -272,4 +283,140 @@ fn is_blamed(is_ending: bool) -> bool {
 async fn only_a_task_that_ends_by_itself_is_blamed_for_what_it_leaves_behind() {
     assert!(is_blamed(false));
     assert!(!is_blamed(true));
+}
+
+/// Whether output that is to be removed once the task has finished is still there behind its end.
+async fn is_output_kept(code: i32, is_ending: bool) -> bool {
+    let dir = tempfile::tempdir().expect("directory");
+    let output = dir.path().join("out");
+    std::fs::write(&output, "words").expect("a file");
+    let mut task = template(&["true"]);
+    task.stdout = StdioSpec::File {
+        path: output.as_os_str().as_bytes().into(),
+        remove_if_finished: true,
+    };
+    let (mut launcher, task, pools) = launcher_with(task, dir.path());
+    let (_, running) = launcher.prepare(&task, &pools).expect("possible");
+    launcher.running.insert(task.token, running);
+    let end = launcher.translate(exited(code, 0), |_| is_ending);
+    let (event, has_exited_well) = end.expect("an end");
+    let mut events = Vec::new();
+    launcher.conclude(event, has_exited_well, |_| is_ending, &mut events);
+    while events.is_empty() {
+        events = launcher.news().await;
+    }
+    output.exists()
+}
+
+#[tokio::test]
+async fn output_stays_unless_the_task_ended_well_and_by_itself() {
+    assert!(!is_output_kept(0, false).await);
+    assert!(is_output_kept(1, false).await, "it failed");
+    assert!(is_output_kept(0, true).await, "a time limit ended it");
+}
+
+/// What becomes of a task that is really started; `started` is called once it runs.
+async fn end_of(
+    task: TaskTemplate,
+    dirs: &Path,
+    started: impl Fn(&mut TaskLauncher),
+) -> LaunchEvent {
+    let (mut launcher, task, pools) = launcher_with(task, dirs);
+    launcher.launch(vec![task], &pools);
+    loop {
+        let mut events = launcher.news().await;
+        launcher.collect(&mut events, |_| false);
+        for event in events {
+            match event {
+                LaunchEvent::Started { .. } => started(&mut launcher),
+                LaunchEvent::Failed { .. } | LaunchEvent::Exited { .. } => return event,
+            }
+        }
+    }
+}
+
+/// Why a task that is started in this directory cannot be.
+async fn failure_of(args: &[&str], dir: &Path) -> String {
+    let mut task = template(args);
+    task.cwd = dir.as_os_str().as_bytes().into();
+    let event = end_of(task, dir, |_| {}).await;
+    let LaunchEvent::Failed {
+        failure: LaunchFailure::Permanent(text),
+        ..
+    } = event
+    else {
+        panic!("it cannot be started: {event:?}");
+    };
+    text.into()
+}
+
+#[tokio::test]
+async fn what_cannot_be_executed_is_told_with_what_was_probably_meant() {
+    let dir = tempfile::tempdir().expect("directory");
+    let dir = dir.path();
+    std::fs::write(dir.join("tool"), "#!/bin/sh\n").expect("a file");
+    std::fs::write(dir.join("script.sh"), "true\n").expect("a file");
+    let missing = failure_of(&["no-such-tool"], dir).await;
+    assert!(
+        missing.contains("(`no-such-tool`) was not found"),
+        "{missing}"
+    );
+    assert!(!missing.contains("instead?"), "{missing}");
+    let here = failure_of(&["tool"], dir).await;
+    assert!(
+        here.contains("maybe you have meant `./tool` instead?"),
+        "{here}"
+    );
+    let script = failure_of(&["./script.sh"], dir).await;
+    assert!(
+        script.contains("(`./script.sh`) is not executable"),
+        "{script}"
+    );
+    let other = failure_of(&["./tool"], dir).await;
+    assert!(
+        !other.contains("shebang"),
+        "it is no script by its name: {other}"
+    );
+    let nowhere = failure_of(&["true"], Path::new("/dev/null/x")).await;
+    assert!(
+        nowhere.starts_with("Cannot ") && nowhere.contains("/dev/null"),
+        "{nowhere}"
+    );
+}
+
+#[tokio::test]
+async fn a_task_ends_with_its_code_or_by_the_signal_that_it_was_sent() {
+    let nowhere = Path::new("/nowhere");
+    let mut exits = template(&["bash", "-c", "exit 3"]);
+    exits.cwd = Box::from(*b"/");
+    let event = end_of(exits, nowhere, |_| {}).await;
+    let LaunchEvent::Exited { status, .. } = event else {
+        panic!("{event:?}");
+    };
+    assert_eq!(status, ExitStatus::Code(3));
+    let mut sleeps = template(&["sleep", "1000"]);
+    sleeps.cwd = Box::from(*b"/");
+    let event = end_of(sleeps, nowhere, |launcher| {
+        launcher.terminate(LaunchToken(1))
+    })
+    .await;
+    let LaunchEvent::Exited { status, .. } = event else {
+        panic!("{event:?}");
+    };
+    assert_eq!(status, ExitStatus::Signal(StopSpec::default().signal));
+}
+
+#[tokio::test]
+async fn the_last_words_of_a_failed_task_are_told_and_its_directory_is_gone() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut task = template(&["bash", "-c", "echo -n boom >$HQ_ERROR_FILENAME; exit 1"]);
+    task.cwd = Box::from(*b"/");
+    task.task_dir = true;
+    let event = end_of(task, dir.path(), |_| {}).await;
+    let LaunchEvent::Exited { message, .. } = event else {
+        panic!("{event:?}");
+    };
+    assert_eq!(message.as_deref(), Some("boom"));
+    let left = std::fs::read_dir(dir.path()).expect("it is there").count();
+    assert_eq!(left, 0);
 }
