@@ -106,7 +106,7 @@ pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
         "cargo-mutants ended with code {code}; its log is in {}",
         out.display()
     );
-    report(&out.join("mutants.out"))
+    report(&out.join("mutants.out"), chosen.len())
 }
 
 fn tool_command(root: &Path, tool: &Path) -> Command {
@@ -174,7 +174,8 @@ fn without_place(name: &str) -> String {
 fn escaped(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {
-        if !c.is_alphanumeric() && c != '_' && c != ' ' {
+        // No others: of `\<` and `\>`, for example, the one is the beginning of a word and the other its end.
+        if r".^$*+?()[]{}|\".contains(c) {
             text.push('\\');
         }
         text.push(c);
@@ -195,13 +196,19 @@ fn reasons(text: &str) -> BTreeMap<&str, &str> {
     lines.filter_map(|line| line.split_once(" -- ")).collect()
 }
 
-fn report(out: &Path) -> anyhow::Result<bool> {
+fn report(out: &Path, chosen: usize) -> anyhow::Result<bool> {
     let read = |file: &str| {
         let path = out.join(file);
         std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
     };
     let noticed = read("caught.txt")?.lines().count() + read("timeout.txt")?.lines().count();
     let missed = read("missed.txt")?;
+    let tried = noticed + missed.lines().count() + read("unviable.txt")?.lines().count();
+    // A change that is not tried would count as noticed.
+    ensure!(
+        tried == chosen,
+        "of {chosen} chosen changes {tried} were tried: the others were not found by their names"
+    );
     let (text, is_good) = verdict(noticed, &missed, &reasons(SURVIVORS));
     crate::print(&text);
     Ok(is_good)
@@ -259,6 +266,14 @@ mod tests {
         assert_eq!(what(&chosen), what(&again));
         let other = Options::parse(&["--count", "5", "--seed", "4"]).expect("valid");
         assert_ne!(chosen, sample(names(100), &other));
+    }
+
+    #[test]
+    fn a_name_is_escaped_where_a_regular_expression_means_something_else() {
+        let name = "a/b.rs:1:2: replace < with -> Option<u8> in <impl T for [u8]>::f (x|y)";
+        let expected =
+            r"a/b\.rs:1:2: replace < with -> Option<u8> in <impl T for \[u8\]>::f \(x\|y\)";
+        assert_eq!(escaped(name), expected);
     }
 
     #[test]
