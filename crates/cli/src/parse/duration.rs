@@ -1,4 +1,4 @@
-//! Durations: `HH:MM:SS` or words such as `1h 30m`.
+//! Durations: `HH:MM:SS`, `DAYS-HH:MM:SS` or words such as `1h 30m`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum DurationError {
     /// Neither of the two forms.
-    #[error("not a duration, expected one such as `90s`, `2h30m` or `01:30:00`: {0}")]
+    #[error("not a duration, expected one such as `90s`, `2h30m`, `01:30:00` or `1-12:00:00`: {0}")]
     Form(String),
     /// Not words.
     #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]
@@ -16,7 +16,7 @@ pub(crate) enum DurationError {
 /// Longest duration that travels as nanoseconds in 64 bits: about 292 years.
 const LONGEST: Duration = Duration::from_nanos(i64::MAX as u64);
 
-/// Reads `[[HH:]MM:]SS` or words; fields may exceed 59.
+/// Reads `[[HH:]MM:]SS`, `DAYS-HH[:MM[:SS]]` as Slurm has it, or words; fields may exceed 59.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     if let Some(duration) = parse_clock(text) {
         return duration.ok_or_else(|| DurationError::Form("the duration is too long".to_owned()));
@@ -39,20 +39,29 @@ fn parse_words(text: &str) -> Result<Duration, String> {
 
 /// `None`: not in clock form. `Some(None)`: too long.
 fn parse_clock(text: &str) -> Option<Option<Duration>> {
-    let fields: Vec<&str> = text.split(':').collect();
-    let is_field = |field: &&str| !field.is_empty() && field.bytes().all(|b| b.is_ascii_digit());
-    if fields.len() > 3 || !fields.iter().all(is_field) {
+    let (days, clock) = match text.split_once('-') {
+        Some((days, clock)) => (Some(days), clock),
+        None => (None, text),
+    };
+    let mut fields: Vec<&str> = clock.split(':').collect();
+    let is_field = |field: &str| !field.is_empty() && field.bytes().all(|b| b.is_ascii_digit());
+    if fields.len() > 3 || !fields.iter().copied().chain(days).all(is_field) {
         return None;
     }
-    let mut seconds = Some(0u64);
-    for field in fields {
+    let mut total = days.map_or(Some(0), |days| days.parse::<u64>().ok());
+    if days.is_some() {
+        // Behind days hours come first, however many fields there are.
+        fields.resize(3, "0");
+    }
+    for (place, field) in fields.into_iter().enumerate() {
+        let factor = if place == 0 && days.is_some() { 24 } else { 60 };
         let value = field.parse::<u64>().ok();
-        seconds = seconds
-            .and_then(|total| total.checked_mul(60))
+        total = total
+            .and_then(|total| total.checked_mul(factor))
             .and_then(|total| total.checked_add(value?));
     }
     Some(
-        seconds
+        total
             .map(Duration::from_secs)
             .filter(|duration| *duration <= LONGEST),
     )
@@ -70,6 +79,10 @@ mod tests {
             ("1:30", 90_000),
             ("1:02:03", 3_723_000),
             ("00:90:00", 5_400_000),
+            ("1-12", 129_600_000),
+            ("1-02:30", 95_400_000),
+            ("2-00:00:01", 172_801_000),
+            ("0-0", 0),
             ("10s", 10_000),
             ("5min", 300_000),
             ("1h 30m", 5_400_000),
@@ -95,6 +108,10 @@ mod tests {
             "1:",
             ":1",
             "-5",
+            "1-",
+            "1-2-3",
+            "1-1:2:3:4",
+            "99999999999999999999-1",
             "10parsecs",
             "99999999999999999999",
         ] {

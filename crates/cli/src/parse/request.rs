@@ -43,7 +43,7 @@ pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseErro
     if !cursor.eat("=") {
         return Err(cursor.unexpected(&["`=`"]));
     }
-    parse_rest(cursor, name == MEMORY).map(|request| request.for_resource(name))
+    parse_rest(cursor, is_memory(name)).map(|request| request.for_resource(name))
 }
 
 /// Reads a name: a letter, then letters, digits and `/`.
@@ -74,6 +74,35 @@ pub(crate) fn parse_amount(cursor: &mut Cursor<'_>) -> Result<Amount, ParseError
         };
         cursor.note_at(start, note)
     })
+}
+
+/// Reads an amount; one of memory may have a unit behind it.
+pub(super) fn parse_quantity(
+    cursor: &mut Cursor<'_>,
+    is_memory: bool,
+) -> Result<Amount, ParseError> {
+    let start = cursor.pos();
+    let amount = parse_amount(cursor)?;
+    if !is_memory {
+        return Ok(amount);
+    }
+    let Some(kib) = parse_memory_unit(cursor) else {
+        return Ok(amount);
+    };
+    let units = u128::from(amount.0) * u128::from(kib) / 1_024;
+    let most = u128::from(u32::MAX) * u128::from(UNITS_PER_WHOLE);
+    match u64::try_from(units) {
+        Ok(units) if u128::from(units) <= most => Ok(Amount(units)),
+        Ok(_) | Err(_) => Err(cursor.note_at(
+            start,
+            "Number is too large, expected less than 4294967296 MiB",
+        )),
+    }
+}
+
+/// Whether a resource is counted in MiB, so that its amounts may have units.
+pub(super) fn is_memory(name: &str) -> bool {
+    name == MEMORY
 }
 
 /// How many 1/1024 MiB a unit of memory is, which is eaten; without one it is MiB.
@@ -120,21 +149,8 @@ fn parse_rest(mut cursor: Cursor<'_>, is_memory: bool) -> Result<RequestAmount, 
         });
     }
     let start = cursor.pos();
-    let mut amount = parse_amount(&mut cursor)?;
-    if is_memory && let Some(kib) = parse_memory_unit(&mut cursor) {
-        let units = u128::from(amount.0) * u128::from(kib) / 1_024;
-        let most = u128::from(u32::MAX) * u128::from(UNITS_PER_WHOLE);
-        match u64::try_from(units) {
-            Ok(units) if u128::from(units) <= most => amount = Amount(units),
-            Ok(_) | Err(_) => {
-                return Err(cursor.note_at(
-                    start,
-                    "Number is too large, expected less than 4294967296 MiB",
-                ));
-            }
-        }
-    } else if cursor.peek().is_some_and(|c| "kKmMgGtT".contains(c))
-        && !cursor.rest().starts_with("tight")
+    let amount = parse_quantity(&mut cursor, is_memory)?;
+    if cursor.peek().is_some_and(|c| "kKmMgGtT".contains(c)) && !cursor.rest().starts_with("tight")
     {
         return Err(cursor.unexpected(&["blank", "end of input (only `mem` has units)"]));
     }

@@ -1,8 +1,9 @@
-//! Definitions of what a worker offers: `4`, `2x4`, `[a,b]`, `[[0,1],[2,3]]`, `range(0-3)`, `sum(10.5)`.
+//! Definitions of what a worker offers: `4`, `2x4`, `[a,b]`, `[[0,1],[2,3]]`, `range(0-3)`, `sum(10.5)`,
+//! and `sum(64GiB)` of memory.
 
 use hq_core::resource::descriptor::{ResourceItem, ResourceKind};
 
-use super::request::{parse_amount, parse_resource_name};
+use super::request::{is_memory, parse_quantity, parse_resource_name};
 use super::{Cursor, ParseError};
 
 const WHAT: &str = "resource definition";
@@ -36,7 +37,7 @@ pub(crate) fn parse_cpus(text: &str) -> Result<CpuDefinition, ParseError> {
             };
         }
     }
-    parse_kind(&mut cursor).map(CpuDefinition::Pool)
+    parse_kind(&mut cursor, false).map(CpuDefinition::Pool)
 }
 
 /// Reads `NAME=DEF`.
@@ -47,21 +48,21 @@ pub(crate) fn parse_definition(text: &str) -> Result<ResourceItem, ParseError> {
     if !cursor.eat("=") {
         return Err(cursor.unexpected(&["`=`"]));
     }
-    let kind = parse_kind(&mut cursor)?;
+    let kind = parse_kind(&mut cursor, is_memory(name))?;
     Ok(ResourceItem {
         name: name.into(),
         kind,
     })
 }
 
-fn parse_kind(cursor: &mut Cursor<'_>) -> Result<ResourceKind, ParseError> {
+fn parse_kind(cursor: &mut Cursor<'_>, is_memory: bool) -> Result<ResourceKind, ParseError> {
     const EXPECTED: &[&str] = &["`[`", "`range(`", "`sum(`", "`NxM`"];
     cursor.skip_blanks();
     let kind = match cursor.peek() {
         Some('[') => parse_brackets(cursor)?,
         Some(c) if c.is_ascii_digit() => parse_product(cursor)?,
         Some('r') => parse_span(cursor)?,
-        Some('s') => parse_sum(cursor)?,
+        Some('s') => parse_sum(cursor, is_memory)?,
         Some(_) | None => return Err(cursor.unexpected(EXPECTED)),
     };
     cursor.skip_blanks();
@@ -123,12 +124,12 @@ fn parse_span(cursor: &mut Cursor<'_>) -> Result<ResourceKind, ParseError> {
     Ok(ResourceKind::Range { start, end })
 }
 
-fn parse_sum(cursor: &mut Cursor<'_>) -> Result<ResourceKind, ParseError> {
+fn parse_sum(cursor: &mut Cursor<'_>, is_memory: bool) -> Result<ResourceKind, ParseError> {
     if !cursor.eat("sum") {
         return Err(cursor.unexpected(&["`sum(`"]));
     }
     expect(cursor, "(", &["`(`"])?;
-    let amount = parse_amount(cursor)?;
+    let amount = parse_quantity(cursor, is_memory)?;
     expect(cursor, ")", &["`)`"])?;
     Ok(ResourceKind::Sum(amount))
 }
@@ -243,6 +244,8 @@ mod tests {
                 ResourceKind::Range { start: 2, end: 5 },
             ),
             ("x=sum(100.5)", ResourceKind::Sum(Amount(1_005_000))),
+            ("mem=sum(64GiB)", ResourceKind::Sum(Amount(655_360_000))),
+            ("mem=sum(512)", ResourceKind::Sum(Amount(5_120_000))),
         ] {
             assert_eq!(parse_definition(text).expect(text).kind, kind, "{text}");
         }
@@ -275,6 +278,8 @@ mod tests {
             ),
             ("x=range(3-1)", "--- Start must be greater or equal to end"),
             ("x=sum(1.00001)", "--- Resource precision exceeded"),
+            ("x=sum(1GiB)", "expected `)`"),
+            ("mem=sum(9999999TiB)", "--- Number is too large"),
             (
                 "x=0x4",
                 "--- Resource has to contain at least a single element",
