@@ -323,12 +323,9 @@ where
         tokio::select! {
             update = updates.recv() => {
                 // Ended without `done`: this client was too slow.
-                let Some(mut update) = update else { return Answer::Hangup };
+                let Some(update) = update else { return Answer::Hangup };
                 let done = update.done;
-                if with_values {
-                    plane.values.fill(&mut update).await;
-                }
-                if send(writer, &reply(reply::Reply::Watch(update))).await.is_err() {
+                if send_update(update, with_values, plane, writer).await.is_err() {
                     break;
                 }
                 if done {
@@ -342,6 +339,23 @@ where
     // If the core is gone there is nothing to take back.
     let _ = plane.core.unwatch(id).await;
     Answer::Hangup
+}
+
+/// Sends an update, in several messages if it has long values.
+async fn send_update<W: AsyncWrite + Unpin>(
+    update: client::WatchUpdate,
+    with_values: bool,
+    plane: &ClientPlane,
+    writer: &mut MessageWriter<W>,
+) -> Result<(), WriteError> {
+    if !with_values {
+        return send(writer, &reply(reply::Reply::Watch(update))).await;
+    }
+    let mut pages = plane.values.pages(update);
+    while let Some(page) = pages.next().await {
+        send(writer, &reply(reply::Reply::Watch(page))).await?;
+    }
+    Ok(())
 }
 
 async fn about_journal<R, W>(

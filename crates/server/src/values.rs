@@ -4,7 +4,7 @@
 //! that they are on disk when anybody hears of the end. Those of the last moments are kept here for that somebody; older
 //! ones are read from the store. Nothing here looks into them.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
@@ -22,6 +22,8 @@ const KEPT_MAX: usize = 64 << 20;
 const KEPT_MAX_ALONE: usize = 1 << 30;
 /// What a value takes beside its bytes.
 const VALUE_BYTES: usize = 128;
+/// Tasks of one message whose values are looked for in the store.
+const MISSING_MAX: usize = 2_000;
 
 /// Names a value; the worker is a part of it, so that none can give one for a task that ran elsewhere.
 type Key = (TaskKey, InstanceId, WorkerId);
@@ -107,41 +109,90 @@ impl Values {
         }
     }
 
-    /// Adds values to the outcomes of an update that is about to be sent.
-    pub(crate) async fn fill(&self, update: &mut client::WatchUpdate) {
-        let missing = self.fill_kept(update);
-        for (job, tasks) in missing {
-            let Ok(tasks) = IdArray::from_sorted(tasks) else {
-                continue;
-            };
-            match self.find(job, tasks, usize::MAX).await {
-                Ok(found) => add_found(update, job, found.values.into_iter().collect()),
-                Err(error) => tracing::warn!(job, "{error}"),
-            }
+    /// Divides an update that is about to be sent, and adds the values of its outcomes.
+    pub(crate) fn pages(&self, mut update: client::WatchUpdate) -> Pages<'_> {
+        let jobs = std::mem::take(&mut update.jobs).into_iter();
+        let jobs = jobs.map(|mut job| {
+            let tasks = std::mem::take(&mut job.ended_tasks);
+            (job, tasks.into())
+        });
+        Pages {
+            values: self,
+            jobs: jobs.collect(),
+            rest: Some(update),
         }
     }
 
-    /// Adds what is kept here; names the tasks whose values may be in the store, in ascending order.
-    fn fill_kept(&self, update: &mut client::WatchUpdate) -> BTreeMap<u32, Vec<u32>> {
-        let mut missing: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        let mut kept = self.kept();
-        for (job, task) in ended(update) {
-            let Some(worker) = task.worker else { continue };
-            let key = (
-                TaskKey::new(JobId(job), TaskId(task.id)),
-                InstanceId(task.instance),
-                WorkerId(worker),
-            );
-            match kept.take(&key) {
-                Some(data) => task.value = Some(data.into_vec().into()),
-                None => missing.entry(job).or_default().push(task.id),
+    /// Takes tasks of a job for a message of which so many bytes are `left`, and adds their values.
+    async fn fill(
+        &self,
+        job: u32,
+        tasks: &mut VecDeque<client::EndedTask>,
+        left: &mut usize,
+    ) -> Vec<client::EndedTask> {
+        let (mut page, missing) = self.fill_kept(job, tasks, left);
+        let Ok(missing) = IdArray::from_sorted(missing) else {
+            hq_core::bug!("an update of job {job} names a task twice");
+            return page;
+        };
+        if missing.is_empty() {
+            return page;
+        }
+        // At least one is read, so that each message gets on.
+        let found = match self.find(job, missing, (*left).max(1)).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(job, "{error}");
+                return page;
+            }
+        };
+        let mut values: HashMap<u32, Vec<u8>> = found.values.into_iter().collect();
+        let is_later = |task: &client::EndedTask| {
+            task.value.is_none() && found.next.is_some_and(|next| task.id >= next)
+        };
+        for task in page.extract_if(.., |task| is_later(task)) {
+            tasks.push_front(task);
+        }
+        for task in &mut page {
+            if let Some(data) = values.remove(&task.id) {
+                *left = left.saturating_sub(data.len());
+                task.value = Some(data.into());
             }
         }
-        for tasks in missing.values_mut() {
-            tasks.sort_unstable();
-            tasks.dedup();
+        page
+    }
+
+    /// Takes tasks until nothing is `left`, and adds what is kept here. Returns them, and those whose values may be in the
+    /// store, in ascending order.
+    fn fill_kept(
+        &self,
+        job: u32,
+        tasks: &mut VecDeque<client::EndedTask>,
+        left: &mut usize,
+    ) -> (Vec<client::EndedTask>, Vec<u32>) {
+        let (mut page, mut missing) = (Vec::new(), Vec::new());
+        let mut kept = self.kept();
+        while *left > 0
+            && missing.len() < MISSING_MAX
+            && let Some(mut task) = tasks.pop_front()
+        {
+            if let Some(worker) = task.worker.filter(|_| may_have_value(&task)) {
+                let key = (
+                    TaskKey::new(JobId(job), TaskId(task.id)),
+                    InstanceId(task.instance),
+                    WorkerId(worker),
+                );
+                if let Some(data) = kept.take(&key) {
+                    *left = left.saturating_sub(data.len());
+                    task.value = Some(data.into_vec().into());
+                } else if self.store.is_some() {
+                    missing.push(task.id);
+                }
+            }
+            page.push(task);
         }
-        missing
+        missing.sort_unstable();
+        (page, missing)
     }
 
     async fn find(
@@ -174,32 +225,67 @@ impl Values {
     }
 }
 
-/// Tasks of an update that may have a value, with their jobs.
-fn ended(update: &mut client::WatchUpdate) -> impl Iterator<Item = (u32, &mut client::EndedTask)> {
-    update.jobs.iter_mut().flat_map(|job| {
-        let id = job.summary.as_ref().map_or(0, |summary| summary.id);
-        let has_value = |task: &&mut client::EndedTask| {
-            matches!(task.state(), TaskState::Finished | TaskState::Failed)
-        };
-        job.ended_tasks
-            .iter_mut()
-            .filter(has_value)
-            .map(move |task| (id, task))
-    })
+/// An update in messages whose values have [`PAGE_BYTES_MAX`] bytes, unless one value is larger.
+///
+/// Each of them is an update of its own: whoever waits for values takes them as they come. What else is in the update was
+/// limited before.
+pub(crate) struct Pages<'a> {
+    values: &'a Values,
+    /// Jobs with their tasks that are not sent yet.
+    jobs: VecDeque<(client::WatchedJob, VecDeque<client::EndedTask>)>,
+    /// What is beside the jobs; `None` behind the last message.
+    rest: Option<client::WatchUpdate>,
 }
 
-fn add_found(update: &mut client::WatchUpdate, job: u32, mut found: BTreeMap<u32, Vec<u8>>) {
-    for (_, task) in ended(update).filter(|(id, _)| *id == job) {
-        if task.value.is_none()
-            && let Some(data) = found.remove(&task.id)
-        {
-            task.value = Some(data.into());
+impl Pages<'_> {
+    /// The next message; `None` behind the last one.
+    pub(crate) async fn next(&mut self) -> Option<client::WatchUpdate> {
+        let mut page = self.rest.take()?;
+        let mut left = PAGE_BYTES_MAX;
+        while let Some((job, tasks)) = self.jobs.front_mut() {
+            let id = job.summary.as_ref().map_or(0, |summary| summary.id);
+            let filled = self.values.fill(id, tasks, &mut left).await;
+            let is_whole = tasks.is_empty();
+            page.jobs.push(client::WatchedJob {
+                summary: job.summary.clone(),
+                // Its end is told with its last tasks.
+                ended: job.ended && is_whole,
+                ended_tasks: filled,
+            });
+            if !is_whole {
+                break;
+            }
+            self.jobs.pop_front();
         }
+        if !self.jobs.is_empty() {
+            self.rest = Some(client::WatchUpdate {
+                done: std::mem::take(&mut page.done),
+                more: page.more,
+                ..client::WatchUpdate::default()
+            });
+            // The client need not wait for the rest of it.
+            page.more = false;
+        }
+        Some(page)
     }
+}
+
+fn may_have_value(task: &client::EndedTask) -> bool {
+    matches!(task.state(), TaskState::Finished | TaskState::Failed)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use hq_core::outcome::{Outcome, Usage};
+    use hq_core::server_state::{Change, ChangeKind};
+    use hq_core::task::TaskEnd;
+    use hq_core::time::Timestamp;
+    use hq_protocol::Message as _;
+    use hq_protocol::convert::VALUE_MAX;
+    use hq_store::Store;
+
     use super::*;
 
     fn key(task: u32) -> Key {
@@ -239,13 +325,85 @@ mod tests {
         }
     }
 
+    async fn pages(values: &Values, update: client::WatchUpdate) -> Vec<client::WatchUpdate> {
+        let mut pages = values.pages(update);
+        let mut sent = Vec::new();
+        while let Some(page) = pages.next().await {
+            sent.push(page);
+        }
+        sent
+    }
+
+    fn ended_change(task: u32, at: Timestamp) -> Change {
+        let end = TaskEnd {
+            outcome: Outcome::Finished,
+            at,
+            run: Duration::ZERO,
+            usage: Usage::default(),
+        };
+        let kind = ChangeKind::TaskEnded {
+            task: TaskKey::new(JobId(1), TaskId(task)),
+            instance: InstanceId(0),
+            worker: WorkerId(1),
+            crash_count: 0,
+            end,
+            is_finished: true,
+            is_awaited: true,
+        };
+        Change { at, kind }
+    }
+
+    /// Values as long as they can be, in memory and in the store, among tasks that have none.
+    #[tokio::test]
+    async fn the_largest_update_comes_in_messages_of_which_none_is_long() {
+        const LONG: u32 = 40;
+        const TASKS: u32 = 5_000;
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&dir.path().join("state.db")).expect("a new store");
+        let at = Timestamp(1);
+        let mut store = store.start("test", &[], at, |_| ()).expect("a writer");
+        let values = Values::new(Some(store.client()));
+        let byte = |id: u32| u8::try_from(id).expect("few are long");
+        let long = (0..LONG).map(|id| value(id, &vec![byte(id); VALUE_MAX]));
+        values.add(WorkerId(1), long.collect());
+        values.kept().shrink(KEPT_MAX / 4);
+        store.store((0..TASKS).map(|id| ended_change(id, at)).collect());
+        assert!(store.client().flush(), "on disk");
+        let ids: Vec<u32> = (0..TASKS).rev().collect();
+        let mut update = update(1, &ids);
+        update.done = true;
+        update.jobs[0].ended = true;
+        update.jobs.push(client::WatchedJob::default());
+        let sent = pages(&values, update).await;
+        let mut told = Vec::new();
+        for page in &sent {
+            let bytes = page.encoded_len();
+            assert!(
+                bytes <= PAGE_BYTES_MAX + VALUE_MAX + (64 << 10),
+                "{bytes} bytes"
+            );
+            for task in &page.jobs[0].ended_tasks {
+                let first = task.value.as_ref().map(|data| (data.len(), data[0]));
+                let expected = (task.id < LONG).then(|| (VALUE_MAX, byte(task.id)));
+                assert_eq!(first, expected, "task {}", task.id);
+                told.push(task.id);
+            }
+        }
+        told.sort_unstable();
+        assert_eq!(told, Vec::from_iter(0..TASKS));
+        let (last, before) = sent.split_last().expect("some");
+        assert!(last.done && last.jobs[0].ended && last.jobs.len() == 2);
+        assert!(before.len() >= 8, "{} messages", sent.len());
+        assert!(before.iter().all(|page| !page.done && !page.jobs[0].ended));
+    }
+
     #[tokio::test]
     async fn a_value_is_that_of_the_worker_on_which_the_task_ended() {
         let values = Values::new(None);
         values.add(WorkerId(2), vec![value(7, b"forged")]);
         values.add(WorkerId(1), vec![value(7, b"true"), value(8, b"other")]);
-        let mut sent = update(1, &[7]);
-        values.fill(&mut sent).await;
+        let sent = update(1, &[7]);
+        let sent = pages(&values, sent).await.remove(0);
         let found = sent.jobs[0].ended_tasks[0].value.as_deref();
         assert_eq!(found, Some(&b"true"[..]));
     }
