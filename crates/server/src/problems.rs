@@ -288,8 +288,8 @@ impl Problems {
         } else {
             None
         };
-        let mut known = self.acknowledged.lock().await;
-        let known = self.known(&mut known).await?;
+        let mut place = self.acknowledged.lock().await;
+        let known = self.known(&mut place).await?;
         match part {
             Some(_) if known.len() >= ACKNOWLEDGED_MAX && !known.contains_key(id) => {
                 return Err(Refusal::too_large(format!(
@@ -312,9 +312,11 @@ impl Problems {
         };
         let stored = self.core.persist(vec![change]).await;
         let stored = stored.map_err(|_| Refusal::shutting_down())?;
-        // It ends when it is on disk.
-        let _ = stored.await;
-        Ok(())
+        // While the disk is full this takes long, and people must be able to look meanwhile.
+        drop(place);
+        // Without a word the server has ended before it could store it.
+        let ended = || Refusal::unavailable("the server ended before this was stored; do it again");
+        stored.await.map_err(|_| ended())
     }
 
     /// Reads what failed tasks of the first problems said last.
@@ -581,3 +583,6 @@ pub(crate) fn message(problem: &Problem) -> client::Problem {
         cause: problem.cause.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;
