@@ -639,6 +639,18 @@ impl Job {
         waiting + running
     }
 
+    /// Notes how long a task has run that is ended at the moment `at`, if it runs.
+    fn cut_short(&mut self, slot: TaskSlot, at: Timestamp) {
+        let is_running = self.phase(slot) == Some(Phase::Running);
+        if let Some(submit) = self
+            .submits
+            .get_mut(slot.submit as usize)
+            .filter(|_| is_running)
+        {
+            submit.tasks.cut_short(slot.index, at);
+        }
+    }
+
     /// Record of a task, to be changed.
     pub(crate) fn touch(&mut self, slot: TaskSlot) -> Option<&mut TaskRecord> {
         self.submits

@@ -53,8 +53,8 @@ pub use effect::{
 };
 pub use gate::{Gate, Wait};
 pub use input::{
-    Command, EndedRow, Input, JobResult, LinkId, ROWS_PER_ROUND_MAX, Reattach, Report, RequestId,
-    StartedRow, WatchSpec, WorkerMessage,
+    CANCELED_MAX, Command, EndedRow, Input, JobResult, LinkId, ROWS_PER_ROUND_MAX, Reattach,
+    Report, RequestId, StartedRow, WatchSpec, WorkerMessage,
 };
 pub use refusal::SubmitRefusal;
 pub use restore::{JobRecord, RestoreError, StoredWorker};
@@ -352,6 +352,11 @@ impl ServerState {
                 self.on_sweep(ctx, request, (&jobs, Deed::Cancel(reason)));
                 return;
             }
+            Command::CancelTasks {
+                job,
+                tasks,
+                keep_running,
+            } => Reply::Jobs(self.cancel_tasks(ctx, job, (&tasks, keep_running))),
             Command::ForgetJobs { jobs, states } => {
                 self.on_sweep(ctx, request, (&jobs, Deed::Forget(states)));
                 return;

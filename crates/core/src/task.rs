@@ -513,6 +513,13 @@ impl TaskTable {
         Some(std::mem::replace(&mut record.phase, phase))
     }
 
+    /// Notes that a task that runs is ended at the moment `at`.
+    pub(crate) fn cut_short(&mut self, index: u32, at: Timestamp) {
+        if let Some(record) = self.touch(index) {
+            record.cut_short(at.since(record.started));
+        }
+    }
+
     /// Moves every unfinished task to `to` at the moment `at`; returns how many were waiting or queued, and running.
     pub(crate) fn end_all(&mut self, to: Phase, at: Timestamp) -> (u32, u32) {
         let (mut waiting, mut running) = (0, 0);

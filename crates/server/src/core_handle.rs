@@ -128,6 +128,7 @@ impl CoreHandle {
             Command::OpenJob { .. }
             | Command::CloseJobs(_)
             | Command::CancelJobs { .. }
+            | Command::CancelTasks { .. }
             | Command::ForgetJobs { .. }
             | Command::Resubmit { .. }
             | Command::StopWorkers(_)

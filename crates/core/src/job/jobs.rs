@@ -159,6 +159,14 @@ impl Jobs {
         }
     }
 
+    /// Ends one unfinished task at the moment `at`.
+    pub(crate) fn end_one(&mut self, id: JobId, slot: TaskSlot, to: Phase, at: Timestamp) {
+        if let Some(job) = self.all.get_mut(&id) {
+            job.cut_short(slot, at);
+        }
+        self.set_phase(id, slot, to);
+    }
+
     /// Ends every unfinished task of a job; returns which.
     pub(crate) fn end_all(&mut self, id: JobId, to: Phase, at: Timestamp) -> IdArray {
         let Some(job) = self.all.get_mut(&id) else {

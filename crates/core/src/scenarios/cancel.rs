@@ -179,3 +179,121 @@ fn a_cancel_changes_no_other_job() {
     assert!(!effects.iter().any(is_about), "{effects:?}");
     assert_eq!(second, JobId(2));
 }
+
+fn cancel_tasks(bench: &mut Bench, job: JobId, tasks: &[u32]) -> Vec<Effect> {
+    let tasks = IdArray::from_sorted(tasks.to_vec()).expect("sorted");
+    bench.request(Command::CancelTasks {
+        job,
+        tasks,
+        keep_running: false,
+    })
+}
+
+#[test]
+fn tasks_that_run_are_spared_if_they_are_to_be() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.submit(tasks(3));
+    bench.start(worker, key(job, 0));
+    let effects = bench.request(Command::CancelTasks {
+        job,
+        tasks: IdArray::consecutive(0, 3).expect("valid"),
+        keep_running: true,
+    });
+    assert!(matches!(
+        job_row(&effects),
+        JobResult::Ok { canceled: 2, .. }
+    ));
+    bench.finish(worker, key(job, 0));
+    let counts = bench.counts(job);
+    assert_eq!((counts.finished, counts.canceled), (1, 2));
+}
+
+#[test]
+fn single_tasks_are_canceled_wherever_they_are_and_the_others_go_on() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.submit(tasks(200));
+    bench.start(worker, key(job, 0));
+    assert_eq!(bench.phase(key(job, 1)), Phase::Queued);
+    assert_eq!(bench.phase(key(job, 199)), Phase::Waiting);
+    let effects = cancel_tasks(&mut bench, job, &[0, 1, 199, 500]);
+    let (canceled, already_finished) = (3, 0);
+    let expected = JobResult::Ok {
+        job,
+        canceled,
+        already_finished,
+    };
+    assert_eq!(job_row(&effects), expected);
+    let ended: Vec<u32> = killed(&effects, worker)
+        .iter()
+        .map(|(task, _)| task.task.0)
+        .collect();
+    assert_eq!(ended, [0, 1], "what waits is on no worker");
+    for task in [0, 1] {
+        bench.end(worker, key(job, task), Outcome::Killed);
+    }
+    bench.finish_all();
+    let counts = bench.counts(job);
+    assert_eq!((counts.canceled, counts.finished), (3, 197));
+    assert_eq!(bench.job_state(job), JobState::Canceled);
+    let again = cancel_tasks(&mut bench, job, &[0, 2]);
+    let (canceled, already_finished) = (0, 2);
+    assert_eq!(
+        job_row(&again),
+        JobResult::Ok {
+            job,
+            canceled,
+            already_finished
+        }
+    );
+}
+
+#[test]
+fn what_depends_on_a_canceled_task_is_given_up() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[1]), (3, &[])]));
+    bench.start(worker, key(job, 0));
+    cancel_tasks(&mut bench, job, &[0]);
+    let counts = bench.counts(job);
+    assert_eq!((counts.canceled, counts.aborted), (1, 2));
+    bench.end(worker, key(job, 0), Outcome::Killed);
+    bench.finish(worker, key(job, 3));
+    assert!(bench.state.jobs()[&job].is_completed());
+}
+
+#[test]
+fn a_task_that_is_canceled_while_it_waits_for_another_never_runs() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[0])]));
+    bench.start(worker, key(job, 0));
+    cancel_tasks(&mut bench, job, &[1]);
+    bench.finish(worker, key(job, 0));
+    assert_eq!(bench.phase(key(job, 1)), Phase::Canceled);
+    bench.finish_all();
+    let counts = bench.counts(job);
+    assert_eq!((counts.finished, counts.canceled), (2, 1));
+}
+
+#[test]
+fn a_canceled_task_stays_canceled_over_a_restart_and_over_a_late_end() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.submit(tasks(3));
+    bench.start(worker, key(job, 0));
+    cancel_tasks(&mut bench, job, &[0, 2]);
+    bench.finish(worker, key(job, 0));
+    bench.restart();
+    for task in [0, 2] {
+        assert_eq!(bench.phase(key(job, task)), Phase::Canceled);
+    }
+    assert!(bench.record(key(job, 0)).has_run(), "it ran until then");
+    assert!(!bench.record(key(job, 2)).has_run());
+}
+
+#[test]
+fn tasks_of_a_job_that_does_not_exist_are_none() {
+    let mut bench = Bench::new();
+    let effects = cancel_tasks(&mut bench, JobId(9), &[0]);
+    let Reply::Jobs(found) = reply(&effects) else {
+        panic!("about jobs");
+    };
+    assert!(found.rows.is_empty() && found.not_found.iter().eq([9]));
+}

@@ -1,8 +1,12 @@
 //! Closing, cancelling and forgetting jobs; stopping workers.
 
+use std::collections::BTreeMap;
+
+use super::after::sorted_ids;
 use super::{ChangeKind, Ctx, JobResult, ServerState, StopResult, WorkerCommand};
-use crate::id::{JobId, WorkerId};
-use crate::job::JobState;
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use crate::job::{JobState, TaskSlot};
+use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 
@@ -59,6 +63,104 @@ impl ServerState {
             canceled: unfinished,
             already_finished,
         })
+    }
+
+    /// Cancels some tasks of a job, wherever they are, and gives up what depends on them. Ids that the job does not have are
+    /// not counted.
+    pub(super) fn cancel_tasks(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        (tasks, keep_running): (&IdArray, bool),
+    ) -> Selected<JobResult> {
+        let Some(job) = self.jobs.get(id) else {
+            return Selected {
+                rows: Vec::new(),
+                not_found: IdArray::single(id.0),
+            };
+        };
+        let found = tasks.iter().map(TaskId);
+        let found: Vec<_> = found
+            .filter_map(|task| Some((task, job.find(task)?)))
+            .collect();
+        let (mut canceled, mut slots, mut over) = (Vec::new(), Vec::new(), 0);
+        let mut killed = BTreeMap::<WorkerId, Vec<(TaskKey, InstanceId)>>::new();
+        for (task, slot) in &found {
+            let key = TaskKey::new(id, *task);
+            match self.jobs.phase(id, *slot) {
+                Some(Phase::Running) if keep_running => continue,
+                Some(Phase::Waiting) => self.leave_queue(id, *slot),
+                Some(Phase::Queued | Phase::Running) => {
+                    let holder = self.holder(id, *slot);
+                    if let Some((worker, instance)) = holder {
+                        killed.entry(worker).or_default().push((key, instance));
+                    }
+                }
+                None | Some(Phase::Finished | Phase::Failed | Phase::Canceled | Phase::Aborted) => {
+                    over += 1;
+                    continue;
+                }
+            }
+            self.jobs.end_one(id, *slot, Phase::Canceled, ctx.now.wall);
+            self.audience.note_ended(id, *task);
+            self.jobs.note_end(id, Some(*task));
+            canceled.push(task.0);
+            slots.push(*slot);
+        }
+        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        let result = JobResult::Ok {
+            job: id,
+            canceled: count(canceled.len()),
+            already_finished: over,
+        };
+        if !canceled.is_empty() {
+            self.end_canceled(ctx, id, canceled, &slots);
+            for (worker, tasks) in killed {
+                ctx.send(worker, WorkerCommand::Kill(tasks));
+            }
+        }
+        Selected::all(vec![result])
+    }
+
+    /// Stores which tasks were canceled, and what follows for others.
+    fn end_canceled(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        canceled: Vec<u32>,
+        slots: &[TaskSlot],
+    ) {
+        let (ids, to) = (sorted_ids(id, canceled), TaskState::Canceled);
+        ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
+        let mut aborted = Vec::new();
+        for slot in slots {
+            let job = self.jobs.get(id);
+            let dependents = job.map_or_else(Vec::new, |job| job.descendants(*slot));
+            aborted.extend(self.abort_waiting(id, dependents));
+        }
+        if !aborted.is_empty() {
+            let (ids, to) = (sorted_ids(id, aborted), TaskState::Aborted);
+            ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
+        }
+        // Rounds may have left out what these hid, and nodes may be kept free for them.
+        self.dispatcher.note_ready();
+        self.dispatcher.note_plans_changed();
+        self.note_job_progress(ctx, id);
+    }
+
+    /// A task that waits is not to be handed out. It may not be in the queue: something holds it back.
+    fn leave_queue(&mut self, id: JobId, slot: TaskSlot) {
+        let job = self.jobs.get(id);
+        if let Some(key) = job.and_then(|job| super::Dispatcher::queue_key(job, slot)) {
+            self.dispatcher.remove(key, id, slot);
+        }
+    }
+
+    /// Worker that has the current instance of a task, as far as it is connected.
+    fn holder(&self, id: JobId, slot: TaskSlot) -> Option<(WorkerId, InstanceId)> {
+        let record = self.jobs.get(id)?.record(slot)?;
+        let worker = self.workers.get(record.worker())?;
+        Some((worker.id, record.instance()))
     }
 
     /// Ends every unfinished task of a job, wherever it is.

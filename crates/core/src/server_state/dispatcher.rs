@@ -119,6 +119,12 @@ impl Dispatcher {
         self.ready.take(key, count)
     }
 
+    /// A task has ended before it was handed out.
+    pub(super) fn remove(&mut self, key: QueueKey, job: JobId, slot: TaskSlot) {
+        // It is not there while another task, another job or a delay holds it back.
+        self.ready.remove(key, job, slot.submit, slot.index);
+    }
+
     /// The first `submits` submits of a job have ended: their tasks leave the ready queue.
     pub(super) fn leave_queue(&mut self, job: JobId, submits: u32) {
         // First: what is not queued yet would get into the queue behind those that leave.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome, Usage};
+use crate::range::IdArray;
 use crate::selector::Selector;
 use crate::task::TaskState;
 use crate::template::SubmitSpec;
@@ -63,6 +64,9 @@ pub enum Input {
 /// an answer does not wait for hundreds of long reports. A few milliseconds of work.
 pub const ROWS_PER_ROUND_MAX: usize = 1_024;
 
+/// Tasks that are canceled by one command, each of them by itself. A millisecond of work.
+pub const CANCELED_MAX: usize = 1_000;
+
 impl Input {
     /// About how much there is to do about it, in rows of reports.
     #[must_use]
@@ -74,6 +78,10 @@ impl Input {
             }
             // Of a large one there is only a portion to do at a time.
             Self::Submit(_, submission) => submission.size().min(ROWS_PER_ROUND_MAX),
+            Self::Request(_, Command::CancelTasks { tasks, .. }) => {
+                1 + usize::try_from(tasks.len())
+                    .map_or(CANCELED_MAX, |count| count.min(CANCELED_MAX))
+            }
             Self::Request(..)
             | Self::RequestGone(_)
             | Self::WorkerConnected(..)
@@ -108,6 +116,15 @@ pub enum Command {
         jobs: Selector,
         /// Kept if something was canceled and the text is not empty.
         reason: Box<str>,
+    },
+    /// Cancels some tasks of a job, which goes on; what depends on them is aborted.
+    CancelTasks {
+        /// Which job.
+        job: JobId,
+        /// Which of its tasks, at most [`CANCELED_MAX`].
+        tasks: IdArray,
+        /// Whether those that run go on.
+        keep_running: bool,
     },
     /// Drops completed jobs in these states.
     ForgetJobs {

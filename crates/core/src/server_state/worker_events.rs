@@ -405,8 +405,9 @@ impl ServerState {
             // disk.
             self.tell_end(ctx, id, slot, end, !free.is_empty());
             for free in free {
-                // Other jobs can hold it back as well.
-                if self.is_free(id, free) {
+                // It can have been canceled while it waited, and other jobs can hold it back as well.
+                let is_waiting = self.jobs.phase(id, free) == Some(Phase::Waiting);
+                if is_waiting && self.is_free(id, free) {
                     self.make_ready(id, free);
                 }
             }

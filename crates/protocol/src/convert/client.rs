@@ -6,7 +6,7 @@
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::selector::Selector;
-use hq_core::server_state::{Command, WatchSpec};
+use hq_core::server_state::{CANCELED_MAX, Command, WatchSpec};
 use hq_core::task::TaskState;
 use hq_core::template::ByteText;
 use hq_core::time::nanos;
@@ -219,6 +219,9 @@ impl TryFrom<client::Request> for ClientRequest {
                 let reason = text("job_cancel.reason", cancel.reason)?;
                 Ok(Self::Command(Command::CancelJobs { jobs, reason }))
             }
+            Request::TaskCancel(cancel) => {
+                Ok(Self::Command(cancel_tasks(cancel).within("task_cancel")?))
+            }
             Request::JobForget(forget) => {
                 Ok(Self::Command(forget_command(forget).within("job_forget")?))
             }
@@ -320,6 +323,7 @@ impl TryFrom<client::request::Request> for Query {
             | Request::JobOpen(_)
             | Request::JobClose(_)
             | Request::JobCancel(_)
+            | Request::TaskCancel(_)
             | Request::JobForget(_)
             | Request::JobResubmit(_)
             | Request::WorkerStop(_)
@@ -337,6 +341,24 @@ fn states(messages: &[i32]) -> Result<Vec<TaskState>, ConvertError> {
     at_most("states", messages.len(), STATES_MAX)?;
     let convert = |value: &i32| known::<client::TaskState>("states", *value).map(TaskState::from);
     messages.iter().map(convert).collect()
+}
+
+fn cancel_tasks(
+    client::CancelTasks {
+        job,
+        tasks,
+        keep_running,
+    }: client::CancelTasks,
+) -> Result<Command, ConvertError> {
+    let tasks: IdArray = required(tasks, "tasks")?.try_into().within("tasks")?;
+    let count = usize::try_from(tasks.len()).unwrap_or(usize::MAX);
+    at_most("tasks", count, CANCELED_MAX)?;
+    let job = JobId(job);
+    Ok(Command::CancelTasks {
+        job,
+        tasks,
+        keep_running,
+    })
 }
 
 fn forget_command(message: client::Forget) -> Result<Command, ConvertError> {
@@ -426,6 +448,15 @@ impl From<&Command> for client::Request {
             Command::CancelJobs { jobs, reason } => Request::JobCancel(client::Cancel {
                 jobs: Some(jobs.into()),
                 reason: reason.to_string(),
+            }),
+            Command::CancelTasks {
+                job,
+                tasks,
+                keep_running,
+            } => Request::TaskCancel(client::CancelTasks {
+                job: job.as_u32(),
+                tasks: Some(tasks.into()),
+                keep_running: *keep_running,
             }),
             Command::ForgetJobs { jobs, states } => Request::JobForget(client::Forget {
                 jobs: Some(jobs.into()),

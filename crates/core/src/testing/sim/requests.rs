@@ -137,9 +137,27 @@ impl World {
             self.request(Command::Resubmit { jobs, states });
             return;
         }
+        if self.rng.chance(50) {
+            self.cancel_tasks();
+            return;
+        }
         self.request(Command::CancelJobs {
             jobs,
             reason: "why not".into(),
+        });
+    }
+
+    /// Tasks of one job, of which some wait, run or are over, and some do not exist.
+    fn cancel_tasks(&mut self) {
+        let last = self.state.last_job().map_or(1, |job| job.0);
+        let job = JobId(1 + self.rng.below(last + 1));
+        let (first, count) = (self.rng.below(12), 1 + self.rng.below(6));
+        let tasks = IdArray::consecutive(first, count).expect("fits");
+        let keep_running = self.rng.chance(50);
+        self.request(Command::CancelTasks {
+            job,
+            tasks,
+            keep_running,
         });
     }
 

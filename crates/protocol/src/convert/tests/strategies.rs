@@ -324,6 +324,11 @@ const ENDED: &[TaskState] = &[
 ];
 const ANY: &[TaskState] = &[TaskState::Waiting, TaskState::Running, TaskState::Finished];
 
+fn few_ids() -> impl Strategy<Value = IdArray> {
+    (0..u32::MAX - 1_000, 1..=1_000_u32)
+        .prop_map(|(first, count)| IdArray::consecutive(first, count).expect("fits"))
+}
+
 pub(super) fn command() -> impl Strategy<Value = Command> {
     let watch = (selector(), any::<[bool; 4]>(), nanos()).prop_map(|(jobs, flags, interval)| {
         let [until_idle, with_progress, with_outcomes, with_notifications] = flags;
@@ -343,6 +348,13 @@ pub(super) fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(name, max_fails)| Command::OpenJob { name, max_fails }),
         selector().prop_map(Command::CloseJobs),
         (selector(), text()).prop_map(|(jobs, reason)| Command::CancelJobs { jobs, reason }),
+        (any::<u32>(), few_ids(), any::<bool>()).prop_map(|(job, tasks, keep_running)| {
+            Command::CancelTasks {
+                job: JobId(job),
+                tasks,
+                keep_running,
+            }
+        }),
         (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::ForgetJobs { jobs, states }),
         (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::Resubmit { jobs, states }),
         selector().prop_map(Command::StopWorkers),
