@@ -1,5 +1,7 @@
 //! Submitting: what is accepted, and what a refusal leaves behind.
 
+use std::collections::BTreeSet;
+
 use super::bench::*;
 use crate::id::{JobId, TaskId};
 use crate::job::JobState;
@@ -178,4 +180,35 @@ fn a_template_goes_to_a_worker_once_and_is_dropped_with_its_job() {
     let is_drop = |command: &&WorkerCommand| matches!(command, WorkerCommand::DropTemplates(_));
     assert!(told(&last, worker).iter().any(is_drop), "{last:?}");
     assert_eq!(bench.job_state(JobId(1)), JobState::Finished);
+}
+
+#[test]
+fn submits_that_ask_for_the_same_share_a_template() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let job = bench.open(None);
+    let mut sent = 0;
+    for number in 0..20 {
+        let spec = match number % 4 {
+            0 => urgent(0, 7),
+            _ => tasks(0),
+        };
+        let effects = {
+            let spec = into(job, numbered(given(number, 1), spec));
+            bench.request(Command::Submit(Box::new(spec)))
+        };
+        for command in told(&effects, worker) {
+            if let WorkerCommand::Assign { templates, .. } = command {
+                sent += templates.len();
+            }
+        }
+    }
+    assert_eq!(sent, 2, "once for each kind");
+    let submits = &bench.state.jobs()[&job].submits;
+    let templates = submits.iter().flat_map(|submit| submit.templates());
+    let different: BTreeSet<_> = templates.map(|template| template.id).collect();
+    assert_eq!(different.len(), 2);
+    bench.finish_all();
+    bench.close(job);
+    bench.restart();
+    assert_eq!(bench.job_state(job), JobState::Finished);
 }

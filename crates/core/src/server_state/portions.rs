@@ -161,15 +161,17 @@ impl Portions {
         submits: &[Submit],
     ) {
         let mut runs: Vec<(TemplateId, TemplateId)> = Vec::new();
-        // The templates of a submit have consecutive numbers.
+        // The templates of a submit have consecutive numbers, and those of another one may be the same.
         for templates in submits.iter().map(Submit::templates) {
             let (Some(first), Some(last)) = (templates.first(), templates.last()) else {
                 // A graph without tasks.
                 continue;
             };
             match runs.last_mut() {
-                Some((_, before)) if before.0.checked_add(1) == Some(first.id.0) => {
-                    *before = last.id;
+                Some((start, before))
+                    if *start <= first.id && first.id.0 <= before.0.saturating_add(1) =>
+                {
+                    *before = last.id.max(*before);
                 }
                 _ => runs.push((first.id, last.id)),
             }

@@ -17,6 +17,9 @@ use crate::template::{
 /// Notifications of one job.
 pub(super) const NOTICES_MAX: usize = 64;
 
+/// Submits of a job among which one with the same template is looked for: a program has a few kinds of calls at a time.
+const ALIKE_MAX: usize = 8;
+
 impl ServerState {
     pub(super) fn open_job(
         &mut self,
@@ -214,12 +217,41 @@ impl ServerState {
     }
 
     fn finish_array(&mut self, share: &Share, id: TemplateId, array: &ArraySpec) -> SubmitKind {
-        let filled = fill_paths(&array.template, share.job, &self.uid);
+        let (template, asked) = match self.known_template(share, &array.template) {
+            Some(known) => known,
+            None => {
+                let filled = fill_paths(&array.template, share.job, &self.uid);
+                let template = self.share_template(share, id, Arc::new(filled));
+                (template, Arc::clone(&array.template))
+            }
+        };
         SubmitKind::Array {
-            template: self.share_template(share, id, Arc::new(filled)),
-            asked: Arc::clone(&array.template),
+            template,
+            asked,
             entries: array.entries.clone(),
         }
+    }
+
+    /// The template of one of the last submits of the job, if this one asks for the same. Calls come in submits of one or a
+    /// few tasks each: neither this server nor a worker is to keep a template for each of them.
+    fn known_template(
+        &self,
+        share: &Share,
+        wanted: &TaskTemplate,
+    ) -> Option<(Arc<SharedTemplate>, Arc<TaskTemplate>)> {
+        let last = self.jobs.get(share.job)?.submits.iter().rev();
+        last.take(ALIKE_MAX).find_map(|submit| {
+            let SubmitKind::Array {
+                template, asked, ..
+            } = &submit.kind
+            else {
+                return None;
+            };
+            let is_same = **asked == *wanted
+                && submit.submit_dir == share.submit_dir
+                && submit.stream_dir == share.stream_dir;
+            is_same.then(|| (Arc::clone(template), Arc::clone(asked)))
+        })
     }
 
     pub(super) fn target(&self, target: &SubmitTarget) -> Result<Target, SubmitRefusal> {
