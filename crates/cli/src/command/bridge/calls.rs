@@ -1,4 +1,5 @@
-//! Submits calls in batches: whatever has gathered while the batch before was under way.
+//! Submits calls in batches: whatever has gathered while the batch before was under way. Cancels them as well, over the
+//! same connection: none overtakes the submit of its call.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
@@ -6,13 +7,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hq_core::id::JobId;
 use hq_core::range::IdArray;
+use hq_core::server_state::CANCELED_MAX;
 use hq_core::template::{ArrayIds, ArraySpec, Entries, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_protocol::client;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::Shared;
-use super::talk::{come_back, tell};
+use super::talk::{answer, come_back, tell};
 use crate::client::Client;
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
@@ -26,6 +28,25 @@ pub(super) struct Batch {
     pub(super) first: u32,
     pub(super) lens: Vec<u64>,
     pub(super) data: Bytes,
+}
+
+/// Calls that nobody wants any more.
+#[derive(Debug)]
+pub(super) struct Cancel {
+    /// Request that is answered when it is done.
+    pub(super) id: Option<u64>,
+    pub(super) job: u32,
+    /// First ids and counts.
+    pub(super) tasks: Vec<(u32, u32)>,
+    /// Whether those that run go on.
+    pub(super) keep_running: bool,
+}
+
+/// What is to be done in the order in which it came.
+#[derive(Debug)]
+pub(super) enum Work {
+    Calls(Batch),
+    Cancel(Cancel),
 }
 
 /// Calls of one submit.
@@ -93,22 +114,40 @@ impl Joined {
 }
 
 /// Submits what comes until nothing more can.
-pub(super) async fn submit_calls(shared: Shared, mut batches: mpsc::Receiver<Batch>) {
+pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>) {
     let mut client = None;
     let mut next = None;
     loop {
         let first = match next.take() {
-            Some(batch) => batch,
-            None => match batches.recv().await {
-                Some(batch) => batch,
+            Some(first) => first,
+            None => match work.recv().await {
+                Some(first) => first,
                 None => return,
             },
         };
+        let first = match first {
+            Work::Calls(batch) => batch,
+            Work::Cancel(wanted) => {
+                let done = cancel(&shared, &mut client, &wanted).await;
+                if let Err(error) = &done {
+                    // They run to their ends, which are told.
+                    let text = error.text().unwrap_or_default();
+                    tracing::warn!("Calls were not canceled: {text}");
+                }
+                if wanted.id.is_some() {
+                    answer(&shared, wanted.id, done.map(|()| Value::Null)).await;
+                }
+                continue;
+            }
+        };
         let mut joined = Joined::of(first);
         while next.is_none()
-            && let Ok(batch) = batches.try_recv()
+            && let Ok(following) = work.try_recv()
         {
-            next = joined.add(batch);
+            next = match following {
+                Work::Calls(batch) => joined.add(batch).map(Work::Calls),
+                cancel @ Work::Cancel(_) => Some(cancel),
+            };
         }
         if let Err(error) = submit(&shared, &mut client, &joined).await {
             let json = json!({
@@ -155,6 +194,46 @@ async fn submit(shared: &Shared, client: &mut Option<Client>, calls: &Joined) ->
     }
 }
 
+/// Cancels, over a new connection if need be: twice is as good as once.
+async fn cancel(shared: &Shared, client: &mut Option<Client>, wanted: &Cancel) -> CliResult<()> {
+    for tasks in portions(&wanted.tasks)? {
+        let request = client::request::Request::TaskCancel(client::CancelTasks {
+            job: wanted.job,
+            tasks: Some((&tasks).into()),
+            keep_running: wanted.keep_running,
+        });
+        loop {
+            let mut connected = match client.take() {
+                Some(client) => client,
+                None => come_back(shared, None).await?,
+            };
+            let done = connected.change_jobs(request.clone()).await;
+            if done.is_err() && connected.is_lost() && shared.dialer.may_return() {
+                continue;
+            }
+            *client = Some(connected);
+            done?;
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Ids in sets that the server takes at once.
+fn portions(ranges: &[(u32, u32)]) -> CliResult<Vec<IdArray>> {
+    let mut ids: Vec<u32> = ranges
+        .iter()
+        .flat_map(|(first, count)| *first..first.saturating_add(*count))
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let invalid = |error| CliError::caused("Invalid ids of calls", &error);
+    let portions = ids.chunks(CANCELED_MAX);
+    portions
+        .map(|ids| IdArray::from_sorted(ids.to_vec()).map_err(invalid))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,5 +257,14 @@ mod tests {
         assert!(joined.add(batch(1, 4, &[3])).is_some(), "one is missing");
         assert!(joined.add(batch(2, 3, &[3])).is_some(), "another job");
         assert_eq!(joined.lens.len(), 3);
+    }
+
+    #[test]
+    fn very_many_calls_are_canceled_in_portions() {
+        let portions = portions(&[(5, 2_000), (5, 1), (0, 1)]).expect("valid");
+        let lens: Vec<u32> = portions.iter().map(IdArray::len).collect();
+        assert_eq!(lens, [1_000, 1_000, 1]);
+        let all: Vec<u32> = portions.iter().flat_map(IdArray::iter).collect();
+        assert_eq!(all, std::iter::once(0).chain(5..2_005).collect::<Vec<_>>());
     }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::calls::{Batch, submit_calls};
+use super::calls::{Batch, Cancel, Work, submit_calls};
 use super::frame::{self, Frame, Frames};
 use super::questions::{self, Question};
 use super::spec::{TemplateSpec, Templates};
@@ -36,6 +36,18 @@ enum Op {
         t: u64,
         first: u32,
         lens: Vec<u64>,
+    },
+    /// Hears nothing more of the calls of a job.
+    Unfollow { job: u32 },
+    /// Cancels calls, given as first ids and counts; with `keep_running` those that run go on. Their ends are told, and
+    /// `id` is answered when they are canceled.
+    Cancel {
+        #[serde(default)]
+        id: Option<u64>,
+        job: u32,
+        tasks: Vec<(u32, u32)>,
+        #[serde(default)]
+        keep_running: bool,
     },
     /// Tells again of calls that have ended already.
     Settle { job: u32, first: u32, count: u32 },
@@ -76,11 +88,11 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
     drop(client);
     let ready = json!({"ev": "ready", "version": VERSION, "server_uid": info.server_uid});
     tell(shared, &ready).await;
-    let (batches, waiting) = mpsc::channel(BATCHES_MAX);
+    let (work, waiting) = mpsc::channel(BATCHES_MAX);
     tokio::spawn(submit_calls(shared.clone(), waiting));
     let mut desk = Desk {
         shared: shared.clone(),
-        batches,
+        work,
         settles: HashMap::new(),
     };
     while let Some(Frame { json, blob }) = reader.next().await? {
@@ -98,7 +110,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
 /// Where requests go.
 struct Desk {
     shared: Shared,
-    batches: mpsc::Sender<Batch>,
+    work: mpsc::Sender<Work>,
     /// By followed job.
     settles: HashMap<u32, mpsc::Sender<Settle>>,
 }
@@ -134,8 +146,25 @@ impl Desk {
                     lens,
                     data: blob,
                 };
-                let gone = |_| CliError::new("The calls can no longer be submitted");
-                self.batches.send(batch).await.map_err(gone)?;
+                self.hand_on(Work::Calls(batch)).await?;
+            }
+            Op::Unfollow { job } => {
+                // The one who follows it ends with its queue.
+                self.settles.remove(&job);
+            }
+            Op::Cancel {
+                id,
+                job,
+                tasks,
+                keep_running,
+            } => {
+                let cancel = Cancel {
+                    id,
+                    job,
+                    tasks,
+                    keep_running,
+                };
+                self.hand_on(Work::Cancel(cancel)).await?;
             }
             Op::Settle { job, first, count } => {
                 if let Some(settle) = self.settles.get(&job) {
@@ -152,5 +181,10 @@ impl Desk {
             }
         }
         Ok(())
+    }
+
+    async fn hand_on(&self, work: Work) -> CliResult<()> {
+        let gone = |_| CliError::new("The calls can no longer be submitted");
+        self.work.send(work).await.map_err(gone)
     }
 }

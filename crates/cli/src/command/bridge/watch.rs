@@ -117,7 +117,9 @@ async fn follow(
                     return Ok(());
                 }
             }
-            Some(settle) = settles.recv() => {
+            settle = settles.recv() => {
+                // Nobody follows it any more.
+                let Some(settle) = settle else { return Ok(()) };
                 settle_calls(shared, job, &settle).await.map_err(|error| (error, true))?;
             }
         }
