@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import shutil
 import struct
@@ -18,6 +19,8 @@ from .errors import HqError, ServerGone
 
 _LENGTHS = struct.Struct("<II")
 _READ = 1 << 16
+
+_log = logging.getLogger(__name__)
 
 #: What the bridge tells of a job: the event, and bytes that it tells about.
 Listener = Callable[[Dict[str, Any], memoryview], None]
@@ -65,6 +68,8 @@ class Bridge:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
         )
         self._pid = os.getpid()
+        #: Whether the server ends with the bridge.
+        self.is_local = local
         self._write_lock = threading.Lock()
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
@@ -92,8 +97,7 @@ class Bridge:
     def send(self, message: Dict[str, Any], blob: bytes = b"") -> None:
         text = json.dumps(message, separators=(",", ":")).encode()
         data = b"".join((_LENGTHS.pack(4 + len(text) + len(blob), len(text)), text, blob))
-        if os.getpid() != self._pid:
-            raise ServerGone("the connection to the server was made before a fork; make another one in this process")
+        self._check_process()
         with self._write_lock:
             if self._gone is not None:
                 raise ServerGone(str(self._gone))
@@ -106,6 +110,11 @@ class Bridge:
             except (OSError, ValueError) as error:
                 raise ServerGone(f"the bridge to the server is gone: {error}") from error
 
+    def _check_process(self) -> None:
+        # Ahead of any lock: whoever held it in the parent does not exist in the child.
+        if os.getpid() != self._pid:
+            raise ServerGone("the connection to the server was made before a fork; make another one in this process")
+
     def request(
         self,
         message: Dict[str, Any],
@@ -114,6 +123,10 @@ class Bridge:
         timeout: Optional[float] = None,
     ) -> Any:
         """Asks, and waits for the answer."""
+        self._check_process()
+        if threading.current_thread() is self._reader:
+            # The answer would wait for the callback that waits for the answer.
+            raise RuntimeError("the server cannot be asked in a callback of a future; do it in a thread of your own")
         number = next(self._ids)
         future: "Future[Any]" = Future()
         with self._lock:
@@ -130,6 +143,23 @@ class Bridge:
                 self._answers.pop(number, None)
                 self._progress.pop(number, None)
 
+    def begin(self, message: Dict[str, Any], blob: bytes = b"") -> "Future[Any]":
+        """Asks, and returns the future of the answer."""
+        self._check_process()
+        number = next(self._ids)
+        future: "Future[Any]" = Future()
+        with self._lock:
+            if self._gone is not None:
+                raise ServerGone(str(self._gone))
+            self._answers[number] = future
+        try:
+            self.send({**message, "id": number}, blob)
+        except BaseException:
+            with self._lock:
+                self._answers.pop(number, None)
+            raise
+        return future
+
     def ask(
         self,
         question: Dict[str, Any],
@@ -140,6 +170,7 @@ class Bridge:
 
     def follow(self, job: int, listener: Listener) -> None:
         """Has what happens to the calls of a job told to `listener`, on the thread of the bridge."""
+        self._check_process()
         with self._lock:
             self._listeners[job] = listener
         try:
@@ -149,11 +180,21 @@ class Bridge:
                 self._listeners.pop(job, None)
             raise
 
-    def forget(self, job: int) -> None:
+    def forget(self, job: int, then: Callable[[BaseException], None]) -> None:
+        """Tells nothing more of a job, nor `then` that the bridge is gone."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             self._listeners.pop(job, None)
+            if then in self._on_gone:
+                self._on_gone.remove(then)
+        try:
+            self.send({"op": "unfollow", "job": job})
+        except ServerGone:
+            pass
 
     def when_gone(self, then: Callable[[BaseException], None]) -> None:
+        self._check_process()
         with self._lock:
             if self._gone is None:
                 self._on_gone.append(then)
@@ -242,7 +283,11 @@ class Bridge:
             if not future.done():
                 future.set_exception(gone)
         for call in then:
-            call(gone)
+            try:
+                call(gone)
+            except BaseException:
+                # The others have to hear of it, too.
+                _log.exception("what follows from the end of the bridge failed")
 
     def _last_words(self) -> str:
         try:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import collections
 import itertools
 import json
 import os
-import shlex
 import sys
 import tempfile
 import threading
@@ -35,336 +33,18 @@ from typing import (
 
 from . import _pickle
 from ._bridge import Bridge
-from .errors import HqError, InitFailed, ServerGone
+from ._future import CallFuture
+from ._pickle import Needs
+from ._program import Argument, ProgramFuture, submit_program
+from ._spec import Resources, make_context, make_spec, parse_bytes
+from ._state import Call, State, begin, states
+from .errors import HqError
 
 T = TypeVar("T")
 
-#: Reads its program from the worker, which is on the other end of standard input.
-BOOT = "import socket;s=socket.socket(fileno=0);exec(s.recv(1<<17))"
-
-#: Calls in one message to the bridge, and bytes of them.
-_BATCH_MAX = 5_000
-_BATCH_BYTES = 8 << 20
 #: Longest payload that goes through the server; what is longer goes through a file.
 _PAYLOAD_MAX = 1 << 20
 
-FINISHED, FAILED, CANCELED, ABORTED = 2, 3, 4, 5
-
-Resources = Mapping[str, Union[int, float, str]]
-
-
-class _Call:
-    """A call that was not yet handed to the bridge."""
-
-    __slots__ = ("future", "payload", "template")
-
-    def __init__(self, future: "Future[Any]", payload: bytes, template: int) -> None:
-        self.future = future
-        self.payload = payload
-        self.template = template
-
-
-class _State:
-    """What an executor and its threads share; it does not know the executor, so that this can be collected."""
-
-    def __init__(self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: str) -> None:
-        self.bridge = bridge
-        self.owns_bridge = owns_bridge
-        self.job = job
-        self.spool = spool
-        self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)
-        self.waiting: Deque[_Call] = collections.deque()
-        self.pending: Dict[int, "Future[Any]"] = {}
-        self.next_id = 0
-        # Calls whose arguments are not there yet.
-        self.deferred = 0
-        self.is_shut = False
-        self.is_cancelled = False
-        self.is_over = False
-        self.broken: Optional[BaseException] = None
-        # Alone on this machine, calls are handed over as they can run soon: those behind can still be cancelled.
-        self.window = None if workers is None else 2 * workers + 1
-        self.workers = workers
-        self.ended_count = 0
-        self.window_since = time.monotonic()
-        self.files = False
-
-    # ---- the thread that sends
-
-    def send_calls(self) -> None:
-        try:
-            while True:
-                with self.changed:
-                    while not self._may_send():
-                        if self.broken is not None or self._is_done():
-                            break
-                        self.changed.wait()
-                    if self.broken is not None or self._is_done():
-                        break
-                    batch, first, template = self._take_batch()
-                if batch:
-                    lens = [len(call.payload) for call in batch]
-                    message = {"op": "calls", "job": self.job, "t": template, "first": first, "lens": lens}
-                    self.bridge.send(message, b"".join([call.payload for call in batch]))
-                    # Otherwise they would live until the next batch.
-                    del batch
-        except BaseException as error:
-            self.fail_all(error if isinstance(error, ServerGone) else ServerGone(f"calls can no longer be sent: {error!r}"))
-        self.finish()
-
-    def _is_done(self) -> bool:
-        return self.is_shut and not self.waiting and not self.pending and not self.deferred
-
-    def _may_send(self) -> bool:
-        return bool(self.waiting) and (self.window is None or len(self.pending) < self.window)
-
-    def _take_batch(self) -> Tuple[List[_Call], int, int]:
-        first = self.next_id
-        template = self.waiting[0].template
-        batch: List[_Call] = []
-        size = 0
-        room = _BATCH_MAX if self.window is None else min(_BATCH_MAX, self.window - len(self.pending))
-        while self.waiting and len(batch) < room and size < _BATCH_BYTES:
-            call = self.waiting[0]
-            if call.template != template:
-                break
-            self.waiting.popleft()
-            if not call.future.set_running_or_notify_cancel():
-                continue
-            self.pending[self.next_id] = call.future
-            self.next_id += 1
-            batch.append(call)
-            size += len(call.payload)
-        return batch, first, template
-
-    def finish(self) -> None:
-        """Nothing more is to come: the job ends, and with it what this executor has made."""
-        with self.changed:
-            if self.is_over:
-                return
-            self.is_over = True
-        self.bridge.forget(self.job)
-        try:
-            if self.broken is None and not self.owns_bridge:
-                self.bridge.ask({"what": "close", "job": self.job})
-        except (HqError, ServerGone):
-            pass
-        if self.files:
-            import shutil
-
-            shutil.rmtree(self.spool, ignore_errors=True)
-        if self.owns_bridge:
-            self.bridge.close()
-        with self.changed:
-            self.changed.notify_all()
-
-    # ---- what the bridge tells, on its thread
-
-    def on_event(self, message: Dict[str, Any], blob: memoryview) -> None:
-        event = message["ev"]
-        if event == "ended":
-            self._on_ended(message, blob)
-        elif event == "refused":
-            error = HqError(f"the server refused the calls: {message['text']}")
-            ids = range(message["first"], message["first"] + message["count"])
-            self._settle([(number, None, error) for number in ids])
-        elif event == "again":
-            self._ask_again()
-        elif event == "gone":
-            self.fail_all(ServerGone(message["text"]))
-
-    def _on_ended(self, message: Dict[str, Any], blob: memoryview) -> None:
-        errors = message["errors"]
-        offset = 0
-        settled: List[Tuple[int, Any, Optional[BaseException]]] = []
-        for index, (number, state, length) in enumerate(zip(message["ids"], message["states"], message["lens"])):
-            if length < 0:
-                settled.append((number, None, self._without_value(state, errors.get(str(index)))))
-                continue
-            value = blob[offset : offset + length]
-            offset += length
-            result, error = self._load(value)
-            settled.append((number, result, error))
-        self._settle(settled)
-
-    @staticmethod
-    def _without_value(state: int, error: Optional[str]) -> BaseException:
-        if state == CANCELED:
-            from concurrent.futures import CancelledError
-
-            return CancelledError()
-        if state == FINISHED:
-            return _pickle.without_value("the call finished, but its value was lost")
-        return _pickle.without_value(error)
-
-    @staticmethod
-    def _load(value: memoryview) -> Tuple[Any, Optional[BaseException]]:
-        try:
-            result, error, path = _pickle.load(value)  # type: ignore[arg-type]
-        except BaseException as failure:
-            return None, HqError(f"the result of the call cannot be unpickled here: {type(failure).__name__}: {failure}")
-        if path is not None:
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
-        return result, error
-
-    def _settle(self, settled: List[Tuple[int, Any, Optional[BaseException]]]) -> None:
-        futures = []
-        with self.changed:
-            for number, result, error in settled:
-                future = self.pending.pop(number, None)
-                if future is not None:
-                    futures.append((future, result, error))
-            self._widen(len(futures))
-            if self.waiting or self.is_shut:
-                self.changed.notify_all()
-        for future, result, error in futures:
-            if error is None:
-                future.set_result(result)
-                continue
-            if isinstance(error, InitFailed):
-                self.fail_all(error)
-            if not future.done():
-                future.set_exception(error)
-
-    def _widen(self, ended: int) -> None:
-        """Hands over as many calls as have ended in the last moments, so that short ones flow."""
-        if self.window is None or self.workers is None:
-            return
-        self.ended_count += ended
-        now = time.monotonic()
-        elapsed = now - self.window_since
-        if elapsed >= 0.02:
-            rate = self.ended_count / elapsed
-            self.window = 2 * self.workers + 1 + min(2_000, int(rate * 0.05))
-            self.window_since, self.ended_count = now, 0
-        elif self.ended_count > self.window:
-            self.window = min(2_000, 2 * self.window)
-
-    def _ask_again(self) -> None:
-        """The server was away: what ended meanwhile has to be asked for."""
-        with self.lock:
-            numbers = sorted(self.pending)
-        if not numbers:
-            return
-        first, count = numbers[0], numbers[-1] - numbers[0] + 1
-        try:
-            self.bridge.send({"op": "settle", "job": self.job, "first": first, "count": count})
-        except ServerGone as error:
-            self.fail_all(error)
-
-    def fail_all(self, error: BaseException) -> None:
-        with self.changed:
-            if self.broken is None:
-                self.broken = error
-            futures = list(self.pending.values())
-            self.pending.clear()
-            waiting = [call.future for call in self.waiting]
-            self.waiting.clear()
-            self.changed.notify_all()
-        for future in waiting:
-            if future.set_running_or_notify_cancel():
-                futures.append(future)
-        for future in futures:
-            if not future.done():
-                future.set_exception(_same(error))
-
-    # ---- for the executor
-
-    def add(self, call: _Call) -> None:
-        with self.changed:
-            self.check()
-            self.waiting.append(call)
-            if len(self.waiting) == 1:
-                self.changed.notify_all()
-
-    def defer(self) -> None:
-        with self.changed:
-            self.check()
-            self.deferred += 1
-
-    def add_deferred(self, call: Optional[_Call]) -> None:
-        """Adds a call that was deferred, also after shutdown; `None` = nothing came of it."""
-        cancelled = broken = None
-        with self.changed:
-            self.deferred -= 1
-            if call is not None and self.broken is not None:
-                broken = self.broken
-            elif call is not None and self.is_cancelled:
-                cancelled = call.future
-            elif call is not None:
-                self.waiting.append(call)
-            self.changed.notify_all()
-        if call is not None and broken is not None and call.future.set_running_or_notify_cancel():
-            call.future.set_exception(_same(broken))
-        if cancelled is not None:
-            cancelled.cancel()
-            cancelled.set_running_or_notify_cancel()
-
-    def check(self) -> None:
-        if self.broken is not None:
-            raise _same(self.broken)
-        if self.is_shut:
-            raise RuntimeError("cannot schedule new futures after shutdown")
-        if _is_exiting:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-    def shut(self, cancel: bool) -> None:
-        with self.changed:
-            self.is_shut = True
-            self.is_cancelled |= cancel
-            cancelled = [call.future for call in self.waiting] if cancel else []
-            if cancel:
-                self.waiting.clear()
-            self.changed.notify_all()
-        for future in cancelled:
-            future.cancel()
-            future.set_running_or_notify_cancel()
-
-
-def _same(error: BaseException) -> BaseException:
-    """An exception of its own for each who gets it: it will be given a traceback."""
-    try:
-        copy = type(error)(*error.args)
-    except Exception:
-        return error
-    copy.__cause__ = error.__cause__
-    return copy
-
-
-_states: "weakref.WeakKeyDictionary[_State, threading.Thread]" = weakref.WeakKeyDictionary()
-_is_exiting = False
-
-
-def _at_exit() -> None:
-    """As the executors of the standard library: what was submitted is carried out before Python ends."""
-    global _is_exiting
-    _is_exiting = True
-    for state, thread in list(_states.items()):
-        state.shut(False)
-        thread.join()
-
-
-# Before threads are joined; the standard library's own executors register there as well.
-getattr(threading, "_register_atexit", atexit.register)(_at_exit)
-
-
-def _after_fork() -> None:
-    """In a child: its parent's executors are not its own, and their locks may be held for ever."""
-    for state in list(_states):
-        state.lock = threading.Lock()
-        state.changed = threading.Condition(state.lock)
-        state.broken = ServerGone("this executor was made before a fork; make another one in this process")
-        state.waiting.clear()
-        state.pending.clear()
-        state.is_over = True
-    _states.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Executor(_BaseExecutor):
@@ -379,6 +59,7 @@ class Executor(_BaseExecutor):
     :param resources: what each call needs: ``{"cpus": 2, "gpus/nvidia": 0.5, "mem": "4GiB"}``.
     :param time_limit: seconds after which a call is ended.
     :param retries: how often a call is tried again after it failed.
+    :param crash_limit: how often its worker may be lost before a call fails; 0 = any number of times.
     :param priority: calls with a larger one run first.
     :param name: of the job.
     :param env: variables for the interpreters.
@@ -386,6 +67,7 @@ class Executor(_BaseExecutor):
     :param python: interpreter on the workers.
     :param prologue: lines for a shell ahead of the interpreter: ``module load``, ``conda activate``.
     :param max_tasks_per_child: calls after which an interpreter is replaced.
+    :param max_memory_per_child: memory in bytes, or as ``"2GiB"``, above which an interpreter is replaced after a call.
     :param output: directory of what calls print; `None` = nothing is kept.
     """
 
@@ -398,6 +80,7 @@ class Executor(_BaseExecutor):
         resources: Optional[Resources] = None,
         time_limit: Optional[float] = None,
         retries: int = 0,
+        crash_limit: int = 5,
         priority: int = 0,
         name: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
@@ -408,6 +91,7 @@ class Executor(_BaseExecutor):
         prologue: Optional[str] = None,
         shell: str = "bash",
         max_tasks_per_child: Optional[int] = None,
+        max_memory_per_child: Union[int, str, None] = None,
         pin: bool = False,
         output: Optional[str] = "job-%{JOB_ID}",
         bridge: Optional[Bridge] = None,
@@ -420,6 +104,7 @@ class Executor(_BaseExecutor):
             raise TypeError("init must be a callable")
         if max_tasks_per_child is not None and max_tasks_per_child <= 0:
             raise ValueError("max_tasks_per_child must be >= 1")
+        memory = None if max_memory_per_child is None else parse_bytes(max_memory_per_child)
         owns_bridge = bridge is None
         if bridge is None:
             bridge, is_local = _open_bridge(max_workers, server_dir, local)
@@ -433,15 +118,16 @@ class Executor(_BaseExecutor):
             spool = os.path.join(base, f".hq-values-{uuid.uuid4().hex[:12]}")
             job = bridge.ask({"what": "open", "name": name or "python"}) if _attach is None else _attach
             workers = self._max_workers if is_local else None
-            self._state = _State(bridge, owns_bridge, job, workers, spool)
+            self._state = State(bridge, owns_bridge, job, workers, spool)
             #: Calls that were there before, by task id; see :meth:`attach`.
-            self.futures: Dict[int, "Future[Any]"] = {}
+            self.futures: Dict[int, "CallFuture[Any]"] = {}
             if _attach is not None:
                 self._adopt(_attach)
             self._options: Dict[str, Any] = {
                 "resources": resources,
                 "time_limit": time_limit,
                 "retries": retries,
+                "crash_limit": crash_limit,
                 "priority": priority,
                 "env": dict(env or {}),
                 "python": python or sys.executable or "python3",
@@ -450,7 +136,9 @@ class Executor(_BaseExecutor):
                 "pin": pin,
                 "output": output,
             }
-            self._context = _context(init, initargs, spool, max_tasks_per_child)
+            limits = {"max_calls": max_tasks_per_child, "max_memory": memory}
+            self._context = make_context(init, initargs, spool, limits)
+            self._templates: Dict[str, int] = {}
             self._template = self._name_template(self._options)
             state = self._state
             bridge.follow(job, state.on_event)
@@ -462,7 +150,7 @@ class Executor(_BaseExecutor):
             raise
         bridge.when_gone(state.fail_all)
         self._thread = threading.Thread(target=state.send_calls, name="hq-executor", daemon=True)
-        _states[state] = self._thread
+        states[state] = self._thread
         self._thread.start()
         self._finalizer = weakref.finalize(self, state.shut, False)
         self._finalizer.atexit = False
@@ -481,7 +169,8 @@ class Executor(_BaseExecutor):
             raise HqError(f"job {job} does not exist on this server")
         state = self._state
         for number in range(info["total"]):
-            future: "Future[Any]" = Future()
+            future: "CallFuture[Any]" = CallFuture(state)
+            future._number = number
             future.set_running_or_notify_cancel()
             self.futures[number] = state.pending[number] = future
         state.next_id = info["total"]
@@ -515,7 +204,7 @@ class Executor(_BaseExecutor):
 
     def options(self, **changes: Any) -> "Options":
         """The same executor with other options for the calls that are made through the result: ``resources``,
-        ``time_limit``, ``retries``, ``priority``, ``env``, ``python``, ``prologue``, ``shell``, ``pin``, ``output``."""
+        ``time_limit``, ``retries``, ``crash_limit``, ``priority``, ``env``, ``python``, ``prologue``, ``shell``, ``pin``, ``output``."""
         unknown = sorted(set(changes) - set(self._options))
         if unknown:
             raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")
@@ -533,69 +222,63 @@ class Executor(_BaseExecutor):
 
         return f"<code>{html.escape(repr(self))}</code>"
 
-    def _submit(self, template: int, fn: Callable[..., T], args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> "Future[T]":
+    def _submit(
+        self, template: int, fn: Callable[..., T], args: Tuple[Any, ...], kwargs: Dict[str, Any]
+    ) -> "CallFuture[T]":
         state = self._state
         with state.lock:
             state.check()
-        future: "Future[T]" = Future()
-        needs = {value for value in itertools.chain(args, kwargs.values()) if isinstance(value, Future)}
-        if needs:
-            self._submit_after(needs, future, template, fn, args, kwargs)
-            return future
-        call = self._call(future, template, fn, args, kwargs)
-        if call is not None:
-            state.add(call)
+        future: "CallFuture[T]" = CallFuture(state)
+        self._start(future, lambda needs: self._payload(fn, (args, kwargs), needs), template)
         return future
 
+    def _payload(self, fn: Callable[..., Any], call: Tuple[Tuple[Any, ...], Dict[str, Any]], needs: Needs) -> bytes:
+        return _pickle.payload(self._functions.dumps(fn), _pickle.dump_arguments(*call, needs), False)
+
+    def _chunk_payload(self, fn: Callable[..., Any], chunk: List[Tuple[Any, ...]], needs: Needs) -> bytes:
+        arguments = _pickle.dumps(chunk, "the arguments", needs)
+        return _pickle.payload(self._functions.dumps(fn), arguments, True)
+
+    def _start(self, future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int) -> None:
+        """Hands a call over, at once or when the futures among its arguments have their values."""
+        needs = Needs()
+        call = self._call(future, make, template, needs)
+        if needs.missing:
+            self._state.defer()
+            self._wait_for(needs.missing, future, make, template)
+        elif call is not None:
+            self._state.add(call)
+
     def _call(
-        self, future: "Future[T]", template: int, fn: Callable[..., T], args: Tuple[Any, ...], kwargs: Dict[str, Any]
-    ) -> Optional[_Call]:
-        """What is to be sent; `None` = it cannot be, which the future says."""
+        self, future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int, needs: Needs
+    ) -> Optional[Call]:
+        """What is to be sent; `None` = something is missing, or it cannot be sent, which the future says."""
+        failure: BaseException
         try:
-            payload = _pickle.payload(self._functions.dumps(fn), _pickle.dump_arguments(args, kwargs), False)
-            return _Call(future, self._shortened(payload), template)
+            payload = make(needs)
+            return None if needs.missing else Call(future, self._shortened(payload), template)
+        except _pickle.NeedFailed as error:
+            failure = error.error
         except Exception as error:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
-            return None
+            failure = error
+        needs.missing.clear()
+        if begin(future):
+            future.set_exception(failure)
+        return None
 
-    def _submit_after(
-        self,
-        needs: "Set[Future[Any]]",
-        future: "Future[T]",
-        template: int,
-        fn: Callable[..., T],
-        args: Tuple[Any, ...],
-        kwargs: Dict[str, Any],
+    def _wait_for(
+        self, missing: "Set[Future[Any]]", future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int
     ) -> None:
-        """Submits a call once the futures among its arguments have their values, which take their places."""
-        state = self._state
-        state.defer()
-        lock = threading.Lock()
-        left = len(needs)
+        def ended() -> None:
+            needs = Needs()
+            call = self._call(future, make, template, needs)
+            if needs.missing:
+                # Somebody has put another future into an argument meanwhile.
+                self._wait_for(needs.missing, future, make, template)
+            else:
+                self._state.add_deferred(call)
 
-        def value(argument: Any) -> Any:
-            return argument.result() if isinstance(argument, Future) else argument
-
-        def ended(_: "Future[Any]") -> None:
-            nonlocal left
-            with lock:
-                left -= 1
-                if left:
-                    return
-            call = None
-            try:
-                values = tuple(value(argument) for argument in args)
-                named = {name: value(argument) for name, argument in kwargs.items()}
-                call = self._call(future, template, fn, values, named)
-            except BaseException as error:
-                # One of them failed or was cancelled.
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(error)
-            state.add_deferred(call)
-
-        for need in needs:
-            need.add_done_callback(ended)
+        when_all(missing, ended)
 
     def _map(
         self,
@@ -621,18 +304,11 @@ class Executor(_BaseExecutor):
         else:
             made = (self._submit_chunk(template, fn, chunk) for chunk in _chunks(items, chunksize))
         first = list(made) if buffersize is None else list(itertools.islice(made, buffersize))
-        return _results(collections.deque(first), made, buffersize is not None, end, chunksize > 1)
+        return _results(self._state, collections.deque(first), made, buffersize is not None, end, chunksize > 1)
 
-    def _submit_chunk(self, template: int, fn: Callable[..., Any], chunk: List[Tuple[Any, ...]]) -> "Future[Any]":
-        future: "Future[Any]" = Future()
-        try:
-            arguments = _pickle.dumps(chunk, "the arguments")
-            payload = self._shortened(_pickle.payload(self._functions.dumps(fn), arguments, True))
-        except Exception as error:
-            future.set_running_or_notify_cancel()
-            future.set_exception(error)
-            return future
-        self._state.add(_Call(future, payload, template))
+    def _submit_chunk(self, template: int, fn: Callable[..., Any], chunk: List[Tuple[Any, ...]]) -> "CallFuture[Any]":
+        future: "CallFuture[Any]" = CallFuture(self._state)
+        self._start(future, lambda needs: self._chunk_payload(fn, chunk, needs), template)
         return future
 
     def _shortened(self, payload: bytes) -> bytes:
@@ -647,14 +323,104 @@ class Executor(_BaseExecutor):
             file.write(payload)
         return b"\2" + os.fsencode(path)
 
+    def program(
+        self,
+        args: "Sequence[Argument]",
+        *,
+        stdin: Union[str, bytes, None] = None,
+        stdout: Union[str, "os.PathLike[str]", None] = None,
+        stderr: Union[str, "os.PathLike[str]", None] = None,
+        cwd: Union[str, "os.PathLike[str]", None] = None,
+        env: Optional[Mapping[str, str]] = None,
+        deps: "Sequence[CallFuture[Any]]" = (),
+        **changes: Any,
+    ) -> "ProgramFuture":
+        """Runs a program as a task of the job. Words can be futures, whose values take their places; `deps` are futures that
+        have to end well before. The result is a :class:`Completed`; a program that fails raises :class:`ProgramFailed`.
+        `changes` are those of :meth:`options`."""
+        unknown = sorted(set(changes) - set(self._options))
+        if unknown:
+            raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")
+        return submit_program(
+            self,
+            args,
+            {**self._options, **changes},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            deps=deps,
+            env=env,
+        )
+
+    def _new_template(self, spec: Dict[str, Any], stdin: bytes, future: "CallFuture[Any]") -> int:
+        """Names a template for one task. What is wrong with it is told to the future: nothing waits for the answer."""
+        number = next(_numbers)
+
+        def answered(answer: "Future[Any]") -> None:
+            error = answer.exception()
+            if error is not None:
+                self._state.fail(future, error)
+
+        self._bridge.begin({"op": "template", "t": number, "spec": spec}, stdin).add_done_callback(answered)
+        return number
+
+    def _start_program(self, future: "CallFuture[Any]", prepare: Callable[[], int], needs: "Set[CallFuture[Any]]") -> None:
+        """Hands a program over once the futures that it needs have ended well."""
+
+        def make() -> Optional[Call]:
+            try:
+                for need in needs:
+                    need.result(0)
+                return Call(future, b"", prepare())
+            except BaseException as error:
+                if begin(future):
+                    future.set_exception(error)
+                return None
+
+        state = self._state
+        if all(need.done() for need in needs):
+            with state.lock:
+                state.check()
+            call = make()
+            if call is not None:
+                state.add(call)
+            return
+        state.defer()
+        when_all(needs, lambda: state.add_deferred(make()))
+
     def _name_template(self, options: Dict[str, Any]) -> int:
-        number = next(_templates)
-        message = {"op": "template", "t": number, "spec": _spec(options)}
-        self._bridge.request(message, self._context)
+        """A number for what calls with these options have in common; the same for the same options."""
+        spec = make_spec(options)
+        key = json.dumps(spec, sort_keys=True)
+        known = self._templates.get(key)
+        if known is not None:
+            return known
+        number = next(_numbers)
+        self._bridge.request({"op": "template", "t": number, "spec": spec}, self._context)
+        self._templates[key] = number
         return number
 
 
-_templates = itertools.count(1)
+_numbers = itertools.count(1)
+
+
+def when_all(needs: "Iterable[Future[Any]]", then: Callable[[], None]) -> None:
+    """Calls once all of these futures have ended."""
+    needs = set(needs)
+    lock = threading.Lock()
+    left = len(needs)
+
+    def ended(_: "Future[Any]") -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            if left:
+                return
+        then()
+
+    for need in needs:
+        need.add_done_callback(ended)
 
 
 class Options:
@@ -687,8 +453,9 @@ def _chunks(items: Iterator[Tuple[Any, ...]], size: int) -> Iterator[List[Tuple[
 
 
 def _results(
-    futures: Deque["Future[Any]"],
-    more: Iterator["Future[Any]"],
+    state: State,
+    futures: "Deque[CallFuture[Any]]",
+    more: "Iterator[CallFuture[Any]]",
     is_buffered: bool,
     end: Optional[float],
     is_chunked: bool,
@@ -699,8 +466,9 @@ def _results(
                 following = next(more, None)
                 if following is not None:
                     futures.append(following)
+                del following
             # Nobody but the caller keeps what was given.
-            result = _take(futures.popleft(), end)
+            result = _take(state, futures.popleft(), end)
             if is_chunked:
                 result.reverse()
                 while result:
@@ -710,15 +478,16 @@ def _results(
                 del result
                 yield held.pop()
     finally:
-        for future in futures:
-            future.cancel()
+        # Nobody wants the others any more.
+        state.cancel_waiting(futures)
 
 
-def _take(future: "Future[Any]", end: Optional[float]) -> Any:
+def _take(state: State, future: "CallFuture[Any]", end: Optional[float]) -> Any:
     try:
         return future.result(None if end is None else end - time.monotonic())
     finally:
-        future.cancel()
+        if not future.done():
+            state.cancel_waiting([future])
         del future
 
 
@@ -738,48 +507,3 @@ def _open_bridge(
 def _count_cpus(bridge: Bridge) -> Optional[int]:
     workers = bridge.ask({"what": "workers"})
     return sum(worker["cpus"] or 0 for worker in workers if worker["is_running"]) or None
-
-
-def _spec(options: Dict[str, Any]) -> Dict[str, Any]:
-    python, prologue = options["python"], options["prologue"]
-    args = [python, "-c", BOOT]
-    if prologue:
-        args = [options["shell"], "-c", f"{prologue}\n\nexec {shlex.join(args)}"]
-    output = options["output"]
-    spec: Dict[str, Any] = {
-        "args": args,
-        "env": options["env"],
-        "cwd": os.getcwd(),
-        "retries": options["retries"],
-        "priority": options["priority"],
-        "pin": options["pin"],
-        "is_call": True,
-        "crash_limit": 5,
-    }
-    if output is not None:
-        spec["stdout"] = {"path": os.path.join(output, "%{TASK_ID}.stdout")}
-        spec["stderr"] = {"path": os.path.join(output, "%{TASK_ID}.stderr")}
-    if options["time_limit"] is not None:
-        spec["time_limit"] = float(options["time_limit"])
-    if options["resources"]:
-        amounts = {name: str(amount) for name, amount in options["resources"].items()}
-        if "cpus" not in amounts:
-            amounts["cpus"] = "1"
-        spec["requests"] = [{"resources": amounts}]
-    return spec
-
-
-def _context(
-    init: Optional[Callable[..., Any]], initargs: Tuple[Any, ...], spool: str, max_calls: Optional[int]
-) -> bytes:
-    head = {
-        "python": list(sys.version_info[:2]),
-        "path": [os.path.abspath(entry) if isinstance(entry, str) else entry for entry in sys.path],
-        "argv": list(sys.argv),
-        "spool": spool,
-        "max_calls": max_calls,
-    }
-    context = json.dumps(head).encode() + b"\n"
-    if init is not None:
-        context += _pickle.dumps((init, tuple(initargs)), "init with its arguments")
-    return context

@@ -17,6 +17,7 @@ PACKET_MAX = 128 << 10
 # A value that does not fit into a packet goes through a file.
 INLINE_MAX = 60 << 10
 MESSAGE_MAX = 2_000
+PAGE = os.sysconf("SC_PAGE_SIZE")
 FUNCTIONS_MAX = 256
 
 # First byte of what a call came to.
@@ -41,6 +42,9 @@ class Interpreter:
         self.spool = None
         self.refusal = None
         self.calls_left = None
+        self.memory_max = None
+        # Variables of `init`, which its calls are to see if they were sent by value: each pickle has its own.
+        self.shared = {}
         self.ends = [0, 0]
         self.task = self.instance = self.job = None
         self.cpu = (0, 0)
@@ -68,6 +72,7 @@ class Interpreter:
         head = json.loads(head or b"{}")
         self.spool = head.get("spool")
         self.calls_left = head.get("max_calls")
+        self.memory_max = head.get("max_memory")
         sys.path[:] = head.get("path") or sys.path
         if "argv" in head:
             sys.argv[:] = head["argv"]
@@ -82,6 +87,8 @@ class Interpreter:
             try:
                 function, args = pickle.loads(init)
                 function(*args)
+                if is_by_value(function):
+                    self.shared = function.__globals__
             except BaseException as error:
                 described = describe(error)
                 self.refusal = bytes([INIT_FAILED]) + described[0], "init failed: " + described[1]
@@ -150,6 +157,9 @@ class Interpreter:
                 if len(self.functions) >= FUNCTIONS_MAX:
                     self.functions.clear()
                 function = self.functions[name] = pickle.loads(name)
+                if self.shared and is_by_value(function):
+                    names = function.__globals__
+                    names.update({word: self.shared[word] for word in names if word in self.shared})
             arguments = pickle.loads(payload[5 + size :])
             if is_chunk:
                 result = [function(*args) for args in arguments]
@@ -232,9 +242,23 @@ class Interpreter:
             self.calls_left -= 1
             if self.calls_left <= 0:
                 os._exit(0)
+        if self.memory_max is not None and memory_used() > self.memory_max:
+            os._exit(0)
 
 
 VALUE_BYTE = bytes([VALUE])
+
+
+def is_by_value(function):
+    """Whether a function has variables of its own, not those of a module."""
+    names = getattr(function, "__globals__", None)
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    return names is not None and names is not getattr(module, "__dict__", None)
+
+
+def memory_used():
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * PAGE
 
 
 def dumps(value):

@@ -6,17 +6,22 @@ a worker and is sent as it is: by cloudpickle where that is installed, otherwise
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import marshal
+import mmap
+import operator
 import pickle
 import sys
 import types
+from concurrent.futures import CancelledError, Future
 from typing import Any, Callable
 
 from .errors import (
     CallDied,
     CallError,
+    CallKilled,
     InitFailed,
     NotPicklable,
     OutOfMemory,
@@ -48,10 +53,41 @@ def _cloudpickle() -> Any:
     return cloudpickle
 
 
+class Needs:
+    """Futures among the arguments of a call, at any depth. Those that have their values are sent as these."""
+
+    def __init__(self) -> None:
+        self.missing: set[Future[Any]] = set()
+
+    def reduce(self, future: Future[Any]) -> Any:
+        if future.done():
+            error = CancelledError() if future.cancelled() else future.exception()
+            if error is not None:
+                raise NeedFailed(error)
+            return operator.getitem, ((future.result(),), 0)
+        self.missing.add(future)
+        # It is pickled again when all are there.
+        return int, ()
+
+
+class NeedFailed(Exception):
+    """A future among the arguments has failed, or was cancelled."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class _Pickler(pickle.Pickler):
     """Notices what a worker would look for in vain."""
 
+    def __init__(self, file: io.BytesIO, needs: Needs | None) -> None:
+        super().__init__(file, PROTOCOL)
+        self.needs = needs
+
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Future) and self.needs is not None:
+            return self.needs.reduce(obj)
         if isinstance(obj, types.FunctionType):
             if _has_no_name(obj):
                 raise _ByValue
@@ -63,11 +99,14 @@ class _Pickler(pickle.Pickler):
 class _CodePickler(pickle.Pickler):
     """Sends functions without a name by their code."""
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, needs: Needs | None) -> None:
         super().__init__(file, PROTOCOL)
+        self.needs = needs
         self.under_way: set[int] = set()
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Future) and self.needs is not None:
+            return self.needs.reduce(obj)
         if isinstance(obj, type) and obj.__module__ == "__main__":
             raise NotPicklable(
                 f"the class {obj.__qualname__} of __main__ can only be sent with cloudpickle (pip install cloudpickle), or "
@@ -120,28 +159,46 @@ def _used(code: types.CodeType) -> set[str]:
     return names
 
 
-def dumps(value: Any, what: str) -> bytes:
-    """Pickles; `what` names it in errors."""
+def dumps(value: Any, what: str, needs: Needs | None = None) -> bytes:
+    """Pickles; `what` names it in errors, and `needs` gets the futures in it. Fails with what one of these failed with."""
+    file = io.BytesIO()
     try:
-        file = io.BytesIO()
-        _Pickler(file, PROTOCOL).dump(value)
+        _Pickler(file, needs).dump(value)
         return file.getvalue()
     except _ByValue:
         pass
+    except NeedFailed:
+        raise
     except Exception as error:
         if _cloudpickle() is None:
             raise _named(what, error) from error
     cloudpickle = _cloudpickle()
+    file = io.BytesIO()
     try:
         if cloudpickle is not None:
-            return bytes(cloudpickle.dumps(value, PROTOCOL))
-        file = io.BytesIO()
-        _CodePickler(file).dump(value)
+            _cloud_pickler(cloudpickle)(file, needs).dump(value)
+        else:
+            _CodePickler(file, needs).dump(value)
         return file.getvalue()
-    except NotPicklable:
+    except (NotPicklable, NeedFailed):
         raise
     except Exception as error:
         raise _named(what, error) from error
+
+
+@functools.lru_cache(maxsize=1)
+def _cloud_pickler(cloudpickle: Any) -> Any:
+    class CloudPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+        def __init__(self, file: io.BytesIO, needs: Needs | None) -> None:
+            super().__init__(file, PROTOCOL)
+            self.needs = needs
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, Future) and self.needs is not None:
+                return self.needs.reduce(obj)
+            return super().reducer_override(obj)
+
+    return CloudPickler
 
 
 def _named(what: str, error: Exception) -> Exception:
@@ -156,17 +213,17 @@ class _PicklingError(NotPicklable, pickle.PicklingError):
     pass
 
 
-def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs) -> bytes:
     """Arguments of one call; an error names the one that cannot be sent."""
     if not kwargs and all(type(arg) in _SIMPLE for arg in args):
         return pickle.dumps((args, kwargs), PROTOCOL)
     try:
-        return dumps((args, kwargs), "the arguments")
-    except Exception as error:
+        return dumps((args, kwargs), "the arguments", needs)
+    except NotPicklable as error:
         for number, arg in enumerate(args, 1):
-            dumps(arg, f"argument {number}, of type {type(arg).__qualname__},")
+            dumps(arg, f"argument {number}, of type {type(arg).__qualname__},", needs)
         for name, arg in kwargs.items():
-            dumps(arg, f"argument `{name}`, of type {type(arg).__qualname__},")
+            dumps(arg, f"argument `{name}`, of type {type(arg).__qualname__},", needs)
         raise error
 
 
@@ -217,8 +274,9 @@ def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
     if kind == IN_FILE:
         path = bytes(data)
         with open(path, "rb") as file:
-            value = file.read()
-        kind, data = value[0], memoryview(value)[1:]
+            # Not read into memory beside what is made of it.
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
+        kind, data = mapped[0], memoryview(mapped)[1:]
     if kind == VALUE:
         return pickle.loads(data), None, path
     if kind == EXCEPTION:
@@ -248,11 +306,13 @@ def _remote(described: dict[str, str]) -> RemoteError:
     return error
 
 
-def without_value(error: str | None) -> BaseException:
-    """Why a call has no value, from the error text of its task."""
+def without_value(error: str | None, otherwise: type[CallError] = CallDied) -> BaseException:
+    """Why a call has no value, from the error text of its task; a failure without a limit or a loss is `otherwise`."""
     text = error or "the call has ended without a value"
     lower = text.lower()
-    kind: type[CallError] = CallDied
+    kind = otherwise
+    if "received signal" in lower and otherwise is CallDied:
+        kind = CallKilled
     if "out of memory" in lower:
         kind = OutOfMemory
     elif "time limit" in lower:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import BrokenExecutor
+from typing import Any
 
 
 class HqError(Exception):
@@ -33,6 +34,15 @@ class CallDied(CallError):
     """The interpreter ended during the call: a signal, `os._exit`, a crash."""
 
 
+class CallKilled(CallDied):
+    """A signal ended the interpreter during the call; the text names it."""
+
+
+class ProgramFailed(CallError):
+    """A program ended with another exit code than 0, by a signal, or could not be started; the text has the end of what it
+    wrote to standard error."""
+
+
 class OutOfMemory(CallError, MemoryError):
     """The call used more memory than it asked for, or than there was."""
 
@@ -53,6 +63,9 @@ class RemoteError(CallError):
         self.type_name = type_name
         self.text = text
         self.traceback = traceback
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.type_name, self.text, self.traceback)
 
 
 class RemoteTraceback(Exception):

@@ -1,0 +1,136 @@
+"""Futures of calls: very many of them fit into memory, and they can be cancelled while their calls run."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from concurrent.futures import Future
+from concurrent.futures import _base as _futures
+from typing import Any, List, Optional, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Owner(Protocol):
+    """Who can cancel a call that is not here any more."""
+
+    def cancel_sent(self, future: "CallFuture[Any]") -> bool: ...
+
+
+class _Condition:
+    """What futures need of `threading.Condition`, in a tenth of its memory."""
+
+    __slots__ = ("_lock", "_waiters")
+
+    def __init__(self) -> None:
+        self._lock: Any = threading.RLock()
+        self._waiters: Optional[List[Any]] = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return bool(self._lock.acquire(blocking, timeout))
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return bool(self._lock.__enter__())
+
+    def __exit__(self, *error: Any) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        waiter = _thread.allocate_lock()
+        waiter.acquire()
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+        saved = self._lock._release_save()
+        was_told = False
+        try:
+            if timeout is None:
+                was_told = waiter.acquire()
+            else:
+                was_told = waiter.acquire(True, timeout) if timeout > 0 else waiter.acquire(False)
+        finally:
+            self._lock._acquire_restore(saved)
+            if not was_told and self._waiters is not None and waiter in self._waiters:
+                self._waiters.remove(waiter)
+        return was_told
+
+    def notify_all(self) -> None:
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
+            waiter.release()
+
+    def notify(self, n: int = 1) -> None:
+        # Each of those who wait looks again.
+        self.notify_all()
+
+
+class CallFuture(Future[T]):
+    """The future of a call. :meth:`cancel` works until the call has ended: one that runs is ended, and its interpreter with
+    it."""
+
+    __slots__ = (
+        "_condition",
+        "_state",
+        "_result",
+        "_exception",
+        "_waiters",
+        "_done_callbacks",
+        "_owner",
+        "_number",
+    )
+
+    def __init__(self, owner: Optional[Owner] = None) -> None:
+        # As the standard library does, with our condition.
+        self._condition: Any = _Condition()
+        self._state: str = _futures.PENDING
+        self._result: Any = None
+        self._exception: Any = None
+        self._waiters: List[Any] = []
+        self._done_callbacks: List[Any] = []
+        self._owner = owner
+        #: Task id, once the call was handed over.
+        self._number: Optional[int] = None
+
+    def cancel(self) -> bool:
+        if super().cancel():
+            return True
+        owner = self._owner
+        if owner is None or not owner.cancel_sent(self):
+            return False
+        mark_cancelled(self)
+        return True
+
+    def cancel_waiting(self) -> bool:
+        """The same, but not if the call was handed over."""
+        return super().cancel()
+
+    @property
+    def task(self) -> Optional[int]:
+        """Id of the task that the call is, once it was handed over."""
+        return self._number
+
+    def _repr_html_(self) -> str:
+        import html
+
+        words = {_futures.PENDING: "waits", _futures.RUNNING: "is under way", _futures.FINISHED: "has finished"}
+        with self._condition:
+            text = words.get(self._state, "was cancelled")
+            if self._state == _futures.FINISHED and self._exception is not None:
+                text = f"failed: {type(self._exception).__name__}: {self._exception}"
+        task = "" if self._number is None else f" {self._number}"
+        return f"<code>call{task}: {html.escape(text[:500])}</code>"
+
+
+def mark_cancelled(future: "Future[Any]") -> None:
+    """Ends a future as cancelled whose call is under way; nothing if it has ended."""
+    with future._condition:
+        if future._state not in (_futures.PENDING, _futures.RUNNING):
+            return
+        future._state = _futures.CANCELLED_AND_NOTIFIED
+        for waiter in future._waiters:
+            waiter.add_cancelled(future)
+        future._condition.notify_all()
+    future._invoke_callbacks()  # type: ignore[attr-defined]

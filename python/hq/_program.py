@@ -1,0 +1,154 @@
+"""Programs as tasks of the job of an executor, beside its calls."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import types
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ._future import CallFuture
+from ._pickle import without_value
+from .errors import ProgramFailed
+
+if TYPE_CHECKING:
+    from ._executor import Executor
+
+#: Lines of standard error that are shown of a program that failed.
+LINES_MAX = 20
+
+Argument = Union[str, "os.PathLike[str]", int, float, "File", "CallFuture[Any]"]
+
+
+class File:
+    """A file that tasks read or write, by its absolute path: as an argument of a program it is that path, a function gets a
+    `pathlib.Path`. Client and workers have to see it."""
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        self.path = pathlib.Path(os.path.abspath(os.path.expanduser(os.fspath(path))))
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    __str__ = __fspath__
+
+    def __repr__(self) -> str:
+        return f"hq.File({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, File) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __reduce__(self) -> Any:
+        # Workers need not have this package.
+        return pathlib.Path, (str(self.path),)
+
+
+class Completed:
+    """A program that ended well: `args`, `task`, and the files with what it wrote, `stdout` and `stderr`."""
+
+    def __init__(self, args: List[str], task: int, stdout: Optional[File], stderr: Optional[File]) -> None:
+        self.args = args
+        self.task = task
+        self.stdout = stdout
+        self.stderr = stderr
+
+    def read(self) -> str:
+        """What it wrote to standard output."""
+        return "" if self.stdout is None else _read(self.stdout)
+
+    def __repr__(self) -> str:
+        return f"<hq.Completed task {self.task}: {' '.join(self.args)}>"
+
+    def __reduce__(self) -> Any:
+        return types.SimpleNamespace, (), self.__dict__
+
+
+def _read(file: File) -> str:
+    try:
+        return file.path.read_text(errors="replace")
+    except FileNotFoundError:
+        # Nothing was written.
+        return ""
+
+
+class ProgramFuture(CallFuture[Completed]):
+    """The future of a program."""
+
+    __slots__ = ("_ended",)
+    #: Words, paths of outputs, job; once it is handed over.
+    _ended: Tuple[List[str], Optional[str], Optional[str], int]
+
+    def without_value(self, is_finished: bool, error: Optional[str]) -> Tuple[Optional[Completed], Optional[BaseException]]:
+        """What the program came to."""
+        args, stdout, stderr, job = self._ended
+        number = self._number or 0
+
+        def named(path: Optional[str]) -> Optional[File]:
+            return path and File(path.replace("%{JOB_ID}", str(job)).replace("%{TASK_ID}", str(number)))  # type: ignore[return-value]
+
+        if is_finished:
+            return Completed(args, number, named(stdout), named(stderr)), None
+        failed = without_value(error, ProgramFailed)
+        written = _read(err) if (err := named(stderr)) else ""
+        last = "\n".join(written.rstrip().splitlines()[-LINES_MAX:])
+        if last:
+            failed.args = (f"{failed}\n{last}",)
+        return None, failed
+
+
+def words_of(args: Iterable[Any]) -> List[str]:
+    """Words of a command; futures among them have ended."""
+    words = []
+    for arg in args:
+        value = arg.result() if isinstance(arg, CallFuture) else arg
+        if isinstance(value, Completed):
+            # What it has written, for the next one to read.
+            value = value.stdout
+        if isinstance(value, (str, int, float, os.PathLike)):
+            words.append(os.fspath(value) if isinstance(value, os.PathLike) else str(value))
+        else:
+            raise TypeError(f"expected a text, a number, a path or a future of one as word of a command, found {type(value).__qualname__}")
+    return words
+
+
+def submit_program(
+    executor: "Executor",
+    args: Sequence[Argument],
+    options: Dict[str, Any],
+    *,
+    stdin: Union[str, bytes, None],
+    stdout: Union[str, "os.PathLike[str]", None],
+    stderr: Union[str, "os.PathLike[str]", None],
+    cwd: Union[str, "os.PathLike[str]", None],
+    deps: Sequence["CallFuture[Any]"],
+    env: Optional[Mapping[str, str]],
+) -> ProgramFuture:
+    from ._spec import make_program_spec
+
+    if isinstance(args, (str, bytes)) or not args:
+        raise TypeError("a program is given as a list of words, such as ['grep', 'word', 'file']")
+    state = executor._state
+    future = ProgramFuture(state)
+    place = os.path.abspath(cwd or ".")
+    output = options["output"]
+
+    def path(given: Union[str, "os.PathLike[str]", None], ending: str) -> Optional[str]:
+        if given is not None:
+            return os.path.join(place, os.fspath(given))
+        return None if output is None else os.path.join(place, output, f"%{{TASK_ID}}.{ending}")
+
+    out, err = path(stdout, "stdout"), path(stderr, "stderr")
+    content = stdin.encode() if isinstance(stdin, str) else stdin or b""
+
+    def prepare() -> int:
+        words = words_of(args)
+        future._ended = (words, out, err, state.job)
+        spec = make_program_spec(options, words, place, {**options["env"], **(env or {})}, (out, err))
+        return executor._new_template(spec, content, future)
+
+    needs = {arg for arg in args if isinstance(arg, CallFuture)} | set(deps)
+    executor._start_program(future, prepare, needs)
+    return future

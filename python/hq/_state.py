@@ -1,0 +1,429 @@
+"""What an executor and its threads share: calls that wait, calls that are under way, and what became of them."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import logging
+import os
+import threading
+import time
+import weakref
+from concurrent.futures import InvalidStateError
+from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
+
+from . import _pickle
+from ._bridge import Bridge
+from ._future import CallFuture, mark_cancelled
+from ._program import ProgramFuture
+from .errors import HqError, InitFailed, ServerGone
+
+#: Calls in one message to the bridge, and bytes of them.
+_BATCH_MAX = 5_000
+_BATCH_BYTES = 8 << 20
+
+_log = logging.getLogger(__name__)
+
+FINISHED, FAILED, CANCELED, ABORTED = 2, 3, 4, 5
+
+
+class Call:
+    """A call that was not yet handed to the bridge."""
+
+    __slots__ = ("future", "payload", "template")
+
+    def __init__(self, future: "CallFuture[Any]", payload: bytes, template: int) -> None:
+        self.future = future
+        self.payload = payload
+        self.template = template
+
+
+class State:
+    """What an executor and its threads share; it does not know the executor, so that this can be collected."""
+
+    def __init__(self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: str) -> None:
+        self.bridge = bridge
+        self.owns_bridge = owns_bridge
+        self.job = job
+        self.spool = spool
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.waiting: Deque[Call] = collections.deque()
+        self.pending: Dict[int, "CallFuture[Any]"] = {}
+        self.next_id = 0
+        # Calls that were handed over and are to be cancelled: those that may run, and those that may not.
+        self.cancels: List[int] = []
+        self.cancels_waiting: List[int] = []
+        self.has_cancelled = False
+        # Calls whose arguments are not there yet.
+        self.deferred = 0
+        self.is_shut = False
+        self.is_cancelled = False
+        self.is_over = False
+        self.broken: Optional[BaseException] = None
+        # Alone on this machine, calls are handed over as they can run soon: those behind can still be cancelled.
+        self.window = None if workers is None else 2 * workers + 1
+        self.workers = workers
+        self.ended_count = 0
+        self.window_since = time.monotonic()
+        self.files = False
+
+    # ---- the thread that sends
+
+    def send_calls(self) -> None:
+        try:
+            while True:
+                with self.changed:
+                    while not self._may_send() and not self.cancels and not self.cancels_waiting:
+                        if self.broken is not None or self._is_done():
+                            break
+                        self.changed.wait()
+                    if self.broken is not None or self._is_done():
+                        break
+                    cancels, self.cancels = self.cancels, []
+                    waiting, self.cancels_waiting = self.cancels_waiting, []
+                    batch, first, template = self._take_batch() if self._may_send() else ([], 0, 0)
+                self._send_cancels(cancels, False)
+                self._send_cancels(waiting, True)
+                if batch:
+                    lens = [len(call.payload) for call in batch]
+                    message = {"op": "calls", "job": self.job, "t": template, "first": first, "lens": lens}
+                    self.bridge.send(message, b"".join([call.payload for call in batch]))
+                    # Otherwise they would live until the next batch.
+                    del batch
+        except BaseException as error:
+            self.fail_all(error if isinstance(error, ServerGone) else ServerGone(f"calls can no longer be sent: {error!r}"))
+        self.finish()
+
+    def _send_cancels(self, numbers: List[int], keep_running: bool) -> None:
+        if numbers:
+            self.has_cancelled = True
+            message = {"op": "cancel", "job": self.job, "tasks": _ranges(numbers), "keep_running": keep_running}
+            self.bridge.send(message)
+
+    def _is_done(self) -> bool:
+        return self.is_shut and not (self.waiting or self.pending or self.deferred or self.cancels)
+
+    def _may_send(self) -> bool:
+        return bool(self.waiting) and (self.window is None or len(self.pending) < self.window)
+
+    def _take_batch(self) -> Tuple[List[Call], int, int]:
+        first = self.next_id
+        template = self.waiting[0].template
+        batch: List[Call] = []
+        size = 0
+        room = _BATCH_MAX if self.window is None else min(_BATCH_MAX, self.window - len(self.pending))
+        while self.waiting and len(batch) < room and size < _BATCH_BYTES:
+            call = self.waiting[0]
+            if call.template != template:
+                break
+            self.waiting.popleft()
+            if not begin(call.future):
+                continue
+            call.future._number = self.next_id
+            self.pending[self.next_id] = call.future
+            self.next_id += 1
+            batch.append(call)
+            size += len(call.payload)
+        return batch, first, template
+
+    def finish(self) -> None:
+        """Nothing more is to come: the job ends, and with it what this executor has made."""
+        with self.changed:
+            if self.is_over:
+                return
+            self.is_over = True
+        try:
+            # What was cancelled is cancelled before the bridge goes.
+            if self.broken is None and self.has_cancelled:
+                self.bridge.request({"op": "cancel", "job": self.job, "tasks": []})
+            if self.broken is None and (not self.owns_bridge or not self.bridge.is_local):
+                self.bridge.ask({"what": "close", "job": self.job})
+        except (HqError, ServerGone):
+            pass
+        self.bridge.forget(self.job, self.fail_all)
+        if self.files:
+            import shutil
+
+            shutil.rmtree(self.spool, ignore_errors=True)
+        if self.owns_bridge:
+            self.bridge.close()
+        with self.changed:
+            self.changed.notify_all()
+
+    # ---- what the bridge tells, on its thread
+
+    def on_event(self, message: Dict[str, Any], blob: memoryview) -> None:
+        event = message["ev"]
+        if event == "ended":
+            self._on_ended(message, blob)
+        elif event == "refused":
+            error = HqError(f"the server refused the calls: {message['text']}")
+            ids = range(message["first"], message["first"] + message["count"])
+            self._settle([(number, None, error) for number in ids])
+        elif event == "again":
+            self._ask_again()
+        elif event == "gone":
+            self.fail_all(ServerGone(message["text"]))
+
+    def _on_ended(self, message: Dict[str, Any], blob: memoryview) -> None:
+        errors = message["errors"]
+        offset = 0
+        settled: List[Tuple[int, Any, Optional[BaseException]]] = []
+        for index, (number, state, length) in enumerate(zip(message["ids"], message["states"], message["lens"])):
+            if length < 0:
+                settled.append((number, *self._without_value(number, state, errors.get(str(index)))))
+                continue
+            value = blob[offset : offset + length]
+            offset += length
+            result, error = self._load(value)
+            del value
+            settled.append((number, result, error))
+        self._settle(settled)
+
+    def _without_value(
+        self, number: int, state: int, error: Optional[str]
+    ) -> Tuple[Any, Optional[BaseException]]:
+        if state == CANCELED:
+            return None, _Canceled()
+        with self.lock:
+            future = self.pending.get(number)
+        if isinstance(future, ProgramFuture):
+            return future.without_value(state == FINISHED, error)
+        if state == FINISHED:
+            return None, _pickle.without_value("the call finished, but its value was lost")
+        return None, _pickle.without_value(error)
+
+    def _load(self, value: memoryview) -> Tuple[Any, Optional[BaseException]]:
+        try:
+            result, error, path = _pickle.load(value)  # type: ignore[arg-type]
+        except BaseException as failure:
+            return None, HqError(f"the result of the call cannot be unpickled here: {type(failure).__name__}: {failure}")
+        if path is not None:
+            self.files = True
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+        return result, error
+
+    def _settle(self, settled: List[Tuple[int, Any, Optional[BaseException]]]) -> None:
+        futures = []
+        with self.changed:
+            for number, result, error in settled:
+                future = self.pending.pop(number, None)
+                if future is not None:
+                    futures.append((future, result, error))
+            self._widen(len(futures))
+            if self.waiting or self.is_shut:
+                self.changed.notify_all()
+        for future, result, error in futures:
+            if isinstance(error, InitFailed):
+                self.fail_all(error)
+            _settle(future, result, error)
+
+    def _widen(self, ended: int) -> None:
+        """Hands over as many calls as have ended in the last moments, so that short ones flow."""
+        if self.window is None or self.workers is None:
+            return
+        self.ended_count += ended
+        now = time.monotonic()
+        elapsed = now - self.window_since
+        if elapsed >= 0.02:
+            rate = self.ended_count / elapsed
+            self.window = 2 * self.workers + 1 + min(2_000, int(rate * 0.05))
+            self.window_since, self.ended_count = now, 0
+        elif self.ended_count > self.window:
+            self.window = min(2_000, 2 * self.window)
+
+    def _ask_again(self) -> None:
+        """The server was away: what ended meanwhile has to be asked for."""
+        with self.lock:
+            numbers = sorted(self.pending)
+        if not numbers:
+            return
+        first, count = numbers[0], numbers[-1] - numbers[0] + 1
+        try:
+            self.bridge.send({"op": "settle", "job": self.job, "first": first, "count": count})
+        except ServerGone as error:
+            self.fail_all(error)
+
+    def fail_all(self, error: BaseException) -> None:
+        with self.changed:
+            if self.broken is None:
+                self.broken = error
+            futures = list(self.pending.values())
+            self.pending.clear()
+            waiting = [call.future for call in self.waiting]
+            self.waiting.clear()
+            self.changed.notify_all()
+        for future in waiting:
+            if begin(future):
+                futures.append(future)
+        for future in futures:
+            _settle(future, None, same(error))
+
+    # ---- for the executor
+
+    def fail(self, future: "CallFuture[Any]", error: BaseException) -> None:
+        """Fails a call, wherever it is."""
+        with self.changed:
+            if future._number is not None:
+                self.pending.pop(future._number, None)
+            self.waiting = collections.deque(call for call in self.waiting if call.future is not future)
+            self.changed.notify_all()
+        _settle(future, None, error)
+
+    def cancel_sent(self, future: "CallFuture[Any]") -> bool:
+        """Has a call cancelled that was handed over, whether it runs or not; `False` if it has ended. The future is the
+        caller's to settle: nothing more will be heard of it."""
+        number = future._number
+        with self.changed:
+            if number is None or self.pending.get(number) is not future or self.broken is not None:
+                return False
+            del self.pending[number]
+            self.cancels.append(number)
+            self.changed.notify_all()
+        return True
+
+    def cancel_waiting(self, futures: "Iterable[CallFuture[Any]]") -> None:
+        """Cancels calls that have not begun, as the standard library does when nobody wants the results of `map` any more."""
+        sent = [future for future in futures if not future.cancel_waiting() and not future.done()]
+        with self.changed:
+            numbers = [future._number for future in sent]
+            self.cancels_waiting += [number for number in numbers if number in self.pending]
+            self.changed.notify_all()
+
+    def add(self, call: Call) -> None:
+        with self.changed:
+            self.check()
+            self.waiting.append(call)
+            if len(self.waiting) == 1:
+                self.changed.notify_all()
+
+    def defer(self) -> None:
+        with self.changed:
+            self.check()
+            self.deferred += 1
+
+    def add_deferred(self, call: Optional[Call]) -> None:
+        """Adds a call that was deferred, also after shutdown; `None` = nothing came of it."""
+        cancelled = broken = None
+        with self.changed:
+            self.deferred -= 1
+            if call is not None and self.broken is not None:
+                broken = self.broken
+            elif call is not None and self.is_cancelled:
+                cancelled = call.future
+            elif call is not None:
+                self.waiting.append(call)
+            self.changed.notify_all()
+        if call is not None and broken is not None and begin(call.future):
+            call.future.set_exception(same(broken))
+        if cancelled is not None:
+            cancelled.cancel()
+            begin(cancelled)
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise same(self.broken)
+        if self.is_shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        if _is_exiting:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    def shut(self, cancel: bool) -> None:
+        with self.changed:
+            self.is_shut = True
+            self.is_cancelled |= cancel
+            cancelled = [call.future for call in self.waiting] if cancel else []
+            if cancel:
+                self.waiting.clear()
+                # What was handed over may not have begun either.
+                self.cancels_waiting = list(self.pending)
+            self.changed.notify_all()
+        for future in cancelled:
+            future.cancel()
+            begin(future)
+
+
+class _Canceled(BaseException):
+    """What a call came to that was cancelled, by whomever."""
+
+
+def begin(future: "CallFuture[Any]") -> bool:
+    """Whether a call is to be handed over: it was not cancelled, and what is wrong with its options was not told meanwhile."""
+    if future.done() and not future.cancelled():
+        return False
+    return future.set_running_or_notify_cancel()
+
+
+def _settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException]) -> None:
+    try:
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, _Canceled):
+            mark_cancelled(future)
+        else:
+            future.set_exception(error)
+    except InvalidStateError:
+        # It was cancelled in this moment.
+        pass
+    except BaseException:
+        # The standard library passes on what is no `Exception`; others wait for the thread that calls us.
+        _log.exception("a callback of %r failed", future)
+
+
+def _ranges(numbers: List[int]) -> List[List[int]]:
+    """Numbers as firsts and counts."""
+    found: List[List[int]] = []
+    for number in sorted(numbers):
+        if found and number == sum(found[-1]):
+            found[-1][1] += 1
+        else:
+            found.append([number, 1])
+    return found
+
+
+def same(error: BaseException) -> BaseException:
+    """An exception of its own for each who gets it: it will be given a traceback."""
+    try:
+        copy = type(error)(*error.args)
+    except Exception:
+        return error
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+states: "weakref.WeakKeyDictionary[State, threading.Thread]" = weakref.WeakKeyDictionary()
+_is_exiting = False
+
+
+def _at_exit() -> None:
+    """As the executors of the standard library: what was submitted is carried out before Python ends."""
+    global _is_exiting
+    _is_exiting = True
+    for state, thread in list(states.items()):
+        state.shut(False)
+        thread.join()
+
+
+# Before threads are joined; the standard library's own executors register there as well.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)
+
+
+def _after_fork() -> None:
+    """In a child: its parent's executors are not its own, and their locks may be held for ever."""
+    for state in list(states):
+        state.lock = threading.Lock()
+        state.changed = threading.Condition(state.lock)
+        state.broken = ServerGone("this executor was made before a fork; make another one in this process")
+        state.waiting.clear()
+        state.pending.clear()
+        state.is_over = True
+    states.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+

@@ -1,0 +1,436 @@
+"""Calls that are cancelled, that depend on each other, and that are poison: each future settles, and others go on."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from concurrent.futures import BrokenExecutor, CancelledError, as_completed, wait
+
+import pytest
+from conftest import wait_for
+
+import hq
+from hq._bridge import Bridge
+from hq._future import CallFuture
+from hq._state import Call
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """For tests that leave it as it is."""
+    before = os.getcwd()
+    os.chdir(tmp_path_factory.mktemp("shared"))
+    with hq.Executor(2, local=True) as executor:
+        yield executor
+    os.chdir(before)
+
+
+def wait_for_file(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+
+def hold(begun, go):
+    """A call that runs until it may end."""
+    import os
+    import time
+
+    with open(begun + ".tmp", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(begun + ".tmp", begun)
+    while not os.path.exists(go):
+        time.sleep(0.01)
+    return "done"
+
+
+def begin(executor, path, count):
+    """Calls that run until the file `go` exists; returns them and the interpreters that they are in."""
+    names = [str(path / f"begun-{number}") for number in range(count)]
+    held = [executor.submit(hold, name, str(path / "go")) for name in names]
+    wait_for(lambda: all(os.path.exists(name) for name in names), "all of them run")
+    return held, [int(open(name).read()) for name in names]
+
+
+def counts(cluster, job):
+    bridge = Bridge(server_dir=cluster.dir)
+    try:
+        return bridge.ask({"what": "info", "job": job})
+    finally:
+        bridge.close()
+
+
+# Cancelling.
+
+
+def test_a_call_that_runs_is_ended_with_its_interpreter(cluster, tmp_path):
+    with hq.Executor(server_dir=cluster.dir, retries=3) as executor:
+        (future,), (pid,) = begin(executor, tmp_path, 1)
+        told = []
+        future.add_done_callback(told.append)
+        assert future.cancel() and future.cancelled() and future.cancel()
+        assert told == [future]
+        with pytest.raises(CancelledError):
+            future.result(0)
+        wait_for(lambda: not os.path.exists(f"/proc/{pid}"), "its interpreter ends")
+        assert executor.submit(pow, 2, 5).result(60) == 32
+        job = executor.job
+    info = counts(cluster, job)
+    assert (info["canceled"], info["finished"], info["is_open"]) == (1, 1, False)
+
+
+def test_a_call_that_waits_on_the_server_never_begins(cluster, tmp_path):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        held, _ = begin(executor, tmp_path, 2)
+        unwanted = executor.submit(hold, str(tmp_path / "unwanted"), str(tmp_path / "go"))
+        wait_for(lambda: unwanted.task is not None, "it is handed over")
+        assert unwanted.cancel()
+        question = {"what": "info", "job": executor.job}
+        wait_for(lambda: executor._bridge.ask(question)["canceled"] == 1, "the server knows it")
+        (tmp_path / "go").touch()
+        assert [future.result(60) for future in held] == ["done", "done"]
+        assert not held[0].cancel() and not held[0].cancelled()
+        assert executor.submit(pow, 2, 3).result(60) == 8
+        job = executor.job
+    assert counts(cluster, job)["canceled"] == 1
+    assert not (tmp_path / "unwanted").exists()
+
+
+def test_a_shutdown_that_cancels_lets_what_runs_end(cluster, tmp_path):
+    executor = hq.Executor(server_dir=cluster.dir)
+    held, _ = begin(executor, tmp_path, 2)
+    waiting = [executor.submit(pow, 2, number) for number in range(50)]
+    wait_for(lambda: waiting[-1].task is not None, "all are handed over")
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert wait(waiting, timeout=60).not_done == set()
+    assert all(future.cancelled() for future in waiting)
+    (tmp_path / "go").touch()
+    assert [future.result(60) for future in held] == ["done", "done"]
+    executor.shutdown()
+
+
+def test_a_job_that_is_cancelled_by_others_cancels_its_futures(cluster, tmp_path):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        held, _ = begin(executor, tmp_path, 1)
+        cluster.ask("job", "cancel", str(executor.job))
+        assert wait(held, timeout=60).not_done == set()
+        assert held[0].cancelled()
+
+
+def test_a_cancel_and_an_end_at_once_settle_a_future_once(shared):
+    for _ in range(50):
+        future = shared.submit(pow, 2, 3)
+        if future.cancel():
+            assert future.cancelled()
+        else:
+            assert future.result(60) == 8
+    assert shared.submit(pow, 2, 4).result(60) == 16
+
+
+# Futures.
+
+
+def test_futures_are_small():
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        futures = [CallFuture() for _ in range(1_000)]
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / len(futures) < 500
+    assert futures[0].__dict__ == {}
+
+
+def test_threads_wait_for_a_future():
+    future = CallFuture()
+    with pytest.raises(TimeoutError):
+        try:
+            future.result(0.001)
+        except Exception as error:
+            # Until Python 3.11 it was another class.
+            raise TimeoutError from error
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(future.result(60))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    future.set_running_or_notify_cancel()
+    future.set_result(7)
+    for thread in threads:
+        thread.join()
+    assert found == [7] * 5
+
+
+def test_futures_anywhere_among_the_arguments_are_dependencies(shared):
+    first, second = shared.submit(pow, 2, 3), shared.submit(eval, "__import__('time').sleep(0.2) or 4")
+    assert shared.submit(sum, [first, 1, second]).result(60) == 13
+    nested = {"a": [first, (second, {"b": second})]}
+    assert shared.submit(lambda x, y: (x, y), nested, y=first).result(60) == ({"a": [8, (4, {"b": 4})]}, 8)
+    assert list(shared.map(pow, [first, second], [1, second], chunksize=2)) == [8, 256]
+    failing = shared.submit(divmod, 1, 0)
+    with pytest.raises(ZeroDivisionError):
+        shared.submit(sum, [1, failing]).result(60)
+    leaving = shared.submit(eval, "__import__('sys').exit(3)")
+    wait([leaving])
+    with pytest.raises(SystemExit):
+        shared.submit(sum, [leaving]).result(60)
+
+
+def test_a_future_that_was_cancelled_cancels_what_needs_it(cluster, tmp_path):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        (held,), _ = begin(executor, tmp_path, 1)
+        dependent = executor.submit(len, [held])
+        held.cancel()
+        with pytest.raises(CancelledError):
+            dependent.result(60)
+
+
+# What goes wrong with the process that asks.
+
+
+def test_a_child_does_not_wait_for_the_locks_of_its_parent(shared):
+    bridge = shared._bridge
+    with bridge._lock, bridge._write_lock:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                bridge.ask({"what": "workers"})
+            except BrokenExecutor:
+                os._exit(17)
+            finally:
+                os._exit(2)
+        ended = wait_for(lambda: os.waitpid(pid, os.WNOHANG)[1], "the child ends")
+    assert os.waitstatus_to_exitcode(ended) == 17
+
+
+def test_a_callback_cannot_wait_for_the_thread_that_it_is_on(shared):
+    found = []
+
+    def ask(_):
+        try:
+            shared.options(priority=77)
+        except RuntimeError as error:
+            found.append(str(error))
+
+    future = shared.submit(eval, "__import__('time').sleep(0.2)")
+    future.add_done_callback(ask)
+    future.result(60)
+    wait_for(lambda: found, "the callback says why not")
+    assert "callback" in found[0]
+    assert shared.submit(pow, 2, 3).result(60) == 8
+
+
+def test_a_callback_that_exits_does_not_end_the_others(shared):
+    def leave(_):
+        raise SystemExit(3)
+
+    first = shared.submit(pow, 2, 3)
+    first.add_done_callback(leave)
+    assert first.result(60) == 8
+    assert shared.submit(pow, 2, 4).result(60) == 16
+
+
+def test_a_job_goes_on_when_the_bridge_of_its_executor_is_killed(cluster, tmp_path):
+    executor = hq.Executor(server_dir=cluster.dir)
+    first = executor.submit(pow, 2, 3)
+    assert first.result(60) == 8
+    held, _ = begin(executor, tmp_path, 2)
+    os.kill(executor._bridge.pid, signal.SIGKILL)
+    for future in held:
+        with pytest.raises(BrokenExecutor):
+            future.result(60)
+    with pytest.raises(BrokenExecutor):
+        executor.submit(pow, 2, 3)
+    executor.shutdown()
+    (tmp_path / "go").touch()
+    with hq.Executor.attach(executor.job, server_dir=cluster.dir) as other:
+        found = [other.futures[number].result(60) for number in range(3)]
+        assert found == [8, "done", "done"]
+        assert other.submit(pow, 2, 4).result(60) == 16
+
+
+def test_executors_of_one_bridge_leave_nothing_behind(cluster):
+    bridge = Bridge(server_dir=cluster.dir)
+    try:
+        for _ in range(3):
+            with hq.Executor(bridge=bridge) as executor:
+                assert executor.submit(pow, 2, 3).result(60) == 8
+        assert (bridge._listeners, bridge._on_gone, bridge._answers, bridge._progress) == ({}, [], {}, {})
+    finally:
+        bridge.close()
+
+
+def test_the_same_options_have_one_template(shared):
+    fast, same = shared.options(priority=3), shared.options(priority=3)
+    assert fast._template == same._template != shared._template
+    assert fast.submit(pow, 2, 3).result(60) == 8
+
+
+# Poison.
+
+
+class Explodes:
+    def __reduce__(self):
+        return exec, ("raise ValueError('poison')",)
+
+
+class ExplodesHere:
+    """Can be sent, but not read in this process."""
+
+    def __init__(self, pid):
+        self.pid = pid
+
+    def __reduce__(self):
+        return eval, (f"{{}}[1] if __import__('os').getpid() == {self.pid} else 5",)
+
+
+def nest(depth):
+    found = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "function, args, kind, words",
+    [
+        (len, ([threading.Lock()],), hq.NotPicklable, "argument 1"),
+        (len, (nest(100_000),), hq.NotPicklable, "cannot be pickled"),
+        (len, (Explodes(),), ValueError, "poison"),
+        (nest, (100_000,), hq.NotPicklable, "cannot be pickled"),
+        (Explodes, (), hq.HqError, "poison"),
+        (ExplodesHere, (os.getpid(),), hq.HqError, "KeyError"),
+        (eval, ("(_ for _ in ()).throw(KeyboardInterrupt)",), hq.CallDied, "exit code 130"),
+        (eval, ("(_ for _ in ()).throw(GeneratorExit)",), GeneratorExit, ""),
+        (eval, ("exec('raise type(chr(66), (Exception,), {chr(95)*2 + chr(114): 1})')",), Exception, ""),
+        (os.abort, (), hq.CallKilled, "SIGABRT"),
+        (os.kill, (0, signal.SIGKILL), hq.CallKilled, "SIGKILL"),
+        (os.closerange, (0, 1_000), hq.CallDied, ""),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_poison_fails_its_own_call(shared, function, args, kind, words):
+    others = [shared.submit(pow, 2, number) for number in range(10)]
+    with pytest.raises(kind) as caught:
+        shared.submit(function, *args).result(60)
+    assert words in str(caught.value)
+    assert [other.result(60) for other in others] == [2**number for number in range(10)]
+
+
+def bomb(children):
+    """Makes children until it may not; they would do the same."""
+    import os
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
+    os.setuid(65534)
+    made = []
+    try:
+        while len(made) < children:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            made.append(pid)
+    finally:
+        for pid in made:
+            os.waitpid(pid, 0)
+    return len(made)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed, whose processes can be limited")
+def test_a_fork_bomb_is_an_error_where_processes_are_limited():
+    with hq.Executor(1, local=True, max_tasks_per_child=1) as executor:
+        future = executor.submit(bomb, 100)
+        with pytest.raises(BlockingIOError):
+            future.result(60)
+        assert executor.submit(pow, 2, 3).result(60) == 8
+
+
+def test_children_that_outlive_a_fork_answer_nothing(shared):
+    def fork():
+        import os
+
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+        return os.getpid(), pid
+
+    parent, child = shared.submit(fork).result(60)
+    assert child and parent != child
+    assert shared.submit(pow, 2, 3).result(60) == 8
+
+
+# Limits.
+
+
+def test_an_interpreter_that_has_grown_is_replaced():
+    def grow(size):
+        import builtins
+        import os
+
+        builtins.kept = bytearray(b"x") * size
+        return os.getpid()
+
+    with hq.Executor(1, local=True, max_memory_per_child="200MiB") as executor:
+        small = {executor.submit(grow, 1_000).result(60) for _ in range(3)}
+        assert len(small) == 1
+        assert {executor.submit(grow, 250 << 20).result(60)} == small
+        assert executor.submit(grow, 1_000).result(60) not in small
+    with pytest.raises(ValueError, match="2GiB"):
+        hq.Executor(1, local=True, max_memory_per_child="much")
+
+
+def test_each_limit_has_an_exception_of_its_own(shared):
+    limited = shared.options(time_limit=0.3)
+    with pytest.raises(hq.TimeLimitReached):
+        limited.submit(time.sleep, 600).result(60)
+    assert issubclass(hq.CallKilled, hq.CallDied) and issubclass(hq.OutOfMemory, MemoryError)
+
+
+def test_a_worker_that_is_lost_too_often_is_named(cluster, tmp_path):
+    with hq.Executor(server_dir=cluster.dir, crash_limit=1) as executor:
+        (future,), _ = begin(executor, tmp_path, 1)
+        cluster.processes[1].kill()
+        with pytest.raises(hq.WorkerLost):
+            future.result(60)
+
+
+def test_results_as_they_come_are_all_there(shared):
+    futures = [shared.submit(pow, number, 2) for number in range(500)]
+    assert sorted(future.result() for future in as_completed(futures, timeout=60)) == [n * n for n in range(500)]
+
+
+def test_our_exceptions_can_be_sent():
+    for error in (hq.OutOfMemory("a"), hq.WorkerLost("b"), hq.RemoteError("T", "text", "traceback"), hq.CallKilled("c")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error) and str(copy) == str(error)
+
+
+def test_calls_see_what_init_has_loaded():
+    script = (
+        "import hq, os\n"
+        "MODEL = {}\n"
+        "name = None\n"
+        "def load(word):\n"
+        "    global name\n"
+        "    MODEL['word'] = name = word\n"
+        "def show(number):\n"
+        "    return MODEL['word'], name, number\n"
+        "with hq.Executor(1, local=True, init=load, initargs=('loaded',)) as executor:\n"
+        "    print(executor.submit(show, 3).result(60), MODEL)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+    assert ran.stdout == "('loaded', 'loaded', 3) {}\n", ran.stderr
+
+
+def test_a_call_that_was_settled_before_it_is_sent_breaks_nothing(shared):
+    for settle in (lambda future: future.set_exception(KeyError("early")), lambda future: future.cancel()):
+        early = CallFuture(shared._state)
+        settle(early)
+        shared._state.add(Call(early, b"", shared._template))
+        assert shared.submit(pow, 2, 3).result(60) == 8
