@@ -2,7 +2,10 @@
 
 from ._executor import Executor, Options
 from ._future import CallFuture
+from ._jobs import Job, run, submit
 from ._program import Completed, File, ProgramFuture
+from ._progress import progress
+from ._query import Table, jobs, query, tasks
 from .errors import (
     CallDied,
     CallError,
@@ -29,6 +32,8 @@ __all__ = [
     "Executor",
     "File",
     "HqError",
+    "Job",
+    "Table",
     "InitFailed",
     "NotPicklable",
     "Options",
@@ -41,4 +46,10 @@ __all__ = [
     "TimeLimitReached",
     "WorkerLost",
     "WrongPython",
+    "jobs",
+    "progress",
+    "query",
+    "run",
+    "submit",
+    "tasks",
 ]
