@@ -4,8 +4,9 @@ usage: make_wheel.py BINARY VERSION PLATFORM_TAG LICENSE README DIRECTORY COMPRE
        make_wheel.py --hyperqueue VERSION LICENSE DIRECTORY COMPRESSION
 
 Nothing is compiled: the wheel has the same bytes as the tarball. Two runs give the same file (SOURCE_DATE_EPOCH). The
-second form makes the wheel with the package `hyperqueue`, which is one of its own: it stands in for another project's
-package of that name, and pip must never put it in the place of that unasked.
+second form makes the wheel with the package `hyperqueue`, which stands in for another project's package of that name. It
+lies in a directory of its own, to which a .pth file leads behind all others: pip writes over nothing of that package, and
+where that is installed Python finds it first.
 """
 
 import base64
@@ -93,9 +94,11 @@ def main() -> None:
             "Provides-Extra: all\n"
             "Requires-Dist: pydot >=1.4,<2; extra == 'all'\n"
         )
-        readme = "Stands in for the package `hyperqueue` of HyperQueue: install it only where that is not.\n"
+        readme = "Stands in for the package `hyperqueue` of HyperQueue where that is not installed.\n"
         described = metadata("hq-runtime-hyperqueue", version, summary, readme, needs)
-        files = package("hyperqueue")
+        place = "hq_runtime_hyperqueue"
+        files = [(f"{place}/{path}", data, permissions) for path, data, permissions in package("hyperqueue")]
+        files.append((f"{place}.pth", f"{place}\n".encode(), PERMISSIONS_TEXT))
         pack("hq_runtime_hyperqueue", version, "py3-none-any", files, described, license_file, directory, level)
         return
     binary, version, platform, license_file, readme, directory, level = sys.argv[1:]

@@ -99,7 +99,7 @@ pub(crate) fn dist(options: &Options) -> anyhow::Result<()> {
     }
     let dist = Dist::new(options)?;
     let tools = Tools::install(&dist)?;
-    let mut made = vec![sbom::make(&dist)?];
+    let mut made = vec![sbom::make(&dist)?, pack::drop_in(&dist, &tools)?];
     for target in build::TARGETS {
         let is_wanted = match &options.target {
             Some(wanted) => target.triple == wanted,

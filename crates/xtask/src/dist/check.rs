@@ -63,6 +63,15 @@ serve "$1"
 wait "$server"
 "#;
 
+/// A call of a function that every Python has, and a package that gives way to another one of its name.
+const USE_PACKAGES: &str = r#"
+import hq, hyperqueue, os, sysconfig
+with hq.Executor(1, local=True) as executor:
+    print(executor.submit(pow, 2, 7).result(60), hyperqueue.get_version())
+site = sysconfig.get_path("purelib")
+assert not os.path.exists(os.path.join(site, "hyperqueue")), "the place of another package"
+"#;
+
 /// Looks at the units in the directory `$1` as if it were `/usr` here. The manual pages that they name have to be there, too.
 const UNITS: &str = r#"
 set -eu
@@ -143,6 +152,7 @@ fn install(
             .args(pip)
             .arg("--disable-pip-version-check")
             .arg(&file))?;
+        use_packages(dist, &root, name)?;
     } else {
         // Python here is of another kind; into a directory pip installs for any.
         let mut install = command(tools.python());
@@ -155,6 +165,30 @@ fn install(
         run(install.arg("--target").arg(&root).arg(&file))?;
     }
     Ok(Some(root.join("bin/hq")))
+}
+
+/// Has both packages do something in an environment that has nothing else.
+fn use_packages(dist: &Dist, root: &Path, name: &str) -> anyhow::Result<()> {
+    let drop_in = format!("hq_runtime_hyperqueue-{}-py3-none-any.whl", dist.version);
+    let python = || {
+        let mut python = command(root.join("bin/python"));
+        // Nothing but what was installed.
+        python.arg("-I").current_dir(root);
+        python.env_remove("HQ_BINARY").env_remove("HQ_SERVER_DIR");
+        python
+    };
+    let words = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"];
+    run(python()
+        .args(words)
+        .arg("--disable-pip-version-check")
+        .arg(dist.out.join(&drop_in)))?;
+    let printed = output(python().args(["-c", USE_PACKAGES]))
+        .with_context(|| format!("use {name} and {drop_in} from Python"))?;
+    ensure!(
+        printed.starts_with("128 "),
+        "{name}: expected 128 and a version, found {printed:?}"
+    );
+    Ok(())
 }
 
 /// A command that is root in namespaces of its own. For root it is the same as for anybody else.

@@ -42,6 +42,20 @@ pub(super) fn wheel(
     Ok(Made::File(name.trim().to_owned()))
 }
 
+/// The package `hyperqueue` for any platform; it needs the wheel with the program.
+pub(super) fn drop_in(dist: &Dist, tools: &Tools) -> anyhow::Result<Made> {
+    let name = output(
+        command(tools.python())
+            .arg(dist.root.join("packaging/wheel/make_wheel.py"))
+            .args(["--hyperqueue", &dist.version])
+            .arg(dist.root.join("LICENSE"))
+            .arg(&dist.out)
+            .arg(dist.compression())
+            .env("SOURCE_DATE_EPOCH", &dist.epoch),
+    )?;
+    Ok(Made::File(name.trim().to_owned()))
+}
+
 /// For Debian and Ubuntu.
 pub(super) fn deb(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<Made> {
     let name = format!("hq_{}_{}.deb", dist.version, target.deb_arch);
