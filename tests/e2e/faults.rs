@@ -297,21 +297,43 @@ fn bad_arguments_are_refused_with_their_reason() {
     assert_eq!(env.json(&["job", "list", "--all"]), serde_json::json!([]));
 }
 
+/// Waits until all workers are in these states, by id.
+fn wait_states(env: &Env, what: &str, expected: &[&str]) {
+    wait_for(what, || {
+        let states = env.workers();
+        (states == expected)
+            .then_some(())
+            .ok_or(format!("{states:?}"))
+    });
+}
+
+/// What the user stops is the front process; the worker below it goes on.
 #[test]
 fn a_stopped_worker_is_declared_lost_by_heartbeat() {
     let mut env = Env::new();
     env.start_server();
-    let pid = env.start_worker_with(&["--cpus=1", "--heartbeat=500ms"]);
+    let pid = env.start_worker_with(&["--cpus=1", "--heartbeat=1s"]);
+    let script = "echo $HQ_INSTANCE_ID >> starts; until test -e go; do sleep 0.05; done";
+    let job = env.submit(&["--", "bash", "-c", script]);
+    env.wait_lines("starts", 1);
     signal(pid, "STOP");
-    wait_for("the heartbeat is missed", || {
-        let states = env.workers();
-        if states == ["HEARTBEAT LOST"] {
-            Ok(())
-        } else {
-            Err(format!("{states:?}"))
-        }
-    });
+    wait_states(&env, "the heartbeat is missed", &["HEARTBEAT LOST"]);
+
+    // As long as it is stopped it does not come back: neither as itself nor as another worker. What another one runs
+    // meanwhile takes longer than it took to lose a worker.
+    env.start_worker(1);
+    env.wait_lines("starts", 2);
+    env.write("go", "");
+    env.wait_job(&job);
+    let others = env.submit(&["--array=1-30", "--", "sleep", "0.1"]);
+    env.wait_job(&others);
+    assert_eq!(env.workers(), ["HEARTBEAT LOST", "RUNNING"]);
+    assert_eq!(env.read("starts"), "0\n1\n", "started once on each worker");
+
     signal(pid, "CONT");
+    let back = ["HEARTBEAT LOST", "RUNNING", "RUNNING"];
+    wait_states(&env, "it registers once", &back);
+    assert_eq!(env.stats(&job)["finished"], 1);
 }
 
 #[test]

@@ -63,6 +63,10 @@ const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
 const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// Pause between two looks whether a stopped front process was continued. Nobody waits for a stopped worker; one look
+/// reads one small file of /proc.
+const STOPPED_PAUSE: Duration = Duration::from_millis(200);
+
 /// Registrations that may come to nothing before it is said, and how often it is said then.
 const REFUSALS_SILENT: u32 = 3;
 const REFUSAL_WARNING_INTERVAL: Duration = Duration::from_secs(60);
@@ -116,7 +120,7 @@ where
             registrations: 0,
             config,
             heartbeat,
-            keeper,
+            keeper: keeper.map(Arc::new),
             control: Some(control),
             effects: Vec::new(),
             events: Vec::new(),
@@ -292,7 +296,7 @@ struct EventLoop<S> {
     registrations: u64,
     config: Arc<WorkerConfig>,
     heartbeat: Interval,
-    keeper: Option<KeeperContext>,
+    keeper: Option<Arc<KeeperContext>>,
     control: Option<mpsc::Receiver<Interrupt>>,
     /// Buffers that keep their memory between turns.
     effects: Vec<Effect>,
@@ -446,7 +450,7 @@ where
         if let Some(redial) = self.redial.take() {
             let pause = self.pause;
             self.pause = (pause * 2).min(REDIAL_PAUSE_MAX);
-            let attempts = reach_again(redial, pause);
+            let attempts = reach_again(redial, pause, self.keeper.clone());
             self.link = LinkState::Redialing(Attempt(tokio::spawn(attempts)));
         }
     }
@@ -485,8 +489,7 @@ where
 
     /// Queues a heartbeat. A worker whose front process is stopped must look as if it were stopped itself.
     fn feed_heartbeat(&mut self) -> bool {
-        let keeper = self.keeper.as_ref();
-        if keeper.is_some_and(KeeperContext::front_is_stopped) {
+        if is_stopped(self.keeper.as_deref()) {
             return false;
         }
         self.link
@@ -557,8 +560,7 @@ where
             }
         };
         let ending = in_time("ending the tasks", SHUTDOWN_TIMEOUT, end_tasks);
-        let is_stopped = || keeper.as_ref().is_some_and(KeeperContext::front_is_stopped);
-        let beat = || (!is_stopped()).then_some(&alive);
+        let beat = || (!is_stopped(keeper.as_deref())).then_some(&alive);
         stay_alive(&mut link, &mut heartbeat, beat, ending).await;
         // The socket of notifications is in that directory.
         let removal = remove_in_time((notify, work_dir));
@@ -630,13 +632,20 @@ async fn say_goodbye<S: AsyncRead + AsyncWrite + Unpin>(mut link: Link<S>) {
 }
 
 /// Tries until there is a connection again, or the server has been gone for [`GONE_MIN`].
+///
+/// A worker whose front process is stopped makes no attempt: it would register, send no heartbeat, be given up as lost
+/// and come again as another worker, for as long as the front is stopped.
 async fn reach_again<S>(
     mut redial: Redial<S>,
     mut pause: Duration,
+    keeper: Option<Arc<KeeperContext>>,
 ) -> Option<(Redial<S>, Connection<S>)> {
     let mut gone_since: Option<Instant> = None;
     loop {
         tokio::time::sleep(shortened(pause)).await;
+        while is_stopped(keeper.as_deref()) {
+            tokio::time::sleep(STOPPED_PAUSE).await;
+        }
         match redial().await {
             Ok(connection) => return Some((redial, connection)),
             Err(error) => {
@@ -650,6 +659,11 @@ async fn reach_again<S>(
         }
         pause = (pause * 2).min(REDIAL_PAUSE_MAX);
     }
+}
+
+/// Whether the front process is stopped. A worker without one never seems stopped.
+fn is_stopped(keeper: Option<&KeeperContext>) -> bool {
+    keeper.is_some_and(KeeperContext::front_is_stopped)
 }
 
 /// A random part of a pause.

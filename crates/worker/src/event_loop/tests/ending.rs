@@ -214,6 +214,6 @@ async fn only_a_directory_that_stays_away_ends_the_search_for_a_server() {
         };
         Box::pin(async move { Err(error) })
     });
-    assert!(reach_again(redial, REDIAL_PAUSE_MIN).await.is_none());
+    assert!(reach_again(redial, REDIAL_PAUSE_MIN, None).await.is_none());
     assert!(begun.elapsed() >= GONE_MIN * 2, "{:?}", begun.elapsed());
 }
