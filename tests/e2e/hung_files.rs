@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Env, skip, wait_for};
+use crate::harness::{Env, processes_with, skip, wait_for};
 
 /// A file system whose writers sleep in the kernel, beyond the reach of SIGKILL, while it is frozen.
 struct HungDisk {
@@ -225,6 +225,36 @@ fn a_hung_work_directory_stops_neither_limits_nor_cancels_nor_heartbeats() {
     });
     disk.set_frozen(false);
     env.wait_exit("worker1");
+}
+
+#[test]
+fn a_stop_does_not_wait_for_what_hangs_in_the_kernel() {
+    let mut env = Env::new();
+    let Some(disk) = HungDisk::mount(&env, "disk") else {
+        return;
+    };
+    env.start_server();
+    env.start_worker(3);
+    disk.set_frozen(true);
+    // One hangs as a program, one while it is created: then a thread of the worker hangs with it.
+    env.submit(&["--", "sh", "-c", "echo x > here; echo x > disk/there"]);
+    env.submit(&["--stdout=disk/%{TASK_ID}", "--", "true"]);
+    env.submit(&["--", "sh", "-c", "echo x > other; exec sleep 62317"]);
+    env.wait_lines("here", 1);
+    env.wait_lines("other", 1);
+    wait_for("the other one hangs, too", || {
+        let log = env.read("worker1.log");
+        let hangs = log.contains("The start of a task hangs");
+        hangs.then_some(()).ok_or(log)
+    });
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    // The disk is frozen all the time.
+    assert_eq!(env.wait_exit("worker1"), Some(1));
+    let log = env.read("worker1.log");
+    assert!(log.contains("hang in the kernel"), "{log}");
+    assert!(processes_with("sleep 62317").is_empty());
+    disk.set_frozen(false);
 }
 
 #[test]

@@ -41,6 +41,20 @@ pub(crate) const FRONT_NAME: &std::ffi::CStr = c"hq-keeper";
 /// How long descendants are killed before giving up on those that cannot die (uninterruptible waits).
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long all that is left must have slept in the kernel, at every look, until nobody waits for it any more. It has
+/// SIGKILL pending and runs no instruction of its program again; when its file server answers, it is gone.
+const HUNG_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Pause between two looks of the front whether the worker has ended but for a thread that hangs: the kernel does not say
+/// so. One look reads one small file.
+const HUNG_LOOK: libc::timespec = libc::timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// What such a worker has to last: the threads of a healthy one end within a millisecond of it.
+const HUNG_WORKER_PATIENCE: Duration = Duration::from_millis(200);
+
 /// Pause between two rounds of killing. SIGKILL takes effect within a fraction of a millisecond.
 const ROUND_PAUSE: Duration = Duration::from_millis(1);
 
@@ -163,7 +177,8 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
     }
 }
 
-/// Kills every descendant of this process, as often as new ones appear, for at most `limit`.
+/// Kills every descendant of this process, as often as new ones appear, for at most `limit`; those that hang in the
+/// kernel are not waited for.
 ///
 /// Meant for the end of a process: somebody else may go on spawning meanwhile. Answers with the number of
 /// descendants that are alive at the end. Does not reap them.
@@ -172,25 +187,69 @@ pub fn kill_descendants(limit: Duration) -> usize {
     let deadline = Instant::now() + limit;
     let own = sys::getpid();
     let mut clean_rounds = 0;
+    let mut hung = Hung::default();
     loop {
         let alive = kill_round(own);
-        clean_rounds = if alive == 0 { clean_rounds + 1 } else { 0 };
+        clean_rounds = if alive.count == 0 {
+            clean_rounds + 1
+        } else {
+            0
+        };
+        let is_over = clean_rounds == 2 || alive.count > 0 && hung.lasts(alive.reachable == 0);
         // A process may hide from one look by forking while the list is being read.
-        if clean_rounds == 2 || Instant::now() >= deadline {
-            return alive;
+        if is_over || Instant::now() >= deadline {
+            return alive.count;
         }
         sys::pause(ROUND_PAUSE);
     }
 }
 
+/// How many processes are left below this one, if all of them are out of reach: they sleep in the kernel, or have ended
+/// but for threads that do. `None` if there are others, or none.
+///
+/// True for a moment of many healthy processes, too: look several times.
+#[must_use]
+pub fn unreachable_descendants() -> Option<usize> {
+    let processes = procfs::all_processes();
+    let left = Families::new(&processes).take_descendants(sys::getpid());
+    let is_lost = |process: &Process| process.is_unreachable() || process.is_dead();
+    (!left.is_empty() && left.iter().all(is_lost)).then_some(left.len())
+}
+
+/// Since when all that is left hangs, as far as was seen.
+#[derive(Debug, Default)]
+pub(crate) struct Hung(Option<Instant>);
+
+impl Hung {
+    /// Notes what was seen; says whether it has lasted for long enough.
+    pub(crate) fn lasts(&mut self, is_hung: bool) -> bool {
+        if !is_hung {
+            self.0 = None;
+            return false;
+        }
+        self.0.get_or_insert_with(Instant::now).elapsed() >= HUNG_PATIENCE
+    }
+}
+
+/// Descendants that a round has found alive.
+struct Alive {
+    count: usize,
+    /// Those that do not sleep in the kernel.
+    reachable: usize,
+}
+
 /// Sends SIGKILL to all descendants once; answers how many were alive.
-fn kill_round(own: libc::pid_t) -> usize {
-    let mut alive = 0;
+fn kill_round(own: libc::pid_t) -> Alive {
+    let mut alive = Alive {
+        count: 0,
+        reachable: 0,
+    };
     for process in Families::new(&procfs::all_processes()).take_descendants(own) {
         if process.is_dead() {
             continue;
         }
-        alive += 1;
+        alive.count += 1;
+        alive.reachable += usize::from(!process.is_unreachable());
         procfs::kill_if(process.pid, || {
             Process::read(process.pid)
                 // Its parent may have died a moment ago: then it has come to us.
@@ -243,7 +302,13 @@ fn be_front(worker: libc::pid_t, mask: signal::KernelSigset, alive: OwnedFd) -> 
     let _ = sys::set_group(worker, worker);
     sys::set_thread_name(FRONT_NAME);
     let status = loop {
-        match next_signal() {
+        let Some(signal) = next_signal() else {
+            if let Some(status) = hung_end_of(worker) {
+                break status;
+            }
+            continue;
+        };
+        match signal {
             libc::SIGCHLD => {
                 if let Some(status) = reap_until(worker) {
                     break status;
@@ -268,18 +333,39 @@ fn be_front(worker: libc::pid_t, mask: signal::KernelSigset, alive: OwnedFd) -> 
     end_like(status, mask)
 }
 
-/// Takes the next signal.
-fn next_signal() -> libc::c_int {
+/// Takes the next signal; `None` if there was none for [`HUNG_LOOK`].
+fn next_signal() -> Option<libc::c_int> {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `set` is valid for writes.
     unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    let pause = HUNG_LOOK;
     loop {
         // SAFETY: the set was filled above; the details of the signal are not asked for.
-        let signal = unsafe { libc::sigwaitinfo(set.as_ptr(), std::ptr::null_mut()) };
+        let signal =
+            unsafe { libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &raw const pause) };
         if signal > 0 {
-            return signal;
+            return Some(signal);
+        }
+        if io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN) {
+            return None;
         }
     }
+}
+
+/// How the worker ended, if all of it has but for threads that hang in the kernel: it cannot be reaped before these end,
+/// and that may be never.
+fn hung_end_of(worker: libc::pid_t) -> Option<ExitStatus> {
+    let has_ended = || Process::read(worker).is_some_and(|process| process.is_dead());
+    if !has_ended() {
+        return None;
+    }
+    // One whose threads are just ending can be reaped in a moment.
+    sys::pause(HUNG_WORKER_PATIENCE);
+    if let Some(status) = reap_until(worker) {
+        return Some(status);
+    }
+    has_ended()
+        .then(|| procfs::exit_status(worker).unwrap_or(ExitStatus::Code(128 + libc::SIGKILL)))
 }
 
 /// Reaps ended children; answers with the worker's status if it is among them.
@@ -292,11 +378,12 @@ fn reap_until(worker: libc::pid_t) -> Option<ExitStatus> {
     None
 }
 
-/// Kills and reaps until there is no child left. As every descendant becomes a child of ours when its parent
-/// dies, that is the end of all of them.
+/// Kills and reaps until there is no child left, or none that can be reached. As every descendant becomes a child of
+/// ours when its parent dies, that is the end of all of them.
 fn kill_children() {
     let deadline = Instant::now() + KILL_LIMIT;
     let own = sys::getpid();
+    let mut hung = Hung::default();
     loop {
         loop {
             match sys::wait(WaitFor::OwnThread, libc::WNOHANG) {
@@ -306,8 +393,9 @@ fn kill_children() {
                 Err(_) => return,
             }
         }
-        kill_round(own);
-        if Instant::now() >= deadline {
+        let alive = kill_round(own);
+        // What is dead and cannot be reaped hangs, too.
+        if hung.lasts(alive.reachable == 0) || Instant::now() >= deadline {
             return;
         }
         sys::pause(ROUND_PAUSE);

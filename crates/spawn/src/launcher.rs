@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::LauncherError;
 use crate::event::{Event, Token};
 use crate::event_queue::{EventQueue, Wake};
+use crate::keeper::{Hung, unreachable_descendants};
 use crate::label::Labels;
 use crate::lanes::Lane;
 use crate::live::{Running, Termination};
@@ -169,6 +170,9 @@ const BACKEND_VARIABLE: &str = "HQ_SPAWN_BACKEND";
 /// (a dead file server) cannot be ended by anybody.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
+/// Pause between two looks whether all of them are. It means reading all of `/proc`.
+const HUNG_LOOK: Duration = Duration::from_millis(50);
+
 /// Spawns, watches and ends child processes.
 ///
 /// All methods take `&self` and may be called from any thread. Dropping it kills what is left.
@@ -325,9 +329,18 @@ impl Drop for Launcher {
         const POLL: Duration = Duration::from_millis(1);
         self.pool.stop();
         self.pool.kill_all();
-        let limit = Instant::now() + SHUTDOWN_LIMIT;
+        let mut limit = Instant::now() + SHUTDOWN_LIMIT;
+        let (mut hung, mut next_look) = (Hung::default(), Instant::now());
         while self.pending() > 0 && Instant::now() < limit {
             sys::pause(POLL);
+            let now = Instant::now();
+            if now >= next_look {
+                next_look = now + HUNG_LOOK;
+                if hung.lasts(unreachable_descendants().is_some()) {
+                    // Nor for the threads that create them.
+                    limit = now;
+                }
+            }
         }
         for thread in self.pool.take_threads() {
             while !thread.is_finished() && Instant::now() < limit {

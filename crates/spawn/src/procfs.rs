@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
+use crate::event::ExitStatus;
 use crate::raw;
 use crate::sys;
 
@@ -35,6 +36,12 @@ impl Process {
     pub(crate) const fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
+
+    /// Whether it sleeps in the kernel where no signal reaches it, as at a file server that does not answer. Short such
+    /// sleeps are usual.
+    pub(crate) const fn is_unreachable(&self) -> bool {
+        self.state == b'D'
+    }
 }
 
 pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
@@ -56,6 +63,22 @@ pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
         session,
         state,
         began: std::str::from_utf8(began).ok()?.parse().ok()?,
+    })
+}
+
+/// How a process ended that cannot be reaped yet. `None` if it may not be looked into.
+pub(crate) fn exit_status(pid: libc::pid_t) -> Option<ExitStatus> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
+    let fields = std::str::from_utf8(text.get(after_name..)?).ok()?;
+    // Field 52 of proc(5), as wait(2) has it.
+    let status: i32 = fields.split_whitespace().nth(49)?.parse().ok()?;
+    Some(match status & 0x7f {
+        0 => ExitStatus::Code(status >> 8 & 0xff),
+        signal => ExitStatus::Signal {
+            signal,
+            core_dumped: status & 0x80 != 0,
+        },
     })
 }
 

@@ -21,7 +21,7 @@ use hq_core::worker_state::{Effect, ExitReason, Input, Interrupt, LaunchEvent, W
 use hq_protocol::Connection;
 use hq_protocol::convert::{self, FromServer, reattach};
 use hq_protocol::worker::{self, ToServer, ToWorker, to_server};
-use hq_spawn::keeper::{KeeperContext, kill_descendants};
+use hq_spawn::keeper::{KeeperContext, kill_descendants, unreachable_descendants};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -62,6 +62,11 @@ const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 /// by chance, so that a thousand workers do not come at the same moment.
 const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
 const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Pause between two looks of a stopping worker whether all that is left of its tasks hangs in the kernel, and how many
+/// in a row must say so: sleeps of healthy programs are short.
+const HUNG_LOOK: Duration = Duration::from_millis(250);
+const HUNG_LOOKS: u32 = 4;
 
 /// Pause between two looks whether a stopped front process was continued. Nobody waits for a stopped worker; one look
 /// reads one small file of /proc.
@@ -127,6 +132,8 @@ where
             doubtful: Doubtful::default(),
             reported: Reported::default(),
             end: None,
+            next_look: Instant::now(),
+            hung_looks: 0,
         };
         let reason = loop {
             let woken = event_loop.wait().await;
@@ -159,6 +166,8 @@ enum Woken<S> {
     Overview(Box<HardwareUsage>),
     Interrupt(Interrupt),
     ControlClosed,
+    /// Time to look whether those that are to end can.
+    Look,
 }
 
 /// The connection to the server, or the attempt to get one.
@@ -304,6 +313,9 @@ struct EventLoop<S> {
     doubtful: Doubtful,
     reported: Reported,
     end: Option<ExitReason>,
+    /// While it stops: when to look whether what is left hangs, and how often in a row it did.
+    next_look: Instant,
+    hung_looks: u32,
 }
 
 impl<S> EventLoop<S>
@@ -323,6 +335,7 @@ where
                 Woken::Certain
             }
             _ = self.heartbeat.tick() => Woken::Heartbeat,
+            () = tokio::time::sleep_until(self.next_look), if self.state.is_stopping() => Woken::Look,
             notification = next_notification(&mut self.notify), if has_room => {
                 Woken::Notify(notification)
             }
@@ -376,6 +389,7 @@ where
                 self.release_doubtful();
             }
             Woken::ControlClosed => self.control = None,
+            Woken::Look => self.look_for_hung(),
         }
         self.collect_news();
         if self.launcher.take_unkillable_changed() {
@@ -383,6 +397,21 @@ where
             self.feed_heartbeat();
         }
         self.act();
+    }
+
+    /// Ends at once if all that is left of the tasks sleeps in the kernel: no signal ends that. Not without a front
+    /// process: below another program are processes of which nothing is known here.
+    fn look_for_hung(&mut self) {
+        self.next_look = Instant::now() + HUNG_LOOK;
+        let left = unreachable_descendants().filter(|_| self.keeper.is_some());
+        self.hung_looks = left.map_or(0, |_| self.hung_looks + 1);
+        if let Some(left) = left.filter(|_| self.hung_looks == HUNG_LOOKS) {
+            tracing::warn!(
+                "{left} processes of tasks hang in the kernel, as at a file system that does not answer; \
+                 the worker ends without waiting for them"
+            );
+            self.apply(Input::Interrupt(Interrupt::Terminate));
+        }
     }
 
     fn apply(&mut self, input: Input) {

@@ -77,6 +77,12 @@ impl WorkerState {
         )
     }
 
+    /// Whether it only waits for the ends of its tasks, which have been told to end.
+    #[must_use]
+    pub const fn is_stopping(&self) -> bool {
+        matches!(self.mode, Mode::Stopping { .. })
+    }
+
     /// There is no place any more at which the server could come back: what runs may end, no more.
     pub(super) fn on_server_gone(&mut self) {
         if self.mode == Mode::Detached {
