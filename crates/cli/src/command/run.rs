@@ -56,6 +56,9 @@ const UPDATE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50
 /// process and to its group.
 const ONE_INTERRUPT: std::time::Duration = std::time::Duration::from_millis(10);
 
+/// Longest wait for the worker to take an interrupt. It takes microseconds; somebody waits for an answer at the terminal.
+const TAKEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// Interrupts and other requests that may wait until they are handled.
 const REQUESTS_MAX: usize = 8;
 
@@ -311,7 +314,7 @@ impl LocalJob {
                     }
                 }
                 Some(asked) = requests.receiver.recv() => {
-                    self.on_request(asked, requests, screen);
+                    self.on_request(asked, requests, screen).await;
                 }
                 () = worker_end(&mut self.worker) => {
                     self.worker = None;
@@ -321,30 +324,35 @@ impl LocalJob {
         }
     }
 
-    fn on_request(&self, asked: Asked, requests: &mut Requests, screen: &Screen) {
-        let interrupt = match asked {
-            Asked::OutputClosed => Interrupt::Terminate,
-            Asked::NoRoom => {
-                screen.note(
-                    "There is no room for the output of the tasks: no new task starts, running ones finish.",
-                );
-                Interrupt::Drain
-            }
-            Asked::Interrupt if requests.is_interrupted => {
-                screen.note("Interrupted again: killing the running tasks.");
-                Interrupt::Terminate
-            }
+    async fn on_request(&self, asked: Asked, requests: &mut Requests, screen: &Screen) {
+        let (interrupt, text) = match asked {
+            Asked::OutputClosed => (Interrupt::Terminate, ""),
+            Asked::NoRoom => (
+                Interrupt::Drain,
+                "There is no room for the output of the tasks: no new task starts, running ones finish.",
+            ),
+            Asked::Interrupt if requests.is_interrupted => (
+                Interrupt::Terminate,
+                "Interrupted again: killing the running tasks.",
+            ),
             Asked::Interrupt => {
                 requests.is_interrupted = true;
-                screen.note(
+                (
+                    Interrupt::Drain,
                     "Interrupted: no new task starts, running ones finish. \
                      Interrupt again to kill them.",
-                );
-                Interrupt::Drain
+                )
             }
         };
         // A full queue holds enough of them already.
         let _ = self.control.try_send(interrupt);
+        // Said only once the worker has taken it, that is, once the queue is empty: a task that ends before that still
+        // makes room for the next one. The worker may have ended, or be slow; then it is said all the same.
+        let taken = self.control.reserve_many(REQUESTS_MAX);
+        let _ = tokio::time::timeout(TAKEN_TIMEOUT, taken).await;
+        if !text.is_empty() {
+            screen.note(text);
+        }
     }
 
     /// Without a worker nothing else will run.
