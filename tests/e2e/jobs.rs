@@ -366,13 +366,14 @@ fn a_gang_of_four_waits_only_for_what_runs_when_it_comes() {
 }
 
 #[test]
-fn ten_thousand_tasks_end_in_the_order_of_their_priorities() {
+fn thousands_of_tasks_end_in_the_order_of_their_priorities() {
     let env = Env::with_worker(1);
     env.submit(&["--", "bash", "-c", "until [ -e go ]; do sleep 0.01; done"]);
-    // The least urgent first: each of them is overtaken by all that follow.
+    // The least urgent first: each of them is overtaken by all that follow. There are more than a worker is sent ahead,
+    // and so few that a busy machine runs them in time.
     for priority in 0..10 {
         env.submit(&[
-            "--array=1-1000",
+            "--array=1-200",
             &format!("--priority={priority}"),
             "--stdout=none",
             "--stderr=none",
@@ -387,7 +388,7 @@ fn ten_thousand_tasks_end_in_the_order_of_their_priorities() {
     let order = env.read("order");
     let expected: String = (0..10)
         .rev()
-        .map(|priority| format!("{priority}\n").repeat(1_000))
+        .map(|priority| format!("{priority}\n").repeat(200))
         .collect();
     let out_of_order = order
         .lines()
