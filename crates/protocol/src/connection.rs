@@ -26,8 +26,18 @@ use crate::key::{SecretKey, random_bytes};
 use crate::limits::{Limits, Shape};
 pub use writer::{MessageWriter, WriteError};
 
-/// Space offered to one read: a whole record.
-const READ_SPACE: usize = RECORD_HEADER_LEN + RECORD_MAX;
+/// Space offered to a read while little arrives: a server has thousands of connections that say "I live" and no more.
+const READ_SPACE_MIN: usize = 2 << 10;
+
+/// Space offered to a read while much arrives: a whole record.
+const READ_SPACE_MAX: usize = RECORD_HEADER_LEN + RECORD_MAX;
+
+/// Factor between two sizes: three full reads lead from the least to the most.
+const READ_SPACE_STEP: usize = 4;
+
+/// Reads in a row that left most of their space empty, after which it becomes small again. One small message between
+/// large ones does not count.
+const SMALL_READS_MAX: u32 = 8;
 
 /// A buffer that grew beyond this for a large message is given back afterwards.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
@@ -250,6 +260,8 @@ impl<S> Connection<S> {
             decoder,
             decoded: self.limits.decoded,
             received: 0,
+            space: READ_SPACE_MIN,
+            small_reads: 0,
             raw,
             plain,
         };
@@ -287,6 +299,10 @@ pub struct MessageReader<R> {
     decoded: Option<(usize, &'static Shape)>,
     /// Bytes that arrived so far.
     received: u64,
+    /// Offered to the next read.
+    space: usize,
+    /// The last reads, in a row, that left most of their space empty.
+    small_reads: u32,
     /// Encrypted bytes; unused without a key.
     raw: BytesMut,
     /// Frames.
@@ -410,16 +426,17 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         } else {
             &mut self.plain
         };
-        buffer.reserve(READ_SPACE);
+        buffer.reserve(self.space);
         // A buffer that is larger than that is not filled at once, so what lies behind a message
         // stays small.
         let count = self
             .stream
-            .read_buf(&mut buffer.limit(READ_SPACE))
+            .read_buf(&mut buffer.limit(self.space))
             .await
             .map_err(ReadError::Io)?;
         if count > 0 {
             self.received += count as u64;
+            self.adapt(count);
             return Ok(true);
         }
         let is_between =
@@ -428,6 +445,27 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             Ok(false)
         } else {
             Err(ReadError::Truncated)
+        }
+    }
+
+    /// Offers more to the next read if this one filled its space, less if the last ones needed little.
+    fn adapt(&mut self, count: usize) {
+        if count >= self.space {
+            self.small_reads = 0;
+            self.space = (self.space * READ_SPACE_STEP).min(READ_SPACE_MAX);
+            return;
+        }
+        if self.space == READ_SPACE_MIN || count > self.space / READ_SPACE_STEP {
+            self.small_reads = 0;
+            return;
+        }
+        self.small_reads += 1;
+        if self.small_reads >= SMALL_READS_MAX {
+            self.small_reads = 0;
+            self.space = READ_SPACE_MIN;
+            // Copied, because a buffer that is only emptied remembers how large it was and becomes as large again.
+            self.raw = BytesMut::from(&self.raw[..]);
+            self.plain = BytesMut::from(&self.plain[..]);
         }
     }
 }

@@ -450,5 +450,31 @@ async fn an_announced_length_allocates_nothing() {
     let (mut rx, _tx) = right.split();
     let error = rx.next::<Entries>().await.expect_err("cut off");
     assert!(matches!(error, ReadError::Truncated));
-    assert!(rx.plain.capacity() <= 2 * READ_SPACE);
+    assert!(rx.plain.capacity() <= 2 * READ_SPACE_MAX);
+}
+
+#[tokio::test]
+async fn a_connection_that_says_little_takes_little_memory() {
+    for key in [Some(&KEY), None] {
+        let (left, right) = pair(key, 1 << 20).await;
+        let (_left_rx, mut tx) = left.split();
+        let (mut rx, _right_tx) = right.split();
+        let memory = |rx: &MessageReader<_>| rx.raw.capacity() + rx.plain.capacity();
+        let small = entries(20);
+        for _ in 0..1_000 {
+            tx.send(&small).await.expect("open");
+            assert_eq!(rx.next().await.expect("valid"), Some(small.clone()));
+            assert!(memory(&rx) <= 4 * READ_SPACE_MIN, "{}", memory(&rx));
+        }
+        // While much arrives, reads are large.
+        let large = entries(300_000);
+        tx.send(&large).await.expect("open");
+        assert_eq!(rx.next().await.expect("valid"), Some(large));
+        assert_eq!(rx.space, READ_SPACE_MAX);
+        for _ in 0..SMALL_READS_MAX + 1 {
+            tx.send(&small).await.expect("open");
+            assert_eq!(rx.next().await.expect("valid"), Some(small.clone()));
+        }
+        assert!(memory(&rx) <= 4 * READ_SPACE_MIN, "{}", memory(&rx));
+    }
 }
