@@ -303,6 +303,39 @@ fn what_does_not_exist_or_cannot_run_is_named_with_a_way_out() {
 }
 
 #[test]
+fn errors_do_not_repeat_very_long_words() {
+    let env = Env::with_worker(1);
+    let long = "x".repeat(74_000);
+    let ids = format!("1,{}", "2,".repeat(37_000));
+    for args in [
+        &["job", "cancel", &long][..],
+        &["job", "cancel", &ids],
+        &["job", "info", "last", &long],
+        &["submit", "--array", &long, "--", "true"],
+        &["submit", "--resource", &long, "--", "true"],
+        &["submit", "--time-limit", &long, "--", "true"],
+        &["submit", "--pin", &long, "--", "true"],
+        &["submit", &format!("--{long}"), "--", "true"],
+        &["submit", "--each-line", &long, "--", "true"],
+        &["task", "explain", &long, "0"],
+        &["query", &format!("select {long}")],
+        &[&long],
+    ] {
+        for mode in ["cli", "json"] {
+            let ran = env.hq(&[args, &["--output-mode", mode]].concat());
+            let printed = ran.stdout.len() + ran.stderr.len();
+            let start: String = ran.stderr.chars().take(200).collect();
+            assert!(ran.code != Some(0), "{args:.100?}");
+            assert!(
+                printed < 20_000,
+                "{printed} bytes: {:.60?} {start}",
+                args[0]
+            );
+        }
+    }
+}
+
+#[test]
 fn a_wait_says_what_it_waits_for_and_how_it_ended() {
     let mut env = Env::new();
     env.start_server();

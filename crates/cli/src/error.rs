@@ -11,6 +11,8 @@ use hq_core::refusal::{Refusal, RefusalKind};
 use hq_protocol::client;
 use hq_protocol::convert::refusal_text;
 
+use crate::text::cut_lines;
+
 /// Exit codes; scripts rely on them.
 pub(crate) mod exit {
     use hq_core::refusal::RefusalKind;
@@ -148,7 +150,7 @@ impl CliError {
         }
     }
 
-    /// The message with its causes; `None` if there is nothing to tell.
+    /// The message with its causes, very long lines cut; `None` if there is nothing to tell.
     pub(crate) fn text(&self) -> Option<String> {
         let Self::Failed {
             message, causes, ..
@@ -169,7 +171,7 @@ impl CliError {
                 }
             }
         }
-        Some(text)
+        Some(cut_lines(text))
     }
 
     /// The drawing, if there is one.

@@ -92,7 +92,8 @@ fn usage(error: clap::Error) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(exit::USAGE);
     if error.use_stderr() {
         let words: Vec<_> = std::env::args_os().collect();
-        output::console::error_styled(&args::explain::text(error, &words));
+        let text = args::explain::text(error, &words);
+        output::console::error_styled(&text::cut_lines(text));
     } else {
         // Nobody can be told if that fails.
         let _ = error.print();

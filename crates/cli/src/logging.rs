@@ -18,6 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::args::global::{ColorMode, GlobalArgs, OutputMode};
 use crate::output::format::printable;
+use crate::text::cut_lines;
 
 /// What kind of process logs; decides what is logged unless the user says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,12 +102,8 @@ where
         let mut line = Line::default();
         event.record(&mut line);
         // Texts of workers, tasks and other users get here; they must not reach the terminal of an administrator as they are.
-        writeln!(
-            writer,
-            "{}{}",
-            printable(&line.message),
-            printable(&line.fields)
-        )
+        let text = format!("{}{}", printable(&line.message), printable(&line.fields));
+        writeln!(writer, "{}", cut_lines(text))
     }
 }
 

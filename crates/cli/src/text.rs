@@ -16,6 +16,30 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     cut
 }
 
+/// Longest line of an error, and what is kept of the end of a longer one.
+const LINE_MAX: usize = 2 << 10;
+const LINE_END: usize = 512;
+
+/// Cuts what is too long for anybody to read out of the middle of lines: errors repeat what was typed, which is an
+/// expanded pattern or another program's output now and then. What is wrong stands before or behind it.
+pub(crate) fn cut_lines(text: String) -> String {
+    if text.len() <= LINE_MAX {
+        return text;
+    }
+    let lines: Vec<String> = text.split('\n').map(cut_line).collect();
+    lines.join("\n")
+}
+
+fn cut_line(line: &str) -> String {
+    if line.len() <= LINE_MAX {
+        return line.to_owned();
+    }
+    let from = line.floor_char_boundary(LINE_MAX - LINE_END);
+    let to = line.ceil_char_boundary(line.len() - LINE_END);
+    let (start, end) = (&line[..from], &line[to..]);
+    format!("{start}… ({} bytes left out) …{end}", to - from)
+}
+
 /// The name that differs least from `name`, if one is close enough to have been meant.
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let nearest = known.map(|other| (distance(name, other), other)).min()?;
@@ -49,6 +73,17 @@ mod tests {
     fn texts_are_cut_where_the_room_ends() {
         assert_eq!(fit("abcdef", 4), "abc~");
         assert_eq!(fit("äöü", 3), "äöü");
+    }
+
+    #[test]
+    fn what_nobody_reads_is_cut_out_of_the_middle_of_lines() {
+        let short = "one\n".repeat(10_000);
+        assert_eq!(cut_lines(short.clone()), short, "lines are not too long");
+        let cut = cut_lines(format!("first\nvalue '{}': not an id", "é".repeat(50_000)));
+        assert!(cut.len() < LINE_MAX + 100, "{cut}");
+        assert!(cut.starts_with("first\nvalue 'éé"), "{cut}");
+        assert!(cut.ends_with("éé': not an id"), "{cut}");
+        assert!(cut.contains(" bytes left out) …"), "{cut}");
     }
 
     #[test]

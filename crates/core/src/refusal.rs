@@ -4,6 +4,10 @@
 //! of a command are functions of this value; the first stands in `hq-protocol`, where the value travels.
 
 use crate::id::{JobId, TaskId};
+use crate::limits::shorten;
+
+/// Longest words of a refusal. They may repeat what was asked, which has megabytes if somebody wants.
+const TEXT_MAX: usize = 16 << 10;
 
 /// What a refusal means for the one who asked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -63,12 +67,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal of a kind.
+    /// A refusal of a kind. Very long words are cut.
     #[must_use]
     pub fn new(kind: RefusalKind, text: impl Into<Box<str>>) -> Self {
         Self {
             kind,
-            text: text.into(),
+            text: shorten(text.into(), TEXT_MAX),
             is_bare: false,
             job: None,
             task: None,
@@ -130,5 +134,17 @@ impl Refusal {
     #[must_use]
     pub fn about(self, job: Option<JobId>, task: Option<TaskId>) -> Self {
         Self { job, task, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_repeat_a_long_request_are_cut() {
+        let refusal = Refusal::invalid("x".repeat(10_000_000));
+        assert!(refusal.text.len() <= TEXT_MAX);
+        assert!(refusal.text.ends_with(" bytes left out)"), "{refusal:?}");
     }
 }

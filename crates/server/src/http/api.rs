@@ -19,6 +19,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use hq_core::limits::shortened;
 use hq_core::refusal::{Refusal, RefusalKind};
 use serde_json::{Value, json};
 
@@ -28,13 +29,18 @@ pub(super) use views::Graphs;
 /// Description of the interface, for programs.
 const OPEN_API: &str = include_str!("../../../../docs/openapi.yaml");
 
+/// Longest words of an error.
+const TEXT_MAX: usize = 2 << 10;
+
 /// Why a request is not answered.
 #[derive(Debug)]
 pub(super) struct ApiError(StatusCode, String, Option<RefusalKind>);
 
 impl ApiError {
     pub(super) fn bad(text: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, text.into(), None)
+        // What is repeated is a part of the address, which is bounded by the listener; a text for people is shorter.
+        let text = shortened(&Into::<String>::into(text), TEXT_MAX);
+        Self(StatusCode::BAD_REQUEST, text, None)
     }
 
     /// It is in a state in which that is not possible.
