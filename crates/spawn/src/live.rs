@@ -637,7 +637,7 @@ mod tests {
         let mut table = table();
         let now = Instant::now();
         let mut victim = std::process::Command::new("sleep")
-            .arg("1000")
+            .arg("60")
             .spawn()
             .unwrap();
         let pidfd = sys::pidfd_open(victim.id().cast_signed()).unwrap();

@@ -24,6 +24,9 @@ use super::*;
 
 const LANE: LaunchToken = LaunchToken(1);
 
+/// So long that only a call that is lost takes it.
+const IN_TIME: Duration = Duration::from_secs(60);
+
 /// An interpreter.
 struct Fake {
     id: u64,
@@ -180,7 +183,8 @@ impl Bench {
     async fn expect(&mut self, expected: &[&str]) {
         self.note();
         while self.events.len() < expected.len() {
-            self.pool.news().await;
+            let news = tokio::time::timeout(IN_TIME, self.pool.news());
+            assert!(news.await.is_ok(), "{:?} and no more", self.events);
             self.note();
         }
         assert_eq!(std::mem::take(&mut self.events), expected);
@@ -204,6 +208,14 @@ fn words(event: &LaunchEvent) -> String {
                 .to_owned()
         }
     }
+}
+
+#[tokio::test]
+async fn interpreters_are_told_from_tasks_by_their_numbers() {
+    let mut pool = CallPool::new("/nowhere".into());
+    let ids = [pool.next_id(), pool.next_id()];
+    assert!(ids.iter().all(|id| is_interpreter(*id)) && ids[0] != ids[1]);
+    assert!(!is_interpreter(0) && !is_interpreter(u64::MAX >> 1));
 }
 
 #[tokio::test]
@@ -494,6 +506,28 @@ async fn an_interpreter_has_only_so_many_calls_ahead() {
     bench.expect(&["exited 1 Code(0)", "started 2"]).await;
     assert_eq!(fake.take_call().map(|(token, _)| token), Some(33));
     assert_eq!(fake.take_call(), None, "one for one");
+}
+
+#[tokio::test]
+async fn an_interpreter_has_only_so_many_bytes_ahead() {
+    let mut bench = Bench::new();
+    let fake = bench.ready(1).await;
+    let payload = vec![7; 40 << 10];
+    for token in [2, 3] {
+        assert!(bench.push_to(LANE, token, &payload).is_none());
+    }
+    let ahead = std::iter::from_fn(|| fake.take_call()).count();
+    assert_eq!(ahead, 2, "both long ones are more than there may be");
+    fake.answer(1, None, b"", 0);
+    fake.answer(2, None, b"", 0);
+    let expected = [
+        "exited 1 Code(0)",
+        "started 2",
+        "exited 2 Code(0)",
+        "started 3",
+    ];
+    bench.expect(&expected).await;
+    assert_eq!(fake.take_call().map(|(token, _)| token), Some(3));
 }
 
 #[tokio::test]
