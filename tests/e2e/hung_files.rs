@@ -258,6 +258,50 @@ fn a_stop_does_not_wait_for_what_hangs_in_the_kernel() {
 }
 
 #[test]
+fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
+    let mut env = Env::new();
+    let Some(disk) = HungDisk::mount(&env, "disk") else {
+        return;
+    };
+    env.start_server_with(&["--journal=disk/state.db"]);
+    env.submit(&["--name=kept", "--", "true"]);
+    disk.set_frozen(true);
+    let mut submit = env.command(&["submit", "--name=hanging", "--", "true"]);
+    let submit = submit
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program can be run");
+    wait_for("the change is known", || {
+        let jobs = env.hq(&["job", "list", "--all"]).ok();
+        jobs.contains("hanging").then_some(()).ok_or(jobs)
+    });
+    env.hq(&["worker", "list"]).ok();
+    env.hq(&["alloc", "list"]).ok();
+    // It says how it is, or what hangs.
+    for look in ["status", "problems"] {
+        let ran = env.hq(&[look]);
+        if ran.code != Some(0) {
+            ran.says("the journal does not answer");
+        }
+    }
+    env.hq(&["server", "stop"]).ok();
+    let told = submit.wait_with_output().expect("its output can be read");
+    let text = String::from_utf8_lossy(&told.stderr);
+    assert!(
+        text.contains("before the journal has taken the change"),
+        "{text}"
+    );
+    assert_eq!(told.status.code(), Some(1));
+    // Until then the kernel keeps the process.
+    disk.set_frozen(false);
+    env.wait_exit("server");
+    env.start_server_with(&["--journal=disk/state.db"]);
+    let jobs = env.hq(&["job", "list", "--all"]).ok();
+    assert!(jobs.contains("kept"), "{jobs}");
+}
+
+#[test]
 fn fifos_in_place_of_files_hold_up_nobody() {
     let env = Env::with_worker(4);
     // The message of a task.

@@ -11,9 +11,10 @@ use hq_protocol::{Connection, MessageReader, MessageWriter, WriteError};
 use hq_store::StoreClient;
 use hq_store::event::Event;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::alloc::AllocHandle;
+use crate::answering::{Answering, BeingAnswered};
 use crate::clock::Clock;
 use crate::config::Stop;
 use crate::core_handle::{CoreGone, CoreHandle};
@@ -72,7 +73,7 @@ where
             }
             Ok(request) => {
                 // Until the answer is written.
-                let _answering = plane.answering.begin(&request);
+                let _answering = begin(&plane.answering, &request);
                 let answered = if let ClientRequest::Command(Command::Watch(spec)) = request {
                     watch((spec, with_values), &plane, &mut reader, &mut writer).await
                 } else {
@@ -98,53 +99,25 @@ where
 /// Problems that are told; they come with the worst first.
 const PROBLEMS_MAX: usize = 1_000;
 
-/// How many requests that change something are being answered: a server that ends does not cut those answers off.
-#[derive(Clone, Debug)]
-pub(crate) struct Answering(watch::Sender<usize>);
-
-/// One of them.
-struct BeingAnswered(watch::Sender<usize>);
-
-impl Answering {
-    pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(0))
-    }
-
-    /// Counts a request until the result is dropped. Those that follow something have no end, and those that only ask
-    /// can be asked again.
-    fn begin(&self, request: &ClientRequest) -> Option<BeingAnswered> {
-        let changes = match request {
-            ClientRequest::Command(Command::Watch(_)) => false,
-            ClientRequest::Command(_)
-            | ClientRequest::Alloc(_)
-            | ClientRequest::Problems(Some(_)) => true,
-            ClientRequest::ServerStop { .. }
-            | ClientRequest::HttpOpen
-            | ClientRequest::DebugDump(_)
-            | ClientRequest::ReadOutput(_)
-            | ClientRequest::Problems(None)
-            | ClientRequest::Journal { .. }
-            | ClientRequest::Sql(_)
-            | ClientRequest::ReadValues { .. }
-            | ClientRequest::Query(_) => false,
-        };
-        changes.then(|| {
-            self.0.send_modify(|count| *count += 1);
-            BeingAnswered(self.0.clone())
-        })
-    }
-
-    /// Waits until there is none.
-    pub(crate) async fn none(&self) {
-        // Fails only without a sender, and this is one.
-        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
-    }
-}
-
-impl Drop for BeingAnswered {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
+/// Counts a request until the result is dropped. Those that follow something have no end, and those that only ask can be
+/// asked again.
+fn begin(answering: &Answering, request: &ClientRequest) -> Option<BeingAnswered> {
+    let changes = match request {
+        ClientRequest::Command(Command::Watch(_)) => false,
+        ClientRequest::Command(_) | ClientRequest::Alloc(_) | ClientRequest::Problems(Some(_)) => {
+            true
+        }
+        ClientRequest::ServerStop { .. }
+        | ClientRequest::HttpOpen
+        | ClientRequest::DebugDump(_)
+        | ClientRequest::ReadOutput(_)
+        | ClientRequest::Problems(None)
+        | ClientRequest::Journal { .. }
+        | ClientRequest::Sql(_)
+        | ClientRequest::ReadValues { .. }
+        | ClientRequest::Query(_) => false,
+    };
+    changes.then(|| answering.count())
 }
 
 enum Answer {

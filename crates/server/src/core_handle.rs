@@ -64,6 +64,8 @@ pub(crate) enum Event {
     /// The server ends now and accepts nothing any more; who is told when all that it has accepted is stored and
     /// answered.
     Ended(oneshot::Sender<()>),
+    /// The last changes cannot be stored in time; who waits for them is told.
+    GiveUp,
     /// Changes that automatic allocation made to its own state, and who is told when they are stored.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
@@ -244,8 +246,9 @@ impl CoreHandle {
         self.send(Event::Ended(tx)).await?;
         if tokio::time::timeout(STORE_TIMEOUT, stored).await.is_err() {
             tracing::warn!(
-                "The last changes were not stored in time; who waits for them gets no answer"
+                "The last changes were not stored in time; who waits for them is told so"
             );
+            self.send(Event::GiveUp).await?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::News;
 use crate::clock::Clock;
-use crate::core_handle::{CoreHandle, Event, Seen, SendReply, View, WorkerRegistration};
+use crate::core_handle::{CoreHandle, Event, QueryFn, Seen, SendReply, View, WorkerRegistration};
 use crate::delivery::{Delivery, ReplyTo, Watcher};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
@@ -94,6 +94,13 @@ impl Core {
                     None => std::future::pending().await,
                 }
             };
+            let stall = self.delivery.stalls_at();
+            let stalled = async {
+                match stall {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
             // Messages first: a heartbeat that has arrived counts before its deadline does.
             tokio::select! {
                 biased;
@@ -104,6 +111,10 @@ impl Core {
                 }
                 () = self.delivery.advanced() => {
                     self.delivery.release(&self.state);
+                    continue;
+                }
+                () = stalled => {
+                    self.delivery.on_stalled();
                     continue;
                 }
                 () = timer => {}
@@ -181,17 +192,7 @@ impl Core {
                 Input::RequestGone(id)
             }
             Event::Query(look) => {
-                // What came before in this batch must be visible, effects included.
-                self.settle(now, effects);
-                self.delivery.carry_out(&self.state, effects);
-                let seen = look(&View {
-                    state: &self.state,
-                    now,
-                });
-                match seen {
-                    Seen::Answer(tell) => self.delivery.answer(&self.state, tell),
-                    Seen::Part(tell) => tell(),
-                }
+                self.on_query(now, look, effects);
                 return 1;
             }
             Event::WorkerConnected(config, reattach, seat) => {
@@ -203,6 +204,10 @@ impl Core {
             }
             Event::Ended(told) => {
                 self.on_ended(now, told, effects);
+                return 1;
+            }
+            Event::GiveUp => {
+                self.delivery.give_up();
                 return 1;
             }
             Event::WorkerMessage(worker, link, message, _waiting) => {
@@ -240,8 +245,22 @@ impl Core {
             // The one who waits may have lost patience.
             let _ = told.send(());
         });
-        self.delivery.answer(&self.state, told);
+        self.delivery.when_stored(&self.state, told);
         self.delivery.hurry();
+    }
+
+    fn on_query(&mut self, now: Now, look: QueryFn, effects: &mut Vec<Effect>) {
+        // What came before in this batch must be visible, effects included.
+        self.settle(now, effects);
+        self.delivery.carry_out(&self.state, effects);
+        let seen = look(&View {
+            state: &self.state,
+            now,
+        });
+        match seen {
+            Seen::Answer(tell) => self.delivery.answer(&self.state, tell),
+            Seen::Part(tell) => tell(),
+        }
     }
 
     fn on_watch(

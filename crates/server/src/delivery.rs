@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
@@ -19,7 +20,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::alloc::{News, WorkerNews};
 use crate::core_handle::{SendReply, WorkerRegistration};
-use crate::gate::StoreGate;
+use crate::gate::{STALL, StoreGate};
 use crate::notify::Outbox;
 use crate::query;
 use crate::stats::Stats;
@@ -35,6 +36,8 @@ pub(crate) enum Outgoing {
         message: Box<client::WatchUpdate>,
     },
     Answer(SendReply),
+    /// The answer of this number to somebody who only looks.
+    Look(u64),
     Registered {
         link: LinkId,
         worker: WorkerId,
@@ -63,6 +66,9 @@ pub(crate) struct Delivery {
     /// Told when the store can never be written again.
     failed: Arc<Notify>,
     replies: BTreeMap<RequestId, ReplyTo>,
+    /// Answers to those who only look; by number, in order.
+    looks: BTreeMap<u64, SendReply>,
+    last_look: u64,
     watches: BTreeMap<RequestId, Watcher>,
     /// Workers that have asked for a seat.
     links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
@@ -86,6 +92,8 @@ impl Delivery {
             gate,
             failed,
             replies: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            last_look: 0,
             watches: BTreeMap::new(),
             links: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -227,8 +235,53 @@ impl Delivery {
         }
     }
 
-    /// Answers once what was seen is on disk.
+    /// Answers somebody who only looks, once what was seen is on disk; from memory if the disk hangs or is full.
     pub(crate) fn answer(&mut self, state: &ServerState, tell: SendReply) {
+        let hangs = |at: Instant| at <= Instant::now();
+        if self.gate.health() != Health::Good || self.gate.stalls_at().is_some_and(hangs) {
+            tell();
+            return;
+        }
+        self.last_look += 1;
+        self.looks.insert(self.last_look, tell);
+        self.send(state, Wait::All, Outgoing::Look(self.last_look));
+    }
+
+    /// When [`Self::on_stalled`] is due, unless the store gets on before.
+    pub(crate) fn stalls_at(&self) -> Option<Instant> {
+        self.gate.stalls_at().filter(|_| !self.looks.is_empty())
+    }
+
+    /// The store has not got on: who only looks is answered from memory.
+    pub(crate) fn on_stalled(&mut self) {
+        tracing::warn!(
+            "The journal has taken no change for {} s: its disk or file system hangs, or is very slow. Questions are \
+             answered from memory, changes wait",
+            STALL.as_secs()
+        );
+        self.tell_all_looks();
+    }
+
+    fn tell_all_looks(&mut self) {
+        for tell in std::mem::take(&mut self.looks).into_values() {
+            tell();
+        }
+    }
+
+    /// The server ends without its last changes: who waits for them hears so, as nobody can say it later.
+    pub(crate) fn give_up(&mut self) {
+        self.tell_all_looks();
+        for waiting in std::mem::take(&mut self.replies).into_values() {
+            // It may be gone.
+            let _ = waiting.send(Err(Refusal::unavailable(
+                "the server ends before the journal has taken the change: whether it is stored will be seen \
+                 when the server is started again",
+            )));
+        }
+    }
+
+    /// Tells when all that was accepted is on disk, or that it will not be.
+    pub(crate) fn when_stored(&mut self, state: &ServerState, tell: SendReply) {
         if self.gate.health() == Health::Good {
             self.send_soon(state, Outgoing::Answer(tell));
         } else {
@@ -283,6 +336,11 @@ impl Delivery {
                 }
             }
             Outgoing::Answer(tell) => tell(),
+            Outgoing::Look(number) => {
+                if let Some(tell) = self.looks.remove(&number) {
+                    tell();
+                }
+            }
             Outgoing::Registered {
                 link,
                 worker: id,

@@ -12,7 +12,8 @@ use tokio::io::DuplexStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-use crate::client_link::{Answering, ClientPlane};
+use crate::answering::Answering;
+use crate::client_link::ClientPlane;
 use crate::clock::Clock;
 use crate::core_thread;
 use crate::problems::Problems;

@@ -1,7 +1,7 @@
 //! The store as the core's thread sees it, with what waits for it.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hq_core::server_state::{Change, Gate, Wait};
 use hq_store::{Health, Progress, StoreHandle};
@@ -11,6 +11,10 @@ use crate::stats::Durations;
 
 /// Batches whose way to the disk is timed at once; more are waiting only while the disk is full.
 const TIMED_MAX: usize = 4_096;
+
+/// How long a commit may take until those who only look are answered without it. A sync on a busy file system takes a
+/// second or two.
+pub(crate) const STALL: Duration = Duration::from_secs(3);
 
 /// Holds messages until what they tell of is on disk; without a store nothing waits.
 pub(crate) struct StoreGate<T> {
@@ -60,6 +64,11 @@ impl<T> StoreGate<T> {
         if let Some(store) = self.store.as_ref().filter(|_| self.gate.is_waiting()) {
             store.hurry();
         }
+    }
+
+    /// When the store counts as hanging, if it commits nothing until then. `None` = it has nothing to do.
+    pub(crate) fn stalls_at(&self) -> Option<Instant> {
+        self.timed.front().map(|(_, start)| *start + STALL)
     }
 
     /// A message that may go meanwhile.

@@ -7,6 +7,7 @@
 mod api;
 mod auth;
 mod connections;
+mod counted;
 mod door;
 mod figures;
 mod kept;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -29,6 +31,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::alloc::AllocHandle;
+use crate::answering::Answering;
 use crate::core_handle::CoreHandle;
 use crate::metrics;
 use crate::problems::Problems;
@@ -135,6 +138,8 @@ pub(crate) struct HttpParts {
     pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
     pub(crate) relay: Arc<Relay>,
+    /// Requests that change something and are being answered: a server that ends does not cut them off.
+    pub(crate) answering: Answering,
     /// What the server measures of itself.
     pub(crate) stats: Stats,
 }
@@ -193,6 +198,8 @@ fn router(app: Arc<App>) -> Router {
 /// Lets a request pass that shows the token, and forbids browsers what they need not do.
 async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let stats = &app.parts.stats;
+    let answering = &app.parts.answering;
+    let being_answered = (!request.method().is_safe()).then(|| answering.count());
     let mut response = match app.admits(&request) {
         Some(access) if access.allows(request.method()) => {
             stats.http_requests.inc();
@@ -220,7 +227,10 @@ async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     headers
         .entry(header::CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static("default-src 'none'"));
-    response
+    match being_answered {
+        Some(counted) => response.map(|body| Body::new(counted::Counted::new(body, counted))),
+        None => response,
+    }
 }
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

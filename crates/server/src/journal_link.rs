@@ -31,6 +31,14 @@ const QUERY_ROWS_MAX: u64 = 1_000_000;
 
 static FILE_READERS: Semaphore = Semaphore::const_new(FILE_READERS_MAX);
 
+/// How often a reader that takes long looks whether the writer still answers, and how long that may take.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
+const WRITER_PATIENCE: Duration = Duration::from_secs(4);
+/// Reads for dashboards that may be under way at once; those of a disk that hangs never end.
+const READS_MAX: usize = 64;
+
+static READS: Semaphore = Semaphore::const_new(READS_MAX);
+
 /// How an event becomes a line.
 pub(crate) type Format = fn(&Event) -> String;
 
@@ -158,6 +166,48 @@ async fn ask_writer<T: Send + 'static>(
     let store = store.clone();
     let answer = tokio::task::spawn_blocking(move || question(&store)).await;
     answer.ok().flatten().ok_or_else(closed)
+}
+
+/// Reads the store on a thread of its own, however long that takes, unless the writer stops answering: then the disk
+/// hangs, and nobody is to wait for it.
+///
+/// # Errors
+///
+/// If the journal hangs, or is closed.
+pub(crate) async fn read_unless_it_hangs<T: Send + 'static>(
+    store: StoreClient,
+    work: impl FnOnce(&StoreClient) -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    let Ok(Ok(seat)) = tokio::time::timeout(WRITER_PATIENCE, READS.acquire()).await else {
+        return Err(hangs());
+    };
+    let reader = store.clone();
+    let reading = tokio::task::spawn_blocking(move || {
+        let _seat = seat;
+        work(&reader)
+    });
+    tokio::select! {
+        read = reading => read.map_err(|_| closed()),
+        () = writer_hangs(&store) => Err(hangs()),
+    }
+}
+
+/// Completes when the writer does not answer any more.
+async fn writer_hangs(store: &StoreClient) {
+    loop {
+        tokio::time::sleep(WATCH_PAUSE).await;
+        let asked = ask_writer(store, |store| store.position(i64::MAX));
+        if tokio::time::timeout(WRITER_PATIENCE, asked).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn hangs() -> Refusal {
+    Refusal::unavailable(
+        "the journal does not answer: the disk or file system that it is on hangs. What is known without it is \
+         shown by `hq job list`, `hq worker list` and `hq server info`",
+    )
 }
 
 async fn feed_near(

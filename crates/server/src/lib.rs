@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod alloc;
+mod answering;
 mod client_link;
 mod clock;
 mod command;

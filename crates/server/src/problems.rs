@@ -23,7 +23,7 @@ use crate::alloc::AllocHandle;
 use crate::core_handle::{CoreHandle, View};
 use crate::relay::Relay;
 use crate::shares::{Found, Shares};
-use crate::{output_link, query};
+use crate::{journal_link, output_link, query};
 
 /// Jobs of which it is asked why nothing runs: the oldest, which wait for longest.
 const EXPLAINED_MAX: usize = 10;
@@ -158,7 +158,9 @@ impl Problems {
         let mut troubled = Vec::new();
         let mut next = Some(JobId(0));
         while let Some(from) = next {
-            let part = self.core.query(move |view| read_jobs(view, from));
+            // Only the last part waits for the store, for all of them.
+            let read = move |view: &View<'_>| read_jobs(view, from);
+            let part = self.core.look(read, |part| part.1.is_none());
             let part = part.await.map_err(gone)?;
             troubled.extend(part.0);
             next = part.1;
@@ -266,11 +268,9 @@ impl Problems {
         if place.is_none()
             && let Some(store) = self.store.clone()
         {
-            let read = move || reader::acknowledged(&store.read()?);
-            let read = tokio::task::spawn_blocking(read).await;
-            let rows = read
-                .map_err(|_| Refusal::shutting_down())?
-                .map_err(Refusal::failed)?;
+            let read = |store: &StoreClient| reader::acknowledged(&store.read()?);
+            let rows = journal_link::read_unless_it_hangs(store, read).await?;
+            let rows = rows.map_err(Refusal::failed)?;
             *place = Some(rows.into_iter().collect());
         }
         Ok(place.get_or_insert_default())

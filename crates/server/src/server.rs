@@ -16,7 +16,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
 use crate::alloc::AllocHandle;
-use crate::client_link::{Answering, ClientPlane};
+use crate::answering::Answering;
+use crate::client_link::ClientPlane;
 use crate::clock::Clock;
 use crate::config::{Journal, RunError, ServerConfig, StartError, Stop};
 use crate::core_handle::CoreHandle;
@@ -39,6 +40,9 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long it waits for the last answers to be written, when they are all known.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long it waits for the journal to be closed. A disk that hangs would keep it for ever.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A started server. It serves from [`Server::run`] on.
 pub struct Server {
@@ -221,12 +225,22 @@ impl Server {
         planes.shutdown().await;
         // The core's thread ends with its last handle.
         drop((core, alloc));
-        let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-        if !matches!(joined, Ok(Ok(()))) {
-            tracing::error!("the core thread did not end cleanly");
-        }
+        close(thread).await;
         withdrawn?;
         how.map(|_| ()).ok_or(RunError::Store)
+    }
+}
+
+/// Waits until the core's thread has closed the journal, for a time.
+async fn close(thread: std::thread::JoinHandle<()>) {
+    let joining = tokio::task::spawn_blocking(move || thread.join());
+    match tokio::time::timeout(CLOSE_TIMEOUT, joining).await {
+        Ok(Ok(Ok(()))) => {}
+        Ok(_) => tracing::error!("the core thread did not end cleanly"),
+        Err(_) => tracing::error!(
+            "The journal cannot be closed: its disk or file system hangs. The server ends without it; the last \
+             changes may be lost"
+        ),
     }
 }
 
@@ -248,6 +262,7 @@ fn http_parts(
         alloc: Some(alloc),
         problems: Arc::new(problems),
         relay,
+        answering: Answering::new(),
         stats,
     }
 }
@@ -276,7 +291,7 @@ fn planes(
         alloc: parts.alloc,
         problems: parts.problems,
         relay: parts.relay,
-        answering: Answering::new(),
+        answering: parts.answering,
         door: Some(door),
         stop,
     };

@@ -16,6 +16,7 @@ use hq_store::{Live, StoreClient, reader};
 use tokio::sync::Mutex;
 
 use crate::core_handle::CoreHandle;
+use crate::journal_link;
 
 /// Sums are dropped if nobody asked for so long.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -128,9 +129,7 @@ impl Shares {
         let mut place = self.0.lock().await;
         if !place.as_mut().is_some_and(Tally::catch_up) {
             *place = None;
-            let store = store.clone();
-            let read = tokio::task::spawn_blocking(move || Tally::read(&store));
-            let tally = read.await.map_err(|_| Refusal::shutting_down())?;
+            let tally = journal_link::read_unless_it_hangs(store.clone(), Tally::read).await?;
             *place = Some(tally.map_err(Refusal::failed)?);
             tokio::spawn(keep_up(Arc::downgrade(&self.0)));
         }

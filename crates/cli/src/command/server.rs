@@ -17,6 +17,9 @@ use crate::error::{CliError, CliResult};
 use crate::output::format::words;
 use crate::version::VERSION;
 
+/// Longest wait for threads that read the journal or other files when the server ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Pause between two attempts of `server wait`.
 const WAIT_STEP: Duration = Duration::from_millis(250);
 
@@ -33,7 +36,9 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     } else {
         runtime.block_on(serve(args, context))
     };
-    runtime.shutdown_background();
+    // Closes all connections. If the journal hangs, the kernel keeps the process with whatever is open, and who waits for
+    // the end of the server must not wait for that.
+    runtime.shutdown_timeout(CLOSE_TIMEOUT);
     result
 }
 

@@ -26,6 +26,7 @@ use super::work::{self, Errand};
 use super::{Ask, NewsReceiver, WorkerNews, record, reply};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
+use crate::gate::STALL;
 
 /// How long a server that ends waits for submissions that are under way.
 const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,6 +45,8 @@ pub(super) struct Driver {
     jobs: JoinSet<Vec<Input>>,
     /// Test submissions under way; they answer for themselves.
     trials: JoinSet<()>,
+    /// Answers that wait for the store.
+    answers: JoinSet<()>,
 }
 
 impl Driver {
@@ -58,6 +61,7 @@ impl Driver {
             errand: Arc::new(Errand::new(instance)),
             jobs: JoinSet::new(),
             trials: JoinSet::new(),
+            answers: JoinSet::new(),
         }
     }
 
@@ -111,6 +115,7 @@ impl Driver {
                 () = news.changed.notified() => self.apply(Input::Changed).await,
                 Some(done) = self.jobs.join_next() => self.on_done(done.unwrap_or_default()).await,
                 Some(_) = self.trials.join_next() => {}
+                Some(_) = self.answers.join_next() => {}
                 () = timer => self.apply(Input::Timer).await,
             }
         }
@@ -198,6 +203,7 @@ impl Driver {
 
     async fn on_request(&mut self, request: AllocRequest, reply: oneshot::Sender<Reply>) {
         let now = self.clock.now();
+        let only_looks = only_looks(&request);
         let answer = match request {
             AllocRequest::Add(params) => self.add(params).await,
             AllocRequest::DryRun(params) => {
@@ -249,9 +255,16 @@ impl Driver {
         let Some(stored) = self.persist(Vec::new()).await else {
             return;
         };
-        self.trials.spawn(async move {
-            // What a client is told is on disk. If the core is gone, nobody waits any more.
-            if stored.await.is_ok() {
+        self.answers.spawn(async move {
+            // What a client is told is on disk, unless the disk hangs and it only looks. If the core is gone, nobody
+            // waits any more.
+            let is_stored = if only_looks {
+                let stored = tokio::time::timeout(STALL, stored).await;
+                stored.map_or(true, |stored| stored.is_ok())
+            } else {
+                stored.await.is_ok()
+            };
+            if is_stored {
                 // A client that is gone has changed what it wanted to change.
                 let _ = reply.send(answer);
             }
@@ -458,7 +471,10 @@ impl Driver {
                 .is_err()
             {
                 tracing::warn!("the last changes of allocation queues could not be stored");
+                return;
             }
+            // What was asked before is stored as well, and its answers only have to be handed on.
+            while self.answers.join_next().await.is_some() {}
         }
     }
 
@@ -496,6 +512,18 @@ fn job_of(config: &WorkerConfig) -> Option<Box<str>> {
         .allocation
         .as_ref()
         .map(|allocation| allocation.id.clone())
+}
+
+/// Whether a request changes nothing.
+const fn only_looks(request: &AllocRequest) -> bool {
+    match request {
+        AllocRequest::List | AllocRequest::Info(_) | AllocRequest::Log(_) => true,
+        AllocRequest::Add(_)
+        | AllocRequest::DryRun(_)
+        | AllocRequest::Remove { .. }
+        | AllocRequest::Pause(_)
+        | AllocRequest::Resume(_) => false,
+    }
 }
 
 fn done() -> Reply {

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hq_core::id::JobId;
 use hq_core::task::TaskState;
+use hq_store::StoreClient;
 use hq_store::reader::timeline::{self, BarRow, BarSumRow, WorkerRow};
 use hq_store::reader::{self, FAILURES_MAX, QueryLimits, RUN_BOUNDS};
 use hq_store::statement::Query;
@@ -22,6 +23,7 @@ use super::json::amount;
 use super::{Answer, ApiError, Parameters, bounded, id, parameters};
 use crate::core_handle::View;
 use crate::http::App;
+use crate::journal_link;
 use crate::query::listed::cpus_of;
 
 /// Longest run of a query.
@@ -51,10 +53,9 @@ pub(super) async fn rows<R: Send + 'static>(
         rows: limit,
         bytes: reader::RESULT_LEN_MAX,
     };
-    let work = move || query.run(&store.read()?, limits);
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| ApiError::gone())?
+    let work = move |store: &StoreClient| query.run(&store.read()?, limits);
+    journal_link::read_unless_it_hangs(store, work)
+        .await?
         .map_err(ApiError::bad)
 }
 

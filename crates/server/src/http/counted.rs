@@ -1,0 +1,44 @@
+//! A body that counts as being answered until it is written.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use hyper::body::{Frame, SizeHint};
+
+use crate::answering::BeingAnswered;
+
+/// The body of an answer. It is dropped when it has been handed to the connection, which writes it in the same turn.
+pub(super) struct Counted {
+    body: Body,
+    _counted: BeingAnswered,
+}
+
+impl Counted {
+    pub(super) const fn new(body: Body, counted: BeingAnswered) -> Self {
+        Self {
+            body,
+            _counted: counted,
+        }
+    }
+}
+
+impl hyper::body::Body for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
