@@ -14,6 +14,8 @@ use crate::harness::{Env, wait_for};
 pub(crate) struct Screen {
     keyboard: File,
     parser: Arc<Mutex<vt100::Parser>>,
+    /// Everything that was written to the terminal.
+    written: Arc<Mutex<Vec<u8>>>,
     child: Child,
 }
 
@@ -60,16 +62,20 @@ impl Screen {
         let keyboard = File::from(master);
         let mut output = keyboard.try_clone().expect("duplicate a descriptor");
         let screen = Arc::clone(&parser);
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let all = Arc::clone(&written);
         std::thread::spawn(move || {
             let mut bytes = [0; 4_096];
             // Ends with an error when the other side is closed.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
+                all.lock().expect("bytes").extend(&bytes[..count]);
                 screen.lock().expect("screen").process(&bytes[..count]);
             }
         });
         Self {
             keyboard,
             parser,
+            written,
             child,
         }
     }
@@ -161,7 +167,7 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
     screen.shows(&[
         "10 failed",
         "500 waiting",
-        "1 workers",
+        "1 worker ",
         "Failing job 1 sweep: 10 of 100 tasks failed, mostly: exit code 7",
         "Starving job 2 <script>big: none of 500 waiting tasks runs",
         "last events",
@@ -207,6 +213,117 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
     assert_eq!(screen.end(), Some(0));
 }
 
+/// Waits until a file of the test is there.
+const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.05; done";
+
+#[test]
+fn every_task_and_its_output_can_be_reached() {
+    let env = Env::with_worker(2);
+    let script = "if [ $HQ_TASK_ID = 7 ]; then seq -f 'noise %g.' 1 300 >&2; echo needle >&2; \
+                  seq -f 'after %g.' 1 50 >&2; exit 3; fi; echo fine";
+    let sweep = env.submit(&["--array=1-30", "--name=sweep", "--", "bash", "-c", script]);
+    env.wait_job(&sweep);
+    let mut screen = Screen::start(&env, &["dashboard"]);
+    // From the problem to its job, its failure, its output.
+    screen.shows(&["Problems (0, 1 of ended jobs)", "Failures in job 1 sweep"]);
+    screen.press("\r");
+    screen.shows(&["Job 1 `sweep`", "1 failed, last first", "after 50."]);
+    screen.press("\r");
+    screen.shows(&[
+        "stderr of task 7 of job 1: line 351 of 351, following",
+        "the task is failed",
+    ]);
+    screen.press("g");
+    screen.shows(&["noise 1.", "line 19 of 351"]);
+    screen.press("/needle\r");
+    // The line that was found is the first one.
+    screen.shows(&["needle", "after 1.", "line 319 of 351"]);
+    screen.press("/nowhere\r");
+    screen.shows(&["no line has `nowhere`"]);
+    screen.press("o");
+    screen.shows(&["stdout of task 7", "nothing was written yet"]);
+    screen.press("\x1b");
+    screen.shows(&["1 failed, last first"]);
+    // All tasks of the job.
+    screen.press("a");
+    screen.shows(&["Tasks of job 1 (30)", "finished"]);
+    screen.press("/failed\r");
+    screen.shows(&["Tasks of job 1 (1), matching `failed`"]);
+    screen.press("/20-22\r");
+    screen.shows(&["Tasks of job 1 (3), matching `20-22`"]);
+    screen.press("j\r");
+    screen.shows(&["stdout of task 21", "fine"]);
+    screen.press("y");
+    screen.shows(&["copied, if the terminal allows it: "]);
+    wait_for("the path is in the clipboard", || {
+        let written = screen.written.lock().expect("bytes");
+        let mark = b"\x1b]52;c;";
+        let found = written.windows(mark.len()).any(|part| part == mark);
+        if found {
+            Ok(())
+        } else {
+            Err("not yet".to_owned())
+        }
+    });
+    // Those of the worker, too.
+    screen.press("3");
+    screen.shows(&["Workers (1 of 1"]);
+    screen.press("\r");
+    screen.shows(&["Tasks of worker 1, the last one first (30)"]);
+    screen.press("5");
+    screen.shows(&["Events, newest first", "job-completed"]);
+    screen.press("\r");
+    screen.shows(&["Job 1 `sweep`"]);
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
+fn a_log_is_followed_and_problems_are_acknowledged() {
+    let env = Env::with_worker(2);
+    let name = "a-name-that-is-much-longer-than-the-twenty-columns-of-before";
+    let script = format!("[ $HQ_TASK_ID -gt 4 ] || exit 0; echo first; {UNTIL_GO}; echo second");
+    let slow = env.submit(&["--array=1-9", "--name", name, "--", "bash", "-c", &script]);
+    env.submit(&["--cpus=64", "--name=big", "--", "true"]);
+    wait_for("some have ended and others run", || {
+        let stats = env.stats(&slow);
+        if stats["finished"] == 4 && stats["running"] == 2 {
+            Ok(())
+        } else {
+            Err(stats.to_string())
+        }
+    });
+    let mut screen = Screen::start(&env, &["dashboard"]);
+    screen.shows(&["Problems (1)", "Starving job 2 big"]);
+    screen.press("A");
+    screen.shows(&["Acknowledge this problem?"]);
+    screen.press("n");
+    screen.press("A");
+    screen.shows(&["Acknowledge this problem?"]);
+    screen.press("y");
+    screen.shows(&["Problems (0, 1 acknowledged)"]);
+    screen.press("Ay");
+    screen.shows(&["Problems (1)"]);
+    screen.resize(200, 50);
+    screen.press("2");
+    screen.shows(&[name, "Ended", "Rate", "Until", "44 %"]);
+    screen.press("/a-name\r");
+    screen.shows(&["Jobs (1)"]);
+    screen.press("\r");
+    screen.shows(&["3 waiting", " left, until "]);
+    screen.press("a");
+    screen.shows(&["Tasks of job 1 (9)"]);
+    screen.press("/5\r");
+    screen.shows(&["Tasks of job 1 (1)", "running"]);
+    screen.press("\r");
+    let text = screen.shows(&["stdout of task 5", "first", "following"]);
+    assert!(!text.contains("second"), "{text}");
+    env.write("go", "");
+    screen.shows(&["second", "the task is finished"]);
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+}
+
 #[test]
 fn the_mouse_and_other_sizes_work() {
     let env = Env::with_worker(2);
@@ -234,7 +351,7 @@ fn the_mouse_and_other_sizes_work() {
     screen.resize(80, 24);
     screen.shows(&["Job 1 `clicked`", "Esc back"]);
     screen.press("?");
-    screen.shows(&["cancel a job", "(asks first)"]);
+    screen.shows(&["cancel a job", "(* asks first)"]);
     screen.press("\x03");
     screen.press("\x03");
     assert_eq!(screen.end(), Some(0));

@@ -4,6 +4,7 @@
 //! turns answers of a server, or rows of a journal file, into the model.
 
 pub(crate) mod app;
+pub(crate) mod filter;
 pub(crate) mod history;
 pub(crate) mod keys;
 pub(crate) mod model;

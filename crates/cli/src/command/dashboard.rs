@@ -3,7 +3,10 @@
 //! Three threads: one reads keys, one asks the server or the journal, the first one draws when there is news.
 
 mod ask;
+mod clipboard;
 mod feed;
+mod link;
+mod log;
 mod replay;
 pub(super) mod web;
 
@@ -121,6 +124,10 @@ fn show(
         let passed = i64::try_from(last.elapsed().as_nanos()).unwrap_or(0);
         last = Instant::now();
         app.tick(passed);
+        if let Some(text) = app.copied.take() {
+            clipboard::copy(&text)
+                .map_err(|e| CliError::caused("Cannot write to the terminal", &e))?;
+        }
         if let Some(ask) = app.changed_focus() {
             // If the other side is gone, its last message says why.
             let _ = asks.send(ask);

@@ -1,21 +1,29 @@
 //! State of the screen, and how keys, clicks and news change it. Pure: what has to be done outside is
 //! returned as an [`Ask`].
+//!
+//! Over the view of a tab there may be a list of tasks, and over that the output of one: [`tasks`], [`log`], [`open`].
+
+pub(crate) mod log;
+mod open;
+pub(crate) mod tasks;
 
 use crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, MouseButton, MouseEvent, MouseEventKind,
 };
-use hq_core::diagnosis::{Finding, suspect_hosts};
+use hq_core::diagnosis::suspect_hosts;
 use ratatui::layout::{Position, Rect};
 use ratatui::widgets::TableState;
 
 use super::history::History;
 use super::keys::{self, Command};
 use super::model::{
-    EndedShare, EventRow, FailureRow, JobRow, JobView, Obstacle, OutputTail, PastStep, QueueRow,
-    Sample, Snapshot, WorkerRow,
+    EndedShare, EventRow, FailureRow, JobRow, JobView, LogKey, LogPart, Obstacle, OutputTail,
+    PastStep, ProblemRow, QueueRow, Sample, Snapshot, TaskPage, TasksWanted, WorkerRow,
 };
 use super::problems;
 use super::question::{Action, Question};
+use log::Log;
+use tasks::Tasks;
 
 /// Rows of a page.
 const PAGE: isize = 10;
@@ -57,18 +65,22 @@ impl Tab {
 }
 
 /// What the shell shall do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ask {
     /// Show other things: the job whose details are open, the task whose output is wanted, the time of a replay.
     Look(Focus),
     Do(Action),
+    /// Find the file of an output, for the clipboard.
+    Path(LogKey),
 }
 
 /// What is looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Focus {
     pub(crate) job: Option<u32>,
     pub(crate) task: Option<u32>,
+    pub(crate) tasks: Option<TasksWanted>,
+    pub(crate) log: Option<LogKey>,
     /// `None` = now.
     pub(crate) at_ns: Option<i64>,
     /// Charts show more than the last minutes.
@@ -112,6 +124,11 @@ pub(crate) enum News {
     Events(Vec<EventRow>),
     Job(Box<JobView>),
     Output(Box<OutputTail>),
+    Problems(Vec<ProblemRow>),
+    Tasks(Box<TaskPage>),
+    Log(LogPart),
+    /// For the clipboard.
+    Path(String),
     Obstacles(Vec<Obstacle>),
     Queues(Vec<QueueRow>),
     /// What happened before the dashboard was there.
@@ -177,6 +194,8 @@ pub(crate) struct Hits {
     pub(crate) tabs: Vec<(Rect, usize)>,
     /// First row of the table, below its header.
     pub(crate) rows: Rect,
+    /// Of the overview: the problem in each of these rows.
+    pub(crate) owners: Vec<usize>,
 }
 
 /// The dashboard.
@@ -191,12 +210,18 @@ pub(crate) struct App {
     pub(crate) events: Vec<EventRow>,
     /// Of jobs of which nothing runs; `None` = nobody can be asked.
     pub(crate) obstacles: Option<Vec<Obstacle>>,
-    queues: Vec<QueueRow>,
+    /// What the server says is wrong; `None` = it has not said yet.
+    problems: Option<Vec<ProblemRow>>,
+    queues: Option<Vec<QueueRow>>,
     pub(crate) history: History,
     pub(crate) span: Span,
     pub(crate) job: Option<u32>,
     pub(crate) view: Option<JobView>,
     pub(crate) output: Option<OutputTail>,
+    pub(crate) tasks: Option<Tasks>,
+    pub(crate) log: Option<Log>,
+    /// Text for the clipboard of the terminal.
+    pub(crate) copied: Option<String>,
     pub(crate) trouble: Option<String>,
     pub(crate) told: Option<String>,
     pub(crate) dialog: Option<Question>,
@@ -208,7 +233,8 @@ pub(crate) struct App {
     pub(crate) replay: Option<Replay>,
     pub(crate) has_quit: bool,
     pub(crate) hits: Hits,
-    /// Of the table that is shown: jobs, failures, workers, allocations, events.
+    /// Of the table that is shown: problems, jobs, failures, workers, allocations, events.
+    pub(crate) problems_table: TableState,
     pub(crate) jobs_table: TableState,
     pub(crate) failures_table: TableState,
     pub(crate) workers_table: TableState,
@@ -228,7 +254,8 @@ impl App {
             ended: Vec::new(),
             events: Vec::new(),
             obstacles: None,
-            queues: Vec::new(),
+            problems: None,
+            queues: None,
             history: History::default(),
             span: if replay.is_some() {
                 Span::All
@@ -238,6 +265,9 @@ impl App {
             job: None,
             view: None,
             output: None,
+            tasks: None,
+            log: None,
+            copied: None,
             trouble: None,
             told: None,
             dialog: None,
@@ -249,6 +279,7 @@ impl App {
             replay,
             has_quit: false,
             hits: Hits::default(),
+            problems_table: first(),
             jobs_table: first(),
             failures_table: first(),
             workers_table: first(),
@@ -281,6 +312,8 @@ impl App {
                 .map(|failure| failure.task),
             at_ns: self.replay.map(|replay| replay.at_ns),
             is_long: self.span != Span::TenMinutes,
+            tasks: self.tasks.as_ref().map(Tasks::wanted),
+            log: self.log.as_ref().map(|log| log.key),
         }
     }
 
@@ -288,7 +321,7 @@ impl App {
     pub(crate) fn changed_focus(&mut self) -> Option<Ask> {
         let focus = self.focus();
         let changed = focus != self.asked;
-        self.asked = focus;
+        self.asked = focus.clone();
         changed.then_some(Ask::Look(focus))
     }
 
@@ -303,6 +336,21 @@ impl App {
                 }
             }
             News::Output(output) => self.output = Some(*output),
+            News::Problems(problems) => self.problems = Some(problems),
+            News::Tasks(page) => {
+                if let Some(tasks) = &mut self.tasks {
+                    tasks.on_page(*page);
+                }
+            }
+            News::Log(part) => {
+                if let Some(log) = self.log.as_mut().filter(|log| log.key == part.key) {
+                    log.on_part(part);
+                }
+            }
+            News::Path(path) => {
+                self.told = Some(format!("copied, if the terminal allows it: {path}"));
+                self.copied = Some(path);
+            }
             News::Obstacles(obstacles) => self.obstacles = Some(obstacles),
             News::Queues(queues) => self.on_queues(queues),
             News::Past(steps) => self.history.prepend(&steps),
@@ -313,7 +361,7 @@ impl App {
 
     /// They come on their own: who answers for them may be waiting for a batch system.
     fn on_queues(&mut self, queues: Vec<QueueRow>) {
-        self.queues.clone_from(&queues);
+        self.queues = Some(queues.clone());
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.queues = queues;
         }
@@ -322,8 +370,8 @@ impl App {
     fn on_snapshot(&mut self, mut snapshot: Snapshot) {
         self.trouble = None;
         if self.replay.is_none() {
-            if snapshot.queues.is_empty() {
-                snapshot.queues.clone_from(&self.queues);
+            if let Some(queues) = &self.queues {
+                snapshot.queues.clone_from(queues);
             }
             let counts = snapshot.counts();
             let (used, total) = snapshot.resource("cpus");
@@ -382,11 +430,19 @@ impl App {
         jobs
     }
 
-    /// What is wrong, worst first.
-    pub(crate) fn problems(&self) -> Vec<Finding> {
-        self.snapshot.as_ref().map_or_else(Vec::new, |snapshot| {
-            problems::find(snapshot, &self.ended, self.obstacles.as_deref())
-        })
+    /// Whether the allocation queues are known.
+    pub(crate) const fn has_queues(&self) -> bool {
+        self.queues.is_some() || self.replay.is_some()
+    }
+
+    /// What is wrong, worst first; `None` if the server has not said yet. Of a journal it is found here.
+    pub(crate) fn problems(&self) -> Option<Vec<ProblemRow>> {
+        if self.replay.is_none() {
+            return self.problems.clone();
+        }
+        self.snapshot
+            .as_ref()
+            .map(|snapshot| problems::found(snapshot, &self.ended, self.obstacles.as_deref()))
     }
 
     /// The workers as they are shown: those with problems first.
@@ -441,7 +497,7 @@ impl App {
     fn row_count(&self) -> usize {
         let snapshot = self.snapshot.as_ref();
         match self.tab {
-            Tab::Overview => 0,
+            Tab::Overview => self.problems().map_or(0, |problems| problems.len()),
             Tab::Jobs if self.job.is_some() => {
                 self.view.as_ref().map_or(0, |view| view.failures.len())
             }
@@ -454,8 +510,9 @@ impl App {
 
     pub(crate) const fn table(&mut self) -> &mut TableState {
         match self.tab {
-            Tab::Overview | Tab::Jobs if self.job.is_some() => &mut self.failures_table,
-            Tab::Overview | Tab::Jobs => &mut self.jobs_table,
+            Tab::Overview => &mut self.problems_table,
+            Tab::Jobs if self.job.is_some() => &mut self.failures_table,
+            Tab::Jobs => &mut self.jobs_table,
             Tab::Workers => &mut self.workers_table,
             Tab::Allocations => &mut self.queues_table,
             Tab::Events => &mut self.events_table,
@@ -463,6 +520,12 @@ impl App {
     }
 
     fn move_by(&mut self, rows: isize) {
+        if let Some(log) = &mut self.log {
+            return log.move_by(rows);
+        }
+        if let Some(tasks) = &mut self.tasks {
+            return tasks.move_by(rows);
+        }
         let last = self.row_count().saturating_sub(1);
         let table = self.table();
         let now = table.selected().unwrap_or(0);
@@ -499,26 +562,44 @@ impl App {
             self.is_help_open = false;
             return None;
         }
-        self.on_command(command?);
-        None
+        self.on_command(command?)
     }
 
     fn on_search_key(&mut self, key: &KeyEvent) {
+        let text = self.search_text();
         if let KeyCode::Char(c) = key.code {
-            self.search.push(c);
+            text.push(c);
         } else if key.code == KeyCode::Backspace {
-            self.search.pop();
-        } else if key.code == KeyCode::Enter {
-            self.is_searching = false;
+            text.pop();
         } else if key.code == KeyCode::Esc {
-            self.is_searching = false;
-            self.search.clear();
+            text.clear();
         }
-        self.jobs_table.select(Some(0));
+        self.is_searching = !matches!(key.code, KeyCode::Enter | KeyCode::Esc);
+        if let Some(log) = &mut self.log {
+            if key.code == KeyCode::Enter && !log.search.is_empty() {
+                self.find_in_log(true);
+            }
+        } else if let Some(tasks) = &mut self.tasks {
+            tasks.on_filter();
+        } else {
+            self.jobs_table.select(Some(0));
+        }
     }
 
-    fn on_command(&mut self, command: Command) {
+    /// What is typed after `/`.
+    pub(crate) fn search_text(&mut self) -> &mut String {
+        if let Some(log) = &mut self.log {
+            &mut log.search
+        } else if let Some(tasks) = &mut self.tasks {
+            &mut tasks.filter
+        } else {
+            &mut self.search
+        }
+    }
+
+    fn on_command(&mut self, command: Command) -> Option<Ask> {
         match command {
+            Command::Copy => return self.copy(),
             Command::Quit => self.has_quit = true,
             Command::Back => self.go_back(),
             Command::Open => self.open(),
@@ -533,16 +614,27 @@ impl App {
             Command::Tab(number) => self.turn_to(number),
             Command::Sort => self.order = self.order.next(),
             Command::Reverse => self.is_descending = !self.is_descending,
-            Command::Search => self.search_jobs(),
+            Command::Search => self.begin_search(),
+            Command::NextMatch => self.find_in_log(true),
+            Command::PreviousMatch => self.find_in_log(false),
+            Command::Tasks => self.open_tasks(),
+            Command::Log => self.open_log(None),
+            Command::OtherStream => self.turn_log(),
+            Command::Follow => {
+                if let Some(log) = &mut self.log {
+                    log.follow();
+                }
+            }
             Command::Span => self.span = self.span.next(),
             Command::Help => self.is_help_open = true,
             Command::Cancel
             | Command::Resubmit
             | Command::Stop
             | Command::Drain
+            | Command::Acknowledge
             | Command::Pause => self.ask_about(command),
-            Command::Earlier => self.travel(-1),
-            Command::Later => self.travel(1),
+            Command::Earlier => self.go_left_or_right(false),
+            Command::Later => self.go_left_or_right(true),
             Command::MuchEarlier => self.travel(-LARGE_STEP),
             Command::MuchLater => self.travel(LARGE_STEP),
             Command::Play => {
@@ -554,17 +646,35 @@ impl App {
                 }
             }
         }
+        None
     }
 
     fn turn_to(&mut self, number: usize) {
         self.tab = Tab::ALL[number % Tab::ALL.len()];
+        self.log = None;
+        self.tasks = None;
         self.close_job();
     }
 
-    fn search_jobs(&mut self) {
-        self.turn_to(Tab::Jobs as usize);
+    /// In a log or a list of tasks that is open; else the jobs are searched.
+    fn begin_search(&mut self) {
+        if self.log.is_none() && self.tasks.is_none() {
+            self.turn_to(Tab::Jobs as usize);
+        }
         self.is_searching = true;
-        self.search.clear();
+        self.search_text().clear();
+        if let Some(tasks) = &mut self.tasks {
+            tasks.on_filter();
+        }
+    }
+
+    /// Long lines move in a log, and time in a journal.
+    fn go_left_or_right(&mut self, right: bool) {
+        if let Some(log) = &mut self.log {
+            log.shift_by(right);
+        } else {
+            self.travel(if right { 1 } else { -1 });
+        }
     }
 
     fn close_job(&mut self) {
@@ -572,50 +682,6 @@ impl App {
         self.view = None;
         self.output = None;
         self.failures_table.select(Some(0));
-    }
-
-    fn go_back(&mut self) {
-        if self.job.is_some() {
-            self.close_job();
-        } else if !self.search.is_empty() {
-            self.search.clear();
-        } else {
-            self.tab = Tab::Overview;
-        }
-    }
-
-    fn open(&mut self) {
-        match self.tab {
-            Tab::Overview => self.turn_to(Tab::Jobs as usize),
-            Tab::Jobs if self.job.is_none() => self.job = self.current_job(),
-            Tab::Jobs | Tab::Workers | Tab::Allocations | Tab::Events => {}
-        }
-    }
-
-    /// Opens the question before an action. A journal cannot be acted upon.
-    fn ask_about(&mut self, command: Command) {
-        if self.replay.is_some() {
-            self.told = Some("this is a journal: nothing can be changed".to_owned());
-            return;
-        }
-        let question = match (self.tab, command) {
-            (Tab::Jobs, Command::Cancel) => self.current_job_row().map(Question::cancel),
-            (Tab::Jobs, Command::Resubmit) => self.current_job_row().map(Question::resubmit),
-            (Tab::Workers, Command::Drain) => self.selected_worker().map(Question::drain),
-            (Tab::Workers, Command::Stop) => self.selected_worker().map(Question::stop),
-            (Tab::Allocations, Command::Pause) => {
-                let queues = self.snapshot.as_ref().map(|snapshot| &snapshot.queues);
-                let selected = self.queues_table.selected();
-                let queue = queues.zip(selected).and_then(|(all, at)| all.get(at));
-                queue.map(|queue| Ok(Question::pause_or_resume(queue)))
-            }
-            _ => None,
-        };
-        match question {
-            Some(Ok(question)) => self.dialog = Some(question),
-            Some(Err(why)) => self.told = Some(why),
-            None => {}
-        }
     }
 
     fn travel(&mut self, steps: i64) {
@@ -645,9 +711,18 @@ impl App {
 
     /// A click selects; one on what is selected opens it.
     fn click_row(&mut self, row: usize) {
-        let count = self.row_count();
-        let table = self.table();
-        let row = table.offset() + row;
+        let count = match &self.tasks {
+            Some(tasks) => tasks.rows().len(),
+            None => self.row_count(),
+        };
+        // A problem may have several rows.
+        let owner = (self.tab == Tab::Overview)
+            .then(|| self.hits.owners.get(row).copied().unwrap_or(count));
+        let table = match &mut self.tasks {
+            Some(tasks) => &mut tasks.table,
+            None => self.table(),
+        };
+        let row = owner.unwrap_or(table.offset() + row);
         if row >= count {
             return;
         }

@@ -1,21 +1,33 @@
 //! What the dashboard knows at one moment. Times are nanoseconds since 1970.
 
+use std::time::Duration;
+
 pub(crate) use hq_core::diagnosis::{Obstacle, Share as EndedShare};
 pub(crate) use hq_core::job::TaskTotals as Counts;
+use hq_core::pace::Pace;
+use hq_core::task::TaskState;
 
 use crate::text::is_hidden;
 
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct JobRow {
     pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) is_open: bool,
     pub(crate) counts: Counts,
+    /// How fast it goes; `None` before its first task has ended, and in a journal.
+    pub(crate) pace: Option<Pace>,
 }
 
 impl JobRow {
     pub(crate) const fn state(&self) -> &'static str {
         self.counts.state(self.is_open).name()
+    }
+
+    /// Until its last task ends, if that can be told.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let goes_on = self.counts.waiting + self.counts.running > 0;
+        self.pace.filter(|_| goes_on)?.left
     }
 
     /// Tasks wait and none runs.
@@ -88,12 +100,13 @@ pub(crate) struct EventRow {
     pub(crate) at_ns: i64,
     /// The job that it is about.
     pub(crate) job: Option<u32>,
+    pub(crate) worker: Option<u32>,
     pub(crate) kind: String,
     pub(crate) text: String,
 }
 
 /// Everything but the details of a job.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) now_ns: i64,
     pub(crate) jobs: Vec<JobRow>,
@@ -151,6 +164,111 @@ pub(crate) struct JobView {
     pub(crate) failures: Vec<FailureRow>,
     /// Upper bounds of run times in µs and the tasks up to them, above the bound before.
     pub(crate) run_times: Vec<(u64, u64)>,
+}
+
+/// Whose tasks are listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TasksOf {
+    Job(u32),
+    /// Those that it runs or ran.
+    Worker(u32),
+}
+
+/// A task in a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TaskRow {
+    pub(crate) job: u32,
+    pub(crate) task: u32,
+    pub(crate) state: TaskState,
+    pub(crate) host: String,
+    pub(crate) started_ns: Option<i64>,
+    pub(crate) ended_ns: Option<i64>,
+    pub(crate) error: String,
+}
+
+impl Default for TaskRow {
+    fn default() -> Self {
+        Self {
+            job: 0,
+            task: 0,
+            state: TaskState::Waiting,
+            host: String::new(),
+            started_ns: None,
+            ended_ns: None,
+            error: String::new(),
+        }
+    }
+}
+
+/// Tasks as they were found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TaskPage {
+    pub(crate) wanted: TasksWanted,
+    pub(crate) rows: Vec<TaskRow>,
+    /// Why there may be more than these.
+    pub(crate) is_cut: Option<&'static str>,
+}
+
+/// Tasks that are to be shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TasksWanted {
+    pub(crate) of: TasksOf,
+    /// As it was typed.
+    pub(crate) filter: String,
+    /// Rows that can be looked at so far.
+    pub(crate) count: usize,
+}
+
+/// One of the two outputs of a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LogKey {
+    pub(crate) job: u32,
+    pub(crate) task: u32,
+    pub(crate) is_stderr: bool,
+}
+
+impl LogKey {
+    pub(crate) const fn stream(self) -> &'static str {
+        if self.is_stderr { "stderr" } else { "stdout" }
+    }
+}
+
+/// What was read of an output.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LogPart {
+    pub(crate) key: LogKey,
+    /// It does not continue what was read before.
+    pub(crate) is_first: bool,
+    /// There is more before the first part.
+    pub(crate) is_cut: bool,
+    pub(crate) bytes: Vec<u8>,
+    /// What keeps it from being read, or that its end is there.
+    pub(crate) note: Option<String>,
+}
+
+/// What a problem is about, as far as it can be shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    Job(u32),
+    /// A worker, if it is known, and its host.
+    Node(Option<u32>, String),
+    Queue(u32),
+    Workers,
+    Nothing,
+}
+
+/// Something that is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ProblemRow {
+    /// For the server; `None` in a journal.
+    pub(crate) id: Option<String>,
+    pub(crate) is_error: bool,
+    /// It needs somebody now.
+    pub(crate) is_open: bool,
+    pub(crate) is_acknowledged: bool,
+    pub(crate) target: Target,
+    /// The whole sentence.
+    pub(crate) text: String,
 }
 
 /// The end of what a task wrote.

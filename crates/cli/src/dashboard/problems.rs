@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use hq_core::diagnosis::{
-    self, Facts, Finding, JobFacts, Obstacle, QueueFacts, Share, WorkerFacts,
+    self, Facts, Finding, JobFacts, Obstacle, QueueFacts, Severity, Share, Subject, WorkerFacts,
 };
 use hq_protocol::client::Problem;
 
-use super::model::{JobRow, QueueRow, Snapshot, WorkerRow, clean};
+use super::model::{JobRow, ProblemRow, QueueRow, Snapshot, Target, WorkerRow, clean};
 use crate::output::format::{elapsed, short_words};
 
 /// All findings, worst first.
@@ -26,6 +26,65 @@ pub(crate) fn find(
         obstacles,
         internal_errors: snapshot.internal_errors,
     })
+}
+
+/// What is wrong in a journal, worst first: there is no server that could say it.
+pub(crate) fn found(
+    snapshot: &Snapshot,
+    ended: &[Share],
+    obstacles: Option<&[Obstacle]>,
+) -> Vec<ProblemRow> {
+    let found = find(snapshot, ended, obstacles).into_iter();
+    found.map(row_of_finding).collect()
+}
+
+fn row_of_finding(finding: Finding) -> ProblemRow {
+    let text = finding.to_string();
+    ProblemRow {
+        id: None,
+        is_error: finding.severity == Severity::Error,
+        is_open: true,
+        is_acknowledged: false,
+        target: match finding.subject {
+            Subject::Node { host, worker } => Target::Node(Some(worker), host),
+            Subject::FailingJob(job) | Subject::FailedTasks(job) | Subject::StarvingJob(job) => {
+                Target::Job(job)
+            }
+            Subject::LostWorkers | Subject::Unkillable => Target::Workers,
+            Subject::Queue(queue) => Target::Queue(queue),
+            Subject::Internal => Target::Nothing,
+        },
+        text,
+    }
+}
+
+/// What a server says is wrong. Those that need nobody any more come last.
+pub(crate) fn rows(problems: &[Problem], now_ns: i64) -> Vec<ProblemRow> {
+    let mut rows: Vec<ProblemRow> = problems.iter().map(|one| row(one, now_ns)).collect();
+    rows.sort_by_key(|row| !row.is_open);
+    rows
+}
+
+fn row(problem: &Problem, now_ns: i64) -> ProblemRow {
+    let target = match (&problem.host, problem.subject, &problem.kind[..]) {
+        (Some(host), _, _) => Target::Node(problem.worker, clean(host)),
+        (None, Some(queue), "queue") => Target::Queue(queue),
+        (None, Some(job), _) => Target::Job(job),
+        (None, None, "internal") => Target::Nothing,
+        (None, None, _) => Target::Workers,
+    };
+    let mut text = sentence(problem, now_ns);
+    if problem.is_acknowledged {
+        text.push_str(" (acknowledged)");
+    }
+    ProblemRow {
+        id: Some(problem.id.clone()),
+        is_error: problem.is_error,
+        is_open: is_open(problem),
+        is_acknowledged: problem.is_acknowledged,
+        target,
+        text,
+    }
 }
 
 /// Whether it needs somebody now.

@@ -2,14 +2,14 @@
 
 use hq_core::diagnosis::number;
 
-use super::model::{JobRow, QueueRow, WorkerRow};
+use super::model::{JobRow, ProblemRow, QueueRow, WorkerRow};
 use crate::text::fit;
 
 /// Columns of a name.
 const NAME: usize = 30;
 
 /// Something that is only done after a question.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     CancelJob(u32),
     ResubmitFailed(u32),
@@ -17,6 +17,9 @@ pub(crate) enum Action {
     DrainWorker(u32),
     PauseQueue(u32),
     ResumeQueue(u32),
+    /// A problem, by its id.
+    Acknowledge(String),
+    TakeBack(String),
 }
 
 /// An action that waits for a yes.
@@ -57,6 +60,24 @@ impl Question {
         );
         let action = Action::ResubmitFailed(id);
         Ok(Self { action, text })
+    }
+
+    pub(crate) fn acknowledge(problem: ProblemRow) -> Asked {
+        let Some(id) = problem.id else {
+            return Err("this problem cannot be acknowledged".to_owned());
+        };
+        Ok(if problem.is_acknowledged {
+            let text = "Show this problem as an open one again?".to_owned();
+            let action = Action::TakeBack(id);
+            Self { action, text }
+        } else {
+            let text = format!(
+                "Acknowledge this problem? It is hidden until there is more of it: {}",
+                fit(&problem.text, 90)
+            );
+            let action = Action::Acknowledge(id);
+            Self { action, text }
+        })
     }
 
     pub(crate) fn drain(worker: &WorkerRow) -> Asked {

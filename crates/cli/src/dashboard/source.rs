@@ -7,6 +7,7 @@ pub(crate) mod file;
 pub(crate) mod live;
 pub(crate) mod obstacle;
 pub(crate) mod past;
+pub(crate) mod tasks;
 
 use hq_core::task::TaskState;
 use hq_store::reader::run::{self, DroppedRow, IdsRow, StripRow, TouchedRow};

@@ -3,8 +3,10 @@
 mod frame;
 mod job;
 mod lists;
+mod log;
 mod overview;
 mod parts;
+mod tasks;
 
 pub(crate) use parts::run_time;
 
@@ -32,6 +34,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     frame::head(frame, head, app);
     app.hits.rows = ratatui::layout::Rect::ZERO;
     match app.tab {
+        _ if app.log.is_some() => log::draw(frame, body, app),
+        _ if app.tasks.is_some() => tasks::draw(frame, body, app),
         Tab::Overview => overview::draw(frame, body, app),
         Tab::Jobs if app.job.is_some() => job::draw(frame, body, app),
         Tab::Jobs => lists::jobs(frame, body, app),

@@ -50,11 +50,17 @@ pub(crate) fn text<'a>(
         .and_then(|known| known.into_iter().max_by_key(|(left, _)| *left));
     if let Some((left, pace)) = last {
         text.push_str(&format!(", {} left", whole(left)));
-        if let Some(end) = expected_end(&pace, Timestamp(now_unix_ns)) {
-            text.push_str(&format!(", until {}", clock(end, now_unix_ns)));
+        if let Some(end) = until(&pace, now_unix_ns) {
+            text.push_str(&format!(", until {end}"));
         }
     }
     Some(text)
+}
+
+/// When the last task is expected to end: `12:14:48`.
+pub(crate) fn until(pace: &Pace, now_unix_ns: i64) -> Option<String> {
+    let end = expected_end(pace, Timestamp(now_unix_ns))?;
+    Some(clock(end, now_unix_ns))
 }
 
 /// The same for the end of a bar: `5.2 tasks/s, 40s left`.
@@ -93,7 +99,7 @@ fn own_unix_ns() -> i64 {
 }
 
 /// Per second, minute or hour: with one decimal or none.
-fn rate_text(per_second: f64) -> String {
+pub(crate) fn rate_text(per_second: f64) -> String {
     let (rate, unit) = match per_second {
         fast if fast >= 0.95 => (fast, "s"),
         slow if slow * 60.0 >= 0.95 => (slow * 60.0, "min"),
@@ -107,7 +113,7 @@ fn rate_text(per_second: f64) -> String {
 }
 
 /// Milliseconds of an estimate mean nothing.
-fn whole(duration: Duration) -> String {
+pub(crate) fn whole(duration: Duration) -> String {
     short_words(Duration::from_secs(
         duration
             .as_millis()

@@ -193,6 +193,59 @@ pub fn failures(job: u32, at_ns: i64) -> Query<FailureRow> {
     })
 }
 
+/// A task that was started.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskRow {
+    /// Its job.
+    pub job: u32,
+    /// Its id.
+    pub task: u32,
+    /// State at the time.
+    pub state: TaskState,
+    /// Where it runs or ran.
+    pub host: Option<String>,
+    /// When it was started.
+    pub started_ns: i64,
+    /// How long it ran.
+    pub run_us: Option<u64>,
+    /// What went wrong, in a few words.
+    pub error: Option<String>,
+}
+
+/// Tasks of a job that were started, in the order of their ids.
+#[must_use]
+pub fn tasks_of_job(job: u32, at_ns: i64, limit: u32) -> Query<TaskRow> {
+    tasks(("job", job), "task", at_ns, limit)
+}
+
+/// Tasks that a worker runs or ran, the last one first.
+#[must_use]
+pub fn tasks_of_worker(worker: u32, at_ns: i64, limit: u32) -> Query<TaskRow> {
+    tasks(("worker", worker), "started_unix_ns DESC", at_ns, limit)
+}
+
+fn tasks((of, id): (&str, u32), order: &str, at_ns: i64, limit: u32) -> Query<TaskRow> {
+    // Workers have a start as well, so the tasks are chosen before those are looked up.
+    let sql = format!(
+        "SELECT t.job, t.task, t.now, w.hostname, t.started_unix_ns, t.run_us, t.outcome, t.message FROM \
+         (SELECT job, task, {STATE} AS now, worker, started_unix_ns, run_us, outcome, message \
+          FROM task_data WHERE {of} = ?I AND started_unix_ns <= ?T ORDER BY {order} LIMIT {limit}) t \
+         LEFT JOIN worker_data w ON w.id = t.worker ORDER BY t.{order}"
+    );
+    Query::new(&sql, &[("?I", id.into()), ("?T", at_ns)], |row| {
+        let state = row.state(2);
+        TaskRow {
+            job: row.small(0),
+            task: row.small(1),
+            state,
+            host: row.owned(3),
+            started_ns: row.int(4),
+            run_us: row.number(5).and_then(|us| u64::try_from(us).ok()),
+            error: (state == TaskState::Failed).then(|| row.failure_words(6)),
+        }
+    })
+}
+
 /// Times of the first and of the last thing in a journal, in one row.
 #[must_use]
 pub fn span() -> Query<(i64, i64)> {

@@ -1,30 +1,34 @@
 //! Single questions to a server: actions, and the output of a task.
 
 use hq_protocol::client::{
-    self, Selector, alloc_request, request::Request, resubmitted_job, selector,
+    self, Selector, alloc_request, ask_problems::Change, request::Request, resubmitted_job,
+    selector, task_page,
 };
-use hq_protocol::common::{IdArray, IdRange};
+use hq_protocol::common::{IdArray, IdRange, stdio};
 
 use crate::client::Client;
-use crate::dashboard::model::{OutputTail, clean};
+use crate::dashboard::model::{LogKey, OutputTail, clean};
 use crate::dashboard::question::Action;
-use crate::error::CliResult;
+use crate::error::{CliError, CliResult};
 
 /// Lines of an output that are shown at most.
 const TAIL_LINES: u32 = 100;
 
-fn only(id: u32) -> Selector {
+fn one_id(id: u32) -> IdArray {
     let range = IdRange {
         first: id,
         count: 1,
         step: 1,
         slack: 0,
     };
-    let ids = IdArray {
+    IdArray {
         ranges: vec![range],
-    };
+    }
+}
+
+fn only(id: u32) -> Selector {
     Selector {
-        selector: Some(selector::Selector::Ids(ids)),
+        selector: Some(selector::Selector::Ids(one_id(id))),
     }
 }
 
@@ -77,6 +81,14 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             client.alloc(alloc_request::Request::Resume(id)).await?;
             Ok(format!("queue {id} goes on"))
         }
+        Action::Acknowledge(id) => {
+            client.problems(Some(Change::Acknowledge(id))).await?;
+            Ok("the problem is acknowledged; A takes that back".to_owned())
+        }
+        Action::TakeBack(id) => {
+            client.problems(Some(Change::TakeBack(id))).await?;
+            Ok("the problem is open again".to_owned())
+        }
     }
 }
 
@@ -105,4 +117,28 @@ pub(super) async fn output_tail(client: &mut Client, job: u32, task: u32) -> Cli
         }
     }
     Ok(tail)
+}
+
+/// The file, or for a stream the folder, to which a task writes.
+pub(super) async fn path(client: &mut Client, key: LogKey) -> CliResult<String> {
+    let page = client::TaskPage {
+        job: Some(task_page::Job::Id(key.job)),
+        tasks: Some(one_id(key.task)),
+        ..client::TaskPage::default()
+    };
+    let found = client.task_page(page).await?.tasks.into_iter().next();
+    let paths = found.and_then(|task| task.paths).unwrap_or_default();
+    let output = if key.is_stderr {
+        paths.stderr
+    } else {
+        paths.stdout
+    };
+    match output.filter(|output| output.kind() != stdio::Kind::None) {
+        Some(output) => Ok(clean(&String::from_utf8_lossy(&output.path))),
+        None => Err(CliError::new(format!(
+            "the {} of task {} is not kept in a file",
+            key.stream(),
+            key.task
+        ))),
+    }
 }

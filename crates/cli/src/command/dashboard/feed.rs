@@ -15,15 +15,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
 
-use super::ask::{act, output_tail};
-use super::{Message, PAST_STEPS, replay};
+use super::ask::{act, output_tail, path};
+use super::link::{Link, tell};
+use super::{Message, PAST_STEPS, log, replay};
 use crate::client::Client;
 use crate::command::Context;
 use crate::dashboard::app::{Ask, Focus, News, Replay};
-use crate::dashboard::model::{JobRow, clean};
+use crate::dashboard::model::{JobRow, LogKey, clean};
+use crate::dashboard::problems;
 use crate::dashboard::question::Action;
 use crate::dashboard::source::file::JournalFile;
-use crate::dashboard::source::{job_view, live, obstacle, past};
+use crate::dashboard::source::{job_view, live, obstacle, past, tasks};
 use crate::error::{CliError, CliResult};
 
 /// Least time between two looks at everything: twice a second.
@@ -185,7 +187,7 @@ async fn watch_server(
     let (actions, to_do) = unbounded_channel();
     let (focus, focused) = watch::channel(Focus::default());
     let (seen, jobs) = watch::channel(Vec::new());
-    let acted = Arc::new(Notify::new());
+    let acted = Acted::default();
     let front = Front {
         link: Link {
             dir: dir.clone(),
@@ -193,14 +195,11 @@ async fn watch_server(
         },
         tx,
         seen,
-        acted: Arc::clone(&acted),
+        acted: acted.clone(),
         everything: Pace::frequent(),
     };
     let back = Back {
-        link: Link {
-            dir: dir.clone(),
-            client: None,
-        },
+        link: Link::new(&dir),
         tx,
         jobs,
         past: None,
@@ -208,6 +207,7 @@ async fn watch_server(
         events: Pace::new(STORE_PAUSE / 2),
         obstacles: Pace::new(STORE_PAUSE),
         job: Pace::new(STORE_PAUSE / 2),
+        tasks: Pace::new(STORE_PAUSE / 2),
         output: Pace::new(STORE_PAUSE),
     };
     let hand_out = async {
@@ -217,20 +217,63 @@ async fn watch_server(
                     focus.send_replace(wanted);
                 }
                 // Both ends are in this function.
-                Ask::Do(action) => drop(actions.send(action)),
+                Ask::Do(action) => drop(actions.send(ToDo::Action(action))),
+                Ask::Path(key) => drop(actions.send(ToDo::Path(key))),
             }
         }
     };
     tokio::select! {
         () = hand_out => {}
         () = front.run(to_do) => {}
-        () = back.run(focused, &acted) => {}
-        () = watch_queues(Link { dir, client: None }, tx) => {}
+        () = back.run(focused.clone(), &acted.store) => {}
+        () = watch_queues(Link::new(&dir), tx, &acted.queues) => {}
+        () = watch_problems(Link::new(&dir), tx, &acted.problems) => {}
+        () = log::watch(Link::new(&dir), tx, focused) => {}
+    }
+}
+
+/// For each of those who look again at once after an action.
+#[derive(Clone, Default)]
+struct Acted {
+    store: Arc<Notify>,
+    queues: Arc<Notify>,
+    problems: Arc<Notify>,
+}
+
+impl Acted {
+    fn tell(&self) {
+        for one in [&self.store, &self.queues, &self.problems] {
+            one.notify_one();
+        }
+    }
+}
+
+/// On a connection of its own: words of failed tasks are read where they ran, which may take seconds.
+async fn watch_problems(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
+    let mut pace = Pace::new(STORE_PAUSE);
+    loop {
+        let found = match link.get().await {
+            Ok(client) => pace.ask(client.problems(None)).await,
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(Some(found)) => {
+                let rows = problems::rows(&found.problems, now_ns());
+                tell(tx, News::Problems(rows));
+            }
+            Ok(None) => {}
+            // Who asks for the jobs says so.
+            Err(_) => link.client = None,
+        }
+        tokio::select! {
+            () = acted.notified() => pace.hurry(),
+            () = tokio::time::sleep(CONNECT_PAUSE) => {}
+        }
     }
 }
 
 /// On a connection of its own: the answer may wait for a batch system.
-async fn watch_queues(mut link: Link, tx: &Sender<Message>) {
+async fn watch_queues(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
     loop {
         let queues = match link.get().await {
             Ok(client) => live::queues(client).await,
@@ -240,29 +283,17 @@ async fn watch_queues(mut link: Link, tx: &Sender<Message>) {
             Ok(queues) => tell(tx, News::Queues(queues)),
             Err(_) => link.client = None,
         }
-        tokio::time::sleep(STORE_PAUSE).await;
+        tokio::select! {
+            () = acted.notified() => {}
+            () = tokio::time::sleep(STORE_PAUSE) => {}
+        }
     }
 }
 
-fn tell(tx: &Sender<Message>, news: News) {
-    // If the dashboard is gone, the process ends.
-    let _ = tx.send(Message::News(news));
-}
-
-/// A connection that is made again when it broke.
-struct Link {
-    dir: ServerDir,
-    client: Option<Client>,
-}
-
-impl Link {
-    async fn get(&mut self) -> CliResult<&mut Client> {
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => Client::connect(&self.dir).await?,
-        };
-        Ok(self.client.insert(client))
-    }
+/// What people want done.
+enum ToDo {
+    Action(Action),
+    Path(LogKey),
 }
 
 /// What the server holds in memory, and actions.
@@ -271,12 +302,12 @@ struct Front<'a> {
     tx: &'a Sender<Message>,
     /// The jobs, for those who ask about them.
     seen: watch::Sender<Vec<JobRow>>,
-    acted: Arc<Notify>,
+    acted: Acted,
     everything: Pace,
 }
 
 impl Front<'_> {
-    async fn run(mut self, mut actions: UnboundedReceiver<Action>) {
+    async fn run(mut self, mut actions: UnboundedReceiver<ToDo>) {
         loop {
             let pause = match self.look().await {
                 Ok(()) => LOOK_PAUSE / 3,
@@ -290,7 +321,8 @@ impl Front<'_> {
             };
             tokio::select! {
                 action = actions.recv() => match action {
-                    Some(action) => self.act(action).await,
+                    Some(ToDo::Action(action)) => self.act(action).await,
+                    Some(ToDo::Path(key)) => self.find_path(key).await,
                     None => return,
                 },
                 () = tokio::time::sleep(pause) => {}
@@ -319,7 +351,21 @@ impl Front<'_> {
         let line = clean(text.lines().next().unwrap_or_default());
         tell(self.tx, News::Told(line));
         self.everything.hurry();
-        self.acted.notify_one();
+        self.acted.tell();
+    }
+
+    async fn find_path(&mut self, key: LogKey) {
+        let found = match self.link.get().await {
+            Ok(client) => path(client, key).await,
+            Err(error) => Err(error),
+        };
+        tell(
+            self.tx,
+            match found {
+                Ok(path) => News::Path(path),
+                Err(error) => News::Told(clean(&error.text().unwrap_or_default())),
+            },
+        );
     }
 }
 
@@ -334,6 +380,7 @@ struct Back<'a> {
     events: Pace,
     obstacles: Pace,
     job: Pace,
+    tasks: Pace,
     output: Pace,
 }
 
@@ -341,7 +388,7 @@ impl Back<'_> {
     async fn run(mut self, mut focused: watch::Receiver<Focus>, acted: &Notify) {
         let mut focus = Focus::default();
         loop {
-            let pause = match self.look(focus).await {
+            let pause = match self.look(&focus).await {
                 Ok(()) => STORE_TICK,
                 Err(_) => {
                     // The other connection tells.
@@ -352,9 +399,12 @@ impl Back<'_> {
             tokio::select! {
                 changed = focused.changed() => match changed {
                     Ok(()) => {
-                        let wanted = *focused.borrow_and_update();
+                        let wanted = focused.borrow_and_update().clone();
                         if wanted.job != focus.job {
                             self.job.hurry();
+                        }
+                        if wanted.tasks != focus.tasks {
+                            self.tasks.hurry();
                         }
                         self.output.hurry();
                         focus = wanted;
@@ -363,6 +413,7 @@ impl Back<'_> {
                 },
                 () = acted.notified() => {
                     self.job.hurry();
+                    self.tasks.hurry();
                     self.events.hurry();
                     self.obstacles.hurry();
                 }
@@ -372,8 +423,14 @@ impl Back<'_> {
     }
 
     /// Asks what is due; what people wait for comes first.
-    async fn look(&mut self, focus: Focus) -> CliResult<()> {
+    async fn look(&mut self, focus: &Focus) -> CliResult<()> {
         let (client, tx, now) = (self.link.get().await?, self.tx, now_ns());
+        if let Some(wanted) = focus.tasks.clone() {
+            let page = tasks::of_server(client, wanted, now);
+            if let Some(page) = self.tasks.ask(page).await? {
+                tell(tx, News::Tasks(Box::new(page)));
+            }
+        }
         if let Some(job) = focus.job {
             if let Some(view) = self.job.ask(job_view(client, job, now)).await? {
                 tell(tx, News::Job(Box::new(view)));

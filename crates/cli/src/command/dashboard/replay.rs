@@ -8,7 +8,7 @@ use super::Message;
 use super::PAST_STEPS;
 use crate::dashboard::app::{Ask, Focus, News};
 use crate::dashboard::source::file::JournalFile;
-use crate::dashboard::source::{job_view, live, past};
+use crate::dashboard::source::{job_view, live, past, tasks};
 use crate::error::CliResult;
 
 /// Shows a journal as of the times that are asked for.
@@ -25,7 +25,7 @@ pub(super) async fn replay_file(
     let mut has_past = false;
     loop {
         let at_ns = focus.at_ns.unwrap_or(to_ns);
-        let news = match look_at(&mut file, focus.job, at_ns).await {
+        let news = match look_at(&mut file, &focus, at_ns).await {
             Ok(news) => news,
             Err(error) => vec![News::Trouble(error.text())],
         };
@@ -45,19 +45,24 @@ pub(super) async fn replay_file(
         }
         match next {
             Some(Ask::Look(wanted)) => focus = wanted,
-            Some(Ask::Do(_)) => {}
+            // The screen asks for neither in a journal.
+            Some(Ask::Do(_) | Ask::Path(_)) => {}
             None => return,
         }
     }
 }
 
-async fn look_at(file: &mut JournalFile, job: Option<u32>, at_ns: i64) -> CliResult<Vec<News>> {
+async fn look_at(file: &mut JournalFile, focus: &Focus, at_ns: i64) -> CliResult<Vec<News>> {
     let mut news = vec![
         News::Snapshot(Box::new(file.snapshot(at_ns).await?)),
         News::Ended(live::ended(file, at_ns).await?),
         News::Events(live::events(file, at_ns).await?),
     ];
-    if let Some(job) = job {
+    if let Some(wanted) = focus.tasks.clone() {
+        let page = tasks::of_store(file, wanted, at_ns).await?;
+        news.push(News::Tasks(Box::new(page)));
+    }
+    if let Some(job) = focus.job {
         news.push(News::Job(Box::new(job_view(file, job, at_ns).await?)));
     }
     Ok(news)

@@ -1,9 +1,10 @@
 //! Keys, clicks and news, and what they change.
 
 use crossterm::event::KeyModifiers;
+use hq_core::task::TaskState;
 
 use super::*;
-use crate::dashboard::model::{Counts, QueueRow, WorkerRow};
+use crate::dashboard::model::{Counts, QueueRow, Target, TaskRow, TasksOf, WorkerRow};
 
 fn job(id: u32, name: &str, failed: u64) -> JobRow {
     JobRow {
@@ -15,6 +16,7 @@ fn job(id: u32, name: &str, failed: u64) -> JobRow {
             failed,
             ..Counts::default()
         },
+        pace: None,
     }
 }
 
@@ -145,6 +147,139 @@ fn a_job_is_opened_and_its_failures_are_walked() {
     assert!(app.has_quit);
 }
 
+fn task(task: u32, state: TaskState) -> TaskRow {
+    TaskRow {
+        job: 2,
+        task,
+        state,
+        ..TaskRow::default()
+    }
+}
+
+/// A job whose tasks are listed: one that failed, one that waits.
+fn with_tasks() -> App {
+    let mut app = app();
+    press(&mut app, "2ja");
+    let wanted = app.focus().tasks.expect("a list");
+    assert_eq!((wanted.of, app.job), (TasksOf::Job(2), Some(2)));
+    app.on_news(News::Tasks(Box::new(TaskPage {
+        wanted,
+        rows: vec![task(5, TaskState::Failed), task(6, TaskState::Waiting)],
+        is_cut: None,
+    })));
+    app
+}
+
+#[test]
+fn enter_leads_to_the_output_and_esc_back_step_by_step() {
+    let mut app = with_tasks();
+    press(&mut app, "\n");
+    let stderr = LogKey {
+        job: 2,
+        task: 5,
+        is_stderr: true,
+    };
+    assert_eq!(
+        app.focus().log,
+        Some(stderr),
+        "of a failure what it complained of"
+    );
+    assert_eq!(press(&mut app, "y"), Some(Ask::Path(stderr)));
+    press(&mut app, "o");
+    let stdout = LogKey {
+        is_stderr: false,
+        ..stderr
+    };
+    assert_eq!(app.focus().log, Some(stdout));
+    let part = |key| LogPart {
+        key,
+        is_first: true,
+        is_cut: false,
+        bytes: b"text\n".to_vec(),
+        note: None,
+    };
+    app.on_news(News::Log(part(stderr)));
+    assert_eq!(app.log.as_ref().map(Log::len), Some(0), "of another output");
+    app.on_news(News::Log(part(stdout)));
+    assert_eq!(app.log.as_ref().map(Log::len), Some(1));
+    press(&mut app, "/nowhere\n");
+    assert_eq!(app.told.as_deref(), Some("no line has `nowhere`"));
+    press(&mut app, "\x1b");
+    assert!(app.log.is_some(), "first the search ends");
+    press(&mut app, "\x1b");
+    assert!(app.log.is_none() && app.tasks.is_some());
+    press(&mut app, "j\n");
+    assert_eq!(
+        app.told.as_deref(),
+        Some("task 6 is waiting: it has written nothing")
+    );
+    press(&mut app, "/failed\n\x1b");
+    assert_eq!(
+        app.focus().tasks.map(|wanted| wanted.filter),
+        Some(String::new())
+    );
+    press(&mut app, "\x1b");
+    assert!(app.tasks.is_none() && app.job == Some(2));
+    press(&mut app, "\x1b\x1b");
+    assert_eq!((app.job, app.tab), (None, Tab::Overview));
+}
+
+#[test]
+fn a_problem_leads_to_what_it_is_about_and_is_acknowledged() {
+    let mut app = app();
+    let problem = |id: &str, target| ProblemRow {
+        id: Some(id.to_owned()),
+        is_error: true,
+        is_open: true,
+        is_acknowledged: false,
+        target,
+        text: format!("problem {id}"),
+    };
+    assert_eq!(app.problems(), None, "the server has not said yet");
+    app.on_news(News::Problems(vec![
+        problem("a", Target::Job(1)),
+        problem("b", Target::Node(Some(9), "n9".to_owned())),
+        problem("c", Target::Queue(4)),
+    ]));
+    press(&mut app, "\n");
+    assert_eq!((app.tab, app.job), (Tab::Jobs, Some(1)));
+    press(&mut app, "1j\n");
+    assert_eq!(
+        (app.tab, app.workers_table.selected()),
+        (Tab::Workers, Some(0))
+    );
+    press(&mut app, "\n");
+    let of = app.focus().tasks.map(|wanted| wanted.of);
+    assert_eq!(of, Some(TasksOf::Worker(9)));
+    press(&mut app, "1j\n");
+    assert_eq!(app.tab, Tab::Allocations);
+    press(&mut app, "\n");
+    assert_eq!(
+        app.told.as_deref(),
+        Some("no worker of queue 4 is connected")
+    );
+    let asked = Ask::Do(Action::Acknowledge("c".to_owned()));
+    assert_eq!(press(&mut app, "1Ay"), Some(asked));
+}
+
+#[test]
+fn an_event_leads_to_its_job_or_worker() {
+    let mut app = app();
+    let event = |job, worker| EventRow {
+        job,
+        worker,
+        ..EventRow::default()
+    };
+    app.on_news(News::Events(vec![
+        event(Some(3), None),
+        event(None, Some(9)),
+    ]));
+    press(&mut app, "5\n");
+    assert_eq!(app.tab, Tab::Workers);
+    press(&mut app, "5j\n");
+    assert_eq!((app.tab, app.job), (Tab::Jobs, Some(3)));
+}
+
 #[test]
 fn a_replay_moves_in_its_bounds_and_changes_nothing() {
     let mut app = app();
@@ -173,6 +308,7 @@ fn the_mouse_turns_pages_and_opens_rows() {
     app.hits = Hits {
         tabs: vec![(Rect::new(0, 0, 5, 1), 0), (Rect::new(5, 0, 5, 1), 1)],
         rows: Rect::new(0, 4, 80, 10),
+        owners: Vec::new(),
     };
     let click = |app: &mut App, column, row| {
         app.on_event(&Event::Mouse(MouseEvent {

@@ -114,6 +114,7 @@ impl JournalFile {
             name: clean(&row.name),
             is_open: row.is_open,
             counts,
+            pace: None,
         });
         Ok(jobs.collect())
     }

@@ -12,6 +12,7 @@ use crate::dashboard::model::{
     WorkerRow, clean,
 };
 use crate::error::{CliError, CliResult};
+use crate::output::pace;
 use crate::output::view::totals;
 
 /// Longest run of a query of the dashboard.
@@ -49,7 +50,8 @@ pub(crate) async fn snapshot(client: &mut Client, now_ns: i64) -> CliResult<Snap
     let all = || Selector {
         selector: Some(selector::Selector::All(client::Empty {})),
     };
-    let jobs = client.job_list(all()).await?.into_iter().map(job).collect();
+    let jobs = client.job_list(all()).await?.into_iter();
+    let jobs = jobs.map(|summary| job(summary, now_ns)).collect();
     let workers = client
         .workers(all(), true)
         .await?
@@ -66,12 +68,14 @@ pub(crate) async fn snapshot(client: &mut Client, now_ns: i64) -> CliResult<Snap
     })
 }
 
-fn job(job: client::JobSummary) -> JobRow {
+fn job(job: client::JobSummary, now_ns: i64) -> JobRow {
+    let pace = pace::pace(&job, now_ns);
     JobRow {
         id: job.id,
         name: clean(&job.name),
         is_open: job.is_open,
         counts: job.stats.as_ref().map(totals).unwrap_or_default(),
+        pace,
     }
 }
 
@@ -217,6 +221,7 @@ pub(crate) async fn events<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<Even
         .map(|row| EventRow {
             at_ns: row.at_ns,
             job: row.job,
+            worker: row.worker,
             kind: clean(&row.kind),
             text: event_text(row.job, row.worker, &row.data),
         })

@@ -68,53 +68,36 @@ fn draw_tabs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     }
 }
 
-pub(super) fn foot(frame: &mut Frame<'_>, area: Rect, app: &App) {
+pub(super) fn foot(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     if let Some(told) = &app.told {
         frame.render_widget(Span::styled(fit(told, area.width.into()), strong()), area);
         return;
     }
     if app.is_searching {
-        frame.render_widget(format!("/{}_  Enter keep  Esc clear", app.search), area);
+        let hint = if app.log.is_some() {
+            "Enter find"
+        } else if app.tasks.is_some() {
+            "a state, ids as 7 or 10-20, host or failure  Enter keep"
+        } else {
+            "Enter keep"
+        };
+        let text = format!("/{}_  {hint}  Esc clear", app.search_text());
+        frame.render_widget(text, area);
         return;
     }
-    let mut keys = match app.tab {
-        Tab::Overview => vec!["Enter jobs", "t time of charts"],
-        Tab::Jobs if app.job.is_some() => {
-            vec!["↑↓ failures", "c cancel", "R resubmit failed", "Esc back"]
-        }
-        Tab::Jobs => vec![
-            "↑↓",
-            "Enter open",
-            "/ search",
-            "s sort",
-            "c cancel",
-            "R resubmit",
-            "r reverse",
-        ],
-        Tab::Workers => vec!["↑↓", "d drain", "x stop"],
-        Tab::Allocations => vec!["↑↓", "p pause/resume"],
-        Tab::Events => vec!["↑↓"],
-    };
+    let mut keys = keys_of(app);
     if app.replay.is_some() {
-        keys.retain(|key| {
-            ![
-                "c cancel",
-                "R resubmit",
-                "R resubmit failed",
-                "d drain",
-                "x stop",
-                "p pause/resume",
-            ]
-            .contains(key)
-        });
-        keys.extend(["←→ time", "[ ] more", "Space play"]);
+        keys.retain(|key| !ACTIONS.contains(key));
+        if app.log.is_none() {
+            keys.extend(["←→ time", "[ ] more", "Space play"]);
+        }
     }
     keys.push("Tab view");
     if !app.theme.unicode {
         for key in &mut keys {
             *key = match *key {
                 "↑↓" => "Up/Down",
-                "↑↓ failures" => "Up/Down failures",
+                "←→" => "Left/Right",
                 "←→ time" => "Left/Right time",
                 other => other,
             };
@@ -127,6 +110,63 @@ pub(super) fn foot(frame: &mut Frame<'_>, area: Rect, app: &App) {
         ),
         area,
     );
+}
+
+/// Keys that a journal has no use for.
+const ACTIONS: [&str; 10] = [
+    "A acknowledge",
+    "c cancel",
+    "R resubmit",
+    "R resubmit failed",
+    "d drain",
+    "x stop",
+    "p pause/resume",
+    "Enter output",
+    "l output",
+    "y copy path",
+];
+
+/// What can be done in the view, the most useful first.
+fn keys_of(app: &App) -> Vec<&'static str> {
+    if app.log.is_some() {
+        return vec![
+            "Esc back",
+            "↑↓",
+            "/ search",
+            "n N next",
+            "f follow",
+            "o other",
+            "y copy path",
+            "←→",
+        ];
+    }
+    if app.tasks.is_some() {
+        return vec!["↑↓", "Enter output", "/ filter", "y copy path", "Esc back"];
+    }
+    match app.tab {
+        Tab::Overview => vec!["↑↓", "Enter open", "A acknowledge", "t time of charts"],
+        Tab::Jobs if app.job.is_some() => vec![
+            "Enter output",
+            "a all tasks",
+            "c cancel",
+            "R resubmit failed",
+            "Esc back",
+            "y copy path",
+        ],
+        Tab::Jobs => vec![
+            "↑↓",
+            "Enter open",
+            "a tasks",
+            "/ search",
+            "s sort",
+            "c cancel",
+            "R resubmit",
+            "r reverse",
+        ],
+        Tab::Workers => vec!["↑↓", "Enter tasks", "d drain", "x stop"],
+        Tab::Allocations => vec!["↑↓", "Enter worker", "p pause/resume"],
+        Tab::Events => vec!["↑↓", "Enter open"],
+    }
 }
 
 /// Keys in a line of this width. Those that do not fit are in the help, which is always named.
@@ -146,18 +186,20 @@ fn hints(mut keys: Vec<&str>, width: usize) -> String {
 const HELP: &str = "\
 1-5, Tab, mouse   choose a view
 Up Down j k       move; PgUp PgDn Home End, wheel
-Enter             open a job (a second click does, too)
+Enter             open: problem, job, failure, worker ...
 Esc               back
-/                 search jobs by name, id or state
+a                 all tasks of a job or worker
+/                 search jobs; filter tasks; search output
+l  o  f  n N      output; the other one; follow; next match
+y                 copy the path of an output
 s  r              sort jobs; the other way round
 t                 time of the charts: 10 m, 2 h, 1 d, all
-c                 cancel a job                (asks first)
-R                 submit failed tasks again   (asks first)
-d                 drain a worker              (asks first)
-x                 stop a worker               (asks first)
-p                 pause or resume a queue     (asks first)
+c  R              cancel a job; submit failed tasks again  *
+d  x              drain a worker; stop it                  *
+p                 pause or resume a queue                  *
+A                 acknowledge a problem                    *
 Left Right [ ]    time, in a journal; Space plays it
-q, Ctrl-C         quit
+q, Ctrl-C         quit             (* asks first)
 
 Tasks: # or full block finished, > running, . waiting,
 X failed, - canceled or aborted";
@@ -165,7 +207,7 @@ X failed, - canceled or aborted";
 pub(super) fn dialogs(frame: &mut Frame<'_>, area: Rect, app: &App) {
     if app.is_help_open {
         let text = Paragraph::new(HELP);
-        popup(frame, app, area, " Keys ", text, (62, 19));
+        popup(frame, app, area, " Keys ", text, (62, 21));
     }
     if let Some(question) = &app.dialog {
         let text = format!("{}\n\ny  yes     any other key  no", question.text);

@@ -9,6 +9,7 @@ use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 use super::parts::{bordered, clock, colored, glyph, number, run_time, state_style, strong, worst};
 use crate::dashboard::app::App;
 use crate::dashboard::model::{Counts, JobView};
+use crate::output::pace;
 use crate::text::fit;
 
 /// Rows of the strip.
@@ -19,7 +20,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         Constraint::Length(1),
         Constraint::Length(STRIP_ROWS + 2),
         Constraint::Min(6),
-        Constraint::Length(6),
+        // On large screens there is room for more than the last words.
+        Constraint::Length((area.height / 3).clamp(6, 16)),
     ];
     let [figures, strip, middle, output] = Layout::vertical(rows).areas(area);
     draw_figures(frame, figures, app);
@@ -45,7 +47,11 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App) {
     };
     let counts = &job.counts;
     let mut line = vec![Span::styled(
-        format!("Job {} `{}` ", job.id, fit(&job.name, 20)),
+        format!(
+            "Job {} `{}` ",
+            job.id,
+            fit(&job.name, usize::from(area.width / 4).max(20))
+        ),
         strong(),
     )];
     for (state, count) in [
@@ -61,6 +67,12 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App) {
                 format!(" {} {state} ", number(count)),
                 state_style(app.theme, state),
             ));
+        }
+    }
+    if let Some(left) = job.left() {
+        line.push(Span::raw(format!(" {} left", pace::whole(left))));
+        if let Some(until) = job.pace.and_then(|pace| pace::until(&pace, app.now_ns())) {
+            line.push(Span::raw(format!(", until {until}")));
         }
     }
     frame.render_widget(Line::from(line), area);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hq_core::diagnosis::{Subject, queue_reason, suspect_hosts};
+use hq_core::diagnosis::{queue_reason, suspect_hosts};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -13,9 +13,10 @@ use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 use super::parts::{bordered, clock, number, progress, since, state_style, strong, wrapped};
 use crate::dashboard::app::{App, Theme};
 use crate::dashboard::model::{
-    AllocationRow, EndedShare, EventRow, JobRow, LoadRow, QueueRow, WorkerRow,
+    AllocationRow, EndedShare, EventRow, JobRow, LoadRow, ProblemRow, QueueRow, Target, WorkerRow,
 };
 use crate::output::format::{amount, memory};
+use crate::output::pace;
 use crate::text::fit;
 
 /// Draws the table of this view and remembers where its rows are.
@@ -33,7 +34,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, app: &mut App, title: &str, tab
 }
 
 /// Reversed colours would make holes of full blocks.
-fn highlight(theme: Theme) -> Style {
+pub(super) fn highlight(theme: Theme) -> Style {
     if theme.colors {
         Style::new()
             .bg(Color::Indexed(238))
@@ -43,14 +44,54 @@ fn highlight(theme: Theme) -> Style {
     }
 }
 
-fn header(names: &[&'static str]) -> Row<'static> {
+pub(super) fn header(names: &[&'static str]) -> Row<'static> {
     Row::new(names.to_vec()).style(strong())
 }
 
+/// Widths of the columns of jobs on a screen.
+struct JobColumns {
+    name: u16,
+    bar: u16,
+    /// `0` = there is no room for it; on small screens the bar has to do.
+    percent: u16,
+    ended: u16,
+    rate: u16,
+    until: u16,
+}
+
+/// Columns whose width never changes, with the border and the spaces between all columns.
+const JOB_FIXED: u16 = 6 + 8 + 10 + 6 + 7 + 8 + 2 + 11;
+/// Longer names are rare.
+const NAME_WIDTH: u16 = 64;
+
+impl JobColumns {
+    fn of(width: u16) -> Self {
+        let from = |least: u16, room: u16| if width >= least { room } else { 0 };
+        let mut columns = Self {
+            name: 0,
+            bar: 8,
+            percent: from(90, 5),
+            ended: from(100, 11),
+            rate: from(130, 14),
+            until: from(150, 16),
+        };
+        let others = columns.percent + columns.ended + columns.rate + columns.until;
+        let left = width.saturating_sub(JOB_FIXED + others + columns.bar);
+        // Names first, then bars.
+        columns.name = left.clamp(8, NAME_WIDTH);
+        columns.bar += left.saturating_sub(NAME_WIDTH);
+        columns
+    }
+}
+
 pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+    if app.snapshot.is_none() {
+        frame.render_widget("waiting for the server ...", area);
+        return;
+    }
     let visible = app.visible_jobs();
-    let bar = area.width.saturating_sub(66).clamp(8, 60);
-    let (theme, offset) = (app.theme, app.jobs_table.offset());
+    let columns = JobColumns::of(area.width);
+    let offset = app.jobs_table.offset();
     let height = usize::from(area.height);
     // Only what can be seen is made: there may be a hundred thousand.
     let shown = offset.saturating_sub(height)..offset.saturating_add(2 * height);
@@ -58,27 +99,11 @@ pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         .iter()
         .enumerate()
         .map(|(at, job)| {
-            if !shown.contains(&at) {
-                return Row::default();
+            if shown.contains(&at) {
+                job_row(app, job, &columns)
+            } else {
+                Row::default()
             }
-            let counts = &job.counts;
-            Row::new(vec![
-                Line::from(job.id.to_string()).right_aligned(),
-                Line::from(fit(&job.name, 20)),
-                Line::from(state_of(app, job)),
-                Line::from(progress(theme, counts, bar)),
-                Line::from(number(counts.total())).right_aligned(),
-                Line::from(number(counts.running)).right_aligned(),
-                Line::from(Span::styled(
-                    number(counts.failed),
-                    if counts.failed > 0 {
-                        state_style(theme, "failed")
-                    } else {
-                        Style::new()
-                    },
-                ))
-                .right_aligned(),
-            ])
         })
         .collect();
     let mark = if app.is_descending { "down" } else { "up" };
@@ -90,14 +115,20 @@ pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     if !app.search.is_empty() {
         title.push_str(&format!("matching `{}` ", app.search));
     }
+    let is_empty = visible.is_empty();
     let widths = [
         Constraint::Length(6),
-        Constraint::Min(8),
+        Constraint::Length(columns.name),
         Constraint::Length(8),
-        Constraint::Length(bar),
+        Constraint::Length(columns.bar),
         Constraint::Length(10),
+        Constraint::Length(columns.percent),
+        Constraint::Length(columns.ended),
         Constraint::Length(6),
         Constraint::Length(7),
+        Constraint::Length(8),
+        Constraint::Length(columns.rate),
+        Constraint::Length(columns.until),
     ];
     let table = Table::new(rows, widths).header(header(&[
         "    ID",
@@ -105,10 +136,55 @@ pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         "State",
         "Progress",
         "     Tasks",
+        " Done",
+        "      Ended",
         "   Run",
         " Failed",
+        "    Left",
+        "          Rate",
+        "Until",
     ]));
     draw_table(frame, area, app, &title, table);
+    if is_empty {
+        let text = if app.search.is_empty() {
+            "There are no jobs yet; `hq submit -- COMMAND` submits one."
+        } else {
+            "No job matches; Esc shows all."
+        };
+        frame.render_widget(Paragraph::new(text), app.hits.rows);
+    }
+}
+
+fn job_row(app: &App, job: &JobRow, columns: &JobColumns) -> Row<'static> {
+    let (theme, counts) = (app.theme, &job.counts);
+    let percent = (counts.ended() * 100).checked_div(counts.total());
+    let failed_style = if counts.failed > 0 {
+        state_style(theme, "failed")
+    } else {
+        Style::new()
+    };
+    let pace = job.pace.filter(|_| job.left().is_some());
+    let right = |text: String| Line::from(text).right_aligned();
+    Row::new(vec![
+        right(job.id.to_string()),
+        Line::from(fit(&job.name, columns.name.into())),
+        Line::from(state_of(app, job)),
+        Line::from(progress(theme, counts, columns.bar)),
+        right(number(counts.total())),
+        right(percent.map_or(String::new(), |percent| format!("{percent} %"))),
+        right(number(counts.ended())),
+        right(number(counts.running)),
+        Line::from(Span::styled(number(counts.failed), failed_style)).right_aligned(),
+        right(job.left().map(pace::whole).unwrap_or_default()),
+        right(
+            pace.map(|pace| pace::rate_text(pace.rate))
+                .unwrap_or_default(),
+        ),
+        Line::from(
+            pace.and_then(|pace| pace::until(&pace, app.now_ns()))
+                .unwrap_or_default(),
+        ),
+    ])
 }
 
 /// A word for a job; one of which nothing can run does not just wait.
@@ -148,7 +224,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
             let style = state_style(theme, look);
             Row::new(vec![
                 Line::from(worker.id.to_string()).right_aligned(),
-                Line::from(fit(&worker.host, 24)),
+                Line::from(fit(&worker.host, if is_narrow { 24 } else { 60 })),
                 Line::from(Span::styled(fit(state, state_width.into()), style)),
                 Line::from(worker.running.to_string()).right_aligned(),
                 Line::from(use_of(worker, "cpus")).right_aligned(),
@@ -307,12 +383,13 @@ fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRo
 
 /// Why its node is suspected, on two lines at most.
 fn what_is_wrong(app: &App, worker: &WorkerRow, width: usize) -> Vec<String> {
-    let found = app.problems().into_iter();
-    let mut found = found.filter(
-        |finding| matches!(&finding.subject, Subject::Node { host, .. } if *host == worker.host),
-    );
-    let text = found.next().map(|finding| finding.to_string());
-    text.map(|text| wrapped(&text, width)).unwrap_or_default()
+    let is_it = |problem: &ProblemRow| {
+        problem.is_open && matches!(&problem.target, Target::Node(_, host) if *host == worker.host)
+    };
+    let found = app.problems().unwrap_or_default().into_iter().find(is_it);
+    found
+        .map(|problem| wrapped(&problem.text, width))
+        .unwrap_or_default()
 }
 
 /// What the machine is busy with, tasks of others included.
@@ -378,7 +455,11 @@ pub(super) fn allocations(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
             allocation_table(frame, table, app, &queue.allocations, snapshot.now_ns);
         }
         None => {
-            let text = "There is no queue of automatic allocation; see `hq alloc add`.";
+            let text = if app.has_queues() {
+                "There is no queue of automatic allocation; see `hq alloc add`."
+            } else {
+                "the server has not said yet ..."
+            };
             frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), detail);
         }
     }

@@ -1,26 +1,27 @@
 //! The first view: what is going on, and what is wrong.
 
-use hq_core::diagnosis::{Finding, Severity};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
+use super::lists::highlight;
 use super::parts::{
     bordered, clock, colored, number, progress, rough, state_style, strong, wrapped,
 };
 use crate::dashboard::app::App;
 use crate::dashboard::history::Column;
-use crate::dashboard::model::Snapshot;
+use crate::dashboard::model::{JobRow, ProblemRow, Snapshot};
 use crate::output::format::amount;
+use crate::output::pace;
 use crate::text::fit;
 
 /// Rows of the figures, and of the charts as far as there is room.
 const FIGURES: u16 = 5;
 const CHARTS: std::ops::RangeInclusive<u16> = 3..=6;
 
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App) {
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let Some(snapshot) = &app.snapshot else {
         frame.render_widget("waiting for the server ...", area);
         return;
@@ -30,7 +31,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App) {
     // What is wrong matters more than charts.
     let wanted = found
         .iter()
-        .map(|one| wrapped(&one.to_string(), width).len());
+        .flatten()
+        .map(|one| wrapped(&one.text, width).len());
     let wanted = u16::try_from(wanted.sum::<usize>() + 2).unwrap_or(u16::MAX);
     let left = area.height.saturating_sub(FIGURES).saturating_sub(wanted);
     let rows = [
@@ -41,7 +43,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App) {
     let [figures, charts, problems] = Layout::vertical(rows).areas(area);
     draw_figures(frame, figures, app, snapshot);
     draw_charts(frame, charts, app);
-    draw_problems(frame, problems, app, &found);
+    draw_problems(frame, problems, app, found.as_deref());
 }
 
 fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapshot) {
@@ -80,21 +82,31 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapsho
         }
     }
     let figures = format!(
-        "{} of {} jobs active   {connected} workers{}{use_of}   {} tasks/s",
+        "{} of {} jobs active   {connected} {}{}{use_of}   {} tasks/s{}",
         number(open.count() as u64),
         number(snapshot.jobs.len() as u64),
+        if connected == 1 { "worker" } else { "workers" },
         if lost > 0 {
             format!(" ({lost} gone)")
         } else {
             String::new()
         },
         rate(app),
+        left(snapshot).map_or(String::new(), |left| format!("   {left} left")),
     );
     let text = vec![Line::from(line), Line::from(bar), Line::from(figures)];
     frame.render_widget(
         Paragraph::new(text).block(bordered(app.theme).title(" Tasks ")),
         area,
     );
+}
+
+/// Until the last job ends, if that can be told of each.
+fn left(snapshot: &Snapshot) -> Option<String> {
+    let goes_on = |job: &&JobRow| job.counts.waiting + job.counts.running > 0;
+    let jobs = snapshot.jobs.iter().filter(goes_on);
+    let lefts: Option<Vec<_>> = jobs.map(JobRow::left).collect();
+    Some(pace::whole(lefts?.into_iter().max()?))
 }
 
 /// Tasks that ended per second, over the last seconds.
@@ -159,51 +171,73 @@ const ASCII_BARS: ratatui::symbols::bar::Set<'static> = ratatui::symbols::bar::S
     empty: " ",
 };
 
-/// Each on two lines as far as there is room, the worst first; then on one. Of those that are left the number is told.
-fn problem_lines(app: &App, found: &[Finding], width: usize, room: usize) -> Vec<Line<'static>> {
-    let shown = if found.len() > room {
+/// Each on two lines as far as there is room, the worst first; then on one. Of those that are left the number is told. Gives
+/// the lines, and of which problem each is.
+fn problem_lines(
+    app: &App,
+    found: &[ProblemRow],
+    width: usize,
+    room: usize,
+) -> (Vec<Line<'static>>, Vec<usize>) {
+    let selected = app.problems_table.selected().unwrap_or(0);
+    let fits = if found.len() > room {
         room.saturating_sub(1)
     } else {
         found.len()
     };
+    // The selected one is always there.
+    let from = (selected + 1).saturating_sub(fits.max(1)).min(found.len());
     let mut spare = room.saturating_sub(found.len());
-    let mut lines = Vec::new();
-    for problem in found.iter().take(shown) {
-        let (mark, style) = match problem.severity {
-            Severity::Error => ("! ", colored(app.theme, strong(), Color::Red)),
-            Severity::Warning => ("- ", colored(app.theme, Style::new(), Color::Yellow)),
+    let (mut lines, mut owners) = (Vec::new(), Vec::new());
+    for (at, problem) in found.iter().enumerate().skip(from).take(fits) {
+        let (mark, style) = match (problem.is_open, problem.is_error) {
+            (true, true) => ("! ", colored(app.theme, strong(), Color::Red)),
+            (true, false) => ("- ", colored(app.theme, Style::new(), Color::Yellow)),
+            (false, _) => ("  ", Style::new()),
         };
-        let text = problem.to_string();
-        let mut parts = wrapped(&text, width);
+        let mut look = if problem.is_open {
+            Style::new()
+        } else {
+            colored(app.theme, Style::new(), Color::DarkGray)
+        };
+        if at == selected {
+            look = look.patch(highlight(app.theme));
+        }
+        let mut parts = wrapped(&problem.text, width);
         if parts.len() - 1 > spare {
-            parts = vec![fit(&text, width)];
+            parts = vec![fit(&problem.text, width)];
         }
         spare -= parts.len() - 1;
         let marks = std::iter::once(mark).chain(std::iter::repeat("  "));
-        lines.extend(
-            marks
-                .zip(parts)
-                .map(|(mark, text)| Line::from(vec![Span::styled(mark, style), Span::raw(text)])),
-        );
+        for (mark, text) in marks.zip(parts) {
+            let line = vec![Span::styled(mark, style), Span::styled(text, look)];
+            lines.push(Line::from(line));
+            owners.push(at);
+        }
     }
-    if shown < found.len() {
-        lines.push(Line::raw(format!("  and {} more", found.len() - shown)));
+    if fits < found.len() {
+        lines.push(Line::raw(format!("  and {} more", found.len() - fits)));
     }
-    lines
+    (lines, owners)
 }
 
-fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &App, found: &[Finding]) {
+fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &mut App, found: Option<&[ProblemRow]>) {
     let width = usize::from(area.width.saturating_sub(4));
     let room = usize::from(area.height.saturating_sub(2));
-    let mut lines = problem_lines(app, found, width, room);
-    let title = if found.is_empty() {
-        lines.push(Line::styled(
-            "nothing is wrong",
-            colored(app.theme, Style::new(), Color::Green),
-        ));
-        " Problems ".to_owned()
-    } else {
-        format!(" Problems ({}) ", found.len())
+    let (mut lines, owners) = problem_lines(app, found.unwrap_or_default(), width, room);
+    let title = match found {
+        None => {
+            lines.push(Line::raw("the server has not said yet ..."));
+            " Problems ".to_owned()
+        }
+        Some([]) => {
+            lines.push(Line::styled(
+                "nothing is wrong",
+                colored(app.theme, Style::new(), Color::Green),
+            ));
+            " Problems ".to_owned()
+        }
+        Some(found) => problems_title(found),
     };
     let left = room.saturating_sub(lines.len() + 1);
     if left > 0 && !app.events.is_empty() {
@@ -213,8 +247,26 @@ fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &App, found: &[Finding]
             lines.push(Line::raw(fit(&text, width + 2)));
         }
     }
-    frame.render_widget(
-        Paragraph::new(lines).block(bordered(app.theme).title(title)),
-        area,
-    );
+    let block = bordered(app.theme).title(title);
+    app.hits.rows = Rect {
+        height: u16::try_from(owners.len()).unwrap_or(0),
+        ..block.inner(area)
+    };
+    app.hits.owners = owners;
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// Those that need nobody any more are counted on their own.
+fn problems_title(found: &[ProblemRow]) -> String {
+    let open = found.iter().filter(|problem| problem.is_open).count();
+    let acknowledged = found.iter().filter(|one| one.is_acknowledged).count();
+    let over = found.len() - open - acknowledged;
+    let mut parts = vec![open.to_string()];
+    if acknowledged > 0 {
+        parts.push(format!("{acknowledged} acknowledged"));
+    }
+    if over > 0 {
+        parts.push(format!("{over} of ended jobs"));
+    }
+    format!(" Problems ({}) ", parts.join(", "))
 }

@@ -9,6 +9,7 @@ use crate::dashboard::model::{
     AllocationRow, Counts, EndedShare, EventRow, FailureRow, JobRow, JobView, Obstacle, OutputTail,
     QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
 };
+use crate::dashboard::problems;
 use crate::dashboard::question::{Action, Question};
 
 const SECOND: i64 = 1_000_000_000;
@@ -66,6 +67,7 @@ fn sick_run() -> App {
         name: clean(name),
         is_open: false,
         counts,
+        pace: None,
     };
     let sweep = Counts {
         waiting: 899_000,
@@ -118,13 +120,22 @@ fn sick_run() -> App {
         job: 3,
         why: "they ask for gpus".to_owned(),
     }]));
+    tell_problems(&mut app);
+    app
+}
+
+/// What the server would say of it, and what happened last.
+fn tell_problems(app: &mut App) {
+    let snapshot = app.snapshot.as_ref().expect("a snapshot");
+    let found = problems::found(snapshot, &app.ended, app.obstacles.as_deref());
+    app.on_news(News::Problems(found));
     app.on_news(News::Events(vec![EventRow {
         at_ns: SECOND,
         job: None,
+        worker: Some(3),
         kind: "worker-lost".to_owned(),
         text: "worker 3  HeartbeatLost".to_owned(),
     }]));
-    app
 }
 
 fn screen(app: &mut App, width: u16, height: u16) -> String {
@@ -357,6 +368,12 @@ fn nothing_breaks_on_any_size_or_without_data() {
     }
     let mut app = App::new(String::new(), sick_run().theme, None);
     app.on_news(News::Snapshot(Box::default()));
+    let text = screen(&mut app, 80, 24);
+    shows(
+        &text,
+        &["0 running", "Problems", "the server has not said yet"],
+    );
+    app.on_news(News::Problems(Vec::new()));
     shows(
         &screen(&mut app, 80, 24),
         &["0 running", "nothing is wrong"],

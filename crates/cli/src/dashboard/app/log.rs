@@ -1,0 +1,265 @@
+//! The output of one task on the full screen.
+
+use std::collections::VecDeque;
+
+use crate::dashboard::model::{LogKey, LogPart, clean};
+
+/// Lines that are kept; of more, the last ones.
+const LINES_MAX: usize = 50_000;
+/// Columns by which a key moves long lines.
+const SHIFT: usize = 20;
+
+/// An open log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Log {
+    pub(crate) key: LogKey,
+    lines: VecDeque<String>,
+    /// The last line, as far as it was written.
+    rest: Vec<u8>,
+    /// Nothing was heard yet.
+    pub(crate) is_new: bool,
+    /// There was more before the first line.
+    pub(crate) is_cut: bool,
+    pub(crate) note: Option<String>,
+    /// First line that is shown.
+    top: usize,
+    /// Rows of the screen for lines; set while drawing.
+    pub(crate) height: usize,
+    pub(crate) is_following: bool,
+    /// First column that is shown.
+    pub(crate) shift: usize,
+    pub(crate) search: String,
+    /// Line that was found last, from which the search goes on.
+    found: Option<usize>,
+}
+
+impl Log {
+    pub(crate) const fn new(key: LogKey) -> Self {
+        Self {
+            key,
+            lines: VecDeque::new(),
+            rest: Vec::new(),
+            is_new: true,
+            is_cut: false,
+            note: None,
+            top: 0,
+            height: 1,
+            is_following: true,
+            shift: 0,
+            search: String::new(),
+            found: None,
+        }
+    }
+
+    /// The other output of the task.
+    pub(crate) const fn other(&self) -> LogKey {
+        LogKey {
+            is_stderr: !self.key.is_stderr,
+            ..self.key
+        }
+    }
+
+    pub(crate) fn on_part(&mut self, part: LogPart) {
+        if part.is_first {
+            self.lines.clear();
+            self.rest.clear();
+            self.is_cut = part.is_cut;
+            self.is_new = false;
+        }
+        self.note = part.note;
+        for piece in part.bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.rest.extend_from_slice(piece);
+            if self.rest.ends_with(b"\n") {
+                let line = shown(&self.rest);
+                self.lines.push_back(line);
+                self.rest.clear();
+            }
+        }
+        while self.lines.len() > LINES_MAX {
+            self.lines.pop_front();
+            self.is_cut = true;
+            self.found = self.found.and_then(|at| at.checked_sub(1));
+            // What is looked at stays where it is.
+            self.top = self.top.saturating_sub(1);
+        }
+    }
+
+    /// Number of lines, one that is not complete included.
+    pub(crate) fn len(&self) -> usize {
+        self.lines.len() + usize::from(!self.rest.is_empty())
+    }
+
+    fn top_max(&self) -> usize {
+        self.len().saturating_sub(self.height.max(1))
+    }
+
+    /// First line that is shown.
+    pub(crate) fn top(&self) -> usize {
+        let last = self.top_max();
+        if self.is_following {
+            last
+        } else {
+            self.top.min(last)
+        }
+    }
+
+    /// The lines on the screen.
+    pub(crate) fn page(&self) -> impl Iterator<Item = String> + '_ {
+        let rest = (!self.rest.is_empty()).then(|| shown(&self.rest));
+        let all = self.lines.iter().cloned().chain(rest);
+        all.skip(self.top()).take(self.height)
+    }
+
+    /// Moves; who reaches the end follows it, who leaves it no longer does.
+    pub(crate) fn move_by(&mut self, rows: isize) {
+        let last = self.top_max();
+        self.found = None;
+        self.top = self.top().saturating_add_signed(rows).min(last);
+        self.is_following = rows > 0 && self.top == last;
+    }
+
+    pub(crate) fn follow(&mut self) {
+        self.top = self.top();
+        self.is_following = !self.is_following;
+    }
+
+    pub(crate) const fn shift_by(&mut self, right: bool) {
+        self.shift = if right {
+            self.shift.saturating_add(SHIFT)
+        } else {
+            self.shift.saturating_sub(SHIFT)
+        };
+    }
+
+    /// Whether a line has what is searched.
+    pub(crate) fn matches(&self, line: &str) -> bool {
+        !self.search.is_empty() && line.to_lowercase().contains(&self.search.to_lowercase())
+    }
+
+    /// Goes to the next or previous line with the text, around the end; `false` if there is none.
+    pub(crate) fn find(&mut self, forward: bool) -> bool {
+        let count = self.lines.len();
+        // Near the end the line that was found is not the first one that is shown.
+        let from = self.found.filter(|at| *at < count);
+        let from = from.unwrap_or_else(|| self.top());
+        let found = (1..=count).find_map(|step| {
+            let at = if forward {
+                (from + step) % count
+            } else {
+                (from + count - step) % count
+            };
+            self.lines.get(at).filter(|line| self.matches(line))?;
+            Some(at)
+        });
+        self.found = found;
+        if let Some(at) = found {
+            // The end of the text stays at the end of the screen: a match there is seen anyway.
+            self.top = at.min(self.top_max());
+            self.is_following = false;
+        }
+        found.is_some()
+    }
+}
+
+/// A line as a terminal shows it: programs that draw a bar write it over and over.
+fn shown(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.trim_end_matches(['\n', '\r']);
+    clean(text.rsplit('\r').next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: LogKey = LogKey {
+        job: 1,
+        task: 2,
+        is_stderr: false,
+    };
+
+    fn part(is_first: bool, text: &str) -> LogPart {
+        LogPart {
+            key: KEY,
+            is_first,
+            is_cut: false,
+            bytes: text.as_bytes().to_vec(),
+            note: None,
+        }
+    }
+
+    fn log(lines: usize) -> Log {
+        let mut log = Log::new(KEY);
+        log.height = 5;
+        let text: String = (0..lines).map(|line| format!("line {line}\n")).collect();
+        log.on_part(part(true, &text));
+        log
+    }
+
+    fn page(log: &Log) -> Vec<String> {
+        log.page().collect()
+    }
+
+    #[test]
+    fn lines_and_characters_may_come_in_pieces() {
+        let mut log = log(1);
+        let bytes = "ä 10 %\rä 20 %\nend".as_bytes();
+        for byte in bytes {
+            log.on_part(LogPart {
+                bytes: vec![*byte],
+                ..part(false, "")
+            });
+        }
+        assert_eq!(page(&log), ["line 0", "ä 20 %", "end"]);
+        log.on_part(part(true, "again\n"));
+        assert_eq!(page(&log), ["again"], "another instance");
+    }
+
+    #[test]
+    fn the_end_is_followed_until_somebody_scrolls_back() {
+        let mut log = log(20);
+        assert_eq!(page(&log)[4], "line 19");
+        log.move_by(-3);
+        log.on_part(part(false, "new\n"));
+        assert_eq!(page(&log)[4], "line 16");
+        log.move_by(isize::MAX);
+        log.on_part(part(false, "newer\n"));
+        assert_eq!(page(&log)[4], "newer");
+        log.follow();
+        log.on_part(part(false, "not seen\n"));
+        assert_eq!(page(&log)[4], "newer");
+    }
+
+    #[test]
+    fn searches_go_around_and_say_when_there_is_nothing() {
+        let mut log = log(30);
+        log.search = "LINE 1".to_owned();
+        // From the end around to `line 1`, then to `line 10`.
+        assert!(log.find(true));
+        assert_eq!(page(&log)[0], "line 1");
+        assert!(log.find(true));
+        assert_eq!(page(&log)[0], "line 10");
+        assert!(log.find(false));
+        assert_eq!(page(&log)[0], "line 1");
+        log.search = "line 2".to_owned();
+        for wanted in [29, 2, 20] {
+            let found = (0..30).filter(|line| format!("line {line}").contains("line 2"));
+            let steps = if wanted == 29 { found.count() } else { 1 };
+            for _ in 0..steps {
+                assert!(log.find(true));
+            }
+            assert_eq!(log.found, Some(wanted), "around the end");
+        }
+        log.search = "nowhere".to_owned();
+        assert!(!log.find(true));
+        assert!(!Log::new(KEY).find(false), "an empty one");
+    }
+
+    #[test]
+    fn of_very_long_outputs_the_end_is_kept() {
+        let mut log = log(10);
+        log.move_by(isize::MIN);
+        log.on_part(part(false, &"x\n".repeat(LINES_MAX)));
+        assert_eq!((log.len(), log.is_cut), (LINES_MAX, true));
+    }
+}

@@ -1,0 +1,120 @@
+//! The list of all tasks of a job, or of a worker.
+
+use ratatui::widgets::TableState;
+
+use crate::dashboard::model::{TaskPage, TaskRow, TasksOf, TasksWanted};
+
+/// Rows that are asked for at first, and more of them when the last one is reached.
+const ROWS: usize = 500;
+/// Nobody scrolls through more.
+const ROWS_MAX: usize = 20_000;
+
+/// An open list.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Tasks {
+    pub(crate) of: TasksOf,
+    /// As it is typed.
+    pub(crate) filter: String,
+    count: usize,
+    /// What was found for that, or for what was wanted before.
+    pub(crate) page: Option<TaskPage>,
+    pub(crate) table: TableState,
+}
+
+impl Tasks {
+    pub(crate) fn new(of: TasksOf) -> Self {
+        Self {
+            of,
+            filter: String::new(),
+            count: ROWS,
+            page: None,
+            table: TableState::default().with_selected(Some(0)),
+        }
+    }
+
+    pub(crate) fn wanted(&self) -> TasksWanted {
+        TasksWanted {
+            of: self.of,
+            filter: self.filter.clone(),
+            count: self.count,
+        }
+    }
+
+    /// Takes what was found, unless something else is wanted meanwhile.
+    pub(crate) fn on_page(&mut self, page: TaskPage) {
+        if page.wanted.of == self.of && page.wanted.filter == self.filter {
+            self.page = Some(page);
+            self.stay_inside();
+        }
+    }
+
+    /// What is found for another filter starts at its beginning.
+    pub(crate) fn on_filter(&mut self) {
+        self.count = ROWS;
+        self.table.select(Some(0));
+    }
+
+    pub(crate) fn rows(&self) -> &[TaskRow] {
+        self.page.as_ref().map_or(&[], |page| &page.rows)
+    }
+
+    pub(crate) fn selected(&self) -> Option<&TaskRow> {
+        self.rows().get(self.table.selected()?)
+    }
+
+    fn stay_inside(&mut self) {
+        let last = self.rows().len().saturating_sub(1);
+        let now = self.table.selected().unwrap_or(0);
+        self.table.select(Some(now.min(last)));
+    }
+
+    pub(crate) fn move_by(&mut self, rows: isize) {
+        let now = self.table.selected().unwrap_or(0);
+        self.table.select(Some(now.saturating_add_signed(rows)));
+        self.stay_inside();
+        let has_more = self.page.as_ref().is_some_and(|page| page.is_cut.is_some());
+        let is_last = self.table.selected() == Some(self.rows().len().saturating_sub(1));
+        if has_more && is_last && rows > 0 && self.count <= self.rows().len() {
+            self.count = (self.count * 2).min(ROWS_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(tasks: &Tasks, rows: usize) -> TaskPage {
+        TaskPage {
+            wanted: tasks.wanted(),
+            rows: vec![TaskRow::default(); rows],
+            is_cut: (rows >= tasks.count).then_some("more"),
+        }
+    }
+
+    #[test]
+    fn more_rows_are_asked_for_when_the_last_one_is_reached() {
+        let mut tasks = Tasks::new(TasksOf::Job(1));
+        tasks.on_page(page(&tasks, ROWS));
+        tasks.move_by(10);
+        assert_eq!(tasks.wanted().count, ROWS);
+        tasks.move_by(isize::MAX);
+        assert_eq!(tasks.wanted().count, 2 * ROWS);
+        tasks.on_page(page(&tasks, ROWS + 3));
+        tasks.move_by(isize::MAX);
+        assert_eq!(tasks.wanted().count, 2 * ROWS, "there are no more");
+        assert_eq!(tasks.table.selected(), Some(ROWS + 2));
+    }
+
+    #[test]
+    fn what_was_found_for_another_filter_is_not_shown() {
+        let mut tasks = Tasks::new(TasksOf::Worker(1));
+        let old = page(&tasks, 3);
+        tasks.filter.push('7');
+        tasks.on_filter();
+        tasks.on_page(old);
+        assert_eq!(tasks.page, None);
+        tasks.on_page(page(&tasks, 1));
+        assert_eq!(tasks.rows().len(), 1);
+    }
+}
