@@ -111,12 +111,17 @@ def watch_a_job(page, url, folder):
 
 def mend_a_failure(page, url, folder):
     page.goto(url + "/#/overview")
-    problem = page.locator(".problem", has_text="2 broken")
+    # Its job has ended: it is there for those who ask.
+    page.locator(".quiet summary").click()
+    problem = page.locator(".quiet .problem", has_text="2 broken")
     expect(problem).to_contain_text("mostly: exit code 7")
+    expect(problem).to_contain_text("the last words: the disk is gone")
+    expect(problem).to_contain_text(" ago")
     # The whole card leads there, not its title alone.
     problem.get_by_role("paragraph").click()
     expect(page.locator(STATE)).to_have_text("failed")
-    # Failures come first, with the end of what the last one wrote.
+    # Failures come first, with what they have in common and the end of what the last one wrote.
+    expect(page.locator(".group .said")).to_have_text("the disk is gone <b>for good</b> 3 of 3 that were read")
     expect(page.locator(".failurebox .log")).to_contain_text("the disk is gone")
     row = page.locator(".failures .space .row").first
     expect(row).to_contain_text("exit code 7")
@@ -140,6 +145,33 @@ def mend_a_failure(page, url, folder):
     assert not page.url.endswith("/2"), page.url
     expect(page.locator(STATE)).to_have_text("finished")
     expect(page.locator(".counts")).to_have_text("3 finished")
+    again = page.url.rsplit("/", 1)[1]
+    page.goto(url + "/#/overview")
+    page.locator(".quiet summary").click()
+    problem.get_by_role("link", name=f"submitted again as job {again}").click()
+    expect(page).to_have_url(re.compile(rf"#/job/{again}$"))
+
+
+def acknowledge_a_problem(page, url):
+    """With the mouse there, with keys back."""
+    page.goto(url + "/#/overview")
+    problem = page.locator(".problem", has_text="5 spare")
+    expect(problem).to_contain_text("no worker has more")
+    expect(problem).to_contain_text(re.compile(r"for \d"))
+    problem.get_by_role("button", name="Acknowledge").click()
+    page.get_by_role("dialog").get_by_role("button", name="Acknowledge").click()
+    summary = page.locator(".quiet summary")
+    expect(summary).to_contain_text("1 acknowledged")
+    expect(problem).not_to_be_visible()
+    summary.focus()
+    page.keyboard.press("Enter")
+    expect(problem).to_be_visible()
+    problem.get_by_role("link", name="5 spare").focus()
+    page.keyboard.press("A")
+    expect(page.get_by_role("dialog")).to_contain_text("as an open one again")
+    page.keyboard.press("Enter")
+    expect(page.locator(".problems:not(.quiet *) > .problem", has_text="5 spare")).to_be_visible()
+    expect(summary).not_to_contain_text("acknowledged")
 
 
 def show_every_view(page, url):
@@ -236,6 +268,7 @@ def main():
             states.addresses(page, url)
             states.searches(page, url)
             examine_every_view(page, url, wrong)
+            acknowledge_a_problem(page, url)
             keyboard.use_the_keyboard(page, url)
             watch_a_job(page, url, folder)
             mend_a_failure(page, url, folder)

@@ -7,6 +7,7 @@ of tests/e2e does that, so that this script cannot age. Needs Playwright for Pyt
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -72,8 +73,16 @@ class Run:
         with open(self.folder / f"{name}.log", "w") as log:
             self.started.append(subprocess.Popen([self.hq_path, *args], cwd=self.folder, env=self.env, stdout=log, stderr=log))
 
+    def tasks(self, state):
+        """How many tasks are in one of the states, by the name of their job."""
+        jobs = json.loads(self.hq("job", "list", "--all", "--output-mode=json"))
+        return {job["name"]: sum(job["task_stats"][name] for name in state) for job in jobs}
+
+    def ended(self):
+        return sum(self.tasks(["finished", "failed"]).values())
+
     def wait(self, what, condition):
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < until, f"still not: {what}"
             time.sleep(0.1)
@@ -99,10 +108,11 @@ class Run:
         self.hq("alloc", "add", "slurm", "--time-limit=1h", "--name=gpu", "--no-dry-run")
         # Ended before its time, for the timeline.
         mistake = self.hq("submit", "--output-mode=quiet", "--name=mistake", "--array=1-4", "--cpus=2", "--priority=9", "--", "sleep", "600")
-        time.sleep(1 if is_quick else 12)
+        self.wait("all of the mistake runs", lambda: self.tasks(["running"])["mistake"] == 4)
+        self.wait("there is something to cancel", lambda: self.ended() >= (5 if is_quick else 200))
         self.hq("job", "cancel", mistake, "--reason", "wrong parameters")
         if not is_quick:
-            time.sleep(25)
+            self.wait("there is something to see", lambda: self.ended() >= 900)
         # A node that is lost.
         self.started[2].kill()
         self.wait("a failed task", lambda: "FAILED" in self.hq("job", "list", "--all", "--output-mode=cli"))

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 def at_the_beginning(page, url):
     """A server with a worker and without jobs."""
     page.goto(url + "/#/overview")
-    expect(page.locator(".problems")).to_have_text("✓ Nothing is wrong.")
+    expect(page.locator(".problems[aria-live]")).to_have_text("✓ Nothing is wrong.")
     expect(page.locator(".overview")).to_contain_text("hq submit -- hostname")
     page.goto(url + "/#/jobs")
     expect(page.locator(".jobs .nothing")).to_contain_text("There is no job yet")

@@ -324,6 +324,25 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
+/// `none of 3 waiting tasks runs: they ask for …`, `its waiting task does not run: it asks for …`; with the job where
+/// that is not named before.
+#[must_use]
+pub fn why_waiting(waiting: u64, job: Option<u32>, why: &str) -> String {
+    let of_job = job.map_or(String::new(), |job| format!(" of job {job}"));
+    if waiting != 1 {
+        return format!(
+            "none of {} waiting tasks{of_job} runs: {why}",
+            number(waiting)
+        );
+    }
+    let why = match why.strip_prefix("they ask ") {
+        Some(rest) => format!("it asks {rest}"),
+        None => why.replace("that they ask for", "that it asks for"),
+    };
+    let its = if job.is_some() { "the" } else { "its" };
+    format!("{its} waiting task{of_job} does not run: {why}")
+}
+
 /// 1234567 as `1 234 567`.
 #[must_use]
 pub fn number(value: u64) -> String {
@@ -551,241 +570,12 @@ fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
             severity: Severity::Warning,
             subject: Subject::StarvingJob(job.id),
             title: title(job),
-            text: match job.waiting {
-                1 => format!("its waiting task does not run: {why}"),
-                waiting => format!("none of {} waiting tasks runs: {why}", number(waiting)),
-            },
+            text: why_waiting(job.waiting, None, &why),
             part: job.waiting,
             whole: job.total,
         });
     }
     found
 }
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn share(job: u32, host: &str, error: Option<&str>, count: u64) -> Share {
-        Share {
-            job,
-            worker: 1,
-            host: host.to_owned(),
-            error: error.map(str::to_owned),
-            count,
-        }
-    }
-
-    fn job(
-        id: u32,
-        (finished, failed, waiting, running): (u64, u64, u64, u64),
-    ) -> JobFacts<'static> {
-        JobFacts {
-            id,
-            name: "j",
-            waiting,
-            running,
-            finished,
-            failed,
-            total: finished + failed + waiting + running,
-        }
-    }
-
-    const HERE: WorkerFacts<'static> = WorkerFacts {
-        connected: 1,
-        lost: 0,
-        total: 1,
-        last_lost: "",
-        unkillable: 0,
-        first_unkillable: "",
-    };
-
-    fn texts(jobs: &[JobFacts<'_>], queues: &[QueueFacts<'_>], shares: &[Share]) -> Vec<String> {
-        let obstacles = [Obstacle {
-            job: 3,
-            why: "they ask for gpus".to_owned(),
-        }];
-        let facts = Facts {
-            jobs,
-            workers: HERE,
-            queues,
-            shares,
-            obstacles: Some(&obstacles),
-            internal_errors: 0,
-        };
-        find(&facts).iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn names_a_broken_node_a_failing_job_and_a_starving_queue() {
-        let queue = QueueFacts {
-            id: 4,
-            name: "gpu",
-            is_paused: true,
-            is_failing: false,
-            reason: "it failed 3 times",
-        };
-        let shares = [
-            share(1, "n1", None, 90),
-            share(1, "n2", Some("exit code 127"), 5),
-            share(2, "n1", Some("exit code 1"), 39),
-            share(2, "n1", None, 2),
-            share(2, "n2", Some("exit code 1"), 1),
-        ];
-        let jobs = [
-            job(1, (90, 5, 0, 0)),
-            job(2, (2, 40, 0, 1)),
-            job(3, (0, 0, 1_234, 0)),
-        ];
-        assert_eq!(
-            texts(&jobs, &[queue], &shares),
-            [
-                "Broken node n2: 5 of 5 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
-                "Failing job 2 j: 40 of 43 tasks failed, mostly: exit code 1",
-                "Starving queue 4 gpu: asks for no allocations: it failed 3 times",
-                "Starving job 3 j: none of 1 234 waiting tasks runs: they ask for gpus",
-            ]
-        );
-    }
-
-    #[test]
-    fn of_what_a_batch_system_said_the_complaint_counts() {
-        let failed =
-            "next attempt in 9 s, after a failure: sbatch execution failed; Exit code: 1; ";
-        let reason = |streams: &str| queue_reason(&format!("{failed}{streams}")).to_owned();
-        assert_eq!(
-            reason("Stderr: no such partition; Stdout:"),
-            "no such partition"
-        );
-        assert_eq!(reason("Stderr: ; Stdout: usage"), "usage");
-        assert_eq!(
-            reason("Stderr: ; Stdout:"),
-            format!("{failed}Stderr: ; Stdout:")
-        );
-        assert_eq!(queue_reason("nothing waits for it"), "nothing waits for it");
-    }
-
-    #[test]
-    fn a_run_without_problems_has_none() {
-        let jobs = [job(1, (100, 0, 9, 3))];
-        assert!(texts(&jobs, &[], &[share(1, "n1", None, 100)]).is_empty());
-    }
-
-    #[test]
-    fn a_job_that_fails_on_every_node_is_not_the_fault_of_nodes() {
-        // Half of it, at random: some nodes had more bad luck than others.
-        let shares: Vec<Share> = [("n1", 30, 20), ("n2", 18, 32), ("n3", 26, 24)]
-            .iter()
-            .flat_map(|(host, good, bad)| {
-                [
-                    share(1, host, None, *good),
-                    share(1, host, Some("exit code 1"), *bad),
-                ]
-            })
-            .collect();
-        assert!(suspect_hosts(&shares).is_empty());
-        // The only node, too.
-        assert!(suspect_hosts(&[share(1, "n1", Some("killed by signal 9"), 10)]).is_empty());
-    }
-
-    #[test]
-    fn a_good_node_is_not_blamed_for_the_bad_job_beside_the_good_one() {
-        let mut shares = Vec::new();
-        for host in ["n1", "n2"] {
-            shares.push(share(1, host, None, 20));
-            shares.push(share(1, host, Some("exit code 4"), 3));
-            shares.push(share(2, host, Some("exit code 1"), 200));
-        }
-        assert!(suspect_hosts(&shares).is_empty());
-    }
-
-    #[test]
-    fn several_nodes_that_fail_fast_are_found_although_most_tasks_end_there() {
-        let mut shares = Vec::new();
-        for host in ["n1", "n2", "n3"] {
-            shares.push(share(1, host, None, 20));
-        }
-        for host in ["n4", "n5"] {
-            shares.push(share(1, host, Some("exit code 127"), 3_000));
-        }
-        assert_eq!(
-            suspect_hosts(&shares).into_iter().collect::<Vec<_>>(),
-            ["n4", "n5"]
-        );
-    }
-
-    #[test]
-    fn a_job_that_runs_on_the_one_large_node_only_is_to_blame_itself() {
-        let mut shares = vec![share(1, "large", None, 50)];
-        for host in ["n1", "n2", "n3"] {
-            shares.push(share(1, host, Some("out of memory"), 9));
-        }
-        assert!(suspect_hosts(&shares).is_empty());
-    }
-
-    #[test]
-    fn a_failing_job_stays_one_if_most_of_it_ended_on_a_broken_node() {
-        let shares = [
-            share(1, "n1", None, 90),
-            share(1, "n2", Some("exit code 127"), 900),
-            share(2, "n1", Some("exit code 3"), 1),
-            share(2, "n2", Some("exit code 3"), 39),
-        ];
-        assert_eq!(
-            texts(
-                &[job(1, (90, 900, 0, 0)), job(2, (0, 40, 0, 0))],
-                &[],
-                &shares
-            ),
-            [
-                "Broken node n2: 900 of 900 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
-                "Failing job 2 j: 40 of 40 tasks failed, mostly: exit code 3",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_failing_job_of_which_all_ended_on_a_broken_node_is_named() {
-        let shares = [
-            share(1, "n1", None, 90),
-            share(1, "n2", Some("exit code 127"), 900),
-            share(2, "n2", Some("exit code 3"), 40),
-        ];
-        assert_eq!(
-            texts(
-                &[job(1, (90, 900, 0, 0)), job(2, (0, 40, 0, 0))],
-                &[],
-                &shares
-            ),
-            [
-                "Broken node n2: 900 of 900 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
-                "Failing job 2 j: 40 of 40 tasks failed, mostly: exit code 3; all of them on broken nodes",
-            ]
-        );
-    }
-
-    #[test]
-    fn memory_is_told_in_gibibytes() {
-        let units = |whole: u64| Amount(whole * UNITS_PER_WHOLE);
-        assert_eq!(
-            lacking("mem", units(9_000_000), units(24_105)),
-            "they ask for 8789.06 GiB of memory, no worker has more than 23.54 GiB"
-        );
-        assert_eq!(
-            lacking("gpus/amd", units(2), units(0)),
-            "they ask for 2 gpus/amd, no worker has any"
-        );
-    }
-
-    #[test]
-    fn few_failures_among_many_tasks_are_a_warning() {
-        let shares = [
-            share(1, "n1", None, 999),
-            share(1, "n1", Some("exit code 2"), 1),
-        ];
-        assert_eq!(
-            texts(&[job(1, (999, 1, 0, 0))], &[], &shares),
-            ["Failures in job 1 j: 1 of 1 000 tasks failed, mostly: exit code 2"]
-        );
-    }
-}
+mod tests;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -204,7 +204,12 @@ async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         Some(access) if access.allows(request.method()) => {
             stats.http_requests.inc();
             request.extensions_mut().insert(access);
-            next.run(request).await
+            let is_action = request.method() == Method::POST;
+            let response = next.run(request).await;
+            if is_action {
+                app.kept.forget().await;
+            }
+            response
         }
         Some(_) => {
             stats.http_refused.inc();

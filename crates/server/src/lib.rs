@@ -32,6 +32,7 @@ mod shares;
 mod state_file;
 mod stats;
 mod values;
+mod words;
 mod worker_link;
 
 pub use config::{Journal, RunError, ServerConfig, StartError, Stop};

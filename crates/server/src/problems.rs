@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hq_core::diagnosis::{
     Facts, Finding, JobFacts, Obstacle, QueueFacts, Subject, WorkerFacts, find,
@@ -11,10 +11,10 @@ use hq_core::diagnosis::{
 use hq_core::id::{JobId, TaskId, TaskKey};
 use hq_core::refusal::Refusal;
 use hq_core::server_state::ChangeKind;
-use hq_core::signature::{last_words, signature};
+use hq_core::signature::signature;
 use hq_core::time::Timestamp;
 use hq_protocol::client::{self, alloc_reply, reply::Reply};
-use hq_protocol::convert::{AllocRequest, JobRef, OutputQuery, Query, ReadFrom, TaskPageQuery};
+use hq_protocol::convert::{AllocRequest, JobRef, Query, TaskPageQuery};
 use hq_protocol::why_nothing_runs;
 use hq_store::{StoreClient, reader};
 use tokio::sync::Mutex;
@@ -23,7 +23,8 @@ use crate::alloc::AllocHandle;
 use crate::core_handle::{CoreHandle, View};
 use crate::relay::Relay;
 use crate::shares::{Found, Shares};
-use crate::{journal_link, output_link, query};
+use crate::words::{self, Words};
+use crate::{journal_link, query};
 
 /// Jobs of which it is asked why nothing runs: the oldest, which wait for longest.
 const EXPLAINED_MAX: usize = 10;
@@ -32,10 +33,8 @@ const JOBS_MAX: usize = 16_384;
 /// Problems of which it is read what failed tasks said last, and tasks of each.
 const CAUSES_MAX: usize = 10;
 const TASKS_READ_MAX: usize = 3;
-/// Lines among which the last words are looked for.
-const LINES: u32 = 30;
-/// A worker that does not answer in this time is not waited for.
-const READ_TIMEOUT: Duration = Duration::from_secs(2);
+/// Workers that did not answer are left alone for so long.
+const SILENCE: Duration = Duration::from_secs(60);
 /// Causes that are remembered.
 const CAUSES_KEPT_MAX: usize = 1_000;
 /// Problems that may be acknowledged; nobody has as many on his mind.
@@ -79,7 +78,7 @@ pub(crate) struct Problems {
     /// By id, and how much of it there was; `None` = not read from the store yet.
     acknowledged: Mutex<Option<BTreeMap<String, u64>>>,
     /// What failed tasks of a job said last, by job and number of its failures.
-    causes: Mutex<HashMap<(JobId, u32), Option<String>>>,
+    causes: Mutex<HashMap<(JobId, u32), Cause>>,
 }
 
 /// What of the state is looked at, but for jobs.
@@ -106,6 +105,11 @@ struct Job {
 }
 
 impl Job {
+    /// By what its cause is remembered: another failure may have another one.
+    const fn cause_key(&self) -> (JobId, u32) {
+        (self.id, self.counts.failed)
+    }
+
     fn facts(&self) -> JobFacts<'_> {
         let counts = &self.counts;
         JobFacts {
@@ -319,7 +323,8 @@ impl Problems {
         stored.await.map_err(|_| ended())
     }
 
-    /// Reads what failed tasks of the first problems said last.
+    /// Adds what failed tasks of the first problems said last. All tasks are asked at the same time: a node that does not
+    /// answer delays this once.
     async fn add_causes(&self, problems: &mut [Problem], jobs: &[Job]) {
         let failing = problems.iter_mut().filter_map(|problem| {
             let (Subject::FailingJob(id) | Subject::FailedTasks(id)) = problem.finding.subject
@@ -329,48 +334,61 @@ impl Problems {
             let at = jobs.binary_search_by_key(&JobId(id), |job| job.id).ok()?;
             Some((problem, jobs.get(at)?))
         });
-        for (problem, job) in failing.take(CAUSES_MAX) {
-            problem.cause = self.cause(job).await;
-        }
-    }
-
-    async fn cause(&self, job: &Job) -> Option<String> {
-        let key = (job.id, job.counts.failed);
-        if let Some(known) = self.causes.lock().await.get(&key) {
-            return known.clone();
-        }
-        let mut said = BTreeMap::<String, usize>::new();
-        for task in job.failed_lowest.iter().take(TASKS_READ_MAX) {
-            let words = self.words(TaskKey::new(job.id, *task)).await;
-            if let Some(words) = words {
-                *said.entry(words).or_default() += 1;
+        let failing: Vec<(&mut Problem, &Job)> = failing.take(CAUSES_MAX).collect();
+        let mut tasks = Vec::new();
+        for (_, job) in &failing {
+            let causes = self.causes.lock().await;
+            let is_known = causes.get(&job.cause_key()).is_some_and(Cause::is_good);
+            if !is_known {
+                let first = job.failed_lowest.iter().take(TASKS_READ_MAX);
+                tasks.extend(first.map(|task| TaskKey::new(job.id, *task)));
             }
         }
-        let most = said.into_iter().max_by_key(|(_, count)| *count);
-        let cause = most.map(|(words, _)| words);
+        let said = words::read(&self.core, &self.relay, &tasks).await;
         let mut causes = self.causes.lock().await;
         if causes.len() >= CAUSES_KEPT_MAX {
             causes.clear();
         }
-        causes.insert(key, cause.clone());
-        cause
+        for (problem, job) in failing {
+            let of_job = tasks.iter().zip(&said);
+            let mut of_job = of_job.filter(|(task, _)| task.job == job.id).peekable();
+            if of_job.peek().is_some() {
+                let cause = Cause::of(of_job.map(|(_, words)| words));
+                causes.insert(job.cause_key(), cause);
+            }
+            let known = causes.get(&job.cause_key());
+            problem.cause = known.and_then(|known| known.text.clone());
+        }
+    }
+}
+
+/// What failed tasks of a job said last.
+struct Cause {
+    text: Option<String>,
+    /// Not all answered: they are asked again from then on.
+    again: Option<Instant>,
+}
+
+impl Cause {
+    fn of<'a>(said: impl Iterator<Item = &'a Words>) -> Self {
+        let mut counts = BTreeMap::<String, usize>::new();
+        let mut again = None;
+        for words in said {
+            match words {
+                Words::Said(line) => *counts.entry(signature(line)).or_default() += 1,
+                Words::Nothing => {}
+                Words::Unknown => again = Some(Instant::now() + SILENCE),
+            }
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        Self {
+            text: most.map(|(words, _)| words),
+            again,
+        }
     }
 
-    /// What a task wrote last to standard error.
-    async fn words(&self, task: TaskKey) -> Option<String> {
-        let query = OutputQuery {
-            task,
-            is_stderr: true,
-            instance: None,
-            from: ReadFrom::LastLines(LINES),
-            wait: Duration::ZERO,
-        };
-        let read = output_link::read(query, &self.core, &self.relay);
-        let Ok(Ok(Reply::Output(output))) = tokio::time::timeout(READ_TIMEOUT, read).await else {
-            return None;
-        };
-        let text = String::from_utf8_lossy(&output.data);
-        last_words(&text).map(signature)
+    fn is_good(&self) -> bool {
+        self.again.is_none_or(|again| Instant::now() < again)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use hq_core::diagnosis::{number, queue_reason};
+use hq_core::diagnosis::{number, queue_reason, why_waiting};
 use hq_protocol::client::{self, alloc_reply, alloc_request};
 use hq_protocol::why_nothing_runs;
 
@@ -61,11 +61,7 @@ pub(super) async fn reason(
     for job in starving.iter().take(LOOKED_AT_MAX) {
         if let Some(why) = obstacle(client, job.id, &workers).await? {
             let waiting = job.stats.unwrap_or_default().waiting;
-            return Ok(Some(format!(
-                "none of {} waiting tasks of job {} runs: {why}",
-                number(waiting.into()),
-                job.id
-            )));
+            return Ok(Some(why_waiting(waiting.into(), Some(job.id), &why)));
         }
     }
     if starving.len() < jobs.len() {

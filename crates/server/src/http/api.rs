@@ -9,6 +9,7 @@ mod json;
 mod past;
 mod problems;
 mod read;
+mod signatures;
 mod views;
 
 use std::sync::Arc;
@@ -117,6 +118,7 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/jobs/{job}/tasks/{task}/explain", get(views::explain))
         .route("/jobs/{job}/strip", get(views::strip))
         .route("/jobs/{job}/failures", get(past::failures))
+        .route("/jobs/{job}/signatures", get(signatures::signatures))
         .route("/jobs/{job}/graph", get(views::graph))
         .route("/jobs/{job}/cancel", post(actions::cancel))
         .route("/jobs/{job}/resubmit", post(actions::resubmit))

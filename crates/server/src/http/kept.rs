@@ -50,11 +50,31 @@ impl ResponseCache {
         self.get_version(name, None, make).await
     }
 
+    /// Likewise, for at most so long: most of what it took was waiting for others, which costs nothing.
+    pub(super) async fn get_for<E>(
+        &self,
+        name: &str,
+        rest_max: Duration,
+        make: impl Future<Output = Result<Value, E>>,
+    ) -> Result<Bytes, E> {
+        self.get_entry(name.to_owned(), None, rest_max, make).await
+    }
+
     /// Likewise; an answer of the same version is as good as a new one, however old it is.
     pub(super) async fn get_version<E>(
         &self,
         name: String,
         version: Option<u64>,
+        make: impl Future<Output = Result<Value, E>>,
+    ) -> Result<Bytes, E> {
+        self.get_entry(name, version, REST_MAX, make).await
+    }
+
+    async fn get_entry<E>(
+        &self,
+        name: String,
+        version: Option<u64>,
+        rest_max: Duration,
         make: impl Future<Output = Result<Value, E>>,
     ) -> Result<Bytes, E> {
         let place = self.place(name).await;
@@ -68,9 +88,15 @@ impl ResponseCache {
             body: body.clone(),
             version,
             made: Instant::now(),
-            rest: rest(begun.elapsed()),
+            rest: rest(begun.elapsed()).min(rest_max),
         });
         Ok(body)
+    }
+
+    /// Somebody did something: what is asked for from now on shows it.
+    pub(super) async fn forget(&self) {
+        // Who waits for an answer that is being made still gets that one.
+        self.places.lock().await.clear();
     }
 
     async fn place(&self, name: String) -> Place {
@@ -133,6 +159,20 @@ mod tests {
         assert!(ask(7).await.is_ok());
         assert_eq!(made.load(Ordering::Relaxed), 1);
         assert!(ask(8).await.is_ok());
+        assert_eq!(made.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn after_an_action_everything_is_asked_for_again() {
+        let (kept, made) = (ResponseCache::default(), AtomicU32::new(0));
+        let ask = || {
+            kept.get_version("x".to_owned(), Some(1), async {
+                Ok::<_, Infallible>(Value::from(made.fetch_add(1, Ordering::Relaxed)))
+            })
+        };
+        assert!(ask().await.is_ok());
+        kept.forget().await;
+        assert!(ask().await.is_ok());
         assert_eq!(made.load(Ordering::Relaxed), 2);
     }
 

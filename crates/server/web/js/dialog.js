@@ -137,6 +137,22 @@ export const actions = {
     path: `/workers/${worker.id}/drain`,
     then: () => toast(`Worker ${worker.id} is draining`),
   }),
+  acknowledge: (found) => confirmed({
+    title: "Acknowledge this problem?",
+    text: `${plain(`${found.heading} ${found.title}: ${found.text}`)}. Nobody is told of it again until there is more of it.`,
+    yes: "Acknowledge",
+    path: `/problems/${encodeURIComponent(found.key)}/acknowledge`,
+    isHarmless: true,
+    then: () => toast("The problem is acknowledged"),
+  }),
+  takeBack: (found) => confirmed({
+    title: "Show this problem as an open one again?",
+    text: `${plain(`${found.heading} ${found.title}: ${found.text}`)}.`,
+    yes: "Show it again",
+    path: `/problems/${encodeURIComponent(found.key)}/take-back`,
+    isHarmless: true,
+    then: () => toast("The problem is open again"),
+  }),
   pauseQueue: (queue) => confirmed({
     title: queue.is_paused ? `Resume queue ${queue.id}?` : `Pause queue ${queue.id}?`,
     text: queue.is_paused ? "It asks for allocations again." : "It asks for no more allocations; those that exist stay.",
@@ -146,6 +162,12 @@ export const actions = {
     then: () => toast(`Queue ${queue.id} is ${queue.is_paused ? "resumed" : "paused"}`),
   }),
 };
+
+/** What can be done with a problem. @returns {import("./views/view.js").Command[]} */
+export function problemCommands(found) {
+  if (found.is_acknowledged) return [{ name: "Show this problem as an open one again …", key: "A", act: () => actions.takeBack(found) }];
+  return found.is_over ? [] : [{ name: "Acknowledge this problem …", key: "A", act: () => actions.acknowledge(found) }];
+}
 
 /** What can be done with a job. @returns {import("./views/view.js").Command[]} */
 export function jobCommands(job) {

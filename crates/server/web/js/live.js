@@ -31,6 +31,8 @@ export const state = {
   /** @type {Schemas["Problem"][]} */
   problems: [],
   problemCount: 0,
+  /** Those that are neither over nor acknowledged. */
+  openProblemCount: 0,
   isProblemCut: false,
   hasProblems: false,
   /** What happened to jobs, workers and allocations since the page is open. @type {{seq: number, at_ms: number, event: any}[]} */
@@ -237,6 +239,7 @@ export const loaders = {
     const found = await api.get("/problems");
     state.problems = found.problems;
     state.problemCount = found.count;
+    state.openProblemCount = found.open_count;
     state.isProblemCut = found.is_cut;
     state.hasProblems = true;
   }, 800],

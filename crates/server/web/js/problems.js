@@ -1,6 +1,6 @@
 // What is wrong with a run, as the server finds it (`/problems`); the rules are there, shared with the terminal.
 
-import { count, jobState, number, plain } from "./format.js";
+import { count, duration, jobState, number, plain } from "./format.js";
 import { state } from "./live.js";
 
 const LINKS = {
@@ -15,6 +15,26 @@ const LINKS = {
 
 /** Where more is told about a problem. */
 export const linkOf = (found) => (LINKS[found.kind] ?? (() => "#/overview"))(found);
+
+/** Whether it needs somebody now. */
+export const isOpen = (found) => !found.is_over && !found.is_acknowledged;
+
+/** Since when it is so, or when it last happened, in the words of `hq problems`; "" if that is not known. */
+export function ageOf(found, now) {
+  if (found.last_ms !== null) return `${duration(Math.max(0, Math.floor((now - found.last_ms) / 1000) * 1000))} ago`;
+  if (found.since_ms !== null) return `for ${duration(Math.max(0, Math.floor((now - found.since_ms) / 1000) * 1000))}`;
+  return "";
+}
+
+/** What is not shown at first, in the words of `hq problems`. */
+export function hiddenText(problems) {
+  const over = problems.filter((found) => found.is_over).length;
+  const known = problems.filter((found) => found.is_acknowledged && !found.is_over).length;
+  const parts = [];
+  if (over > 0) parts.push(over === 1 ? "1 ended job had failures" : `${number(over)} ended jobs had failures`);
+  if (known > 0) parts.push(`${number(known)} acknowledged`);
+  return parts.join(", ");
+}
 
 /** Hosts of which the node seems broken. */
 export const suspectHosts = (problems) => new Set(problems.filter((found) => found.kind === "node").map((found) => found.host));

@@ -121,6 +121,10 @@ export class LogTail {
       try {
         if (!document.hidden) isOver = await this.#readOn(generation);
       } catch (error) {
+        if (error.status === 404) {
+          setText(this.note, KINDS["not-found"]);
+          return;
+        }
         setText(this.note, `It cannot be read: ${error.message}`);
       }
       if (isOver) return;

@@ -87,6 +87,16 @@ pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer {
     Ok(Json(json!({"shares": shares, "is_cut": is_cut})))
 }
 
+/// How many tasks of a job have failed; an error if there is no such job.
+pub(super) async fn failed_count(app: &App, job: u32) -> Result<u64, ApiError> {
+    let count = move |view: &View<'_>| {
+        let job = view.state.jobs().get(&JobId(job));
+        job.map(|job| u64::from(job.counts().failed))
+    };
+    let found = app.parts.core.query(count).await?;
+    found.ok_or_else(|| ApiError::not_found(format!("there is no job {job}")))
+}
+
 /// The last failures of a job, and all of them by reason and host.
 pub(in crate::http) async fn failures(
     State(app): State<Arc<App>>,
@@ -95,11 +105,7 @@ pub(in crate::http) async fn failures(
     const GROUPS_MAX: u64 = 200;
     let job = id(&job, "job")?;
     // Without a new failure there is nothing new to say.
-    let count = move |view: &View<'_>| {
-        let job = view.state.jobs().get(&JobId(job));
-        job.map(|job| u64::from(job.counts().failed))
-    };
-    let version = app.parts.core.query(count).await?;
+    let version = Some(failed_count(&app, job).await?);
     let make = async {
         let (last, _) = rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
         let (groups, _) = rows(&app, timeline::failure_groups(job), GROUPS_MAX).await?;

@@ -1,6 +1,7 @@
 //! What is wrong, as JSON.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -13,6 +14,8 @@ use super::{ApiError, past};
 use crate::http::App;
 use crate::problems::{self, Problem};
 
+/// An answer is used for no longer: it may have waited for a node that is silent, and people watch it.
+const REST_MAX: Duration = Duration::from_secs(2);
 /// Findings that are told.
 const SHOWN_MAX: usize = 50;
 
@@ -27,7 +30,7 @@ pub(in crate::http) async fn problems(State(app): State<Arc<App>>) -> Result<Res
         }))
     };
     Ok(past::as_json(
-        app.kept.get("problems".to_owned(), make).await?,
+        app.kept.get_for("problems", REST_MAX, make).await?,
     ))
 }
 

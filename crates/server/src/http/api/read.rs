@@ -265,6 +265,11 @@ pub(in crate::http) async fn output(
     let Reply::Output(output) = accepted(answer)? else {
         return Err(unexpected());
     };
+    if output.kind() == client::output::Kind::NotFound {
+        return Err(ApiError::not_found(format!(
+            "there is no task {task} of job {job}"
+        )));
+    }
     Ok(Json(shape::output(&output)))
 }
 

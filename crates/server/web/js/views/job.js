@@ -16,6 +16,8 @@ import { absence, chip, copyButton, panel, typed, view } from "./view.js";
 
 const BINS = 600;
 const GROUPS_SHOWN = 6;
+/** Last words of a group of failures. */
+const WORDS_SHOWN = 3;
 const COMMAND_MAX = 200;
 
 export function job(id) {
@@ -25,6 +27,8 @@ export function job(id) {
   let strip = null;
   /** @type {Schemas["Failures"] | null} */
   let failures = null;
+  /** What failed tasks said last. @type {{read: number, groups: {error: string, last_words: string | null, count: number, first: number}[]} | null} */
+  let said = null;
   let isUnknown = false;
   /** The task whose output is shown beside the failures. @type {number | null} */
   let picked = null;
@@ -43,17 +47,8 @@ export function job(id) {
   const groups = h("div", { className: "groups" });
   const failuresTitle = h("h2");
   const tail = new LogTail(id, { isStderr: true, lines: 12 });
-  const failureList = new List({
-    label: "Failed tasks, the last first",
-    template: "failures",
-    rowHeight: 30,
-    tall: 52,
-    id: (found) => found.task,
-    columns: [{ label: "Task", className: "right" }, { label: "Failure" }, { label: "Host" }, { label: "Took", className: "right" }, { label: "At", className: "right" }],
-    row: () => failureRow(id),
-    // The first time it shows what the task wrote, the second time everything about it.
-    onOpen: (found) => { if (found.task === picked) location.hash = `#/job/${id}/task/${found.task}`; else pick(found.task); },
-  });
+  // The first time it shows what the task wrote, the second time everything about it.
+  const failureList = failedTasks(id, (found) => { if (found.task === picked) location.hash = `#/job/${id}/task/${found.task}`; else pick(found.task); });
   const failureBox = h("section", { className: "panel failurebox", hidden: true }, failuresTitle, groups, h("div", { className: "split" }, failureList.element, tail.element));
   const table = new TaskTable(id);
 
@@ -75,6 +70,11 @@ export function job(id) {
   async function loadStrip() {
     strip = await api.get(`/jobs/${id}/strip?bins=${BINS}`);
     if (!detail || detail.tasks.failed > 0) failures = await api.get(`/jobs/${id}/failures`);
+  }
+
+  /** On its own: it is read where the tasks ran, and a node may be slow. */
+  async function loadSignatures() {
+    if (detail && detail.tasks.failed > 0) said = await api.get(`/jobs/${id}/signatures`);
   }
 
   function render() {
@@ -118,7 +118,7 @@ export function job(id) {
     if (known.tasks.failed === 0 || !failures) return;
     setText(failuresTitle, `${count(known.tasks.failed, "task")} of ${number(total(known.tasks))} failed`);
     const alike = failures.groups;
-    rebuild(groups, JSON.stringify(alike), () => groupsOf(alike));
+    rebuild(groups, JSON.stringify([alike, said]), () => groupsOf(id, alike, said));
     failureList.update(failures.failures);
     const isThere = failures.failures.some((found) => found.task === picked);
     if (!isThere && failures.failures.length > 0) pick(failures.failures[0].task);
@@ -150,8 +150,22 @@ export function job(id) {
     list: () => (failureBox.hidden ? table.list : failureList),
     commands,
     focus() {},
-    fresh: [["job", load, 400, id], loaders.jobs, ["strip", loadStrip, 1_000, id], ["page", () => table.load(), 1_000, id]],
+    fresh: [["job", load, 400, id], loaders.jobs, ["strip", loadStrip, 1_000, id], ["signatures", loadSignatures, 3_000, id], ["page", () => table.load(), 1_000, id]],
     parts: [cells, failureList, tail, table],
+  });
+}
+
+/** The list of failed tasks. */
+function failedTasks(id, onOpen) {
+  return new List({
+    label: "Failed tasks, the last first",
+    template: "failures",
+    rowHeight: 30,
+    tall: 52,
+    id: (found) => found.task,
+    columns: [{ label: "Task", className: "right" }, { label: "Failure" }, { label: "Host" }, { label: "Took", className: "right" }, { label: "At", className: "right" }],
+    row: () => failureRow(id),
+    onOpen,
   });
 }
 
@@ -183,8 +197,8 @@ function factsOf(detail) {
   return rows;
 }
 
-/** The most common failures and where they happened. */
-function groupsOf(groups) {
+/** The most common failures, where they happened, and what those tasks said last. */
+function groupsOf(id, groups, said) {
   const errors = new Map();
   for (const group of groups) {
     const found = errors.get(group.error) ?? { tasks: 0, hosts: [] };
@@ -200,7 +214,9 @@ function groupsOf(groups) {
     const host = plain(found.hosts[0].host ?? "no host");
     // One failure says nothing about a host.
     const where = found.hosts.length > 1 ? `on ${number(found.hosts.length)} hosts` : found.tasks > 1 ? `only on ${host}` : `on ${host}`;
-    return h("div", { className: "group" }, h("strong", null, failure(error)), h("span", { className: "track" }, fill), h("span", null, `${count(found.tasks, "task")}, ${where}`));
+    const words = (said?.groups ?? []).filter((group) => group.error === error && group.last_words !== null).slice(0, WORDS_SHOWN);
+    return h("div", { className: "group" }, h("strong", null, failure(error)), h("span", { className: "track" }, fill), h("span", null, `${count(found.tasks, "task")}, ${where}`),
+      words.map((group) => h("span", { className: "said" }, h("a", { href: `#/job/${id}/task/${group.first}?stream=stderr`, "data-focus": `${error} ${group.last_words}` }, h("code", null, plain(group.last_words))), ` ${number(group.count)} of ${number(said.read)} that were read`)));
   });
 }
 

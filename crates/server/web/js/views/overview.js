@@ -2,11 +2,11 @@
 
 import * as api from "../api.js";
 import { Meter, StateBar, TimeChart } from "../charts.js";
-import { actions, allow, jobCommands, obstacle } from "../dialog.js";
-import { h, rebuild, setText } from "../dom.js";
+import { actions, allow, jobCommands, obstacle, problemCommands } from "../dialog.js";
+import { h, rebuild, setText, show } from "../dom.js";
 import { STATES, compact, count, duration, ended, number, plain, total } from "../format.js";
 import { keepFresh, loaders, state } from "../live.js";
-import { jobWord, linkOf } from "../problems.js";
+import { ageOf, hiddenText, isOpen, jobWord, linkOf } from "../problems.js";
 import { Steps } from "../steps.js";
 import { choose, oneOf } from "../url.js";
 import { chip, emptiness, panel, view } from "./view.js";
@@ -25,6 +25,10 @@ const HISTORY_FACTOR = 400;
 
 export function overview() {
   const problems = h("div", { className: "problems", "aria-live": "polite" });
+  /** What somebody knows of, and failures of jobs that have ended: it is there for those who ask. */
+  const quietText = h("summary", { "data-step": "" });
+  const quietList = h("div", { className: "problems" });
+  const quiet = h("details", { className: "quiet", hidden: true }, quietText, quietList);
   const tiles = STATES.map((name) => tile(name));
   const rate = h("strong");
   const eta = h("span", { className: "muted" });
@@ -65,15 +69,24 @@ export function overview() {
 
   function render() {
     // What is shown depends on whether the server has answered, too: no problems at first means that nothing is known.
-    const key = JSON.stringify([state.known.has("problems"), state.problemCount, state.isProblemCut, state.problems, obstacle()]);
-    rebuild(problems, key, () => (state.problemCount > 0 ? [...state.problems.map(problem), rest()] : healthy()));
+    const key = JSON.stringify([state.known.has("problems"), state.problemCount, state.isProblemCut, state.problems, obstacle(), state.summary?.workers.connected === 0]);
+    const open = state.problems.filter(isOpen);
+    const others = state.problems.filter((found) => !isOpen(found));
+    rebuild(problems, key, () => (open.length > 0 ? [...open.map(problem), rest()] : healthy()));
+    rebuild(quietList, key, () => others.map(problem));
+    show(quiet, others.length > 0);
+    setText(quietText, hiddenText(others));
     const { summary } = state;
     if (!summary) return;
+    for (const [element, found] of ages) {
+      if (element.isConnected) setText(element, ageOf(found, summary.now_ms));
+      else ages.delete(element);
+    }
     for (const one of tiles) one.update(summary.tasks[one.name]);
     const perSecond = rateOf(state.samples);
     setText(rate, `${compact(Number(perSecond.toPrecision(3)))} tasks/s`);
-    const open = summary.tasks.waiting + summary.tasks.running;
-    setText(eta, perSecond > 0 && open > 0 ? ` at this rate done in ${duration((open / perSecond) * 1000)}` : "");
+    const left = summary.tasks.waiting + summary.tasks.running;
+    setText(eta, perSecond > 0 && left > 0 ? ` at this rate done in ${duration((left / perSecond) * 1000)}` : "");
     renderMeters(summary);
     if (history) {
       throughput.update(ends(history, state.samples));
@@ -114,7 +127,7 @@ export function overview() {
 
   const activeTitle = h("h2", null, "Active jobs");
   const element = h("div", { className: "overview" },
-    h("section", { className: "panel problembox" }, h("h1", null, "What is wrong"), problems),
+    h("section", { className: "panel problembox" }, h("h1", null, "What is wrong"), problems, quiet),
     h("section", { className: "panel" }, h("h2", null, "Tasks"), h("div", { className: "tiles" }, tiles.map((one) => one.element)), h("p", { className: "rate" }, rate, eta)),
     panel("Cluster", meters),
     h("section", { className: "panel" }, h("h2", null, "Tasks that ended ", span), throughput.element),
@@ -152,7 +165,7 @@ function commandsOn(element) {
     const job = state.jobs.get(found.job);
     return job ? jobCommands(job) : [];
   }
-  const commands = [];
+  const commands = problemCommands(found);
   const worker = workerOf(found);
   if (worker) commands.push({ name: `Drain worker ${worker.id}`, key: "d", act: () => actions.drainWorker(worker) });
   const queue = queueOf(found);
@@ -180,8 +193,11 @@ function tile(name) {
 function rest() {
   const more = state.problemCount - state.problems.length;
   const cut = state.isProblemCut ? "Tasks ended in too many ways to look at all of them." : "";
-  return more > 0 || cut ? h("p", { className: "muted" }, `${more > 0 ? `and ${number(more)} more. ` : ""}${cut}`) : null;
+  return more > 0 || cut ? h("p", { className: "muted" }, `${more > 0 ? `and ${number(more)} more; \`hq problems\` lists them. ` : ""}${cut}`) : null;
 }
+
+/** Elements that tell how old a problem is. @type {Map<Element, any>} */
+const ages = new Map();
 
 /** What elements that keys move to are about. @type {WeakMap<Element, any>} */
 const things = new WeakMap();
@@ -198,13 +214,23 @@ function problem(found) {
   things.set(link, found);
   const action = worker ? h("button", { type: "button", onclick: () => actions.drainWorker(worker) }, "Drain worker")
     : queue ? h("button", { type: "button", onclick: () => actions.pauseQueue(queue) }, "Resume queue") : null;
-  if (action) allow(action, true);
+  const [note] = problemCommands(found);
+  const noted = note ? h("button", { type: "button", "data-action": found.is_acknowledged ? "take-back" : "acknowledge", onclick: note.act }, found.is_acknowledged ? "Show again" : "Acknowledge") : null;
+  const buttons = [action, noted].filter((one) => one !== null);
+  for (const button of buttons) allow(button, true);
   // The whole card leads where its title does.
   const open = (event) => { if (!event.target.closest("a, button")) link.click(); };
-  return h("article", { className: `problem ${found.severity}`, onclick: open },
-    h("span", { className: "kind" }, found.severity === "error" ? "✕ " : "! ", found.heading),
-    h("div", { className: "what" }, link, h("p", null, plain(`${sentence}.`)), found.whole ? h("span", { className: "track" }, part) : null),
-    action);
+  const age = h("span", { className: "age" });
+  ages.set(age, found);
+  if (state.summary) setText(age, ageOf(found, state.summary.now_ms));
+  const again = found.resubmitted_as === null ? null : h("a", { href: `#/job/${found.resubmitted_as}`, className: "again" }, `submitted again as job ${number(found.resubmitted_as)}`);
+  const said = found.cause ? h("span", { className: "said" }, "the last words: ", h("code", null, plain(found.cause))) : null;
+  const look = isOpen(found) ? found.severity : "past";
+  return h("article", { className: `problem ${look}`, onclick: open },
+    h("span", { className: "kind" }, isOpen(found) ? (found.severity === "error" ? "✕ " : "! ") : "", found.heading),
+    h("div", { className: "what" }, link, h("p", null, plain(`${sentence}.`)), found.whole ? h("span", { className: "track" }, part) : null,
+      h("div", { className: "more" }, age, found.is_acknowledged ? h("span", null, "acknowledged") : null, said, again)),
+    buttons.length > 0 ? h("div", { className: "acts" }, buttons) : null);
 }
 
 function jobRow() {

@@ -1,0 +1,79 @@
+//! What failed tasks of a job have in common: the last thing that they said.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use hq_core::id::{JobId, TaskId, TaskKey};
+use hq_core::signature::signature;
+use hq_store::reader::{FAILURES_MAX, timeline};
+use serde_json::{Value, json};
+
+use super::{ApiError, id, past};
+use crate::http::App;
+use crate::words::{self, Words};
+
+/// Of so many of the last failures the output is read, spread over all of them. `hq job failures` reads more.
+const READ_MAX: usize = 40;
+/// Different signatures that are told.
+const GROUPS_MAX: usize = 20;
+/// An answer is used for no longer: it may have waited for a node that is silent.
+const REST_MAX: Duration = Duration::from_secs(10);
+
+/// Tasks that failed in one way and said the same.
+struct Group {
+    count: u64,
+    first: u32,
+}
+
+/// The signatures of the last failures, the most frequent first.
+pub(in crate::http) async fn signatures(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Result<Response, ApiError> {
+    let job = id(&job, "job")?;
+    past::failed_count(&app, job).await?;
+    let make = async {
+        let (last, _) = past::rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
+        let step = last.len().div_ceil(READ_MAX).max(1);
+        let chosen = last.iter().step_by(step);
+        let chosen = chosen.filter_map(|row| Some((u32::try_from(row.task?).ok()?, &row.error)));
+        let chosen: Vec<(u32, &String)> = chosen.collect();
+        let key = |task: u32| TaskKey::new(JobId(job), TaskId(task));
+        let keys: Vec<TaskKey> = chosen.iter().map(|(task, _)| key(*task)).collect();
+        let said = words::read(&app.parts.core, &app.parts.relay, &keys).await;
+        let mut groups = BTreeMap::<(String, String), Group>::new();
+        let mut read = 0_u64;
+        for ((task, error), said) in chosen.into_iter().zip(said) {
+            let line = match said {
+                Words::Said(line) => signature(&line),
+                Words::Nothing => String::new(),
+                Words::Unknown => continue,
+            };
+            read += 1;
+            let group = groups.entry((error.clone(), line)).or_insert(Group {
+                count: 0,
+                first: task,
+            });
+            group.count += 1;
+            group.first = group.first.min(task);
+        }
+        let mut groups: Vec<_> = groups.into_iter().collect();
+        groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.count));
+        let rows: Vec<Value> = groups
+            .iter()
+            .take(GROUPS_MAX)
+            .map(|((error, words), group)| {
+                let words = (!words.is_empty()).then_some(words);
+                json!({"error": error, "last_words": words, "count": group.count, "first": group.first})
+            })
+            .collect();
+        Ok::<_, ApiError>(json!({"read": read, "groups": rows}))
+    };
+    let name = format!("signatures {job}");
+    Ok(past::as_json(
+        app.kept.get_for(&name, REST_MAX, make).await?,
+    ))
+}

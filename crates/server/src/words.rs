@@ -1,0 +1,73 @@
+//! What failed tasks said last, read where they ran.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::id::TaskKey;
+use hq_core::signature::last_words;
+use hq_protocol::client::{output::Kind, reply::Reply};
+use hq_protocol::convert::{OutputQuery, ReadFrom};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::core_handle::CoreHandle;
+use crate::output_link;
+use crate::relay::Relay;
+
+/// Lines among which the last words are looked for.
+const LINES: u32 = 30;
+/// Workers that do not answer in this time are not waited for: once for all tasks, however many ran there.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a task said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Words {
+    /// On standard error, or else on standard output.
+    Said(String),
+    /// It wrote nothing, or that was not kept.
+    Nothing,
+    /// Its worker did not answer, or is gone.
+    Unknown,
+}
+
+/// Asks for all tasks at the same time, so that it takes as long as the slowest worker.
+pub(crate) async fn read(core: &CoreHandle, relay: &Arc<Relay>, tasks: &[TaskKey]) -> Vec<Words> {
+    let deadline = Instant::now() + TIMEOUT;
+    let mut found = vec![Words::Unknown; tasks.len()];
+    let mut asked = JoinSet::new();
+    for (at, task) in tasks.iter().copied().enumerate() {
+        let (core, relay) = (core.clone(), Arc::clone(relay));
+        asked.spawn(async move { (at, words(&core, &relay, task).await) });
+    }
+    // The others are no longer asked when the set is dropped.
+    while let Ok(Some(answer)) = timeout_at(deadline, asked.join_next()).await {
+        if let Ok((at, words)) = answer
+            && let Some(place) = found.get_mut(at)
+        {
+            *place = words;
+        }
+    }
+    found
+}
+
+async fn words(core: &CoreHandle, relay: &Relay, task: TaskKey) -> Words {
+    for is_stderr in [true, false] {
+        let query = OutputQuery {
+            task,
+            is_stderr,
+            instance: None,
+            from: ReadFrom::LastLines(LINES),
+            wait: Duration::ZERO,
+        };
+        let Ok(Reply::Output(output)) = output_link::read(query, core, relay).await else {
+            return Words::Unknown;
+        };
+        if output.kind() == Kind::Unreachable {
+            return Words::Unknown;
+        }
+        if let Some(line) = last_words(&String::from_utf8_lossy(&output.data)) {
+            return Words::Said(line.to_owned());
+        }
+    }
+    Words::Nothing
+}
