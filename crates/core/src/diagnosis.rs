@@ -577,5 +577,6 @@ fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
     }
     found
 }
+
 #[cfg(test)]
 mod tests;

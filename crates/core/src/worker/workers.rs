@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use super::{Assigned, Dedication, Duty, GangNode, LinkEnd, Worker};
+use super::{Assigned, Duty, GangNode, LinkEnd, Worker};
 use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{TaskKey, WorkerId};
@@ -331,7 +331,8 @@ impl Workers {
         for worker in self.ended.values() {
             assert!(!worker.is_live(), "only ended workers are kept apart");
             assert!(worker.assigned().is_empty(), "ended workers hold no task");
-            assert_eq!(worker.dedication(), Dedication::None, "nor anything else");
+            let nothing = super::Dedication::None;
+            assert_eq!(worker.dedication(), nothing, "nor anything else");
         }
         let deadlines = self.live.values();
         let deadlines = deadlines.filter_map(|worker| Some((worker.lost_at()?, worker.id)));
