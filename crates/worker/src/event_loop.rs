@@ -132,7 +132,7 @@ where
             doubtful: Doubtful::default(),
             reported: Reported::default(),
             end: None,
-            next_look: Instant::now(),
+            next_look: clock::now().mono,
             hung_looks: 0,
         };
         let reason = loop {
@@ -314,7 +314,7 @@ struct EventLoop<S> {
     reported: Reported,
     end: Option<ExitReason>,
     /// While it stops: when to look whether what is left hangs, and how often in a row it did.
-    next_look: Instant,
+    next_look: Time,
     hung_looks: u32,
 }
 
@@ -327,6 +327,8 @@ where
         let control = &mut self.control;
         let has_room = self.link.has_room();
         let until = self.doubtful.until();
+        let killed_at = self.state.all_killed_at();
+        let look_at = killed_at.map(|time| time.max(self.next_look));
         tokio::select! {
             events = self.launcher.news() => Woken::News(events),
             woken = self.link.wait(&mut self.redial) => woken,
@@ -335,7 +337,7 @@ where
                 Woken::Certain
             }
             _ = self.heartbeat.tick() => Woken::Heartbeat,
-            () = tokio::time::sleep_until(self.next_look), if self.state.is_stopping() => Woken::Look,
+            () = sleep_until(look_at), if look_at.is_some() => Woken::Look,
             notification = next_notification(&mut self.notify), if has_room => {
                 Woken::Notify(notification)
             }
@@ -399,10 +401,10 @@ where
         self.act();
     }
 
-    /// Ends at once if all that is left of the tasks sleeps in the kernel: no signal ends that. Not without a front
+    /// Ends at once if all that is left of the tasks, which have had SIGKILL, sleeps in the kernel: no signal ends that. Not without a front
     /// process: below another program are processes of which nothing is known here.
     fn look_for_hung(&mut self) {
-        self.next_look = Instant::now() + HUNG_LOOK;
+        self.next_look = clock::now().mono + HUNG_LOOK;
         let left = unreachable_descendants().filter(|_| self.keeper.is_some());
         self.hung_looks = left.map_or(0, |_| self.hung_looks + 1);
         if let Some(left) = left.filter(|_| self.hung_looks == HUNG_LOOKS) {

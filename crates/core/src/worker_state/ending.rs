@@ -7,7 +7,7 @@ use super::input::Interrupt;
 use super::running::{EndCause, Phase};
 use super::{Mode, WorkerState};
 use crate::outcome::Outcome;
-use crate::time::Time;
+use crate::time::{Time, nanos};
 use crate::worker_config::OnServerLost;
 
 /// Longest time a stopping worker waits for its tasks; the usual ladder takes a second.
@@ -81,6 +81,22 @@ impl WorkerState {
     #[must_use]
     pub const fn is_stopping(&self) -> bool {
         matches!(self.mode, Mode::Stopping { .. })
+    }
+
+    /// While it stops: the moment from which every task has had SIGKILL, because the grace of the last one is over.
+    /// Before that a task may be saving what it has, which looks the same from outside as a hung file system.
+    #[must_use]
+    pub fn all_killed_at(&self) -> Option<Time> {
+        let Mode::Stopping { deadline, .. } = self.mode else {
+            return None;
+        };
+        let graces = self.running.iter().map(|(_, task)| {
+            let template = self.templates.get(&task.template);
+            template.map_or(STOP_LIMIT, |known| known.work.task.stop.grace)
+        });
+        let longest = graces.max();
+        let left = STOP_LIMIT.saturating_sub(longest.unwrap_or_default());
+        Some(Time(deadline.0.saturating_sub(nanos(left))))
     }
 
     /// There is no place any more at which the server could come back: what runs may end, no more.

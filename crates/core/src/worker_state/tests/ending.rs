@@ -25,6 +25,28 @@ fn stop_ends_tasks_then_the_worker() {
 }
 
 #[test]
+fn a_stop_knows_when_the_last_task_has_had_sigkill() {
+    let mut bench = Bench::new(2);
+    let mut saves = template(&["true"]);
+    saves.stop.grace = Duration::from_secs(3);
+    bench.apply(assign(
+        work(1, template(&["true"])),
+        IdArray::consecutive(0, 1).expect("valid"),
+    ));
+    bench.apply(assign(
+        work(2, saves),
+        IdArray::consecutive(1, 1).expect("valid"),
+    ));
+    assert_eq!(bench.state.all_killed_at(), None, "nothing is to end");
+    let stop = bench.now;
+    bench.apply(Input::Stop);
+    let after = |seconds| Some(stop + Duration::from_secs(seconds));
+    assert_eq!(bench.state.all_killed_at(), after(3), "one may be saving");
+    bench.wait(Duration::from_secs(1));
+    assert_eq!(bench.state.all_killed_at(), after(3));
+}
+
+#[test]
 fn stop_does_not_wait_for_ever() {
     let mut bench = Bench::new(1);
     bench.assign(cpus(1, 0), 0, 1);
