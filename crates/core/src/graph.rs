@@ -116,11 +116,13 @@ impl Graph {
         free
     }
 
-    /// Everything that depends on `index`, directly or not, without `index`.
+    /// Everything that depends on one of `roots`, directly or not; each once, in time of what is found, however many roots
+    /// lead to it.
     #[must_use]
-    pub fn descendants(&self, index: u32) -> Vec<u32> {
+    pub fn descendants(&self, roots: &[u32]) -> Vec<u32> {
         let mut seen = std::collections::BTreeSet::new();
-        let mut queue: VecDeque<u32> = self.dependents.row(index).iter().copied().collect();
+        let rows = roots.iter().map(|root| self.dependents.row(*root));
+        let mut queue: VecDeque<u32> = rows.flatten().copied().collect();
         while let Some(next) = queue.pop_front() {
             if seen.insert(next) {
                 queue.extend(self.dependents.row(next));
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!(graph.finish(0), [1, 2]);
         assert_eq!(graph.finish(2), [] as [u32; 0]);
         assert_eq!(graph.finish(1), [3]);
-        assert_eq!(graph.descendants(0), [1, 2, 3]);
+        assert_eq!(graph.descendants(&[0]), [1, 2, 3]);
         assert_eq!(graph.deps(3), [1, 2]);
     }
 

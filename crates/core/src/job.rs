@@ -727,14 +727,24 @@ impl Job {
     /// Slots of everything that depends on a task.
     #[must_use]
     pub fn descendants(&self, slot: TaskSlot) -> Vec<TaskSlot> {
-        match self.submit(slot).and_then(Submit::graph) {
-            Some(graph) => graph
-                .descendants(slot.index)
-                .into_iter()
-                .map(|index| TaskSlot { index, ..slot })
-                .collect(),
-            None => Vec::new(),
+        self.descendants_of_all(&[slot])
+    }
+
+    /// Slots of everything that depends on one of some tasks, each once.
+    #[must_use]
+    pub fn descendants_of_all(&self, slots: &[TaskSlot]) -> Vec<TaskSlot> {
+        let mut roots = std::collections::BTreeMap::<u32, Vec<u32>>::new();
+        for slot in slots {
+            roots.entry(slot.submit).or_default().push(slot.index);
         }
+        let mut found = Vec::new();
+        for (submit, roots) in roots {
+            let any = TaskSlot { submit, index: 0 };
+            let graph = self.submit(any).and_then(Submit::graph);
+            let below = graph.map_or_else(Vec::new, |graph| graph.descendants(&roots));
+            found.extend(below.into_iter().map(|index| TaskSlot { submit, index }));
+        }
+        found
     }
 }
 
