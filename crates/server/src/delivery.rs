@@ -244,7 +244,7 @@ impl Delivery {
         }
         self.last_look += 1;
         self.looks.insert(self.last_look, tell);
-        self.send(state, Wait::All, Outgoing::Look(self.last_look));
+        self.send_soon(state, Outgoing::Look(self.last_look));
     }
 
     /// When [`Self::on_stalled`] is due, unless the store gets on before.

@@ -206,7 +206,8 @@ async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
             request.extensions_mut().insert(access);
             let is_action = request.method() == Method::POST;
             let response = next.run(request).await;
-            if is_action {
+            // One that was refused has changed nothing.
+            if is_action && response.status().is_success() {
                 app.kept.forget().await;
             }
             response

@@ -33,7 +33,10 @@ static FILE_READERS: Semaphore = Semaphore::const_new(FILE_READERS_MAX);
 
 /// How often a reader that takes long looks whether the writer still answers, and how long that may take.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
-const WRITER_PATIENCE: Duration = Duration::from_secs(4);
+/// Longer than the writer itself waits for another program that has the file locked.
+const WRITER_PATIENCE: Duration = Duration::from_secs(8);
+/// Longest wait for other reads to end.
+const SEAT_PATIENCE: Duration = Duration::from_secs(4);
 /// Reads for dashboards that may be under way at once; those of a disk that hangs never end.
 const READS_MAX: usize = 64;
 
@@ -178,8 +181,12 @@ pub(crate) async fn read_unless_it_hangs<T: Send + 'static>(
     store: StoreClient,
     work: impl FnOnce(&StoreClient) -> T + Send + 'static,
 ) -> Result<T, Refusal> {
-    let Ok(Ok(seat)) = tokio::time::timeout(WRITER_PATIENCE, READS.acquire()).await else {
-        return Err(hangs());
+    let Ok(Ok(seat)) = tokio::time::timeout(SEAT_PATIENCE, READS.acquire()).await else {
+        return Err(Refusal::unavailable(format!(
+            "{READS_MAX} reads of the journal are under way, and none has ended for {} s: many dashboards look at once, \
+             or the disk is very slow or hangs; ask again later",
+            SEAT_PATIENCE.as_secs()
+        )));
     };
     let reader = store.clone();
     let reading = tokio::task::spawn_blocking(move || {

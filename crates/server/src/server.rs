@@ -10,10 +10,10 @@ use hq_protocol::access::{
     ACCESS_FILE_NAME, Access, AccessError, AccessFile, ServerDir, ServerUid,
 };
 use hq_protocol::{HandshakeError, Plane, SecretKey, client};
-use hq_store::StoreClient;
+use hq_store::{Progress, StoreClient};
 use rustix::process::{Resource, Rlimit};
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::alloc::AllocHandle;
 use crate::answering::Answering;
@@ -60,6 +60,8 @@ pub struct Server {
     owed: notify::Owed,
     /// Of the core.
     thread: std::thread::JoinHandle<()>,
+    /// How far the journal is.
+    progress: Option<watch::Receiver<Progress>>,
     failed: Arc<Notify>,
 }
 
@@ -107,6 +109,7 @@ impl Server {
         dir.publish(&instance)?;
         let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
         let client = opened.store.as_ref().map(|(store, _)| store.client());
+        let progress = opened.store.as_ref().map(|(_, progress)| progress.clone());
         let (news, heard) = alloc::news();
         let ((outbox, owed), stats) = (notify::outbox(), Stats::new());
         let (core, thread) = core_thread::start(
@@ -138,6 +141,7 @@ impl Server {
             stops,
             owed,
             thread,
+            progress,
             failed,
         })
     }
@@ -175,6 +179,7 @@ impl Server {
             mut stops,
             owed,
             thread,
+            progress,
             failed,
         } = self;
         let keys = (
@@ -225,22 +230,38 @@ impl Server {
         planes.shutdown().await;
         // The core's thread ends with its last handle.
         drop((core, alloc));
-        close(thread).await;
+        let is_closed = close(thread, progress).await;
         withdrawn?;
-        how.map(|_| ()).ok_or(RunError::Store)
+        // Who starts it again must hear that something may be missing.
+        how.filter(|_| is_closed).map(|_| ()).ok_or(RunError::Store)
     }
 }
 
-/// Waits until the core's thread has closed the journal, for a time.
-async fn close(thread: std::thread::JoinHandle<()>) {
-    let joining = tokio::task::spawn_blocking(move || thread.join());
-    match tokio::time::timeout(CLOSE_TIMEOUT, joining).await {
-        Ok(Ok(Ok(()))) => {}
-        Ok(_) => tracing::error!("the core thread did not end cleanly"),
-        Err(_) => tracing::error!(
-            "The journal cannot be closed: its disk or file system hangs. The server ends without it; the last \
-             changes may be lost"
-        ),
+/// Waits until the core's thread has closed the journal, as long as that gets on: a slow disk is no reason to lose what was
+/// reported. Says whether it is closed.
+async fn close(
+    thread: std::thread::JoinHandle<()>,
+    progress: Option<watch::Receiver<Progress>>,
+) -> bool {
+    let committed = || progress.as_ref().map(|seen| seen.borrow().committed);
+    let mut joining = tokio::task::spawn_blocking(move || thread.join());
+    loop {
+        let before = committed();
+        match tokio::time::timeout(CLOSE_TIMEOUT, &mut joining).await {
+            Ok(Ok(Ok(()))) => return true,
+            Ok(_) => {
+                tracing::error!("the core thread did not end cleanly");
+                return false;
+            }
+            Err(_) if committed() != before => {}
+            Err(_) => {
+                tracing::error!(
+                    "The journal cannot be closed: its disk or file system hangs. The server ends without it; the last \
+                     changes may be lost"
+                );
+                return false;
+            }
+        }
     }
 }
 

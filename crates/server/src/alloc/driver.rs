@@ -31,7 +31,7 @@ use crate::gate::STALL;
 /// How long a server that ends waits for submissions that are under way.
 const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it waits for its last changes to be stored.
-const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(3);
+const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(6);
 
 pub(super) struct Driver {
     state: AutoallocState,
