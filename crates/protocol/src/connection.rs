@@ -460,7 +460,9 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             return;
         }
         self.small_reads += 1;
-        if self.small_reads >= SMALL_READS_MAX {
+        // The beginning of a large message that arrives slowly is not copied again and again: its end comes first.
+        let waiting = self.raw.len() + self.plain.len();
+        if self.small_reads >= SMALL_READS_MAX && waiting <= READ_SPACE_MAX {
             self.small_reads = 0;
             self.space = READ_SPACE_MIN;
             // Copied, because a buffer that is only emptied remembers how large it was and becomes as large again.
