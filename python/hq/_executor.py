@@ -158,7 +158,8 @@ class Executor(_BaseExecutor):
     @classmethod
     def attach(cls, job: int, **options: Any) -> "Executor":
         """Goes on with the job of an executor whose process has ended, also after weeks: ``futures`` of the result has what its
-        calls came to, or will come to, by task id. More calls can be added unless that executor was shut down."""
+        calls came to, or will come to, by task id; that of a program that ended well is `None`. More calls can be added unless
+        that executor was shut down."""
         if options.get("local"):
             raise ValueError("a server that ended with its executor has no job to attach to")
         return cls(local=False, _attach=job, **{key: value for key, value in options.items() if key != "local"})
@@ -173,7 +174,7 @@ class Executor(_BaseExecutor):
             future._number = number
             future.set_running_or_notify_cancel()
             self.futures[number] = state.pending[number] = future
-        state.next_id = info["total"]
+        state.next_id = state.adopted = info["total"]
 
     # ---- the interface of the standard library
 
@@ -244,7 +245,7 @@ class Executor(_BaseExecutor):
         needs = Needs()
         call = self._call(future, make, template, needs)
         if needs.missing:
-            self._state.defer()
+            self._state.defer(future)
             self._wait_for(needs.missing, future, make, template)
         elif call is not None:
             self._state.add(call)
@@ -269,14 +270,20 @@ class Executor(_BaseExecutor):
     def _wait_for(
         self, missing: "Set[Future[Any]]", future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int
     ) -> None:
+        state = self._state
+
         def ended() -> None:
+            if not state.claim_deferred(future):
+                return
             needs = Needs()
             call = self._call(future, make, template, needs)
-            if needs.missing:
+            if not needs.missing:
+                state.add_deferred(call)
+            elif state.defer_again(future):
                 # Somebody has put another future into an argument meanwhile.
                 self._wait_for(needs.missing, future, make, template)
             else:
-                self._state.add_deferred(call)
+                state.add_deferred(Call(future, b"", template))
 
         when_all(missing, ended)
 
@@ -353,26 +360,19 @@ class Executor(_BaseExecutor):
             env=env,
         )
 
-    def _new_template(self, spec: Dict[str, Any], stdin: bytes, future: "CallFuture[Any]") -> int:
-        """Names a template for one task. What is wrong with it is told to the future: nothing waits for the answer."""
-        number = next(_numbers)
-
-        def answered(answer: "Future[Any]") -> None:
-            error = answer.exception()
-            if error is not None:
-                self._state.fail(future, error)
-
-        self._bridge.begin({"op": "template", "t": number, "spec": spec}, stdin).add_done_callback(answered)
-        return number
-
-    def _start_program(self, future: "CallFuture[Any]", prepare: Callable[[], int], needs: "Set[CallFuture[Any]]") -> None:
+    def _start_program(
+        self,
+        future: "CallFuture[Any]",
+        prepare: Callable[[], Tuple[Dict[str, Any], bytes]],
+        needs: "Set[CallFuture[Any]]",
+    ) -> None:
         """Hands a program over once the futures that it needs have ended well."""
 
         def make() -> Optional[Call]:
             try:
                 for need in needs:
                     need.result(0)
-                return Call(future, b"", prepare())
+                return Call(future, b"", next(_numbers), prepare())
             except BaseException as error:
                 if begin(future):
                     future.set_exception(error)
@@ -386,8 +386,13 @@ class Executor(_BaseExecutor):
             if call is not None:
                 state.add(call)
             return
-        state.defer()
-        when_all(needs, lambda: state.add_deferred(make()))
+
+        def ended() -> None:
+            if state.claim_deferred(future):
+                state.add_deferred(make())
+
+        state.defer(future)
+        when_all(needs, ended)
 
     def _name_template(self, options: Dict[str, Any]) -> int:
         """A number for what calls with these options have in common; the same for the same options."""
@@ -417,10 +422,39 @@ def when_all(needs: "Iterable[Future[Any]]", then: Callable[[], None]) -> None:
             left -= 1
             if left:
                 return
-        then()
+        _do_in_turn(then)
 
     for need in needs:
         need.add_done_callback(ended)
+
+
+class _Turns(threading.local):
+    """What this thread has to do after what it does now; `None` = nothing is being done."""
+
+    queue: Optional[Deque[Callable[[], None]]] = None
+
+
+_turns = _Turns()
+
+
+def _do_in_turn(then: Callable[[], None]) -> None:
+    """Calls, but not from inside of another such call: chains of futures that end by each other may be long."""
+    if _turns.queue is not None:
+        _turns.queue.append(then)
+        return
+    queue = _turns.queue = collections.deque([then])
+    failure: Optional[BaseException] = None
+    try:
+        while queue:
+            try:
+                queue.popleft()()
+            except BaseException as error:
+                # A callback of somebody else; the others have to hear of it, too.
+                failure = error if failure is None else failure
+    finally:
+        _turns.queue = None
+    if failure is not None:
+        raise failure
 
 
 class Options:

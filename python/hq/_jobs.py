@@ -88,12 +88,15 @@ class Job:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        cancel = True
         try:
             if kind is None:
                 self.wait()
+                cancel = False
         finally:
+            # Also after an interrupt while it waited.
             if self._owns:
-                self._executor.shutdown(cancel_futures=kind is not None)
+                self._executor.shutdown(cancel_futures=cancel)
 
     def __repr__(self) -> str:
         done = sum(future.done() for future in self.futures)

@@ -143,11 +143,10 @@ def submit_program(
     out, err = path(stdout, "stdout"), path(stderr, "stderr")
     content = stdin.encode() if isinstance(stdin, str) else stdin or b""
 
-    def prepare() -> int:
+    def prepare() -> Tuple[Dict[str, Any], bytes]:
         words = words_of(args)
         future._ended = (words, out, err, state.job)
-        spec = make_program_spec(options, words, place, {**options["env"], **(env or {})}, (out, err))
-        return executor._new_template(spec, content, future)
+        return make_program_spec(options, words, place, {**options["env"], **(env or {})}, (out, err)), content
 
     needs = {arg for arg in args if isinstance(arg, CallFuture)} | set(deps)
     executor._start_program(future, prepare, needs)

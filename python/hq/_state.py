@@ -9,8 +9,8 @@ import os
 import threading
 import time
 import weakref
-from concurrent.futures import InvalidStateError
-from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, Deque, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import _pickle
 from ._bridge import Bridge
@@ -21,6 +21,8 @@ from .errors import HqError, InitFailed, ServerGone
 #: Calls in one message to the bridge, and bytes of them.
 _BATCH_MAX = 5_000
 _BATCH_BYTES = 8 << 20
+#: Seconds after which the thread that sends looks for work though nobody told it.
+_LOOK_AGAIN = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -28,14 +30,21 @@ FINISHED, FAILED, CANCELED, ABORTED = 2, 3, 4, 5
 
 
 class Call:
-    """A call that was not yet handed to the bridge."""
+    """A call that was not yet handed to the bridge; `spec` is that of a template of its own, with what the task reads."""
 
-    __slots__ = ("future", "payload", "template")
+    __slots__ = ("future", "payload", "spec", "template")
 
-    def __init__(self, future: "CallFuture[Any]", payload: bytes, template: int) -> None:
+    def __init__(
+        self,
+        future: "CallFuture[Any]",
+        payload: bytes,
+        template: int,
+        spec: Optional[Tuple[Dict[str, Any], bytes]] = None,
+    ) -> None:
         self.future = future
         self.payload = payload
         self.template = template
+        self.spec = spec
 
 
 class State:
@@ -46,7 +55,8 @@ class State:
         self.owns_bridge = owns_bridge
         self.job = job
         self.spool = spool
-        self.lock = threading.Lock()
+        # The finalizer of an executor, or a handler of a signal, may run on a thread that holds it.
+        self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.waiting: Deque[Call] = collections.deque()
         self.pending: Dict[int, "CallFuture[Any]"] = {}
@@ -55,8 +65,13 @@ class State:
         self.cancels: List[int] = []
         self.cancels_waiting: List[int] = []
         self.has_cancelled = False
-        # Calls whose arguments are not there yet.
-        self.deferred = 0
+        # Calls whose arguments are not there yet, and how many of them are being made.
+        self.deferred: Set["CallFuture[Any]"] = set()
+        self.making = 0
+        # Whether the server was away, so that it has to be asked what ended.
+        self.was_away = False
+        # Tasks with smaller ids were there before.
+        self.adopted = 0
         self.is_shut = False
         self.is_cancelled = False
         self.is_over = False
@@ -74,26 +89,55 @@ class State:
         try:
             while True:
                 with self.changed:
-                    while not self._may_send() and not self.cancels and not self.cancels_waiting:
+                    while not (self._may_send() or self.cancels or self.cancels_waiting or self.was_away):
                         if self.broken is not None or self._is_done():
                             break
-                        self.changed.wait()
+                        # It looks again by itself: a finalizer on this very thread tells nobody who waits.
+                        self.changed.wait(_LOOK_AGAIN)
                     if self.broken is not None or self._is_done():
                         break
                     cancels, self.cancels = self.cancels, []
                     waiting, self.cancels_waiting = self.cancels_waiting, []
+                    away = sorted(self.pending) if self.was_away else []
+                    self.was_away = False
                     batch, first, template = self._take_batch() if self._may_send() else ([], 0, 0)
                 self._send_cancels(cancels, False)
                 self._send_cancels(waiting, True)
-                if batch:
+                if away:
+                    count = away[-1] - away[0] + 1
+                    self.bridge.send({"op": "settle", "job": self.job, "first": away[0], "count": count})
+                if batch and self._send_template(batch[0]):
                     lens = [len(call.payload) for call in batch]
                     message = {"op": "calls", "job": self.job, "t": template, "first": first, "lens": lens}
                     self.bridge.send(message, b"".join([call.payload for call in batch]))
-                    # Otherwise they would live until the next batch.
-                    del batch
+                # Otherwise they would live until the next batch.
+                del batch
         except BaseException as error:
             self.fail_all(error if isinstance(error, ServerGone) else ServerGone(f"calls can no longer be sent: {error!r}"))
         self.finish()
+
+    def _send_template(self, call: Call) -> bool:
+        """Names the template that a call has for itself. What is wrong with it is told to the future: nothing waits for the
+        answer. Only this thread does it: the one that reads the answers would wait for itself when both pipes are full."""
+        if call.spec is None:
+            return True
+        spec, stdin = call.spec
+        future = call.future
+
+        def answered(answer: "Future[Any]") -> None:
+            error = answer.exception()
+            if error is not None:
+                self.fail(future, error)
+
+        try:
+            told = self.bridge.begin({"op": "template", "t": call.template, "spec": spec}, stdin)
+        except ServerGone:
+            raise
+        except Exception as error:
+            self.fail(future, error)
+            return False
+        told.add_done_callback(answered)
+        return True
 
     def _send_cancels(self, numbers: List[int], keep_running: bool) -> None:
         if numbers:
@@ -102,7 +146,7 @@ class State:
             self.bridge.send(message)
 
     def _is_done(self) -> bool:
-        return self.is_shut and not (self.waiting or self.pending or self.deferred or self.cancels)
+        return self.is_shut and not (self.waiting or self.pending or self.deferred or self.making or self.cancels)
 
     def _may_send(self) -> bool:
         return bool(self.waiting) and (self.window is None or len(self.pending) < self.window)
@@ -142,7 +186,8 @@ class State:
         except (HqError, ServerGone):
             pass
         self.bridge.forget(self.job, self.fail_all)
-        if self.files:
+        if self.files and (self.broken is None or (self.owns_bridge and self.bridge.is_local)):
+            # Otherwise calls may go on, with their arguments and results in it.
             import shutil
 
             shutil.rmtree(self.spool, ignore_errors=True)
@@ -162,7 +207,9 @@ class State:
             ids = range(message["first"], message["first"] + message["count"])
             self._settle([(number, None, error) for number in ids])
         elif event == "again":
-            self._ask_again()
+            with self.changed:
+                self.was_away = True
+                self.changed.notify_all()
         elif event == "gone":
             self.fail_all(ServerGone(message["text"]))
 
@@ -190,6 +237,9 @@ class State:
             future = self.pending.get(number)
         if isinstance(future, ProgramFuture):
             return future.without_value(state == FINISHED, error)
+        if state == FINISHED and number < self.adopted:
+            # A program: a call always has a value.
+            return None, None
         if state == FINISHED:
             return None, _pickle.without_value("the call finished, but its value was lost")
         return None, _pickle.without_value(error)
@@ -235,18 +285,6 @@ class State:
             self.window_since, self.ended_count = now, 0
         elif self.ended_count > self.window:
             self.window = min(2_000, 2 * self.window)
-
-    def _ask_again(self) -> None:
-        """The server was away: what ended meanwhile has to be asked for."""
-        with self.lock:
-            numbers = sorted(self.pending)
-        if not numbers:
-            return
-        first, count = numbers[0], numbers[-1] - numbers[0] + 1
-        try:
-            self.bridge.send({"op": "settle", "job": self.job, "first": first, "count": count})
-        except ServerGone as error:
-            self.fail_all(error)
 
     def fail_all(self, error: BaseException) -> None:
         with self.changed:
@@ -301,16 +339,34 @@ class State:
             if len(self.waiting) == 1:
                 self.changed.notify_all()
 
-    def defer(self) -> None:
+    def defer(self, future: "CallFuture[Any]") -> None:
         with self.changed:
             self.check()
-            self.deferred += 1
+            self.deferred.add(future)
+
+    def claim_deferred(self, future: "CallFuture[Any]") -> bool:
+        """Whether a call that was deferred is to be made: not if a shutdown has cancelled it. :meth:`add_deferred` follows."""
+        with self.changed:
+            if future not in self.deferred:
+                return False
+            self.deferred.remove(future)
+            self.making += 1
+            return True
+
+    def defer_again(self, future: "CallFuture[Any]") -> bool:
+        """Puts back what was claimed, as more is missing; not if a shutdown cancels."""
+        with self.changed:
+            if self.is_cancelled:
+                return False
+            self.making -= 1
+            self.deferred.add(future)
+            return True
 
     def add_deferred(self, call: Optional[Call]) -> None:
         """Adds a call that was deferred, also after shutdown; `None` = nothing came of it."""
         cancelled = broken = None
         with self.changed:
-            self.deferred -= 1
+            self.making -= 1
             if call is not None and self.broken is not None:
                 broken = self.broken
             elif call is not None and self.is_cancelled:
@@ -339,6 +395,9 @@ class State:
             cancelled = [call.future for call in self.waiting] if cancel else []
             if cancel:
                 self.waiting.clear()
+                # What they wait for may never end.
+                cancelled += self.deferred
+                self.deferred.clear()
                 # What was handed over may not have begun either.
                 self.cancels_waiting = list(self.pending)
             self.changed.notify_all()
@@ -415,7 +474,7 @@ getattr(threading, "_register_atexit", atexit.register)(_at_exit)
 def _after_fork() -> None:
     """In a child: its parent's executors are not its own, and their locks may be held for ever."""
     for state in list(states):
-        state.lock = threading.Lock()
+        state.lock = threading.RLock()
         state.changed = threading.Condition(state.lock)
         state.broken = ServerGone("this executor was made before a fork; make another one in this process")
         state.waiting.clear()

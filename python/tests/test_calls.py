@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from concurrent.futures import BrokenExecutor, CancelledError, as_completed, wait
+from concurrent.futures import BrokenExecutor, CancelledError, Future, as_completed, wait
 
 import pytest
 from conftest import wait_for
@@ -104,6 +104,8 @@ def test_a_shutdown_that_cancels_lets_what_runs_end(cluster, tmp_path):
     held, _ = begin(executor, tmp_path, 2)
     waiting = [executor.submit(pow, 2, number) for number in range(50)]
     wait_for(lambda: waiting[-1].task is not None, "all are handed over")
+    question = {"what": "info", "job": executor.job}
+    wait_for(lambda: executor._bridge.ask(question)["running"] == 2, "the server knows that they run")
     executor.shutdown(wait=False, cancel_futures=True)
     assert wait(waiting, timeout=60).not_done == set()
     assert all(future.cancelled() for future in waiting)
@@ -188,7 +190,90 @@ def test_a_future_that_was_cancelled_cancels_what_needs_it(cluster, tmp_path):
             dependent.result(60)
 
 
+@pytest.mark.parametrize("settle", [lambda first: first.set_exception(KeyError("early")), lambda first: first.cancel()])
+def test_long_chains_end_with_their_first(shared, settle):
+    first = Future()
+    chain = [shared.submit(len, first)]
+    while len(chain) < 1_000:
+        chain.append(shared.submit(len, chain[-1]))
+    settle(first)
+    assert wait(chain, timeout=60).not_done == set()
+    kinds = {type(future.exception()) for future in chain}
+    assert kinds == {CancelledError if first.cancelled() else KeyError}
+    assert shared.submit(pow, 2, 3).result(60) == 8
+
+
+def ends(thread):
+    thread.join(60)
+    return not thread.is_alive()
+
+
+def test_a_shutdown_that_cancels_waits_for_no_future_of_others():
+    executor = hq.Executor(1, local=True)
+    first = Future()
+    chain = [executor.submit(len, first)]
+    chain.append(executor.program(["echo", chain[0]]))
+    chain.append(executor.submit(len, chain[1]))
+    ending = threading.Thread(target=executor.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+    ending.start()
+    assert ends(ending)
+    assert all(future.cancelled() for future in chain)
+    first.set_result("abc")
+
+
+def test_an_interrupt_at_the_end_of_a_job_cancels_it(monkeypatch):
+    def interrupt(job):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hq.Job, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        with hq.Job(max_workers=1, local=True) as job:
+            dependent = job.function(len, Future())
+    assert dependent.cancelled()
+
+
 # What goes wrong with the process that asks.
+
+
+def test_a_finalizer_may_run_on_a_thread_that_holds_the_lock():
+    executor = hq.Executor(1, local=True)
+    state, sending = executor._state, executor._thread
+
+    def collect():
+        with state.lock:
+            executor._finalizer()
+
+    collecting = threading.Thread(target=collect, daemon=True)
+    collecting.start()
+    assert ends(collecting) and ends(sending)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(pow, 2, 3)
+
+
+def test_the_thread_that_reads_never_writes(shared, tmp_path, monkeypatch):
+    bridge, state = shared._bridge, shared._state
+    send, written = bridge.send, []
+
+    def watched(message, blob=b""):
+        written.append((message["op"], threading.current_thread().name))
+        send(message, blob)
+
+    monkeypatch.setattr(bridge, "send", watched)
+    (held,), _ = begin(shared, tmp_path, 1)
+    said = shared.program(["echo", held], stdout="said")
+    state.on_event({"ev": "again", "job": shared.job}, memoryview(b""))
+    wait_for(lambda: "settle" in dict(written), "it is asked what ended")
+    (tmp_path / "go").touch()
+    assert said.result(60).read() == "done\n"
+    assert set(dict(written)) == {"calls", "settle", "template"}
+    assert {thread for _, thread in written} == {"hq-executor"}
+
+
+def test_what_a_program_reads_fails_only_itself(shared):
+    wrong = shared.program(["cat"], stdin=7)
+    with pytest.raises(TypeError):
+        wrong.result(60)
+    assert shared.submit(pow, 2, 3).result(60) == 8
 
 
 def test_a_child_does_not_wait_for_the_locks_of_its_parent(shared):
@@ -250,6 +335,29 @@ def test_a_job_goes_on_when_the_bridge_of_its_executor_is_killed(cluster, tmp_pa
         found = [other.futures[number].result(60) for number in range(3)]
         assert found == [8, "done", "done"]
         assert other.submit(pow, 2, 4).result(60) == 16
+
+
+def test_long_arguments_are_kept_when_the_bridge_is_killed(cluster, tmp_path):
+    executor = hq.Executor(server_dir=cluster.dir)
+    text = b"x" * (2 << 20)
+    held, _ = begin(executor, tmp_path, 2)
+    long = executor.submit(bytes, text)
+    question = {"what": "info", "job": executor.job}
+    wait_for(lambda: executor._bridge.ask(question)["total"] == 3, "the server has it")
+    os.kill(executor._bridge.pid, signal.SIGKILL)
+    with pytest.raises(BrokenExecutor):
+        long.result(60)
+    executor.shutdown()
+    (tmp_path / "go").touch()
+    with hq.Executor.attach(executor.job, server_dir=cluster.dir) as other:
+        assert other.futures[2].result(60) == text
+
+
+def test_programs_that_had_ended_are_not_dead(cluster):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        executor.program(["true"]).result(60)
+    with hq.Executor.attach(executor.job, server_dir=cluster.dir) as other:
+        assert other.futures[0].result(60) is None
 
 
 def test_executors_of_one_bridge_leave_nothing_behind(cluster):
