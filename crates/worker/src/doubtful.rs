@@ -1,9 +1,10 @@
 //! Ends of tasks that the batch system may have caused.
 //!
 //! A batch system that ends a job sends SIGTERM to every process in it, tasks included. A task that ends
-//! by it just before the worker hears of its own end would count as failed. So, inside an allocation, such
-//! ends wait for a moment: either the worker is told to end, and then the task was ended with it, or they
-//! count.
+//! by it just before the worker hears of its own end would count as failed. One that no longer knows a job,
+//! as after a crash of its controller, sends SIGKILL at once, and the worker may have a moment to report what
+//! happened to its task before it happens to itself. So, inside an allocation, such ends wait for a moment:
+//! either the worker is ended, and then the task was ended with it, or they count.
 
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use tokio::time::Instant;
 /// How long an end waits: longer than it takes to ask the batch system.
 const WAIT: Duration = Duration::from_millis(1_500);
 
+const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-/// How shells report SIGTERM.
+/// How shells report signals.
+const SIGKILL_CODE: i32 = 128 + SIGKILL;
 const SIGTERM_CODE: i32 = 128 + SIGTERM;
 
 /// Ends that wait.
@@ -35,7 +38,8 @@ impl Doubtful {
             LaunchEvent::Exited { token, status, .. } => {
                 let by_signal = matches!(
                     status,
-                    ExitStatus::Signal(SIGTERM) | ExitStatus::Code(SIGTERM_CODE)
+                    ExitStatus::Signal(SIGKILL | SIGTERM)
+                        | ExitStatus::Code(SIGKILL_CODE | SIGTERM_CODE)
                 );
                 by_signal && !is_ending(*token)
             }
@@ -80,20 +84,23 @@ mod tests {
     }
 
     #[test]
-    fn only_ends_by_sigterm_that_nobody_asked_for_are_in_doubt() {
+    fn only_ends_by_the_signals_of_batch_systems_that_nobody_asked_for_are_in_doubt() {
         let mut doubtful = Doubtful::default();
         let all = [
             exited(1, ExitStatus::Signal(15)),
             exited(2, ExitStatus::Code(143)),
-            exited(3, ExitStatus::Signal(9)),
+            exited(3, ExitStatus::Signal(11)),
             exited(4, ExitStatus::Code(0)),
             exited(5, ExitStatus::Signal(15)),
+            exited(6, ExitStatus::Signal(9)),
+            exited(7, ExitStatus::Code(137)),
         ];
         let mut events = all.to_vec();
         doubtful.sift(&mut events, |token| token == LaunchToken(5));
         assert_eq!(events, [all[2].clone(), all[3].clone(), all[4].clone()]);
         assert!(doubtful.until().is_some());
-        assert_eq!(doubtful.release(), [all[0].clone(), all[1].clone()]);
+        let held = [0, 1, 5, 6].map(|at: usize| all[at].clone());
+        assert_eq!(doubtful.release(), held);
         assert_eq!((doubtful.until(), doubtful.release()), (None, Vec::new()));
     }
 }
