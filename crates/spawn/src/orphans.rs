@@ -514,8 +514,9 @@ mod tests {
         let orphan = Leader::start("exec sleep 1000");
         let mut orphans = Orphans {
             children: None,
-            // Of no process: the orphan counts as one from elsewhere.
-            own_session: 0,
+            // Of no process, so that the orphan counts as one from elsewhere. 0 is a session as well: one that was begun
+            // outside the process namespace, as that of whatever `docker exec` starts.
+            own_session: -1,
             adopted: vec![orphan.pid()],
             known: HashMap::new(),
             ended: Vec::new(),
