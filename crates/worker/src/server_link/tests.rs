@@ -253,7 +253,14 @@ async fn an_interrupted_registration_removes_its_directory_beside_the_loop() {
         matches!(error, RegisterError::Interrupted(Interrupt::Terminate)),
         "{error}"
     );
-    assert!(!dir.exists());
+    // A slow machine may not have done it in the time for which a worker waits; it goes on nevertheless.
+    let gone = async {
+        while dir.exists() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let gone = tokio::time::timeout(Duration::from_secs(60), gone).await;
+    gone.expect("the directory is removed");
     // Others went on while it was removed.
     assert!(
         seen.iter().any(|left| (1..FILES).contains(left)),

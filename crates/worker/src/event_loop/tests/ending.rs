@@ -28,7 +28,8 @@ async fn stop_leaves_nothing_behind() {
     assert_eq!(server.stop().await, WorkerEnd::Stopped);
     assert_eq!(server.goodbye(), Some(LostReason::Stopped));
     server.no_survivors().await;
-    assert!(!server.work_dir().exists());
+    let work_dir = server.work_dir().to_path_buf();
+    wait_until("its directory is gone", || !work_dir.exists()).await;
 }
 
 #[tokio::test]
@@ -41,7 +42,8 @@ async fn dropping_a_running_worker_kills_its_tasks() {
     wait_until("the task runs", || up.exists()).await;
     server.abort_worker().await;
     server.no_survivors().await;
-    assert!(!server.work_dir().exists());
+    let work_dir = server.work_dir().to_path_buf();
+    wait_until("its directory is gone", || !work_dir.exists()).await;
 }
 
 #[tokio::test]
