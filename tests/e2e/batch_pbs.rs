@@ -127,8 +127,6 @@ fn several_nodes_are_asked_for_at_once() {
         "-m2",
         "--cpus=1",
         "--idle-timeout=30s",
-        // While a task is moved from a busy worker to one that has just come, another worker may be asked for.
-        "--max-worker-count=2",
     ];
     env.hq(&[&add[..], &["--worker-start-cmd", &start]].concat())
         .ok();

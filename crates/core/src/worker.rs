@@ -8,6 +8,7 @@
 mod life;
 mod load;
 mod rate;
+mod room;
 mod unkillable;
 mod workers;
 
@@ -27,6 +28,7 @@ use crate::worker_config::WorkerConfig;
 pub use life::{Dedication, Duty, GangNode, Life};
 pub use load::Load;
 use rate::Rate;
+pub(crate) use room::Room;
 pub use unkillable::Unkillable;
 pub use workers::{ENDED_WORKERS_MAX, Workers};
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::bench::*;
-use crate::id::{JobId, WorkerId};
+use crate::id::{JobId, QueueId, WorkerId};
 use crate::outcome::Outcome;
 use crate::resource::request::{RequestVariants, ResourceRequest};
-use crate::server_state::WorkerMessage;
+use crate::scheduler::demand::{QueueQuery, WorkerKind};
+use crate::server_state::{Command, WorkerMessage};
 use crate::task::Phase;
 use crate::worker::Unkillable;
 
@@ -224,4 +225,53 @@ fn a_worker_that_takes_enough_or_nothing_waits_for_enough() {
     bench.submit(tasks(1));
     bench.wait(MOMENT);
     assert_eq!(bench.has(worker).len(), 3);
+}
+
+/// Workers with so many cpus that automatic allocation would ask for.
+fn wanted(bench: &Bench, cpus: u64) -> u32 {
+    let query = QueueQuery {
+        queue: QueueId(1),
+        kind: WorkerKind {
+            resources: [("cpus".into(), cpus * 10_000)].into(),
+            others_plentiful: true,
+            time_limit: Duration::from_secs(3_600),
+            min_utilization: 0.0,
+        },
+        coming: Vec::new(),
+        workers_max: 9,
+        nodes_max: 1,
+    };
+    bench.state.demand(bench.now.mono, &[query])[0].workers
+}
+
+#[test]
+fn what_was_sent_ahead_asks_for_no_worker_once_one_has_room_for_it() {
+    let (mut bench, busy) = Bench::with_worker(1);
+    let job = bench.submit(tasks(3));
+    bench.start(busy, key(job, 0));
+    bench.skip(Duration::from_secs(10));
+    assert_eq!(wanted(&bench, 1), 2, "two wait behind the one that runs");
+    bench.worker(1);
+    assert_eq!(wanted(&bench, 1), 1, "one has gone there");
+    let room = bench.worker_with(4, |config| {
+        config.time_limit = Some(Duration::from_secs(60));
+    });
+    assert_eq!(bench.has(room), [], "it is asked back first");
+    assert_eq!(wanted(&bench, 1), 0, "it will go there");
+    bench.request(Command::StopWorkers(this(room)));
+    assert_eq!(
+        wanted(&bench, 1),
+        1,
+        "there is nothing where a worker is about to end"
+    );
+}
+
+#[test]
+fn room_for_something_smaller_is_none() {
+    let (mut bench, busy) = Bench::with_worker(2);
+    let job = bench.submit(wide(2, 2));
+    bench.start(busy, key(job, 0));
+    bench.skip(Duration::from_secs(10));
+    bench.worker(1);
+    assert_eq!(wanted(&bench, 2), 1);
 }

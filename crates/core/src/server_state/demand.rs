@@ -9,11 +9,14 @@ use crate::scheduler::demand::{QueueDemand, QueueQuery, demand};
 use crate::scheduler::queue::QUEUES_SEEN_MAX;
 use crate::scheduler::window::{MULTI_NODE_MAX, able};
 use crate::time::{Time, nanos};
+use crate::worker::Room;
 
 /// Work that a worker will start within this time needs no other worker.
 const SOON: Duration = Duration::from_secs(1);
 /// Requests that are looked at for each queue; there are few more workers than that to ask for at a time.
 const REQUESTS_MAX: usize = 512;
+/// Looks for room on workers in one answer, some milliseconds.
+const LOOKS_MAX: usize = 65_536;
 
 impl ServerState {
     /// Whether [`ServerState::demand`] says less than it will in a moment: of a large job not all is queued yet, or what
@@ -24,10 +27,10 @@ impl ServerState {
     }
 
     /// How many more workers of each queue would get work that existing ones cannot take now. What is
-    /// ready counts, and what was sent ahead to a busy worker.
+    /// ready counts, and what was sent ahead to a busy worker, unless another one has room for it: it will be moved there.
     #[must_use]
     pub fn demand(&self, now: Time, queries: &[QueueQuery]) -> Vec<QueueDemand> {
-        let mut waiting = self.waiting_for(queries);
+        let mut ahead = BTreeMap::new();
         for worker in self.workers.live().values() {
             let mut surplus = u64::try_from(worker.surplus(now, SOON)).unwrap_or(u64::MAX);
             for (key, count) in worker.waiting_last() {
@@ -37,8 +40,13 @@ impl ServerState {
                 if count == 0 {
                     break;
                 }
-                *waiting.entry(key).or_default() += count;
+                *ahead.entry(key).or_default() += count;
             }
+        }
+        self.take_rooms(&mut ahead, now);
+        let mut waiting = self.waiting_for(queries);
+        for (key, count) in ahead {
+            *waiting.entry(key).or_default() += count;
         }
         let by_class: Vec<(ClassId, u64)> = waiting
             .into_iter()
@@ -51,6 +59,35 @@ impl ServerState {
             answer.waiting = answer.waiting.max(self.ready_len());
         }
         found
+    }
+
+    /// Takes off what was sent ahead that for which workers have room: those that have just come, mostly, to which
+    /// it has not been moved yet.
+    fn take_rooms(&self, ahead: &mut BTreeMap<QueueKey, u64>, now: Time) {
+        let mut looks_left = LOOKS_MAX;
+        for worker in self.workers.live().values() {
+            if ahead.is_empty() || looks_left == 0 {
+                // What is left over is asked for: a worker too many, rather than one too few.
+                return;
+            }
+            let Some(mut room) = Room::of(worker) else {
+                continue;
+            };
+            // The most urgent first, as they would be moved.
+            for (key, count) in &mut *ahead {
+                let class = self.dispatcher.classes().get(key.class);
+                let variants = class.map_or(&[][..], |class| &class.variants);
+                for (number, variant) in (0..).zip(variants) {
+                    looks_left = looks_left.saturating_sub(1);
+                    let can_run =
+                        worker.has_time(variant, now) && !worker.is_stuck(key.class, number);
+                    if can_run {
+                        *count -= room.take(variant, *count);
+                    }
+                }
+            }
+            ahead.retain(|_, count| *count > 0);
+        }
     }
 
     /// Ready tasks that matter to the answer: of very many requests the most urgent and valuable that workers

@@ -1,0 +1,39 @@
+//! What a worker has free, filled in thought.
+
+use super::Worker;
+use crate::class::{VariantDemand, fitting};
+
+/// The room of a worker, of which more and more is taken while somebody wonders what would fit.
+pub(crate) struct Room<'a> {
+    worker: &'a Worker,
+    free: Vec<i64>,
+}
+
+impl<'a> Room<'a> {
+    /// `None` = whatever is free there is nothing for a task that comes now: the worker takes none, or keeps its room
+    /// for others.
+    pub(crate) fn of(worker: &'a Worker) -> Option<Self> {
+        let is_kept = worker.reserved_for().is_some() || worker.has_reservations();
+        (worker.accepts_work() && !is_kept).then(|| Self {
+            worker,
+            free: worker.free.clone(),
+        })
+    }
+
+    /// Takes the room of at most so many tasks of a variant; says of how many.
+    pub(crate) fn take(&mut self, variant: &VariantDemand, most: u64) -> u64 {
+        let fit = fitting(variant, &self.worker.offers, |slot| {
+            self.free.get(slot).copied().unwrap_or(0)
+        });
+        let count = most.min(u64::from(fit));
+        for demand in &variant.demands {
+            // "All of it" means all that this worker has.
+            let units = demand.units.unwrap_or_else(|| self.worker.total(demand));
+            if let Some(free) = self.free.get_mut(demand.resource.0 as usize) {
+                let taken = i64::try_from(units.saturating_mul(count)).unwrap_or(i64::MAX);
+                *free = free.saturating_sub(taken);
+            }
+        }
+        count
+    }
+}
