@@ -35,9 +35,14 @@ const NOT_FOR_USERS: [&str; 6] = [
     "testing",
 ];
 
-/// Lists the pages for `hq doc` as `(name, text)`, by name.
+/// The pages change rarely: as small as possible.
+const LEVEL: u8 = 10;
+
+/// Lists the pages for `hq doc` as `(name, title, length)`, by name, and compresses the texts as one: they have words in
+/// common.
 fn embed_pages() {
     println!("cargo:rerun-if-changed={PAGES}");
+    println!("cargo:rerun-if-changed={PAGES}/../CHANGELOG.md");
     let package = variable("CARGO_MANIFEST_DIR").unwrap_or_default();
     let folder = Path::new(&package).join(PAGES);
     let mut names: Vec<String> = std::fs::read_dir(&folder)
@@ -48,18 +53,24 @@ fn embed_pages() {
         .filter(|name| !NOT_FOR_USERS.contains(&name.as_str()))
         .collect();
     names.sort();
+    let files = names.iter().map(|name| (&**name, format!("{name}.md")));
+    let files = files.chain([("changelog", "../CHANGELOG.md".to_owned())]);
     let mut list = String::from("&[\n");
-    for name in names {
-        let path = folder.join(format!("{name}.md"));
-        list.push_str(&format!("    ({name:?}, include_str!({path:?})),\n"));
+    let mut all = String::new();
+    for (name, file) in files {
+        // A page that cannot be read is missing, which a test notices.
+        let text = std::fs::read_to_string(folder.join(file)).unwrap_or_default();
+        let first = text.lines().next().unwrap_or_default();
+        let title = first.trim_start_matches('#').trim();
+        list.push_str(&format!("    ({name:?}, {title:?}, {}),\n", text.len()));
+        all.push_str(&text);
     }
-    let changes = folder.join("../CHANGELOG.md");
-    list.push_str(&format!(
-        "    (\"changelog\", include_str!({changes:?})),\n]\n"
-    ));
-    let to = Path::new(&variable("OUT_DIR").unwrap_or_default()).join("pages.rs");
-    // Without it the package does not compile, which says why.
-    let _ = std::fs::write(to, list);
+    list.push_str("]\n");
+    let out = variable("OUT_DIR").unwrap_or_default();
+    // Without them the package does not compile, which says why.
+    let packed = miniz_oxide::deflate::compress_to_vec(all.as_bytes(), LEVEL);
+    let _ = std::fs::write(Path::new(&out).join("pages.rs"), list);
+    let _ = std::fs::write(Path::new(&out).join("pages.deflate"), packed);
 }
 
 fn variable(name: &str) -> Option<String> {

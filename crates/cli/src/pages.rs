@@ -1,23 +1,43 @@
 //! The pages of `docs/`, which every program carries along: a login node may see no web.
 
+use std::sync::OnceLock;
+
 /// One page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
     /// Name of the file without its ending.
     pub(crate) name: &'static str,
-    /// Markdown.
-    pub(crate) text: &'static str,
+    /// First heading.
+    pub(crate) title: &'static str,
+    /// Where its text begins and how long it is, among the texts of all pages.
+    place: (usize, usize),
 }
 
 impl Page {
-    /// Its first heading.
-    pub(crate) fn title(&self) -> &'static str {
-        let first = self.text.lines().next().unwrap_or_default();
-        first.trim_start_matches('#').trim()
+    /// Markdown.
+    pub(crate) fn text(&self) -> &'static str {
+        let (start, len) = self.place;
+        texts().get(start..start + len).unwrap_or_default()
     }
 }
 
-const PAGES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
+const PAGES: &[(&str, &str, usize)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
+/// Texts of all pages, one behind the other, compressed by `build.rs`.
+const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.deflate"));
+
+/// Unpacked when the first page is read: most commands read none.
+fn texts() -> &'static str {
+    static TEXTS: OnceLock<String> = OnceLock::new();
+    TEXTS.get_or_init(|| {
+        let size = PAGES.iter().map(|(_, _, len)| len).sum();
+        let bytes = miniz_oxide::inflate::decompress_to_vec_with_limit(PACKED, size);
+        let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        text.unwrap_or_else(|| {
+            hq_core::bug!("the pages of the program cannot be unpacked");
+            String::new()
+        })
+    })
+}
 
 /// Other names of pages, those of HyperQueue's topics among them.
 const ALIASES: &[(&str, &str)] = &[
@@ -64,7 +84,12 @@ const ALIASES: &[(&str, &str)] = &[
 
 /// All pages by name.
 pub(crate) fn all() -> impl Iterator<Item = Page> {
-    PAGES.iter().map(|(name, text)| Page { name, text })
+    let mut next = 0;
+    PAGES.iter().map(move |(name, title, len)| {
+        let place = (next, *len);
+        next += len;
+        Page { name, title, place }
+    })
 }
 
 /// Other names of a page.
@@ -88,7 +113,8 @@ mod tests {
     fn pages_have_titles_and_other_names_lead_to_pages() {
         assert!(all().count() > 25);
         for page in all() {
-            assert!(!page.title().is_empty(), "{}", page.name);
+            let first = page.text().lines().next();
+            assert_eq!(first, Some(&*format!("# {}", page.title)), "{}", page.name);
         }
         for (alias, page) in ALIASES {
             assert!(all().all(|other| other.name != *alias), "{alias} is a page");

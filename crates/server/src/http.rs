@@ -11,6 +11,7 @@ mod counted;
 mod door;
 mod figures;
 mod kept;
+mod packed;
 mod pages;
 
 use std::io;

@@ -26,10 +26,9 @@ pub(crate) struct DocArgs {
 
 fn topic_parser() -> PossibleValuesParser {
     let values = pages::all().map(|page| {
-        let title = page.title();
         PossibleValue::new(page.name)
             .aliases(pages::aliases(page.name))
-            .help(title)
+            .help(page.title)
     });
     PossibleValuesParser::new(values)
 }

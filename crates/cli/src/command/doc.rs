@@ -17,7 +17,7 @@ pub(super) fn run(args: &DocArgs, context: &mut Context) -> CliResult<()> {
         (Some(words), _) => search(words)?,
         (None, Some(topic)) => match pages::find(topic) {
             Some(page) if args.open => return open(&page, context),
-            Some(page) => page.text.to_owned(),
+            Some(page) => page.text().to_owned(),
             // The command line knows the names.
             None => return Err(CliError::new(format!("There is no page `{topic}`"))),
         },
@@ -37,7 +37,7 @@ fn contents() -> String {
         "`hq doc TOPIC` shows a page, `hq doc --search WORDS` finds words in all of them.\n\n",
     );
     for page in pages::all() {
-        text.push_str(&format!("{:width$}  {}\n", page.name, page.title()));
+        text.push_str(&format!("{:width$}  {}\n", page.name, page.title));
     }
     text
 }
@@ -53,7 +53,7 @@ fn search(words: &str) -> CliResult<String> {
         .map(|page| {
             (
                 page,
-                page.text.lines().filter(|line| has_all(line)).collect(),
+                page.text().lines().filter(|line| has_all(line)).collect(),
             )
         })
         .filter(|(_, lines): &(Page, Vec<&str>)| !lines.is_empty())
@@ -70,7 +70,7 @@ fn search(words: &str) -> CliResult<String> {
     found.sort_by_key(|(page, lines)| (is_long(page), std::cmp::Reverse(lines.len())));
     let mut text = String::new();
     for (page, lines) in found {
-        text.push_str(&format!("hq doc {} – {}\n", page.name, page.title()));
+        text.push_str(&format!("hq doc {} – {}\n", page.name, page.title));
         for line in lines.iter().take(FOUND_MAX) {
             text.push_str(&format!("    {}\n", line.trim()));
         }
@@ -115,7 +115,7 @@ fn open(page: &Page, context: &mut Context) -> CliResult<()> {
         .map_err(|e| failed(&e))?;
     // The browser reads it when we have ended.
     let (mut file, path) = file.keep().map_err(|e| failed(&e.error))?;
-    file.write_all(page.text.as_bytes())
+    file.write_all(page.text().as_bytes())
         .map_err(|e| failed(&e))?;
     let status = Command::new("xdg-open")
         .arg(&path)

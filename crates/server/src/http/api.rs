@@ -17,7 +17,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::Query as UrlQuery;
 use axum::extract::rejection::QueryRejection;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hq_core::limits::shortened;
@@ -25,10 +25,11 @@ use hq_core::refusal::{Refusal, RefusalKind};
 use serde_json::{Value, json};
 
 use super::App;
+use super::packed::Packed;
 pub(super) use views::Graphs;
 
 /// Description of the interface, for programs.
-const OPEN_API: &str = include_str!("../../../../docs/openapi.yaml");
+const OPEN_API: Packed = Packed::new(include_bytes!(concat!(env!("OUT_DIR"), "/openapi.yaml.gz")));
 
 /// Longest words of an error.
 const TEXT_MAX: usize = 2 << 10;
@@ -148,8 +149,12 @@ pub(super) fn router() -> Router<Arc<App>> {
         })
 }
 
-async fn open_api() -> impl IntoResponse {
-    ([("content-type", "application/yaml")], OPEN_API)
+async fn open_api(headers: HeaderMap) -> impl IntoResponse {
+    let kind = [
+        ("content-type", "application/yaml"),
+        ("vary", "accept-encoding"),
+    ];
+    (kind, OPEN_API.response(&headers))
 }
 
 /// Parameters of the query string.

@@ -4,7 +4,6 @@
 //! files of the dashboard and nothing else; for data the page signs each request with the token. Cookies are
 //! shared by all ports of a machine, so that another user's server on it may see this one: it is worth nothing.
 
-use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 
 use axum::Json;
@@ -16,6 +15,7 @@ use axum::routing::get;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::packed::Packed;
 use super::{App, auth, now_ms};
 
 /// What a page may load: its own files; no text becomes script or markup.
@@ -26,57 +26,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Longest nonce of a page that wants proof; twice what it takes.
 const NONCE_LEN_MAX: usize = 128;
 
-/// A file of the dashboard.
-struct File {
-    path: &'static str,
-    bytes: &'static [u8],
-}
-
-macro_rules! files {
-    ($($path:literal),* $(,)?) => {
-        &[$(File { path: $path, bytes: include_bytes!(concat!("../../web/", $path)) }),*]
-    };
-}
-
-const FILES: &[File] = files![
-    "app.css",
-    "icon.svg",
-    "index.html",
-    "js/api.js",
-    "js/charts.js",
-    "js/colors.js",
-    "js/commands.js",
-    "js/dialog.js",
-    "js/dom.js",
-    "js/format.js",
-    "js/list.js",
-    "js/live.js",
-    "js/main.js",
-    "js/problems.js",
-    "js/steps.js",
-    "js/tail.js",
-    "js/tasks.js",
-    "js/timeline/bars.js",
-    "js/timeline/input.js",
-    "js/timeline/paint.js",
-    "js/timeline/source.js",
-    "js/timeline/window.js",
-    "js/url.js",
-    "js/views/allocations.js",
-    "js/views/events.js",
-    "js/views/graph.js",
-    "js/views/job.js",
-    "js/views/jobs.js",
-    "js/views/overview.js",
-    "js/views/task.js",
-    "js/views/timeline.js",
-    "js/views/view.js",
-    "js/views/workers.js",
-    "key.js",
-    "login.css",
-    "login.html",
-    "login.js",
-];
+/// Files of the dashboard by their paths, sorted.
+const FILES: &[(&str, Packed)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
 /// All pages, beside what needs the token in every request.
 pub(super) fn router() -> Router<Arc<App>> {
@@ -99,12 +50,12 @@ async fn home(State(app): State<Arc<App>>, request: Request) -> Response {
         file("index.html", request.headers())
     } else {
         app.parts.stats.http_refused.inc();
-        login_page().await
+        login_page(request).await
     }
 }
 
-async fn login_page() -> Response {
-    let mut response = file("login.html", &HeaderMap::new());
+async fn login_page(request: Request) -> Response {
+    let mut response = file("login.html", request.headers());
     *response.status_mut() = StatusCode::UNAUTHORIZED;
     response
 }
@@ -182,10 +133,10 @@ fn is_known(app: &App, request: &Request) -> bool {
 
 /// One file, or that the browser has it already.
 fn file(path: &str, headers: &HeaderMap) -> Response {
-    let Some(found) = FILES.iter().find(|file| file.path == path) else {
+    let Some((_, found)) = FILES.iter().find(|(name, _)| *name == path) else {
         return (StatusCode::NOT_FOUND, "there is nothing here\n").into_response();
     };
-    let tag = tag(found.bytes);
+    let tag = found.tag(headers);
     let known = headers
         .get(header::IF_NONE_MATCH)
         .and_then(|value| value.to_str().ok());
@@ -194,7 +145,10 @@ fn file(path: &str, headers: &HeaderMap) -> Response {
     let mut response = if is_known {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        ([(header::CONTENT_TYPE, kind(path))], found.bytes).into_response()
+        let mut response = found.response(headers);
+        let kind = HeaderValue::from_static(kind(path));
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
     };
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::from_str(&tag) {
@@ -209,7 +163,7 @@ fn protect(response: &mut Response) {
     for (name, value) in [
         // Asked for again each time: a new server may have other files.
         (header::CACHE_CONTROL, "private, no-cache"),
-        (header::VARY, "cookie"),
+        (header::VARY, "cookie, accept-encoding"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::X_FRAME_OPTIONS, "DENY"),
@@ -220,12 +174,6 @@ fn protect(response: &mut Response) {
     for name in ["cross-origin-opener-policy", "cross-origin-resource-policy"] {
         headers.insert(name, HeaderValue::from_static("same-origin"));
     }
-}
-
-fn tag(bytes: &[u8]) -> String {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    format!("\"{:016x}\"", hasher.finish())
 }
 
 fn kind(path: &str) -> &'static str {
@@ -255,43 +203,45 @@ mod tests {
         }
     }
 
-    fn text(file: &File) -> &'static str {
-        std::str::from_utf8(file.bytes).expect("text")
+    /// All files with what is in them.
+    fn texts() -> impl Iterator<Item = (&'static str, String)> {
+        let unpacked = |file: &Packed| String::from_utf8(file.plain()).expect("text");
+        FILES
+            .iter()
+            .map(move |(path, file)| (*path, unpacked(file)))
     }
 
     #[test]
-    fn every_file_is_served() {
+    fn every_file_is_served_as_it_is() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
         let mut found = Vec::new();
         on_disk(&root, &mut found);
-        let mut found: Vec<_> = found
-            .iter()
-            .filter_map(|path| path.strip_prefix(&root).ok()?.to_str())
-            .collect();
-        found.sort_unstable();
-        let served: Vec<_> = FILES.iter().map(|file| file.path).collect();
-        assert_eq!(found, served);
+        found.sort();
+        let served: Vec<_> = texts().collect();
+        assert_eq!(found.len(), served.len());
+        for (on_disk, (path, text)) in found.iter().zip(served) {
+            assert_eq!(*on_disk, root.join(path));
+            let expected = std::fs::read_to_string(on_disk).expect("a page");
+            assert!(text == expected, "{path} is not as it is on disk");
+        }
     }
 
     #[test]
     fn every_module_that_is_imported_is_there() {
-        for file in FILES.iter().filter(|file| file.path.ends_with(".js")) {
-            let dir = Path::new(file.path).parent().expect("a folder");
-            for line in text(file)
-                .lines()
-                .filter(|line| line.starts_with("import "))
-            {
-                let name = line.split('"').nth(1).expect("the name of a module");
+        for (name, text) in texts().filter(|(path, _)| path.ends_with(".js")) {
+            let dir = Path::new(name).parent().expect("a folder");
+            for line in text.lines().filter(|line| line.starts_with("import ")) {
+                let module = line.split('"').nth(1).expect("the name of a module");
                 let mut path = PathBuf::from(dir);
-                for part in Path::new(name.trim_start_matches("./")) {
+                for part in Path::new(module.trim_start_matches("./")) {
                     if part == ".." {
                         path.pop();
                     } else {
                         path.push(part);
                     }
                 }
-                let is_there = FILES.iter().any(|file| Path::new(file.path) == path);
-                assert!(is_there, "{}: {name}", file.path);
+                let is_there = FILES.iter().any(|(file, _)| Path::new(file) == path);
+                assert!(is_there, "{name}: {module}");
             }
         }
     }
@@ -308,9 +258,9 @@ mod tests {
             "style=\"",
             "https://",
         ];
-        for file in FILES {
+        for (path, text) in texts() {
             for word in banned {
-                assert!(!text(file).contains(word), "{}: {word}", file.path);
+                assert!(!text.contains(word), "{path}: {word}");
             }
         }
     }
@@ -326,5 +276,32 @@ mod tests {
         headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"other\""));
         assert_eq!(file("app.css", &headers).status(), StatusCode::OK);
         assert_eq!(file("../auth.rs", &headers).status(), StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn a_file_is_compressed_for_those_who_take_that() {
+        let mut headers = HeaderMap::new();
+        let plain = file("app.css", &headers);
+        headers.insert(
+            header::ACCEPT_ENCODING,
+            HeaderValue::from_static("gzip, br"),
+        );
+        let packed = file("app.css", &headers);
+        let header_of = |response: &Response, name| response.headers().get(name).cloned();
+        assert_eq!(header_of(&plain, header::CONTENT_ENCODING), None);
+        let coding = header_of(&packed, header::CONTENT_ENCODING);
+        assert_eq!(coding, Some(HeaderValue::from_static("gzip")));
+        let kinds = [&plain, &packed].map(|one| header_of(one, header::CONTENT_TYPE));
+        assert_eq!(kinds[0], kinds[1]);
+        // A cache in between must not mix them up.
+        let vary = header_of(&plain, header::VARY).expect("a cache is told");
+        assert!(
+            vary.to_str()
+                .is_ok_and(|vary| vary.contains("accept-encoding"))
+        );
+        let tag = header_of(&packed, header::ETAG).expect("a tag");
+        assert_ne!(Some(&tag), header_of(&plain, header::ETAG).as_ref());
+        headers.insert(header::IF_NONE_MATCH, tag);
+        assert_eq!(file("app.css", &headers).status(), StatusCode::NOT_MODIFIED);
     }
 }

@@ -6,7 +6,8 @@ use super::*;
 fn described() -> Vec<String> {
     let mut found = Vec::new();
     let mut path = "";
-    for line in OPEN_API.lines() {
+    let text = String::from_utf8(OPEN_API.plain()).expect("text");
+    for line in text.lines() {
         if let Some(rest) = line.strip_prefix("  /") {
             path = rest.trim_end_matches(':');
         }
