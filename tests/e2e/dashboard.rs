@@ -313,6 +313,15 @@ fn a_log_is_followed_and_problems_are_acknowledged() {
     screen.shows(&["3 waiting", " left, until "]);
     screen.press("a");
     screen.shows(&["Tasks of job 1 (9)"]);
+    screen.press("/9\r");
+    screen.shows(&["Tasks of job 1 (1)", "waiting"]);
+    screen.press("c");
+    screen.shows(&["Cancel task 9 of job 1?", "It is not run."]);
+    screen.press("n");
+    assert_eq!(env.stats(&slow)["canceled"], 0);
+    screen.press("cy");
+    screen.shows(&["task 9 of job 1 was canceled"]);
+    assert_eq!(env.stats(&slow)["canceled"], 1);
     screen.press("/5\r");
     screen.shows(&["Tasks of job 1 (1)", "running"]);
     screen.press("\r");

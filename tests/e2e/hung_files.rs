@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use crate::dashboard::Screen;
 use crate::harness::{Env, processes_with, skip, wait_for};
 
 /// A file system whose writers sleep in the kernel, beyond the reach of SIGKILL, while it is frozen.
@@ -265,19 +266,32 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     };
     env.start_server_with(&["--journal=disk/state.db"]);
     env.submit(&["--name=kept", "--", "true"]);
+    let mut screen = Screen::start(&env, &["dashboard"]);
+    screen.press("2");
+    screen.shows(&["kept"]);
     disk.set_frozen(true);
-    let mut submit = env.command(&["submit", "--name=hanging", "--", "true"]);
-    let submit = submit
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program can be run");
+    let start_submit = |name: &str| {
+        let mut submit = env.command(&["submit", name, "--", "true"]);
+        let submit = submit.stdout(Stdio::piped()).stderr(Stdio::piped());
+        submit.spawn().expect("the program can be run")
+    };
+    let submit = start_submit("--name=hanging");
     wait_for("the change is known", || {
         let jobs = env.hq(&["job", "list", "--all"]).ok();
         jobs.contains("hanging").then_some(()).ok_or(jobs)
     });
     env.hq(&["worker", "list"]).ok();
     env.hq(&["alloc", "list"]).ok();
+    // A dashboard goes on while what was asked for there waits.
+    screen.shows(&["hanging"]);
+    screen.press("c");
+    screen.shows(&["Cancel job 2 `hanging`?"]);
+    screen.press("y");
+    screen.shows(&["the server is slow to answer"]);
+    let mut later = start_submit("--name=later");
+    screen.shows(&["later"]);
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
     // It says how it is, or what hangs.
     for look in ["status", "problems"] {
         let ran = env.hq(&[look]);
@@ -293,6 +307,8 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
         "{text}"
     );
     assert_eq!(told.status.code(), Some(1));
+    let told = later.wait().expect("it ends");
+    assert_eq!(told.code(), Some(1));
     // Until then the kernel keeps the process.
     disk.set_frozen(false);
     env.wait_exit("server");

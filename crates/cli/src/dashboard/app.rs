@@ -80,7 +80,8 @@ pub(crate) struct Focus {
     pub(crate) job: Option<u32>,
     pub(crate) task: Option<u32>,
     pub(crate) tasks: Option<TasksWanted>,
-    pub(crate) log: Option<LogKey>,
+    /// An output, and how many had been opened before: one that is opened again is read again.
+    pub(crate) log: Option<(LogKey, u32)>,
     /// `None` = now.
     pub(crate) at_ns: Option<i64>,
     /// Charts show more than the last minutes.
@@ -220,6 +221,8 @@ pub(crate) struct App {
     pub(crate) output: Option<OutputTail>,
     pub(crate) tasks: Option<Tasks>,
     pub(crate) log: Option<Log>,
+    /// How many were opened.
+    logs_opened: u32,
     /// Text for the clipboard of the terminal.
     pub(crate) copied: Option<String>,
     pub(crate) trouble: Option<String>,
@@ -267,6 +270,7 @@ impl App {
             output: None,
             tasks: None,
             log: None,
+            logs_opened: 0,
             copied: None,
             trouble: None,
             told: None,
@@ -313,7 +317,7 @@ impl App {
             at_ns: self.replay.map(|replay| replay.at_ns),
             is_long: self.span != Span::TenMinutes,
             tasks: self.tasks.as_ref().map(Tasks::wanted),
-            log: self.log.as_ref().map(|log| log.key),
+            log: self.log.as_ref().map(|log| (log.key, log.opening)),
         }
     }
 
@@ -343,7 +347,7 @@ impl App {
                 }
             }
             News::Log(part) => {
-                if let Some(log) = self.log.as_mut().filter(|log| log.key == part.key) {
+                if let Some(log) = self.log.as_mut().filter(|log| log.is_for(&part)) {
                     log.on_part(part);
                 }
             }

@@ -237,6 +237,8 @@ impl LogKey {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LogPart {
     pub(crate) key: LogKey,
+    /// Of the opening that it is for.
+    pub(crate) opening: u32,
     /// It does not continue what was read before.
     pub(crate) is_first: bool,
     /// There is more before the first part.

@@ -1,8 +1,9 @@
 //! Questions that are asked before something is done.
 
 use hq_core::diagnosis::number;
+use hq_core::task::TaskState;
 
-use super::model::{JobRow, ProblemRow, QueueRow, WorkerRow};
+use super::model::{JobRow, ProblemRow, QueueRow, TaskRow, WorkerRow};
 use crate::text::fit;
 
 /// Columns of a name.
@@ -12,6 +13,8 @@ const NAME: usize = 30;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     CancelJob(u32),
+    /// A job, and the task of it.
+    CancelTask(u32, u32),
     ResubmitFailed(u32),
     StopWorker(u32),
     DrainWorker(u32),
@@ -46,6 +49,31 @@ impl Question {
         );
         let action = Action::CancelJob(id);
         Ok(Self { action, text })
+    }
+
+    pub(crate) fn cancel_task(task: &TaskRow) -> Asked {
+        let (job, id) = (task.job, task.task);
+        let what = match task.state {
+            TaskState::Waiting => "It is not run".to_owned(),
+            TaskState::Running => format!("It is ended on {}", fit(&task.host, NAME)),
+            TaskState::Finished | TaskState::Failed | TaskState::Canceled | TaskState::Aborted => {
+                let state = task.state.name();
+                return Err(format!("task {id} is {state}: there is nothing to cancel"));
+            }
+        };
+        let question = Self::cancel_any_task(job, id);
+        let text = format!("{} {what}.", question.text);
+        Ok(Self { text, ..question })
+    }
+
+    /// Of a task of which nothing else is known.
+    pub(crate) fn cancel_any_task(job: u32, task: u32) -> Self {
+        Self {
+            action: Action::CancelTask(job, task),
+            text: format!(
+                "Cancel task {task} of job {job}? The job goes on without it and what depends on it."
+            ),
+        }
     }
 
     pub(crate) fn resubmit(job: &JobRow) -> Asked {

@@ -44,6 +44,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             let canceled = results.results.first().map_or(0, |result| result.canceled);
             Ok(format!("{canceled} tasks of job {id} were canceled"))
         }
+        Action::CancelTask(job, task) => cancel_task(client, job, task).await,
         Action::ResubmitFailed(id) => {
             let states = vec![client::TaskState::Failed.into()];
             let resubmit = client::Resubmit {
@@ -90,6 +91,20 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             Ok("the problem is open again".to_owned())
         }
     }
+}
+
+async fn cancel_task(client: &mut Client, job: u32, task: u32) -> CliResult<String> {
+    let cancel = client::CancelTasks {
+        job,
+        tasks: Some(one_id(task)),
+        keep_running: false,
+    };
+    let results = client.change_jobs(Request::TaskCancel(cancel)).await?;
+    let canceled = results.results.first().map_or(0, |result| result.canceled);
+    Ok(match canceled {
+        0 => format!("task {task} of job {job} has ended already"),
+        _ => format!("task {task} of job {job} was canceled"),
+    })
 }
 
 /// The end of what a task wrote to standard error, or else to standard output.

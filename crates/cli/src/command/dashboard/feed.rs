@@ -1,7 +1,7 @@
 //! Feeds the dashboard from a server: asks again and again.
 //!
 //! Several connections: [`Front`] asks for what the server holds in memory, twice a second; [`Back`] asks the store, where an
-//! answer may take a second if there are a million tasks. What a question cost is waited for many times over before the
+//! answer may take a second if there are a million tasks; actions have one, because they wait for the disk of the server. What a question cost is waited for many times over before the
 //! next one, so that watching takes a small part of the server, however much there is to see.
 
 use std::future::Future;
@@ -43,6 +43,8 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two attempts to find the server.
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);
+/// When an action takes longer, people are told that it does.
+const ACTION_PATIENCE: Duration = Duration::from_secs(2);
 /// The last part of it, which is read in finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
 
@@ -185,6 +187,7 @@ async fn watch_server(
     mut asks: UnboundedReceiver<Ask>,
 ) {
     let (actions, to_do) = unbounded_channel();
+    let (paths, to_find) = unbounded_channel();
     let (focus, focused) = watch::channel(Focus::default());
     let (seen, jobs) = watch::channel(Vec::new());
     let acted = Acted::default();
@@ -195,7 +198,6 @@ async fn watch_server(
         },
         tx,
         seen,
-        acted: acted.clone(),
         everything: Pace::frequent(),
     };
     let back = Back {
@@ -217,14 +219,16 @@ async fn watch_server(
                     focus.send_replace(wanted);
                 }
                 // Both ends are in this function.
-                Ask::Do(action) => drop(actions.send(ToDo::Action(action))),
-                Ask::Path(key) => drop(actions.send(ToDo::Path(key))),
+                Ask::Do(action) => drop(actions.send(action)),
+                Ask::Path(key) => drop(paths.send(key)),
             }
         }
     };
     tokio::select! {
         () = hand_out => {}
-        () = front.run(to_do) => {}
+        () = front.run(&acted.front) => {}
+        () = act_one_by_one(Link::new(&dir), tx, to_do, &acted) => {}
+        () = find_paths(Link::new(&dir), tx, to_find) => {}
         () = back.run(focused.clone(), &acted.store) => {}
         () = watch_queues(Link::new(&dir), tx, &acted.queues) => {}
         () = watch_problems(Link::new(&dir), tx, &acted.problems) => {}
@@ -235,6 +239,7 @@ async fn watch_server(
 /// For each of those who look again at once after an action.
 #[derive(Clone, Default)]
 struct Acted {
+    front: Arc<Notify>,
     store: Arc<Notify>,
     queues: Arc<Notify>,
     problems: Arc<Notify>,
@@ -242,7 +247,7 @@ struct Acted {
 
 impl Acted {
     fn tell(&self) {
-        for one in [&self.store, &self.queues, &self.problems] {
+        for one in [&self.front, &self.store, &self.queues, &self.problems] {
             one.notify_one();
         }
     }
@@ -290,24 +295,74 @@ async fn watch_queues(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
     }
 }
 
-/// What people want done.
-enum ToDo {
-    Action(Action),
-    Path(LogKey),
+/// Does what people want done, on a connection of its own: the answer comes when the disk of the server has it, and what is
+/// shown goes on meanwhile.
+async fn act_one_by_one(
+    mut link: Link,
+    tx: &Sender<Message>,
+    mut actions: UnboundedReceiver<Action>,
+    acted: &Acted,
+) {
+    while let Some(action) = actions.recv().await {
+        let done = act_patiently(&mut link, tx, action).await;
+        if done.is_err() {
+            link.client = None;
+        }
+        let text = done.unwrap_or_else(|error| error.text().unwrap_or_default());
+        let line = clean(text.lines().next().unwrap_or_default());
+        tell(tx, News::Told(line));
+        acted.tell();
+    }
 }
 
-/// What the server holds in memory, and actions.
+/// Waits for as long as it takes, and says so when it takes long.
+async fn act_patiently(link: &mut Link, tx: &Sender<Message>, action: Action) -> CliResult<String> {
+    let doing = async {
+        match link.get().await {
+            Ok(client) => act(client, action).await,
+            Err(_) => Err(CliError::new(
+                "the server does not answer; nothing was done",
+            )),
+        }
+    };
+    tokio::pin!(doing);
+    if let Ok(done) = tokio::time::timeout(ACTION_PATIENCE, &mut doing).await {
+        return done;
+    }
+    let text = "the server is slow to answer; it may be waiting for its disk";
+    tell(tx, News::Told(text.to_owned()));
+    doing.await
+}
+
+/// Finds files for the clipboard.
+async fn find_paths(mut link: Link, tx: &Sender<Message>, mut keys: UnboundedReceiver<LogKey>) {
+    while let Some(key) = keys.recv().await {
+        let found = match link.get().await {
+            Ok(client) => path(client, key).await,
+            Err(error) => Err(error),
+        };
+        let news = match found {
+            Ok(path) => News::Path(path),
+            Err(error) => {
+                link.client = None;
+                News::Told(clean(&error.text().unwrap_or_default()))
+            }
+        };
+        tell(tx, news);
+    }
+}
+
+/// What the server holds in memory.
 struct Front<'a> {
     link: Link,
     tx: &'a Sender<Message>,
     /// The jobs, for those who ask about them.
     seen: watch::Sender<Vec<JobRow>>,
-    acted: Acted,
     everything: Pace,
 }
 
 impl Front<'_> {
-    async fn run(mut self, mut actions: UnboundedReceiver<ToDo>) {
+    async fn run(mut self, acted: &Notify) {
         loop {
             let pause = match self.look().await {
                 Ok(()) => LOOK_PAUSE / 3,
@@ -320,11 +375,7 @@ impl Front<'_> {
                 }
             };
             tokio::select! {
-                action = actions.recv() => match action {
-                    Some(ToDo::Action(action)) => self.act(action).await,
-                    Some(ToDo::Path(key)) => self.find_path(key).await,
-                    None => return,
-                },
+                () = acted.notified() => self.everything.hurry(),
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -338,34 +389,6 @@ impl Front<'_> {
             tell(self.tx, News::Snapshot(Box::new(snapshot)));
         }
         Ok(())
-    }
-
-    async fn act(&mut self, action: Action) {
-        let told = match self.link.get().await {
-            Ok(client) => act(client, action).await,
-            Err(_) => Err(CliError::new(
-                "the server does not answer; nothing was done",
-            )),
-        };
-        let text = told.unwrap_or_else(|error| error.text().unwrap_or_default());
-        let line = clean(text.lines().next().unwrap_or_default());
-        tell(self.tx, News::Told(line));
-        self.everything.hurry();
-        self.acted.tell();
-    }
-
-    async fn find_path(&mut self, key: LogKey) {
-        let found = match self.link.get().await {
-            Ok(client) => path(client, key).await,
-            Err(error) => Err(error),
-        };
-        tell(
-            self.tx,
-            match found {
-                Ok(path) => News::Path(path),
-                Err(error) => News::Told(clean(&error.text().unwrap_or_default())),
-            },
-        );
     }
 }
 

@@ -27,6 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How far an output was read.
 struct Position {
     key: LogKey,
+    opening: u32,
     instance: Option<u32>,
     from: read_from::From,
     note: Option<String>,
@@ -41,8 +42,11 @@ pub(super) async fn watch(
     let mut position: Option<Position> = None;
     loop {
         let wanted = focused.borrow_and_update().log;
-        if position.as_ref().map(|position| position.key) != wanted {
-            position = wanted.map(Position::new);
+        let read = position
+            .as_ref()
+            .map(|position| (position.key, position.opening));
+        if read != wanted {
+            position = wanted.map(|(key, opening)| Position::new(key, opening));
         }
         let Some(now) = &mut position else {
             if focused.changed().await.is_err() {
@@ -69,9 +73,10 @@ pub(super) async fn watch(
 }
 
 impl Position {
-    const fn new(key: LogKey) -> Self {
+    const fn new(key: LogKey, opening: u32) -> Self {
         Self {
             key,
+            opening,
             instance: None,
             from: read_from::From::LastLines(LINES),
             note: None,
@@ -89,6 +94,7 @@ impl Position {
     const fn part(&self, bytes: Vec<u8>, is_first: bool, note: Option<String>) -> LogPart {
         LogPart {
             key: self.key,
+            opening: self.opening,
             is_first,
             is_cut: false,
             bytes,

@@ -13,6 +13,8 @@ const SHIFT: usize = 20;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Log {
     pub(crate) key: LogKey,
+    /// Tells it from the same output when that was open before.
+    pub(crate) opening: u32,
     lines: VecDeque<String>,
     /// The last line, as far as it was written.
     rest: Vec<u8>,
@@ -34,9 +36,10 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) const fn new(key: LogKey) -> Self {
+    pub(crate) const fn new(key: LogKey, opening: u32) -> Self {
         Self {
             key,
+            opening,
             lines: VecDeque::new(),
             rest: Vec::new(),
             is_new: true,
@@ -57,6 +60,11 @@ impl Log {
             is_stderr: !self.key.is_stderr,
             ..self.key
         }
+    }
+
+    /// What was read for an earlier opening begins in the middle, or never comes to an end.
+    pub(crate) fn is_for(&self, part: &LogPart) -> bool {
+        (self.key, self.opening) == (part.key, part.opening)
     }
 
     pub(crate) fn on_part(&mut self, part: LogPart) {
@@ -181,6 +189,7 @@ mod tests {
     fn part(is_first: bool, text: &str) -> LogPart {
         LogPart {
             key: KEY,
+            opening: 1,
             is_first,
             is_cut: false,
             bytes: text.as_bytes().to_vec(),
@@ -189,7 +198,7 @@ mod tests {
     }
 
     fn log(lines: usize) -> Log {
-        let mut log = Log::new(KEY);
+        let mut log = Log::new(KEY, 1);
         log.height = 5;
         let text: String = (0..lines).map(|line| format!("line {line}\n")).collect();
         log.on_part(part(true, &text));
@@ -252,7 +261,7 @@ mod tests {
         }
         log.search = "nowhere".to_owned();
         assert!(!log.find(true));
-        assert!(!Log::new(KEY).find(false), "an empty one");
+        assert!(!Log::new(KEY, 1).find(false), "an empty one");
     }
 
     #[test]

@@ -169,7 +169,10 @@ impl App {
             Ok(_) if self.replay.is_some() => {
                 self.told = Some("output is not part of a journal".to_owned());
             }
-            Ok(key) => self.log = Some(Log::new(key)),
+            Ok(key) => {
+                self.logs_opened = self.logs_opened.wrapping_add(1);
+                self.log = Some(Log::new(key, self.logs_opened));
+            }
             Err(why) => self.told = Some(why),
         }
     }
@@ -205,6 +208,21 @@ impl App {
         }
     }
 
+    /// The question whether to cancel the task whose output is shown, or that is selected in a list.
+    fn selected_task(&self) -> Option<Result<Question, String>> {
+        let selected = self.tasks.as_ref().and_then(Tasks::selected);
+        match &self.log {
+            None => selected.map(Question::cancel_task),
+            Some(log) => {
+                let key = log.key;
+                let is_shown = |task: &&TaskRow| (task.job, task.task) == (key.job, key.task);
+                let known = selected.filter(is_shown).map(Question::cancel_task);
+                // From the list of failures: the server says if it has ended.
+                Some(known.unwrap_or_else(|| Ok(Question::cancel_any_task(key.job, key.task))))
+            }
+        }
+    }
+
     /// Opens the question before an action. A journal cannot be acted upon.
     pub(super) fn ask_about(&mut self, command: Command) {
         if self.replay.is_some() {
@@ -214,6 +232,9 @@ impl App {
         let question = match (self.tab, command) {
             (Tab::Overview, Command::Acknowledge) => {
                 self.selected_problem().map(Question::acknowledge)
+            }
+            (_, Command::Cancel) if self.log.is_some() || self.tasks.is_some() => {
+                self.selected_task()
             }
             (Tab::Jobs, Command::Cancel) => self.current_job_row().map(Question::cancel),
             (Tab::Jobs, Command::Resubmit) => self.current_job_row().map(Question::resubmit),

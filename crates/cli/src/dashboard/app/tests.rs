@@ -181,7 +181,7 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
     };
     assert_eq!(
         app.focus().log,
-        Some(stderr),
+        Some((stderr, 1)),
         "of a failure what it complained of"
     );
     assert_eq!(press(&mut app, "y"), Some(Ask::Path(stderr)));
@@ -190,17 +190,18 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
         is_stderr: false,
         ..stderr
     };
-    assert_eq!(app.focus().log, Some(stdout));
-    let part = |key| LogPart {
+    assert_eq!(app.focus().log, Some((stdout, 2)));
+    let part = |key, opening| LogPart {
         key,
+        opening,
         is_first: true,
         is_cut: false,
         bytes: b"text\n".to_vec(),
         note: None,
     };
-    app.on_news(News::Log(part(stderr)));
+    app.on_news(News::Log(part(stderr, 2)));
     assert_eq!(app.log.as_ref().map(Log::len), Some(0), "of another output");
-    app.on_news(News::Log(part(stdout)));
+    app.on_news(News::Log(part(stdout, 2)));
     assert_eq!(app.log.as_ref().map(Log::len), Some(1));
     press(&mut app, "/nowhere\n");
     assert_eq!(app.told.as_deref(), Some("no line has `nowhere`"));
@@ -208,6 +209,15 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
     assert!(app.log.is_some(), "first the search ends");
     press(&mut app, "\x1b");
     assert!(app.log.is_none() && app.tasks.is_some());
+    press(&mut app, "\n\x1b\n");
+    assert_eq!(
+        app.focus().log,
+        Some((stderr, 4)),
+        "one that is opened again is read again, however quickly"
+    );
+    app.on_news(News::Log(part(stderr, 3)));
+    assert_eq!(app.log.as_ref().map(Log::len), Some(0), "of the one before");
+    press(&mut app, "\x1b");
     press(&mut app, "j\n");
     assert_eq!(
         app.told.as_deref(),
@@ -222,6 +232,35 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
     assert!(app.tasks.is_none() && app.job == Some(2));
     press(&mut app, "\x1b\x1b");
     assert_eq!((app.job, app.tab), (None, Tab::Overview));
+}
+
+#[test]
+fn single_tasks_are_canceled_from_the_list_and_from_their_output() {
+    let mut app = with_tasks();
+    let cancel = |task| Some(Ask::Do(Action::CancelTask(2, task)));
+    assert_eq!(press(&mut app, "c"), None);
+    assert_eq!(
+        app.told.as_deref(),
+        Some("task 5 is failed: there is nothing to cancel")
+    );
+    press(&mut app, "jc");
+    let text = app.dialog.as_ref().map(|question| question.text.clone());
+    let expected =
+        "Cancel task 6 of job 2? The job goes on without it and what depends on it. It is not run.";
+    assert_eq!(text.as_deref(), Some(expected));
+    assert_eq!(press(&mut app, "n"), None, "not without a yes");
+    assert_eq!(press(&mut app, "cy"), cancel(6));
+    // Its output, of which the list of failures knows no state.
+    app.tasks = None;
+    app.log = Some(Log::new(
+        LogKey {
+            job: 2,
+            task: 7,
+            is_stderr: false,
+        },
+        1,
+    ));
+    assert_eq!(press(&mut app, "cy"), cancel(7));
 }
 
 #[test]

@@ -136,12 +136,20 @@ fn keys_of(app: &App) -> Vec<&'static str> {
             "n N next",
             "f follow",
             "o other",
+            "c cancel",
             "y copy path",
             "←→",
         ];
     }
     if app.tasks.is_some() {
-        return vec!["↑↓", "Enter output", "/ filter", "y copy path", "Esc back"];
+        return vec![
+            "↑↓",
+            "Enter output",
+            "/ filter",
+            "c cancel",
+            "y copy path",
+            "Esc back",
+        ];
     }
     match app.tab {
         Tab::Overview => vec!["↑↓", "Enter open", "A acknowledge", "t time of charts"],
@@ -194,7 +202,7 @@ l  o  f  n N      output; the other one; follow; next match
 y                 copy the path of an output
 s  r              sort jobs; the other way round
 t                 time of the charts: 10 m, 2 h, 1 d, all
-c  R              cancel a job; submit failed tasks again  *
+c  R              cancel a job, a task; resubmit failed    *
 d  x              drain a worker; stop it                  *
 p                 pause or resume a queue                  *
 A                 acknowledge a problem                    *
