@@ -56,26 +56,17 @@ pub(crate) struct JobOverview {
 
 pub(super) fn overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
     let job = view.state.jobs().get(&id)?;
-    let count = |submit: &Submit| match &submit.kind {
-        SubmitKind::Array { .. } => 1,
-        SubmitKind::Graph { templates, .. } => templates.len(),
-    };
     Some(JobOverview {
-        detail: detail(view, job, 1),
-        template_counts: job.submits.iter().map(count).collect(),
+        detail: client::JobDetail {
+            submits: job.submits.iter().map(|s| submit_info(s, 1)).collect(),
+            ..detail(view, job)
+        },
+        template_counts: job.submits.iter().map(template_count).collect(),
     })
 }
 
-/// With at most so many templates of each submit; ids and templates of tasks only if there is no such limit.
-pub(super) fn detail(view: &View<'_>, job: &Job, templates_max: usize) -> client::JobDetail {
-    let is_whole = templates_max == usize::MAX;
-    let single_array = matches!(
-        job.submits.as_slice(),
-        [Submit {
-            kind: SubmitKind::Array { .. },
-            ..
-        }]
-    );
+/// All about a job but its submits and the ids of its tasks, see [`add_submits`].
+pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
     let finished = if !job.is_idle() {
         None
     } else if job.is_open {
@@ -88,11 +79,7 @@ pub(super) fn detail(view: &View<'_>, job: &Job, templates_max: usize) -> client
         submitted_unix_ns: job.submitted.0,
         finished_unix_ns: finished.map(|time| time.0),
         max_fails: job.max_fails,
-        submits: job
-            .submits
-            .iter()
-            .map(|submit| submit_info(submit, templates_max))
-            .collect(),
+        submits: Vec::new(),
         workers: job
             .workers
             .iter()
@@ -104,7 +91,7 @@ pub(super) fn detail(view: &View<'_>, job: &Job, templates_max: usize) -> client
             .failed_lowest()
             .filter_map(|task| super::task::failed(view.state, job, task))
             .collect(),
-        task_ids: (is_whole && !single_array).then(|| (&job.sorted_ids(|_| true)).into()),
+        task_ids: None,
         now_unix_ns: view.now.wall.0,
         notifications: job.notices.iter().map(notification).collect(),
     }
@@ -130,37 +117,83 @@ fn notification(notice: &Notice) -> client::JobNotice {
     }
 }
 
-fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
-    let is_whole = templates_max == usize::MAX;
-    let (is_graph, ids, templates, graph_templates) = match &submit.kind {
-        SubmitKind::Array { template, .. } => (
-            false,
-            Some((&submit.ids).into()),
-            vec![common::TaskTemplate::without_stdin(&template.task)],
-            Vec::new(),
-        ),
-        SubmitKind::Graph {
-            templates,
-            template_of,
-            graph,
-        } => {
-            let order = graph.order().iter().filter(|_| is_whole);
-            let of = order.filter_map(|index| template_of.get(*index as usize).copied());
-            let all = templates
-                .iter()
-                .take(templates_max)
-                .map(|template| common::TaskTemplate::without_stdin(&template.task))
-                .collect();
-            (true, None, all, of.collect())
+/// Goes on adding what [`detail`] leaves out, behind what was added before. Each submit and each template takes one off
+/// `left`; says whether that was enough for all.
+pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut usize) -> bool {
+    loop {
+        let told = detail.submits.len();
+        let submit = told.checked_sub(1).and_then(|last| job.submits.get(last));
+        if let Some((last, submit)) = detail.submits.last_mut().zip(submit) {
+            let before = last.templates.len();
+            last.templates.extend(templates(submit, before, *left));
+            *left -= last.templates.len() - before;
+            if last.templates.len() < template_count(submit) {
+                return false;
+            }
         }
+        match job.submits.get(told) {
+            None => break,
+            Some(_) if *left == 0 => return false,
+            Some(next) => {
+                *left -= 1;
+                let graph_templates = match &next.kind {
+                    SubmitKind::Array { .. } => Vec::new(),
+                    SubmitKind::Graph {
+                        template_of, graph, ..
+                    } => {
+                        let order = graph.order().iter();
+                        let of = order.filter_map(|index| template_of.get(*index as usize));
+                        of.copied().collect()
+                    }
+                };
+                detail.submits.push(client::SubmitInfo {
+                    graph_templates,
+                    ..submit_info(next, 0)
+                });
+            }
+        }
+    }
+    let is_single_array = matches!(
+        job.submits.as_slice(),
+        [Submit {
+            kind: SubmitKind::Array { .. },
+            ..
+        }]
+    );
+    if !is_single_array {
+        detail.task_ids = Some((&job.sorted_ids(|_| true)).into());
+    }
+    true
+}
+
+fn template_count(submit: &Submit) -> usize {
+    match &submit.kind {
+        SubmitKind::Array { .. } => 1,
+        SubmitKind::Graph { templates, .. } => templates.len(),
+    }
+}
+
+/// At most so many templates, behind the first ones.
+fn templates(submit: &Submit, first: usize, most: usize) -> Vec<common::TaskTemplate> {
+    let all = match &submit.kind {
+        SubmitKind::Array { template, .. } => std::slice::from_ref(template),
+        SubmitKind::Graph { templates, .. } => templates,
     };
+    let some = all.iter().skip(first).take(most);
+    some.map(|template| common::TaskTemplate::without_stdin(&template.task))
+        .collect()
+}
+
+/// With at most so many templates, and without those of the tasks of a graph.
+fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
+    let is_graph = matches!(submit.kind, SubmitKind::Graph { .. });
     client::SubmitInfo {
         submit_dir: submit.submit_dir.to_vec().into(),
         stream_dir: submit.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
         is_graph,
-        ids,
-        templates,
-        graph_templates,
+        ids: (!is_graph).then(|| (&submit.ids).into()),
+        templates: templates(submit, 0, templates_max),
+        graph_templates: Vec::new(),
     }
 }
 
@@ -209,7 +242,16 @@ mod tests {
         assert_eq!(submits[0].graph_templates.len(), 0);
         assert!(shown.detail.task_ids.is_none());
         assert!(overview(&view, JobId(2)).is_none());
-        let whole = detail(&view, &state.jobs()[&JobId(1)], usize::MAX);
+        let job = &state.jobs()[&JobId(1)];
+        let mut whole = detail(&view, job);
+        let mut left = 30_000;
+        assert!(
+            !add_submits(job, &mut whole, &mut left),
+            "the submit counts"
+        );
+        left = 1;
+        assert!(add_submits(job, &mut whole, &mut left));
+        assert!(whole.task_ids.is_some());
         assert_eq!(whole.submits[0].templates.len(), 30_000);
         assert_eq!(whole.submits[0].graph_templates.len(), 30_000);
     }

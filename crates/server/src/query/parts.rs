@@ -17,9 +17,11 @@ use hq_protocol::convert::{JobRef, Query};
 use super::{job, task, worker};
 use crate::core_handle::{CoreGone, CoreHandle, View};
 
-/// Rows of one part, by what they cost: about 1 µs, 5 µs, 5 µs and 20 µs each.
+/// Rows of one part, by what they cost: about 1 µs, 5 µs, 3 µs, 5 µs and 20 µs each.
 const JOBS_MAX: usize = 2_048;
 const DETAILS_MAX: usize = 256;
+/// Submits and templates.
+const TEMPLATES_MAX: usize = 512;
 const EXPLAINED_MAX: usize = 512;
 const WORKERS_MAX: usize = 128;
 
@@ -64,7 +66,12 @@ impl Jobs {
 pub(crate) enum Asked {
     New(Query),
     JobList(Jobs, client::JobList),
-    JobInfos(Jobs, client::JobInfos),
+    JobInfos {
+        left: Option<Jobs>,
+        reply: client::JobInfos,
+        /// Rows that have all their submits.
+        whole: usize,
+    },
     TaskIds(Jobs, Vec<TaskState>, client::TaskIdsReply),
     Workers {
         left: VecDeque<WorkerId>,
@@ -97,17 +104,7 @@ impl Asked {
                     Some(left) => Err(Self::JobList(left, reply)),
                 }
             }
-            Self::JobInfos(left, mut reply) => {
-                let (part, left) = left.take(view.state, DETAILS_MAX);
-                let rows = part
-                    .into_iter()
-                    .map(|job| job::detail(view, job, usize::MAX));
-                reply.jobs.extend(rows);
-                match left {
-                    None => Ok(Reply::JobInfos(reply)),
-                    Some(left) => Err(Self::JobInfos(left, reply)),
-                }
-            }
+            Self::JobInfos { left, reply, whole } => Self::job_infos(view, left, reply, whole),
             Self::TaskIds(left, states, mut reply) => {
                 let (part, left) = left.take(view.state, JOBS_MAX);
                 let rows = part.into_iter().map(|job| job::task_ids(job, &states));
@@ -172,7 +169,11 @@ impl Asked {
                     not_found: Some((&not_found).into()),
                     ..client::JobInfos::default()
                 };
-                Self::JobInfos(rows, reply)
+                Self::JobInfos {
+                    left: Some(rows),
+                    reply,
+                    whole: 0,
+                }
             }
             Query::TaskIds {
                 jobs: selector,
@@ -210,6 +211,37 @@ impl Asked {
         begun.go_on(view)
     }
 
+    /// More rows, or more of the first one that is not whole: one job may have very many submits and templates.
+    fn job_infos(
+        view: &View<'_>,
+        mut left: Option<Jobs>,
+        mut reply: client::JobInfos,
+        mut whole: usize,
+    ) -> Result<Reply, Self> {
+        if whole == reply.jobs.len()
+            && let Some(jobs) = left.take()
+        {
+            let (part, rest) = jobs.take(view.state, DETAILS_MAX);
+            let rows = part.into_iter().map(|job| job::detail(view, job));
+            reply.jobs.extend(rows);
+            left = rest;
+        }
+        let mut budget = TEMPLATES_MAX;
+        for row in reply.jobs.iter_mut().skip(whole) {
+            let id = row.summary.as_ref().map_or(JobId(0), |job| JobId(job.id));
+            // One that was forgotten meanwhile stays as it was told.
+            let job = view.state.jobs().get(&id);
+            if job.is_some_and(|job| !job::add_submits(job, row, &mut budget)) {
+                break;
+            }
+            whole += 1;
+        }
+        if whole == reply.jobs.len() && left.is_none() {
+            return Ok(Reply::JobInfos(reply));
+        }
+        Err(Self::JobInfos { left, reply, whole })
+    }
+
     /// Of several moments the last one is told, with the workers of all.
     fn explain(
         view: &View<'_>,
@@ -245,6 +277,9 @@ mod tests {
     use hq_core::server_state::{Command, Input, LinkId};
     use std::time::Duration;
 
+    use hq_core::template::{
+        ArrayIds, ArraySpec, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
+    };
     use hq_core::testing::{NOW, apply, array_submit, request, template, worker_config};
     use hq_core::time::Now;
 
@@ -290,6 +325,51 @@ mod tests {
         assert_eq!((infos.jobs.len(), steps), (2, 1));
         let not_found = infos.not_found.expect("ids that do not exist");
         assert_eq!(not_found.ranges.len(), 1);
+    }
+
+    #[test]
+    fn a_job_with_very_many_submits_and_templates_is_told_in_steps() {
+        let mut state = ServerState::new("test");
+        let open = Command::OpenJob {
+            name: "open".into(),
+            max_fails: None,
+        };
+        request(&mut state, open);
+        let attach = |body| SubmitSpec {
+            target: SubmitTarget::Attach(JobId(1)),
+            body,
+            ..array_submit(1, template(&["true"]))
+        };
+        let graph = |first: u32, count| {
+            let tasks = (0..count).map(|number| GraphTask {
+                id: TaskId(first + number),
+                template: number,
+                deps: Vec::new(),
+            });
+            SubmitBody::Graph(GraphSpec {
+                templates: (0..count).map(|_| template(&["run"]).into()).collect(),
+                tasks: tasks.collect(),
+            })
+        };
+        let one = |id| {
+            SubmitBody::Array(ArraySpec {
+                ids: ArrayIds::Given(IdArray::single(id)),
+                entries: None,
+                template: template(&["true"]).into(),
+            })
+        };
+        for body in [one(0), graph(10, 1_500), graph(5_000, 1), one(6_000)] {
+            request(&mut state, Command::Submit(Box::new(attach(body))));
+        }
+        let (reply, steps) = ask(&state, Query::JobInfo(Selector::All));
+        let Reply::JobInfos(infos) = reply else {
+            panic!("another answer: {reply:?}");
+        };
+        assert_eq!(steps, 3, "512 each");
+        let submits = infos.jobs[0].submits.iter();
+        let counts = submits.map(|submit| submit.templates.len());
+        assert!(counts.eq([1, 1_500, 1, 1]));
+        assert!(infos.jobs[0].task_ids.is_some());
     }
 
     #[test]
