@@ -114,15 +114,15 @@ fn largest() {
 fn very_many(many: u32, part: &str) {
     println!(
         "| {many} | tasks | rounds | p50 | p99 | longest | submit | cancel, forget | demand | explain | jobs | \
-         tasks | workers | queues in a round |"
+         job info | resubmit | tasks | workers | queues in a round |"
     );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     let mut longest = Vec::new();
     for row in kinds::measure(many, part) {
         let [p50, p99, _, max] = row.cpu;
         println!(
             "| {} | {} | {} | {p50:.1?} | {p99:.1?} | {max:.1?} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | \
-             {:.1?} | {:.1?} | {} |",
+             {:.1?} | {:.1?} | {:.1?} | {:.1?} | {} |",
             row.name,
             row.started,
             row.decisions,
@@ -131,6 +131,8 @@ fn very_many(many: u32, part: &str) {
             row.demand,
             row.explain,
             row.jobs,
+            row.info,
+            row.resubmit,
             row.tasks,
             row.workers,
             row.queues

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{LostReason, Usage};
+use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::selector::Selector;
 use hq_core::server_state::{
@@ -253,6 +254,15 @@ impl Cluster {
             reason: Box::default(),
         };
         self.decide(vec![Input::Request(RequestId(2), cancel)]);
+    }
+
+    /// Submits the first job again.
+    pub fn resubmit(&mut self) {
+        let resubmit = Command::Resubmit {
+            jobs: Selector::Ids(IdArray::single(1)),
+            states: Vec::new(),
+        };
+        self.decide(vec![Input::Request(RequestId(4), resubmit)]);
     }
 
     /// Forgets all jobs.

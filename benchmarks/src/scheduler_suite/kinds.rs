@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::id::{JobId, QueueId, TaskId};
+use hq_core::range::IdArray;
 use hq_core::scheduler::demand::{QueueQuery, WorkerKind};
 use hq_core::selector::Selector;
 use hq_core::task::TaskState;
@@ -50,6 +51,10 @@ pub struct Row {
     pub explain: Duration,
     /// Of the list of jobs.
     pub jobs: Duration,
+    /// Of all about the first job.
+    pub info: Duration,
+    /// With a submit of the first job again.
+    pub resubmit: Duration,
     /// Of a page of tasks.
     pub tasks: Duration,
     /// Of the list of workers.
@@ -191,6 +196,11 @@ fn run(name: &'static str, mut cluster: Cluster) -> Row {
             break;
         }
     }
+    row.started = cluster.starts.len();
+    let before = cluster.decisions.len();
+    cluster.resubmit();
+    row.resubmit = cluster.decisions[before].took.cpu;
+    cluster.decisions.truncate(before);
     cluster.forget();
     while cluster
         .server
@@ -200,7 +210,6 @@ fn run(name: &'static str, mut cluster: Cluster) -> Row {
         second += 1;
         cluster.run_until(Time(0) + Duration::from_secs(1) * second);
     }
-    row.started = cluster.starts.len();
     let mut others = Vec::new();
     for decision in &cluster.decisions {
         let took = decision.took.cpu;
@@ -238,6 +247,8 @@ fn ask(cluster: &Cluster, row: &mut Row) {
     row.jobs = row
         .jobs
         .max(longest_step(cluster, Query::JobList(all.clone())).0);
+    let first = Selector::Ids(IdArray::single(1));
+    row.info = row.info.max(longest_step(cluster, Query::JobInfo(first)).0);
     let workers = Query::Workers {
         workers: all,
         with_runtime: true,
