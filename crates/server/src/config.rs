@@ -118,7 +118,7 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] hq_store::StoreError),
     /// There is nothing to resume.
-    #[error("Nothing to resume in {}: no server has kept its state there; start without --resume", .dir.display())]
+    #[error("Nothing to resume in {}: no server has kept its state there; start without --resume, or, if the last one was started with --journal, with the same --journal instead", .dir.display())]
     NothingToResume {
         /// The server directory.
         dir: PathBuf,
