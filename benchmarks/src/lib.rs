@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 pub mod baseline;
 pub mod cluster;
 pub mod cluster_suite;
+pub mod options;
 pub mod scheduler_suite;
 pub mod spawn_suite;
 pub mod stats;

@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use hq_benchmarks::cluster::{Cluster, resident_kib};
 use hq_benchmarks::cluster_suite::TaskTime;
 use hq_benchmarks::cluster_suite::measure::{bytes_below, cpu_by_thread, peak_kib, run_array};
 use hq_benchmarks::cluster_suite::swarm::Swarm;
-use hq_benchmarks::scratch_dir;
+use hq_benchmarks::{options, scratch_dir};
 
 struct Options {
     hq: PathBuf,
@@ -36,9 +36,9 @@ fn main() -> Result<()> {
     run(&options, dir.path())
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
-    let mut options = Options {
-        hq: std::env::current_exe()?.with_file_name("hq"),
+fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut chosen = Options {
+        hq: options::hq_beside()?,
         workers: 1_000,
         cpus: 16,
         tasks: 1_000_000,
@@ -47,26 +47,24 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
             spread: 0.0,
         },
     };
-    while let Some(name) = args.next() {
-        let value = args
-            .next()
-            .with_context(|| format!("{name} needs a value"))?;
-        match name.as_str() {
-            "--hq" => options.hq = std::fs::canonicalize(value)?,
-            "--workers" => options.workers = value.parse()?,
-            "--cpus" => options.cpus = value.parse()?,
-            "--tasks" => options.tasks = value.parse()?,
-            "--millis" => options.time.mean = Duration::from_millis(value.parse()?),
-            "--spread" => options.time.spread = value.parse()?,
-            _ => bail!("unknown option {name}"),
+    options::each(args, |name, value| {
+        match name {
+            "--hq" => chosen.hq = value.file()?,
+            "--workers" => chosen.workers = value.get()?,
+            "--cpus" => chosen.cpus = value.get()?,
+            "--tasks" => chosen.tasks = value.get()?,
+            "--millis" => chosen.time.mean = Duration::from_millis(value.get()?),
+            "--spread" => chosen.time.spread = value.get()?,
+            _ => return Ok(false),
         }
-    }
-    ensure!(options.workers > 0 && options.tasks > 0, "nothing to do");
+        Ok(true)
+    })?;
+    ensure!(chosen.workers > 0 && chosen.tasks > 0, "nothing to do");
     ensure!(
-        (0.0..=1.0).contains(&options.time.spread),
+        (0.0..=1.0).contains(&chosen.time.spread),
         "--spread is a part of the time: 0 to 1"
     );
-    Ok(options)
+    Ok(chosen)
 }
 
 #[expect(

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use hq_benchmarks::cluster::{Cluster, resident_kib};
-use hq_benchmarks::scratch_dir;
 use hq_benchmarks::stats::Rounds;
+use hq_benchmarks::{options, scratch_dir};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::IdArray;
@@ -148,26 +148,24 @@ fn cost(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
-    let mut options = Options {
-        hq: std::env::current_exe()?.with_file_name("hq"),
+fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut chosen = Options {
+        hq: options::hq_beside()?,
         tasks: 1_000_000,
         rounds: 5,
         count: 10_000,
     };
-    while let Some(name) = args.next() {
-        let value = args
-            .next()
-            .with_context(|| format!("{name} needs a value"))?;
-        match name.as_str() {
-            "--hq" => options.hq = std::fs::canonicalize(value)?,
-            "--tasks" => options.tasks = value.parse()?,
-            "--count" => options.count = value.parse()?,
-            "--rounds" => options.rounds = value.parse()?,
-            _ => bail!("unknown option {name}"),
+    options::each(args, |name, value| {
+        match name {
+            "--hq" => chosen.hq = value.file()?,
+            "--tasks" => chosen.tasks = value.get()?,
+            "--count" => chosen.count = value.get()?,
+            "--rounds" => chosen.rounds = value.get()?,
+            _ => return Ok(false),
         }
-    }
-    Ok(options)
+        Ok(true)
+    })?;
+    Ok(chosen)
 }
 
 fn now() -> Timestamp {

@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use hq_benchmarks::cluster::{Cluster, resident_kib};
-use hq_benchmarks::scratch_dir;
 use hq_benchmarks::stats::Rounds;
+use hq_benchmarks::{options, scratch_dir};
 
 /// What strangers send; nothing else has these bytes.
 const GARBAGE: &str = "garbage-that-no-log-may-contain";
@@ -51,26 +51,24 @@ fn main() -> Result<()> {
     run(&options, dir.path())
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
-    let mut options = Options {
-        hq: std::env::current_exe()?.with_file_name("hq"),
+fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut chosen = Options {
+        hq: options::hq_beside()?,
         count: 5_000,
         connections: 1_000,
         time: Duration::from_secs(60),
     };
-    while let Some(name) = args.next() {
-        let value = args
-            .next()
-            .with_context(|| format!("{name} needs a value"))?;
-        match name.as_str() {
-            "--hq" => options.hq = std::fs::canonicalize(value)?,
-            "--count" => options.count = value.parse()?,
-            "--connections" => options.connections = value.parse()?,
-            "--seconds" => options.time = Duration::from_secs(value.parse()?),
-            _ => bail!("unknown option {name}"),
+    options::each(args, |name, value| {
+        match name {
+            "--hq" => chosen.hq = value.file()?,
+            "--count" => chosen.count = value.get()?,
+            "--connections" => chosen.connections = value.get()?,
+            "--seconds" => chosen.time = Duration::from_secs(value.get()?),
+            _ => return Ok(false),
         }
-    }
-    Ok(options)
+        Ok(true)
+    })?;
+    Ok(chosen)
 }
 
 #[expect(

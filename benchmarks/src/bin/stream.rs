@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use hq_benchmarks::baseline;
 use hq_benchmarks::cluster::{Cluster, resident_kib};
-use hq_benchmarks::scratch_dir;
 use hq_benchmarks::stats::Rounds;
+use hq_benchmarks::{options, scratch_dir};
 
 struct Options {
     hq: PathBuf,
@@ -42,9 +42,9 @@ fn main() -> Result<()> {
     run(&options, dir.path())
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
-    let mut options = Options {
-        hq: std::env::current_exe()?.with_file_name("hq"),
+fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut chosen = Options {
+        hq: options::hq_beside()?,
         tasks: 8,
         mib: 128,
         rounds: 5,
@@ -53,29 +53,21 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
         dir: std::env::temp_dir(),
         peers: Vec::new(),
     };
-    while let Some(name) = args.next() {
-        let value = args
-            .next()
-            .with_context(|| format!("{name} needs a value"))?;
-        match name.as_str() {
-            "--hq" => options.hq = value.into(),
-            "--tasks" => options.tasks = value.parse()?,
-            "--mib" => options.mib = value.parse()?,
-            "--rounds" => options.rounds = value.parse()?,
-            "--cpus" => options.cpus = value.parse()?,
-            "--block" => {
-                let blocks = value.split(',').map(str::parse);
-                options.blocks = blocks.collect::<Result<_, _>>()?;
-            }
-            "--dir" => options.dir = value.into(),
-            "--peer" => {
-                let (label, path) = value.split_once('=').context("--peer takes LABEL=PATH")?;
-                options.peers.push((label.into(), path.into()));
-            }
-            _ => bail!("unknown option {name}"),
+    options::each(args, |name, value| {
+        match name {
+            "--hq" => chosen.hq = value.file()?,
+            "--tasks" => chosen.tasks = value.get()?,
+            "--mib" => chosen.mib = value.get()?,
+            "--rounds" => chosen.rounds = value.get()?,
+            "--cpus" => chosen.cpus = value.get()?,
+            "--block" => chosen.blocks = value.list()?,
+            "--dir" => chosen.dir = value.get()?,
+            "--peer" => chosen.peers.push(value.labelled_file()?),
+            _ => return Ok(false),
         }
-    }
-    Ok(options)
+        Ok(true)
+    })?;
+    Ok(chosen)
 }
 
 #[expect(

@@ -14,11 +14,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use hq_benchmarks::baseline;
 use hq_benchmarks::cluster::{Cluster, resident_kib};
-use hq_benchmarks::scratch_dir;
 use hq_benchmarks::stats::Rounds;
+use hq_benchmarks::{options, scratch_dir};
 
 /// Tasks of the array that only waits.
 const WAITING_TASKS: u64 = 1_000_000;
@@ -40,39 +40,28 @@ fn main() -> Result<()> {
     run(&options, dir.path())
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
-    let beside = std::env::current_exe()?.with_file_name("hq");
-    let mut options = Options {
-        hq: beside,
+fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut chosen = Options {
+        hq: options::hq_beside()?,
         count: 10_000,
         rounds: 5,
         cpus: 2,
         program: "/bin/true".into(),
         peers: Vec::new(),
     };
-    while let Some(name) = args.next() {
-        let value = args
-            .next()
-            .with_context(|| format!("{name} needs a value"))?;
-        match name.as_str() {
-            "--hq" => options.hq = binary(&value)?,
-            "--count" => options.count = value.parse()?,
-            "--rounds" => options.rounds = value.parse()?,
-            "--cpus" => options.cpus = value.parse()?,
-            "--program" => options.program = value,
-            "--peer" => {
-                let (label, path) = value.split_once('=').context("--peer takes LABEL=PATH")?;
-                options.peers.push((label.into(), binary(path)?));
-            }
-            _ => bail!("unknown option {name}"),
+    options::each(args, |name, value| {
+        match name {
+            "--hq" => chosen.hq = value.file()?,
+            "--count" => chosen.count = value.get()?,
+            "--rounds" => chosen.rounds = value.get()?,
+            "--cpus" => chosen.cpus = value.get()?,
+            "--program" => chosen.program = value.get()?,
+            "--peer" => chosen.peers.push(value.labelled_file()?),
+            _ => return Ok(false),
         }
-    }
-    Ok(options)
-}
-
-/// Absolute: servers and workers run in directories of their own.
-fn binary(path: &str) -> Result<PathBuf> {
-    std::fs::canonicalize(path).with_context(|| format!("cannot find {path}"))
+        Ok(true)
+    })?;
+    Ok(chosen)
 }
 
 #[expect(
