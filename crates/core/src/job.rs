@@ -23,65 +23,10 @@ use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, TaskTem
 use crate::time::Timestamp;
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
-pub use totals::{JobTotals, TaskTotals, Totals};
+pub use totals::{JobTotals, PerState, TaskCounts, TaskTotals, Totals};
 
 /// Failed tasks that a job remembers by id for its overview.
 const FAILED_SHOWN_MAX: usize = 5;
-
-/// Number of tasks per state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TaskCounts {
-    /// Not running yet.
-    pub waiting: u32,
-    /// Running.
-    pub running: u32,
-    /// Exit code 0.
-    pub finished: u32,
-    /// Failed.
-    pub failed: u32,
-    /// Canceled by the user.
-    pub canceled: u32,
-    /// Given up by the server.
-    pub aborted: u32,
-}
-
-impl TaskCounts {
-    /// All tasks.
-    #[must_use]
-    pub const fn total(&self) -> u32 {
-        self.waiting + self.running + self.finished + self.failed + self.canceled + self.aborted
-    }
-
-    /// Tasks that have not ended.
-    #[must_use]
-    pub const fn unfinished(&self) -> u32 {
-        self.waiting + self.running
-    }
-
-    /// The same numbers, as sums have them.
-    #[must_use]
-    pub const fn totals(&self) -> TaskTotals {
-        TaskTotals {
-            waiting: self.waiting as u64,
-            running: self.running as u64,
-            finished: self.finished as u64,
-            failed: self.failed as u64,
-            canceled: self.canceled as u64,
-            aborted: self.aborted as u64,
-        }
-    }
-
-    fn slot(&mut self, state: TaskState) -> &mut u32 {
-        match state {
-            TaskState::Waiting => &mut self.waiting,
-            TaskState::Running => &mut self.running,
-            TaskState::Finished => &mut self.finished,
-            TaskState::Failed => &mut self.failed,
-            TaskState::Canceled => &mut self.canceled,
-            TaskState::Aborted => &mut self.aborted,
-        }
-    }
-}
 
 /// Derived state of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -104,7 +49,7 @@ pub enum JobState {
 
 /// Derives the state of a job; the first rule that holds decides.
 #[must_use]
-pub const fn job_state(counts: &TaskCounts, is_open: bool) -> JobState {
+pub fn job_state(counts: &TaskCounts, is_open: bool) -> JobState {
     counts.totals().state(is_open)
 }
 
@@ -352,19 +297,19 @@ impl Job {
 
     /// Derived state.
     #[must_use]
-    pub const fn state(&self) -> JobState {
+    pub fn state(&self) -> JobState {
         job_state(&self.counts, self.is_open)
     }
 
     /// No task waits or runs.
     #[must_use]
-    pub const fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.counts.unfinished() == 0
     }
 
     /// Closed and idle: nothing will change any more.
     #[must_use]
-    pub const fn is_completed(&self) -> bool {
+    pub fn is_completed(&self) -> bool {
         !self.is_open && self.is_idle()
     }
 
@@ -499,8 +444,8 @@ impl Job {
             bug!("job {} has no task at {slot:?}", self.id);
             return false;
         };
-        *self.counts.slot(old.state()) -= 1;
-        *self.counts.slot(phase.state()) += 1;
+        *self.counts.of(old.state()) -= 1;
+        *self.counts.of(phase.state()) += 1;
         if phase == Phase::Failed
             && let Some(id) = submit.ids.get(slot.index)
         {
@@ -623,7 +568,7 @@ impl Job {
         }
         self.counts.waiting -= waiting;
         self.counts.running -= running;
-        *self.counts.slot(to.state()) += waiting + running;
+        *self.counts.of(to.state()) += waiting + running;
         waiting + running
     }
 
@@ -635,7 +580,7 @@ impl Job {
         let (waiting, running) = submit.tasks.end_all(to, at);
         self.counts.waiting -= waiting;
         self.counts.running -= running;
-        *self.counts.slot(to.state()) += waiting + running;
+        *self.counts.of(to.state()) += waiting + running;
         waiting + running
     }
 

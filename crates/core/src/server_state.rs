@@ -478,14 +478,7 @@ impl ServerState {
                     index,
                 };
                 let phase = job.phase(slot).expect("index is in range");
-                match phase.state() {
-                    crate::task::TaskState::Waiting => counts.waiting += 1,
-                    crate::task::TaskState::Running => counts.running += 1,
-                    crate::task::TaskState::Finished => counts.finished += 1,
-                    crate::task::TaskState::Failed => counts.failed += 1,
-                    crate::task::TaskState::Canceled => counts.canceled += 1,
-                    crate::task::TaskState::Aborted => counts.aborted += 1,
-                }
+                *counts.of(phase.state()) += 1;
                 self.check_task(job, slot, phase);
             }
         }

@@ -120,7 +120,7 @@ impl Snapshot {
     pub(crate) fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for job in &self.jobs {
-            sum.add(&job.counts);
+            sum.add(job.counts);
         }
         sum
     }

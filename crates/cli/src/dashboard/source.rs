@@ -226,7 +226,7 @@ mod tests {
             ("dropped_data", json!([[900_001, 100_000, 1, 4]])),
         ]);
         let mut sum = Counts::default();
-        view.bins.iter().for_each(|bin| sum.add(bin));
+        view.bins.iter().for_each(|bin| sum.add(*bin));
         assert_eq!((view.bins.len(), view.is_partial), (600, true));
         assert_eq!(sum.total(), 1_000_000);
         assert_eq!(

@@ -350,7 +350,7 @@ impl Jobs {
         let mut fresh = Totals::default();
         for job in self.all.values() {
             if let Some((counts, state)) = job.counted {
-                fresh.tasks.add(&counts.totals());
+                fresh.tasks.add(counts.totals());
                 *fresh.jobs.slot(state) += 1;
             }
             if !self.changed.contains(&job.id) {

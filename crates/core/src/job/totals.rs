@@ -3,41 +3,37 @@
 //! Each job remembers what of it is in the sums, so that a change is counted once. States are those that
 //! `job list` shows; the counters only grow and begin with the server.
 
-use super::{Job, JobState, TaskCounts};
+use std::ops::Add;
+
+use super::{Job, JobState};
 use crate::task::TaskState;
 
-/// Number of tasks per state, of any number of jobs.
+/// A number of tasks for each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TaskTotals {
+pub struct PerState<N> {
     /// Not running yet.
-    pub waiting: u64,
+    pub waiting: N,
     /// Running.
-    pub running: u64,
+    pub running: N,
     /// Exit code 0.
-    pub finished: u64,
+    pub finished: N,
     /// Failed.
-    pub failed: u64,
+    pub failed: N,
     /// Canceled by the user.
-    pub canceled: u64,
+    pub canceled: N,
     /// Given up by the server.
-    pub aborted: u64,
+    pub aborted: N,
 }
 
-impl TaskTotals {
-    /// All of them.
-    #[must_use]
-    pub const fn total(&self) -> u64 {
-        self.waiting + self.running + self.ended()
-    }
+/// Number of tasks per state, of one job.
+pub type TaskCounts = PerState<u32>;
 
-    /// Those that have ended in any way.
-    #[must_use]
-    pub const fn ended(&self) -> u64 {
-        self.finished + self.failed + self.canceled + self.aborted
-    }
+/// Number of tasks per state, of any number of jobs.
+pub type TaskTotals = PerState<u64>;
 
+impl<N> PerState<N> {
     /// The count of a state.
-    pub const fn of(&mut self, state: TaskState) -> &mut u64 {
+    pub const fn of(&mut self, state: TaskState) -> &mut N {
         match state {
             TaskState::Waiting => &mut self.waiting,
             TaskState::Running => &mut self.running,
@@ -47,15 +43,49 @@ impl TaskTotals {
             TaskState::Aborted => &mut self.aborted,
         }
     }
+}
 
+impl<N: Copy + Add<Output = N>> PerState<N> {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> N {
+        self.unfinished() + self.ended()
+    }
+
+    /// Those that have not ended.
+    #[must_use]
+    pub fn unfinished(&self) -> N {
+        self.waiting + self.running
+    }
+
+    /// Those that have ended in any way.
+    #[must_use]
+    pub fn ended(&self) -> N {
+        self.finished + self.failed + self.canceled + self.aborted
+    }
+}
+
+impl TaskCounts {
+    /// The same numbers, as sums have them.
+    #[must_use]
+    pub fn totals(&self) -> TaskTotals {
+        PerState {
+            waiting: self.waiting.into(),
+            running: self.running.into(),
+            finished: self.finished.into(),
+            failed: self.failed.into(),
+            canceled: self.canceled.into(),
+            aborted: self.aborted.into(),
+        }
+    }
+}
+
+impl TaskTotals {
     /// Adds those of others.
-    pub const fn add(&mut self, other: &Self) {
-        self.waiting += other.waiting;
-        self.running += other.running;
-        self.finished += other.finished;
-        self.failed += other.failed;
-        self.canceled += other.canceled;
-        self.aborted += other.aborted;
+    pub fn add(&mut self, mut other: Self) {
+        for state in TaskState::ALL {
+            *self.of(state) += *other.of(state);
+        }
     }
 
     /// Counts waiting tasks in another state, as far as there are so many.
@@ -87,14 +117,11 @@ impl TaskTotals {
         }
     }
 
-    const fn take(&mut self, other: &Self) {
-        // A sum that wraps would show billions of tasks until the server ends.
-        self.waiting = self.waiting.saturating_sub(other.waiting);
-        self.running = self.running.saturating_sub(other.running);
-        self.finished = self.finished.saturating_sub(other.finished);
-        self.failed = self.failed.saturating_sub(other.failed);
-        self.canceled = self.canceled.saturating_sub(other.canceled);
-        self.aborted = self.aborted.saturating_sub(other.aborted);
+    fn take(&mut self, mut other: Self) {
+        for state in TaskState::ALL {
+            // A sum that wraps would show billions of tasks until the server ends.
+            *self.of(state) = self.of(state).saturating_sub(*other.of(state));
+        }
     }
 }
 
@@ -167,7 +194,7 @@ impl Totals {
         // First what it counted as before, so that it is never in the sums twice.
         self.forget(job);
         let (counts, state) = (*job.counts(), job.state());
-        self.tasks.add(&counts.totals());
+        self.tasks.add(counts.totals());
         *self.jobs.slot(state) += 1;
         job.counted = Some((counts, state));
     }
@@ -175,7 +202,7 @@ impl Totals {
     /// Takes a job out of the sums.
     pub(super) fn forget(&mut self, job: &mut Job) {
         if let Some((counts, state)) = job.counted.take() {
-            self.tasks.take(&counts.totals());
+            self.tasks.take(counts.totals());
             let jobs = self.jobs.slot(state);
             *jobs = jobs.saturating_sub(1);
         }

@@ -104,7 +104,7 @@ fn draw_strip(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView) {
             .iter()
             .take(to)
             .skip(from)
-            .for_each(|bin| counts.add(bin));
+            .for_each(|bin| counts.add(*bin));
         let state = worst(&counts);
         line.push(Span::styled(
             glyph(app.theme, state),
