@@ -279,6 +279,7 @@ fn the_interface_follows_a_run_to_its_end() {
     let jobs = site.json("/api/v1/jobs");
     assert_eq!(jobs["jobs"][0]["name"], "<script>alert(1)</script>");
     assert_eq!(jobs["jobs"][0]["tasks"]["finished"], 4);
+    assert_eq!(jobs["jobs"][0]["state"], "failed");
     assert_eq!(jobs["next_before"], serde_json::Value::Null);
     let failed = site.json(&format!("/api/v1/jobs/{job}/tasks?state=failed"));
     let task = &failed["tasks"][0];

@@ -20,8 +20,7 @@ pub(crate) const fn job_state_name(state: JobState) -> &'static str {
 
 /// State of a job.
 pub(crate) fn job_state(job: &client::JobSummary) -> JobState {
-    let counts = job.stats.as_ref().map(totals).unwrap_or_default();
-    match counts.state(job.is_open) {
+    match totals(job).state(job.is_open) {
         hq_core::job::JobState::Waiting => JobState::Waiting,
         hq_core::job::JobState::Running => JobState::Running,
         hq_core::job::JobState::Finished => JobState::Finished,
@@ -33,21 +32,13 @@ pub(crate) fn job_state(job: &client::JobSummary) -> JobState {
 }
 
 /// Tasks of a job by state.
-pub(crate) fn totals(stats: &client::TaskStats) -> TaskTotals {
-    TaskTotals {
-        waiting: stats.waiting.into(),
-        running: stats.running.into(),
-        finished: stats.finished.into(),
-        failed: stats.failed.into(),
-        canceled: stats.canceled.into(),
-        aborted: stats.aborted.into(),
-    }
+pub(crate) fn totals(job: &client::JobSummary) -> TaskTotals {
+    job.stats.as_ref().map(TaskTotals::from).unwrap_or_default()
 }
 
 /// Whether no task of the job is waiting or running.
 pub(crate) fn is_idle(job: &client::JobSummary) -> bool {
-    let stats = job.stats.unwrap_or_default();
-    stats.running == 0 && stats.waiting == 0
+    totals(job).unfinished() == 0
 }
 
 /// State of a task; a state of a newer server counts as waiting.

@@ -1,6 +1,7 @@
 //! The client plane: answers that the core gives.
 
 use hq_core::id::{JobId, WorkerId};
+use hq_core::job::TaskTotals;
 use hq_core::outcome::LostReason;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{JobResult, Reply, Resubmitted, StopResult, SubmitRefusal};
@@ -33,6 +34,19 @@ impl From<client::worker_info::State> for Option<LostReason> {
             State::HeartbeatLost => Some(LostReason::HeartbeatLost),
             State::IdleTimeout => Some(LostReason::IdleTimeout),
             State::TimeLimitReached => Some(LostReason::TimeLimitReached),
+        }
+    }
+}
+
+impl From<&client::TaskStats> for TaskTotals {
+    fn from(stats: &client::TaskStats) -> Self {
+        Self {
+            waiting: stats.waiting.into(),
+            running: stats.running.into(),
+            finished: stats.finished.into(),
+            failed: stats.failed.into(),
+            canceled: stats.canceled.into(),
+            aborted: stats.aborted.into(),
         }
     }
 }

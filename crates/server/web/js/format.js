@@ -56,12 +56,6 @@ export function bytes(value) {
 export const ended = (tasks) => tasks.finished + tasks.failed + tasks.canceled + tasks.aborted;
 export const total = (tasks) => STATES.reduce((sum, state) => sum + tasks[state], 0);
 
-/** State of a job in one word, as `hq job list` says it. */
-export function jobState(job) {
-  const order = ["running", "waiting", "failed", "aborted", "canceled"];
-  return order.find((state) => job.tasks[state] > 0) ?? (job.is_open ? "opened" : "finished");
-}
-
 /** The first line, cut. */
 export function brief(text, length = 160) {
   const line = String(text ?? "").split("\n", 1)[0];

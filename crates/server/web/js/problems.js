@@ -1,6 +1,6 @@
 // What is wrong with a run, as the server finds it (`/problems`); the rules are there, shared with the terminal.
 
-import { count, duration, jobState, number, plain } from "./format.js";
+import { count, duration, number, plain } from "./format.js";
 import { state } from "./live.js";
 
 const LINKS = {
@@ -40,10 +40,10 @@ export function hiddenText(problems) {
 export const suspectHosts = (problems) => new Set(problems.filter((found) => found.kind === "node").map((found) => found.host));
 
 /** Why nothing of a job runs; "" = it does, or nothing is known. */
-export const starvation = (job) => (jobState(job) === "waiting" && state.problems.find((found) => found.kind === "starving-job" && found.id === job.id)?.text) || "";
+export const starvation = (job) => (job.state === "waiting" && state.problems.find((found) => found.kind === "starving-job" && found.id === job.id)?.text) || "";
 
 /** A word for a job; one of which nothing can run does not just wait. */
-export const jobWord = (job) => (starvation(job) ? "starving" : jobState(job));
+export const jobWord = (job) => (starvation(job) ? "starving" : job.state);
 
 /** A queue that gets no allocations: it is paused, or the batch system refuses. */
 export const isStarving = (queue) => queue.is_paused || queue.is_failing;

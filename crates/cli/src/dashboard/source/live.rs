@@ -74,7 +74,7 @@ fn job(job: client::JobSummary, now_ns: i64) -> JobRow {
         id: job.id,
         name: clean(&job.name),
         is_open: job.is_open,
-        counts: job.stats.as_ref().map(totals).unwrap_or_default(),
+        counts: totals(&job),
         pace,
     }
 }

@@ -2,6 +2,8 @@
 
 use hq_core::autoalloc::ReasonKind;
 use hq_core::id::TaskKey;
+use hq_core::job::TaskTotals;
+use hq_core::task::TaskState;
 use hq_protocol::client;
 use hq_protocol::common::{self, ResourceDescriptor, resource_item::Kind};
 use serde_json::{Value, json};
@@ -27,21 +29,21 @@ pub(super) const fn ms(unix_ns: i64) -> i64 {
     unix_ns.div_euclid(1_000_000)
 }
 
+/// Numbers of tasks by state.
+pub(super) fn tasks(mut counts: TaskTotals) -> Value {
+    let pairs = TaskState::ALL.map(|state| (state.name().to_owned(), json!(*counts.of(state))));
+    Value::Object(pairs.into_iter().collect())
+}
+
 pub(super) fn job(job: &client::JobSummary) -> Value {
-    let stats = job.stats.unwrap_or_default();
+    let counts: TaskTotals = job.stats.as_ref().map(Into::into).unwrap_or_default();
     json!({
         "id": job.id,
         "name": job.name,
         "is_open": job.is_open,
+        "state": counts.state(job.is_open).name(),
         "task_count": job.task_count,
-        "tasks": {
-            "waiting": stats.waiting,
-            "running": stats.running,
-            "finished": stats.finished,
-            "failed": stats.failed,
-            "canceled": stats.canceled,
-            "aborted": stats.aborted,
-        },
+        "tasks": tasks(counts),
         "cancel_reason": job.cancel_reason,
     })
 }

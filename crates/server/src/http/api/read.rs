@@ -62,10 +62,7 @@ pub(in crate::http) async fn summary(State(app): State<Arc<App>>) -> Answer {
         .map(|(name, sum)| json!({"name": name, "total_units": sum.total, "used_units": sum.used}));
     Ok(Json(json!({
         "now_ms": shape::ms(now),
-        "tasks": {
-            "waiting": tasks.waiting, "running": tasks.running, "finished": tasks.finished,
-            "failed": tasks.failed, "canceled": tasks.canceled, "aborted": tasks.aborted,
-        },
+        "tasks": shape::tasks(tasks),
         "ended_since_start": ended.finished + ended.failed,
         "ready": figures.ready,
         "workers": {"connected": figures.connected, "away": figures.away,

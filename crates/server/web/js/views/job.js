@@ -83,7 +83,7 @@ export function job(id) {
     show(reading, !isUnknown && detail === null);
     if (isUnknown || !detail) return;
     const fresher = state.jobs.get(id);
-    if (fresher) Object.assign(detail, { tasks: fresher.tasks, is_open: fresher.is_open, left_ms: fresher.left_ms, rate_per_s: fresher.rate_per_s });
+    if (fresher) Object.assign(detail, { tasks: fresher.tasks, state: fresher.state, is_open: fresher.is_open, left_ms: fresher.left_ms, rate_per_s: fresher.rate_per_s });
     renderHead(detail);
     if (strip) {
       cells.update(strip);

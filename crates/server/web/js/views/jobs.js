@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { StateBar } from "../charts.js";
 import { jobCommands } from "../dialog.js";
 import { h, setText } from "../dom.js";
-import { STATES, clock, duration, ended, jobState, number, plain, total } from "../format.js";
+import { STATES, clock, duration, ended, number, plain, total } from "../format.js";
 import { List } from "../list.js";
 import { loaders, redraw, state } from "../live.js";
 import { jobWord, starvation } from "../problems.js";
@@ -15,7 +15,7 @@ import { chip, emptiness, view } from "./view.js";
 const KEYS = {
   id: (job) => job.id,
   name: (job) => job.name,
-  state: (job) => ["running", "failed", "waiting", "aborted", "canceled", "opened", "finished"].indexOf(jobState(job)),
+  state: (job) => ["running", "failed", "waiting", "aborted", "canceled", "opened", "finished"].indexOf(job.state),
   progress: (job) => ended(job.tasks) / Math.max(1, total(job.tasks)),
   tasks: (job) => total(job.tasks),
   failed: (job) => job.tasks.failed,
