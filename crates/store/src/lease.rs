@@ -71,7 +71,7 @@ fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
                 path: given.to_path_buf(),
                 owner: "it holds the lock of the file".to_owned(),
             }),
-            // Whatever is wrong with the file is said by whoever opens it, with more to go by.
+            // What is wrong with the file is reported when it is opened, with more to go by.
             _ => Ok(None),
         },
     }
@@ -137,7 +137,7 @@ impl Leased {
         })
     }
 
-    /// The connection and the number of the lease, for who goes on with both.
+    /// The connection and the number of the lease, for a caller that goes on with both.
     pub(crate) fn keep(mut self) -> (Connection, i64) {
         let connection = self.connection.take();
         (connection.expect("nobody else takes it"), self.fence)
@@ -297,14 +297,23 @@ mod tests {
         assert_eq!(number, 2);
     }
 
+    /// A process that ends with the value, whether or not the test succeeds.
+    struct Sleeper(std::process::Child);
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            // It may be gone already.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
     /// Gives a file to another process of this host.
-    fn give_to_a_process(path: &Path) -> std::process::Child {
-        let child = std::process::Command::new("sleep")
-            .arg("1000")
-            .spawn()
-            .expect("a process");
+    fn give_to_a_process(path: &Path) -> Sleeper {
+        let child = std::process::Command::new("sleep").arg("1000").spawn();
+        let child = Sleeper(child.expect("a process"));
         let mut this = Process::this();
-        this.pid = child.id();
+        this.pid = child.0.id();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", this.pid)).expect("it lives");
         let fields = stat.rsplit_once(')').expect("a name").1;
         let start = fields.split_whitespace().nth(19).expect("a start");
@@ -327,26 +336,19 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("j.db");
         filled(&path, &[1]);
-        let mut child = give_to_a_process(&path);
+        let child = give_to_a_process(&path);
+        let pid = child.0.id();
         let place = Place {
             file_system: FileSystem::of(&path),
             path: path.clone(),
         };
         assert_eq!(
             owner(&place),
-            Some(format!(
-                "process {} on {}",
-                child.id(),
-                Process::this().host
-            ))
+            Some(format!("process {pid} on {}", Process::this().host))
         );
         let refused = Store::open(&path).expect_err("it is in use").to_string();
-        child.kill().expect("ours");
-        child.wait().expect("ours");
-        assert!(
-            refused.contains(&format!("process {}", child.id())),
-            "{refused}"
-        );
+        drop(child);
+        assert!(refused.contains(&format!("process {pid}")), "{refused}");
         assert_eq!(owner(&place), None, "it is gone");
         let before = fence(&path);
         drop(Store::open(&path).expect("nobody has it"));
@@ -359,14 +361,12 @@ mod tests {
         let path = dir.path().join("j.db");
         filled(&path, &[1]);
         let seen = fence(&path);
-        let mut child = give_to_a_process(&path);
+        let _child = give_to_a_process(&path);
         let mut connection = Connection::open(&path).expect("a database");
         let other = take(&mut connection, &path, Some(seen - 1));
         assert!(matches!(other, Err(StoreError::InUse { .. })), "{other:?}");
         let same = take(&mut connection, &path, Some(seen));
         assert_eq!(same.expect("it was looked at before"), seen + 1);
-        child.kill().expect("ours");
-        child.wait().expect("ours");
     }
 
     #[test]
