@@ -254,7 +254,7 @@ fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
                 refused += 1;
             }
             Submitted::Waits(submit) => waiting.push(submit),
-            // Part of the log was moved to its place in the file, and the log starts anew where it was.
+            // Part of the log was moved to its place in the file, and the log starts over where it was.
             Submitted::Accepted => {}
         }
         env.hq(&["job", "list", "--all"]).ok();

@@ -224,7 +224,7 @@ fn a_drained_worker_ends_what_runs_and_takes_nothing_new() {
     env.hq(&["task", "explain", "-v", &job, "3"])
         .says("the worker is being drained")
         .ok();
-    // A server that starts anew still drains it.
+    // A server that starts again still drains it.
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--resume"]);

@@ -441,6 +441,6 @@ mod tests {
             chown(&path, Some(65534), None).expect("given away");
             assert!(refusal().is_some_and(|text| text.contains("user 65534")));
         }
-        assert!(load(&path).is_ok(), "whoever names it trusts it");
+        assert!(load(&path).is_ok(), "a user who names it trusts it");
     }
 }

@@ -1,4 +1,4 @@
-//! How a text about a task that could not start names its command: whole for whoever submitted it, without arguments for
+//! How a text about a task that could not start names its command: whole for the user who submitted it, without arguments for
 //! everybody else.
 //!
 //! Arguments may hold secrets. `hq task info` and the store, which only the user can read, show them; what leaves the user's

@@ -88,7 +88,7 @@ pub enum Outcome {
     Signal(i32),
     /// The time limit of the task ran out.
     TimeLimit,
-    /// Ended for want of memory: by the kernel, or by the worker, which then says how much it used of
+    /// Out of memory: ended by the kernel, or by the worker, which then says how much it used of
     /// what it asked for.
     OutOfMemory(Option<Box<str>>),
     /// Could not start, or failed with a message of its own; the text is shown as it is.

@@ -1,6 +1,6 @@
 //! How fast a job goes and how long it still takes.
 //!
-//! A job counts its ends ([`Ends`]), some numbers of which travel to whoever shows it ([`PaceFacts`]); [`estimate`] is the
+//! A job counts its ends ([`Ends`]), some numbers of which travel to what shows it ([`PaceFacts`]); [`estimate`] is the
 //! one function that makes a rate and a time of them. What it assumes: tasks that wait are like those that ended, and
 //! the cluster stays as it was of late. It knows nothing of dependencies.
 

@@ -434,7 +434,7 @@ impl WorkerState {
     fn end_task(&mut self, token: LaunchToken, cause: EndCause, effects: &mut Vec<Effect>) {
         let phase = self.running.get(token).map(|task| task.phase);
         match (phase, cause) {
-            // The signals go out once, whoever asks for them again.
+            // The signals go out once, however often they are asked for.
             (Some(Phase::Starting | Phase::Running { .. }), _) => {
                 self.running.set_phase(token, Phase::Ending(cause));
                 effects.push(Effect::Terminate(token));

@@ -208,7 +208,7 @@ mod tests {
         command
     }
 
-    /// Waits until a process is gone or a zombie: whoever inherits it may reap it late.
+    /// Waits until a process is gone or a zombie: the process that inherits it may reap it late.
     async fn assert_ends(pid: &str) {
         let path = Path::new("/proc").join(pid.trim()).join("stat");
         let until = tokio::time::Instant::now() + Duration::from_secs(60);

@@ -50,7 +50,7 @@ pub(crate) type Format = fn(&Event) -> String;
 pub(crate) enum Part {
     /// Events in order.
     Lines(client::JournalLines),
-    /// Events up to this number are left out: what was read before is to be read anew.
+    /// Events up to this number are left out: what was read before is to be read again.
     Skipped(u64),
 }
 

@@ -74,7 +74,7 @@ pub(crate) async fn read(
             output.source = Some((&source).into());
         }
     }
-    // Between two attempts there is nothing to read; whoever asks again at once would only keep us busy.
+    // Between two attempts there is nothing to read; a client that asks again at once would only keep us busy.
     let is_between = state == TaskState::Waiting && output.data.is_empty();
     let is_lost = state == TaskState::Running && output.kind() == Kind::Unreachable;
     if is_between || is_lost {

@@ -13,7 +13,7 @@ use hq_protocol::convert::OutputRequest;
 use hq_protocol::worker;
 use tokio::sync::{mpsc, oneshot};
 
-/// Questions that may wait for a worker's connection; whoever asks more waits.
+/// Questions that may wait for a worker's connection; whatever asks more waits.
 const QUEUE_LEN: usize = 16;
 
 /// How much longer than it was told to a worker may take to answer.
@@ -94,7 +94,7 @@ impl Relay {
         tokio::time::timeout(limit, exchange).await.ok()?
     }
 
-    /// Hands an answer to whoever waits for it, if somebody still does.
+    /// Hands an answer to the client that waits for it, if it still does.
     pub(crate) fn answer(&self, worker: WorkerId, output: worker::Output) {
         let mut inner = self.lock();
         if inner

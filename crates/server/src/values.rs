@@ -227,7 +227,7 @@ impl Values {
 
 /// An update in messages whose values have [`PAGE_BYTES_MAX`] bytes, unless one value is larger.
 ///
-/// Each of them is an update of its own: whoever waits for values takes them as they come. What else is in the update was
+/// Each of them is an update of its own: clients that wait for values take them as they come. What else is in the update was
 /// limited before.
 pub(crate) struct Pages<'a> {
     values: &'a Values,

@@ -180,7 +180,7 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
 /// Kills every descendant of this process, as often as new ones appear, for at most `limit`; those that hang in the
 /// kernel are not waited for.
 ///
-/// Meant for the end of a process: somebody else may go on spawning meanwhile. Answers with the number of
+/// Meant for the end of a process: somebody else may go on spawning meanwhile. Returns the number of
 /// descendants that are alive at the end. Does not reap them.
 #[must_use = "descendants that cannot be killed are left"]
 pub fn kill_descendants(limit: Duration) -> usize {
@@ -261,7 +261,7 @@ fn kill_round(own: libc::pid_t) -> Alive {
 
 /// First steps of the worker process.
 fn become_worker(front: libc::pid_t, mask: signal::KernelSigset) -> io::Result<()> {
-    // A group of its own. The front does the same, so that it is done whoever comes first.
+    // A group of its own. The front does the same, so that it is done whichever comes first.
     sys::set_group(0, 0)?;
     sys::adopt_orphans()?;
     // Not in the foreground: writing to the terminal must not stop the worker, nor should reading.

@@ -1,6 +1,6 @@
 //! Which requests are likely to hang together: those that go to the same places.
 //!
-//! A file system that does not answer holds up whoever opens a file there. Others can be told apart before they are tried
+//! A file system that does not answer holds up every thread that opens a file there. Others can be told apart before they are tried
 //! by the directories that they name. Nothing is looked up for that: the look would hang as well.
 
 use std::collections::hash_map::DefaultHasher;

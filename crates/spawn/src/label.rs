@@ -3,7 +3,7 @@
 //! The environment tells whose a process is only while it can be read: not that of a program that has made itself
 //! unreadable (`ssh-agent`, for any user but root), and not if it was cleared (`env -i`). What nobody thinks of is the
 //! limit of file locks, `RLIMIT_LOCKS`: the kernel has not looked at it since 2.4.25, children inherit it, it survives
-//! execve, and whoever may signal a process may read it (prlimit(2)).
+//! execve, and a process that may signal another may read its (prlimit(2)).
 //!
 //! ```text
 //!  bit 63  62 … 59       58 … 36       35 … 24          23 … 0

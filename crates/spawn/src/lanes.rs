@@ -36,7 +36,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Takes a request in. Answers with it if it is its turn.
+    /// Takes a request in. Returns it if it is its turn.
     pub(crate) fn enter(&mut self, job: Job) -> Option<Job> {
         let Some(lane) = job.lane else {
             return Some(job);
@@ -49,7 +49,7 @@ impl Lanes {
         Some(job)
     }
 
-    /// The turn of a lane's request is over: answers with the next one.
+    /// The turn of a lane's request is over: returns the next one.
     pub(crate) fn leave(&mut self, lane: Lane) -> Option<Job> {
         let next = self.waiting.get_mut(&lane)?.pop_front();
         if next.is_none() {

@@ -1,7 +1,7 @@
 //! The table of children: being created, running, to be killed at some time.
 //!
 //! One rule makes signalling by number safe: a child is taken out of this table, under its lock, before it is
-//! reaped. Whoever finds it here while holding the lock may signal its process id and group.
+//! reaped. A thread that finds it here while holding the lock may signal its process id and group.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -97,7 +97,7 @@ enum State {
 /// The kernel writes the number of the child's pidfd before the child runs, while the spawner thread sleeps until
 /// the child executes its program. A child that hangs on the way there (opening a fifo, or a file on a dead server)
 /// can be killed through it. The descriptor is closed only after the child has left the table of children, and the
-/// number is forgotten before the next one enters it. So whoever finds the child there, under the table's lock,
+/// number is forgotten before the next one enters it. So a thread that finds the child there, under the table's lock,
 /// uses the right descriptor.
 #[derive(Debug)]
 pub(crate) struct InFlight {
@@ -166,7 +166,7 @@ struct Slot {
 enum Step {
     /// It gets SIGKILL.
     Kill,
-    /// Whoever still exists by now cannot be killed.
+    /// What still exists by now cannot be killed.
     Report,
 }
 
@@ -258,7 +258,7 @@ impl Table {
         }
     }
 
-    /// The child runs. Answers with the termination that was asked for meanwhile.
+    /// The child runs. Returns the termination that was asked for meanwhile.
     pub(crate) fn running(&mut self, key: Key, child: Running) -> Option<Termination> {
         let slot = self.slots.get_mut(key.index())?;
         let killed_early = slot.is_doomed;

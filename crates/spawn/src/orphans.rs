@@ -143,7 +143,7 @@ impl Orphans {
 
     /// Called with children that have ended and are not reaped yet. Ends what they left behind.
     ///
-    /// Answers with the number of leaked processes of each task that had any, as far as it is known already:
+    /// Returns the number of leaked processes of each task that had any, as far as it is known already:
     /// without adoption [`count_left`] counts after the child was reaped.
     pub(crate) fn on_ended(
         &mut self,

@@ -158,7 +158,7 @@ impl Queue {
         }
     }
 
-    /// Takes out a request that has no process yet. Answers with the lane that it held up, if any.
+    /// Takes out a request that has no process yet. Returns the lane that it held up, if any.
     #[expect(clippy::option_option, reason = "not found, and found without a lane")]
     fn remove(&mut self, token: Token) -> Option<Option<Lane>> {
         if let Some(index) = self.jobs.iter().position(|job| job.token == token) {

@@ -64,7 +64,7 @@ const OUTPUT: c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_N
 
 /// One stream before the text buffer is complete.
 const STREAMS: [(Stage, c_int); 3] = [
-    // Blocking: whoever reads from a FIFO expects to wait for its writer, and would see its end at once otherwise.
+    // Blocking: a reader of a FIFO expects to wait for its writer, and would see its end at once otherwise.
     (Stage::Stdin, libc::O_RDONLY),
     (Stage::Stdout, OUTPUT),
     (Stage::Stderr, OUTPUT),
@@ -151,7 +151,7 @@ impl Scratch {
         result
     }
 
-    /// Fills the buffers anew. Nothing is allocated once they have grown to the size of a task.
+    /// Fills the buffers again. Nothing is allocated once they have grown to the size of a task.
     fn fill(
         &mut self,
         plan: &SpawnPlan,

@@ -1,6 +1,6 @@
 //! What `/proc` says about other processes: parents, sessions, environments, children.
 //!
-//! Everything read here is out of date when it is looked at. Whoever acts on it pins the process with a pidfd
+//! Everything read here is out of date when it is looked at. A caller that acts on it pins the process with a pidfd
 //! first and looks again ([`kill_if`]).
 
 use std::collections::HashMap;

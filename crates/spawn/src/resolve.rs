@@ -2,7 +2,7 @@
 //!
 //! A name with a slash is used as it is; the kernel takes it relative to the task's working directory. Any other
 //! name is searched once in the task's own `PATH`, so no task pays for a long `PATH` again. A cached answer is
-//! looked up anew when the kernel says that it no longer exists. Failures are never cached.
+//! looked up again when the kernel says that it no longer exists. Failures are never cached.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
@@ -17,7 +17,7 @@ use crate::sys;
 /// What `execvp` searches when `PATH` is not set.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
-/// Programs remembered for one `PATH`, and paths remembered at all. Beyond that the cache starts anew: more
+/// Programs remembered for one `PATH`, and paths remembered at all. Beyond that the cache starts over: more
 /// distinct values than this mean that they are generated, and will not be asked for again.
 const ENTRIES_MAX: usize = 4096;
 

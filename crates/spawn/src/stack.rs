@@ -66,7 +66,7 @@ impl ChildStack {
 
 impl Drop for ChildStack {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this size, and no child runs on it: whoever used it waited.
+        // SAFETY: the mapping was made by `new` with this size, and no child runs on it: the thread that used it waited.
         unsafe { libc::munmap(self.base, GUARD_BYTES + STACK_BYTES) };
     }
 }

@@ -463,7 +463,7 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, one) }).map(drop)
 }
 
-/// Raises this process's soft limit of open descriptors to the hard one. Answers with the limits before, if that
+/// Raises this process's soft limit of open descriptors to the hard one. Returns the limits before, if that
 /// changed anything.
 pub(crate) fn raise_descriptor_limit() -> io::Result<Option<(u64, u64)>> {
     let mut limit = libc::rlimit64 {

@@ -76,7 +76,7 @@ impl Waiter {
         !children.keys.is_empty()
     }
 
-    /// Takes out whoever has ended, or is no child of this process any more.
+    /// Takes out those that have ended, or are no children of this process any more.
     fn take_ended(&self) -> Vec<Key> {
         let has_ended = |pid: &libc::pid_t, _: &mut Key| {
             !matches!(

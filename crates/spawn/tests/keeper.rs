@@ -1,4 +1,4 @@
-//! Tests of the keeper: nothing survives, whoever is killed, and signals arrive once.
+//! Tests of the keeper: nothing survives, whichever process is killed, and signals arrive once.
 //!
 //! The binary plays two parts. Run by cargo it is the test; run with [`ROLE`] it is a program that splits itself by
 //! the keeper and launches tasks. It has its own `main` because that has to happen before there is a second thread.
@@ -486,7 +486,7 @@ fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
 
 const TASKS: usize = 200;
 
-/// Starts the tasks and waits until all of them and their detached processes run. Answers with the worker's pid.
+/// Starts the tasks and waits until all of them and their detached processes run. Returns the worker's pid.
 fn start_tasks() -> (Program, String) {
     let program = Program::start(&format!("tasks {TASKS}"));
     let worker = program.told("ready");

@@ -36,7 +36,7 @@ const RESERVE_SHARE: u64 = 4;
 /// pages with what stays.
 const SPARE_PAGES_MIN: u64 = 16;
 const SPARE_PAGES: u64 = 64;
-/// A file of so many pages (4 MiB) is written anew by a prune, in one go, which makes it as small as can be.
+/// A file of so many pages (4 MiB) is rewritten by a prune, in one go, which makes it as small as can be.
 const REWRITE_PAGES_MAX: u64 = 1_024;
 /// Percent of the largest size at which people are warned, and to which the file is emptied.
 const WARN_PERCENT: u64 = 80;
@@ -64,7 +64,7 @@ enum Phase {
     Sweep(Sweep),
     /// Free pages are given back.
     Shrink,
-    /// The file is written anew.
+    /// The file is rewritten.
     Rewrite,
 }
 

@@ -4,7 +4,7 @@
 //! kernel drops all of them ("How To Corrupt An SQLite Database File", 2.2), and the next one who closes the database
 //! believes to be its last user and removes the log. So two things hold here. The lock that says whose a store is
 //! (`flock`, of an open file, not of a process) is on a file that SQLite does not know. And the database itself is
-//! opened beside SQLite by [`Lock::open_raw`] only: whoever has the lock has no connection yet, and a process that has
+//! opened beside SQLite by [`Lock::open_raw`] only: the holder of the lock has no connection yet, and a process that has
 //! the store gets no second lock.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};

@@ -20,7 +20,7 @@ pub(crate) fn fill(sql: &str, values: &[(&str, i64)]) -> String {
     })
 }
 
-/// A statement that only reads, and the type of its rows. Whoever has a way to the store, a file or a server, sends the
+/// A statement that only reads, and the type of its rows. A caller with a way to the store, a file or a server, sends the
 /// statement that way and reads what comes back; the words of the statement are for the store alone.
 #[derive(Clone, Debug)]
 pub struct Query<R> {

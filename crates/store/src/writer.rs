@@ -356,7 +356,7 @@ impl Writer {
         let mut is_open = true;
         let mut is_hurried = false;
         while is_open {
-            // Even without changes: whoever waits for this server to end looks at the heartbeat.
+            // Even without changes: a server that waits for this one to end looks at the heartbeat.
             let mut wait = lease::HEARTBEAT;
             if !pending.is_empty() || self.health != Health::Good {
                 wait = self.span().saturating_sub(last_commit.elapsed());
@@ -401,7 +401,7 @@ impl Writer {
                 self.commit_all(&mut pending, upto);
             }
             if self.is_broken() {
-                // Whoever asked for something in the same batch learns it by the end of the writer: nothing that they
+                // A caller that asked for something in the same batch learns it by the end of the writer: nothing that they
                 // want may touch the file.
                 self.leave();
                 return;
@@ -608,7 +608,7 @@ impl Writer {
             (Some(mut events), Some(untold)) => untold.append(&mut events),
             // Some before them are missing.
             (Some(_), None) => {}
-            // Nobody listened while they were made; whoever subscribes reads them from the file.
+            // Nobody listened while they were made; a new subscriber reads them from the file.
             (None, untold) if stored > 0 => *untold = None,
             (None, _) => {}
         }

@@ -89,7 +89,7 @@ impl OutputReader {
     }
 
     /// Reads at most `limit` bytes, as far as they are there. If the file has become shorter than the
-    /// offset, it was begun anew, and so is reading.
+    /// offset, it was started over, and so is reading.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //! Whatever is in the pipes is read and appended in rounds, many tasks with one write. A task that writes
 //! faster than the file takes it waits in its own pipe, so memory is bounded by the buffer. The order within
 //! a channel is that of the pipe; an end block comes after everything the task itself wrote, because that is
-//! in the pipe when its end is seen. Whoever still holds the pipe then is cut off.
+//! in the pipe when its end is seen. A process that still holds the pipe then is cut off.
 
 use std::collections::BTreeMap;
 use std::io;

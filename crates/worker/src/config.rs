@@ -108,7 +108,7 @@ pub struct DataProvider {
     task: JoinHandle<()>,
 }
 
-/// Pause after `accept` failed, most likely for want of descriptors.
+/// Pause after `accept` failed, most likely out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 impl DataProvider {

@@ -102,7 +102,7 @@ impl TaskLauncher {
         host: &str,
     ) -> Result<Self, LauncherError> {
         let wake = Arc::new(Notify::new());
-        // Threads of the engine only ring: the events are taken by whoever owns this.
+        // Threads of the engine only ring: the events are taken by the owner of this.
         let notify = Arc::clone(&wake);
         let mut config = LauncherConfig::new(Arc::new(move || notify.notify_one()));
         config.threads = threads.unwrap_or(0);

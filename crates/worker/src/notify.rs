@@ -2,7 +2,7 @@
 //!
 //! A task finds the way in `HQ_ACCESS_KEY`: `<socket path>:<token>`. It sends the token, a newline, and the
 //! message; the answer is `ok` or a sentence. The token keeps honest programs from mixing things up, no
-//! more: whoever can read a task's environment may send in its name.
+//! more: a process that can read a task's environment may send in its name.
 
 use std::ffi::OsString;
 use std::io;
@@ -39,7 +39,7 @@ const QUEUE_LEN: usize = 64;
 /// A sender that says nothing for this long is dropped.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause after `accept` failed, most likely for want of descriptors.
+/// Pause after `accept` failed, most likely out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a task said.

@@ -42,7 +42,7 @@ struct Shared {
 
 impl OutputService {
     pub(crate) fn new() -> Self {
-        // An answer is at most a quarter of a MiB; whoever has the next one waits.
+        // An answer is at most a quarter of a MiB; the task with the next one waits.
         let (answers_tx, answers) = mpsc::channel(1);
         Self {
             shared: Arc::new(Shared {

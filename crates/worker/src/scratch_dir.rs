@@ -1,8 +1,8 @@
 //! Temporary directories that do not outlive a killed process for long.
 //!
 //! A process that is killed cannot remove its directory. So each directory holds a file that its owner keeps locked;
-//! the kernel unlocks it at the owner's end, however that comes. Whoever creates the next directory of the same kind
-//! beside it removes those whose lock is free.
+//! the kernel unlocks it at the owner's end, however that comes. A worker that creates the next directory of the same
+//! kind beside it removes those whose lock is free.
 //!
 //! On many shared file systems locks hold on one machine only (`localflock` of Lustre, `local_lock` of NFS), so that
 //! those of other machines seem free. So the file also names the machine and its start, and only directories of the

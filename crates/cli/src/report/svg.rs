@@ -1,4 +1,4 @@
-//! Charts as SVG. Numbers only; texts are escaped by whoever passes them.
+//! Charts as SVG. Numbers only; texts are escaped by the caller.
 
 use std::fmt::Write as _;
 

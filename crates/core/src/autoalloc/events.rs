@@ -244,7 +244,7 @@ impl AutoallocState {
                     allocation.is_unwatched = false;
                     allocation.hint = hint;
                     if allocation.phase == Phase::Running && allocation.connected.is_empty() {
-                        // Requeued by the batch system: it begins anew.
+                        // Requeued by the batch system: it starts over.
                         allocation.phase = Phase::Queued;
                         allocation.record.state = AllocationState::Queued;
                         allocation.record.started_at = None;

@@ -109,7 +109,7 @@ pub enum Level {
 pub enum AllocationEvent {
     /// The batch system took it.
     Queued {
-        /// Which.
+        /// Number of the allocation in its queue.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,
@@ -118,14 +118,14 @@ pub enum AllocationEvent {
     },
     /// Its first worker connected.
     Started {
-        /// Which.
+        /// The allocation that runs.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,
     },
     /// It is over.
     Finished {
-        /// Which.
+        /// The allocation that is over.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,
@@ -139,7 +139,7 @@ pub enum Effect {
     AskDemand(Vec<QueueQuery>),
     /// Record the allocation, then submit it; answered by [`Input::Submitted`].
     Submit {
-        /// Which.
+        /// The allocation to submit.
         key: AllocationKey,
         /// Workers, one a node.
         workers: u32,
@@ -155,7 +155,7 @@ pub enum Effect {
     },
     /// Cancel a job; answered by [`Input::Canceled`].
     Cancel {
-        /// Which.
+        /// The allocation to cancel.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,

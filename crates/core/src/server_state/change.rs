@@ -36,7 +36,7 @@ pub enum ChangeKind {
     },
     /// A worker is gone.
     WorkerLost {
-        /// Which.
+        /// The worker that is gone.
         worker: WorkerId,
         /// Why.
         reason: LostReason,
@@ -45,7 +45,7 @@ pub enum ChangeKind {
     WorkerDraining(WorkerId),
     /// A worker told what its machine is busy with.
     WorkerOverview {
-        /// Which.
+        /// The worker on that machine.
         worker: WorkerId,
         /// What it saw.
         usage: Box<HardwareUsage>,
@@ -89,7 +89,7 @@ pub enum ChangeKind {
     JobCompleted(JobId),
     /// A notification was delivered or given up.
     JobNotified {
-        /// Which.
+        /// The notification and its job.
         key: super::NoticeKey,
         /// What it told of.
         event: NotifyEvent,

@@ -119,7 +119,7 @@ pub struct Notification {
 /// One job of a [`WatchUpdate`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchedJob {
-    /// Which.
+    /// The job that changed.
     pub job: JobId,
     /// Nothing will change any more, as far as this client is concerned.
     pub ended: bool,

@@ -42,7 +42,7 @@ pub enum Input {
     WorkerGone(WorkerId, LinkEnd),
     /// What became of a notification.
     Notified {
-        /// Which.
+        /// The notification that was sent, or given up.
         key: super::NoticeKey,
         /// Attempts that it took.
         attempts: u32,
@@ -112,7 +112,7 @@ pub enum Command {
     CloseJobs(Selector),
     /// Cancels jobs; `All` = those that have unfinished tasks or are open.
     CancelJobs {
-        /// Which.
+        /// Jobs to cancel.
         jobs: Selector,
         /// Kept if something was canceled and the text is not empty.
         reason: Box<str>,
@@ -128,14 +128,14 @@ pub enum Command {
     },
     /// Drops completed jobs in these states.
     ForgetJobs {
-        /// Which.
+        /// Jobs to forget.
         jobs: Selector,
         /// Derived states that may be dropped.
         states: Vec<TaskState>,
     },
     /// Submits the tasks of jobs again, each as a new job.
     Resubmit {
-        /// Which.
+        /// Jobs whose tasks are submitted again.
         jobs: Selector,
         /// States of the tasks to take; empty = all tasks.
         states: Vec<TaskState>,

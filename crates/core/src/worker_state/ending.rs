@@ -23,7 +23,7 @@ impl WorkerState {
             return;
         }
         self.is_held = false;
-        // What has not started is the server's again; a returning one assigns it anew.
+        // What has not started is the server's again; a returning one assigns it again.
         self.backlog.drain();
         let known = std::mem::take(&mut self.templates);
         effects.extend(known.into_keys().map(Effect::DropTemplate));

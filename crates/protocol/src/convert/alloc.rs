@@ -33,7 +33,7 @@ pub enum AllocRequest {
     Log(Box<str>),
     /// Drop a queue and cancel its allocations.
     Remove {
-        /// Which.
+        /// Queue to remove.
         queue: QueueId,
         /// Even if allocations run.
         force: bool,

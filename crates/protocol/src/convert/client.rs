@@ -120,7 +120,7 @@ pub enum Query {
     },
     /// Workers.
     Workers {
-        /// Which.
+        /// Workers that are asked about.
         workers: Selector,
         /// Whether to tell what they do now.
         with_runtime: bool,

@@ -12,7 +12,7 @@ use crate::{client, common, worker};
 /// Most bytes of output in one answer.
 pub const OUTPUT_DATA_MAX: usize = 256 << 10;
 
-/// Longest time for which an answer may be kept waiting; whoever wants more asks again.
+/// Longest time for which an answer may be kept waiting; a client that wants more asks again.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Where an instance of a task writes one of its channels.

@@ -143,7 +143,7 @@ impl Entrance {
     }
 
     /// `TIME.RANDOM.SIGNATURE`; the signature is over method, target, time and random text, which is all that a request
-    /// says: one with a body is not taken, so that whoever passes requests on (an `ssh -L`, or a program that was
+    /// says: one with a body is not taken, so that a program that passes requests on (an `ssh -L`, or a program that was
     /// taken for one) cannot put words into a request that somebody else has signed.
     fn is_signed(&self, token: &Token, asked: Asked<'_>, shown: &str, now_ms: i64) -> bool {
         if has_body(asked.headers) {

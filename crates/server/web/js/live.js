@@ -6,7 +6,7 @@ import * as api from "./api.js";
 const FRESH_MS = 400;
 /** Without an event something is asked for again after this time. */
 const STALE_MS = 5_000;
-/** A tab that was hidden for longer begins anew instead of catching up with every event. */
+/** A tab that was hidden for longer starts over instead of catching up with every event. */
 const HIDDEN_MS_MAX = 60_000;
 const SAMPLES_MAX = 1_500;
 const EVENTS_MAX = 1_000;
@@ -79,7 +79,7 @@ export function onEvents(listener) {
   return () => listeners.delete(listener);
 }
 
-/** Calls `listener` when events are missing: what was built from them has to be read anew. Returns what ends it. */
+/** Calls `listener` when events are missing: what was built from them has to be read again. Returns what ends it. */
 export function onGap(listener) {
   gapListeners.add(listener);
   return () => gapListeners.delete(listener);
@@ -252,7 +252,7 @@ let hiddenAt = 0;
 /** Whether jobs that are known may be of another server. */
 let areJobsOld = false;
 
-/** Begins anew: events are missing, or are those of another server. */
+/** Starts over: events are missing, or are those of another server. */
 function forgetEvents() {
   state.events = [];
   areJobsOld = true;

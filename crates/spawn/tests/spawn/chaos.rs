@@ -93,7 +93,7 @@ fn run(backend: Backend, spawns: usize, limited: bool, random: &mut Random) {
         rig.forget();
     }
     println!(
-        "{}: {spawns} spawns, failed for want of descriptors, processes: {short:?}",
+        "{}: {spawns} spawns, failed without descriptors, processes: {short:?}",
         backend.name()
     );
     // One rung needs no descriptor of a process.
@@ -168,7 +168,7 @@ fn case(random: &mut Random) -> (SpawnPlan, Expected) {
     }
 }
 
-/// Checks an end. Answers whether it is a failure for want of what is short.
+/// Checks an end. Returns whether it failed because of what is short.
 #[track_caller]
 fn check(end: &End, expected: Expected, shortage: Shortage, backend: Backend) -> bool {
     let context = format!("{backend:?} {shortage:?} {expected:?}");

@@ -222,7 +222,7 @@ fn a_prune_leaves_a_smaller_file_whenever_it_removed_something() {
     let path = dir.path().join("j.db");
     let mut handle = started(Store::open(&path).expect("a fresh file"));
     add_job(&mut handle, JobId(1), 40, false);
-    // The second is too large to be written anew in one go.
+    // The second is too large to be rewritten in one go.
     for (job, tasks) in [(2, 1), (3, 60_000), (4, 1)] {
         add_job(&mut handle, JobId(job), tasks, true);
         assert!(handle.client().flush());

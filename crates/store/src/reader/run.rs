@@ -198,7 +198,7 @@ pub fn failures(job: u32, at_ns: i64) -> Query<FailureRow> {
 pub struct TaskRow {
     /// Its job.
     pub job: u32,
-    /// Its id.
+    /// Id of the task in its job.
     pub task: u32,
     /// State at the time.
     pub state: TaskState,

@@ -168,7 +168,7 @@ fn a_journal_that_cannot_be_seen_for_a_while_is_acknowledged_when_it_can() {
     let (mut handle, rx) = reporting(&path);
     add_job(&mut handle, JobId(1), 1, true);
     assert!(handle.client().flush());
-    // A link to itself: whoever follows it learns nothing about the file, which is in order.
+    // A link to itself: following it tells nothing about the file, which is in order.
     std::fs::rename(&dir, &away).expect("the same directory");
     std::os::unix::fs::symlink(&dir, &dir).expect("a link");
     let number = handle.next_number();

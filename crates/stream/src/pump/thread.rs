@@ -298,7 +298,7 @@ impl Worker {
     }
 
     /// Reads what an ended instance left in its pipe. Everything it wrote is there, so no more than the
-    /// pipe's capacity is read, whoever else may still be writing.
+    /// pipe's capacity is read, even if others are still writing.
     fn drain(&mut self, token: u64, channel: Channel) {
         let pipe = |worker: &Self| {
             let slot = worker.slots.get(&token)?;

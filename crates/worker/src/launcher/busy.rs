@@ -30,7 +30,7 @@ impl BusyPrograms {
     /// The program is busy; says whether its tasks have waited long enough.
     pub(super) fn found(&mut self, template: TemplateId, program: &str, now: Instant) -> bool {
         let before = self.0.get(&template).copied();
-        // One that was busy a while ago, and whose tasks ran elsewhere or were cancelled, is busy anew.
+        // One that was busy a while ago, and whose tasks ran elsewhere or were cancelled, is busy again.
         let before = before.filter(|found| now.saturating_duration_since(found.last) < FRESH);
         if before.is_none() {
             tracing::warn!(

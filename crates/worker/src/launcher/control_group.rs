@@ -65,7 +65,7 @@ impl ControlGroups {
         }
         let not_ours = |error| Unusable::NotOurs(ours.clone(), error);
         let prefix = prefix(root);
-        // Before the new one: whoever was killed here could not remove its own.
+        // Before the new one: a worker that was killed here could not remove its own.
         sweep(root, &ours, &prefix);
         let base = ours.join(format!("{prefix}{name}"));
         if !lists_memory(&ours.join("cgroup.subtree_control")) && hand_memory_on(&ours).is_err() {

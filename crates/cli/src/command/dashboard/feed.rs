@@ -39,7 +39,7 @@ const COST_FACTOR: u32 = 80;
 /// So is one about all jobs, of which most of the time is spent here, but never later than that.
 const LOOK_FACTOR: u32 = 5;
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// A server that does not answer for so long is looked for anew.
+/// A server that does not answer for so long is looked for again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two attempts to find the server.
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);

@@ -151,8 +151,8 @@ impl Tail {
         Ok((!first.done).then_some(watch))
     }
 
-    /// Queues the selected tasks in these states. `anew`: they are read from their beginning.
-    async fn list(&mut self, states: &[TaskStateArg], anew: bool) -> CliResult<()> {
+    /// Queues the selected tasks in these states. `from_start`: they are read from their beginning.
+    async fn list(&mut self, states: &[TaskStateArg], from_start: bool) -> CliResult<()> {
         let mut request = client::TaskPage {
             job: Some(task_page::Job::Id(self.job)),
             tasks: self.args.target.tasks.as_ref().map(array_to_message),
@@ -168,7 +168,7 @@ impl Tail {
             }
             for task in &page.tasks {
                 if task.paths.is_some() {
-                    self.add(task.id, anew);
+                    self.add(task.id, from_start);
                 } else {
                     // It ended without having started.
                     self.forget(task.id);
@@ -185,9 +185,9 @@ impl Tail {
         Ok(())
     }
 
-    fn add(&mut self, task: u32, anew: bool) {
+    fn add(&mut self, task: u32, from_start: bool) {
         if self.is_wanted(task) && self.seen.insert(task) {
-            self.queue.push_back((task, anew));
+            self.queue.push_back((task, from_start));
         }
     }
 
@@ -244,7 +244,7 @@ impl Tail {
 
     async fn start_readers(&mut self, context: &Context) -> CliResult<()> {
         while self.readers.len() < self.readers_max {
-            let Some((task, anew)) = self.queue.pop_front() else {
+            let Some((task, from_start)) = self.queue.pop_front() else {
                 break;
             };
             let client = match self.idle.pop() {
@@ -260,7 +260,7 @@ impl Tail {
                 job: self.job,
                 task,
                 channels,
-                last_lines: (!anew).then_some(self.args.lines),
+                last_lines: (!from_start).then_some(self.args.lines),
                 follow: self.args.follow,
                 pieces: self.pieces_tx.clone(),
                 known: None,

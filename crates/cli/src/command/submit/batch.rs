@@ -41,7 +41,7 @@ struct Line {
 
 /// Submits line by line until standard input ends. The exit code tells whether any line was refused.
 ///
-/// Lines that have arrived together go to the server together, which stores them together. Whoever
+/// Lines that have arrived together go to the server together, which stores them together. A program that
 /// writes a line and waits for its result is answered at once.
 pub(super) async fn run(client: &mut Client, context: &mut Context) -> CliResult<()> {
     let mut parser = Line::command();

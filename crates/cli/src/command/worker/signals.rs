@@ -1,4 +1,4 @@
-//! Which signals whoever started this program wants to be ignored.
+//! Which signals the starter of this program wants to be ignored.
 
 use std::fs;
 

@@ -273,7 +273,7 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
                 _ = warning_2.recv() => Received::Warning,
                 _ = cpu_time.recv() => Received::Warning,
             };
-            // Whoever signals all processes reaches us twice: directly and through the front process.
+            // A signal to all processes reaches us twice: directly and through the front process.
             if last.is_some_and(|last| last.elapsed() < SAME_SIGNAL) {
                 continue;
             }

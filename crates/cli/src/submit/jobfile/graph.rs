@@ -143,7 +143,7 @@ pub(super) fn order(tasks: Vec<GraphTask>) -> Result<Vec<GraphTask>, Mistake> {
     Ok(ready.into_iter().filter_map(|i| slots[i].take()).collect())
 }
 
-/// A cycle: whoever follows unfinished dependencies must meet a task again.
+/// A cycle: following unfinished dependencies must lead to a task again.
 fn find_cycle(
     tasks: &[GraphTask],
     index: &HashMap<TaskId, usize>,

@@ -20,7 +20,7 @@ use crate::worker_state;
 pub trait Disk: Debug {
     /// Stores changes, all or nothing.
     fn commit(&mut self, changes: &[Change]);
-    /// Begins to store changes and cannot go on, e.g. for want of room: nothing of them is stored.
+    /// Begins to store changes and cannot go on, e.g. out of space: nothing of them is stored.
     fn fail(&mut self, changes: &[Change]);
     /// The state of a server that starts now.
     fn restore(&mut self, now: Now) -> ServerState;

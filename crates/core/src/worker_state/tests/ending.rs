@@ -166,7 +166,7 @@ fn loss_of_the_server_follows_the_configuration() {
     assert_eq!(
         ids(&bench.assign(cpus(1, 0), 0, 1)),
         [0],
-        "templates are learned anew"
+        "templates are learned again"
     );
 }
 

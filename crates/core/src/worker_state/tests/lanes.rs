@@ -100,7 +100,7 @@ fn a_task_that_takes_unexpectedly_long_gives_the_others_back() {
         .iter()
         .map(|report| report.retracted.len())
         .sum();
-    assert_eq!(returned, behind.len(), "the server places them anew");
+    assert_eq!(returned, behind.len(), "the server places them again");
     assert!(withdrawn(&bench.wait(Duration::from_secs(1))).is_empty());
     assert_eq!(bench.state.running_count(), 1);
 }

@@ -30,7 +30,7 @@ const PROGRAM: &[u8] = include_bytes!("../../../../../python/hq/_interpreter.py"
 /// Calls that are sent ahead: their packets fit into any socket's buffer.
 const SENT_MAX: usize = 32;
 const SENT_BYTES_MAX: usize = 64 << 10;
-/// Output that is kept before the file begins anew.
+/// Output that is kept before the file starts over.
 const OUTPUT_KEPT: u64 = 1 << 20;
 /// Bytes of its errors that are shown of an interpreter that could not start.
 const LAST_WORDS: u64 = 2_000;
@@ -296,7 +296,7 @@ impl Interpreter {
         (!parts.is_empty()).then_some(Copy(parts))
     }
 
-    /// Begins its outputs anew when they have grown; only while no call runs.
+    /// Starts its outputs over when they have grown; only while no call runs.
     pub(super) fn shrink_output(&mut self) {
         for output in &mut self.outputs {
             // A copy that is under way has a share in the file.
@@ -390,7 +390,7 @@ fn not_handed_over(error: &io::Error) -> Box<str> {
 }
 
 fn output(dir: &Path) -> io::Result<Output> {
-    // Interpreters append, so that the file can begin anew.
+    // Interpreters append, so that the file can start over.
     let file = tempfile::Builder::new()
         .append(true)
         .prefix("call-output-")
