@@ -1,4 +1,4 @@
-//! Descriptions of batch systems: files that say which commands to run and how to read the answers.
+//! Files that describe batch systems, read into a [`SystemSpec`], which says whether one makes sense.
 //!
 //! Those that come with the program are files of the same form. `docs/batch-systems.md` explains it.
 
@@ -7,22 +7,13 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use hq_protocol::client::alloc_state_word::Meaning;
-use hq_protocol::client::alloc_system::{FindFormat, StatusFormat, SubmitFormat};
-use hq_protocol::client::{AllocCommand, AllocStateWord, AllocSystem, AllocWords};
+use hq_core::batch::{
+    CommandTemplate, FindFormat, StateMeaning, StatusFormat, SubmitFormat, SystemSpec, Words,
+};
 use serde::Deserialize;
 
 use crate::args::alloc::TemplateName;
 use crate::error::{CliError, CliResult};
-
-/// Placeholders by the entry in which they have a meaning.
-const IN_SCRIPT: &[&str] = &[
-    "nodes", "name", "dir", "walltime", "seconds", "args", "command", "if-test",
-];
-const IN_EACH_NODE: &[&str] = &["nodes", "command", "quoted-command"];
-const IN_SUBMIT: &[&str] = &["script", "dir", "name"];
-const IN_FIND: &[&str] = &["name", "dir"];
-const IN_JOB: &[&str] = &["job"];
 
 /// The text of a description that comes with the program.
 pub(crate) const fn text(name: TemplateName) -> &'static str {
@@ -35,19 +26,19 @@ pub(crate) const fn text(name: TemplateName) -> &'static str {
 }
 
 /// A description that comes with the program.
-pub(crate) fn built_in(name: TemplateName) -> CliResult<AllocSystem> {
+pub(crate) fn built_in(name: TemplateName) -> CliResult<SystemSpec> {
     parse(text(name)).map_err(CliError::new)
 }
 
 /// A description that a user wrote.
-pub(crate) fn load(path: &Path) -> CliResult<AllocSystem> {
+pub(crate) fn load(path: &Path) -> CliResult<SystemSpec> {
     let text = std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
     parse_file(path, &text)
 }
 
 /// A description that was found where others may be able to write: the commands in it are run without a question, so
 /// that nobody else may have a hand in it.
-pub(crate) fn load_trusted(path: &Path) -> CliResult<AllocSystem> {
+pub(crate) fn load_trusted(path: &Path) -> CliResult<SystemSpec> {
     let failed = |error: std::io::Error| cannot_read(path, &error);
     // A FIFO would wait for a writer.
     let mut options = std::fs::OpenOptions::new();
@@ -97,7 +88,7 @@ fn check_trusted(path: &Path, found: &std::fs::Metadata) -> CliResult<()> {
     Ok(())
 }
 
-fn parse_file(path: &Path, text: &str) -> CliResult<AllocSystem> {
+fn parse_file(path: &Path, text: &str) -> CliResult<SystemSpec> {
     parse(text).map_err(|problem| {
         CliError::new(format!(
             "The description {} is not valid: {problem}",
@@ -208,164 +199,96 @@ enum Word {
     EachJob(Vec<String>),
 }
 
-fn parse(text: &str) -> Result<AllocSystem, String> {
+fn parse(text: &str) -> Result<SystemSpec, String> {
     let description: Description = toml::from_str(text).map_err(|error| error.to_string())?;
-    description.check()?;
-    Ok(description.into_message())
+    let system = SystemSpec::from(description);
+    system.check().map_err(|error| error.to_string())?;
+    Ok(system)
 }
 
-impl Description {
-    fn check(&self) -> Result<(), String> {
-        let script = &self.script;
-        check_text("script.text", &script.text, IN_SCRIPT)?;
-        check_text("script.each-node", &script.each_node, IN_EACH_NODE)?;
-        check_text(
-            "script.each-node-shell",
-            &script.each_node_shell,
-            IN_EACH_NODE,
-        )?;
-        if !script.text.contains("%{command}") {
-            return Err("script.text: expected `%{command}` where the worker starts".to_owned());
-        }
-        check_command("submit.command", &self.submit.command, IN_SUBMIT)?;
-        check_command("status.command", &self.status.command, IN_JOB)?;
-        if !self.status.fallback.is_empty() {
-            check_command("status.fallback", &self.status.fallback, IN_JOB)?;
-        }
-        check_command("cancel.command", &self.cancel.command, IN_JOB)?;
-        check_command("find.command", &self.find.command, IN_FIND)
-    }
-
-    fn into_message(self) -> AllocSystem {
-        let submit_format = match self.submit.id {
-            Id::Sbatch => SubmitFormat::Sbatch,
-            Id::LastLine => SubmitFormat::LastLine,
-        };
-        let status_format = match self.status.format {
-            Format::Scontrol => StatusFormat::Scontrol,
-            Format::PbsJson => StatusFormat::PbsJson,
-            Format::Lines => StatusFormat::Lines,
-        };
-        let find_format = match self.find.format {
-            FindAnswer::Lines => FindFormat::Lines,
-            FindAnswer::PbsJson => FindFormat::PbsJson,
-        };
-        let manager = match self.manager {
-            Manager::Slurm => "slurm",
-            Manager::Pbs => "pbs",
-            Manager::Other => "other",
-        };
-        let states = self.status.states.into_iter();
+impl From<Description> for SystemSpec {
+    fn from(found: Description) -> Self {
+        let texts = |texts: Vec<String>| texts.into_iter().map(Into::into).collect();
+        let states = found.status.states.into_iter();
         let states = states.flat_map(|(state, words)| {
-            words.into_iter().map(move |word| AllocStateWord {
-                word,
-                meaning: meaning(state).into(),
-            })
+            let words = words.into_iter();
+            words.map(move |word| (word.into(), state.into()))
         });
-        AllocSystem {
-            name: self.name,
-            manager: manager.to_owned(),
+        Self {
+            name: found.name.into(),
+            manager: match found.manager {
+                Manager::Slurm => "slurm".into(),
+                Manager::Pbs => "pbs".into(),
+                Manager::Other => "other".into(),
+            },
             // A text that begins on a line of its own.
-            script: self.script.text.trim_start_matches('\n').to_owned(),
-            each_node: self.script.each_node,
-            each_node_shell: self.script.each_node_shell,
-            submit: Some(command(self.submit.command)),
-            status_fallback: (!self.status.fallback.is_empty())
-                .then(|| command(self.status.fallback)),
-            status: Some(command(self.status.command)),
-            cancel: Some(command(self.cancel.command)),
-            find: Some(command(self.find.command)),
-            submit_format: submit_format.into(),
-            status_format: status_format.into(),
-            find_format: find_format.into(),
-            missing: self.missing,
-            unclear: self.submit.unclear,
+            script: found.script.text.trim_start_matches('\n').into(),
+            each_node: found.script.each_node.into(),
+            each_node_shell: found.script.each_node_shell.into(),
+            submit: command(found.submit.command),
+            submit_format: match found.submit.id {
+                Id::Sbatch => SubmitFormat::Sbatch,
+                Id::LastLine => SubmitFormat::LastLine,
+            },
+            status: command(found.status.command),
+            status_fallback: command(found.status.fallback),
+            status_format: match found.status.format {
+                Format::Scontrol => StatusFormat::Scontrol,
+                Format::PbsJson => StatusFormat::PbsJson,
+                Format::Lines => StatusFormat::Lines,
+            },
+            cancel: command(found.cancel.command),
+            find: command(found.find.command),
+            find_format: match found.find.format {
+                FindAnswer::Lines => FindFormat::Lines,
+                FindAnswer::PbsJson => FindFormat::PbsJson,
+            },
+            missing: texts(found.missing),
+            unclear: texts(found.submit.unclear),
             states: states.collect(),
         }
     }
 }
 
-const fn meaning(state: State) -> Meaning {
-    match state {
-        State::Queued => Meaning::Queued,
-        State::Running => Meaning::Running,
-        State::Finished => Meaning::Finished,
-        State::Failed => Meaning::Failed,
-        State::FailedMayReturn => Meaning::FailedMayReturn,
+impl From<State> for StateMeaning {
+    fn from(state: State) -> Self {
+        match state {
+            State::Queued => Self::Queued,
+            State::Running => Self::Running,
+            State::Finished => Self::Finished,
+            State::Failed => Self::Failed,
+            State::FailedMayReturn => Self::FailedMayReturn,
+        }
     }
 }
 
-fn command(words: Vec<Word>) -> AllocCommand {
+fn command(words: Vec<Word>) -> CommandTemplate {
     let words = words.into_iter().map(|word| match word {
-        Word::One(word) => AllocWords {
-            words: vec![word],
+        Word::One(word) => Words {
+            words: vec![word.into()],
             each_job: false,
         },
-        Word::EachJob(words) => AllocWords {
-            words,
+        Word::EachJob(words) => Words {
+            words: words.into_iter().map(Into::into).collect(),
             each_job: true,
         },
     });
-    AllocCommand {
-        words: words.collect(),
-    }
-}
-
-fn check_command(entry: &str, words: &[Word], allowed: &[&str]) -> Result<(), String> {
-    match words.first() {
-        Some(Word::One(program)) if !program.is_empty() => {}
-        Some(_) | None => return Err(format!("{entry}: expected the name of a program first")),
-    }
-    for word in words {
-        match word {
-            Word::One(word) => check_text(entry, word, allowed)?,
-            Word::EachJob(words) if allowed == IN_JOB => {
-                for word in words {
-                    check_text(entry, word, allowed)?;
-                }
-            }
-            Word::EachJob(_) => {
-                return Err(format!(
-                    "{entry}: words for each job belong to status.command"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Requires that every placeholder means something.
-fn check_text(entry: &str, text: &str, allowed: &[&str]) -> Result<(), String> {
-    for after in text.split("%{").skip(1) {
-        let name = after.split_once('}').map_or(after, |(name, _)| name);
-        if !allowed.contains(&name) {
-            return Err(format!(
-                "{entry}: unknown placeholder `%{{{name}}}`, expected one of: {}",
-                allowed.join(", ")
-            ));
-        }
-    }
-    Ok(())
+    CommandTemplate(words.collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hq_protocol::convert::SystemSpec;
-
-    const ALL: [TemplateName; 4] = [
-        TemplateName::Slurm,
-        TemplateName::Pbs,
-        TemplateName::PbsNodes,
-        TemplateName::Sge,
-    ];
+    use clap::ValueEnum as _;
+    use hq_protocol::client::AllocSystem;
 
     #[test]
     fn what_comes_with_the_program_is_valid() {
-        for name in ALL {
+        for name in TemplateName::value_variants().iter().copied() {
             let system = built_in(name).unwrap_or_else(|e| panic!("{name:?}: {e:?}"));
-            let spec = SystemSpec::try_from(system.clone()).expect("valid for the server");
-            assert_eq!(AllocSystem::from(&spec).script, system.script);
+            let message = AllocSystem::from(&system);
+            let received = SystemSpec::try_from(message).expect("valid for the server");
+            assert_eq!(received, system);
             assert!(system.script.starts_with("#!/bin/bash\n"), "{name:?}");
         }
     }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod autoalloc;
+pub mod batch;
 pub mod bug;
 pub mod class;
 pub mod command_text;

@@ -27,10 +27,7 @@ use std::time::Duration;
 
 use hq_core::template::ByteText;
 
-pub use alloc::{
-    AllocRequest, CommandTemplate, FindFormat, QueueParams, StateMeaning, StatusFormat,
-    SubmitFormat, SystemSpec, Words,
-};
+pub use alloc::AllocRequest;
 pub use client::{Acknowledge, ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
 pub use ids::ID_RANGES_MAX;
 pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};

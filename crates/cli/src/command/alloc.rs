@@ -7,12 +7,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use hq_core::batch::SystemSpec;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem};
 use hq_core::shell::{self, double_quoted as quoted};
 use hq_core::time::nanos;
 use hq_protocol::client::alloc_reply::Reply;
 use hq_protocol::client::alloc_request::Request;
-use hq_protocol::client::{self, AllocQueueSpec, AllocSystem};
+use hq_protocol::client::{self, AllocQueueSpec};
 
 use super::Context;
 use crate::args::alloc::{
@@ -217,7 +218,7 @@ fn queue_spec(
              my.toml`, then --template my.toml"
         );
     }
-    let spec = spec(&args, system)?;
+    let spec = spec(&args, &system)?;
     check::check(&spec)?;
     Ok((spec, args))
 }
@@ -227,7 +228,7 @@ fn description(
     args: &QueueArgs,
     built_in: Option<TemplateName>,
     context: &Context,
-) -> CliResult<AllocSystem> {
+) -> CliResult<SystemSpec> {
     if let Some(path) = &args.template {
         return batch_system::load(path);
     }
@@ -248,7 +249,7 @@ fn description(
     batch_system::built_in(name)
 }
 
-fn spec(args: &QueueArgs, system: AllocSystem) -> CliResult<AllocQueueSpec> {
+fn spec(args: &QueueArgs, system: &SystemSpec) -> CliResult<AllocQueueSpec> {
     if args
         .worker_time_limit
         .is_some_and(|limit| limit > args.time_limit)
@@ -258,7 +259,7 @@ fn spec(args: &QueueArgs, system: AllocSystem) -> CliResult<AllocQueueSpec> {
         ));
     }
     Ok(AllocQueueSpec {
-        system: Some(system),
+        system: Some(system.into()),
         name: args.name.clone(),
         time_limit_ns: nanos(args.time_limit),
         backlog: args.backlog,

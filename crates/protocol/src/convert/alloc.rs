@@ -4,9 +4,12 @@
 //! or a directory is refused here.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use hq_core::autoalloc::ReasonKind;
+use hq_core::batch::{
+    CommandTemplate, FindFormat, QueueParams, StateMeaning, StatusFormat, SubmitFormat, SystemSpec,
+    Words,
+};
 use hq_core::id::QueueId;
 use hq_core::time::nanos;
 
@@ -42,149 +45,6 @@ pub enum AllocRequest {
     Pause(QueueId),
     /// Submit again.
     Resume(QueueId),
-}
-
-/// Parameters of a queue.
-#[derive(Clone, PartialEq, Debug)]
-pub struct QueueParams {
-    /// The batch system.
-    pub system: SystemSpec,
-    /// Prefix of names and directories.
-    pub name: Option<Box<str>>,
-    /// Wall time of an allocation.
-    pub time_limit: Duration,
-    /// Allocations that may wait, at least 1.
-    pub backlog: u32,
-    /// Most nodes of an allocation, at least 1.
-    pub max_workers_per_alloc: u32,
-    /// Most workers of the queue.
-    pub max_worker_count: Option<u32>,
-    /// Shell command before each worker.
-    pub start_command: Option<Box<str>>,
-    /// Shell command after each worker.
-    pub stop_command: Option<Box<str>>,
-    /// Put in front of `hq worker start`.
-    pub wrap_command: Option<Box<str>>,
-    /// Lifetime of a worker, at most `time_limit`.
-    pub worker_time_limit: Option<Duration>,
-    /// Idle timeout of a worker.
-    pub idle_timeout: Duration,
-    /// Least share of its cpus that must be busy.
-    pub min_utilization: f32,
-    /// Words of `worker start`, quoted for a shell.
-    pub worker_args: Vec<Box<str>>,
-    /// Further words of the submit command.
-    pub additional_args: Vec<Box<str>>,
-    /// Units that workers are told to offer, by name.
-    pub amounts: BTreeMap<Box<str>, u64>,
-}
-
-/// How to talk to a batch system.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SystemSpec {
-    /// Name for people.
-    pub name: Box<str>,
-    /// Value of `worker start --manager`.
-    pub manager: Box<str>,
-    /// The script.
-    pub script: Box<str>,
-    /// Starts a program on each of several nodes.
-    pub each_node: Box<str>,
-    /// The same for a shell command.
-    pub each_node_shell: Box<str>,
-    /// Submits a script.
-    pub submit: CommandTemplate,
-    /// Where the id is in its answer.
-    pub submit_format: SubmitFormat,
-    /// Asks for the states of jobs.
-    pub status: CommandTemplate,
-    /// Asked if that gives no usable answer; may be empty.
-    pub status_fallback: CommandTemplate,
-    /// Shape of the answer.
-    pub status_format: StatusFormat,
-    /// Cancels a job.
-    pub cancel: CommandTemplate,
-    /// Looks for a job by name.
-    pub find: CommandTemplate,
-    /// Shape of the answer.
-    pub find_format: FindFormat,
-    /// Texts of answers that do not know a job.
-    pub missing: Vec<Box<str>>,
-    /// Texts of refused submissions that may have happened.
-    pub unclear: Vec<Box<str>>,
-    /// What the words for states mean.
-    pub states: BTreeMap<Box<str>, StateMeaning>,
-}
-
-/// Words of a command, with placeholders.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct CommandTemplate(pub Vec<Words>);
-
-/// Some words of a command.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Words {
-    /// The words.
-    pub words: Vec<Box<str>>,
-    /// Repeated for each job.
-    pub each_job: bool,
-}
-
-impl CommandTemplate {
-    /// Whether there is nothing to run.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether it takes several jobs at once.
-    #[must_use]
-    pub fn takes_many(&self) -> bool {
-        self.0.iter().any(|words| words.each_job)
-    }
-}
-
-/// Where the id is in the answer to a submission.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SubmitFormat {
-    /// All of the last line that is not blank.
-    LastLine,
-    /// Fourth word of a line that begins with `submitted batch job`.
-    Sbatch,
-}
-
-/// Shape of an answer about states.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StatusFormat {
-    /// Lines of id, state and, perhaps, a text.
-    Lines,
-    /// `Key=Value` words of one job.
-    Scontrol,
-    /// What `qstat -f -F json` prints.
-    PbsJson,
-}
-
-/// Shape of an answer about names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FindFormat {
-    /// Lines of id and, perhaps, working directory.
-    Lines,
-    /// What `qstat -f -F json` prints.
-    PbsJson,
-}
-
-/// What a word for a state means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StateMeaning {
-    /// Waits.
-    Queued,
-    /// Has nodes.
-    Running,
-    /// Ended well.
-    Finished,
-    /// Ended otherwise.
-    Failed,
-    /// The same, and the batch system may start it again by itself.
-    FailedMayReturn,
 }
 
 impl TryFrom<client::AllocRequest> for AllocRequest {
@@ -459,18 +319,15 @@ fn command(
 ) -> Result<CommandTemplate, ConvertError> {
     let groups = required(message, field)?.words;
     at_most(field, groups.len(), WORDS_MAX)?;
-    let words: Vec<Words> = each(field, groups)?;
-    if words
-        .first()
-        .is_none_or(|first| first.each_job || first.words.is_empty())
-    {
+    let command = CommandTemplate(each(field, groups)?);
+    if !command.names_program() {
         return Err(ConvertError::invalid(
             field,
             "the name of a program",
             "nothing",
         ));
     }
-    Ok(CommandTemplate(words))
+    Ok(command)
 }
 
 /// Becomes a part of file names, of a line of a script and of arguments.
@@ -573,6 +430,7 @@ impl client::AllocQueue {
 mod tests {
     use super::*;
     use prost::Message as _;
+    use std::time::Duration;
 
     fn program(words: &[&str]) -> CommandTemplate {
         let words = words.iter().map(|word| Words {

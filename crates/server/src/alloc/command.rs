@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use hq_protocol::convert::CommandTemplate;
+use hq_core::batch::CommandTemplate;
 use tokio::process::Command;
 
 use crate::command::{self, Limits, RunError};
@@ -155,7 +155,7 @@ pub(super) fn replace<'a>(text: &'a str, find: impl Fn(&'a str) -> Option<&'a st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hq_protocol::convert::Words;
+    use hq_core::batch::Words;
 
     fn argv(words: &[&str]) -> Vec<String> {
         words.iter().map(|word| (*word).to_owned()).collect()

@@ -8,13 +8,14 @@ use std::time::Duration;
 use hq_core::autoalloc::{
     AllocationEvent, AutoallocState, Effect, Input, Level, Limits, SubmitOutcome,
 };
+use hq_core::batch::QueueParams;
 use hq_core::id::{AllocationKey, QueueId};
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{AllocationChange, ChangeKind};
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client::{self, alloc_reply, reply::Reply};
-use hq_protocol::convert::{AllocRequest, QueueParams};
+use hq_protocol::convert::AllocRequest;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 

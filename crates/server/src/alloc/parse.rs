@@ -7,7 +7,7 @@ mod pbs;
 mod slurm;
 
 use hq_core::autoalloc::{LookOutcome, Report, SubmitOutcome};
-use hq_protocol::convert::{
+use hq_core::batch::{
     CommandTemplate, FindFormat, StateMeaning, StatusFormat, SubmitFormat, SystemSpec,
 };
 

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hq_core::autoalloc::{AllocationRecord, AllocationState, QueueRecord, QueueSpec};
+use hq_core::batch::QueueParams;
 use hq_core::id::{AllocationKey, QueueId};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::descriptor::ResourceDescriptor;
 use hq_core::time::Timestamp;
 use hq_protocol::client::{self, alloc_allocation::State};
-use hq_protocol::convert::QueueParams;
 use hq_protocol::{ConvertError, Message as _};
 use serde_json::json;
 

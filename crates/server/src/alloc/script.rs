@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use hq_core::batch::QueueParams;
 use hq_core::shell::{self, double_quoted};
 use hq_core::time::nanos;
-use hq_protocol::convert::QueueParams;
 
 use super::command::replace;
 

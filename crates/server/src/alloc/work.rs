@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hq_core::autoalloc::{Input, LookOutcome, Report, SubmitOutcome};
+use hq_core::batch::{CommandTemplate, QueueParams};
 use hq_core::id::{AllocationKey, QueueId};
-use hq_protocol::convert::{CommandTemplate, QueueParams};
 
 use super::command::{self, CommandError, TIMEOUT};
 use super::dirs;

@@ -1,8 +1,8 @@
 //! What is checked of a queue before the server hears of it, told in the words of the options.
 
+use hq_core::batch::{QueueParams, SystemSpec};
 use hq_protocol::ConvertError;
-use hq_protocol::client::{AllocQueueSpec, AllocSystem};
-use hq_protocol::convert::QueueParams;
+use hq_protocol::client::AllocQueueSpec;
 
 use crate::error::{CliError, CliResult};
 
@@ -34,8 +34,8 @@ pub(super) fn check(spec: &AllocQueueSpec) -> CliResult<()> {
 
 /// Resources of PBS that the script asks for already and that are asked for again after `--`: PBS takes
 /// the first of both without a word.
-pub(super) fn asked_twice(system: &AllocSystem, arguments: &[String]) -> Vec<String> {
-    if system.manager != "pbs" {
+pub(super) fn asked_twice(system: &SystemSpec, arguments: &[String]) -> Vec<String> {
+    if &*system.manager != "pbs" {
         return Vec::new();
     }
     let lines = system.script.lines();
@@ -76,8 +76,9 @@ mod tests {
     use crate::batch_system;
 
     fn spec() -> AllocQueueSpec {
+        let system = batch_system::built_in(TemplateName::Pbs).expect("it is valid");
         AllocQueueSpec {
-            system: Some(batch_system::built_in(TemplateName::Pbs).expect("it is valid")),
+            system: Some((&system).into()),
             time_limit_ns: 1_000_000_000,
             backlog: 1,
             max_workers_per_alloc: 1,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use hq_protocol::client::AllocSystem;
+use hq_core::batch::SystemSpec;
 
 use super::check::Check;
 use super::limited::{Limited, LimitedError, Output};
@@ -128,15 +128,16 @@ fn judge_system(system: &System, is_here: &dyn Fn(&str) -> bool, run: Run<'_>) -
 }
 
 /// First words of the commands, without the shell that runs some.
-fn programs(system: &AllocSystem) -> Vec<String> {
+fn programs(system: &SystemSpec) -> Vec<String> {
     let commands = [&system.submit, &system.status, &system.cancel, &system.find];
     let mut programs: Vec<String> = Vec::new();
-    for command in commands.into_iter().flatten() {
-        let first = command.words.first().and_then(|words| words.words.first());
-        if let Some(program) = first.filter(|program| *program != "sh")
-            && !programs.contains(program)
+    for command in commands {
+        let first = command.0.first().and_then(|words| words.words.first());
+        let first = first.map(ToString::to_string);
+        if let Some(program) =
+            first.filter(|program| program != "sh" && !programs.contains(program))
         {
-            programs.push(program.clone());
+            programs.push(program);
         }
     }
     programs

@@ -5,7 +5,7 @@
 //! standard error that names the job says what became of it.
 
 use hq_core::autoalloc::Report;
-use hq_protocol::convert::{CommandTemplate, SystemSpec, Words};
+use hq_core::batch::{CommandTemplate, SystemSpec, Words};
 use serde_json::Value;
 
 use super::super::command::Ran;

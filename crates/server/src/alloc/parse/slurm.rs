@@ -1,7 +1,7 @@
 //! What `sbatch` and `scontrol show job` print.
 
 use hq_core::autoalloc::Report;
-use hq_protocol::convert::SystemSpec;
+use hq_core::batch::SystemSpec;
 
 use super::meaning;
 

@@ -5,7 +5,7 @@ mod recorded;
 use std::collections::BTreeMap;
 
 use super::*;
-use hq_protocol::convert::{CommandTemplate, Words};
+use hq_core::batch::{CommandTemplate, Words};
 
 const QSTAT_HEAD: &str = r#"{"timestamp": 1795252904, "pbs_version": "23.06.06""#;
 

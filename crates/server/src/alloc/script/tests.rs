@@ -1,9 +1,7 @@
 //! Scripts to the letter: users' tools read them.
 
 use super::*;
-use hq_protocol::convert::{
-    CommandTemplate, FindFormat, StatusFormat, SubmitFormat, SystemSpec, Words,
-};
+use hq_core::batch::{CommandTemplate, FindFormat, StatusFormat, SubmitFormat, SystemSpec, Words};
 
 const SLURM: &str = include_str!("../../../../cli/src/batch_system/slurm.toml");
 const PBS: &str = include_str!("../../../../cli/src/batch_system/pbs.toml");

@@ -1,0 +1,259 @@
+//! Batch systems: what is known of one, and what is asked of it for a queue.
+//!
+//! A description is data: which commands to run, how to read their answers, what its words for states mean. A new
+//! batch system is a file, and a new kind of answer only if its commands print something that no other's do.
+//! `docs/batch-systems.md` explains the entries. Who reads a file, converts a message or runs a command does it elsewhere.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Parameters of a queue.
+#[derive(Clone, PartialEq, Debug)]
+pub struct QueueParams {
+    /// The batch system.
+    pub system: SystemSpec,
+    /// Prefix of names and directories.
+    pub name: Option<Box<str>>,
+    /// Wall time of an allocation.
+    pub time_limit: Duration,
+    /// Allocations that may wait, at least 1.
+    pub backlog: u32,
+    /// Most nodes of an allocation, at least 1.
+    pub max_workers_per_alloc: u32,
+    /// Most workers of the queue.
+    pub max_worker_count: Option<u32>,
+    /// Shell command before each worker.
+    pub start_command: Option<Box<str>>,
+    /// Shell command after each worker.
+    pub stop_command: Option<Box<str>>,
+    /// Put in front of `hq worker start`.
+    pub wrap_command: Option<Box<str>>,
+    /// Lifetime of a worker, at most `time_limit`.
+    pub worker_time_limit: Option<Duration>,
+    /// Idle timeout of a worker.
+    pub idle_timeout: Duration,
+    /// Least share of its cpus that must be busy.
+    pub min_utilization: f32,
+    /// Words of `worker start`, quoted for a shell.
+    pub worker_args: Vec<Box<str>>,
+    /// Further words of the submit command.
+    pub additional_args: Vec<Box<str>>,
+    /// Units that workers are told to offer, by name.
+    pub amounts: BTreeMap<Box<str>, u64>,
+}
+
+/// How to talk to a batch system.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SystemSpec {
+    /// Name for people.
+    pub name: Box<str>,
+    /// Value of `worker start --manager`.
+    pub manager: Box<str>,
+    /// The script.
+    pub script: Box<str>,
+    /// Starts a program on each of several nodes.
+    pub each_node: Box<str>,
+    /// The same for a shell command.
+    pub each_node_shell: Box<str>,
+    /// Submits a script.
+    pub submit: CommandTemplate,
+    /// Where the id is in its answer.
+    pub submit_format: SubmitFormat,
+    /// Asks for the states of jobs.
+    pub status: CommandTemplate,
+    /// Asked if that gives no usable answer; may be empty.
+    pub status_fallback: CommandTemplate,
+    /// Shape of the answer.
+    pub status_format: StatusFormat,
+    /// Cancels a job.
+    pub cancel: CommandTemplate,
+    /// Looks for a job by name.
+    pub find: CommandTemplate,
+    /// Shape of the answer.
+    pub find_format: FindFormat,
+    /// Texts of answers that do not know a job.
+    pub missing: Vec<Box<str>>,
+    /// Texts of refused submissions that may have happened.
+    pub unclear: Vec<Box<str>>,
+    /// What the words for states mean.
+    pub states: BTreeMap<Box<str>, StateMeaning>,
+}
+
+/// Words of a command, with placeholders.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CommandTemplate(pub Vec<Words>);
+
+/// Some words of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Words {
+    /// The words.
+    pub words: Vec<Box<str>>,
+    /// Repeated for each job.
+    pub each_job: bool,
+}
+
+impl CommandTemplate {
+    /// Whether there is nothing to run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it begins with a program, which is the same for all jobs.
+    #[must_use]
+    pub fn names_program(&self) -> bool {
+        let first = self.0.first().filter(|first| !first.each_job);
+        first.is_some_and(|first| first.words.first().is_some_and(|word| !word.is_empty()))
+    }
+
+    /// Whether it takes several jobs at once.
+    #[must_use]
+    pub fn takes_many(&self) -> bool {
+        self.0.iter().any(|words| words.each_job)
+    }
+}
+
+/// Where the id is in the answer to a submission.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SubmitFormat {
+    /// All of the last line that is not blank.
+    LastLine,
+    /// Fourth word of a line that begins with `submitted batch job`.
+    Sbatch,
+}
+
+/// Shape of an answer about states.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StatusFormat {
+    /// Lines of id, state and, perhaps, a text.
+    Lines,
+    /// `Key=Value` words of one job.
+    Scontrol,
+    /// What `qstat -f -F json` prints.
+    PbsJson,
+}
+
+/// Shape of an answer about names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FindFormat {
+    /// Lines of id and, perhaps, working directory.
+    Lines,
+    /// What `qstat -f -F json` prints.
+    PbsJson,
+}
+
+/// What a word for a state means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StateMeaning {
+    /// Waits.
+    Queued,
+    /// Has nodes.
+    Running,
+    /// Ended well.
+    Finished,
+    /// Ended otherwise.
+    Failed,
+    /// The same, and the batch system may start it again by itself.
+    FailedMayReturn,
+}
+
+/// What is wrong with a description, by the name of its entry.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DescriptionError {
+    /// Nothing would replace it.
+    #[error("{entry}: unknown placeholder `%{{{name}}}`, expected one of: {}", .allowed.join(", "))]
+    Placeholder {
+        /// Name of the entry.
+        entry: &'static str,
+        /// What stands between the braces.
+        name: Box<str>,
+        /// What may stand there.
+        allowed: &'static [&'static str],
+    },
+    /// No worker would start.
+    #[error("script.text: expected `%{{command}}` where the worker starts")]
+    NoWorker,
+    /// There is nothing to run.
+    #[error("{0}: expected the name of a program first")]
+    NoProgram(&'static str),
+    /// Only a question about jobs is about several of them.
+    #[error("{0}: words for each job belong to status.command")]
+    EachJob(&'static str),
+}
+
+/// Placeholders by the entry in which they have a meaning.
+const IN_SCRIPT: &[&str] = &[
+    "nodes", "name", "dir", "walltime", "seconds", "args", "command", "if-test",
+];
+const IN_EACH_NODE: &[&str] = &["nodes", "command", "quoted-command"];
+const IN_SUBMIT: &[&str] = &["script", "dir", "name"];
+const IN_FIND: &[&str] = &["name", "dir"];
+const IN_JOB: &[&str] = &["job"];
+
+impl SystemSpec {
+    /// Whether the entries make sense together, as far as that can be said without the batch system.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that does not.
+    pub fn check(&self) -> Result<(), DescriptionError> {
+        check_text("script.text", &self.script, IN_SCRIPT)?;
+        check_text("script.each-node", &self.each_node, IN_EACH_NODE)?;
+        check_text(
+            "script.each-node-shell",
+            &self.each_node_shell,
+            IN_EACH_NODE,
+        )?;
+        if !self.script.contains("%{command}") {
+            return Err(DescriptionError::NoWorker);
+        }
+        self.submit.check("submit.command", IN_SUBMIT)?;
+        self.status.check("status.command", IN_JOB)?;
+        if !self.status_fallback.is_empty() {
+            self.status_fallback.check("status.fallback", IN_JOB)?;
+        }
+        self.cancel.check("cancel.command", IN_JOB)?;
+        self.find.check("find.command", IN_FIND)
+    }
+}
+
+impl CommandTemplate {
+    /// Whether it begins with a program, and every placeholder means something.
+    fn check(
+        &self,
+        entry: &'static str,
+        allowed: &'static [&'static str],
+    ) -> Result<(), DescriptionError> {
+        if !self.names_program() {
+            return Err(DescriptionError::NoProgram(entry));
+        }
+        for group in &self.0 {
+            if group.each_job && allowed != IN_JOB {
+                return Err(DescriptionError::EachJob(entry));
+            }
+            for word in &group.words {
+                check_text(entry, word, allowed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Requires that every placeholder means something.
+fn check_text(
+    entry: &'static str,
+    text: &str,
+    allowed: &'static [&'static str],
+) -> Result<(), DescriptionError> {
+    for after in text.split("%{").skip(1) {
+        let name = after.split_once('}').map_or(after, |(name, _)| name);
+        if !allowed.contains(&name) {
+            return Err(DescriptionError::Placeholder {
+                entry,
+                name: name.into(),
+                allowed,
+            });
+        }
+    }
+    Ok(())
+}
