@@ -177,7 +177,7 @@ impl Worker {
             id,
             started: wall,
             life: Life::Connected {
-                until: now + config.heartbeat * 2,
+                until: now + config.silence_max(),
             },
             duty: Duty::Serve,
             dedication: Dedication::None,

@@ -72,3 +72,12 @@ pub struct WorkerConfig {
     /// What it offers.
     pub resources: ResourceDescriptor,
 }
+
+impl WorkerConfig {
+    /// After this long without a sign of life it is lost: everything that waits for a worker derives from it.
+    #[must_use]
+    pub fn silence_max(&self) -> Duration {
+        // Two periods: one heartbeat may be late or lost without anybody being at fault.
+        self.heartbeat * 2
+    }
+}

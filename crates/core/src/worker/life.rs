@@ -207,10 +207,9 @@ impl Worker {
         }
     }
 
-    /// Gives it two heartbeat periods from now.
+    /// It showed a sign of life: the time until it is lost begins again.
     pub(super) fn prolong(&mut self, now: Time) {
-        // Two periods: one heartbeat may be late or lost without anybody being at fault.
-        let later = now + self.config.heartbeat * 2;
+        let later = now + self.config.silence_max();
         match &mut self.life {
             Life::Connected { until } | Life::Away { until, .. } => *until = later,
             Life::Ended { .. } => bug!("worker {} has ended and shows a sign of life", self.id),
@@ -222,12 +221,12 @@ impl Worker {
     pub(super) fn disconnect(&mut self, now: Time, how: LinkEnd) {
         // What was on its way when the connection broke may never have arrived.
         self.templates.clear();
-        let period = self.config.heartbeat;
+        let silence_max = self.config.silence_max();
         let grace = match how {
             // A network that is down may be back in a moment; tasks go on meanwhile.
-            LinkEnd::Broken => period * 2,
+            LinkEnd::Broken => silence_max,
             // Its process has most likely ended: two whole periods would only delay its tasks.
-            LinkEnd::Closed => (period * 2).min((period / 2).max(CLOSED_GRACE_MIN)),
+            LinkEnd::Closed => silence_max.min((self.config.heartbeat / 2).max(CLOSED_GRACE_MIN)),
         };
         self.life = Life::Away {
             until: now + grace,
@@ -239,7 +238,8 @@ impl Worker {
     pub(super) fn await_return(&mut self, now: Time) {
         // Workers dial again at growing intervals, and a long heartbeat must not hold back a whole
         // queue.
-        let grace = (self.config.heartbeat * 2).clamp(RESTORED_GRACE_MIN, RESTORED_GRACE_MAX);
+        let silence_max = self.config.silence_max();
+        let grace = silence_max.clamp(RESTORED_GRACE_MIN, RESTORED_GRACE_MAX);
         self.life = Life::Away {
             until: now + grace,
             is_restored: true,
@@ -252,7 +252,7 @@ impl Worker {
         let was_restored = self.is_restored();
         self.registration = registration;
         self.life = Life::Connected {
-            until: now + self.config.heartbeat * 2,
+            until: now + self.config.silence_max(),
         };
         // It starts with nothing of what is only kept for its connection, and answers no earlier question.
         self.templates.clear();

@@ -114,7 +114,7 @@ fn a_worker_that_falls_silent_when_told_to_stop_is_no_crash_of_its_tasks() {
     let mut state = with_worker(1, 1, template(&["true"]));
     say(&mut state, started(&[0]));
     request(&mut state, Command::StopWorkers(Selector::All));
-    let silence = state.workers()[&WorkerId(1)].config.heartbeat * 2;
+    let silence = state.workers()[&WorkerId(1)].config.silence_max();
     let late = Now {
         mono: NOW.mono + silence,
         ..NOW
