@@ -105,3 +105,43 @@ impl<T> StoreGate<T> {
             .map_or(Health::Good, |progress| progress.borrow().health.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::stats::Stats;
+    use hq_core::id::JobId;
+    use hq_core::server_state::ChangeKind;
+    use hq_store::Store;
+
+    #[tokio::test]
+    async fn a_batch_is_timed_until_it_is_on_disk() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&dir.path().join("state.db")).expect("a new store");
+        let at = Clock::new().now().wall;
+        let handle = store.start("test", &[], at, |_| ()).expect("a writer");
+        let nothing = Progress {
+            committed: 0,
+            health: Health::Good,
+        };
+        let (progress, seen) = watch::channel(nothing);
+        let stats = Stats::new();
+        let mut gate = StoreGate::<()>::new(Some((handle, seen)), stats.commits.clone());
+        assert_eq!(gate.stalls_at(), None, "it has nothing to do");
+        let before = Instant::now();
+        for _ in 0..2 {
+            let kind = ChangeKind::JobsForgotten(vec![JobId(1)]);
+            gate.store(vec![Change { at, kind }]);
+        }
+        let first = gate.stalls_at().expect("one is on its way");
+        assert!(first >= before + STALL);
+        progress.send_modify(|progress| progress.committed = 1);
+        gate.advanced().await;
+        let second = gate.stalls_at().expect("one is left");
+        assert!(second >= first);
+        progress.send_modify(|progress| progress.committed = 2);
+        gate.advanced().await;
+        assert_eq!(gate.stalls_at(), None, "all is on disk");
+    }
+}

@@ -347,6 +347,15 @@ mod tests {
             Some(format!("process {pid} on {}", Process::this().host))
         );
         let refused = Store::open(&path).expect_err("it is in use").to_string();
+        let connection = Connection::open(&path).expect("a database");
+        let hold = |is_held: bool| {
+            let sql = "UPDATE lease SET is_held = ?";
+            connection.execute(sql, [is_held]).expect("a lease");
+        };
+        hold(false);
+        assert_eq!(owner(&place), None, "it has given the lease back");
+        hold(true);
+        drop(connection);
         drop(child);
         assert!(refused.contains(&format!("process {pid}")), "{refused}");
         assert_eq!(owner(&place), None, "it is gone");

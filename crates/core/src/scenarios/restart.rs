@@ -236,6 +236,19 @@ fn a_forgotten_job_stays_forgotten_and_its_id_is_not_used_again() {
 }
 
 #[test]
+fn ids_go_on_behind_the_last_job_although_only_an_earlier_one_is_kept() {
+    let mut bench = Bench::new();
+    let kept = bench.submit(tasks(1));
+    let last = bench.submit(tasks(1));
+    bench.cancel(last);
+    let (jobs, states) = (one(last), vec![TaskState::Canceled]);
+    bench.request(Command::ForgetJobs { jobs, states });
+    bench.restart();
+    assert!(bench.state.jobs().keys().eq([&kept]));
+    assert_eq!(bench.submit(tasks(1)), JobId(3));
+}
+
+#[test]
 fn workers_that_do_not_reconnect_are_not_waited_for() {
     let mut bench = Bench::new();
     let worker = bench.worker_with(1, |config| config.on_server_lost = OnServerLost::Stop);

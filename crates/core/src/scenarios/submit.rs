@@ -183,6 +183,25 @@ fn a_template_goes_to_a_worker_once_and_is_dropped_with_its_job() {
 }
 
 #[test]
+fn submits_with_different_directories_share_no_template() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    let job = bench.open(None);
+    let mut dirs = Vec::new();
+    for (number, dir) in ["/streams/a", "/streams/b"].into_iter().enumerate() {
+        let first = u32::try_from(number).expect("small");
+        let mut spec = into(job, numbered(given(first, 1), tasks(0)));
+        spec.stream_dir = Some(dir.as_bytes().into());
+        for command in told(&bench.request(Command::Submit(Box::new(spec))), worker) {
+            if let WorkerCommand::Assign { templates, .. } = command {
+                let sent = templates.iter().map(|template| template.stream_dir.clone());
+                dirs.extend(sent.flatten());
+            }
+        }
+    }
+    assert_eq!(dirs, [Box::from(*b"/streams/a"), Box::from(*b"/streams/b")]);
+}
+
+#[test]
 fn submits_that_ask_for_the_same_share_a_template() {
     let (mut bench, worker) = Bench::with_worker(2);
     let job = bench.open(None);

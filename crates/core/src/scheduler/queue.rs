@@ -429,6 +429,32 @@ mod tests {
     }
 
     #[test]
+    fn counts_follow_every_way_in_and_out() {
+        let mut queue = ReadyQueue::default();
+        let counts = |queue: &ReadyQueue| (queue.count(LOW), queue.count(HIGH), queue.len());
+        queue.insert(LOW, JobId(1), 0, 0, 10);
+        queue.insert(LOW, JobId(1), 0, 5, 12);
+        queue.insert(LOW, JobId(2), 0, 0, 3);
+        queue.insert(HIGH, JobId(2), 0, 7, 9);
+        assert_eq!(counts(&queue), (15, 2, 17));
+        assert!(queue.remove(LOW, JobId(1), 0, 4));
+        assert_eq!(counts(&queue), (14, 2, 16));
+        assert!(
+            !queue.remove(LOW, JobId(1), 0, 4),
+            "it is not there any more"
+        );
+        assert_eq!(counts(&queue), (14, 2, 16));
+        queue.take(LOW, 12);
+        assert_eq!(counts(&queue), (2, 2, 4));
+        let (mut done_to, mut left) = (None, 1);
+        assert!(!queue.remove_some(JobId(2), 1, &mut done_to, &mut left));
+        assert_eq!(counts(&queue), (2, 0, 2), "the most urgent queue first");
+        left = 10;
+        assert!(queue.remove_some(JobId(2), 1, &mut done_to, &mut left));
+        assert_eq!(counts(&queue), (0, 0, 0));
+    }
+
+    #[test]
     fn removing_leaves_no_empty_queue() {
         let mut queue = ReadyQueue::default();
         queue.insert(LOW, JobId(1), 0, 0, 2);

@@ -456,3 +456,29 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes) {
         worker.promote_some(key, number, count, classes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::WorkerId;
+    use crate::testing::worker_config;
+    use crate::time::Timestamp;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_least_urgent_priority_that_is_seen_is_placed_and_sent_ahead() {
+        let config = Arc::new(worker_config(1));
+        let worker = Worker::new(WorkerId(1), config, Vec::new(), Time(0), Timestamp(0));
+        let mut plan = WorkerPlan::new(&worker);
+        let last = Some(Reverse(5));
+        plan.seen = Seen {
+            fitting: last,
+            ahead: last,
+        };
+        for (priority, expected) in [(6, true), (5, true), (4, false)] {
+            let key = QueueKey::new(priority, ClassId(0));
+            let admitted = (plan.admits(key), plan.admits_ahead(key));
+            assert_eq!(admitted, (expected, expected), "priority {priority}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Rows that come of changes that happened within one group, and how large they are.
 
-use hq_core::id::TaskId;
+use hq_core::id::{AllocationKey, QueueId, TaskId};
 use hq_core::range::{IdArray, IdRange};
 
 use super::*;
@@ -73,5 +73,52 @@ fn every_other_task_of_a_large_job_becomes_events_of_bounded_size() {
     assert_eq!(
         number(&db, "SELECT sum(count) FROM dropped_data"),
         i64::from(TASKS)
+    );
+}
+
+#[test]
+fn the_life_of_an_allocation_is_stored_and_told() {
+    let db = fresh();
+    let key = AllocationKey {
+        queue: QueueId(3),
+        number: 1,
+    };
+    let events = [
+        AllocationEvent::Queued {
+            key,
+            job: "71.pbs".into(),
+            workers: 2,
+        },
+        AllocationEvent::Started {
+            key,
+            job: "71.pbs".into(),
+        },
+        AllocationEvent::Finished {
+            key,
+            job: "71.pbs".into(),
+        },
+    ];
+    let mut told = Vec::new();
+    for (event, expected) in events.into_iter().zip(["queued", "running", "ended"]) {
+        let stored = change(ChangeKind::Allocation(AllocationChange::Event(event)));
+        let mut seq = i64::try_from(told.len()).expect("few") + 1;
+        write(&db, &mut seq, &[stored], Some(&mut told)).expect("it can be written");
+        let state: String = db
+            .query_row(
+                "SELECT state FROM allocation_data WHERE id = '71.pbs'",
+                [],
+                |row| row.get(0),
+            )
+            .expect("a row");
+        assert_eq!(state, expected);
+    }
+    let kinds: Vec<_> = told.iter().map(|event| event.kind.as_ref()).collect();
+    assert_eq!(
+        kinds,
+        [
+            "autoalloc-allocation-queued",
+            "autoalloc-allocation-started",
+            "autoalloc-allocation-finished"
+        ]
     );
 }

@@ -40,12 +40,7 @@ fn ended(seconds: u64, outcome: Outcome) -> TaskEnd {
 }
 
 fn restored(changes: &[hq_core::server_state::Change], job: JobId) -> BTreeMap<u32, Seen> {
-    let mut connection = Connection::open_in_memory().expect("a database in memory");
-    schema::migrate(&mut connection, 0).expect("the schema is valid");
-    let mut seq = 1;
-    let transaction = connection.transaction().expect("nobody else writes");
-    group::write(&transaction, &mut seq, changes, None).expect("every change can be written");
-    transaction.commit().expect("memory is never full");
+    let connection = stored(changes);
     let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
     assert_eq!(loaded.dropped_count, 0);
     let job = &loaded.state.jobs()[&job];
@@ -188,8 +183,6 @@ fn what_was_canceled_while_it_ran_has_an_end() {
 
 #[test]
 fn a_job_id_is_given_out_once_whatever_the_order_in_which_jobs_are_stored() {
-    let mut connection = Connection::open_in_memory().expect("a database in memory");
-    schema::migrate(&mut connection, 0).expect("the schema is valid");
     let ids = IdArray::consecutive(1, 6).expect("six ids");
     // Job 1 was larger and took longer to be accepted.
     let changes = [
@@ -198,9 +191,7 @@ fn a_job_id_is_given_out_once_whatever_the_order_in_which_jobs_are_stored() {
         change(ChangeKind::JobCompleted(JobId(2))),
         change(ChangeKind::JobsForgotten(vec![JobId(2)])),
     ];
-    let transaction = connection.transaction().expect("nobody else writes");
-    group::write(&transaction, &mut 1, &changes, None).expect("every change can be written");
-    transaction.commit().expect("memory is never full");
+    let connection = stored(&changes);
     let uid = "INSERT OR REPLACE INTO meta VALUES ('server_uid', 'TestUid')";
     connection.execute(uid, []).expect("a table");
     let last = |connection: &Connection| {
@@ -215,4 +206,53 @@ fn a_job_id_is_given_out_once_whatever_the_order_in_which_jobs_are_stored() {
         Some(JobId(2)),
         "as an earlier state of hq left it"
     );
+}
+
+/// A database with these changes.
+fn stored(changes: &[hq_core::server_state::Change]) -> Connection {
+    let mut connection = Connection::open_in_memory().expect("a database in memory");
+    schema::migrate(&mut connection, 0).expect("the schema is valid");
+    let transaction = connection.transaction().expect("nobody else writes");
+    group::write(&transaction, &mut 1, changes, None).expect("every change can be written");
+    transaction.commit().expect("memory is never full");
+    connection
+}
+
+#[test]
+fn a_submit_that_is_damaged_and_can_still_be_read_is_left_out() {
+    let ids = IdArray::consecutive(1, 7).expect("fits");
+    let changes = [2, 4].map(|job| change(submitted(JobId(job), &ids)));
+    let connection = stored(&changes);
+    let sql = "SELECT spec FROM submit_data WHERE job = 2";
+    let mut spec: Vec<u8> = connection
+        .query_row(sql, [], |row| row.get(0))
+        .expect("a row");
+    // Another program, in a message that is as long as before.
+    let mut words = spec.windows(4);
+    let program = words.position(|word| word == b"bash").expect("it is there");
+    spec[program] = b'd';
+    let sql = "UPDATE submit_data SET spec = ? WHERE job = 2";
+    connection.execute(sql, [spec]).expect("a table");
+    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    assert_eq!(loaded.dropped_count, 1);
+    let tasks = |job| loaded.state.jobs()[&JobId(job)].counts().total();
+    assert_eq!((tasks(2), tasks(4)), (0, 7));
+}
+
+#[test]
+fn a_range_that_is_none_is_left_out_and_counted() {
+    let job = JobId(3);
+    let ids = IdArray::consecutive(1, 7).expect("fits");
+    let dropped = change(ChangeKind::TasksDropped {
+        job,
+        ids: IdArray::consecutive(6, 2).expect("fits"),
+        to: TaskState::Canceled,
+    });
+    let changes = [change(submitted(job, &ids)), dropped];
+    let connection = stored(&changes);
+    let sql = "UPDATE dropped_data SET count = 0";
+    connection.execute(sql, []).expect("a table");
+    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    assert_eq!(loaded.dropped_count, 1);
+    assert_eq!(loaded.state.jobs()[&job].counts().waiting, 7);
 }

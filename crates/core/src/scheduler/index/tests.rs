@@ -104,6 +104,29 @@ proptest! {
     }
 }
 
+#[test]
+fn a_request_whose_time_is_just_left_is_found() {
+    let mut classes = Classes::default();
+    let offers = offers(&mut classes, [0; 3]);
+    let mut index = RequestIndex::default();
+    let mut request = ResourceRequest::cpus(1);
+    request.min_time = std::time::Duration::from_secs(60);
+    let request = RequestVariants::new(vec![request]).expect("valid");
+    let key = QueueKey::new(0, classes.intern(&request));
+    index.insert(key, classes.get(key.class).expect("interned"));
+    let resource_weights = index.resource_weights(&offers);
+    let available = vec![40_000; offers.len()];
+    let found = |time_left_ns| {
+        let view = View {
+            time_left_ns,
+            ..view(&offers, &available, &resource_weights)
+        };
+        Search::new(&index).next(&view, &mut 100).is_some()
+    };
+    let minute = 60_000_000_000;
+    assert_eq!((found(minute - 1), found(minute)), (false, true));
+}
+
 /// A hundred thousand amounts of one resource: what fits is found in some hundred steps, wherever it is.
 #[test]
 fn few_steps_find_the_largest_that_fits_among_very_many() {

@@ -293,6 +293,14 @@ fn a_round_starts_only_so_many_multi_node_tasks() {
 }
 
 #[test]
+fn a_multi_node_task_with_two_variants_starts_as_one_of_them() {
+    let mut bench = Bench::with(&[4; 5]);
+    bench.queue(0, [nodes(2), nodes(3)].concat(), 1);
+    let gangs = bench.solve().gangs;
+    assert_eq!((gangs.len(), gangs[0].workers.len()), (1, 2), "{gangs:?}");
+}
+
+#[test]
 fn every_worker_has_its_turn_to_keep_room() {
     let bench = Bench::with(&[1; RESERVATION_WORKERS_MAX + 8]);
     let turns = |after| {
