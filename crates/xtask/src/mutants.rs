@@ -19,8 +19,10 @@ const SURVIVORS: &str = include_str!("mutants/survivors.txt");
 /// Simulated worlds of one test run: each change is tested with all of a crate's tests.
 const SIM_SEEDS: &str = "20";
 
-/// Time for the tests of one change, in seconds; a change that makes a loop endless counts as noticed.
-const TIMEOUT: &str = "300";
+/// Time for the tests of one change, in seconds at least, and as a multiple of what they took without any change: a machine
+/// that does other work too needs longer for both. A change that makes a loop endless counts as noticed.
+const TIMEOUT_MIN: &str = "300";
+const TIMEOUT_MULTIPLIER: &str = "4";
 
 /// What to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,7 +91,9 @@ pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
     std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
     let mut command = tool_command(root, &tool);
     command
-        .args(["--timeout", TIMEOUT, "--colors", "never", "--output"])
+        .args(["--minimum-test-timeout", TIMEOUT_MIN])
+        .args(["--timeout-multiplier", TIMEOUT_MULTIPLIER])
+        .args(["--colors", "never", "--output"])
         .arg(&out)
         // What it copies has to stay on this file system, and dependencies are compiled once.
         .env("TMPDIR", &out)
