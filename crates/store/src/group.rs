@@ -75,6 +75,7 @@ impl<'a> Group<'a> {
     }
 
     fn run(&self, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<usize> {
+        // A busy server runs the same few statements thousands of times a second: parsing would cost more than they do.
         self.connection.prepare_cached(sql)?.execute(values)
     }
 
@@ -100,6 +101,7 @@ impl<'a> Group<'a> {
                 ..Event::default()
             });
         }
+        // Also if nobody follows: who comes later reads it from the file.
         let values = params![seq, at.0, kind, job, worker, data];
         self.run("INSERT INTO event_log VALUES (?, ?, ?, ?, ?, ?)", values)?;
         Ok(())
@@ -186,6 +188,7 @@ impl<'a> Group<'a> {
         nodes: &[WorkerId],
     ) -> rusqlite::Result<()> {
         let (instance, variant, worker) = start;
+        // Numbered now, although its row is written later or with its end: events are in the order of the changes.
         let seq = self.next_seq();
         if let Some(events) = &mut self.events {
             events.push(Event {
@@ -249,12 +252,14 @@ impl<'a> Group<'a> {
                     encode::registration_bytes(config)
                 ],
             )?;
+            // Its row may be dropped by compaction, and its id must not be given out again.
             set_number(self.connection, "last_worker", i64::from(worker.as_u32()))?;
             let data = json!({"id": worker.as_u32(), "configuration": configuration});
             self.event(at, "worker-connected", None, Some(*worker), &data)?;
         }
         if let ChangeKind::WorkerLost { worker, reason } = &change.kind {
             let reason = reason.name();
+            // A worker without a registration is not waited for by the next server.
             self.run(
                 "UPDATE worker_data SET ended_unix_ns = ?, reason = ?, registration = NULL \
                  WHERE id = ?",
@@ -364,6 +369,7 @@ impl<'a> Group<'a> {
         let key = format!("{}{problem}", meta::ACKNOWLEDGED);
         match part {
             Some(part) => {
+                // A limit of SQLite's numbers; nobody counts that far.
                 let part = i64::try_from(part).unwrap_or(i64::MAX);
                 set_number(self.connection, &key, part)
             }
@@ -418,6 +424,7 @@ impl<'a> Group<'a> {
             }
             AllocationChange::QueueRemoved(queue) => {
                 let id = queue.as_u32();
+                // The row stays, so that no other queue gets its number.
                 self.run("INSERT OR REPLACE INTO queue_data VALUES (?, NULL)", [id])?;
                 let data = json!({"queue-id": id});
                 self.event(at, "autoalloc-queue-removed", None, None, &data)
@@ -536,6 +543,7 @@ impl<'a> Group<'a> {
                 start.instance.as_u32()
             ],
         )?;
+        // Crashes and retries of a row that is there stay: they are the task's, and not of one instance.
         self.run(
             "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
              started_unix_ns, start_seq) VALUES (?1, ?2, ?8, ?3, 0, ?4, ?5, ?6, ?7) \
@@ -591,6 +599,7 @@ impl<'a> Group<'a> {
         }
         // By the measure of the worker, like the record in the state.
         let started = end.at.minus(end.run).0;
+        // Of a start in an earlier group the row has variant and number already; neither is written over.
         self.run(
             "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
              started_unix_ns, run_us, outcome, message, max_rss_kib, user_ms, system_ms, \
@@ -698,6 +707,7 @@ impl<'a> Group<'a> {
                 "INSERT INTO dropped_data VALUES (?, ?, ?, ?, ?, ?, ?)",
                 params![seq, job.as_u32(), first, count, step, state, at.0],
             )?;
+            // What has ended meanwhile keeps its end, and only what ran has a run time.
             self.run(
                 "UPDATE task_data SET state = ?1, \
                  run_us = CASE state WHEN ?6 THEN max(0, (?8 - started_unix_ns) / 1000) END \

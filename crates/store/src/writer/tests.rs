@@ -1,11 +1,11 @@
 //! The writer without its thread: what arrives together is dealt with in one batch.
 
-use hq_core::id::JobId;
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::range::IdArray;
 
 use super::*;
 use crate::Store;
-use crate::testing::{NOW, change, submitted};
+use crate::testing::{NOW, WORKER, change, results, submitted};
 
 thread_local! {
     static IS_BROKEN: Cell<bool> = const { Cell::new(false) };
@@ -122,4 +122,26 @@ fn a_file_that_a_reader_kept_long_becomes_short_when_it_has_gone_though_nothing_
     drop(reader);
     writer.settle();
     assert!(file_len() < full / 2, "{} of {full} bytes", file_len());
+}
+
+#[test]
+fn what_arrives_together_with_the_stop_is_stored() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    let writer = writer(&path);
+    let (tx, rx) = mpsc::channel();
+    // Nobody waits for it, and it has not been waiting for long.
+    let started = change(ChangeKind::TaskStarted {
+        task: TaskKey::new(JobId(1), TaskId(4)),
+        instance: InstanceId(0),
+        variant: 0,
+        nodes: Box::default(),
+        worker: WORKER,
+    });
+    assert!(!started.kind.is_urgent());
+    for message in [Message::Changes(1, vec![started]), Message::Stop] {
+        tx.send(message).expect("somebody reads");
+    }
+    writer.run(&rx);
+    assert!(results(&path).contains(&(1, 4)));
 }
