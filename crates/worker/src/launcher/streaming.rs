@@ -236,6 +236,12 @@ impl Streaming {
         std::mem::take(&mut self.news)
     }
 
+    /// As if the file of a task could not be written any more.
+    #[cfg(test)]
+    pub(super) fn break_stream(&mut self, token: LaunchToken) {
+        self.on_event(PumpEvent::Broken { token: token.0 });
+    }
+
     fn on_event(&mut self, event: PumpEvent) {
         match event {
             PumpEvent::Ready { token } => {

@@ -407,6 +407,22 @@ async fn a_task_ends_with_its_code_or_by_the_signal_that_it_was_sent() {
 }
 
 #[tokio::test]
+async fn a_task_whose_output_cannot_be_written_any_more_is_ended() {
+    let mut sleeps = template(&["sleep", "1000"]);
+    sleeps.cwd = Box::from(*b"/");
+    let ended = end_of(sleeps, Path::new("/nowhere"), |launcher| {
+        launcher.streaming.break_stream(LaunchToken(1));
+        launcher.collect(&mut Vec::new(), |_| false);
+    });
+    let ended = tokio::time::timeout(Duration::from_secs(120), ended).await;
+    let event = ended.expect("it does not go on");
+    let LaunchEvent::Exited { status, .. } = event else {
+        panic!("{event:?}");
+    };
+    assert_eq!(status, ExitStatus::Signal(StopSpec::default().signal));
+}
+
+#[tokio::test]
 async fn the_last_words_of_a_failed_task_are_told_and_its_directory_is_gone() {
     let dir = tempfile::tempdir().expect("directory");
     let mut task = template(&["bash", "-c", "echo -n boom >$HQ_ERROR_FILENAME; exit 1"]);
