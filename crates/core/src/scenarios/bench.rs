@@ -123,6 +123,17 @@ impl Bench {
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
+        for effect in &effects {
+            // A message to each worker about nothing would cost as much as one about something.
+            if let Effect::ToWorker(_, WorkerCommand::DropTemplates(templates)) = effect {
+                assert!(!templates.is_empty(), "{effect:?}");
+            }
+            if let Effect::ToWorker(_, WorkerCommand::Retract(tasks) | WorkerCommand::Kill(tasks)) =
+                effect
+            {
+                assert!(!tasks.is_empty(), "{effect:?}");
+            }
+        }
         let changes: Vec<Change> = effects
             .iter()
             .filter_map(|effect| {

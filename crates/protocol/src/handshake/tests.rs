@@ -240,6 +240,18 @@ fn oversize_frames_are_refused_by_their_header() {
 }
 
 #[test]
+fn a_frame_of_the_largest_size_is_waited_for_to_its_end() {
+    let mut input = BytesMut::from(&MAGIC[..]);
+    input.extend_from_slice(&1024_u16.to_le_bytes());
+    let frame = take_frame(&mut input).expect("as large as allowed");
+    assert!(frame.is_none(), "its bytes are missing");
+    input.extend_from_slice(&[0; 1024]);
+    let frame = take_frame(&mut input).expect("whole");
+    assert_eq!(frame.map(|frame| frame.len()), Some(HEADER_LEN + 1024));
+    assert!(input.is_empty());
+}
+
+#[test]
 fn strangers_are_noticed_at_the_first_byte_and_told_nothing() {
     let mut machine = accepting(Plane::Client, Some(&KEY));
     let refused = machine

@@ -384,6 +384,8 @@ async fn values_are_kept_until_somebody_has_taken_them() {
     bench
         .expect(&["exited 1 Code(0)", "started 2", "exited 2 Code(0)"])
         .await;
+    let is_known = [1, 2].map(|token| bench.pool.has(LaunchToken(token)));
+    assert_eq!(is_known, [false; 2], "only their values are kept");
     let key = |id| InstanceKey::new(JobId(1), id, InstanceId(0));
     assert_eq!(bench.pool.value(key(1)), Some(&b"value"[..]));
     assert_eq!(bench.pool.value(key(2)), None, "it had none");

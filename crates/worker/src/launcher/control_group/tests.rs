@@ -198,3 +198,17 @@ fn groups_of_workers_that_are_gone_are_removed() {
     ];
     assert_eq!(left, expected);
 }
+
+#[test]
+fn of_the_controllers_of_version_1_the_group_is_that_of_memory() {
+    let root = machine("memory", "");
+    let mounts = "31 1 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+                  32 1 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+    fs::write(root.path().join("proc/self/mountinfo"), mounts).expect("writable");
+    for controller in ["cpu", "memory"] {
+        let dir = root.path().join("sys/fs/cgroup").join(controller);
+        fs::create_dir_all(dir.join("old")).expect("writable");
+    }
+    let found = own_memory_group_v1(root.path());
+    assert_eq!(found, Some(root.path().join("sys/fs/cgroup/memory/old")));
+}
