@@ -34,6 +34,8 @@ pub(crate) struct JobListView<'a> {
     pub(crate) total: usize,
     /// Whether to show why jobs were canceled.
     pub(crate) with_reason: bool,
+    /// Show how far the jobs are, as of this time of the server's clock.
+    pub(crate) progress_at_ns: Option<i64>,
     /// Whether the user asked for all jobs.
     pub(crate) is_all: bool,
 }

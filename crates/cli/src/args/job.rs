@@ -117,8 +117,12 @@ pub(crate) struct ListArgs {
     pub(crate) filter: Option<Vec<JobState>>,
 
     /// Also show why jobs were canceled
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) verbose: bool,
+
+    /// Also show what of the jobs has ended and failed, and how long they still take
+    #[arg(long)]
+    pub(crate) progress: bool,
 }
 
 /// Options of `job cancel`.

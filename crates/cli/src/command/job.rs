@@ -11,7 +11,7 @@ use crate::args::job::{
 use crate::args::task::states_to_message;
 use crate::error::CliResult;
 use crate::output::console::error_line;
-use crate::output::pace;
+use crate::output::pace::{self, ServerClock};
 use crate::output::view::job_state;
 use crate::output::{JobCounts, JobListView};
 use crate::parse::selector::Selector;
@@ -30,11 +30,8 @@ pub(super) use tail::tail;
 
 /// `job list`.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
-    let mut jobs = context
-        .connect()
-        .await?
-        .job_list(Selector::All.to_message())
-        .await?;
+    let mut client = context.connect().await?;
+    let mut jobs = client.job_list(Selector::All.to_message()).await?;
     jobs.sort_unstable_by_key(|job| job.id);
     let is_shown = |job: &&client::JobSummary| match &args.filter {
         _ if args.all => true,
@@ -42,10 +39,17 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         None => job.is_open || matches!(job_state(job), JobState::Waiting | JobState::Running),
     };
     let shown: Vec<_> = jobs.iter().filter(is_shown).collect();
+    let progress_at_ns = if args.progress {
+        let clock = ServerClock::of(&client.server_info().await?);
+        Some(clock.now_unix_ns())
+    } else {
+        None
+    };
     let view = JobListView {
         jobs: &shown,
         total: jobs.len(),
         with_reason: args.verbose,
+        progress_at_ns,
         is_all: args.all,
     };
     Ok(context.output.job_list(&mut context.out, view)?)

@@ -131,6 +131,20 @@ pub(crate) fn short_name(name: &str) -> String {
     format!("{head}...{tail}")
 }
 
+/// A measured peak of memory below this may be that of the worker: the kernel counts the process that a program was started
+/// from, which has a few tens of MiB.
+const WORKER_MEMORY_MAX: u64 = 64 << 20;
+
+/// The most memory that a task used: `1.50 GiB`, `< 22.00 MiB`.
+pub(crate) fn peak_memory(bytes: u64) -> String {
+    let bound = if (1..WORKER_MEMORY_MAX).contains(&bytes) {
+        "< "
+    } else {
+        ""
+    };
+    format!("{bound}{}", file_size(bytes))
+}
+
 /// A size in bytes with the unit people would choose.
 pub(crate) fn file_size(bytes: u64) -> String {
     const UNITS: [&str; 3] = ["KiB", "MiB", "GiB"];
@@ -201,6 +215,18 @@ pub(crate) fn lossy(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_that_may_be_that_of_the_worker_is_a_bound() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (22 << 20, "< 22.00 MiB"),
+            (64 << 20, "64.00 MiB"),
+            (3 << 30, "3.00 GiB"),
+        ] {
+            assert_eq!(peak_memory(bytes), expected);
+        }
+    }
 
     #[test]
     fn durations_are_truncated() {

@@ -57,6 +57,12 @@ pub(crate) fn text<'a>(
     Some(text)
 }
 
+/// How long it still takes: `3m 5s`; `None` if nobody can tell, or nothing is left.
+pub(crate) fn left(job: &client::JobSummary, now_unix_ns: i64) -> Option<String> {
+    let pace = pace(job, now_unix_ns).filter(|_| !super::view::is_idle(job))?;
+    pace.left.map(whole)
+}
+
 /// When the last task is expected to end: `12:14:48`.
 pub(crate) fn until(pace: &Pace, now_unix_ns: i64) -> Option<String> {
     let end = expected_end(pace, Timestamp(now_unix_ns))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Out;
-use super::format::{file_size, short_words};
+use super::format::{peak_memory, short_words};
 
 /// Percentiles that are shown, with their names.
 const PERCENTILES: [(&str, f64); 5] = [
@@ -113,7 +113,7 @@ impl JobStatsView {
             reason = "sizes are whole and positive"
         )]
         let shown = |value: f64| match name {
-            "max_rss" => file_size(value as u64),
+            "max_rss" => peak_memory(value as u64),
             "cpu_efficiency" => format!("{:.0} %", value * 100.0),
             _ => seconds(value),
         };

@@ -83,6 +83,7 @@ fn colours_are_used_only_on_demand() {
         jobs: &jobs,
         total: 1,
         with_reason: false,
+        progress_at_ns: None,
         is_all: true,
     };
     let mut bytes = Vec::new();

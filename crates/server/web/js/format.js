@@ -52,6 +52,12 @@ export function bytes(value) {
   return `${at === 0 ? rest : rest.toFixed(1)} ${units[at]}`;
 }
 
+/** Below this a measured peak may be that of the worker, which the kernel counts as well. */
+const WORKER_MEMORY_MAX = 64 * 1024 * 1024;
+
+/** The most memory that a task used: `1.5 GiB`, `< 22.0 MiB`. */
+export const peakMemory = (value) => (value > 0 && value < WORKER_MEMORY_MAX ? `< ${bytes(value)}` : bytes(value));
+
 /** Tasks that have ended in any way. */
 export const ended = (tasks) => tasks.finished + tasks.failed + tasks.canceled + tasks.aborted;
 export const total = (tasks) => STATES.reduce((sum, state) => sum + tasks[state], 0);

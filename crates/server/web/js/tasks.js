@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, setText } from "./dom.js";
-import { STATES, bytes, count, duration, failure, number, plain } from "./format.js";
+import { STATES, count, duration, failure, number, peakMemory, plain } from "./format.js";
 import { List } from "./list.js";
 import { redraw, state } from "./live.js";
 import { choose, chosen, oneOf } from "./url.js";
@@ -164,7 +164,7 @@ function taskRow(id) {
       setText(host, plain(task.host ?? ""));
       const until = task.finished_ms ?? (task.state === "running" ? state.summary?.now_ms : null);
       setText(took, task.started_ms && until ? duration(until - task.started_ms) : "");
-      setText(memory, task.max_rss_bytes ? bytes(task.max_rss_bytes) : "");
+      setText(memory, task.max_rss_bytes ? peakMemory(task.max_rss_bytes) : "");
       setText(error, task.error ? failure(task.error) : "");
     },
   };

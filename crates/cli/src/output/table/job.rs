@@ -8,9 +8,12 @@ use super::grid::{Grid, Look, Text, job_state, task_color, task_state};
 use super::template;
 use crate::args::job::JobState;
 use crate::output::format::{elapsed, id_array, lossy, short_name, short_words, utc_seconds};
+use crate::output::pace;
 use crate::output::view::{self, hostnames};
 use crate::output::{JobCounts, JobInfoSink, JobListView, JobStatsView, Out};
 
+/// Characters of ids in `job info`: a few lines of a terminal.
+const IDS_LEN_MAX: usize = 240;
 /// Columns of the bar in `job info`.
 const BAR_WIDTH: usize = 40;
 
@@ -19,6 +22,9 @@ pub(super) fn write_list(out: Out<'_>, look: Look, view: JobListView<'_>) -> io:
     let mut header = vec!["ID", "Name", "State", "Tasks"];
     if view.with_reason {
         header.push("Cancel Reason");
+    }
+    if view.progress_at_ns.is_some() {
+        header.extend(["Ended", "Failed", "Left"]);
     }
     let mut grid = Grid::horizontal(look, &header, 1);
     for job in view.jobs {
@@ -31,6 +37,13 @@ pub(super) fn write_list(out: Out<'_>, look: Look, view: JobListView<'_>) -> io:
         ];
         if view.with_reason {
             cells.push(job.cancel_reason.clone().unwrap_or_default().into());
+        }
+        if let Some(now_unix_ns) = view.progress_at_ns {
+            let stats = job.stats.unwrap_or_default();
+            let ended = stats.finished + stats.failed + stats.canceled + stats.aborted;
+            cells.push(ended.to_string().into());
+            cells.push(stats.failed.to_string().into());
+            cells.push(pace::left(job, now_unix_ns).unwrap_or_default().into());
         }
         grid.row(cells);
     }
@@ -271,7 +284,22 @@ fn tasks_text(job: &client::JobDetail, summary: &client::JobSummary) -> String {
         .or(job.task_ids.as_ref())
         .map(id_array)
         .unwrap_or_default();
-    format!("{}; Ids: {ids}", summary.task_count)
+    format!(
+        "{}; Ids: {}",
+        summary.task_count,
+        shortened(ids, summary.id)
+    )
+}
+
+/// Of very many ranges the first ones: of a job of which every thirtieth task was submitted again nobody reads all.
+fn shortened(ids: String, job: u32) -> String {
+    let Some(head) = ids.get(..IDS_LEN_MAX) else {
+        return ids;
+    };
+    let head = head.rfind(',').map_or(head, |at| &head[..at]);
+    let more = ids[head.len()..].matches(',').count();
+    let what = if more == 1 { "range" } else { "ranges" };
+    format!("{head}, … and {more} more {what}; all: `hq job task-ids {job}`")
 }
 
 fn workers_text(job: &client::JobDetail) -> String {
@@ -342,4 +370,24 @@ fn write_failed(
 /// State of a task for rows of other tables.
 pub(super) fn state_cell(info: &client::TaskInfo) -> Text {
     task_state(view::task_state(info.state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn very_many_ranges_of_ids_are_shortened_between_two_of_them() {
+        assert_eq!(shortened("1-100000".to_owned(), 3), "1-100000");
+        let ids: Vec<String> = (0..1_000).map(|id| (id * 3).to_string()).collect();
+        let text = shortened(ids.join(","), 3);
+        assert!(text.starts_with("0,3,6,9,"), "{text}");
+        let (shown, rest) = text.split_once(", … and ").expect("a cut");
+        assert!(shown.len() <= IDS_LEN_MAX, "{shown}");
+        let more = 1_000 - shown.split(',').count();
+        assert_eq!(
+            rest,
+            format!("{more} more ranges; all: `hq job task-ids 3`")
+        );
+    }
 }

@@ -7,7 +7,7 @@ use hq_protocol::{client, common};
 use super::grid::{Grid, Look, Text, task_color};
 use super::job::state_cell;
 use super::template;
-use crate::output::format::{cut, elapsed, file_size, local_seconds, lossy, short_words};
+use crate::output::format::{cut, elapsed, local_seconds, lossy, peak_memory, short_words};
 use crate::output::view::hostnames;
 use crate::output::{Out, TaskInfoSink, TaskListSink, TaskListView};
 
@@ -160,7 +160,7 @@ impl<'a> TaskInfos<'a> {
 }
 
 fn max_rss(usage: client::TaskUsage) -> String {
-    file_size(usage.max_rss_kib.saturating_mul(1024))
+    peak_memory(usage.max_rss_kib.saturating_mul(1024))
 }
 
 fn cpu_time(usage: client::TaskUsage) -> String {

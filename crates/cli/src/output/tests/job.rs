@@ -60,6 +60,7 @@ fn job_list_in_every_mode() {
         jobs: &jobs,
         total: 6,
         with_reason: false,
+        progress_at_ns: None,
         is_all: false,
     };
     insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.job_list(out, view)), @"
@@ -81,6 +82,7 @@ fn job_list_in_every_mode() {
     let view = JobListView {
         jobs: &jobs[1..2],
         with_reason: true,
+        progress_at_ns: None,
         ..view
     };
     insta::assert_snapshot!(print(OutputMode::Json, |o, out| o.job_list(out, view)), @r#"
@@ -108,6 +110,7 @@ fn job_list_in_every_mode() {
         jobs: &[],
         total: 1,
         with_reason: false,
+        progress_at_ns: None,
         is_all: false,
     };
     insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.job_list(out, none)), @"

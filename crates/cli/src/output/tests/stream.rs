@@ -72,6 +72,7 @@ fn colours_change_nothing_but_colours() {
             jobs: &jobs,
             total: 1,
             with_reason: false,
+            progress_at_ns: None,
             is_all: true,
         };
         o.job_list(out, view)

@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { actions, allow, jobCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { bytes, clock, count, duration, failure, number, plain, quoted } from "../format.js";
+import { clock, count, duration, failure, number, peakMemory, plain, quoted } from "../format.js";
 import { loaders, state } from "../live.js";
 import { explain } from "../problems.js";
 import { LogTail } from "../tail.js";
@@ -125,7 +125,7 @@ function factsOf(found, now) {
     ["ended", clock(found.finished_ms)],
     ["took", found.started_ms && until ? `${duration(until - found.started_ms)}${found.time_limit_ms === null ? "" : ` of at most ${duration(found.time_limit_ms)}`}` : found.time_limit_ms === null ? "–" : `at most ${duration(found.time_limit_ms)}`],
     ["cpu time", found.cpu_ms === null ? null : duration(found.cpu_ms)],
-    ["memory at most", found.max_rss_bytes === null ? null : bytes(found.max_rss_bytes)],
+    ["most memory", found.max_rss_bytes === null ? null : peakMemory(found.max_rss_bytes)],
     ["priority", found.priority === 0 ? null : String(found.priority)],
     ["attempt", `${found.instance + 1}${found.crash_count ? `, ${number(found.crash_count)} lost with their worker` : ""}${found.retry_count ? `, ${count(found.retry_count, "retry").replace("retrys", "retries")}` : ""}`],
   ];
