@@ -3,7 +3,7 @@
 import { forget } from "./colors.js";
 import { openPalette, showKeys } from "./commands.js";
 import { find, h, setAttribute, setText, show } from "./dom.js";
-import { clock, compact } from "./format.js";
+import { clock, compact, count } from "./format.js";
 import { onChange, redraw, start, state } from "./live.js";
 import { parts } from "./url.js";
 import { allocations } from "./views/allocations.js";
@@ -93,9 +93,10 @@ function renderFrame() {
     ? "Another server or program has this address now. hq dashboard --web prints a new link."
     : `The server cannot be reached. What is shown is as of ${clock(state.answeredAt)}; it goes on by itself when the server is back.`);
   const badge = find("#problems");
-  show(badge, state.problemCount > 0);
-  setText(badge, compact(state.problemCount));
-  setAttribute(badge, "aria-label", `${state.problemCount} problems`);
+  // What is over or acknowledged waits for nobody.
+  show(badge, state.openProblemCount > 0);
+  setText(badge, compact(state.openProblemCount));
+  setAttribute(badge, "aria-label", count(state.openProblemCount, "problem"));
   current.render();
 }
 

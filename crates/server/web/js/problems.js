@@ -21,8 +21,10 @@ export const isOpen = (found) => !found.is_over && !found.is_acknowledged;
 
 /** Since when it is so, or when it last happened, in the words of `hq problems`; "" if that is not known. */
 export function ageOf(found, now) {
-  if (found.last_ms !== null) return `${duration(Math.max(0, Math.floor((now - found.last_ms) / 1000) * 1000))} ago`;
-  if (found.since_ms !== null) return `for ${duration(Math.max(0, Math.floor((now - found.since_ms) / 1000) * 1000))}`;
+  // A page that draws each second need not show parts of one.
+  const passed = (from) => Math.floor((now - from) / 1000) * 1000;
+  if (found.last_ms !== null) return passed(found.last_ms) <= 0 ? "just now" : `${duration(passed(found.last_ms))} ago`;
+  if (found.since_ms !== null) return passed(found.since_ms) <= 0 ? "since now" : `for ${duration(passed(found.since_ms))}`;
   return "";
 }
 

@@ -1,5 +1,6 @@
 //! A running server as the source.
 
+use hq_core::diagnosis::number;
 use hq_protocol::client::{self, Selector, alloc_reply, alloc_request, selector};
 use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
 use hq_store::reader::run;
@@ -230,6 +231,18 @@ pub(crate) async fn events<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<Even
     Ok(events)
 }
 
+/// How many tasks an event is about: those of a submit, or those that were dropped.
+fn event_tasks(data: &serde_json::Value) -> Option<u64> {
+    // `[first, count, step]` each.
+    let dropped = data.get("ranges").and_then(serde_json::Value::as_array);
+    if let Some(ranges) = dropped {
+        return ranges.iter().map(|range| range.get(1)?.as_u64()).sum();
+    }
+    let ids = data.pointer("/submit_desc/task_desc/ids/ranges")?;
+    let ranges = ids.as_array()?.iter();
+    ranges.map(|range| range.get("count")?.as_u64()).sum()
+}
+
 fn event_text(job: Option<u32>, worker: Option<u32>, data: &serde_json::Value) -> String {
     let mut parts = Vec::new();
     if let Some(job) = job {
@@ -251,8 +264,37 @@ fn event_text(job: Option<u32>, worker: Option<u32>, data: &serde_json::Value) -
             parts.push(format!("{before}{}", clean(text)));
         }
     }
+    if let Some(tasks) = event_tasks(data).filter(|tasks| *tasks > 1) {
+        parts.push(format!("{} tasks", number(tasks)));
+    }
     if let Some(queue) = data.get("queue-id").and_then(serde_json::Value::as_u64) {
         parts.push(format!("queue {queue}"));
     }
     parts.join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_say_how_many_tasks_they_are_about() {
+        let ids = json!({"ranges": [{"start": 1, "count": 30, "step": 1}, {"start": 90, "count": 2, "step": 5}]});
+        let created =
+            json!({"job_desc": {"name": "j"}, "submit_desc": {"task_desc": {"ids": ids}}});
+        for (data, expected) in [
+            (created, "job 4  j  32 tasks"),
+            (
+                json!({"ranges": [[1, 24, 1], [90, 3, 2]]}),
+                "job 4  27 tasks",
+            ),
+            (json!({"ranges": [[7, 1, 1]]}), "job 4"),
+            (json!({"ranges": "none"}), "job 4"),
+            (json!({}), "job 4"),
+        ] {
+            assert_eq!(event_text(Some(4), None, &data), expected);
+        }
+    }
 }

@@ -1,12 +1,16 @@
 //! Details of a job: what became of its tasks, why some failed, how long they took.
 
+use hq_core::diagnosis;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
-use super::parts::{bordered, clock, colored, glyph, number, run_time, state_style, strong, worst};
+use super::parts::{
+    bordered, clock_and_day, clock_width, colored, glyph, number, run_time, state_style, strong,
+    worst,
+};
 use crate::dashboard::app::App;
 use crate::dashboard::model::{Counts, JobView};
 use crate::output::pace;
@@ -119,13 +123,14 @@ fn draw_strip(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView) {
 }
 
 fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &mut App, view: &JobView) {
+    let now_ns = app.now_ns();
     let rows = view.failures.iter().map(|failure| {
         Row::new(vec![
             Line::from(number(failure.task.into())).right_aligned(),
             Line::from(failure.error.as_str()),
             Line::from(failure.host.as_str()),
             Line::from(run_time(failure.run_us)).right_aligned(),
-            Line::from(clock(failure.ended_ns)),
+            Line::from(clock_and_day(failure.ended_ns, now_ns)),
         ])
     });
     let widths = [
@@ -133,7 +138,11 @@ fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &mut App, view: &JobVie
         Constraint::Min(12),
         Constraint::Length(if area.width > 60 { 14 } else { 8 }),
         Constraint::Length(7),
-        Constraint::Length(if area.width > 60 { 8 } else { 0 }),
+        Constraint::Length(if area.width > 60 {
+            clock_width(view.failures.iter().map(|row| row.ended_ns), now_ns)
+        } else {
+            0
+        }),
     ];
     let title = match view.failures.len() {
         0 => " No task has failed ".to_owned(),
@@ -156,7 +165,8 @@ fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &mut App, view: &JobVie
     frame.render_stateful_widget(table, area, &mut app.failures_table);
     let why = app.job.and_then(|job| app.obstacle(job));
     if let Some(why) = why.filter(|_| view.failures.is_empty()) {
-        let text = format!("Nothing of it runs: {why}");
+        let waiting = app.current_job_row().map_or(2, |job| job.counts.waiting);
+        let text = diagnosis::why_waiting(waiting, None, why);
         let style = state_style(app.theme, "starving");
         let text = Paragraph::new(text).style(style).wrap(Wrap { trim: true });
         frame.render_widget(text, app.hits.rows);

@@ -10,7 +10,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
-use super::parts::{bordered, clock, number, progress, since, state_style, strong, wrapped};
+use super::parts::{
+    bordered, clock_and_day, clock_width, number, progress, since, state_style, strong, wrapped,
+};
 use crate::dashboard::app::{App, Theme};
 use crate::dashboard::model::{
     AllocationRow, EndedShare, EventRow, JobRow, LoadRow, ProblemRow, QueueRow, Target, WorkerRow,
@@ -551,7 +553,7 @@ fn failures_of(app: &App, event: &EventRow) -> String {
 
 pub(super) fn events(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let events = std::mem::take(&mut app.events);
-    let theme = app.theme;
+    let (theme, now_ns) = (app.theme, app.now_ns());
     let rows: Vec<Row<'_>> = events
         .iter()
         .rev()
@@ -564,14 +566,15 @@ pub(super) fn events(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
                 Style::new()
             };
             Row::new(vec![
-                Line::from(clock(event.at_ns)),
+                Line::from(clock_and_day(event.at_ns, now_ns)),
                 Line::styled(fit(&event.kind, 28), style),
                 Line::from(format!("{}{came_of_it}", event.text)),
             ])
         })
         .collect();
+    let times = events.iter().map(|event| event.at_ns);
     let widths = [
-        Constraint::Length(8),
+        Constraint::Length(clock_width(times, now_ns)),
         Constraint::Length(28),
         Constraint::Min(20),
     ];

@@ -8,7 +8,7 @@ use ratatui::widgets::{Paragraph, Sparkline};
 
 use super::lists::highlight;
 use super::parts::{
-    bordered, clock, colored, number, progress, rough, state_style, strong, wrapped,
+    bordered, clock_and_day, colored, number, progress, rough, state_style, strong, wrapped,
 };
 use crate::dashboard::app::App;
 use crate::dashboard::history::Column;
@@ -243,7 +243,12 @@ fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &mut App, found: Option
     if left > 0 && !app.events.is_empty() {
         lines.push(Line::styled("last events", strong()));
         for event in app.events.iter().rev().take(left) {
-            let text = format!("{}  {}  {}", clock(event.at_ns), event.kind, event.text);
+            let text = format!(
+                "{}  {}  {}",
+                clock_and_day(event.at_ns, app.now_ns()),
+                event.kind,
+                event.text
+            );
             lines.push(Line::raw(fit(&text, width + 2)));
         }
     }

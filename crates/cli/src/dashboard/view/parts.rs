@@ -8,6 +8,7 @@ use ratatui::widgets::Block;
 
 use crate::dashboard::app::Theme;
 use crate::dashboard::model::Counts;
+use crate::output::format::local_seconds;
 use crate::text::fit;
 
 /// Style of a state. Without colours only weight is left.
@@ -162,13 +163,31 @@ pub(super) fn rough(ns: i64) -> String {
 
 /// `08:15:50` of the local day.
 pub(super) fn clock(at_ns: i64) -> String {
-    let text = crate::output::format::local_seconds(at_ns);
+    let text = local_seconds(at_ns);
     text.split([' ', 'T'])
         .next_back()
         .unwrap_or_default()
         .chars()
         .take(8)
         .collect()
+}
+
+/// The same, with the day if that is another one than that of `now_ns`: `22.11. 08:15`.
+pub(super) fn clock_and_day(at_ns: i64, now_ns: i64) -> String {
+    let day = |ns: i64| local_seconds(ns).split(' ').next().map(str::to_owned);
+    if day(at_ns) == day(now_ns) {
+        return clock(at_ns);
+    }
+    let text = local_seconds(at_ns);
+    let (date, time) = text.split_once(' ').unwrap_or_default();
+    let part = |text: &str, count| text.chars().take(count).collect::<String>();
+    format!("{} {}", part(date, 6), part(time, 5))
+}
+
+/// Columns that the times of some rows need.
+pub(super) fn clock_width(times: impl Iterator<Item = i64>, now_ns: i64) -> u16 {
+    let widths = times.map(|at_ns| clock_and_day(at_ns, now_ns).len());
+    u16::try_from(widths.max().unwrap_or(0)).unwrap_or(0).max(8)
 }
 
 /// A text on two lines at most, broken between words.
@@ -198,6 +217,21 @@ mod tests {
             .iter()
             .map(|span| span.content.as_ref())
             .collect()
+    }
+
+    #[test]
+    fn times_of_another_day_have_a_day() {
+        const DAY_NS: i64 = 86_400_000_000_000;
+        let now_ns = 20_000 * DAY_NS;
+        assert_eq!(clock_and_day(now_ns, now_ns), clock(now_ns));
+        let old = clock_and_day(now_ns - 3 * DAY_NS, now_ns);
+        assert_eq!(
+            (old.len(), &old[2..3], &old[5..7]),
+            (12, ".", ". "),
+            "{old}"
+        );
+        assert_eq!(clock_width([now_ns].into_iter(), now_ns), 8);
+        assert_eq!(clock_width([now_ns, 0].into_iter(), now_ns), 12);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Row, Table};
 
 use super::lists::{header, highlight};
-use super::parts::{bordered, clock, number, run_time, state_style};
+use super::parts::{bordered, clock_and_day, clock_width, number, run_time, state_style};
 use crate::dashboard::app::App;
 use crate::dashboard::app::tasks::Tasks;
 use crate::dashboard::model::{TaskRow, TasksOf};
@@ -33,6 +33,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
             }
         })
         .collect();
+    let seen = tasks.rows().iter().skip(shown.start).take(shown.len());
+    let times = seen.filter_map(|task| task.started_ns);
     let is_of_worker = matches!(tasks.of, TasksOf::Worker(_));
     let widths = [
         Constraint::Length(if is_of_worker { 6 } else { 0 }),
@@ -43,7 +45,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
             60..100 => 14,
             100.. => 30,
         }),
-        Constraint::Length(if area.width < 60 { 0 } else { 8 }),
+        Constraint::Length(if area.width < 60 {
+            0
+        } else {
+            clock_width(times, now_ns)
+        }),
         Constraint::Length(8),
         Constraint::Min(10),
     ];
@@ -84,7 +90,11 @@ fn row<'a>(app: &App, task: &'a TaskRow, now_ns: i64) -> Row<'a> {
         Line::from(number(task.task.into())).right_aligned(),
         Line::from(Span::styled(state, state_style(app.theme, state))),
         Line::from(task.host.as_str()),
-        Line::from(task.started_ns.map(clock).unwrap_or_default()),
+        Line::from(
+            task.started_ns
+                .map(|at| clock_and_day(at, now_ns))
+                .unwrap_or_default(),
+        ),
         Line::from(took.unwrap_or_default()).right_aligned(),
         Line::from(task.error.as_str()),
     ])

@@ -345,7 +345,7 @@ fn what_is_wrong_is_first_and_said_where_it_is_looked_at() {
         ..JobView::default()
     })));
     let text = screen(&mut app, 80, 24);
-    shows(&text, &["Nothing of it runs: they ask for gpus"]);
+    shows(&text, &["none of 500 waiting tasks"]);
 }
 
 #[test]

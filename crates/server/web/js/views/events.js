@@ -25,11 +25,18 @@ export function words(event) {
     named("queue ", event["queue-id"]), named("allocation ", event["allocation-id"]),
   ].filter(Boolean);
   if (event.type === "job-completed") parts.push(...failures(state.jobs.get(job)));
-  const dropped = event.task_count ?? event.tasks?.length ?? event.ranges?.reduce((sum, [, amount]) => sum + amount, 0);
-  if (dropped > 1) parts.push(count(dropped, "task"));
+  const tasks = tasksOf(event);
+  if (tasks > 1) parts.push(count(tasks, "task"));
   const reason = event.reason ?? event.error;
   if (reason) parts.push(typeof reason === "string" ? reason : JSON.stringify(reason));
   return plain(brief(parts.join(" · "), 300));
+}
+
+/** How many tasks an event is about: those of a submit, or those that were dropped. */
+function tasksOf(event) {
+  const submitted = event.submit_desc?.task_desc?.ids?.ranges;
+  if (submitted) return submitted.reduce((sum, range) => sum + range.count, 0);
+  return event.task_count ?? event.tasks?.length ?? event.ranges?.reduce((sum, [, amount]) => sum + amount, 0) ?? 0;
 }
 
 /** What came of a job that has ended, if it was not all good. */

@@ -74,7 +74,7 @@ export function job(id) {
 
   /** On its own: it is read where the tasks ran, and a node may be slow. */
   async function loadSignatures() {
-    if (detail && detail.tasks.failed > 0) said = await api.get(`/jobs/${id}/signatures`);
+    if (!isUnknown && (!detail || detail.tasks.failed > 0)) said = await api.get(`/jobs/${id}/signatures`);
   }
 
   function render() {
@@ -105,7 +105,7 @@ export function job(id) {
     rebuild(facts, JSON.stringify(rows.map(([name, text]) => [name, text])), () => rows.flatMap(([name, text, isCopied]) => [h("dt", null, name), h("dd", null, h("span", null, text), isCopied ? copyButton(text, name) : null)]));
     const reason = starvation(known);
     show(why, reason !== "");
-    setText(why, plain(reason));
+    setText(why, plain(reason.charAt(0).toUpperCase() + reason.slice(1)));
     allow(cancel, known.tasks.waiting + known.tasks.running > 0);
     allow(resubmit, known.tasks.failed > 0);
     setText(resubmit, known.tasks.failed > 0 ? `Resubmit ${number(known.tasks.failed)} failed …` : "Resubmit failed …");
