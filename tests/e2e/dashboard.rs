@@ -439,7 +439,8 @@ fn a_journal_becomes_a_page() {
     let mut env = Env::new();
     env.start_server_with(&["--journal=run.db"]);
     env.start_worker(2);
-    let script = "exit $((HQ_TASK_ID % 10 == 0 ? 5 : 0))";
+    let script =
+        "[ $((HQ_TASK_ID % 10)) != 0 ] || { echo \"no index for chr$HQ_TASK_ID\" >&2; exit 5; }";
     let name = "--name=<script>alert(1)</script>";
     env.submit(&["--array=1-7", "--name=greedy", "--cpus=99", "--", "true"]);
     let job = env.submit(&["--array=1-30", name, "--", "bash", "-c", script]);
@@ -451,7 +452,7 @@ fn a_journal_becomes_a_page() {
         "<b>27</b>tasks finished",
         "<b>3</b>tasks failed",
         "&lt;script&gt;alert(1)&lt;/script&gt;",
-        "exit code 5",
+        "exit code 5<td>no index for chr#<td>",
         "Starving job 1 greedy: none of 7 waiting tasks runs: they ask for 99 cpus, no worker has more than 2",
         "Slowest tasks",
         "cores,",

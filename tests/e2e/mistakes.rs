@@ -366,6 +366,26 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
         (json.stdout.as_str(), json.stderr.as_str()),
         ("{\n  \"id\": 5\n}\n", "")
     );
+    // What a task said last tells more than how it ended.
+    let script = "echo no input $HQ_TASK_ID >&2; exit 3";
+    let several = [
+        "submit",
+        "--progress",
+        "--array=1-3",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let expected = "3 of 3 tasks failed; task 1: Program terminated with exit code 3: no input 1; `hq job cat ";
+    // A worker that is too busy to answer in time is not waited for: then the words are left out.
+    wait_for("the end of a wait has the last words of a task", || {
+        let told = env.hq(&several).stderr;
+        let has_all = told.contains(expected) && told.contains("says why all failed");
+        has_all.then_some(()).ok_or(told)
+    });
+    let listed = env.hq(&["job", "list", "--all", "--progress"]).ok();
+    assert!(listed.contains("| Ended | Failed | Left |"), "{listed}");
 }
 
 #[test]

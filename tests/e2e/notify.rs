@@ -192,6 +192,20 @@ fn a_web_server_hears_of_the_first_failure_and_of_the_end() {
 }
 
 #[test]
+fn a_notification_has_the_last_words_of_a_failed_task() {
+    let env = Env::with_worker(1);
+    let web = Web::new(&[204]);
+    let script = "echo no index of chr7 >&2; exit 7";
+    // A worker that is too busy to answer in time is not waited for: then they are left out.
+    wait_for("the words are told", || {
+        env.submit(&["--notify", &web.address, "--", "bash", "-c", script]);
+        let failure = web.next().1["failure"].clone();
+        let is_told = failure["last_words"] == "no index of chr7";
+        is_told.then_some(()).ok_or(failure.to_string())
+    });
+}
+
+#[test]
 fn what_fails_is_tried_again_and_a_redirect_is_no_success() {
     let env = Env::with_worker(1);
     let web = Web::new(&[500, 302, 200]);

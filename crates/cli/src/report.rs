@@ -4,6 +4,7 @@
 pub(crate) mod gather;
 pub(crate) mod page;
 mod svg;
+mod words;
 
 /// Steps of the charts over time.
 pub(crate) const STEPS: i64 = 400;
@@ -106,6 +107,10 @@ pub(crate) struct Failures {
     pub(crate) error: String,
     pub(crate) host: String,
     pub(crate) count: u64,
+    /// One of them.
+    pub(crate) task: u32,
+    /// What that one said last, with `#` for numbers; `None` if it said nothing or its output is not here.
+    pub(crate) said: Option<String>,
 }
 
 /// Everything that the page shows.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::command_text::without_arguments;
-use hq_core::id::JobId;
+use hq_core::id::{JobId, TaskKey};
 use hq_core::job::{Job, job_state};
 use hq_core::notice::shown_target;
 use hq_core::server_state::NoticeKey;
@@ -25,6 +25,8 @@ use tokio::task::JoinSet;
 
 use crate::core_handle::{CoreHandle, View};
 use crate::query;
+use crate::relay::Relay;
+use crate::words::{self, Words};
 use queue::Queue;
 
 /// Longest time of one attempt.
@@ -67,8 +69,9 @@ struct Message {
     job_name: Box<str>,
     state: &'static str,
     submit_dir: Box<[u8]>,
-    /// JSON.
-    body: Arc<str>,
+    body: Value,
+    /// The failed task that it names, until its last words have been read.
+    unread: Option<TaskKey>,
 }
 
 /// One notification, and how often it was tried.
@@ -79,7 +82,7 @@ struct Delivery {
 }
 
 /// Sends until dropped.
-pub(crate) async fn run(core: CoreHandle, mut owed: Owed, server_uid: String) {
+pub(crate) async fn run(core: CoreHandle, relay: Arc<Relay>, mut owed: Owed, server_uid: String) {
     let server_uid: Arc<str> = server_uid.into();
     let mut running = JoinSet::new();
     let mut queue: Queue<tokio::task::Id, Delivery> = Queue::new();
@@ -100,7 +103,9 @@ pub(crate) async fn run(core: CoreHandle, mut owed: Owed, server_uid: String) {
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
         }
         while let Some((place, delivery)) = queue.next(Instant::now()) {
-            let id = running.spawn(attempt(core.clone(), delivery)).id();
+            let id = running
+                .spawn(attempt(core.clone(), Arc::clone(&relay), delivery))
+                .id();
             queue.begin(id, place);
         }
     }
@@ -131,7 +136,12 @@ async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option
 }
 
 /// Tries once. Returns what is to be tried again, and when; otherwise what became of it is noted.
-async fn attempt(core: CoreHandle, mut delivery: Delivery) -> Option<(Instant, Delivery)> {
+async fn attempt(
+    core: CoreHandle,
+    relay: Arc<Relay>,
+    mut delivery: Delivery,
+) -> Option<(Instant, Delivery)> {
+    add_words(&core, &relay, &mut delivery.message).await;
     let Delivery { key, message, .. } = &delivery;
     let (job, target) = (key.job, shown_target(&message.target));
     let sent = tokio::time::timeout(ATTEMPT_TIMEOUT, send(message)).await;
@@ -158,6 +168,16 @@ async fn attempt(core: CoreHandle, mut delivery: Delivery) -> Option<(Instant, D
     None
 }
 
+/// Adds what the failed task said last, which is read where it ran; once, whether anybody answers or not.
+async fn add_words(core: &CoreHandle, relay: &Arc<Relay>, message: &mut Message) {
+    let Some(task) = message.unread.take() else {
+        return;
+    };
+    if let Some(Words::Said(line)) = words::read(core, relay, &[task]).await.pop() {
+        message.body["failure"]["last_words"] = json!(cut(&line));
+    }
+}
+
 /// What hangs or fails together: a web server, or a program.
 fn place(target: &NotifyTarget) -> Box<str> {
     match target {
@@ -173,7 +193,7 @@ async fn send(message: &Message) -> Result<(), String> {
     match &message.target {
         NotifyTarget::Command(command) => command::run(command, message).await,
         NotifyTarget::Webhook(url) => {
-            webhook::post(url.to_string(), Arc::clone(&message.body)).await
+            webhook::post(url.to_string(), message.body.to_string()).await
         }
     }
 }
@@ -218,6 +238,10 @@ fn message(view: &View<'_>, key: NoticeKey, server_uid: &str) -> Option<Message>
         },
         "failure": failure(view, job),
     });
+    let named = job
+        .failed_lowest()
+        .next()
+        .filter(|_| !body["failure"].is_null());
     Some(Message {
         target: notice.spec.target.clone(),
         event,
@@ -225,7 +249,8 @@ fn message(view: &View<'_>, key: NoticeKey, server_uid: &str) -> Option<Message>
         job_name: job.name.clone(),
         state,
         submit_dir: notice.submit_dir.clone(),
-        body: body.to_string().into(),
+        body,
+        unread: named.map(|task| TaskKey::new(key.job, task)),
     })
 }
 
@@ -240,6 +265,7 @@ fn failure(view: &View<'_>, job: &Job) -> Value {
             "error": without_arguments(&failed.error),
             "worker": worker.map(|worker| worker.id),
             "host": worker.map(|worker| &worker.hostname),
+            "last_words": null,
         })
     })
 }

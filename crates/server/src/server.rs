@@ -205,7 +205,8 @@ impl Server {
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
         planes.spawn(workers);
-        planes.spawn(notify::run(core.clone(), owed, uid));
+        let relay = Arc::clone(&http_parts.relay);
+        planes.spawn(notify::run(core.clone(), relay, owed, uid));
         planes.spawn(http::keep(http, instance.clone(), asks, http_parts));
         let how = tokio::select! {
             Some(how) = stops.recv() => Some(how),

@@ -10,6 +10,7 @@ use hq_core::task::TaskState;
 use hq_store::reader::report::{self as figures, Period};
 use hq_store::reader::{self, RUN_BOUNDS};
 
+use super::words;
 use super::{Costs, Failures, JobFigures, Report, STEPS, SlowTask, Step, Totals, WorkerLife};
 use crate::dashboard::model::{Obstacle, Snapshot, clean};
 use crate::dashboard::problems;
@@ -278,6 +279,10 @@ async fn failures(file: &mut JournalFile, period: Period) -> CliResult<Vec<Failu
         error: without_arguments(&clean(&row.error)).into_owned(),
         host: clean(row.host.as_deref().unwrap_or("?")),
         count: row.count,
+        task: row.task,
+        said: None,
     });
-    Ok(failures.collect())
+    let mut failures: Vec<Failures> = failures.collect();
+    words::add(file, &mut failures).await?;
+    Ok(failures)
 }

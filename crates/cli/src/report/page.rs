@@ -6,7 +6,7 @@ use super::gather::float;
 use super::svg::{self, short};
 use super::{Report, Totals, WorkerLife};
 use crate::dashboard::view::run_time;
-use crate::output::format::{file_size, local_seconds, zone};
+use crate::output::format::{file_size, local_seconds, peak_memory, zone};
 use crate::text::is_hidden;
 use hq_core::diagnosis::{Severity, number};
 use hq_store::reader::RUN_BOUNDS;
@@ -270,14 +270,15 @@ fn add_failures(page: &mut String, report: &Report) {
     if report.failures.is_empty() {
         return;
     }
-    page.push_str("<h2>Failures by reason and host</h2><div class=\"wide\"><table><tr><th class=\"n\">Tasks<th class=\"n\">Job<th>Reason<th>Host</tr>");
+    page.push_str("<h2>Failures by reason and host</h2><div class=\"wide\"><table><tr><th class=\"n\">Tasks<th class=\"n\">Job<th>Reason<th>Said last<th>Host</tr>");
     for row in &report.failures {
         let _ = write!(
             page,
-            "<tr><td class=\"n\">{}<td class=\"n\">{}<td>{}<td>{}</tr>",
+            "<tr><td class=\"n\">{}<td class=\"n\">{}<td>{}<td>{}<td>{}</tr>",
             number(row.count),
             row.job,
             escape(&row.error),
+            escape(row.said.as_deref().unwrap_or_default()),
             escape(&row.host)
         );
     }
@@ -311,7 +312,7 @@ fn add_jobs(page: &mut String, report: &Report) {
             let _ = write!(page, "<td class=\"n\">{text}");
         }
         let memory = if job.memory_used > 0 {
-            file_size(job.memory_used)
+            escape(&peak_memory(job.memory_used))
         } else {
             String::new()
         };
@@ -459,6 +460,8 @@ mod tests {
                 error: "exit code 3 & more".to_owned(),
                 host: "n1".to_owned(),
                 count: 1,
+                task: 4,
+                said: Some("no <index> for chr#".to_owned()),
             }],
             ..Report::default()
         }
@@ -471,6 +474,7 @@ mod tests {
         assert!(!page.contains("<script") && !page.contains("<b>run") && !page.contains("n\"1"));
         assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
         assert!(page.contains("exit code 3 &amp; more"));
+        assert!(page.contains("<td>no &lt;index&gt; for chr#<td>"));
         assert!(
             !page.contains("http://") && !page.contains("https://"),
             "nothing is loaded from elsewhere"

@@ -32,7 +32,7 @@ pub(super) async fn run(line: &str, message: &Message) -> Result<(), String> {
         .env("HQ_JOB_ID", message.job.to_string())
         .env("HQ_JOB_NAME", message.job_name.replace('\0', ""))
         .env("HQ_JOB_STATE", message.state);
-    let ended = command::run(shell, message.body.as_bytes(), LIMITS).await;
+    let ended = command::run(shell, message.body.to_string().as_bytes(), LIMITS).await;
     let ended = ended.map_err(|error| match error {
         RunError::Start(source) => format!("/bin/sh cannot be started: {source}"),
         RunError::Wait(source) => format!("the command was lost: {source}"),

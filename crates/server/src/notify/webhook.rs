@@ -39,7 +39,7 @@ pub fn check_webhook(url: &str) -> Result<(), String> {
 }
 
 /// Sends it; anything but a status of 2xx is an error. Certificates are checked against those of the system.
-pub(super) async fn post(url: String, body: Arc<str>) -> Result<(), String> {
+pub(super) async fn post(url: String, body: String) -> Result<(), String> {
     let (tx, rx) = oneshot::channel();
     // Not one of the runtime's threads, for which the end of the server would wait.
     std::thread::Builder::new()

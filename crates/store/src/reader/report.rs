@@ -96,13 +96,14 @@ pub fn resource_steps(period: Period, width: i64, resources_max: u32) -> Query<R
     })
 }
 
-/// `ended (job, state, n, core_us, rss, mem)`: tasks that ended by themselves in the period, what they cost, and the
+/// `ended (job, state, n, core_us, rss, mem)`: tasks that ended in the period, what they cost, and the
 /// memory that they used and had asked for.
 fn ended() -> String {
     format!(
         "{ASKED}, {CPUS}, sums AS (SELECT job, variant, state, count(*) AS n, sum(run_us) AS us, \
          max(max_rss_kib) AS rss FROM task_data \
-         WHERE state IN (:finished, :failed) AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1, 2, 3), \
+         WHERE state IN (:finished, :failed, :canceled, :aborted) \
+         AND started_unix_ns + run_us * 1000 BETWEEN ?F AND ?T GROUP BY 1, 2, 3), \
          ended AS (SELECT e.job, e.state, sum(e.n) AS n, \
          sum(e.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS})) AS core_us, max(e.rss) AS rss, \
          max(coalesce(m.units, 0)) AS mem FROM sums e \
@@ -150,7 +151,7 @@ pub struct JobRow {
     pub finished: u64,
     /// Tasks that failed.
     pub failed: u64,
-    /// What both cost.
+    /// What these cost, and those that were canceled or given up while they ran.
     pub core_us: u64,
     /// What those that failed cost.
     pub failed_core_us: u64,
@@ -288,13 +289,15 @@ pub struct FailuresRow {
     pub host: Option<String>,
     /// How many they are.
     pub count: u64,
+    /// One of them.
+    pub task: u32,
 }
 
 /// Ways to fail, the most frequent first.
 #[must_use]
 pub fn failures(period: Period) -> Query<FailuresRow> {
     let sql = format!(
-        "SELECT t.job, t.outcome, max(t.message), w.hostname, count(*) FROM task_data t \
+        "SELECT t.job, t.outcome, max(t.message), w.hostname, count(*), min(t.task) FROM task_data t \
          LEFT JOIN worker_data w ON w.id = t.worker \
          WHERE t.state = :failed AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
          GROUP BY 1, 2, 4 ORDER BY 5 DESC LIMIT {FAILURES_MAX}"
@@ -304,5 +307,6 @@ pub fn failures(period: Period) -> Query<FailuresRow> {
         error: row.failure_words(1),
         host: row.owned(3),
         count: row.uint(4),
+        task: row.small(5),
     })
 }

@@ -459,6 +459,32 @@ pub fn queues() -> Query<QueueRow> {
     })
 }
 
+/// Larger submits are not read for a look at an output: their tasks have a template each.
+const SPEC_BYTES_MAX: u32 = 4 << 20;
+
+/// What a job was given: messages `Submit` of the client protocol.
+#[must_use]
+pub fn submits(job: u32) -> Query<Option<Vec<u8>>> {
+    let sql = format!(
+        "SELECT spec FROM submit_data WHERE job = {job} AND length(spec) <= {SPEC_BYTES_MAX} ORDER BY number LIMIT 100"
+    );
+    Query::new(&sql, &[], |row| row.text(0).and_then(bytes))
+}
+
+/// The last instance of a task that was started.
+#[must_use]
+pub fn instance(job: u32, task: u32) -> Query<u32> {
+    let sql = format!("SELECT instance FROM task_data WHERE job = {job} AND task = {task}");
+    Query::new(&sql, &[], |row| row.small(0))
+}
+
+/// Uid of the server that writes or wrote the file.
+#[must_use]
+pub fn server_uid() -> Query<String> {
+    let sql = "SELECT value FROM meta WHERE key = 'server_uid'";
+    Query::new(sql, &[], |row| row.owned(0).unwrap_or_default())
+}
+
 /// Bytes out of hexadecimal digits, as a query shows them.
 fn bytes(digits: &str) -> Option<Vec<u8>> {
     let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();

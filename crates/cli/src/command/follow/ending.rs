@@ -1,13 +1,16 @@
 //! The last line of a wait: how the jobs ended, and where to look.
 
 use std::io::IsTerminal as _;
+use std::time::Duration;
 
+use hq_core::signature::last_words;
 use hq_protocol::client;
 
 use crate::args::global::OutputMode;
 use crate::args::job::JobState;
 use crate::client::Client;
 use crate::command::Context;
+use crate::dashboard::model::clean;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::format::cut;
@@ -16,8 +19,12 @@ use crate::parse::selector::one_job;
 
 /// Jobs that are named one by one.
 const TOLD_MAX: usize = 8;
-/// Characters of an error that the line shows.
+/// Characters of an error, and of what a task said, that the line shows.
 const ERROR_MAX: usize = 200;
+/// Lines of an output among which the last words are looked for.
+const LINES: u32 = 30;
+/// A node that does not answer does not hold up the end of a wait.
+const WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Names the jobs that did not end well, for people.
 pub(super) async fn tell(
@@ -37,7 +44,11 @@ pub(super) async fn tell(
         };
         let first =
             failed.and_then(|infos| infos.jobs.into_iter().next()?.failed.into_iter().next());
-        error_line(&line(job, first.as_ref()));
+        let said = match &first {
+            Some(task) if has_run(&task.error) => words(client, job.id, task.id).await,
+            Some(_) | None => None,
+        };
+        error_line(&line(job, first.as_ref(), said.as_deref()));
     }
     if bad.len() > TOLD_MAX {
         error_line(&format!(
@@ -49,6 +60,27 @@ pub(super) async fn tell(
         error_line(&good(jobs));
     }
     Ok(())
+}
+
+/// What a task said last, on standard error or else on standard output.
+async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
+    let read = async {
+        for is_stderr in [true, false] {
+            let text = client.last_lines((job, task), is_stderr, LINES).await;
+            // What cannot be read says nothing.
+            let text = text.ok()?.ok()?;
+            if let Some(line) = last_words(&text) {
+                return Some(clean(line.trim()));
+            }
+        }
+        None
+    };
+    tokio::time::timeout(WORDS_TIMEOUT, read).await.ok()?
+}
+
+/// What could not be started wrote nothing.
+fn has_run(error: &str) -> bool {
+    error.starts_with("Program terminated") || error.contains("ime limit")
 }
 
 /// Ends a command that was to tell by its exit code whether all tasks finished.
@@ -74,7 +106,11 @@ fn good(jobs: &[client::JobSummary]) -> String {
 }
 
 /// `Job 28 failed: 1 of 1 tasks; task 0: …; see …`
-fn line(job: &client::JobSummary, first: Option<&client::FailedTask>) -> String {
+fn line(
+    job: &client::JobSummary,
+    first: Option<&client::FailedTask>,
+    said: Option<&str>,
+) -> String {
     let stats = job.stats.unwrap_or_default();
     let (id, total) = (job.id, job.task_count);
     let counts: Vec<String> = [
@@ -110,8 +146,7 @@ fn line(job: &client::JobSummary, first: Option<&client::FailedTask>) -> String 
     let error = task.error.lines().next().unwrap_or_default();
     let error = cut(error, ERROR_MAX).unwrap_or_else(|| error.to_owned());
     let error = error.trim_end_matches('.');
-    // What could not be started wrote nothing.
-    let look = if error.starts_with("Program terminated") || error.contains("ime limit") {
+    let mut look = if has_run(error) {
         format!(
             "`hq job cat {id} stderr --tasks {}` prints what it wrote",
             task.id
@@ -119,7 +154,12 @@ fn line(job: &client::JobSummary, first: Option<&client::FailedTask>) -> String 
     } else {
         format!("`hq task info {id} {}` shows more", task.id)
     };
-    text.push_str(&format!("; task {}: {error}; {look}", task.id));
+    if stats.failed > 1 {
+        look.push_str(&format!(", `hq job failures {id}` says why all failed"));
+    }
+    let said = said.map(|said| cut(said, ERROR_MAX).unwrap_or_else(|| said.to_owned()));
+    let said = said.map_or_else(String::new, |said| format!(": {said}"));
+    text.push_str(&format!("; task {}: {error}{said}; {look}", task.id));
     text
 }
 
@@ -150,9 +190,18 @@ mod tests {
             ..client::FailedTask::default()
         };
         assert_eq!(
-            line(&failed, Some(&task)),
+            line(&failed, Some(&task), None),
             "Job 28 failed: 1 of 10 tasks failed, 1 of 10 tasks were aborted; task 3: Program terminated with exit code 1; \
              `hq job cat 28 stderr --tasks 3` prints what it wrote"
+        );
+        let several = job(client::TaskStats {
+            failed: 10,
+            ..client::TaskStats::default()
+        });
+        assert_eq!(
+            line(&several, Some(&task), Some("ValueError: no index for chr3")),
+            "Job 28 failed: 10 of 10 tasks failed; task 3: Program terminated with exit code 1: ValueError: no index for chr3; \
+             `hq job cat 28 stderr --tasks 3` prints what it wrote, `hq job failures 28` says why all failed"
         );
         let canceled = client::JobSummary {
             cancel_reason: Some("enough".to_owned()),
@@ -162,7 +211,7 @@ mod tests {
             })
         };
         assert_eq!(
-            line(&canceled, None),
+            line(&canceled, None, None),
             "Job 28 was canceled: 10 of 10 tasks were canceled (enough); `hq job info 28` shows more"
         );
     }

@@ -1,0 +1,116 @@
+//! What failed tasks of a journal said last, as far as their output is here: a journal is often read where it was written,
+//! beside the files of its tasks.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+
+use hq_core::id::{InstanceId, JobId, TaskId};
+use hq_core::placeholder::{PathPattern, PathPatterns, PathValues, join};
+use hq_core::signature::{last_words, signature};
+use hq_core::template::{ArrayIds, StdioSpec, SubmitBody, SubmitSpec, TaskTemplate};
+use hq_protocol::Message as _;
+use hq_protocol::client;
+use hq_store::reader::run;
+use hq_stream::{Channel, Key, OutputReader, ReadFrom, Source};
+
+use super::Failures;
+use crate::client::tail::LOCAL_LIMIT;
+use crate::dashboard::model::clean;
+use crate::dashboard::source::Ask as _;
+use crate::dashboard::source::file::JournalFile;
+use crate::error::CliResult;
+
+/// Kinds of failures of which one output is read: what nobody reads is not looked for.
+const READ_MAX: usize = 50;
+/// Lines of an output among which the last words are looked for.
+const LINES: u32 = 30;
+
+/// Adds to kinds of failures what one task of each said.
+pub(super) async fn add(file: &mut JournalFile, failures: &mut [Failures]) -> CliResult<()> {
+    let uid = file.ask_one(run::server_uid()).await?.unwrap_or_default();
+    // Those of one job stand together often enough.
+    let mut known: Option<(u32, Vec<SubmitSpec>)> = None;
+    for row in failures.iter_mut().take(READ_MAX) {
+        let job = row.job;
+        let specs = match known.take().filter(|(of, _)| *of == job) {
+            Some((_, specs)) => specs,
+            None => specs(file, job).await?,
+        };
+        let instance = file.ask_one(run::instance(job, row.task)).await?;
+        let key = Key {
+            job,
+            task: row.task,
+            instance: instance.unwrap_or(0),
+        };
+        row.said = specs.iter().find_map(|spec| said(spec, key, &uid));
+        known = Some((job, specs));
+    }
+    Ok(())
+}
+
+async fn specs(file: &mut JournalFile, job: u32) -> CliResult<Vec<SubmitSpec>> {
+    let decode = |bytes: Vec<u8>| SubmitSpec::try_from(client::Submit::decode(&*bytes).ok()?).ok();
+    let stored = file.ask(run::submits(job)).await?;
+    Ok(stored.into_iter().flatten().filter_map(decode).collect())
+}
+
+/// The signature of what a task of this submit said last; `None` if it is of another one, or its output is not here.
+fn said(spec: &SubmitSpec, key: Key, uid: &str) -> Option<String> {
+    let template = template(spec, key.task)?;
+    let values = PathValues {
+        job: JobId(key.job),
+        task: TaskId(key.task),
+        instance: InstanceId(key.instance),
+        submit_dir: &spec.submit_dir,
+        server_uid: uid,
+        cwd: &[],
+    };
+    let paths = PathPatterns::new(template).render(&values);
+    let stdios = [
+        (paths.stderr, Channel::Stderr),
+        (paths.stdout, Channel::Stdout),
+    ];
+    stdios.into_iter().find_map(|(stdio, channel)| {
+        let source = match stdio {
+            StdioSpec::None => return None,
+            StdioSpec::File { path, .. } => Source::File(as_path(path.into())),
+            StdioSpec::Stream => {
+                let mut dir = Vec::new();
+                PathPattern::parse(spec.stream_dir.as_ref()?).render(&values, &mut dir);
+                Source::Stream {
+                    dir: as_path(join(&spec.submit_dir, &dir)),
+                    server_uid: uid.to_owned(),
+                    key,
+                    channel,
+                }
+            }
+        };
+        let part = OutputReader::new(source).read(ReadFrom::LastLines(LINES), LOCAL_LIMIT);
+        let text = part.ok()?.bytes;
+        last_words(&String::from_utf8_lossy(&text)).map(|line| clean(&signature(line)))
+    })
+}
+
+fn template(spec: &SubmitSpec, task: u32) -> Option<&TaskTemplate> {
+    match &spec.body {
+        SubmitBody::Array(array) => {
+            let is_here = match &array.ids {
+                ArrayIds::Given(ids) => ids.position(task).is_some(),
+                ArrayIds::Next(count) => task < *count,
+            };
+            is_here.then_some(&*array.template)
+        }
+        SubmitBody::Graph(graph) => {
+            let found = graph.tasks.iter().find(|one| one.id == TaskId(task))?;
+            graph
+                .templates
+                .get(found.template as usize)
+                .map(|one| &**one)
+        }
+    }
+}
+
+fn as_path(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes))
+}
