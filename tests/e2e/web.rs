@@ -229,13 +229,20 @@ fn the_pictures_of_the_manual_can_be_made() {
         "{}",
         String::from_utf8_lossy(&out.stderr)
     );
-    let shown = include_str!("../../docs/web.md");
-    let names = shown
-        .split("(web/")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next());
-    for name in names.filter(|name| !name.contains("-dark")) {
-        assert!(env.path("pictures").join(name).exists(), "{name}");
+    for (folder, page) in [
+        ("web/", include_str!("../../docs/web.md")),
+        ("dashboard/", include_str!("../../docs/dashboard.md")),
+        ("report/", include_str!("../../docs/report.md")),
+    ] {
+        let link = format!("({folder}");
+        let shown = page.split(&link).skip(1);
+        let names = shown.filter_map(|rest| rest.split(')').next());
+        let names: Vec<_> = names.filter(|name| !name.contains("-dark")).collect();
+        assert!(!names.is_empty(), "{folder}");
+        for name in names {
+            let path = env.path("pictures").join(folder).join(name);
+            assert!(path.exists(), "{folder}{name}");
+        }
     }
 }
 

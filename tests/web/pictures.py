@@ -1,8 +1,8 @@
-"""Makes the pictures of docs/web: a run with everything that can go wrong, in light and dark.
+"""Makes the pictures of docs: a run with everything that can go wrong, on the web, on a terminal and as a report, in light and dark.
 
     python3 pictures.py HQ FOLDER [--quick]
 
-HQ is the program, FOLDER where the pictures go. With --quick the run is short and each picture is made once, in a second or two: a test
+HQ is the program, FOLDER where the folders with pictures are (docs). With --quick the run is short and each picture is made once, in a second or two: a test
 of tests/e2e does that, so that this script cannot age. Needs Playwright for Python and Chromium.
 """
 
@@ -17,6 +17,8 @@ import tempfile
 import time
 
 from playwright.sync_api import expect, sync_playwright
+
+from terminal import Terminal
 
 expect.set_options(timeout=60_000)
 DESKTOP = {"width": 1200, "height": 780}
@@ -50,6 +52,8 @@ deps = [20]
 TOOLS = {
     "split": "echo 8 regions", "call-variants": "sleep $((RANDOM % 3)); echo called $1",
     "merge": "sleep 600",
+    # Runs merge.py; the real one would name the place where it is installed here.
+    "python3": "exec merge",
 }
 
 
@@ -88,7 +92,7 @@ class Run:
             time.sleep(0.1)
 
     def begin(self, is_quick):
-        self.start("server", "server", "start", "--http")
+        self.start("server", "server", "start", "--http", "--journal=run.db")
         self.wait("a server", lambda: (self.folder / "server/hq-current/http-token").exists())
         for host, *args in WORKERS:
             self.start(host, "worker", "start", "--detect-resources=cpus", f"--hostname={host}", "--heartbeat=1s", *args)
@@ -134,14 +138,15 @@ VIEWS = [
 ]
 
 
-def keep(page, path):
-    page.screenshot(path=path)
+def save(picture, path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(picture)
     # A third of the size, where Pillow is installed; nobody sees the difference.
     with contextlib.suppress(ImportError):
         from PIL import Image
 
-        with Image.open(path) as picture:
-            picture.convert("RGB").quantize(128).save(path, optimize=True)
+        with Image.open(path) as found:
+            found.convert("RGB").quantize(128).save(path, optimize=True)
 
 
 def shoot(page, url, folder, is_quick):
@@ -153,16 +158,51 @@ def shoot(page, url, folder, is_quick):
         for theme in ("light",) if is_quick else ("light", "dark"):
             page.emulate_media(color_scheme=theme)
             page.wait_for_timeout(50 if is_quick else 700)
-            keep(page, folder / f"{name}{'' if theme == 'light' else '-dark'}.png")
+            save(page.screenshot(), folder / f"{name}{'' if theme == 'light' else '-dark'}.png")
     page.set_viewport_size(PHONE)
     page.goto(f"{url}/#/overview")
     expect(page.locator(".problem").first).to_be_visible()
-    keep(page, folder / "phone.png")
+    save(page.screenshot(), folder / "phone.png")
+
+
+# Names, keys that lead there, and what is there then.
+SCREENS = [
+    ("overview", "1", "Failing job"), ("job", "2/align\r\r", "last first"), ("tasks", "a/failed\r", "matching"),
+    ("log", "\r", "ValueError"), ("workers", "3", "node02"), ("allocations", "4", "gpu"),
+]
+
+
+def shoot_terminal(page, run, folder, is_quick):
+    terminal = Terminal([run.hq_path, "dashboard"], run.env, 118, 34)
+    try:
+        for name, keys, sign in SCREENS:
+            terminal.press(keys)
+            terminal.shows(sign)
+            terminal.settle()
+            for theme in ("light",) if is_quick else ("light", "dark"):
+                page.set_content(terminal.as_html(theme))
+                save(page.locator("pre").screenshot(), folder / f"{name}{'' if theme == 'light' else '-dark'}.png")
+    finally:
+        terminal.end()
+
+
+# Headings of the report with which pictures begin.
+PARTS = [("wrong", "Where the core-hours went"), ("jobs", "Failures by reason and host")]
+
+
+def shoot_report(page, run, folder, is_quick):
+    run.hq("journal", "report", "run.db", "run.html")
+    page.goto((run.folder / "run.html").as_uri())
+    for name, heading in PARTS:
+        box = page.locator("h2", has_text=heading).bounding_box()
+        for theme in ("light",) if is_quick else ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            clip = {"x": 90, "y": box["y"] - 20, "width": 1020, "height": 640}
+            save(page.screenshot(full_page=True, clip=clip), folder / f"{name}{'' if theme == 'light' else '-dark'}.png")
 
 
 def main():
     hq, folder, is_quick = sys.argv[1], pathlib.Path(sys.argv[2]), "--quick" in sys.argv
-    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         run = Run(str(pathlib.Path(hq).resolve()), pathlib.Path(place))
         try:
@@ -176,7 +216,11 @@ def main():
                 page = browser.new_page(viewport=DESKTOP, color_scheme="light")
                 page.goto(link)
                 expect(page.locator("#live")).to_have_text("live")
-                shoot(page, link.split("/login")[0], folder, is_quick)
+                shoot(page, link.split("/login")[0], folder / "web", is_quick)
+                page.set_viewport_size(DESKTOP)
+                page.emulate_media(color_scheme="light")
+                shoot_terminal(browser.new_page(viewport=DESKTOP), run, folder / "dashboard", is_quick)
+                shoot_report(browser.new_page(viewport=DESKTOP), run, folder / "report", is_quick)
                 browser.close()
         finally:
             run.end()

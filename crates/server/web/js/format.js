@@ -38,7 +38,7 @@ export function clock(ms) {
 }
 
 /** `3 min ago`. */
-export const ago = (ms, now) => (ms === null ? "–" : `${duration(Math.max(0, now - ms))} ago`);
+export const ago = (ms, now) => (ms === null ? "–" : now - ms < 1000 ? "just now" : `${duration(now - ms)} ago`);
 
 /** Bytes as `1.5 GiB`. */
 export function bytes(value) {
