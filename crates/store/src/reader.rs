@@ -183,3 +183,6 @@ fn run_bin_sql() -> String {
 
 /// Failures of a job that dashboards list.
 pub const FAILURES_MAX: u32 = 200;
+
+#[cfg(test)]
+mod tests;
