@@ -384,6 +384,8 @@ mod tests {
         assert!(text.starts_with("0,3,6,9,"), "{text}");
         let (shown, rest) = text.split_once(", … and ").expect("a cut");
         assert!(shown.len() <= IDS_LEN_MAX, "{shown}");
+        let is_whole = |(at, id): (usize, &str)| id == (at * 3).to_string();
+        assert!(shown.split(',').enumerate().all(is_whole), "{shown}");
         let more = 1_000 - shown.split(',').count();
         assert_eq!(
             rest,
