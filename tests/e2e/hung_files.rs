@@ -333,7 +333,7 @@ fn fifos_in_place_of_files_hold_up_nobody() {
     let stuck = env.submit(&["--array=1-2", "--stdout=fifo", "--", "echo", "x"]);
     env.wait_job(&stuck);
     let error = env.tasks(&stuck)[0]["error"].to_string();
-    assert!(error.contains("somebody has to read from it"), "{error}");
+    assert!(error.contains("needs somebody to read from it"), "{error}");
     let script = "rm out; mkfifo out; echo x > made; until [ -e go ]; do sleep 0.01; done";
     let job = env.submit(&["--stdout=out", "--stderr=none", "--", "sh", "-c", script]);
     env.wait_lines("made", 1);

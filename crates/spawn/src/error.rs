@@ -314,9 +314,10 @@ impl SpawnError {
             (SpawnErrorKind::NotFound, Stage::Resolve) => Some(
                 "the task's PATH has no such program; give an absolute path or set PATH for the task",
             ),
-            (_, Stage::Stdout | Stage::Stderr) if self.errno == libc::ENXIO => {
-                Some("the file is a FIFO; somebody has to read from it before the task starts")
-            }
+            (_, Stage::Stdout | Stage::Stderr) if self.errno == libc::ENXIO => Some(
+                "a FIFO needs somebody to read from it before the task starts; a socket is no file for \
+                      output, and there is no terminal behind /dev/tty",
+            ),
             (SpawnErrorKind::TooLong, Stage::Exec) => {
                 Some("arguments and environment together exceed the kernel's limit")
             }
