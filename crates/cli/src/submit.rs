@@ -6,6 +6,9 @@
 use std::path::Path;
 
 use hq_core::template::SubmitSpec;
+use hq_protocol::limits::REQUEST_MAX;
+
+use crate::error::{CliError, CliResult};
 
 pub(crate) mod build;
 pub(crate) mod directives;
@@ -13,6 +16,33 @@ pub(crate) mod entries;
 pub(crate) mod exact_json;
 pub(crate) mod jobfile;
 pub(crate) mod placeholder;
+
+/// Reads what a user named, which may be a device or a FIFO that never ends: no more is taken into memory than can be sent.
+pub(crate) fn read_all(
+    source: &str,
+    input: impl std::io::Read,
+    bytes_max: usize,
+) -> CliResult<Vec<u8>> {
+    let mut data = Vec::new();
+    let mut input = input.take(bytes_max as u64 + 1);
+    std::io::Read::read_to_end(&mut input, &mut data)
+        .map_err(|error| CliError::new(format!("Cannot read {source}: {error}")))?;
+    if data.len() > bytes_max {
+        return Err(CliError::new(format!(
+            "{source} has more than {bytes_max} bytes, which is the most that can be submitted at once"
+        ))
+        .with_help("large data belongs into files, of which tasks get the path".to_owned()));
+    }
+    Ok(data)
+}
+
+/// Reads a file that describes tasks.
+pub(crate) fn read_file(path: &Path) -> CliResult<Vec<u8>> {
+    let shown = path.display().to_string();
+    let file = std::fs::File::open(path)
+        .map_err(|error| CliError::new(format!("Cannot read {shown}: {error}")))?;
+    read_all(&shown, file, REQUEST_MAX)
+}
 
 /// What a submit is resolved against.
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +75,31 @@ pub(crate) struct PreparedSubmit {
 }
 
 /// Builds the submit of a job file and forgets it.
-pub(crate) fn check_job_file(content: &str) -> crate::error::CliResult<()> {
+pub(crate) fn check_job_file(content: &str) -> CliResult<()> {
     let context = SubmitContext {
         submit_dir: Path::new("/w"),
         server_uid: None,
         output_dir: None,
     };
     jobfile::parse(Path::new("job.toml"), content, None, context).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_ends_is_not_read_to_its_end() {
+        let refused = read_all("/dev/zero", std::io::repeat(0), 1_000);
+        let text = refused
+            .expect_err("it never ends")
+            .text()
+            .unwrap_or_default();
+        assert!(
+            text.contains("/dev/zero has more than 1000 bytes"),
+            "{text}"
+        );
+        let all = read_all("x", &[7; 1_000][..], 1_000);
+        assert_eq!(all.map(|data| data.len()).ok(), Some(1_000));
+    }
 }

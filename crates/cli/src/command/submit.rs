@@ -3,8 +3,10 @@
 mod after;
 mod batch;
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::PathBuf;
+
+use hq_protocol::limits::REQUEST_MAX;
 
 use super::notify::Callback;
 use super::{Context, follow, situation};
@@ -16,7 +18,7 @@ use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
-use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
+use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, read_all};
 
 /// Submits a command.
 pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliResult<()> {
@@ -132,13 +134,9 @@ pub(crate) fn current_dir() -> CliResult<PathBuf> {
 
 /// Everything from standard input; only called if the user asked for it.
 pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
-    let mut stdin = std::io::stdin().lock();
+    let stdin = std::io::stdin().lock();
     if stdin.is_terminal() {
         error_line("Reading data from stdin. In the interactive mode press Ctrl-D to submit.");
     }
-    let mut data = Vec::new();
-    stdin
-        .read_to_end(&mut data)
-        .map_err(|error| CliError::caused("Cannot read standard input", &error))?;
-    Ok(data)
+    read_all("standard input", stdin, REQUEST_MAX)
 }

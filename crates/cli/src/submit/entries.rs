@@ -7,7 +7,7 @@ use hq_core::template::{ArrayIds, Entries};
 
 use serde_json::value::RawValue;
 
-use super::exact_json;
+use super::{exact_json, read_file};
 use crate::error::{CliError, CliResult};
 
 /// Entries back to back.
@@ -125,11 +125,6 @@ fn parse_json(path: &Path, content: &[u8]) -> CliResult<EntryList> {
         list.push(text.as_bytes());
     }
     Ok(list)
-}
-
-fn read_file(path: &Path) -> CliResult<Vec<u8>> {
-    std::fs::read(path)
-        .map_err(|error| CliError::new(format!("Cannot read {}: {error}", path.display())))
 }
 
 #[cfg(test)]

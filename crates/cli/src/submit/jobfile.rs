@@ -22,7 +22,7 @@ use super::build::{
 };
 use super::entries::EntryList;
 use super::placeholder::{self, PathRole};
-use super::{PreparedSubmit, SubmitContext};
+use super::{PreparedSubmit, SubmitContext, read_file};
 use crate::error::{CliError, CliResult};
 
 mod diagnostic;
@@ -42,7 +42,7 @@ pub(crate) fn load(
     let unreadable = |why: &dyn std::fmt::Display| {
         CliError::new(format!("Cannot read {}: {why}", path.display()))
     };
-    let bytes = std::fs::read(path).map_err(|error| unreadable(&error))?;
+    let bytes = read_file(path)?;
     let content = std::str::from_utf8(&bytes)
         .map_err(|error| unreadable(&diagnostic::no_text(&bytes, error.valid_up_to())))?;
     parse(path, content, attach, context)
