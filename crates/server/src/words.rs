@@ -26,7 +26,7 @@ pub(crate) enum Words {
     Said(String),
     /// It wrote nothing, or that was not kept.
     Nothing,
-    /// Its worker did not answer, or is gone.
+    /// Its worker did not answer, is gone, or could not read it.
     Unknown,
 }
 
@@ -62,7 +62,8 @@ async fn words(core: &CoreHandle, relay: &Relay, task: TaskKey) -> Words {
         let Ok(Reply::Output(output)) = output_link::read(query, core, relay).await else {
             return Words::Unknown;
         };
-        if output.kind() == Kind::Unreachable {
+        // An output that is not there is no error: this one could not be read, e.g. because its file system hangs.
+        if output.kind() == Kind::Unreachable || output.error.is_some() {
             return Words::Unknown;
         }
         if let Some(line) = last_words(&String::from_utf8_lossy(&output.data)) {

@@ -17,6 +17,10 @@ use tokio::sync::{Semaphore, mpsc};
 
 /// Files that are read at one time. Others wait: on a slow file system each costs a thread.
 const READS_MAX: usize = 8;
+/// Reads that are under way or wait for one that is: on a file system that hangs they would pile up.
+const QUEUE_MAX: usize = 256;
+/// Longest time for a read with its wait, less than the server waits for an answer: it is told what the matter is.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Stream readers that are kept.
 const READERS_MAX: usize = 64;
@@ -35,18 +39,27 @@ pub(crate) struct OutputService {
 
 #[derive(Debug)]
 struct Shared {
-    reads: Semaphore,
+    reads: Arc<Semaphore>,
+    /// Places for those and for reads that wait for them.
+    places: Semaphore,
+    patience: Duration,
     /// Readers that nobody uses now, the latest last.
     readers: Mutex<Vec<(Source, OutputReader)>>,
 }
 
 impl OutputService {
     pub(crate) fn new() -> Self {
+        Self::with_limits(READS_MAX, QUEUE_MAX, PATIENCE)
+    }
+
+    fn with_limits(reads: usize, queue: usize, patience: Duration) -> Self {
         // An answer is at most a quarter of a MiB; the task with the next one waits.
         let (answers_tx, answers) = mpsc::channel(1);
         Self {
             shared: Arc::new(Shared {
-                reads: Semaphore::new(READS_MAX),
+                reads: Arc::new(Semaphore::new(reads)),
+                places: Semaphore::new(queue),
+                patience,
                 readers: Mutex::default(),
             }),
             answers_tx,
@@ -122,18 +135,33 @@ impl Shared {
         source: Source,
         from: hq_stream::ReadFrom,
     ) -> Result<hq_stream::Part, String> {
-        // The semaphore is never closed.
-        let _permit = self.reads.acquire().await;
-        let shared = Arc::clone(self);
-        let read = move || {
-            let mut reader = shared.take_reader(&source);
-            let part = reader.read(from, OUTPUT_DATA_MAX as u64);
-            shared.keep_reader(source, reader);
-            part.map_err(|error| error.to_string())
+        let Ok(_place) = self.places.try_acquire() else {
+            return Err(format!(
+                "{QUEUE_MAX} reads of output wait on this node: its file system is very slow or hangs; ask again later"
+            ));
         };
-        match tokio::task::spawn_blocking(read).await {
-            Ok(part) => part,
-            Err(_) => Err("the reading thread failed".into()),
+        let work = async {
+            // The semaphore is never closed.
+            let permit = Arc::clone(&self.reads).acquire_owned().await;
+            let shared = Arc::clone(self);
+            let read = move || {
+                // Until the read has ended, whether somebody still waits for it or not.
+                let _permit = permit;
+                let mut reader = shared.take_reader(&source);
+                let part = reader.read(from, OUTPUT_DATA_MAX as u64);
+                shared.keep_reader(source, reader);
+                part.map_err(|error| error.to_string())
+            };
+            tokio::task::spawn_blocking(read).await
+        };
+        match tokio::time::timeout(self.patience, work).await {
+            Ok(Ok(part)) => part,
+            Ok(Err(_)) => Err("the reading thread failed".into()),
+            Err(_) => Err(format!(
+                "the output could not be read on its node within {} s: the file system there is very slow or hangs; \
+                 ask again later",
+                self.patience.as_secs()
+            )),
         }
     }
 
@@ -227,5 +255,45 @@ mod tests {
         service.read(request(1, path, 0, Duration::ZERO));
         let answer = service.next().await;
         assert!(answer.error.is_some(), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn reads_that_do_not_end_hold_up_neither_those_who_ask_nor_memory() {
+        let path = std::path::Path::new("/dev/null");
+        let mut service = OutputService::with_limits(2, 3, Duration::from_millis(50));
+        // As if two reads slept in the kernel.
+        let hung = Arc::clone(&service.shared.reads).acquire_many_owned(2);
+        let hung = hung.await.expect("never closed");
+        for id in 1..=3 {
+            service.read(request(id, path, 0, Duration::ZERO));
+        }
+        let mut told = Vec::new();
+        for _ in 1..=3 {
+            told.push(service.next().await);
+        }
+        for answer in told {
+            let error = answer.error.expect("it could not be read");
+            assert!(error.contains("file system there"), "{error}");
+        }
+        // As if three waited, and for long.
+        let shared = Arc::clone(&service.shared);
+        let waiting = shared.places.try_acquire_many(3);
+        let waiting = waiting.expect("their places are free again");
+        service.read(request(4, path, 0, Duration::ZERO));
+        let error = service.next().await.error.expect("there is no place");
+        assert!(error.contains("reads of output wait"), "{error}");
+        drop((hung, waiting));
+        let dir = tempfile::tempdir().expect("directory");
+        let file = dir.path().join("out");
+        std::fs::write(&file, "x").expect("written");
+        // A busy machine may need longer than this service is patient.
+        let answer = loop {
+            service.read(request(5, &file, 0, Duration::ZERO));
+            let answer = service.next().await;
+            if answer.error.is_none() {
+                break answer;
+            }
+        };
+        assert_eq!(&answer.data[..], b"x");
     }
 }
