@@ -234,6 +234,11 @@ impl CoreHandle {
         self.send(Event::Notified(key, attempts, error)).await
     }
 
+    /// Tells those who wait for changes that these will not be stored as long as the server lives.
+    pub(crate) async fn give_up(&self) -> Result<(), CoreGone> {
+        self.send(Event::GiveUp).await
+    }
+
     /// Lets workers go, and accepts nothing from then on. Returns when all that were told to end have and what was
     /// accepted is stored and answered, or after a time.
     pub(crate) async fn end(&self, keep_workers: bool, patience: Duration) -> Result<(), CoreGone> {
@@ -248,7 +253,7 @@ impl CoreHandle {
             tracing::warn!(
                 "The last changes were not stored in time; who waits for them is told so"
             );
-            self.send(Event::GiveUp).await?;
+            self.give_up().await?;
         }
         Ok(())
     }

@@ -311,11 +311,7 @@ impl Core {
     fn persist(&mut self, now: Now, changes: Vec<ChangeKind>, stored: oneshot::Sender<()>) {
         let at = now.wall;
         let changes = changes.into_iter().map(|kind| Change { at, kind });
-        let tell: SendReply = Box::new(move || {
-            // The one who waits for it may be gone.
-            let _ = stored.send(());
-        });
-        self.delivery.store(&self.state, changes.collect(), tell);
+        self.delivery.store(&self.state, changes.collect(), stored);
     }
 
     /// Names a request that is to be answered, unless it is refused at once.

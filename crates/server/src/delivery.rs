@@ -38,6 +38,8 @@ pub(crate) enum Outgoing {
     Answer(SendReply),
     /// The answer of this number to somebody who only looks.
     Look(u64),
+    /// The changes of this number, from beside the state, are on disk.
+    Stored(u64),
     Registered {
         link: LinkId,
         worker: WorkerId,
@@ -69,6 +71,11 @@ pub(crate) struct Delivery {
     /// Answers to those who only look; by number, in order.
     looks: BTreeMap<u64, SendReply>,
     last_look: u64,
+    /// Those who wait until changes from beside the state are on disk; by number, in order.
+    storing: BTreeMap<u64, oneshot::Sender<()>>,
+    last_stored: u64,
+    /// The server ends, and nothing that is not on disk yet will be known to be.
+    has_given_up: bool,
     watches: BTreeMap<RequestId, Watcher>,
     /// Workers that have asked for a seat.
     links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
@@ -94,6 +101,9 @@ impl Delivery {
             replies: BTreeMap::new(),
             looks: BTreeMap::new(),
             last_look: 0,
+            storing: BTreeMap::new(),
+            last_stored: 0,
+            has_given_up: false,
             watches: BTreeMap::new(),
             links: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -160,10 +170,21 @@ impl Delivery {
         }
     }
 
-    /// Stores changes from beside the state, and tells when they are on disk.
-    pub(crate) fn store(&mut self, state: &ServerState, changes: Vec<Change>, stored: SendReply) {
+    /// Stores changes from beside the state, and tells when they are on disk. `stored` is dropped if the server ends before
+    /// that is known.
+    pub(crate) fn store(
+        &mut self,
+        state: &ServerState,
+        changes: Vec<Change>,
+        stored: oneshot::Sender<()>,
+    ) {
         self.gate.store(changes);
-        self.send_soon(state, Outgoing::Answer(stored));
+        if self.has_given_up {
+            return;
+        }
+        self.last_stored += 1;
+        self.storing.insert(self.last_stored, stored);
+        self.send_soon(state, Outgoing::Stored(self.last_stored));
     }
 
     /// Takes over what follows from inputs.
@@ -270,7 +291,11 @@ impl Delivery {
 
     /// The server ends without its last changes: who waits for them hears so, as nobody can say it later.
     pub(crate) fn give_up(&mut self) {
+        self.has_given_up = true;
         self.tell_all_looks();
+        // Their receivers end without a word.
+        self.storing.clear();
+        self.watches.clear();
         for waiting in std::mem::take(&mut self.replies).into_values() {
             // It may be gone.
             let _ = waiting.send(Err(Refusal::unavailable(
@@ -339,6 +364,12 @@ impl Delivery {
             Outgoing::Look(number) => {
                 if let Some(tell) = self.looks.remove(&number) {
                     tell();
+                }
+            }
+            Outgoing::Stored(number) => {
+                if let Some(stored) = self.storing.remove(&number) {
+                    // The one who waits for it may be gone.
+                    let _ = stored.send(());
                 }
             }
             Outgoing::Registered {

@@ -316,6 +316,33 @@ async fn what_automatic_allocation_stores_is_confirmed_when_it_is_on_disk() {
 }
 
 #[tokio::test]
+async fn a_server_that_gives_its_last_changes_up_keeps_nobody_waiting() {
+    let held = Held::start(ServerState::new("test"));
+    let change = || {
+        let removed = hq_core::server_state::AllocationChange::QueueRemoved;
+        vec![ChangeKind::Allocation(removed(hq_core::id::QueueId(1)))]
+    };
+    let before = held.core.persist(change()).await;
+    let before = before.expect("the core is there");
+    let watched = held.core.watch(watch_all(Duration::ZERO), false).await;
+    let (_, mut updates) = watched.expect("the core is there");
+    let submitted = held.submit().await;
+    held.core.give_up().await.expect("the core is there");
+    let told = tokio::time::timeout(LIMIT, before).await;
+    assert!(told.expect("it is told").is_err(), "it is not on disk");
+    let end = async { while updates.recv().await.is_some() {} };
+    let ended = tokio::time::timeout(LIMIT, end).await;
+    ended.expect("who watches is not kept, either");
+    let answer = submitted.await.expect("no panic");
+    assert!(answer.expect("the core is there").is_err(), "not stored");
+    // Who comes later does not begin to wait.
+    let after = held.core.persist(change()).await;
+    let told = tokio::time::timeout(LIMIT, after.expect("the core is there")).await;
+    assert!(told.expect("it is told").is_err(), "nobody will know it");
+    held.end();
+}
+
+#[tokio::test]
 async fn a_worker_is_seated_when_its_registration_is_on_disk() {
     let held = Held::start(ServerState::new("test"));
     let core = held.core.clone();
