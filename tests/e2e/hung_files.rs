@@ -292,12 +292,21 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     screen.shows(&["later"]);
     screen.press("q");
     assert_eq!(screen.end(), Some(0));
-    // It says how it is, or what hangs.
+    // What is known is shown, with what hangs as the first that is wrong.
     for look in ["status", "problems"] {
-        let ran = env.hq(&[look]);
-        if ran.code != Some(0) {
-            ran.says("the journal does not answer");
-        }
+        wait_for("it is told what hangs", || {
+            let shown = env.hq(&[look]).ok();
+            let is_told = shown.contains("Hanging journal") && shown.contains("disk/state.db");
+            is_told.then_some(()).ok_or(shown)
+        });
+    }
+    let status = env.hq(&["status"]).ok();
+    assert!(status.contains("kept"), "{status}");
+    // What needs the file is refused at once from then on.
+    for asked in [&["query", "select 1"][..], &["journal", "flush"]] {
+        env.hq(asked)
+            .exits_with(1)
+            .says("the journal does not answer");
     }
     env.hq(&["server", "stop"]).ok();
     let told = submit.wait_with_output().expect("its output can be read");

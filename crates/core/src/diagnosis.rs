@@ -168,6 +168,8 @@ pub struct Facts<'a> {
     pub obstacles: Option<&'a [Obstacle]>,
     /// Contradictions that the server found in its state.
     pub internal_errors: u64,
+    /// The journal, if its disk does not answer.
+    pub hung_journal: Option<&'a str>,
 }
 
 /// How bad something is.
@@ -203,6 +205,8 @@ pub enum Subject {
     StarvingJob(u32),
     /// The server contradicts itself.
     Internal,
+    /// The journal, whose disk does not answer.
+    Journal,
 }
 
 impl Subject {
@@ -218,6 +222,7 @@ impl Subject {
             Self::Queue(_) => "Starving queue",
             Self::StarvingJob(_) => "Starving job",
             Self::Internal => "Defect of the",
+            Self::Journal => "Hanging journal",
         }
     }
 }
@@ -309,7 +314,9 @@ pub fn suspect_hosts(shares: &[Share]) -> BTreeSet<&str> {
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let suspects = suspect_hosts(facts.shares);
     let own_fault = failing_by_themselves(facts.shares, &suspects);
-    let mut found = broken_nodes(facts.shares, &suspects, &own_fault);
+    // First of all: while nothing is stored nothing new starts, and what is known of the rest may be old.
+    let mut found: Vec<Finding> = facts.hung_journal.map(hung_journal).into_iter().collect();
+    found.append(&mut broken_nodes(facts.shares, &suspects, &own_fault));
     let mut failing: Vec<Finding> = failing_jobs(facts, &suspects, &own_fault);
     failing.sort_by_key(|finding| {
         std::cmp::Reverse(finding.part.saturating_mul(1_000) / finding.whole.max(1))
@@ -528,6 +535,19 @@ fn internal_errors(count: u64) -> Option<Finding> {
         part: count,
         whole: count,
     })
+}
+
+fn hung_journal(path: &str) -> Finding {
+    Finding {
+        severity: Severity::Error,
+        subject: Subject::Journal,
+        title: path.to_owned(),
+        text: "its disk or file system does not answer; questions are answered from memory, changes wait, and nothing \
+               new is started"
+            .to_owned(),
+        part: 1,
+        whole: 1,
+    }
 }
 
 fn unkillable_tasks(workers: &WorkerFacts<'_>) -> Option<Finding> {

@@ -31,10 +31,8 @@ const QUERY_ROWS_MAX: u64 = 1_000_000;
 
 static FILE_READERS: Semaphore = Semaphore::const_new(FILE_READERS_MAX);
 
-/// How often a reader that takes long looks whether the writer still answers, and how long that may take.
+/// How often a reader that takes long looks whether the writer hangs.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
-/// Longer than the writer itself waits for another program that has the file locked.
-const WRITER_PATIENCE: Duration = Duration::from_secs(8);
 /// Longest wait for other reads to end.
 const SEAT_PATIENCE: Duration = Duration::from_secs(4);
 /// Reads for dashboards that may be under way at once; those of a disk that hangs never end.
@@ -166,13 +164,27 @@ async fn ask_writer<T: Send + 'static>(
     store: &StoreClient,
     question: impl FnOnce(&StoreClient) -> Option<T> + Send + 'static,
 ) -> Result<T, Refusal> {
-    let store = store.clone();
-    let answer = tokio::task::spawn_blocking(move || question(&store)).await;
-    answer.ok().flatten().ok_or_else(closed)
+    refuse_if_it_hangs(store)?;
+    let asked = store.clone();
+    let answer = tokio::task::spawn_blocking(move || question(&asked)).await;
+    answer.ok().flatten().ok_or_else(|| silent(store))
 }
 
-/// Reads the store on a thread of its own, however long that takes, unless the writer stops answering: then the disk
-/// hangs, and nobody is to wait for it.
+/// Refuses at once what would wait for a writer that is known to hang, and occupy a thread with that.
+fn refuse_if_it_hangs(store: &StoreClient) -> Result<(), Refusal> {
+    match store.hangs_for() {
+        Some(_) => Err(hangs()),
+        None => Ok(()),
+    }
+}
+
+/// Why the writer gave no answer.
+fn silent(store: &StoreClient) -> Refusal {
+    refuse_if_it_hangs(store).err().unwrap_or_else(closed)
+}
+
+/// Reads the store on a thread of its own, however long that takes, unless the writer hangs: then the disk does, and nobody
+/// is to wait for it. Whoever asks later is refused at once, so that threads do not pile up.
 ///
 /// # Errors
 ///
@@ -181,6 +193,7 @@ pub(crate) async fn read_unless_it_hangs<T: Send + 'static>(
     store: StoreClient,
     work: impl FnOnce(&StoreClient) -> T + Send + 'static,
 ) -> Result<T, Refusal> {
+    refuse_if_it_hangs(&store)?;
     let Ok(Ok(seat)) = tokio::time::timeout(SEAT_PATIENCE, READS.acquire()).await else {
         return Err(Refusal::unavailable(format!(
             "{READS_MAX} reads of the journal are under way, and none has ended for {} s: many dashboards look at once, \
@@ -199,21 +212,17 @@ pub(crate) async fn read_unless_it_hangs<T: Send + 'static>(
     }
 }
 
-/// Completes when the writer does not answer any more.
+/// Completes when the writer hangs.
 async fn writer_hangs(store: &StoreClient) {
-    loop {
+    while store.hangs_for().is_none() {
         tokio::time::sleep(WATCH_PAUSE).await;
-        let asked = ask_writer(store, |store| store.position(i64::MAX));
-        if tokio::time::timeout(WRITER_PATIENCE, asked).await.is_err() {
-            return;
-        }
     }
 }
 
 fn hangs() -> Refusal {
     Refusal::unavailable(
         "the journal does not answer: the disk or file system that it is on hangs. What is known without it is \
-         shown by `hq job list`, `hq worker list` and `hq server info`",
+         shown by `hq status`, `hq job list` and `hq worker list`",
     )
 }
 
@@ -307,6 +316,9 @@ fn read_file<T: From<client::JournalLines>>(
 
 /// Prunes or flushes.
 pub(crate) async fn act(store: StoreClient, action: JournalAction) -> Reply {
+    if let Err(refusal) = refuse_if_it_hangs(&store) {
+        return refusal.into();
+    }
     let work = move || match action {
         JournalAction::Prune => store.prune().map(|_| ()),
         JournalAction::Flush | JournalAction::Replay | JournalAction::Stream => {
@@ -331,11 +343,11 @@ pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply 
         rows: asked.row_limit.min(QUERY_ROWS_MAX),
         bytes: reader::RESULT_LEN_MAX,
     };
-    let work = move || {
+    let work = move |store: &StoreClient| {
         let connection = store.read()?;
         reader::query(&connection, &asked.sql, limits)
     };
-    match tokio::task::spawn_blocking(work).await {
+    match read_unless_it_hangs(store, work).await {
         Ok(Ok(table)) => {
             let rows = table.rows.into_iter().map(serde_json::Value::from);
             let rows_json = serde_json::Value::from_iter(rows).to_string();
@@ -354,6 +366,6 @@ pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply 
             })
         }
         Ok(Err(text)) => Refusal::failed(format!("the query failed: {text}")).into(),
-        Err(_) => Refusal::unavailable("the journal was not reached").into(),
+        Err(refusal) => refusal.into(),
     }
 }

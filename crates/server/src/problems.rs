@@ -169,7 +169,11 @@ impl Problems {
             troubled.extend(part.0);
             next = part.1;
         }
-        let found = self.shares().await?;
+        let found = match self.shares().await {
+            // What is in memory is shown, with the journal as the first that is wrong.
+            Err(_) if self.journal_hangs_for().is_some() => Found::default(),
+            found => found?,
+        };
         let queues = self.queues().await;
         let jobs: Vec<JobFacts<'_>> = troubled.iter().map(Job::facts).collect();
         let workers = WorkerFacts {
@@ -182,6 +186,7 @@ impl Problems {
         };
         let queues: Vec<QueueFacts<'_>> = queues.iter().map(queue_facts).collect();
         let obstacles = self.obstacles(&jobs).await?;
+        let hung_journal = self.hung_journal().await?;
         let findings = find(&Facts {
             jobs: &jobs,
             workers,
@@ -189,16 +194,35 @@ impl Problems {
             shares: &found.shares,
             obstacles: Some(&obstacles),
             internal_errors: hq_core::bug::count(),
+            hung_journal: hung_journal.as_ref().map(|(path, _)| path.as_str()),
         });
         let spans = Spans::of(&found);
         let mut problems: Vec<Problem> = findings
             .into_iter()
-            .map(|finding| problem(finding, &troubled, &spans, looked.last_lost_at))
+            .map(|finding| {
+                let since = hung_journal.as_ref().map(|(_, since)| *since);
+                problem(finding, &troubled, &spans, (looked.last_lost_at, since))
+            })
             .collect();
         self.note_acknowledged(&mut problems).await?;
         problems.sort_by_key(|problem| (problem.is_over, problem.is_acknowledged));
         self.add_causes(&mut problems, &troubled).await;
         Ok((problems, found.is_cut))
+    }
+
+    fn journal_hangs_for(&self) -> Option<Duration> {
+        self.store.as_ref()?.hangs_for()
+    }
+
+    /// The journal, if its disk does not answer, and since when.
+    async fn hung_journal(&self) -> Result<Option<(String, Timestamp)>, Refusal> {
+        let (Some(store), Some(span)) = (&self.store, self.journal_hangs_for()) else {
+            return Ok(None);
+        };
+        let now = self.core.look(|view| view.now.wall, |_| false).await;
+        let now = now.map_err(|_| Refusal::shutting_down())?;
+        let path = store.path().display().to_string();
+        Ok(Some((path, now.minus(span))))
     }
 
     async fn queues(&self) -> Vec<client::AllocQueue> {
@@ -256,7 +280,11 @@ impl Problems {
     /// Marks what somebody knows of. More of it is news.
     async fn note_acknowledged(&self, problems: &mut [Problem]) -> Result<(), Refusal> {
         let mut known = self.acknowledged.lock().await;
-        let known = self.known(&mut known).await?;
+        let known = match self.known(&mut known).await {
+            // Not read before it began to hang: then nothing is folded away.
+            Err(_) if self.journal_hangs_for().is_some() => return Ok(()),
+            known => known?,
+        };
         for problem in problems {
             let part = known.get(&problem.id);
             problem.is_acknowledged = part.is_some_and(|part| problem.finding.part <= *part);
@@ -430,7 +458,7 @@ fn problem(
     finding: Finding,
     jobs: &[Job],
     spans: &Spans<'_>,
-    last_lost: Option<Timestamp>,
+    (last_lost, hangs_since): (Option<Timestamp>, Option<Timestamp>),
 ) -> Problem {
     let job = |id: u32| {
         let at = jobs.binary_search_by_key(&JobId(id), |job| job.id).ok()?;
@@ -445,6 +473,7 @@ fn problem(
             let since = spans.last_end.get(id).copied().unwrap_or(job.submitted);
             (since.max(job.submitted), Timestamp(0))
         }),
+        Subject::Journal => hangs_since.map(|since| (since, Timestamp(0))),
         Subject::LostWorkers | Subject::Unkillable | Subject::Queue(_) | Subject::Internal => None,
     };
     let about = match finding.subject {
@@ -454,7 +483,8 @@ fn problem(
         | Subject::LostWorkers
         | Subject::Unkillable
         | Subject::Queue(_)
-        | Subject::Internal => None,
+        | Subject::Internal
+        | Subject::Journal => None,
     };
     let last = if finding.subject == Subject::LostWorkers {
         last_lost
@@ -483,6 +513,7 @@ fn id(subject: &Subject) -> String {
         Subject::Unkillable => "unkillable".to_owned(),
         Subject::Queue(queue) => format!("queue-{queue}"),
         Subject::Internal => "internal".to_owned(),
+        Subject::Journal => "journal".to_owned(),
     }
 }
 
@@ -557,6 +588,7 @@ pub(crate) const fn kind(subject: &Subject) -> &'static str {
         Subject::Queue(_) => "queue",
         Subject::StarvingJob(_) => "starving-job",
         Subject::Internal => "internal",
+        Subject::Journal => "journal",
     }
 }
 
@@ -567,9 +599,11 @@ pub(crate) const fn number(subject: &Subject) -> Option<u32> {
         | Subject::FailedTasks(id)
         | Subject::Queue(id)
         | Subject::StarvingJob(id) => Some(*id),
-        Subject::Node { .. } | Subject::LostWorkers | Subject::Unkillable | Subject::Internal => {
-            None
-        }
+        Subject::Node { .. }
+        | Subject::LostWorkers
+        | Subject::Unkillable
+        | Subject::Internal
+        | Subject::Journal => None,
     }
 }
 

@@ -53,6 +53,7 @@ struct Tally {
 }
 
 /// How tasks ended.
+#[derive(Default)]
 pub(crate) struct Found {
     /// Failures first and the large ones first; those of forgotten jobs left out.
     pub(crate) shares: Vec<Share>,
@@ -66,7 +67,7 @@ impl Tally {
     fn read(store: &StoreClient) -> Result<Self, String> {
         let seen = store
             .subscribe(None)
-            .ok_or_else(|| "the journal is closed".to_owned())?;
+            .ok_or_else(|| "the journal is closed, or hangs".to_owned())?;
         let mut tally = Self {
             sums: HashMap::new(),
             live: seen.live,

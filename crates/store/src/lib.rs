@@ -26,6 +26,7 @@ mod open;
 mod pages;
 mod place;
 mod process;
+mod pulse;
 mod query;
 pub mod reader;
 pub mod rows;

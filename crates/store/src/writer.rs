@@ -3,6 +3,7 @@
 //! What somebody waits for is committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
 //! A full disk stops nothing: the changes stay in memory and are tried again.
 
+mod client;
 mod failure;
 mod pending;
 
@@ -26,9 +27,11 @@ use crate::group::{self, Group};
 use crate::lock::Lock;
 use crate::meta::{self, set_number};
 use crate::place::{Files, Place};
+use crate::pulse::Pulse;
 use crate::subscribe::{Live, Subscribers};
 use crate::values::{self, CallValue};
 use crate::{StoreError, lease};
+pub use client::StoreClient;
 use failure::{is_failed_sync, is_passing};
 use pending::Pending;
 
@@ -101,15 +104,9 @@ enum Message {
 pub struct StoreHandle {
     place: Place,
     messages: Sender<Message>,
+    pulse: Pulse,
     last: u64,
     thread: Option<JoinHandle<()>>,
-}
-
-/// Asks the writer for things beside changes; can be cloned.
-#[derive(Clone, Debug)]
-pub struct StoreClient {
-    place: Place,
-    messages: Sender<Message>,
 }
 
 impl StoreHandle {
@@ -137,10 +134,11 @@ impl StoreHandle {
     /// For other threads.
     #[must_use]
     pub fn client(&self) -> StoreClient {
-        StoreClient {
-            place: self.place.clone(),
-            messages: self.messages.clone(),
-        }
+        StoreClient::new(
+            self.place.clone(),
+            self.messages.clone(),
+            self.pulse.clone(),
+        )
     }
 }
 
@@ -152,68 +150,6 @@ impl Drop for StoreHandle {
             // It reports its errors itself.
             let _ = thread.join();
         }
-    }
-}
-
-impl StoreClient {
-    /// Connects to the store to read beside the writer. The only way to do so in the server: opening the file in any
-    /// other way would drop the locks that keep others from it.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for users.
-    pub fn read(&self) -> Result<Connection, String> {
-        let connected = self.place.read();
-        connected.map_err(|error| format!("the journal cannot be read: {error}"))
-    }
-
-    /// Bytes of the file and its write-ahead log.
-    #[must_use]
-    pub fn len_bytes(&self) -> u64 {
-        self.place.len_bytes()
-    }
-
-    /// Hands over what calls came to. They are on disk as soon as any change is that is handed over afterwards.
-    pub fn store_values(&self, values: Vec<CallValue>) {
-        // If the writer is gone, its last report said why.
-        let _ = self.messages.send(Message::Values(values));
-    }
-
-    /// Returns when all that was handed over before is on disk; `false` if the writer is gone.
-    #[must_use]
-    pub fn flush(&self) -> bool {
-        let (tx, rx) = mpsc::sync_channel(1);
-        self.messages.send(Message::Flush(tx)).is_ok() && rx.recv().is_ok()
-    }
-
-    /// Drops everything about completed and forgotten jobs and lost workers; shrinks the file.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for users.
-    pub fn prune(&self) -> Result<Pruned, String> {
-        let gone = || "the writer of the journal has ended".to_owned();
-        let (tx, rx) = mpsc::sync_channel(1);
-        self.messages.send(Message::Prune(tx)).map_err(|_| gone())?;
-        rx.recv().map_err(|_| gone())?
-    }
-
-    /// How far the journal is, and the events behind the number `after` if they are not long ago. `None` if the writer
-    /// has ended.
-    #[must_use]
-    pub fn position(&self, after: i64) -> Option<Position> {
-        let (tx, rx) = mpsc::sync_channel(1);
-        self.messages.send(Message::Position(after, tx)).ok()?;
-        rx.recv().ok()
-    }
-
-    /// Events from now on, and those behind the number `after` if they are not long ago. `None` if the
-    /// writer has ended.
-    #[must_use]
-    pub fn subscribe(&self, after: Option<i64>) -> Option<Subscription> {
-        let (tx, rx) = mpsc::sync_channel(1);
-        self.messages.send(Message::Subscribe(after, tx)).ok()?;
-        rx.recv().ok()
     }
 }
 
@@ -271,13 +207,16 @@ pub(crate) fn start(
     let writer = Writer::new(owned, (uid, gone_workers), at, report);
     let writer = writer.map_err(StoreError::sql(&path))?;
     let (tx, rx) = mpsc::channel();
+    let pulse = Pulse::default();
+    let beating = pulse.clone();
     let thread = std::thread::Builder::new()
         .name("store".into())
-        .spawn(move || writer.run(&rx))
+        .spawn(move || writer.run(&rx, &beating))
         .map_err(|source| StoreError::Create { path, source })?;
     Ok(StoreHandle {
         place,
         messages: tx,
+        pulse,
         last: 0,
         thread: Some(thread),
     })
@@ -349,7 +288,7 @@ impl Writer {
         Ok(())
     }
 
-    fn run(mut self, messages: &Receiver<Message>) {
+    fn run(mut self, messages: &Receiver<Message>, pulse: &Pulse) {
         let mut pending = Pending::default();
         let mut upto = 0;
         let mut last_commit = Instant::now();
@@ -366,7 +305,7 @@ impl Writer {
             }
             let mut asked = Vec::new();
             let mut is_quiet = false;
-            match messages.recv_timeout(wait) {
+            match pulse.rest(|| messages.recv_timeout(wait)) {
                 Ok(first) => {
                     // All that is there makes one group, and one sync.
                     for message in std::iter::once(first).chain(messages.try_iter()) {

@@ -25,6 +25,8 @@ pub(crate) fn find(
         shares: ended,
         obstacles,
         internal_errors: snapshot.internal_errors,
+        // The server itself says so, where there is one.
+        hung_journal: None,
     })
 }
 
@@ -52,7 +54,7 @@ fn row_of_finding(finding: Finding) -> ProblemRow {
             }
             Subject::LostWorkers | Subject::Unkillable => Target::Workers,
             Subject::Queue(queue) => Target::Queue(queue),
-            Subject::Internal => Target::Nothing,
+            Subject::Internal | Subject::Journal => Target::Nothing,
         },
         text,
     }

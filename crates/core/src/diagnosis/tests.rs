@@ -82,6 +82,7 @@ fn texts(jobs: &[JobFacts<'_>], queues: &[QueueFacts<'_>], shares: &[Share]) -> 
         shares,
         obstacles: Some(&obstacles),
         internal_errors: 0,
+        hung_journal: None,
     };
     find(&facts).iter().map(ToString::to_string).collect()
 }
@@ -255,5 +256,25 @@ fn few_failures_among_many_tasks_are_a_warning() {
     assert_eq!(
         texts(&[job(1, (999, 1, 0, 0))], &[], &shares),
         ["Failures in job 1 j: 1 of 1 000 tasks failed, mostly: exit code 2"]
+    );
+}
+
+#[test]
+fn a_journal_that_hangs_comes_first() {
+    let shares = [share(1, "n1", Some("exit code 1"), 90)];
+    let facts = Facts {
+        jobs: &[job(1, (0, 90, 0, 0))],
+        workers: HERE,
+        queues: &[],
+        shares: &shares,
+        obstacles: None,
+        internal_errors: 0,
+        hung_journal: Some("/scratch/state.db"),
+    };
+    let found: Vec<String> = find(&facts).iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(
+        found[0].starts_with("Hanging journal /scratch/state.db: its disk or file system"),
+        "{found:?}"
     );
 }

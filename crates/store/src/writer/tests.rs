@@ -48,7 +48,7 @@ fn a_prune_that_arrives_with_what_breaks_the_store_writes_nothing() {
     for message in [submit(1), Message::Prune(reply)] {
         tx.send(message).expect("somebody reads");
     }
-    writer.run(&rx);
+    writer.run(&rx, &Pulse::default());
     assert!(IS_BROKEN.get(), "its log is gone");
     assert!(pruned.recv().is_err(), "nothing was pruned");
     assert_eq!(LATE.get(), 0);
@@ -142,6 +142,6 @@ fn what_arrives_together_with_the_stop_is_stored() {
     for message in [Message::Changes(1, vec![started]), Message::Stop] {
         tx.send(message).expect("somebody reads");
     }
-    writer.run(&rx);
+    writer.run(&rx, &Pulse::default());
     assert!(results(&path).contains(&(1, 4)));
 }

@@ -1,0 +1,147 @@
+//! What anybody in the server can ask the writer for, or read beside it. A writer that hangs is not waited for.
+
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::{Message, Position, Subscription};
+use crate::compact::Pruned;
+use crate::place::Place;
+use crate::pulse::Pulse;
+use crate::values::CallValue;
+
+/// How often who waits for the writer looks whether it hangs.
+const HANG_CHECK: Duration = Duration::from_millis(500);
+
+/// Asks the writer for things beside changes; can be cloned.
+#[derive(Clone, Debug)]
+pub struct StoreClient {
+    place: Place,
+    messages: Sender<Message>,
+    pulse: Pulse,
+}
+
+impl StoreClient {
+    pub(super) const fn new(place: Place, messages: Sender<Message>, pulse: Pulse) -> Self {
+        Self {
+            place,
+            messages,
+            pulse,
+        }
+    }
+
+    /// Connects to the store to read beside the writer. The only way to do so in the server: opening the file in any
+    /// other way would drop the locks that keep others from it.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for users.
+    pub fn read(&self) -> Result<Connection, String> {
+        let connected = self.place.read();
+        connected.map_err(|error| format!("the journal cannot be read: {error}"))
+    }
+
+    /// Bytes of the file and its write-ahead log.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.place.len_bytes()
+    }
+
+    /// Hands over what calls came to. They are on disk as soon as any change is that is handed over afterwards.
+    pub fn store_values(&self, values: Vec<CallValue>) {
+        // If the writer is gone, its last report said why.
+        let _ = self.messages.send(Message::Values(values));
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// How long the writer has not got on, if it hangs: the disk or file system does not answer.
+    #[must_use]
+    pub fn hangs_for(&self) -> Option<Duration> {
+        self.pulse.hangs_for()
+    }
+
+    /// Returns when all that was handed over before is on disk; `false` if the writer is gone, or hangs.
+    #[must_use]
+    pub fn flush(&self) -> bool {
+        let (tx, rx) = mpsc::sync_channel(1);
+        self.messages.send(Message::Flush(tx)).is_ok() && self.answer(&rx).is_some()
+    }
+
+    /// Drops everything about completed and forgotten jobs and lost workers; shrinks the file.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for users.
+    pub fn prune(&self) -> Result<Pruned, String> {
+        let gone = || "the writer of the journal has ended".to_owned();
+        let (tx, rx) = mpsc::sync_channel(1);
+        self.messages.send(Message::Prune(tx)).map_err(|_| gone())?;
+        rx.recv().map_err(|_| gone())?
+    }
+
+    /// How far the journal is, and the events behind the number `after` if they are not long ago. `None` if the writer
+    /// has ended, or hangs.
+    #[must_use]
+    pub fn position(&self, after: i64) -> Option<Position> {
+        let (tx, rx) = mpsc::sync_channel(1);
+        self.messages.send(Message::Position(after, tx)).ok()?;
+        self.answer(&rx)
+    }
+
+    /// Events from now on, and those behind the number `after` if they are not long ago. `None` if the
+    /// writer has ended, or hangs.
+    #[must_use]
+    pub fn subscribe(&self, after: Option<i64>) -> Option<Subscription> {
+        let (tx, rx) = mpsc::sync_channel(1);
+        self.messages.send(Message::Subscribe(after, tx)).ok()?;
+        self.answer(&rx)
+    }
+
+    /// Waits for an answer of the writer, but not with it: who asks occupies a thread.
+    fn answer<T>(&self, answer: &Receiver<T>) -> Option<T> {
+        while self.hangs_for().is_none() {
+            match answer.recv_timeout(HANG_CHECK) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::FileSystem;
+
+    #[test]
+    fn a_writer_that_hangs_is_not_waited_for() {
+        // Nobody takes a message out of the queue.
+        let (messages, _never_read) = mpsc::channel();
+        let place = Place {
+            path: "state.db".into(),
+            file_system: FileSystem::Local,
+        };
+        let pulse = Pulse::default();
+        let client = StoreClient::new(place, messages, pulse.clone());
+        pulse.rest(|| ());
+        assert_eq!(client.hangs_for(), None, "the step has just begun");
+        let asking = client.clone();
+        let asked = std::thread::spawn(move || (asking.position(0).is_none(), asking.flush()));
+        pulse.pretend_to_hang();
+        // Those who asked before it was known give up, those who ask now do not begin to wait.
+        assert_eq!(asked.join().expect("no panic"), (true, false));
+        assert!(client.subscribe(None).is_none());
+        assert!(client.hangs_for().is_some());
+        let seen = pulse.rest(|| client.hangs_for());
+        assert_eq!(seen, None, "it got on");
+    }
+}
