@@ -275,3 +275,17 @@ fn room_for_something_smaller_is_none() {
     bench.worker(1);
     assert_eq!(wanted(&bench, 2), 1);
 }
+
+#[test]
+fn room_beside_a_backlog_is_none_because_nothing_is_moved_there() {
+    let (mut bench, narrow) = Bench::with_worker(1);
+    let job = bench.submit(tasks(2));
+    bench.start(narrow, key(job, 0));
+    let two_cpus = bench.submit(wide(3, 2));
+    let roomy = bench.worker(3);
+    bench.start(roomy, key(two_cpus, 0));
+    assert!(bench.has(roomy).len() > 1, "something waits there");
+    bench.skip(Duration::from_secs(10));
+    assert!(bench.has(narrow).contains(&(job.0, 1)), "it stays");
+    assert_eq!(wanted(&bench, 1), 1);
+}

@@ -10,10 +10,12 @@ pub(crate) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// `None` = whatever is free there is nothing for a task that comes now: the worker takes none, or keeps its room
-    /// for others.
+    /// `None` = whatever is free there is nothing for a task that is to be moved: the worker takes none, or keeps its room
+    /// for others. To one with a backlog nothing is moved either.
     pub(crate) fn of(worker: &'a Worker) -> Option<Self> {
-        let is_kept = worker.reserved_for().is_some() || worker.has_reservations();
+        let is_kept = worker.reserved_for().is_some()
+            || worker.has_reservations()
+            || worker.backlog_len() > 0;
         (worker.accepts_work() && !is_kept).then(|| Self {
             worker,
             free: worker.free.clone(),
