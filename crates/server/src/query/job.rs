@@ -117,8 +117,11 @@ fn notification(notice: &Notice) -> client::JobNotice {
     }
 }
 
-/// Goes on adding what [`detail`] leaves out, behind what was added before. Each submit and each template takes one off
-/// `left`; says whether that was enough for all.
+/// Tasks of a graph that cost as much as a template.
+const TASKS_PER_UNIT: usize = 256;
+
+/// Goes on adding what [`detail`] leaves out, behind what was added before. Each template takes one off
+/// `left`, each submit at least one; says whether that was enough for all.
 pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut usize) -> bool {
     loop {
         let told = detail.submits.len();
@@ -135,7 +138,6 @@ pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut 
             None => break,
             Some(_) if *left == 0 => return false,
             Some(next) => {
-                *left -= 1;
                 let graph_templates = match &next.kind {
                     SubmitKind::Array { .. } => Vec::new(),
                     SubmitKind::Graph {
@@ -143,9 +145,12 @@ pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut 
                     } => {
                         let order = graph.order().iter();
                         let of = order.filter_map(|index| template_of.get(*index as usize));
-                        of.copied().collect()
+                        of.copied().collect::<Vec<u32>>()
                     }
                 };
+                // Tasks cost next to nothing, but there may be very many.
+                let cost = 1 + graph_templates.len() / TASKS_PER_UNIT;
+                *left -= cost.min(*left);
                 detail.submits.push(client::SubmitInfo {
                     graph_templates,
                     ..submit_info(next, 0)
