@@ -55,7 +55,10 @@ async fn home(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn login_page(request: Request) -> Response {
-    let mut response = file("login.html", request.headers());
+    let mut headers = request.headers().clone();
+    // Who is not known always gets the page: a 304 would become a 401 that says nothing.
+    headers.remove(header::IF_NONE_MATCH);
+    let mut response = file("login.html", &headers);
     *response.status_mut() = StatusCode::UNAUTHORIZED;
     response
 }
@@ -224,6 +227,26 @@ mod tests {
             let expected = std::fs::read_to_string(on_disk).expect("a page");
             assert!(text == expected, "{path} is not as it is on disk");
         }
+    }
+
+    #[tokio::test]
+    async fn the_login_page_has_a_body_for_who_has_it_already() {
+        let login = async |tag: Option<&HeaderValue>| {
+            let mut request = Request::new(axum::body::Body::empty());
+            if let Some(tag) = tag {
+                request
+                    .headers_mut()
+                    .insert(header::IF_NONE_MATCH, tag.clone());
+            }
+            let response = login_page(request).await;
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+            let tag = response.headers().get(header::ETAG).cloned();
+            let body = axum::body::to_bytes(response.into_body(), usize::MAX).await;
+            (tag, body.expect("a body"))
+        };
+        let (tag, page) = login(None).await;
+        assert!(!page.is_empty());
+        assert_eq!(login(tag.as_ref()).await.1, page);
     }
 
     #[test]
