@@ -22,6 +22,29 @@ impl Client {
         is_stderr: bool,
         lines: u32,
     ) -> CliResult<Result<String, String>> {
+        let output = self.read_last_lines((job, task), is_stderr, lines).await?;
+        Ok(text_of(output, is_stderr, lines))
+    }
+
+    /// The same without a look at files here, which may hang; `None` if they cannot be read where they are.
+    pub(crate) async fn last_lines_of_worker(
+        &mut self,
+        task: (u32, u32),
+        is_stderr: bool,
+        lines: u32,
+    ) -> CliResult<Option<String>> {
+        let output = self.read_last_lines(task, is_stderr, lines).await?;
+        let is_here = output.kind() != client::output::Kind::Unreachable;
+        let is_read = is_here && output.error.is_none();
+        Ok(is_read.then(|| String::from_utf8_lossy(&output.data).into_owned()))
+    }
+
+    async fn read_last_lines(
+        &mut self,
+        (job, task): (u32, u32),
+        is_stderr: bool,
+        lines: u32,
+    ) -> CliResult<client::Output> {
         let read = client::ReadOutput {
             job,
             task,
@@ -31,8 +54,7 @@ impl Client {
             }),
             ..client::ReadOutput::default()
         };
-        let output = self.read_output(read).await?;
-        Ok(text_of(output, is_stderr, lines))
+        self.read_output(read).await
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hq_core::signature::last_words;
 use hq_protocol::client;
+use tokio::time::timeout;
 
 use crate::args::global::OutputMode;
 use crate::args::job::JobState;
@@ -36,6 +37,7 @@ pub(super) async fn tell(
         return Ok(());
     }
     let bad: Vec<_> = jobs.iter().filter(|job| !is_good(job)).collect();
+    let mut told = Vec::new();
     for job in bad.iter().take(TOLD_MAX) {
         let failed = match job.stats.unwrap_or_default().failed {
             0 => None,
@@ -44,8 +46,17 @@ pub(super) async fn tell(
         };
         let first =
             failed.and_then(|infos| infos.jobs.into_iter().next()?.failed.into_iter().next());
+        told.push((job, first));
+    }
+    // An answer that nobody waits for any more would be taken for that to the next question: so this comes last.
+    let mut may_ask = true;
+    for (job, first) in told {
         let said = match &first {
-            Some(task) if has_run(&task.error) => words(client, job.id, task.id).await,
+            Some(task) if may_ask && has_run(&task.error) => {
+                let said = timeout(WORDS_TIMEOUT, words(client, job.id, task.id)).await;
+                may_ask = said.is_ok();
+                said.ok().flatten()
+            }
             Some(_) | None => None,
         };
         error_line(&line(job, first.as_ref(), said.as_deref()));
@@ -62,20 +73,16 @@ pub(super) async fn tell(
     Ok(())
 }
 
-/// What a task said last, on standard error or else on standard output.
+/// What a task said last, on standard error or else on standard output, if its worker is there to ask.
 async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
-    let read = async {
-        for is_stderr in [true, false] {
-            let text = client.last_lines((job, task), is_stderr, LINES).await;
-            // What cannot be read says nothing.
-            let text = text.ok()?.ok()?;
-            if let Some(line) = last_words(&text) {
-                return Some(clean(line.trim()));
-            }
+    for is_stderr in [true, false] {
+        // What cannot be read says nothing.
+        let text = client.last_lines_of_worker((job, task), is_stderr, LINES);
+        if let Some(line) = last_words(&text.await.ok()??) {
+            return Some(clean(line.trim()));
         }
-        None
-    };
-    tokio::time::timeout(WORDS_TIMEOUT, read).await.ok()?
+    }
+    None
 }
 
 /// What could not be started wrote nothing.
