@@ -250,11 +250,8 @@ mod tests {
         let job = &state.jobs()[&JobId(1)];
         let mut whole = detail(&view, job);
         let mut left = 30_000;
-        assert!(
-            !add_submits(job, &mut whole, &mut left),
-            "the submit counts"
-        );
-        left = 1;
+        assert!(!add_submits(job, &mut whole, &mut left), "tasks count, too");
+        left = 1 + 30_000 / TASKS_PER_UNIT;
         assert!(add_submits(job, &mut whole, &mut left));
         assert!(whole.task_ids.is_some());
         assert_eq!(whole.submits[0].templates.len(), 30_000);
