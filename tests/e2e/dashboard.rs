@@ -323,7 +323,7 @@ fn a_log_is_followed_and_problems_are_acknowledged() {
     screen.shows(&["task 9 of job 1 was canceled"]);
     assert_eq!(env.stats(&slow)["canceled"], 1);
     screen.press("/5\r");
-    screen.shows(&["Tasks of job 1 (1)", "running"]);
+    screen.shows(&["Tasks of job 1 (1), matching `5`", "running"]);
     screen.press("\r");
     let text = screen.shows(&["stdout of task 5", "first", "following"]);
     assert!(!text.contains("second"), "{text}");
@@ -382,6 +382,34 @@ fn it_goes_on_when_the_server_was_started_again() {
     assert!(!text.contains("no server"), "{text}");
     screen.press("q");
     assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
+fn what_was_confirmed_is_done_after_a_restart_and_at_the_end() {
+    let mut env = Env::new();
+    env.start_server();
+    for name in ["early", "middle", "late"] {
+        env.submit(&["--array=1-2", "--name", name, "--", "true"]);
+    }
+    let mut screen = Screen::start(&env, &["dashboard"]);
+    screen.shows(&["6 waiting"]);
+    screen.press("2/early\r");
+    screen.shows(&["Jobs (1)", "early"]);
+    screen.press("cy");
+    screen.shows(&["2 tasks of job 1 were canceled"]);
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    screen.shows(&["no server"]);
+    env.start_server_with(&["--resume"]);
+    screen.press("/middle\r");
+    screen.shows(&["Jobs (1)", "middle"]);
+    screen.press("cy");
+    screen.shows(&["2 tasks of job 2 were canceled"]);
+    screen.press("/late\r");
+    screen.shows(&["Jobs (1)", "late"]);
+    screen.press("cyq");
+    assert_eq!(screen.end(), Some(0));
+    assert_eq!(env.stats("3")["canceled"], 2);
 }
 
 #[test]

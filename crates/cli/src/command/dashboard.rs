@@ -58,7 +58,7 @@ pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
     let (tx, rx) = channel();
     let theme = theme(args.ascii, context);
     let feeder = feed::start(journal.as_deref(), context, tx.clone())?;
-    let app = App::new(feeder.title, theme, feeder.replay);
+    let app = App::new(feeder.title.clone(), theme, feeder.replay);
     std::thread::Builder::new()
         .name("keys".into())
         .spawn(move || read_keys(&tx))
@@ -70,7 +70,8 @@ pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
     let result = show(&mut terminal, app, &rx, &feeder.asks);
     let _ = execute!(io::stdout(), DisableMouseCapture);
     ratatui::restore();
-    result
+    let ended = feeder.end();
+    result.and(ended)
 }
 
 fn theme(ascii: bool, context: &Context) -> Theme {

@@ -1,13 +1,14 @@
 //! Feeds the dashboard from a server: asks again and again.
 //!
 //! Several connections: [`Front`] asks for what the server holds in memory, twice a second; [`Back`] asks the store, where an
-//! answer may take a second if there are a million tasks; actions have one, because they wait for the disk of the server. What a question cost is waited for many times over before the
-//! next one, so that watching takes a small part of the server, however much there is to see.
+//! answer may take a second if there are a million tasks; each action has one, because it waits for the disk of the server. What a
+//! question cost is waited for many times over before the next one, so that watching takes a small part of the server, however
+//! much there is to see.
 
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use hq_protocol::access::ServerDir;
@@ -45,6 +46,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// When an action takes longer, people are told that it does.
 const ACTION_PATIENCE: Duration = Duration::from_secs(2);
+/// So long is waited at the end for actions that were confirmed.
+const LAST_ACTIONS: Duration = Duration::from_secs(2);
 /// The last part of it, which is read in finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
 
@@ -53,6 +56,26 @@ pub(super) struct Feeder {
     pub(super) title: String,
     pub(super) replay: Option<Replay>,
     pub(super) asks: UnboundedSender<Ask>,
+    /// Whether all actions were answered, when nobody can ask any more.
+    ended: Receiver<bool>,
+}
+
+impl Feeder {
+    /// Waits a moment for what was confirmed last.
+    ///
+    /// # Errors
+    ///
+    /// If it may not have been done.
+    pub(super) fn end(self) -> CliResult<()> {
+        drop(self.asks);
+        match self.ended.recv_timeout(LAST_ACTIONS + CONNECT_PAUSE) {
+            // The thread has been busy with something else all the time.
+            Ok(false) | Err(RecvTimeoutError::Timeout) => Err(CliError::new(
+                "The server has not answered; what was asked for last may not be done",
+            )),
+            Ok(true) | Err(RecvTimeoutError::Disconnected) => Ok(()),
+        }
+    }
 }
 
 /// Starts to feed. What cannot be opened at all is told at once, not on the screen.
@@ -63,6 +86,7 @@ pub(super) fn start(
 ) -> CliResult<Feeder> {
     let runtime = crate::runtime::of_client()?;
     let (asks, asked) = unbounded_channel();
+    let (end, ended) = channel();
     let feeder;
     let work: Box<dyn FnOnce(&tokio::runtime::Runtime) + Send> = match journal {
         Some(path) => {
@@ -78,6 +102,7 @@ pub(super) fn start(
                 title: path.display().to_string(),
                 replay: Some(replay),
                 asks,
+                ended,
             };
             let to = tx.clone();
             Box::new(move |runtime: &tokio::runtime::Runtime| {
@@ -93,10 +118,13 @@ pub(super) fn start(
                 title: clean(&title),
                 replay: None,
                 asks,
+                ended,
             };
             let to = tx.clone();
             Box::new(move |runtime: &tokio::runtime::Runtime| {
-                runtime.block_on(watch_server(dir, client, &to, asked));
+                let is_done = runtime.block_on(watch_server(dir, client, &to, asked));
+                // Nobody may wait for it.
+                let _ = end.send(is_done);
             })
         }
     };
@@ -179,13 +207,13 @@ impl Pace {
     }
 }
 
-/// Feeds until the dashboard is gone.
+/// Feeds until the dashboard is gone. Says whether all actions were answered.
 async fn watch_server(
     dir: ServerDir,
     client: Client,
     tx: &Sender<Message>,
     mut asks: UnboundedReceiver<Ask>,
-) {
+) -> bool {
     let (actions, to_do) = unbounded_channel();
     let (paths, to_find) = unbounded_channel();
     let (focus, focused) = watch::channel(Focus::default());
@@ -224,16 +252,21 @@ async fn watch_server(
             }
         }
     };
+    let acting = act_one_by_one(&dir, tx, to_do, &acted);
+    tokio::pin!(acting);
     tokio::select! {
         () = hand_out => {}
         () = front.run(&acted.front) => {}
-        () = act_one_by_one(Link::new(&dir), tx, to_do, &acted) => {}
-        () = find_paths(Link::new(&dir), tx, to_find) => {}
+        () = &mut acting => {}
+        () = find_paths(&dir, tx, to_find) => {}
         () = back.run(focused.clone(), &acted.store) => {}
         () = watch_queues(Link::new(&dir), tx, &acted.queues) => {}
         () = watch_problems(Link::new(&dir), tx, &acted.problems) => {}
         () = log::watch(Link::new(&dir), tx, focused) => {}
     }
+    // Then it ends with the last one that was confirmed.
+    drop(actions);
+    tokio::time::timeout(LAST_ACTIONS, acting).await.is_ok()
 }
 
 /// For each of those who look again at once after an action.
@@ -295,19 +328,16 @@ async fn watch_queues(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
     }
 }
 
-/// Does what people want done, on a connection of its own: the answer comes when the disk of the server has it, and what is
-/// shown goes on meanwhile.
+/// Does what people want done, on connections of their own: the answer comes when the disk of the server has it, and what is
+/// shown goes on meanwhile. One that was idle since the last action may be of a server that has ended.
 async fn act_one_by_one(
-    mut link: Link,
+    dir: &ServerDir,
     tx: &Sender<Message>,
     mut actions: UnboundedReceiver<Action>,
     acted: &Acted,
 ) {
     while let Some(action) = actions.recv().await {
-        let done = act_patiently(&mut link, tx, action).await;
-        if done.is_err() {
-            link.client = None;
-        }
+        let done = act_patiently(&mut Link::new(dir), tx, action).await;
         let text = done.unwrap_or_else(|error| error.text().unwrap_or_default());
         let line = clean(text.lines().next().unwrap_or_default());
         tell(tx, News::Told(line));
@@ -335,18 +365,15 @@ async fn act_patiently(link: &mut Link, tx: &Sender<Message>, action: Action) ->
 }
 
 /// Finds files for the clipboard.
-async fn find_paths(mut link: Link, tx: &Sender<Message>, mut keys: UnboundedReceiver<LogKey>) {
+async fn find_paths(dir: &ServerDir, tx: &Sender<Message>, mut keys: UnboundedReceiver<LogKey>) {
     while let Some(key) = keys.recv().await {
-        let found = match link.get().await {
+        let found = match Link::new(dir).get().await {
             Ok(client) => path(client, key).await,
             Err(error) => Err(error),
         };
         let news = match found {
             Ok(path) => News::Path(path),
-            Err(error) => {
-                link.client = None;
-                News::Told(clean(&error.text().unwrap_or_default()))
-            }
+            Err(error) => News::Told(clean(&error.text().unwrap_or_default())),
         };
         tell(tx, news);
     }

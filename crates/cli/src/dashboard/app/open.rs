@@ -212,6 +212,9 @@ impl App {
     fn selected_task(&self) -> Option<Result<Question, String>> {
         let selected = self.tasks.as_ref().and_then(Tasks::selected);
         match &self.log {
+            None if self.tasks.as_ref().is_some_and(Tasks::is_old) => {
+                Some(Err("the tasks are being read; try again".to_owned()))
+            }
             None => selected.map(Question::cancel_task),
             Some(log) => {
                 let key = log.key;

@@ -58,6 +58,12 @@ impl Tasks {
         self.page.as_ref().map_or(&[], |page| &page.rows)
     }
 
+    /// Whether what is shown is still that of what was typed before.
+    pub(crate) fn is_old(&self) -> bool {
+        let page = self.page.as_ref();
+        page.is_some_and(|page| page.wanted.filter != self.filter)
+    }
+
     pub(crate) fn selected(&self) -> Option<&TaskRow> {
         self.rows().get(self.table.selected()?)
     }

@@ -250,6 +250,10 @@ fn single_tasks_are_canceled_from_the_list_and_from_their_output() {
     assert_eq!(text.as_deref(), Some(expected));
     assert_eq!(press(&mut app, "n"), None, "not without a yes");
     assert_eq!(press(&mut app, "cy"), cancel(6));
+    // The list is not yet that of the filter.
+    press(&mut app, "/other\nc");
+    assert!(app.dialog.is_none());
+    press(&mut app, "/\n");
     // Its output, of which the list of failures knows no state.
     app.tasks = None;
     app.log = Some(Log::new(

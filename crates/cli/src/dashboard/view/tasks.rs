@@ -113,8 +113,7 @@ fn title(tasks: &Tasks) -> String {
                 title.push_str(&format!("; {why}"));
             }
             title.push(')');
-            // What is shown may still be that of what was typed before.
-            if page.wanted.filter != tasks.filter {
+            if tasks.is_old() {
                 title.push_str(" ...");
             }
         }
