@@ -291,7 +291,9 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     let mut later = start_submit("--name=later");
     screen.shows(&["later"]);
     screen.press("q");
-    assert_eq!(screen.end(), Some(0));
+    screen.shows(&["Waiting for the server to do what was asked for last"]);
+    assert_eq!(screen.end(), Some(1));
+    screen.shows(&["what was asked for last may not be done"]);
     // What is known is shown, with what hangs as the first that is wrong.
     for look in ["status", "problems"] {
         wait_for("it is told what hangs", || {

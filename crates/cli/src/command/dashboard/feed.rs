@@ -5,9 +5,11 @@
 //! question cost is waited for many times over before the next one, so that watching takes a small part of the server, however
 //! much there is to see.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,7 @@ use crate::dashboard::question::Action;
 use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::{job_view, live, obstacle, past, tasks};
 use crate::error::{CliError, CliResult};
+use crate::output::console::error_line;
 
 /// Least time between two looks at everything: twice a second.
 const LOOK_PAUSE: Duration = Duration::from_millis(450);
@@ -47,7 +50,9 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// When an action takes longer, people are told that it does.
 const ACTION_PATIENCE: Duration = Duration::from_secs(2);
 /// So long is waited at the end for actions that were confirmed.
-const LAST_ACTIONS: Duration = Duration::from_secs(2);
+const LAST_ACTIONS: Duration = Duration::from_secs(10);
+/// After this time people are told what is waited for.
+const SILENCE: Duration = Duration::from_secs(1);
 /// The last part of it, which is read in finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
 
@@ -56,8 +61,10 @@ pub(super) struct Feeder {
     pub(super) title: String,
     pub(super) replay: Option<Replay>,
     pub(super) asks: UnboundedSender<Ask>,
-    /// Whether all actions were answered, when nobody can ask any more.
-    ended: Receiver<bool>,
+    /// Actions that were not answered.
+    open: Arc<AtomicUsize>,
+    /// When nobody can ask any more: why the last action was not done.
+    ended: Receiver<Option<String>>,
 }
 
 impl Feeder {
@@ -68,12 +75,19 @@ impl Feeder {
     /// If it may not have been done.
     pub(super) fn end(self) -> CliResult<()> {
         drop(self.asks);
-        match self.ended.recv_timeout(LAST_ACTIONS + CONNECT_PAUSE) {
-            // The thread has been busy with something else all the time.
-            Ok(false) | Err(RecvTimeoutError::Timeout) => Err(CliError::new(
+        let is_open = || self.open.load(Ordering::SeqCst) > 0;
+        let mut end = self.ended.recv_timeout(SILENCE);
+        if end == Err(RecvTimeoutError::Timeout) && is_open() {
+            error_line("Waiting for the server to do what was asked for last ...");
+            end = self.ended.recv_timeout(LAST_ACTIONS);
+        }
+        match end {
+            Ok(Some(error)) => Err(CliError::new(error)),
+            Err(RecvTimeoutError::Timeout) if is_open() => Err(CliError::new(
                 "The server has not answered; what was asked for last may not be done",
             )),
-            Ok(true) | Err(RecvTimeoutError::Disconnected) => Ok(()),
+            // A thread that is busy with something else, such as a file that hangs, has nothing to do for anybody.
+            Ok(None) | Err(_) => Ok(()),
         }
     }
 }
@@ -87,6 +101,7 @@ pub(super) fn start(
     let runtime = crate::runtime::of_client()?;
     let (asks, asked) = unbounded_channel();
     let (end, ended) = channel();
+    let open = Arc::new(AtomicUsize::new(0));
     let feeder;
     let work: Box<dyn FnOnce(&tokio::runtime::Runtime) + Send> = match journal {
         Some(path) => {
@@ -102,6 +117,7 @@ pub(super) fn start(
                 title: path.display().to_string(),
                 replay: Some(replay),
                 asks,
+                open: Arc::clone(&open),
                 ended,
             };
             let to = tx.clone();
@@ -118,13 +134,15 @@ pub(super) fn start(
                 title: clean(&title),
                 replay: None,
                 asks,
+                open: Arc::clone(&open),
                 ended,
             };
             let to = tx.clone();
+            let counted = Arc::clone(&open);
             Box::new(move |runtime: &tokio::runtime::Runtime| {
-                let is_done = runtime.block_on(watch_server(dir, client, &to, asked));
+                let error = runtime.block_on(watch_server(dir, client, &to, asked, &counted));
                 // Nobody may wait for it.
-                let _ = end.send(is_done);
+                let _ = end.send(error);
             })
         }
     };
@@ -207,13 +225,14 @@ impl Pace {
     }
 }
 
-/// Feeds until the dashboard is gone. Says whether all actions were answered.
+/// Feeds until the dashboard is gone. Says why an action was not done that ended after that.
 async fn watch_server(
     dir: ServerDir,
     client: Client,
     tx: &Sender<Message>,
     mut asks: UnboundedReceiver<Ask>,
-) -> bool {
+    open: &AtomicUsize,
+) -> Option<String> {
     let (actions, to_do) = unbounded_channel();
     let (paths, to_find) = unbounded_channel();
     let (focus, focused) = watch::channel(Focus::default());
@@ -247,12 +266,20 @@ async fn watch_server(
                     focus.send_replace(wanted);
                 }
                 // Both ends are in this function.
-                Ask::Do(action) => drop(actions.send(action)),
+                Ask::Do(action) => {
+                    open.fetch_add(1, Ordering::SeqCst);
+                    drop(actions.send(action));
+                }
                 Ask::Path(key) => drop(paths.send(key)),
             }
         }
     };
-    let acting = act_one_by_one(&dir, tx, to_do, &acted);
+    let last_error = RefCell::new(None);
+    let done = |error: Option<String>| {
+        open.fetch_sub(1, Ordering::SeqCst);
+        last_error.replace(error);
+    };
+    let acting = act_one_by_one(&dir, tx, to_do, &acted, done);
     tokio::pin!(acting);
     tokio::select! {
         () = hand_out => {}
@@ -266,7 +293,11 @@ async fn watch_server(
     }
     // Then it ends with the last one that was confirmed.
     drop(actions);
-    tokio::time::timeout(LAST_ACTIONS, acting).await.is_ok()
+    if open.load(Ordering::SeqCst) == 0 {
+        return None;
+    }
+    acting.await;
+    last_error.take()
 }
 
 /// For each of those who look again at once after an action.
@@ -335,11 +366,15 @@ async fn act_one_by_one(
     tx: &Sender<Message>,
     mut actions: UnboundedReceiver<Action>,
     acted: &Acted,
+    done: impl Fn(Option<String>),
 ) {
     while let Some(action) = actions.recv().await {
-        let done = act_patiently(&mut Link::new(dir), tx, action).await;
-        let text = done.unwrap_or_else(|error| error.text().unwrap_or_default());
+        let (text, is_done) = match act_patiently(&mut Link::new(dir), tx, action).await {
+            Ok(text) => (text, true),
+            Err(error) => (error.text().unwrap_or_default(), false),
+        };
         let line = clean(text.lines().next().unwrap_or_default());
+        done((!is_done).then(|| line.clone()));
         tell(tx, News::Told(line));
         acted.tell();
     }
