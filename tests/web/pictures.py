@@ -167,7 +167,7 @@ def shoot(page, url, folder, is_quick):
 
 # Names, keys that lead there, and what is there then.
 SCREENS = [
-    ("overview", "1", "Failing job"), ("job", "2/align\r\r", "last first"), ("tasks", "a/failed\r", "matching"),
+    ("overview", "1", "Failing job"), ("job", "2/align\r\r", "last first"), ("tasks", "a/failed\r", "), matching"),
     ("log", "\r", "ValueError"), ("workers", "3", "node02"), ("allocations", "4", "gpu"),
 ]
 

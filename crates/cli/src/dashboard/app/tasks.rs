@@ -64,7 +64,11 @@ impl Tasks {
         page.is_some_and(|page| page.wanted.filter != self.filter)
     }
 
+    /// The selected task; none out of a list that is not the wanted one.
     pub(crate) fn selected(&self) -> Option<&TaskRow> {
+        if self.is_old() {
+            return None;
+        }
         self.rows().get(self.table.selected()?)
     }
 
