@@ -4,6 +4,9 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use hq_core::id::{InstanceId, JobId, TaskId};
 use hq_core::placeholder::{PathPattern, PathPatterns, PathValues, join};
@@ -25,17 +28,20 @@ use crate::error::CliResult;
 const READ_MAX: usize = 50;
 /// Lines of an output among which the last words are looked for.
 const LINES: u32 = 30;
+/// Longest time for all of them: a file system that hangs does not hold up the report.
+const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Adds to kinds of failures what one task of each said.
 pub(super) async fn add(file: &mut JournalFile, failures: &mut [Failures]) -> CliResult<()> {
     let uid = file.ask_one(run::server_uid()).await?.unwrap_or_default();
     // Those of one job stand together often enough.
-    let mut known: Option<(u32, Vec<SubmitSpec>)> = None;
+    let mut known: Option<(u32, Arc<Vec<SubmitSpec>>)> = None;
+    let deadline = Instant::now() + TIME_MAX;
     for row in failures.iter_mut().take(READ_MAX) {
         let job = row.job;
         let specs = match known.take().filter(|(of, _)| *of == job) {
             Some((_, specs)) => specs,
-            None => specs(file, job).await?,
+            None => Arc::new(specs(file, job).await?),
         };
         let instance = file.ask_one(run::instance(job, row.task)).await?;
         let key = Key {
@@ -43,10 +49,28 @@ pub(super) async fn add(file: &mut JournalFile, failures: &mut [Failures]) -> Cl
             task: row.task,
             instance: instance.unwrap_or(0),
         };
-        row.said = specs.iter().find_map(|spec| said(spec, key, &uid));
-        known = Some((job, specs));
+        known = Some((job, Arc::clone(&specs)));
+        let uid = uid.clone();
+        let read = move || specs.iter().find_map(|spec| said(spec, key, &uid));
+        match by(deadline, read) {
+            Some(said) => row.said = said,
+            None => break,
+        }
     }
     Ok(())
+}
+
+/// Reads on a thread that is left alone if it takes too long; `None` = it did, or there is none to be had.
+fn by<T: Send + 'static>(
+    deadline: Instant,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (tx, rx) = channel();
+    let thread = std::thread::Builder::new().name("words".into());
+    // Nobody may wait for it any more.
+    thread.spawn(move || drop(tx.send(read()))).ok()?;
+    rx.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        .ok()
 }
 
 async fn specs(file: &mut JournalFile, job: u32) -> CliResult<Vec<SubmitSpec>> {

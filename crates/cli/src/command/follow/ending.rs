@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hq_core::signature::last_words;
 use hq_protocol::client;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::args::global::OutputMode;
 use crate::args::job::JobState;
@@ -24,7 +24,7 @@ const TOLD_MAX: usize = 8;
 const ERROR_MAX: usize = 200;
 /// Lines of an output among which the last words are looked for.
 const LINES: u32 = 30;
-/// A node that does not answer does not hold up the end of a wait.
+/// Nodes that do not answer do not hold up the end of a wait.
 const WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Names the jobs that did not end well, for people.
@@ -50,10 +50,11 @@ pub(super) async fn tell(
     }
     // An answer that nobody waits for any more would be taken for that to the next question: so this comes last.
     let mut may_ask = true;
+    let deadline = Instant::now() + WORDS_TIMEOUT;
     for (job, first) in told {
         let said = match &first {
             Some(task) if may_ask && has_run(&task.error) => {
-                let said = timeout(WORDS_TIMEOUT, words(client, job.id, task.id)).await;
+                let said = timeout_at(deadline, words(client, job.id, task.id)).await;
                 may_ask = said.is_ok();
                 said.ok().flatten()
             }
