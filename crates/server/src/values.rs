@@ -16,8 +16,6 @@ use hq_protocol::worker;
 use hq_store::StoreClient;
 use hq_store::values::{self, CallValue};
 
-use crate::journal_link;
-
 /// Bytes that are kept for those who wait, beside the store.
 const KEPT_MAX: usize = 64 << 20;
 /// The same without a store, where what is dropped is lost: only values that nobody has asked for are.
@@ -206,9 +204,10 @@ impl Values {
         let Some(store) = self.store.clone() else {
             return Ok(values::Found::default());
         };
-        let work = move |store: &StoreClient| values::read(&store.read()?, job, &tasks, bytes_max);
-        let read = journal_link::read_unless_it_hangs(store, work).await;
-        read.unwrap_or_else(|refusal| Err(refusal.text.into()))
+        // However long it takes: for who waits for a value, one that cannot be read now would be lost.
+        let work = move || values::read(&store.read()?, job, &tasks, bytes_max);
+        let read = tokio::task::spawn_blocking(work).await;
+        read.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     /// Answers a client.
