@@ -39,6 +39,8 @@ const SEAT_PATIENCE: Duration = Duration::from_secs(4);
 const READS_MAX: usize = 64;
 
 static READS: Semaphore = Semaphore::const_new(READS_MAX);
+/// The same for queries of users, which may take minutes and must not keep dashboards waiting.
+static QUERIES: Semaphore = Semaphore::const_new(READS_MAX);
 
 /// How an event becomes a line.
 pub(crate) type Format = fn(&Event) -> String;
@@ -193,8 +195,16 @@ pub(crate) async fn read_unless_it_hangs<T: Send + 'static>(
     store: StoreClient,
     work: impl FnOnce(&StoreClient) -> T + Send + 'static,
 ) -> Result<T, Refusal> {
+    read_in(&READS, store, work).await
+}
+
+async fn read_in<T: Send + 'static>(
+    seats: &'static Semaphore,
+    store: StoreClient,
+    work: impl FnOnce(&StoreClient) -> T + Send + 'static,
+) -> Result<T, Refusal> {
     refuse_if_it_hangs(&store)?;
-    let Ok(Ok(seat)) = tokio::time::timeout(SEAT_PATIENCE, READS.acquire()).await else {
+    let Ok(Ok(seat)) = tokio::time::timeout(SEAT_PATIENCE, seats.acquire()).await else {
         return Err(Refusal::unavailable(format!(
             "{READS_MAX} reads of the journal are under way, and none has ended for {} s: many dashboards look at once, \
              or the disk is very slow or hangs; ask again later",
@@ -347,7 +357,7 @@ pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply 
         let connection = store.read()?;
         reader::query(&connection, &asked.sql, limits)
     };
-    match read_unless_it_hangs(store, work).await {
+    match read_in(&QUERIES, store, work).await {
         Ok(Ok(table)) => {
             let rows = table.rows.into_iter().map(serde_json::Value::from);
             let rows_json = serde_json::Value::from_iter(rows).to_string();
