@@ -10,6 +10,16 @@ const PATIENCE: Duration = Duration::from_secs(8);
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Pulse(Arc<Mutex<Option<Instant>>>);
 
+/// The time for which there is a writer.
+#[derive(Debug)]
+pub(crate) struct Life(Pulse);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
 impl Pulse {
     fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
         // Each change is a single step, so a panic elsewhere leaves nothing half done.
@@ -22,6 +32,11 @@ impl Pulse {
         let received = wait();
         *self.lock() = Some(Instant::now());
         received
+    }
+
+    /// Tells that there is nothing to do any more when it is dropped, with the writer.
+    pub(crate) const fn until_dropped(self) -> Life {
+        Life(self)
     }
 
     /// How long the writer is at a step already, if that is longer than any step should take.

@@ -211,7 +211,11 @@ pub(crate) fn start(
     let beating = pulse.clone();
     let thread = std::thread::Builder::new()
         .name("store".into())
-        .spawn(move || writer.run(&rx, &beating))
+        .spawn(move || {
+            // However it ends: what has ended does not hang.
+            let _life = beating.clone().until_dropped();
+            writer.run(&rx, &beating);
+        })
         .map_err(|source| StoreError::Create { path, source })?;
     Ok(StoreHandle {
         place,

@@ -470,10 +470,8 @@ impl Driver {
         if let Some(stored) = self.persist(Vec::new()).await {
             // It fails only if there is nobody left who could store it. On a full disk it takes until there is room, and a
             // server that was told to stop must not wait for that.
-            if tokio::time::timeout(LAST_STORE_TIMEOUT, stored)
-                .await
-                .is_err()
-            {
+            let stored = tokio::time::timeout(LAST_STORE_TIMEOUT, stored).await;
+            if !matches!(stored, Ok(Ok(_))) {
                 tracing::warn!("the last changes of allocation queues could not be stored");
                 return;
             }
