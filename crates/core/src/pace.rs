@@ -59,7 +59,7 @@ pub struct Pace {
     pub rate: f64,
     /// Since the first task started.
     pub elapsed: Duration,
-    /// Until the last one ends; `None` if nothing runs, so that nobody can tell.
+    /// Until the last one ends; `None` if nobody can tell: nothing runs, or only the shortest have ended.
     pub left: Option<Duration>,
 }
 
@@ -118,6 +118,14 @@ impl Ends {
 pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -> Pace {
     let elapsed = now.since(facts.first_start);
     let mean = facts.run.as_secs_f64() / float(facts.ended.max(1));
+    // Of those that started together the shortest ones end first; that others still run says that they take longer.
+    if facts.ended < WINDOW_ENDS_MIN.min(running) && elapsed.as_secs_f64() > 3.0 * mean {
+        return Pace {
+            rate: float(facts.ended) / elapsed.as_secs_f64(),
+            elapsed,
+            left: None,
+        };
+    }
     let window = now.since(facts.window_start).as_secs_f64();
     let measured = (facts.window_ended >= WINDOW_ENDS_MIN && window > 0.0)
         .then(|| float(facts.window_ended) / window);
@@ -235,6 +243,21 @@ mod tests {
             busy.push(now + time);
         }
         run
+    }
+
+    #[test]
+    fn the_first_ones_to_end_are_no_measure_for_those_that_run() {
+        let mut ends = Ends::default();
+        ends.note(at(0.002), Duration::from_millis(2));
+        let facts = ends.facts().expect("one has ended");
+        let pace = estimate(&facts, 191, 8, at(0.5));
+        assert_eq!(pace.left, None);
+        assert!((1.9..2.1).contains(&pace.rate), "{}", pace.rate);
+        // It took as long as the others run.
+        let mut ends = Ends::default();
+        ends.note(at(10.0), Duration::from_secs(10));
+        let facts = ends.facts().expect("one has ended");
+        assert!(estimate(&facts, 191, 8, at(10.5)).left.is_some());
     }
 
     fn at(seconds: f64) -> Timestamp {
