@@ -185,9 +185,18 @@ fn misspelled<'a>(
         });
     let unknown: BTreeSet<&str> = asked.filter(|name| !offered.contains(name)).collect();
     unknown.into_iter().find_map(|name| {
-        let meant = closest(name, offered.iter().copied())?;
+        let meant = meant_by(name, &offered)?;
         Some((name, meant))
     })
+}
+
+/// What people meant by a resource that no worker has.
+fn meant_by<'a>(name: &str, offered: &BTreeSet<&'a str>) -> Option<&'a str> {
+    if name == "gpus" {
+        // No misspelled `cpus`: workers find them by their maker.
+        return offered.iter().copied().find(|one| one.starts_with("gpus/"));
+    }
+    closest(name, offered.iter().copied())
 }
 
 /// What a job waits behind that some worker could run.
@@ -268,4 +277,18 @@ fn cpus(workers: &[client::WorkerInfo]) -> (u64, u64) {
             .sum::<u64>();
     }
     (total / UNITS_PER_WHOLE, used.div_ceil(UNITS_PER_WHOLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_meant_by_nothing_but_gpus() {
+        let some = BTreeSet::from(["cpus", "mem"]);
+        assert_eq!(meant_by("gpus", &some), None);
+        assert_eq!(meant_by("cpu", &some), Some("cpus"));
+        let more = BTreeSet::from(["cpus", "gpus/nvidia"]);
+        assert_eq!(meant_by("gpus", &more), Some("gpus/nvidia"));
+    }
 }
