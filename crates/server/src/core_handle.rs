@@ -2,7 +2,14 @@
 //!
 //! Everybody may have one; it ends with the thread, or the thread with the last of them. The loop on the other side is
 //! [`crate::core_thread`].
+//!
+//! There are two queues, each in order: one for workers, who may report faster than the core takes it, and one for
+//! everybody else, who must not wait behind thousands of reports. Between the two there is no order: whoever has to see
+//! what a worker said waits for its consequence.
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
@@ -16,8 +23,14 @@ use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-/// Events that may wait for the core; senders wait when it is full.
-const EVENT_QUEUE_LEN: usize = 4_096;
+/// Events of workers that may wait for the core; senders wait when it is full.
+const REPORT_QUEUE_LEN: usize = 4_096;
+/// The same of everybody else. A client has one question at a time.
+const REQUEST_QUEUE_LEN: usize = 1_024;
+/// Events of workers that are taken at a time.
+const REPORTS_AT_ONCE: usize = 256;
+/// Requests of one turn: few, so that dashboards cannot keep workers waiting either.
+pub(crate) const REQUESTS_PER_TURN: usize = 16;
 /// Updates that may wait for a watching client; beyond that it is cut off.
 const WATCH_QUEUE_LEN: usize = 256;
 /// How long a server that ends waits for its last changes to be stored; a sync on a busy file system takes seconds.
@@ -94,26 +107,99 @@ pub(crate) struct WorkerRegistration {
 #[error("the server is shutting down")]
 pub(crate) struct CoreGone;
 
+/// The other end of [`CoreHandle`]: what waits, and what was taken out of the queues and has not had its turn yet.
+pub(crate) struct Events {
+    requests: mpsc::Receiver<Event>,
+    reports: mpsc::Receiver<Event>,
+    taken_requests: VecDeque<Event>,
+    taken_reports: VecDeque<Event>,
+    buffer: Vec<Event>,
+}
+
+impl Events {
+    /// Waits for events; `false` when there are none and all handles are gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(crate) async fn take(&mut self) -> bool {
+        poll_fn(|cx| {
+            let room = REQUESTS_PER_TURN - self.taken_requests.len();
+            let mut are_gone = false;
+            if room > 0 {
+                let polled = self.requests.poll_recv_many(cx, &mut self.buffer, room);
+                self.taken_requests.extend(self.buffer.drain(..));
+                are_gone = polled == Poll::Ready(0);
+            }
+            if self.taken_reports.is_empty() {
+                let polled = self
+                    .reports
+                    .poll_recv_many(cx, &mut self.buffer, REPORTS_AT_ONCE);
+                self.taken_reports.extend(self.buffer.drain(..));
+                are_gone &= polled == Poll::Ready(0);
+            }
+            if self.are_left() {
+                Poll::Ready(true)
+            } else if are_gone {
+                Poll::Ready(false)
+            } else {
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// A request of this turn.
+    pub(crate) fn next_request(&mut self) -> Option<Event> {
+        self.taken_requests.pop_front()
+    }
+
+    /// What a worker said.
+    pub(crate) fn next_report(&mut self) -> Option<Event> {
+        self.taken_reports.pop_front()
+    }
+
+    /// Whether something that was taken has not had its turn.
+    pub(crate) fn are_left(&self) -> bool {
+        !self.taken_requests.is_empty() || !self.taken_reports.is_empty()
+    }
+}
+
 /// Talks to the core's thread.
 #[derive(Clone)]
 pub(crate) struct CoreHandle {
-    events: mpsc::Sender<Event>,
+    requests: mpsc::Sender<Event>,
+    reports: mpsc::Sender<Event>,
 }
 
 impl CoreHandle {
     /// A handle, and what reaches the other end.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Event>) {
-        let (events, received) = mpsc::channel(EVENT_QUEUE_LEN);
-        (Self { events }, received)
+    pub(crate) fn new() -> (Self, Events) {
+        let (requests, requests_rx) = mpsc::channel(REQUEST_QUEUE_LEN);
+        let (reports, reports_rx) = mpsc::channel(REPORT_QUEUE_LEN);
+        let events = Events {
+            requests: requests_rx,
+            reports: reports_rx,
+            taken_requests: VecDeque::new(),
+            taken_reports: VecDeque::new(),
+            buffer: Vec::new(),
+        };
+        (Self { requests, reports }, events)
     }
 
     /// Events that wait at this moment.
     pub(crate) fn waiting(&self) -> u64 {
-        (self.events.max_capacity() - self.events.capacity()) as u64
+        let waiting = |queue: &mpsc::Sender<Event>| queue.max_capacity() - queue.capacity();
+        (waiting(&self.requests) + waiting(&self.reports)) as u64
     }
 
     async fn send(&self, event: Event) -> Result<(), CoreGone> {
-        self.events.send(event).await.map_err(|_| CoreGone)
+        self.requests.send(event).await.map_err(|_| CoreGone)
+    }
+
+    /// Sends something that must not overtake what workers have said.
+    async fn send_behind(&self, event: Event) -> Result<(), CoreGone> {
+        self.reports.send(event).await.map_err(|_| CoreGone)
     }
 
     /// Has a command carried out. When this returns, its consequences are visible to queries and on
@@ -197,7 +283,7 @@ impl CoreHandle {
         reattach: Option<Box<Reattach>>,
     ) -> Result<WorkerRegistration, CoreGone> {
         let (tx, rx) = oneshot::channel();
-        self.send(Event::WorkerConnected(config, reattach, tx))
+        self.send_behind(Event::WorkerConnected(config, reattach, tx))
             .await?;
         rx.await.map_err(|_| CoreGone)
     }
@@ -209,7 +295,7 @@ impl CoreHandle {
         message: WorkerMessage,
         waiting: OwnedSemaphorePermit,
     ) -> Result<(), CoreGone> {
-        self.send(Event::WorkerMessage(worker, link, message, waiting))
+        self.send_behind(Event::WorkerMessage(worker, link, message, waiting))
             .await
     }
 
@@ -236,19 +322,19 @@ impl CoreHandle {
 
     /// Tells those who wait for changes that these will not be stored as long as the server lives.
     pub(crate) async fn give_up(&self) -> Result<(), CoreGone> {
-        self.send(Event::GiveUp).await
+        self.send_behind(Event::GiveUp).await
     }
 
     /// Lets workers go, and accepts nothing from then on. Returns when all that were told to end have and what was
     /// accepted is stored and answered, or after a time.
     pub(crate) async fn end(&self, keep_workers: bool, patience: Duration) -> Result<(), CoreGone> {
         let (tx, left) = oneshot::channel();
-        self.send(Event::Ending(keep_workers, tx)).await?;
+        self.send_behind(Event::Ending(keep_workers, tx)).await?;
         if tokio::time::timeout(patience, left).await.is_err() {
             tracing::warn!("Not all workers have ended in time; the server does not wait for them");
         }
         let (tx, stored) = oneshot::channel();
-        self.send(Event::Ended(tx)).await?;
+        self.send_behind(Event::Ended(tx)).await?;
         if tokio::time::timeout(STORE_TIMEOUT, stored).await.is_err() {
             tracing::warn!(
                 "The last changes were not stored in time; who waits for them is told so"
@@ -264,6 +350,6 @@ impl CoreHandle {
         link: LinkId,
         how: LinkEnd,
     ) -> Result<(), CoreGone> {
-        self.send(Event::WorkerGone(worker, link, how)).await
+        self.send_behind(Event::WorkerGone(worker, link, how)).await
     }
 }

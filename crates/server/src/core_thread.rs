@@ -1,11 +1,14 @@
-//! The thread that owns the state: drain a batch, apply it, carry out the effects.
+//! The thread that owns the state: take a turn's worth of events, apply them, carry out the effects.
 //!
 //! Others reach it through [`CoreHandle`]. Nothing on this thread waits for a peer: a peer that does
 //! not take its messages in time is cut off.
+//!
+//! A turn is short, and everybody has their part of each: the requests that wait, about [`ROWS_PER_ROUND_MAX`] rows of
+//! what workers said, and the answers that waited for a commit. So clients are served however far workers are ahead.
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
@@ -20,15 +23,17 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::News;
 use crate::clock::Clock;
-use crate::core_handle::{CoreHandle, Event, QueryFn, Seen, SendReply, View, WorkerRegistration};
+use crate::core_handle::{
+    CoreHandle, Event, Events, QueryFn, Seen, SendReply, View, WorkerRegistration,
+};
 use crate::delivery::{Delivery, ReplyTo, Watcher};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::stats::Stats;
 
-/// Events of one batch: large enough to share a scheduling round, small enough to stay under a few
-/// milliseconds.
-const BATCH_LEN: usize = 256;
+/// How much later a timer may be while there are messages that arrived before it.
+const TIMER_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Starts the core's thread. It ends when all handles are gone.
 ///
 /// # Errors
@@ -41,24 +46,14 @@ pub(crate) fn start(
     listeners: (Option<News>, Option<Outbox>),
     stats: Stats,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
-    let (handle, events) = CoreHandle::new();
+    let (handle, mut events) = CoreHandle::new();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()?;
-    let gate = StoreGate::new(store, stats.commits.clone());
-    let core = Core {
-        state,
-        delivery: Delivery::new(gate, failed, listeners, stats.clone()),
-        clock: Clock::new(),
-        next_id: 0,
-        left: None,
-        has_ended: false,
-        is_demand_partial: false,
-        stats,
-    };
+    let mut core = Core::new(state, store, failed, listeners, stats);
     let thread = std::thread::Builder::new()
         .name("core".into())
-        .spawn(move || runtime.block_on(core.run(events)))?;
+        .spawn(move || runtime.block_on(async { while core.turn(&mut events).await {} }))?;
     Ok((handle, thread))
 }
 
@@ -74,74 +69,117 @@ struct Core {
     has_ended: bool,
     /// Automatic allocation is to ask again soon.
     is_demand_partial: bool,
+    /// What follows from the inputs since the last round.
+    effects: Vec<Effect>,
     stats: Stats,
 }
 
 impl Core {
-    async fn run(mut self, mut events: mpsc::Receiver<Event>) {
-        let mut batch = Vec::with_capacity(BATCH_LEN);
-        let mut effects = Vec::new();
+    fn new(
+        state: ServerState,
+        store: Option<(StoreHandle, watch::Receiver<Progress>)>,
+        failed: Arc<Notify>,
+        listeners: (Option<News>, Option<Outbox>),
+        stats: Stats,
+    ) -> Self {
+        let gate = StoreGate::new(store, stats.commits.clone());
+        let mut core = Self {
+            state,
+            delivery: Delivery::new(gate, failed, listeners, stats.clone()),
+            clock: Clock::new(),
+            next_id: 0,
+            left: None,
+            has_ended: false,
+            is_demand_partial: false,
+            effects: Vec::new(),
+            stats,
+        };
         // What a restored state owes is due now, not with the first message, which may never come.
-        self.settle(self.clock.now(), &mut effects);
-        self.delivery.carry_out(&self.state, &mut effects);
-        loop {
-            let (deadline, clock) = (self.state.next_deadline(), self.clock);
-            let timer = async {
-                match deadline {
-                    // The timer rounds up to milliseconds, and work in portions is due at once very often.
-                    Some(time) if time <= clock.now().mono => {}
-                    Some(time) => tokio::time::sleep_until(clock.instant(time).into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let stall = self.delivery.stalls_at();
-            let stalled = async {
-                match stall {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            // Messages first: a heartbeat that has arrived counts before its deadline does.
-            tokio::select! {
-                biased;
-                count = events.recv_many(&mut batch, BATCH_LEN) => {
-                    if count == 0 {
-                        return;
-                    }
-                }
-                () = self.delivery.advanced() => {
-                    self.delivery.release(&self.state);
-                    continue;
-                }
-                () = stalled => {
-                    self.delivery.on_stalled();
-                    continue;
-                }
-                () = timer => {}
+        core.end_round();
+        core
+    }
+
+    /// Waits for something to do and does some of it; `false` when all handles are gone.
+    async fn turn(&mut self, events: &mut Events) -> bool {
+        let (deadline, clock) = (self.state.next_deadline(), self.clock);
+        let timer = async {
+            match deadline {
+                // The timer rounds up to milliseconds, and work in portions is due at once very often.
+                Some(time) if time <= clock.now().mono => {}
+                Some(time) => tokio::time::sleep_until(clock.instant(time).into()).await,
+                None => std::future::pending().await,
             }
-            let start = Instant::now();
-            let mut rows = 0;
-            for event in batch.drain(..) {
-                rows += self.on_event(event, &mut effects);
-                if rows >= ROWS_PER_ROUND_MAX {
-                    rows = 0;
-                    self.settle(self.clock.now(), &mut effects);
-                    self.delivery.carry_out(&self.state, &mut effects);
+        };
+        let stall = self.delivery.stalls_at();
+        let stalled = async {
+            match stall {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        // Messages first: a heartbeat that has arrived counts before its deadline does.
+        tokio::select! {
+            biased;
+            has_more = events.take() => {
+                if !has_more {
+                    return false;
                 }
             }
-            let now = self.clock.now();
-            if self
-                .state
-                .next_deadline()
-                .is_some_and(|time| time <= now.mono)
-            {
-                self.state.apply(now, Input::Timer, &mut effects);
+            () = self.delivery.advanced() => {
+                self.delivery.release(&self.state);
+                return true;
             }
-            self.settle(now, &mut effects);
-            self.delivery.carry_out(&self.state, &mut effects);
-            self.note_left();
-            self.stats.batches.observe(start.elapsed());
+            () = stalled => {
+                self.delivery.on_stalled();
+                return true;
+            }
+            () = timer => {}
         }
+        let start = Instant::now();
+        self.digest(events);
+        // While there are events, the branches below the first one are never looked at.
+        self.delivery.catch_up(&self.state);
+        self.stats.batches.observe(start.elapsed());
+        true
+    }
+
+    /// Applies the requests that were taken, and a round of what workers said.
+    fn digest(&mut self, events: &mut Events) {
+        let mut rows = 0;
+        while let Some(request) = events.next_request() {
+            rows += self.on_event(request);
+            if rows >= ROWS_PER_ROUND_MAX {
+                rows = 0;
+                self.end_round();
+            }
+        }
+        // They have a round of their own: large submits in a row do not keep workers waiting, either.
+        rows = 0;
+        while rows < ROWS_PER_ROUND_MAX
+            && let Some(report) = events.next_report()
+        {
+            rows += self.on_event(report);
+        }
+        let now = self.clock.now();
+        // The heartbeat for which a deadline waits may be among what was taken.
+        let patience = if events.are_left() {
+            TIMER_PATIENCE
+        } else {
+            Duration::ZERO
+        };
+        let deadline = self.state.next_deadline();
+        if deadline.is_some_and(|time| time + patience <= now.mono) {
+            self.state.apply(now, Input::Timer, &mut self.effects);
+        }
+        self.end_round();
+        self.note_left();
+    }
+
+    /// Ends a round of inputs: schedules, and carries out what follows.
+    fn end_round(&mut self) {
+        let now = self.clock.now();
+        self.settle(now);
+        self.delivery.carry_out(&self.state, &mut self.effects);
     }
 
     /// Tells the one who ends the server that it need not wait for workers any more.
@@ -152,10 +190,10 @@ impl Core {
         }
     }
 
-    /// Ends a batch of inputs: schedules and tells watching clients.
-    fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    /// Schedules and tells watching clients.
+    fn settle(&mut self, now: Now) {
         let start = Instant::now();
-        self.state.settle(now, effects);
+        self.state.settle(now, &mut self.effects);
         self.stats.rounds.observe(start.elapsed());
         let was_partial =
             std::mem::replace(&mut self.is_demand_partial, self.state.is_demand_partial());
@@ -166,7 +204,7 @@ impl Core {
     }
 
     /// Handles an event; returns about how many rows of work that was.
-    fn on_event(&mut self, event: Event, effects: &mut Vec<Effect>) -> usize {
+    fn on_event(&mut self, event: Event) -> usize {
         let now = self.clock.now();
         let input = match event {
             Event::Persist(changes, stored) => {
@@ -192,7 +230,7 @@ impl Core {
                 Input::RequestGone(id)
             }
             Event::Query(look) => {
-                self.on_query(now, look, effects);
+                self.on_query(now, look);
                 return 1;
             }
             Event::WorkerConnected(config, reattach, seat) => {
@@ -203,7 +241,7 @@ impl Core {
                 Input::Ending { keep_workers }
             }
             Event::Ended(told) => {
-                self.on_ended(now, told, effects);
+                self.on_ended(now, told);
                 return 1;
             }
             Event::GiveUp => {
@@ -230,16 +268,15 @@ impl Core {
             }
         };
         let rows = input.rows();
-        self.state.apply(now, input, effects);
+        self.state.apply(now, input, &mut self.effects);
         rows
     }
 
     /// The server ends. Connections are closed once this is told, so what was accepted goes first, and nothing more is
     /// accepted: its answer would reach nobody.
-    fn on_ended(&mut self, now: Now, told: oneshot::Sender<()>, effects: &mut Vec<Effect>) {
-        self.state.apply(now, Input::Ended, effects);
-        self.settle(now, effects);
-        self.delivery.carry_out(&self.state, effects);
+    fn on_ended(&mut self, now: Now, told: oneshot::Sender<()>) {
+        self.state.apply(now, Input::Ended, &mut self.effects);
+        self.end_round();
         self.has_ended = true;
         let told: SendReply = Box::new(move || {
             // The one who waits may have lost patience.
@@ -249,10 +286,9 @@ impl Core {
         self.delivery.hurry();
     }
 
-    fn on_query(&mut self, now: Now, look: QueryFn, effects: &mut Vec<Effect>) {
-        // What came before in this batch must be visible, effects included.
-        self.settle(now, effects);
-        self.delivery.carry_out(&self.state, effects);
+    fn on_query(&mut self, now: Now, look: QueryFn) {
+        // What came before in this turn must be visible, effects included.
+        self.end_round();
         let seen = look(&View {
             state: &self.state,
             now,

@@ -268,6 +268,16 @@ impl Delivery {
         self.send_soon(state, Outgoing::Look(self.last_look));
     }
 
+    /// Does what [`Self::advanced`] and [`Self::stalls_at`] would tell of, if it is due, without waiting for it.
+    pub(crate) fn catch_up(&mut self, state: &ServerState) {
+        if self.gate.look() {
+            self.release(state);
+        }
+        if self.stalls_at().is_some_and(|at| at <= Instant::now()) {
+            self.on_stalled();
+        }
+    }
+
     /// When [`Self::on_stalled`] is due, unless the store gets on before.
     pub(crate) fn stalls_at(&self) -> Option<Instant> {
         self.gate.stalls_at().filter(|_| !self.looks.is_empty())

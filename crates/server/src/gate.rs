@@ -88,13 +88,31 @@ impl<T> StoreGate<T> {
                     // The writer ended; its last report stays.
                     std::future::pending::<()>().await;
                 }
-                let committed = progress.borrow_and_update().committed;
-                self.gate.advance(committed);
-                while let Some((_, start)) = self.timed.pop_front_if(|(n, _)| *n <= committed) {
-                    self.commits.observe(start.elapsed());
-                }
+                self.note_progress();
             }
             None => std::future::pending().await,
+        }
+    }
+
+    /// The same for one who does not wait: whether the store has got on since the last look.
+    pub(crate) fn look(&mut self) -> bool {
+        let progress = self.progress.as_ref();
+        // An error tells that the writer has ended; its last report stays.
+        let has_changed = progress.is_some_and(|progress| progress.has_changed().unwrap_or(false));
+        if has_changed {
+            self.note_progress();
+        }
+        has_changed
+    }
+
+    fn note_progress(&mut self) {
+        let Some(progress) = &mut self.progress else {
+            return;
+        };
+        let committed = progress.borrow_and_update().committed;
+        self.gate.advance(committed);
+        while let Some((_, start)) = self.timed.pop_front_if(|(n, _)| *n <= committed) {
+            self.commits.observe(start.elapsed());
         }
     }
 

@@ -1,8 +1,7 @@
 //! The thread with a store of which the test decides when it has committed.
 
 mod peers;
-
-use std::time::Duration;
+mod turns;
 
 use hq_core::id::TaskId;
 use hq_core::range::IdArray;
@@ -21,6 +20,19 @@ use crate::query::Asked;
 /// Longer than anything here takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// A store whose changes are on disk when the test says so.
+fn held_store() -> (tempfile::TempDir, StoreHandle, watch::Sender<Progress>) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(&dir.path().join("state.db")).expect("a new store");
+    let at = Clock::new().now().wall;
+    let store = store.start("test", &[], at, |_| ()).expect("a writer");
+    let (progress, _) = watch::channel(Progress {
+        committed: 0,
+        health: Health::Good,
+    });
+    (dir, store, progress)
+}
+
 /// A core whose changes are on disk when the test says so.
 struct Held {
     core: CoreHandle,
@@ -31,17 +43,10 @@ struct Held {
 
 impl Held {
     fn start(state: ServerState) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let store = Store::open(&dir.path().join("state.db")).expect("a new store");
-        let at = Clock::new().now().wall;
-        let store = store.start("test", &[], at, |_| ()).expect("a writer");
-        let (progress, seen) = watch::channel(Progress {
-            committed: 0,
-            health: Health::Good,
-        });
+        let (dir, store, progress) = held_store();
         let (core, thread) = start(
             state,
-            Some((store, seen)),
+            Some((store, progress.subscribe())),
             Arc::new(Notify::new()),
             (None, None),
             Stats::new(),

@@ -21,7 +21,8 @@ async fn takes_back() -> (
     let problems = acknowledged(core);
     let other = Arc::clone(&problems);
     let taking = tokio::spawn(async move { other.acknowledge("internal", false).await });
-    let Some(Event::Persist(_, stored)) = events.recv().await else {
+    assert!(events.take().await, "the handle is there");
+    let Some(Event::Persist(_, stored)) = events.next_request() else {
         panic!("it is stored");
     };
     (problems, taking, stored)

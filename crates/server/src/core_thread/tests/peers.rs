@@ -19,11 +19,14 @@ use crate::delivery::WORKER_QUEUE_LEN;
 const TASK: TaskKey = TaskKey::new(JobId(1), TaskId(0));
 
 /// A worker that does nothing by itself.
-struct Peer {
+pub(super) struct Peer {
     core: CoreHandle,
     seat: WorkerRegistration,
     turns: Arc<Semaphore>,
 }
+
+/// Messages of a worker that may wait.
+const TURNS: usize = 4_096;
 
 impl Peer {
     fn config() -> Box<WorkerConfig> {
@@ -32,21 +35,45 @@ impl Peer {
         Box::new(config)
     }
 
-    async fn join(core: &CoreHandle, reattach: Option<Box<Reattach>>) -> Result<Self, CoreGone> {
+    pub(super) async fn join(
+        core: &CoreHandle,
+        reattach: Option<Box<Reattach>>,
+    ) -> Result<Self, CoreGone> {
         let seat = core.register(Self::config(), reattach).await?;
         Ok(Self {
             core: core.clone(),
             seat,
-            turns: Arc::new(Semaphore::new(4_096)),
+            turns: Arc::new(Semaphore::new(TURNS)),
         })
     }
 
-    async fn say(&self, message: WorkerMessage) {
+    pub(super) async fn say(&self, message: WorkerMessage) {
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let turn = turn.expect("it is never closed");
         let (id, link) = (self.seat.id, self.seat.link);
         let said = self.core.worker_message(id, link, message, turn).await;
         said.expect("the core is there");
+    }
+
+    /// What counts its messages; the worker is gone.
+    pub(super) fn into_turns(self) -> Arc<Semaphore> {
+        self.turns
+    }
+
+    /// Messages that the core has not digested.
+    pub(super) fn unheard(&self) -> usize {
+        TURNS - self.turns.available_permits()
+    }
+
+    /// Returns when the core has digested all that was said.
+    async fn is_heard(&self) {
+        let all = u32::try_from(TURNS).expect("few");
+        let heard = tokio::time::timeout(LIMIT, self.turns.acquire_many(all)).await;
+        drop(
+            heard
+                .expect("the core gets on")
+                .expect("it is never closed"),
+        );
     }
 
     /// The next command; `None` when the server has closed the connection.
@@ -163,11 +190,13 @@ async fn what_an_older_connection_says_or_does_no_longer_counts() {
     assert!(new.seat.reattached && new.seat.id == old.seat.id);
     while old.hear().await.is_some() {}
     old.say(finished(1)).await;
+    old.is_heard().await;
     let (id, link) = (old.seat.id, old.seat.link);
     let gone = core.worker_gone(id, link, LinkEnd::Broken).await;
     gone.expect("the core is there");
     assert!(!is_completed(&core).await, "nobody listens to it");
     new.say(finished(1)).await;
+    new.is_heard().await;
     assert!(is_completed(&core).await, "the newer one is there still");
     drop((old, new));
     end(core, thread);
@@ -193,6 +222,7 @@ async fn a_worker_that_does_not_read_loses_its_connection() {
         worker.say(WorkerMessage::Heartbeat(Vec::new())).await;
     }
     // All of them are answered before the first answer is taken.
+    worker.is_heard().await;
     core.query(|_| ()).await.expect("the core is there");
     let mut heard = 0;
     while worker.hear().await.is_some() {
