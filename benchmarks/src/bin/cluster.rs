@@ -2,15 +2,20 @@
 //!
 //! One process is all workers for a real server with a real store, see `cluster_suite`. Told are tasks per second, at the
 //! beginning and at the end, CPU time of the server's threads for each task, memory, bytes in the store and on the wire,
-//! and how long `job info` takes meanwhile. Server and workers share the machine: a rate is a lower bound.
+//! and how long `job info` and `submit --wait` of one task take meanwhile. Server and workers share the machine: a rate is
+//! a lower bound, and what the workers take of the machine is told, too.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin cluster -- [--hq PATH] [--workers N] [--cpus N] [--tasks N]
-//!     [--millis N] [--spread PART]
+//!     [--millis N | --rate N] [--spread PART]
 //! ```
+//!
+//! `--rate N` makes tasks so long that all cpus together end N of them a second. At the ceiling, which is the rate of tasks
+//! that take no time, a latency is that of a machine without a moment of rest; at 70 % of it, it is the server's own.
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -18,7 +23,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use hq_benchmarks::cluster::{Cluster, resident_kib};
 use hq_benchmarks::cluster_suite::TaskTime;
-use hq_benchmarks::cluster_suite::measure::{bytes_below, cpu_by_thread, peak_kib, run_array};
+use hq_benchmarks::cluster_suite::measure::{
+    Watched, bytes_below, cpu_by_thread, peak_kib, percentile, run_array,
+};
 use hq_benchmarks::cluster_suite::swarm::Swarm;
 use hq_benchmarks::{options, scratch_dir};
 
@@ -47,6 +54,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
             spread: 0.0,
         },
     };
+    let mut rate = None;
     options::each(args, |name, value| {
         match name {
             "--hq" => chosen.hq = value.file()?,
@@ -54,12 +62,22 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
             "--cpus" => chosen.cpus = value.get()?,
             "--tasks" => chosen.tasks = value.get()?,
             "--millis" => chosen.time.mean = Duration::from_millis(value.get()?),
+            "--rate" => rate = Some(value.get::<f64>()?),
             "--spread" => chosen.time.spread = value.get()?,
             _ => return Ok(false),
         }
         Ok(true)
     })?;
     ensure!(chosen.workers > 0 && chosen.tasks > 0, "nothing to do");
+    if let Some(rate) = rate {
+        ensure!(rate > 0.0, "--rate is a number of tasks per second");
+        ensure!(
+            chosen.time.mean.is_zero(),
+            "--rate and --millis exclude each other"
+        );
+        let cpus = chosen.workers as f64 * f64::from(chosen.cpus);
+        chosen.time.mean = Duration::from_secs_f64(cpus / rate);
+    }
     ensure!(
         (0.0..=1.0).contains(&chosen.time.spread),
         "--spread is a part of the time: 0 to 1"
@@ -79,9 +97,9 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     let mut swarm = Swarm::start(&cluster.server_dir(), workers, cpus, options.time)?;
     let idle = resident_kib(pid)?;
     println!(
-        "{workers} workers of {cpus} cpus, {} tasks of {} ms +- {:.0} %",
+        "{workers} workers of {cpus} cpus, {} tasks of {:.1} ms +- {:.0} %",
         options.tasks,
-        options.time.mean.as_millis(),
+        millis(options.time.mean),
         options.time.spread * 100.0
     );
     println!(
@@ -92,7 +110,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     );
 
     let (stored, cpu) = (stored_bytes(&journal)?, cpu_by_thread(pid)?);
-    let tasks = options.tasks;
+    let (own, tasks) = (own_cpu()?, options.tasks);
     let (cluster, watched) = swarm.work(move || {
         let watched = run_array(&cluster, tasks)?;
         Ok((cluster, watched))
@@ -106,32 +124,19 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
         rate(0.9, 1.0),
         took.as_secs_f64()
     );
-    let mut all = Duration::ZERO;
-    for (thread, time) in cpu_by_thread(pid)? {
-        let time = time.saturating_sub(cpu.get(&thread).copied().unwrap_or_default());
-        all += time;
-        let per_task = micros(time, tasks);
-        if per_task >= 0.05 {
-            println!("  {thread:<16} {per_task:6.2} us a task");
-        }
-    }
+    tell_cpu(pid, &cpu, own_cpu()?.saturating_sub(own), tasks, took)?;
+    cluster.time(&["journal", "flush"])?;
     println!(
-        "  {:<16} {:6.2} us a task",
-        "all threads",
-        micros(all, tasks)
-    );
-    println!(
-        "server at most {} MiB; store {:.1} B a task; `job info` p50 {:.1}, p99 {:.1}, longest {:.1} ms",
+        "server at most {} MiB; store {:.1} B a task",
         peak_kib(pid)? / 1_024,
         ratio(stored_bytes(&journal)?.saturating_sub(stored), tasks),
-        millis(watched.percentile(50)),
-        millis(watched.percentile(99)),
-        millis(watched.percentile(100)),
     );
+    tell_waits(&watched);
     let counts = swarm.join(move || stop(&cluster))?;
+    let expected = tasks + watched.submits.len() as u64;
     ensure!(
-        counts.ended == tasks,
-        "workers ended {} tasks instead of {tasks}",
+        counts.ended == expected,
+        "workers ended {} tasks instead of {expected}",
         counts.ended
     );
     println!(
@@ -141,6 +146,63 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// CPU time for each task since `before`, and how much of the machine that was.
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn tell_cpu(
+    pid: u32,
+    before: &BTreeMap<String, Duration>,
+    own: Duration,
+    tasks: u64,
+    took: Duration,
+) -> Result<()> {
+    let mut all = Duration::ZERO;
+    for (thread, time) in cpu_by_thread(pid)? {
+        let time = time.saturating_sub(before.get(&thread).copied().unwrap_or_default());
+        all += time;
+        let per_task = micros(time, tasks);
+        if per_task >= 0.05 {
+            println!("  {thread:<16} {per_task:6.2} us a task");
+        }
+    }
+    for (what, time) in [("all threads", all), ("simulated side", own)] {
+        println!("  {what:<16} {:6.2} us a task", micros(time, tasks));
+    }
+    println!(
+        "cpus in use: server {:.2}, simulated side {:.2}",
+        all.as_secs_f64() / took.as_secs_f64(),
+        own.as_secs_f64() / took.as_secs_f64()
+    );
+    Ok(())
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn tell_waits(watched: &Watched) {
+    for (what, took) in [
+        ("job info", &watched.looks),
+        ("submit --wait", &watched.submits),
+    ] {
+        let at = |percent| millis(percentile(took, percent));
+        println!(
+            "{:4} x `{what}`: p50 {:.1}, p99 {:.1}, longest {:.1} ms",
+            took.len(),
+            at(50),
+            at(99),
+            at(100)
+        );
+    }
+}
+
+/// CPU time of this process, which is the simulated side; clients are processes of their own.
+fn own_cpu() -> Result<Duration> {
+    Ok(cpu_by_thread(std::process::id())?.values().sum())
+}
+
 fn stop(cluster: &Cluster) -> Result<()> {
     let mut stop = cluster.command(&["server", "stop"]);
     let status = stop.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
@@ -148,13 +210,16 @@ fn stop(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The store may be one file with others beside it, or a directory.
+/// The store may be one file with others beside it, or a directory. The write-ahead log does not count: it has up to 16 MiB
+/// however many tasks there are, and after a flush all of it is in the file as well.
 fn stored_bytes(journal: &Path) -> Result<u64> {
     let parent = journal.parent().context("no directory")?;
     let mut sum = 0;
     for entry in std::fs::read_dir(parent)? {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with("journal") {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("journal") && !name.ends_with("-wal") {
             sum += match entry.metadata()? {
                 meta if meta.is_dir() => bytes_below(&entry.path())?,
                 meta => meta.len(),

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 use crate::cluster::Cluster;
 
-/// Pause between two looks at the job.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// Pause between two looks at the job, and between two other jobs of one task.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// The array is the first job of its server.
+const ARRAY: &str = "1";
 
 /// CPU time of a process by the names of its threads; numbers at the ends of names do not count.
 ///
@@ -72,6 +75,8 @@ pub fn bytes_below(dir: &Path) -> Result<u64> {
 pub struct Watched {
     /// How long `job info` took, ascending.
     pub looks: Vec<Duration>,
+    /// How long `submit --wait` of another task took, ascending.
+    pub submits: Vec<Duration>,
     /// Time since the start, and tasks that had finished by then.
     pub finished: Vec<(Duration, u64)>,
 }
@@ -91,41 +96,69 @@ impl Watched {
         let time = end.saturating_sub(*start).as_secs_f64();
         (time > 0.0).then(|| float(after - before) / time)
     }
-
-    /// The look that so many of a hundred were quicker than.
-    #[must_use]
-    pub fn percentile(&self, percent: usize) -> Duration {
-        let last = self.looks.len().saturating_sub(1);
-        let look = self.looks.get(last * percent / 100);
-        look.copied().unwrap_or_default()
-    }
 }
 
-/// Submits an array of tasks that cost nothing, and looks at it until all have finished.
+/// The value that so many of a hundred are not above, of values in ascending order.
+#[must_use]
+pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let last = sorted.len().saturating_sub(1);
+    sorted
+        .get(last * percent / 100)
+        .copied()
+        .unwrap_or_default()
+}
+
+/// Submits an array of tasks that cost nothing, and looks at it until all have finished. Meanwhile single tasks of
+/// higher priority are submitted and waited for.
 ///
 /// # Errors
 ///
 /// If a command fails, or a task does.
 pub fn run_array(cluster: &Cluster, count: u64) -> Result<Watched> {
     let array = format!("--array=1-{count}");
-    let submit = [
-        "submit",
-        &array,
-        "--stdout=none",
-        "--stderr=none",
-        "--",
-        "true",
-    ];
     let begun = Instant::now();
-    cluster.time(&submit)?;
+    cluster.time(&submit(&[&array]))?;
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let submitting = scope.spawn(|| submit_others(cluster, &has_ended));
+        let watched = look_until_finished(cluster, count, begun);
+        has_ended.store(true, Ordering::Relaxed);
+        let submits = submitting.join().map_err(|_| anyhow!("it panicked"))??;
+        Ok(Watched {
+            submits,
+            ..watched?
+        })
+    })
+}
+
+/// A submit of tasks that write nothing.
+fn submit<'a>(options: &[&'a str]) -> Vec<&'a str> {
+    let quiet = ["--stdout=none", "--stderr=none", "--", "true"];
+    [&["submit"], options, &quiet].concat()
+}
+
+fn submit_others(cluster: &Cluster, has_ended: &AtomicBool) -> Result<Vec<Duration>> {
+    let mut submits = Vec::new();
+    while !has_ended.load(Ordering::Relaxed) {
+        let took = cluster.time(&submit(&["--wait", "--priority=1"]))?;
+        submits.push(took);
+        std::thread::sleep(LOOK_INTERVAL.saturating_sub(took));
+    }
+    submits.sort_unstable();
+    Ok(submits)
+}
+
+fn look_until_finished(cluster: &Cluster, count: u64, begun: Instant) -> Result<Watched> {
     let mut watched = Watched {
         looks: Vec::new(),
+        submits: Vec::new(),
         finished: Vec::new(),
     };
     loop {
         let look = Instant::now();
+        // For people: as JSON it lists every task of the array, which takes a client longer than all else here.
+        watched.looks.push(cluster.time(&["job", "info", ARRAY])?);
         let stats = task_stats(cluster)?;
-        watched.looks.push(look.elapsed());
         let number = |name: &str| {
             stats
                 .get(name)
@@ -142,13 +175,16 @@ pub fn run_array(cluster: &Cluster, count: u64) -> Result<Watched> {
     }
 }
 
+/// Counts of the tasks of the array.
 fn task_stats(cluster: &Cluster) -> Result<serde_json::Value> {
-    let info = cluster
-        .command(&["job", "info", "last", "--output-mode=json"])
+    let list = cluster
+        .command(&["job", "list", "--all", "--output-mode=json"])
         .output()
         .context("cannot run a client")?;
-    let jobs: serde_json::Value =
-        serde_json::from_slice(&info.stdout).context("`job info` printed no JSON")?;
-    let stats = jobs.pointer("/0/info/task_stats");
-    stats.cloned().context("`job info` printed no task_stats")
+    let jobs: Vec<serde_json::Value> =
+        serde_json::from_slice(&list.stdout).context("`job list` printed no JSON")?;
+    let id = serde_json::Value::from(ARRAY.parse::<u32>()?);
+    let array = jobs.iter().find(|job| job["id"] == id);
+    let stats = array.and_then(|job| job.get("task_stats"));
+    stats.cloned().context("`job list` printed no task_stats")
 }
