@@ -7,10 +7,12 @@ pub mod sim;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::id::QueueId;
 use crate::range::IdArray;
 use crate::resource::descriptor::ResourceDescriptor;
 use crate::resource::request::RequestVariants;
 use crate::retry::{RetrySpec, StopSpec};
+use crate::scheduler::demand::{QueueQuery, WorkerKind};
 use crate::server_state::{Command, Effect, Input, RequestId, ServerState};
 use crate::template::{
     ArrayIds, ArraySpec, CrashLimit, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
@@ -39,6 +41,25 @@ pub fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
 /// What a server does about a command of a client.
 pub fn request(state: &mut ServerState, command: Command) -> Vec<Effect> {
     apply(state, Input::Request(RequestId(1), command))
+}
+
+/// As many workers as automatic allocation would ask for, for a queue that gives up to nine of them, each with so many cpus
+/// and an hour.
+#[must_use]
+pub fn workers_wanted(state: &ServerState, now: Time, cpus: u64) -> u32 {
+    let query = QueueQuery {
+        queue: QueueId(1),
+        kind: WorkerKind {
+            resources: [("cpus".into(), cpus * 10_000)].into(),
+            others_plentiful: true,
+            time_limit: Duration::from_secs(3_600),
+            min_utilization: 0.0,
+        },
+        coming: Vec::new(),
+        workers_max: 9,
+        nodes_max: 1,
+    };
+    state.demand(now, &[query])[0].workers
 }
 
 /// A new job with so many tasks, from 0 on, and defaults for everything else.

@@ -5,15 +5,15 @@ mod submits;
 use std::time::Duration;
 
 use super::*;
-use crate::id::{QueueId, TaskId};
+use crate::id::TaskId;
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
-use crate::scheduler::demand::{QueueQuery, WorkerKind};
 use crate::scheduler::worker_plan::{PATIENCE, WorkerPlan};
 use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget};
+use crate::testing::workers_wanted;
 use crate::time::Timestamp;
 
 /// Memory of a worker; each task asks for another part of it.
@@ -426,24 +426,7 @@ fn demand_that_a_canceled_job_hides_is_partial_until_it_has_left_the_queue() {
     };
     take(&mut world, Input::Request(RequestId(2), first));
     assert!(world.state.is_demand_partial());
-    let query = QueueQuery {
-        queue: QueueId(1),
-        kind: WorkerKind {
-            resources: [("cpus".into(), 10_000)].into(),
-            others_plentiful: true,
-            time_limit: Duration::from_secs(3_600),
-            min_utilization: 0.0,
-        },
-        coming: Vec::new(),
-        workers_max: 9,
-        nodes_max: 1,
-    };
-    let wanted = |world: &World| {
-        let answers = world
-            .state
-            .demand(world.now.mono, std::slice::from_ref(&query));
-        answers[0].workers
-    };
+    let wanted = |world: &World| workers_wanted(&world.state, world.now.mono, 1);
     assert_eq!(wanted(&world), 0, "what is hidden is not seen");
     while world.state.is_demand_partial() {
         settle(&mut world);
