@@ -273,6 +273,62 @@ fn a_frame_out_of_turn_is_malformed() {
     }
 }
 
+/// The Noise message of a peer that knows the key, with bytes in it that no peer of ours sends.
+fn noise_with_payload(noise: &mut HandshakeState) -> BytesMut {
+    let mut message = vec![0; HANDSHAKE_FRAME_MAX];
+    let length = noise.write_message(b"!", &mut message).expect("it fits");
+    message.truncate(length);
+    BytesMut::from(&encode_frame(Frame::Noise(message.into()))[..])
+}
+
+#[test]
+fn bytes_in_the_first_encrypted_message_are_refused() {
+    let mut peer = connecting(Plane::Worker, Some(&KEY));
+    let mut machine = accepting(Plane::Worker, Some(&KEY));
+    let hello = peer.take_output();
+    let waits = machine.receive(&mut BytesMut::from(&hello[..]));
+    assert!(waits.expect("a hello").is_none());
+    let answer = machine.take_output();
+    let mut noise = start_noise(Side::Connecting, &KEY, &hello, &answer).expect("a valid key");
+    let refused = machine
+        .receive(&mut noise_with_payload(&mut noise))
+        .expect_err("nothing is expected in it");
+    assert!(matches!(refused, HandshakeError::Malformed), "{refused}");
+    // The peer hears of it, but gets no keys.
+    let output = machine.take_output();
+    let told = peer.receive(&mut BytesMut::from(&[answer, output].concat()[..]));
+    assert!(
+        matches!(told, Err(HandshakeError::Refused { .. })),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn bytes_in_the_encrypted_answer_are_refused() {
+    let mut machine = connecting(Plane::Client, Some(&KEY));
+    let mut peer = accepting(Plane::Client, Some(&KEY));
+    let hello = machine.take_output();
+    let waits = peer.receive(&mut BytesMut::from(&hello[..]));
+    assert!(waits.expect("a hello").is_none());
+    let answer = peer.take_output();
+    let waits = machine.receive(&mut BytesMut::from(&answer[..]));
+    assert!(waits.expect("a hello").is_none());
+    let mut first = BytesMut::from(&machine.take_output()[..]);
+    let raw = take_frame(&mut first).expect("ours").expect("whole");
+    let frame = wire::Handshake::decode(&raw[HEADER_LEN..]).expect("ours");
+    let Some(Frame::Noise(message)) = frame.frame else {
+        panic!("no Noise message")
+    };
+    let mut noise = start_noise(Side::Accepting, &KEY, &answer, &hello).expect("a valid key");
+    let mut payload = [0; HANDSHAKE_FRAME_MAX];
+    let length = noise.read_message(&message, &mut payload).expect("the key");
+    assert_eq!(length, 0, "ours carries nothing");
+    let refused = machine
+        .receive(&mut noise_with_payload(&mut noise))
+        .expect_err("nothing is expected in it");
+    assert!(matches!(refused, HandshakeError::Malformed), "{refused}");
+}
+
 #[test]
 fn bytes_behind_the_handshake_stay() {
     let mut left = connecting(Plane::Client, None);
