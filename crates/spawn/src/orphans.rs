@@ -370,6 +370,11 @@ fn kill_trees(condemned: &[(libc::pid_t, Token)]) -> HashMap<Token, u32> {
 ///
 /// Costs one system call when there is none.
 pub(crate) fn count_left(leader: libc::pid_t) -> u32 {
+    count_left_among(leader, procfs::all_processes)
+}
+
+/// The same with the processes that `look` finds.
+fn count_left_among(leader: libc::pid_t, look: impl FnOnce() -> Vec<Process>) -> u32 {
     if sys::kill(-leader, 0).is_err() {
         return 0;
     }
@@ -378,7 +383,7 @@ pub(crate) fn count_left(leader: libc::pid_t) -> u32 {
     let is_used_again = || Process::read(leader).is_some();
     let belongs = |process: &Process| process.group == leader || process.session == leader;
     let mut count = 0;
-    for process in procfs::all_processes() {
+    for process in look() {
         if belongs(&process) && process.pid != leader {
             count += 1;
             procfs::kill_if(process.pid, || {
@@ -483,6 +488,98 @@ mod tests {
         assert_eq!(is_dead, Some(false), "it belongs to the other process");
     }
 
+    /// Children of a leader that has ended. They end with this.
+    struct Left {
+        leader: libc::pid_t,
+        children: Vec<Process>,
+    }
+
+    impl Left {
+        /// `script` starts children and waits; the leader ends when they are as they should be.
+        fn behind(
+            mut command: Command,
+            script: &str,
+            is_ready: impl Fn(libc::pid_t, &[Process]) -> bool,
+        ) -> Self {
+            command.args(["bash", "-c", script]).stdin(Stdio::null());
+            let mut shell = command.spawn().unwrap();
+            let leader = shell.id().cast_signed();
+            let children = eventually(|| {
+                let mut found = procfs::all_processes();
+                found.retain(|process| process.parent == leader);
+                is_ready(leader, &found).then_some(found)
+            });
+            let left = Self { leader, children };
+            shell.kill().unwrap();
+            shell.wait().unwrap();
+            left
+        }
+
+        fn wait_until_killed(&self) {
+            for child in &self.children {
+                eventually(|| {
+                    let now = Process::read(child.pid);
+                    now.is_none_or(|now| now.is_dead()).then_some(())
+                });
+            }
+        }
+    }
+
+    impl Drop for Left {
+        fn drop(&mut self) {
+            for child in &self.children {
+                let is_same =
+                    || Process::read(child.pid).is_some_and(|now| now.began == child.began);
+                procfs::kill_if(child.pid, is_same);
+            }
+        }
+    }
+
+    /// `setsid` as a program: what it runs leads a session and a group.
+    fn of_its_own_session() -> Command {
+        Command::new("setsid")
+    }
+
+    /// `env` runs it in a group of its own and in our session.
+    fn of_its_own_group() -> Command {
+        let mut command = Command::new("env");
+        command.process_group(0);
+        command
+    }
+
+    #[test]
+    fn all_that_is_left_of_a_session_counts_in_whatever_group_it_is() {
+        let two_groups = "sleep 1000 & set -m; sleep 1000 & wait";
+        let is_ready = |leader, children: &[Process]| {
+            let in_group = children.iter().filter(|child| child.group == leader);
+            children.len() == 2 && in_group.count() == 1
+        };
+        let left = Left::behind(of_its_own_session(), two_groups, is_ready);
+        assert_eq!(count_left(left.leader), 2);
+        left.wait_until_killed();
+    }
+
+    #[test]
+    fn all_that_is_left_of_a_group_counts_in_whatever_session_it_is() {
+        let script = "sleep 1000 & sleep 1000 & wait";
+        let is_ready = |leader, children: &[Process]| {
+            let in_session = children.iter().any(|child| child.session == leader);
+            children.len() == 2 && !in_session
+        };
+        let left = Left::behind(of_its_own_group(), script, is_ready);
+        assert_eq!(count_left(left.leader), 2);
+        left.wait_until_killed();
+    }
+
+    #[test]
+    fn what_was_left_and_ends_before_it_is_seen_counts() {
+        let is_ready = |_, children: &[Process]| children.len() == 1;
+        let left = Left::behind(of_its_own_group(), "sleep 1000 & wait", is_ready);
+        assert_eq!(count_left_among(left.leader, Vec::new), 1);
+        assert_eq!(count_left(left.leader), 1, "and once, if it is seen");
+        left.wait_until_killed();
+    }
+
     #[test]
     fn a_label_tells_more_than_the_number_of_a_session() {
         const LABEL: u64 = 4711;
@@ -521,17 +618,74 @@ mod tests {
             known: HashMap::new(),
             ended: Vec::new(),
         };
-        let census = || Census {
-            running: Vec::new(),
-            ending: Vec::new(),
-            creating: Vec::new(),
-            has_nameless: false,
-        };
+        let census = nobody;
         let is_alive = || Process::read(orphan.pid()).is_some_and(|now| !now.is_dead());
         assert!(orphans.sweep(true, census).is_empty());
         assert!(is_alive(), "it may belong to one of them");
         let killed = orphans.sweep(false, census);
         assert_eq!(killed, HashMap::from([(Token(u64::MAX), 1)]));
         eventually(|| (!is_alive()).then_some(()));
+    }
+
+    #[test]
+    fn a_child_of_others_in_this_process_is_left_to_them() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        eventually(|| Process::read(pid).filter(Process::is_dead));
+        let mut orphans = Orphans {
+            children: None,
+            own_session: sys::session_of(0).unwrap(),
+            adopted: vec![pid],
+            known: HashMap::new(),
+            ended: Vec::new(),
+        };
+        assert!(orphans.sweep(false, nobody).is_empty());
+        assert!(child.wait().unwrap().success(), "its status is there");
+    }
+
+    #[test]
+    fn a_task_answers_for_orphans_until_its_time_is_over() {
+        let orphan = Leader::start("exec sleep 1000");
+        let is_alive = || Process::read(orphan.pid()).is_some_and(|now| !now.is_dead());
+        let task = Task {
+            token: Token(1),
+            pid: orphan.pid(),
+            leader: true,
+            marker: None,
+            label: None,
+        };
+        let now = Instant::now();
+        let mut orphans = Orphans {
+            children: None,
+            own_session: -1,
+            adopted: Vec::new(),
+            known: HashMap::new(),
+            ended: vec![(task.clone(), now)],
+        };
+        let pause = orphans.tick(true, nobody);
+        assert_eq!(pause, IDLE_PAUSE, "nothing is followed up");
+        // Its number may be that of another group by now.
+        orphans.adopted.push(orphan.pid());
+        orphans.tick(true, nobody);
+        let owner = orphans.known.get(&orphan.pid()).map(|orphan| orphan.owner);
+        assert_eq!(owner, Some(Owner::Unknown));
+        assert!(is_alive(), "it may belong to a task that runs");
+        let later = now + 1_000 * FOLLOW_UP;
+        orphans.known.clear();
+        orphans.ended.push((task, later));
+        let pause = orphans.tick(true, nobody);
+        eventually(|| (!is_alive()).then_some(()));
+        assert_eq!(orphans.ended.len(), 1);
+        assert_eq!(pause, FOLLOW_UP_PAUSE, "there may be more");
+    }
+
+    /// No process is the launcher's own.
+    fn nobody() -> Census {
+        Census {
+            running: Vec::new(),
+            ending: Vec::new(),
+            creating: Vec::new(),
+            has_nameless: false,
+        }
     }
 }
