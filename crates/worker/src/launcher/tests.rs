@@ -323,6 +323,11 @@ async fn end_of(
 ) -> LaunchEvent {
     let (mut launcher, task, pools) = launcher_with(task, dirs);
     launcher.launch(vec![task], &pools);
+    end(launcher, started).await
+}
+
+/// The end of the only task of a launcher.
+async fn end(mut launcher: TaskLauncher, started: impl Fn(&mut TaskLauncher)) -> LaunchEvent {
     loop {
         let mut events = launcher.news().await;
         launcher.collect(&mut events, |_| false);
@@ -435,4 +440,77 @@ async fn the_last_words_of_a_failed_task_are_told_and_its_directory_is_gone() {
     assert_eq!(message.as_deref(), Some("boom"));
     let left = std::fs::read_dir(dir.path()).expect("it is there").count();
     assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn what_the_attempt_before_wrote_is_kept_as_soon_as_a_task_may_be_tried_again() {
+    for (limit, is_kept) in [(0, false), (1, true)] {
+        let dir = tempfile::tempdir().expect("directory");
+        let output = dir.path().join("out");
+        std::fs::write(&output, "before").expect("a file");
+        let mut task = template(&["true"]);
+        task.cwd = Box::from(*b"/");
+        task.stdout = StdioSpec::File {
+            path: output.as_os_str().as_bytes().into(),
+            remove_if_finished: false,
+        };
+        task.retry.limit = limit;
+        let event = end_of(task, dir.path(), |_| {}).await;
+        assert!(matches!(event, LaunchEvent::Exited { .. }), "{event:?}");
+        let kept = std::fs::read_to_string(dir.path().join("out.attempt-1"));
+        assert_eq!(kept.is_ok_and(|kept| kept == "before"), is_kept);
+    }
+}
+
+/// A call, whose interpreter is a program that says nothing.
+fn call(args: &[&str]) -> TaskTemplate {
+    let mut task = template(args);
+    task.cwd = Box::from(*b"/");
+    task.is_call = true;
+    task
+}
+
+/// Long enough for anything but an end that never comes.
+const IN_TIME: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn a_call_without_an_interpreter_fails() {
+    let dir = tempfile::tempdir().expect("directory");
+    let ended = end_of(call(&["/no/such/interpreter"]), dir.path(), |_| {});
+    let event = tokio::time::timeout(IN_TIME, ended).await;
+    let event = event.expect("it is told of");
+    assert!(matches!(event, LaunchEvent::Failed { .. }), "{event:?}");
+}
+
+#[tokio::test]
+async fn an_interpreter_that_uses_too_much_memory_is_killed() {
+    let dir = tempfile::tempdir().expect("directory");
+    let sleeps = call(&["bash", "-c", "sleep 1000"]);
+    let (mut launcher, task, pools) = launcher_with(sleeps, dir.path());
+    launcher.launch(vec![task], &pools);
+    let next = launcher.calls.next_id();
+    launcher.end_interpreter_for_memory(Excess {
+        token: LaunchToken(next - 1),
+        used: 2,
+        limit: 1,
+    });
+    let event = tokio::time::timeout(IN_TIME, end(launcher, |_| {})).await;
+    // It may not even have been created when it was killed.
+    event.expect("it does not go on");
+}
+
+#[tokio::test]
+async fn nothing_of_a_template_is_left_for_another_one_of_its_number() {
+    let (mut launcher, task, _) = launcher_with(template(&["true"]), Path::new("/nowhere"));
+    let (id, start) = (task.template.id, Instant::now());
+    let is_hopeless = |launcher: &mut TaskLauncher, seconds| {
+        let now = start + Duration::from_secs(seconds);
+        launcher.busy.found(id, "program", now)
+    };
+    assert!(!is_hopeless(&mut launcher, 0));
+    assert!(!is_hopeless(&mut launcher, 50));
+    launcher.drop_template(id);
+    assert!(!is_hopeless(&mut launcher, 100), "it was not busy before");
+    assert!(!is_hopeless(&mut launcher, 150));
+    assert!(is_hopeless(&mut launcher, 160));
 }

@@ -10,6 +10,7 @@ use hq_core::id::{InstanceId, JobId};
 use hq_core::job::TemplateId;
 use hq_core::resource::descriptor::ResourceDescriptor;
 use hq_core::resource::pool::PoolSet;
+use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::template::StdioSpec;
 use hq_core::testing::template;
 use hq_core::worker_state::WorkTemplate;
@@ -345,6 +346,25 @@ async fn a_call_of_another_kind_does_not_share_the_grant_of_a_lane() {
     bench.expect(&["failed 2 Cancelled"]).await;
     let other = bench.push_to(LaunchToken(2), 3, b"payload");
     assert!(other.is_some_and(|other| other.id != fake.id));
+}
+
+#[tokio::test]
+async fn calls_share_an_interpreter_if_each_would_start_the_same() {
+    let mut bench = Bench::new();
+    let (_, first) = bench.call(1, b"");
+    assert!(first == bench.call(2, b"").1, "another submit, but alike");
+    let changes: [fn(&mut TaskTemplate); 5] = [
+        |task| task.args.push(Box::from(*b"-v")),
+        |task| task.env.push((Box::from(*b"A"), Box::from(*b"1"))),
+        |task| task.stdin = Some(b"another function".as_slice().into()),
+        |task| task.stop.signal += 1,
+        |task| task.requests = RequestVariants::new(vec![ResourceRequest::cpus(3)]).expect("valid"),
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        bench.task = template(&["python3"]);
+        change(&mut bench.task);
+        assert!(first != bench.call(3, b"").1, "change {number}");
+    }
 }
 
 #[tokio::test]

@@ -104,6 +104,29 @@ async fn cleanups_that_hang_hold_up_their_own_ends_only_and_not_for_ever() {
 }
 
 #[tokio::test]
+async fn what_waits_behind_cleanups_that_turn_out_to_hang_gets_a_cleaner_of_its_own() {
+    let parent = tempfile::tempdir().expect("temporary directory");
+    let mut cleaners = Cleaners::new();
+    let all_since = |cleaners: &Cleaners, since| {
+        let mut queue = lock(&cleaners.queue);
+        for number in 1..=CLEANERS_MAX as u64 {
+            let token = Some(LaunchToken(number));
+            queue.at_work.insert(number, AtWork { since, token });
+        }
+        queue.next_cleaner = CLEANERS_MAX as u64 + 1;
+    };
+    // They have only just begun, as far as anybody can tell.
+    all_since(&cleaners, Instant::now() + 1_000 * SLOW);
+    let (_, cleanup) = task_dir(parent.path(), "quick");
+    cleaners.add(end(100), cleanup, false);
+    assert_eq!(lock(&cleaners.queue).at_work.len(), CLEANERS_MAX);
+    all_since(&cleaners, Instant::now() - 10 * SLOW);
+    // No other task ends: the next look at them is all that can notice.
+    let found = collected(&mut cleaners, 1).await;
+    assert_eq!(found, [(LaunchToken(100), "quick".to_owned())]);
+}
+
+#[tokio::test]
 async fn behind_others_an_end_waits_as_long_as_these_come_to_an_end() {
     let mut cleaners = Cleaners::new();
     let now = Instant::now();
