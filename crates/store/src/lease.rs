@@ -379,6 +379,20 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_that_was_given_back_is_free_at_once_whoever_had_it() {
+        let mut process = Process::this();
+        process.boot = "elsewhere".into();
+        let owner = Owner {
+            process,
+            heartbeat: 1,
+            fence: 1,
+            is_held: false,
+        };
+        let again = || panic!("nothing has to be waited for");
+        wait_until_free(Some(owner), Path::new("j.db"), again).expect("nobody has it");
+    }
+
+    #[test]
     fn a_lease_is_renewed_by_its_number_only() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("j.db");

@@ -256,3 +256,46 @@ fn a_range_that_is_none_is_left_out_and_counted() {
     assert_eq!(loaded.dropped_count, 1);
     assert_eq!(loaded.state.jobs()[&job].counts().waiting, 7);
 }
+
+#[test]
+fn an_attempt_of_a_task_that_is_none_is_left_out_and_counted() {
+    let job = JobId(3);
+    let ids = IdArray::consecutive(1, 7).expect("fits");
+    let connection = stored(&[change(submitted(job, &ids))]);
+    let sql = "INSERT INTO attempt_data (job, task, instance, worker, variant, outcome) \
+               VALUES (3, ?, 0, 1, 0, 9)";
+    for task in [7, 8] {
+        connection.execute(sql, [task]).expect("a table");
+    }
+    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    assert_eq!(loaded.dropped_count, 1, "the job has seven tasks");
+    let job = &loaded.state.jobs()[&job];
+    let slot = job.find(TaskId(7)).expect("the task");
+    let tasks = &job.submit(slot).expect("its submit").tasks;
+    assert_eq!(tasks.attempts(slot.index).len(), 1);
+}
+
+#[test]
+fn ids_of_other_submits_are_known_although_one_cannot_be_read() {
+    let ids = IdArray::consecutive(1, 7).expect("fits");
+    let connection = stored(&[change(submitted(JobId(3), &ids))]);
+    let again = "INSERT INTO submit_data SELECT job, 1, at_unix_ns, task_count, spec, spec_check \
+                 FROM submit_data";
+    connection.execute(again, []).expect("a table");
+    let damage = "UPDATE submit_data SET spec = X'ff' WHERE number = 0";
+    connection.execute(damage, []).expect("a table");
+    let found = submitted_ids(&connection, 3).expect("it can be read");
+    assert!(found.into_iter().eq(1..=7));
+}
+
+#[test]
+fn a_store_was_used_if_it_has_the_uid_of_a_server_or_a_job() {
+    let empty = stored(&[]);
+    assert!(!is_used(&empty).expect("tables"));
+    let uid = "INSERT INTO meta VALUES ('server_uid', 'TestUid')";
+    empty.execute(uid, []).expect("a table");
+    assert!(is_used(&empty).expect("tables"), "it has no job yet");
+    let ids = IdArray::single(1);
+    let without_uid = stored(&[change(submitted(JobId(1), &ids))]);
+    assert!(is_used(&without_uid).expect("tables"), "the uid was lost");
+}

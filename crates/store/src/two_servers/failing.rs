@@ -103,6 +103,9 @@ fn nothing_is_acknowledged_after_a_failed_sync_of_compaction() {
         disk.wait_failed();
         let said = disk.server.ask("add 2 2");
         assert_eq!(said, "not acknowledged", "sync {number}");
+        // The writer has ended, and has left to the next server what it could not trust any more.
+        let log = std::fs::metadata(disk.dir.path().join("j.db-wal"));
+        assert!(log.is_ok_and(|log| log.len() > 0), "sync {number}");
     }
 }
 

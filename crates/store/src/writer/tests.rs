@@ -131,17 +131,46 @@ fn what_arrives_together_with_the_stop_is_stored() {
     let writer = writer(&path);
     let (tx, rx) = mpsc::channel();
     // Nobody waits for it, and it has not been waiting for long.
+    let started = unurgent(4);
+    for message in [Message::Changes(1, vec![started]), Message::Stop] {
+        tx.send(message).expect("somebody reads");
+    }
+    writer.run(&rx, &Pulse::default());
+    assert!(results(&path).contains(&(1, 4)));
+}
+
+/// A change that nobody waits for.
+fn unurgent(task: u32) -> Change {
     let started = change(ChangeKind::TaskStarted {
-        task: TaskKey::new(JobId(1), TaskId(4)),
+        task: TaskKey::new(JobId(1), TaskId(task)),
         instance: InstanceId(0),
         variant: 0,
         nodes: Box::default(),
         worker: WORKER,
     });
     assert!(!started.kind.is_urgent());
-    for message in [Message::Changes(1, vec![started]), Message::Stop] {
-        tx.send(message).expect("somebody reads");
+    started
+}
+
+#[test]
+fn what_nobody_waits_for_is_stored_without_being_asked_for() {
+    let dir = tempfile::tempdir().expect("directory");
+    let store = Store::open(&dir.path().join("j.db")).expect("a fresh file");
+    let (tx, rx) = mpsc::channel();
+    let report = move |progress: Progress| {
+        // Nobody listens at the end.
+        let _ = tx.send(progress.committed);
+    };
+    let mut handle = store
+        .start("TestUid", &[], NOW.wall, report)
+        .expect("a writer");
+    for task in 1..=2 {
+        let number = handle.store(vec![unurgent(task)]);
+        let wait = Duration::from_secs(60);
+        let told = std::iter::from_fn(|| rx.recv_timeout(wait).ok());
+        let stored = told.into_iter().find(|committed| *committed >= number);
+        assert_eq!(stored, Some(number));
+        // The next one comes when the time between two groups has passed, and not within it.
+        std::thread::sleep(2 * GROUP_SPAN);
     }
-    writer.run(&rx, &Pulse::default());
-    assert!(results(&path).contains(&(1, 4)));
 }
