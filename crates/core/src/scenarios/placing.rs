@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use super::bench::*;
-use crate::id::{JobId, QueueId, WorkerId};
+use crate::id::{JobId, WorkerId};
 use crate::outcome::Outcome;
-use crate::resource::request::{RequestVariants, ResourceRequest};
-use crate::scheduler::demand::{QueueQuery, WorkerKind};
-use crate::server_state::{Command, WorkerMessage};
+use crate::resource::amount::Amount;
+use crate::resource::descriptor::{ResourceItem, ResourceKind};
+use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
+use crate::server_state::{Command, Input, WorkerMessage};
 use crate::task::Phase;
+use crate::testing::workers_wanted;
 use crate::worker::Unkillable;
 
 const MOMENT: Duration = Duration::from_millis(300);
@@ -227,21 +229,60 @@ fn a_worker_that_takes_enough_or_nothing_waits_for_enough() {
     assert_eq!(bench.has(worker).len(), 3);
 }
 
+#[test]
+fn what_waits_at_a_worker_takes_its_place_with_all_that_fits_beside_it() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    let first = bench.submit(wide(1, 4));
+    bench.start(worker, key(first, 0));
+    let high = bench.submit(tasks_with(1, |task| {
+        task.requests = cpus_of(2);
+        task.priority = 5;
+    }));
+    let low = bench.submit(tasks(1));
+    bench.wait(MOMENT);
+    let ahead = [(first.0, 0), (high.0, 0), (low.0, 0)];
+    assert_eq!(bench.has(worker), ahead);
+    let ended = bench.end_report(worker, key(first, 0), Outcome::Finished);
+    bench.step(Input::WorkerMessage(worker, WorkerMessage::Report(ended)));
+    assert_eq!(bench.state.workers()[&worker].placed_len(), 2);
+}
+
+#[test]
+fn what_comes_back_together_with_what_is_waited_for_is_not_kept() {
+    let mut bench = Bench::new();
+    let worker = bench.worker_with(4, |config| {
+        config.resources.items.push(ResourceItem {
+            name: "mem".into(),
+            kind: ResourceKind::Sum(Amount::whole(4)),
+        });
+    });
+    let with_memory = |cpus: u32, mem: u32, priority: i32| {
+        tasks_with(1, |task| {
+            let mut request = ResourceRequest::cpus(cpus);
+            request.entries.push(ResourceEntry {
+                resource: "mem".into(),
+                amount: Amount::whole(mem),
+                policy: Policy::Compact,
+            });
+            task.requests = RequestVariants::new(vec![request]).expect("valid");
+            task.priority = priority;
+        })
+    };
+    let first = bench.submit(with_memory(2, 2, 0));
+    bench.start(worker, key(first, 0));
+    // It lacks a cpu. Whatever gives it one gives two of memory, too.
+    let urgent = bench.submit(with_memory(3, 2, 5));
+    let small = bench.submit(with_memory(1, 2, 0));
+    let is_placed = |job: JobId| {
+        let assigned = bench.state.workers()[&worker].assigned();
+        assigned.get(&key(job, 0)).is_some_and(|a| a.placed)
+    };
+    assert_eq!([urgent, small].map(is_placed), [false, true]);
+}
+
 /// Workers with so many cpus that automatic allocation would ask for.
 fn wanted(bench: &Bench, cpus: u64) -> u32 {
-    let query = QueueQuery {
-        queue: QueueId(1),
-        kind: WorkerKind {
-            resources: [("cpus".into(), cpus * 10_000)].into(),
-            others_plentiful: true,
-            time_limit: Duration::from_secs(3_600),
-            min_utilization: 0.0,
-        },
-        coming: Vec::new(),
-        workers_max: 9,
-        nodes_max: 1,
-    };
-    bench.state.demand(bench.now.mono, &[query])[0].workers
+    workers_wanted(&bench.state, bench.now.mono, cpus)
 }
 
 #[test]

@@ -123,6 +123,24 @@ fn a_large_graph_goes_out_most_urgent_first_although_it_is_queued_in_steps() {
 }
 
 #[test]
+fn tasks_of_a_large_graph_go_out_while_equally_urgent_ones_are_still_queued() {
+    let mut bench = small_steps();
+    let worker = bench.worker(8);
+    bench.step(submit(1, various(40)));
+    while bench.state.submitting() > 0 {
+        bench.step(Input::Timer);
+    }
+    while bench.has(worker).is_empty() {
+        assert!(
+            bench.state.has_portions_left(),
+            "they wait for the last one"
+        );
+        bench.step(Input::Timer);
+    }
+    assert!(bench.state.has_portions_left());
+}
+
+#[test]
 fn very_many_jobs_are_canceled_in_steps_and_answered_once() {
     let mut bench = small_steps();
     for _ in 0..9 {

@@ -8,7 +8,7 @@ use crate::id::{JobId, TaskId};
 use crate::range::IdArray;
 use crate::selector::Selector;
 use crate::server_state::{
-    ChangeKind, Effect, Input, NoticeKey, NoticeState, WatchSpec, WorkerMessage,
+    ChangeKind, Command, Effect, Input, NoticeKey, NoticeState, WatchSpec, WorkerMessage,
 };
 use crate::template::NotifyEvent;
 
@@ -44,6 +44,21 @@ fn changes_are_told_at_most_once_in_an_interval_and_none_is_lost() {
     assert_eq!(told[0].jobs[0].ended_tasks, expected, "in their order");
     let effects = bench.wait(SECOND * 10);
     assert!(updates(&effects, id).is_empty(), "nothing has changed");
+}
+
+#[test]
+fn of_jobs_that_change_together_those_are_told_of_that_are_watched() {
+    let mut bench = Bench::new();
+    bench.submit(tasks(1));
+    let watched = bench.submit(tasks(1));
+    bench.submit(tasks(1));
+    let (id, _) = bench.watch(one(watched));
+    let effects = bench.request(Command::CancelJobs {
+        jobs: Selector::All,
+        reason: Box::default(),
+    });
+    let last = updates(&effects, id);
+    assert!(last.len() == 1 && last[0].done, "{last:?}");
 }
 
 #[test]
@@ -110,7 +125,7 @@ fn an_open_job_without_work_is_the_end_only_for_those_who_say_so() {
     let effects = bench.finish(worker, key(job, 0));
     assert!(updates(&effects, idle)[0].done);
     assert!(updates(&effects, closed).is_empty());
-    let effects = bench.request(crate::server_state::Command::CloseJobs(one(job)));
+    let effects = bench.request(Command::CloseJobs(one(job)));
     assert!(updates(&effects, closed)[0].done);
 }
 
@@ -185,7 +200,7 @@ fn the_end_of_a_job_is_notified_when_it_is_closed_and_idle() {
     let job = bench.open(None);
     bench.submit(into(job, notifying(NotifyEvent::End, tasks(1))));
     assert!(notices(&bench.finish(worker, key(job, 0))).is_empty());
-    let effects = bench.request(crate::server_state::Command::CloseJobs(one(job)));
+    let effects = bench.request(Command::CloseJobs(one(job)));
     assert_eq!(notices(&effects), [NoticeKey { job, number: 0 }]);
 }
 

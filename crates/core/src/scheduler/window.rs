@@ -404,11 +404,17 @@ mod tests {
         }
 
         fn seen(&mut self, with_gangs: bool) -> BTreeSet<QueueKey> {
-            self.ready.follow(&self.classes);
-            let cluster = (&self.classes, &self.workers);
-            let none = std::iter::empty();
-            let window = window(&self.ready, cluster, none, (with_gangs, 0), Time(0));
+            let window = self.window(std::iter::empty(), with_gangs);
             window.queues.into_iter().map(|(key, _)| key).collect()
+        }
+
+        fn window(&mut self, rooms: impl Iterator<Item = WorkerId>, with_gangs: bool) -> Window {
+            self.ready.follow(&self.classes);
+            while self.ready.is_behind() {
+                self.ready.follow(&self.classes);
+            }
+            let cluster = (&self.classes, &self.workers);
+            window(&self.ready, cluster, rooms, (with_gangs, 0), Time(0))
         }
     }
 
@@ -435,5 +441,18 @@ mod tests {
         let expected: Vec<bool> = (1..=few + 4).map(|size| size > 4).collect();
         let found: Vec<bool> = able.iter().map(|key| seen.contains(key)).collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn when_all_that_fits_was_seen_no_other_round_has_to_look_for_more() {
+        let mut bench = Bench::new(&["a", "a"]);
+        let fits = bench.queue(0, 0);
+        let rooms = [WorkerId(1), WorkerId(2)];
+        let window = bench.window(rooms.into_iter(), false);
+        let queues: Vec<QueueKey> = window.queues.iter().map(|(key, _)| *key).collect();
+        assert_eq!(queues, [fits]);
+        let fitting = rooms.map(|id| window.rooms[&id].fitting);
+        assert_eq!(fitting, [None; 2], "down to the least urgent");
+        assert!(window.is_all);
     }
 }

@@ -168,6 +168,21 @@ mod tests {
     }
 
     #[test]
+    fn a_message_waits_for_its_own_batch_and_for_none_behind_it() {
+        let mut gate = Gate::default();
+        for number in 1..=2 {
+            gate.note(number, &[]);
+            assert_eq!(gate.pass(Wait::All, number), None);
+        }
+        assert_eq!(gate.next_ready(), None);
+        gate.advance(1);
+        assert_eq!(gate.next_ready(), Some(1));
+        assert_eq!(gate.next_ready(), None, "its batch is still on its way");
+        gate.advance(2);
+        assert_eq!(gate.next_ready(), Some(2));
+    }
+
+    #[test]
     fn an_acknowledgement_waits_for_all() {
         let worker = crate::id::WorkerId(1);
         let acknowledge = Effect::ToWorker(worker, WorkerCommand::Acknowledge(1));

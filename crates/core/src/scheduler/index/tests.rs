@@ -168,3 +168,25 @@ fn few_steps_find_the_largest_that_fits_among_very_many() {
         "what does not fit is left out at once: {steps} are left"
     );
 }
+
+#[test]
+fn a_request_counts_once_however_often_it_is_put_in_or_taken_out() {
+    let mut classes = Classes::default();
+    let offers = offers(&mut classes, [1_000; 3]);
+    let [first, second] = [[100, 0, 0], [50, 200, 0]].map(|amounts| {
+        let class = classes.intern(&request(&(0, 1, amounts)));
+        QueueKey::new(0, class)
+    });
+    let class = |key: QueueKey| classes.get(key.class).expect("interned");
+    let mut index = RequestIndex::default();
+    index.insert(second, class(second));
+    let expected = index.resource_weights(&offers);
+    for _ in 0..2 {
+        index.insert(first, class(first));
+    }
+    assert_ne!(index.resource_weights(&offers), expected);
+    for _ in 0..2 {
+        index.remove(first, class(first));
+    }
+    assert_eq!(index.resource_weights(&offers), expected);
+}
