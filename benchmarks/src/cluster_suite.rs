@@ -8,4 +8,4 @@ pub mod measure;
 pub mod swarm;
 mod worker;
 
-pub use worker::TaskTime;
+pub use worker::{Storms, TaskTime};

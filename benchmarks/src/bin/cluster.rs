@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin cluster -- [--hq PATH] [--workers N] [--cpus N] [--tasks N]
-//!     [--millis N | --rate N] [--spread PART]
+//!     [--millis N | --rate N] [--spread PART] [--storms N]
 //! ```
 //!
 //! `--rate N` makes tasks so long that all cpus together end N of them a second. At the ceiling, which is the rate of tasks
@@ -35,6 +35,8 @@ struct Options {
     cpus: u32,
     tasks: u64,
     time: TaskTime,
+    /// How often all workers lose their connections.
+    storms: usize,
 }
 
 fn main() -> Result<()> {
@@ -49,6 +51,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
         workers: 1_000,
         cpus: 16,
         tasks: 1_000_000,
+        storms: 0,
         time: TaskTime {
             mean: Duration::ZERO,
             spread: 0.0,
@@ -62,6 +65,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
             "--cpus" => chosen.cpus = value.get()?,
             "--tasks" => chosen.tasks = value.get()?,
             "--millis" => chosen.time.mean = Duration::from_millis(value.get()?),
+            "--storms" => chosen.storms = value.get()?,
             "--rate" => rate = Some(value.get::<f64>()?),
             "--spread" => chosen.time.spread = value.get()?,
             _ => return Ok(false),
@@ -111,8 +115,9 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
 
     let (stored, cpu) = (stored_bytes(&journal)?, cpu_by_thread(pid)?);
     let (own, tasks) = (own_cpu()?, options.tasks);
+    let (storms, storm_count) = (swarm.storms(), options.storms);
     let (cluster, watched) = swarm.work(move || {
-        let watched = run_array(&cluster, tasks)?;
+        let watched = run_array(&cluster, tasks, (&storms, workers, storm_count))?;
         Ok((cluster, watched))
     })?;
     let took = watched.finished.last().context("nothing finished")?.0;
@@ -134,8 +139,9 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     tell_waits(&watched);
     let counts = swarm.join(move || stop(&cluster))?;
     let expected = tasks + watched.submits.len() as u64;
+    // What had not started when a connection broke is given up, and may have been carried out all the same.
     ensure!(
-        counts.ended == expected,
+        counts.ended == expected || (options.storms > 0 && counts.ended > expected),
         "workers ended {} tasks instead of {expected}",
         counts.ended
     );
@@ -194,6 +200,12 @@ fn tell_waits(watched: &Watched) {
             at(50),
             at(99),
             at(100)
+        );
+    }
+    for took in &watched.storms {
+        println!(
+            "all workers were back {:.0} ms after they had lost their connections",
+            millis(*took)
         );
     }
 }

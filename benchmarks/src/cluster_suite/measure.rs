@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
+use super::worker::Storms;
 use crate::cluster::Cluster;
 
 /// Pause between two looks at the job, and between two other jobs of one task.
@@ -77,6 +78,8 @@ pub struct Watched {
     pub looks: Vec<Duration>,
     /// How long `submit --wait` of another task took, ascending.
     pub submits: Vec<Duration>,
+    /// How long the last worker took to come back, each time that all lost their connections.
+    pub storms: Vec<Duration>,
     /// Time since the start, and tasks that had finished by then.
     pub finished: Vec<(Duration, u64)>,
 }
@@ -109,23 +112,29 @@ pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 }
 
 /// Submits an array of tasks that cost nothing, and looks at it until all have finished. Meanwhile single tasks of
-/// higher priority are submitted and waited for.
+/// higher priority are submitted and waited for, and all workers lose their connections `storm_count` times.
 ///
 /// # Errors
 ///
 /// If a command fails, or a task does.
-pub fn run_array(cluster: &Cluster, count: u64) -> Result<Watched> {
+pub fn run_array(
+    cluster: &Cluster,
+    count: u64,
+    (storms, workers, storm_count): (&Storms, usize, usize),
+) -> Result<Watched> {
     let array = format!("--array=1-{count}");
     let begun = Instant::now();
     cluster.time(&submit(&[&array]))?;
     let has_ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let submitting = scope.spawn(|| submit_others(cluster, &has_ended));
+        let raging = scope.spawn(|| rage(storms, workers, storm_count, &has_ended));
         let watched = look_until_finished(cluster, count, begun);
         has_ended.store(true, Ordering::Relaxed);
         let submits = submitting.join().map_err(|_| anyhow!("it panicked"))??;
         Ok(Watched {
             submits,
+            storms: raging.join().map_err(|_| anyhow!("it panicked"))??,
             ..watched?
         })
     })
@@ -135,6 +144,40 @@ pub fn run_array(cluster: &Cluster, count: u64) -> Result<Watched> {
 fn submit<'a>(options: &[&'a str]) -> Vec<&'a str> {
     let quiet = ["--stdout=none", "--stderr=none", "--", "true"];
     [&["submit"], options, &quiet].concat()
+}
+
+/// Time between two storms.
+const STORM_INTERVAL: Duration = Duration::from_secs(2);
+/// How long workers may take to come back.
+const STORM_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Lets all of `workers` lose their connections so many times, and returns how long each time the last one took to come
+/// back. Ends early if the work does.
+fn rage(
+    storms: &Storms,
+    workers: usize,
+    count: usize,
+    has_ended: &AtomicBool,
+) -> Result<Vec<Duration>> {
+    let mut took = Vec::new();
+    for storm in 1..=count {
+        std::thread::sleep(STORM_INTERVAL);
+        if has_ended.load(Ordering::Relaxed) {
+            break;
+        }
+        let begun = Instant::now();
+        storms.begin();
+        while storms.returned() < storm * workers {
+            ensure!(
+                begun.elapsed() < STORM_TIMEOUT,
+                "only {} workers have come back from {storm} storms",
+                storms.returned()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        took.push(begun.elapsed());
+    }
+    Ok(took)
 }
 
 fn submit_others(cluster: &Cluster, has_ended: &AtomicBool) -> Result<Vec<Duration>> {
@@ -152,6 +195,7 @@ fn look_until_finished(cluster: &Cluster, count: u64, begun: Instant) -> Result<
     let mut watched = Watched {
         looks: Vec::new(),
         submits: Vec::new(),
+        storms: Vec::new(),
         finished: Vec::new(),
     };
     loop {

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use hq_core::testing::worker_config;
-use hq_core::worker_config::WorkerConfig;
+use hq_core::worker_config::{OnServerLost, WorkerConfig};
 use hq_protocol::Plane;
-use hq_protocol::access::{Access, ServerDir};
+use hq_protocol::access::ServerDir;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::worker::{Counts, SimulatedWorker, TaskTime};
+use super::worker::{Counts, Home, SimulatedWorker, Storms, TaskTime};
 
-/// Connections that are being made at once; more would only wait in the server's queue.
+/// Connections that are being made at once; more would only wait in the server's queue, which is held against them: all
+/// come from one address, and one thread is slow to shake a thousand hands.
 const CONNECTING_MAX: usize = 64;
 /// Heartbeats of real workers.
 const HEARTBEAT: Duration = Duration::from_secs(8);
@@ -26,6 +27,7 @@ const HEARTBEAT: Duration = Duration::from_secs(8);
 pub struct Swarm {
     runtime: Runtime,
     workers: JoinSet<Result<Counts>>,
+    storms: Storms,
     /// From the first connection to the last registration.
     pub registered_in: Duration,
 }
@@ -46,10 +48,18 @@ impl Swarm {
             .build()?;
         let config = Arc::new(WorkerConfig {
             heartbeat: HEARTBEAT,
+            on_server_lost: OnServerLost::Reconnect,
             ..worker_config(cpus)
         });
+        let storms = Storms::default();
+        let home = Home {
+            access,
+            config,
+            storms: storms.clone(),
+            room: Arc::new(Semaphore::new(CONNECTING_MAX)),
+        };
         let begun = Instant::now();
-        let registered = runtime.block_on(register_all(&access, &config, count, time))?;
+        let registered = runtime.block_on(register_all(&home, count, time))?;
         let registered_in = begun.elapsed();
         let mut workers = JoinSet::new();
         for worker in registered {
@@ -58,8 +68,15 @@ impl Swarm {
         Ok(Self {
             runtime,
             workers,
+            storms,
             registered_in,
         })
+    }
+
+    /// How to have all workers lose their connections.
+    #[must_use]
+    pub fn storms(&self) -> Storms {
+        self.storms.clone()
     }
 
     /// Lets the workers work until `done` says so; it is asked on a thread of its own.
@@ -104,25 +121,10 @@ impl Swarm {
     }
 }
 
-async fn register_all(
-    access: &Arc<Access>,
-    config: &Arc<WorkerConfig>,
-    count: usize,
-    time: TaskTime,
-) -> Result<Vec<SimulatedWorker>> {
-    let room = Arc::new(Semaphore::new(CONNECTING_MAX));
+async fn register_all(home: &Home, count: usize, time: TaskTime) -> Result<Vec<SimulatedWorker>> {
     let mut attempts = JoinSet::new();
     for _ in 0..count {
-        let (access, config) = (Arc::clone(access), Arc::clone(config));
-        let room = Arc::clone(&room);
-        attempts.spawn(async move {
-            let _room = room.acquire().await?;
-            let stream = hq_protocol::connect_tcp(&access.host, access.port).await?;
-            stream.set_nodelay(true)?;
-            let key = access.key.as_ref();
-            let connection = hq_protocol::connect(stream, Plane::Worker, key).await?;
-            SimulatedWorker::register(connection, &config, time).await
-        });
+        attempts.spawn(SimulatedWorker::register(home.clone(), time));
     }
     let mut registered = Vec::with_capacity(count);
     while let Some(attempt) = attempts.join_next().await {

@@ -2,20 +2,28 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
+use hq_core::id::WorkerId;
 use hq_core::outcome::Usage;
 use hq_core::time::{Now, Time, Timestamp, nanos};
 use hq_core::worker_config::WorkerConfig;
 use hq_core::worker_state::{
     Effect, ExitReason, ExitStatus, Input, LaunchEvent, LaunchTask, LaunchToken, WorkerState,
 };
+use hq_protocol::access::Access;
 use hq_protocol::convert::{self, FromServer};
 use hq_protocol::worker::{ToServer, ToWorker};
-use hq_protocol::{Connection, MessageReader, MessageWriter};
+use hq_protocol::{Connection, MessageReader, MessageWriter, Plane};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Semaphore, watch};
+
+/// How often a worker tries to come back, and its pause between two attempts.
+const ATTEMPTS_MAX: u32 = 100;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Messages that are digested in one turn, as a real worker does.
 const MESSAGES_PER_TURN: usize = 64;
@@ -45,6 +53,30 @@ impl TaskTime {
     }
 }
 
+/// Moments in which all workers lose their connections.
+#[derive(Clone, Debug, Default)]
+pub struct Storms(watch::Sender<Storm>);
+
+/// How far the storms are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Storm {
+    /// Workers that came back, of all storms together.
+    returned: usize,
+}
+
+impl Storms {
+    /// All workers lose their connections now.
+    pub fn begin(&self) {
+        self.0.send_modify(|_| ());
+    }
+
+    /// Workers that have come back since the start.
+    #[must_use]
+    pub fn returned(&self) -> usize {
+        self.0.borrow().returned
+    }
+}
+
 /// What a simulated worker has counted.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
@@ -54,47 +86,86 @@ pub struct Counts {
     pub ended: u64,
 }
 
-/// A worker that the server knows.
-pub(super) struct SimulatedWorker {
-    state: WorkerState,
-    reader: MessageReader<OwnedReadHalf>,
-    writer: MessageWriter<OwnedWriteHalf>,
-    heartbeat: Duration,
-    tasks: Tasks,
-    exit: Option<ExitReason>,
-    ended: u64,
+/// How a worker reaches its server, and what it says of itself.
+#[derive(Clone)]
+pub(super) struct Home {
+    pub(super) access: Arc<Access>,
+    pub(super) config: Arc<WorkerConfig>,
+    pub(super) storms: Storms,
+    /// Connections that may be made at once.
+    pub(super) room: Arc<Semaphore>,
 }
 
-impl SimulatedWorker {
-    /// Registers over a connection.
-    ///
-    /// # Errors
-    ///
-    /// If the server does not take it.
-    pub(super) async fn register(
-        connection: Connection<TcpStream>,
-        config: &WorkerConfig,
-        time: TaskTime,
-    ) -> Result<Self> {
-        let (mut reader, mut writer) = connection.split_tcp();
-        writer.send(&ToServer::from(config)).await?;
+impl Home {
+    /// Connects and shakes hands.
+    async fn connect(&self) -> Result<Connection<TcpStream>> {
+        let stream = hq_protocol::connect_tcp(&self.access.host, self.access.port).await?;
+        stream.set_nodelay(true)?;
+        let key = self.access.key.as_ref();
+        Ok(hq_protocol::connect(stream, Plane::Worker, key).await?)
+    }
+
+    /// Connects, and says who it is; whether the server knows it as the worker that it was.
+    async fn introduce(&self, message: &ToServer) -> Result<(Link, bool)> {
+        let _room = self.room.acquire().await?;
+        let (mut reader, mut writer) = self.connect().await?.split_tcp();
+        writer.send(message).await?;
         let answer: ToWorker = reader.next().await?.context("no answer")?;
         let FromServer::Registered {
             worker,
+            server_uid,
             idle_timeout_default,
-            ..
+            reattached,
         } = FromServer::try_from(answer)?
         else {
             bail!("the server does not take the worker");
         };
-        Ok(Self {
-            state: WorkerState::new(now(), config, idle_timeout_default),
+        let link = Link {
             reader,
             writer,
-            heartbeat: config.heartbeat,
-            tasks: Tasks::new(time, u64::from(worker.0)),
+            identity: (worker, server_uid),
+            idle_timeout_default,
+        };
+        Ok((link, reattached))
+    }
+}
+
+/// A connection on which a worker is registered.
+struct Link {
+    reader: MessageReader<OwnedReadHalf>,
+    writer: MessageWriter<OwnedWriteHalf>,
+    identity: (WorkerId, Box<str>),
+    idle_timeout_default: Option<Duration>,
+}
+
+/// A worker that the server knows.
+pub(super) struct SimulatedWorker {
+    home: Home,
+    state: WorkerState,
+    link: Link,
+    /// How often it has come back.
+    returns: u64,
+    tasks: Tasks,
+    exit: Option<ExitReason>,
+    counts: Counts,
+}
+
+impl SimulatedWorker {
+    /// Connects and registers.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not take it.
+    pub(super) async fn register(home: Home, time: TaskTime) -> Result<Self> {
+        let (link, _) = home.introduce(&ToServer::from(&*home.config)).await?;
+        Ok(Self {
+            state: WorkerState::new(now(), &home.config, link.idle_timeout_default),
+            tasks: Tasks::new(time, u64::from(link.identity.0.0)),
+            home,
+            link,
+            returns: 0,
             exit: None,
-            ended: 0,
+            counts: Counts::default(),
         })
     }
 
@@ -104,21 +175,30 @@ impl SimulatedWorker {
     ///
     /// If the connection breaks or a message makes no sense.
     pub(super) async fn run(mut self) -> Result<Counts> {
-        let mut heartbeat = tokio::time::interval(self.heartbeat);
+        let mut heartbeat = tokio::time::interval(self.home.config.heartbeat);
+        let mut storms = self.home.storms.0.subscribe();
         let (mut batch, mut effects) = (Vec::new(), Vec::new());
         while self.exit.is_none() {
             let wake = self.state.next_deadline().into_iter();
             let wake = wake.chain(self.tasks.next_end()).min();
             tokio::select! {
-                read = self.reader.next_batch::<ToWorker>(MESSAGES_PER_TURN, &mut batch) => {
+                // An error tells that there will be none any more.
+                Ok(()) = storms.changed() => {
+                    self.come_back(&mut effects).await?;
+                    self.home.storms.0.send_if_modified(|storm| {
+                        storm.returned += 1;
+                        false
+                    });
+                }
+                read = self.link.reader.next_batch::<ToWorker>(MESSAGES_PER_TURN, &mut batch) => {
                     if !read? {
                         break;
                     }
                 }
-                written = self.writer.flush(), if self.writer.buffered() > 0 => written?,
+                written = self.link.writer.flush(), if self.link.writer.buffered() > 0 => written?,
                 () = sleep_until(wake) => {}
                 _ = heartbeat.tick() => {
-                    self.writer.feed(&convert::heartbeat(std::iter::empty()))?;
+                    self.link.writer.feed(&convert::heartbeat(std::iter::empty()))?;
                 }
             }
             for message in batch.drain(..) {
@@ -129,18 +209,46 @@ impl SimulatedWorker {
             self.turn(&mut effects)?;
         }
         // The server may have closed the connection already.
-        let _ = self.writer.flush().await;
-        Ok(Counts {
-            received: self.reader.received(),
-            ended: self.ended,
-        })
+        let _ = self.link.writer.flush().await;
+        self.counts.received += self.link.reader.received();
+        Ok(self.counts)
+    }
+
+    /// Loses its connection, and registers again at once.
+    async fn come_back(&mut self, effects: &mut Vec<Effect>) -> Result<()> {
+        // The server may have closed its side already.
+        let _ = self.link.writer.shutdown().await;
+        self.state.apply(now(), Input::ServerLost, effects);
+        self.turn(effects)?;
+        self.counts.received += self.link.reader.received();
+        let (worker, uid) = &self.link.identity;
+        let (time, config) = (now().mono, &self.home.config);
+        let holding = self.state.holding(time);
+        let mut attempts = 0;
+        let (link, reattached) = loop {
+            // A registration that arrives behind a later one is refused, so each has its number.
+            self.returns += 1;
+            let message = convert::reattach(config, *worker, uid, &holding, self.returns);
+            match self.home.introduce(&message).await {
+                Ok(found) => break found,
+                Err(error) if attempts == ATTEMPTS_MAX => {
+                    return Err(error.context("the server does not take the worker back"));
+                }
+                Err(_) => attempts += 1,
+            }
+            tokio::time::sleep(ATTEMPT_PAUSE).await;
+        };
+        self.link = link;
+        let back = Input::ServerBack { reattached };
+        self.state.apply(now(), back, effects);
+        self.turn(effects)
     }
 
     /// Applies what is due, and carries out what follows.
     fn turn(&mut self, effects: &mut Vec<Effect>) -> Result<()> {
         let time = now();
         let events = self.tasks.due(time.mono);
-        self.ended += events
+        self.counts.ended += events
             .iter()
             .map(|event| u64::from(matches!(event, LaunchEvent::Exited { .. })))
             .sum::<u64>();
@@ -156,10 +264,13 @@ impl SimulatedWorker {
                 Effect::Terminate(token) => self.tasks.terminate(token, time.mono),
                 // Its turn in the lane comes soon enough.
                 Effect::Withdraw(_) | Effect::DropTemplate(_) => {}
-                Effect::Report(report) => self.writer.feed(&ToServer::from(&report))?,
-                Effect::Farewell => self.writer.feed(&ToServer::from(ExitReason::ServerEnded))?,
+                Effect::Report(report) => self.link.writer.feed(&ToServer::from(&report))?,
+                Effect::Farewell => self
+                    .link
+                    .writer
+                    .feed(&ToServer::from(ExitReason::ServerEnded))?,
                 Effect::Exit(reason) => {
-                    self.writer.feed(&ToServer::from(reason))?;
+                    self.link.writer.feed(&ToServer::from(reason))?;
                     self.exit = Some(reason);
                 }
             }
