@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::event::ExitStatus;
+use crate::probe;
 use crate::procfs::{self, Families, Process};
 use crate::signal;
 use crate::sys::{self, WaitFor};
@@ -133,9 +134,7 @@ pub fn run(body: impl FnOnce(KeeperContext) -> ExitCode) -> Result<ExitCode, Kee
 /// As [`run`].
 pub fn split() -> Result<KeeperContext, KeeperError> {
     let os = |step| move |source| KeeperError::Os { step, source };
-    let threads = std::fs::read_dir("/proc/self/task")
-        .map_err(os("count threads"))?
-        .count();
+    let threads = own_threads().map_err(os("count threads"))?;
     if threads != 1 {
         return Err(KeeperError::Threads { found: threads });
     }
@@ -147,7 +146,7 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
     let (read_end, write_end) = sys::pipe().map_err(os("create a pipe"))?;
     let watcher = read_end.try_clone().map_err(os("duplicate a descriptor"))?;
     // Set before the fork: from its first moment on nothing below the worker can escape.
-    sys::adopt_orphans().map_err(os("become child subreaper"))?;
+    adopt_orphans().map_err(os("become child subreaper"))?;
     signal::keep_zombies().map_err(os("keep ended children until they are reaped"))?;
     let mask = signal::set_mask(signal::KernelSigset::MAX);
     // SAFETY: the process has one thread, so the child is a complete copy in which everything may be called.
@@ -174,6 +173,24 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
                 source,
             })
         }
+    }
+}
+
+/// Threads of this process that run the program.
+fn own_threads() -> io::Result<usize> {
+    let all = std::fs::read_dir("/proc/self/task")?.count();
+    // An emulator of one process has a thread of its own, which runs none of the program, and sets it up again after a fork.
+    let is_emulated = all > 1 && !probe::features().shared_memory;
+    Ok(all - usize::from(is_emulated))
+}
+
+/// Makes orphaned descendants children of this process, where a process can ask for that.
+fn adopt_orphans() -> io::Result<()> {
+    match sys::adopt_orphans() {
+        // Emulators of one process refuse to pass it on. There the launcher ends the process groups of tasks and what
+        // it finds below them, as in any process that adopts nothing; a daemon can escape.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        result => result,
     }
 }
 
@@ -263,7 +280,7 @@ fn kill_round(own: libc::pid_t) -> Alive {
 fn become_worker(front: libc::pid_t, mask: signal::KernelSigset) -> io::Result<()> {
     // A group of its own. The front does the same, so that it is done whichever comes first.
     sys::set_group(0, 0)?;
-    sys::adopt_orphans()?;
+    adopt_orphans()?;
     // Not in the foreground: writing to the terminal must not stop the worker, nor should reading.
     signal::ignore(libc::SIGTTOU)?;
     signal::ignore(libc::SIGTTIN)?;

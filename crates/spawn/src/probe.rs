@@ -30,6 +30,9 @@ pub struct Features {
     /// `clone` honours `CLONE_VM`. Emulators of one process make a copy instead, without a word: what a child tells of its
     /// failure is lost there, also to the C library's `posix_spawn`.
     pub shared_memory: bool,
+    /// A process can ask for its orphaned descendants (`PR_SET_CHILD_SUBREAPER`, Linux 3.4). Emulators of one process do
+    /// not pass that on.
+    pub adoption: bool,
 }
 
 impl Features {
@@ -112,6 +115,7 @@ fn probe() -> (Features, bool) {
         }
         Err(_) => CloneAnswer::NotNow,
     };
+    let adoption = sys::knows_adoption();
     let features = match clone {
         CloneAnswer::Absent => Features {
             clone_pidfd: false,
@@ -119,6 +123,7 @@ fn probe() -> (Features, bool) {
             wait_pidfd: wait_own,
             close_range: false,
             shared_memory: true,
+            adoption,
         },
         CloneAnswer::NotNow => {
             certain = false;
@@ -128,6 +133,7 @@ fn probe() -> (Features, bool) {
                 wait_pidfd: false,
                 close_range: false,
                 shared_memory: true,
+                adoption,
             }
         }
         CloneAnswer::Works {
@@ -141,6 +147,7 @@ fn probe() -> (Features, bool) {
             wait_pidfd: wait_pidfd || wait_own,
             close_range,
             shared_memory,
+            adoption,
         },
     };
     (features, certain)

@@ -450,10 +450,20 @@ impl Epoll {
 
 /// Whether orphaned descendants become children of this process.
 pub(crate) fn adopts_orphans() -> bool {
+    asked_for_orphans() == Some(true) || getpid() == 1
+}
+
+/// Whether a process can ask for its orphaned descendants at all.
+pub(crate) fn knows_adoption() -> bool {
+    asked_for_orphans().is_some()
+}
+
+/// Whether this process has asked for its orphaned descendants; `None` where it cannot.
+fn asked_for_orphans() -> Option<bool> {
     let mut flag: libc::c_int = 0;
     // SAFETY: PR_GET_CHILD_SUBREAPER writes one int to the given address.
     let result = unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut flag) };
-    (result == 0 && flag != 0) || getpid() == 1
+    (result == 0).then_some(flag != 0)
 }
 
 /// Makes orphaned descendants children of this process.

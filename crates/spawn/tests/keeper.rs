@@ -6,6 +6,9 @@
 #![expect(clippy::print_stdout, reason = "a test runner reports")]
 #![expect(unsafe_code, reason = "dispositions of signals, a descriptor")]
 
+#[expect(dead_code, reason = "shared with tests that refuse more")]
+#[path = "spawn/filter.rs"]
+mod filter;
 #[path = "../../../tests/skip.rs"]
 mod skip;
 
@@ -58,7 +61,7 @@ fn reset_signals() {
 }
 
 /// The names are those that a filter on the command line goes by.
-const TESTS: [(&str, fn()); 15] = [
+const TESTS: [(&str, fn()); 16] = [
     (
         "a_proc_of_another_namespace_is_refused",
         a_proc_of_another_namespace_is_refused,
@@ -105,6 +108,10 @@ const TESTS: [(&str, fn()); 15] = [
         what_outlives_front_and_worker_is_ended_at_the_next_start,
     ),
     (
+        "tasks_end_with_front_and_worker_where_nothing_can_be_adopted",
+        tasks_end_with_front_and_worker_where_nothing_can_be_adopted,
+    ),
+    (
         "an_unknown_orphan_lives_while_tasks_run",
         an_unknown_orphan_lives_while_tasks_run,
     ),
@@ -122,7 +129,10 @@ fn main() -> ExitCode {
     if let Some(role) = std::env::var_os(ROLE) {
         let role = role.into_string().unwrap();
         if role == "alone" {
-            return tasks(&told_directory(), &[script("exec sleep 1000")], 20);
+            return plain_tasks(&told_directory());
+        }
+        if role == "unadopted" {
+            filter::deny(&filter::WITHOUT_ADOPTION, libc::EINVAL);
         }
         return keeper::run(move |context| play(&role, &context)).unwrap();
     }
@@ -164,6 +174,7 @@ fn play(role: &str, context: &KeeperContext) -> ExitCode {
                 count.parse().unwrap(),
             )
         }
+        ("unadopted", _) => plain_tasks(&directory),
         ("exit", code) => ExitCode::from(code.parse::<u8>().unwrap()),
         ("die", signal) => {
             let own = std::process::id().to_string();
@@ -231,6 +242,11 @@ fn tasks(directory: &Path, kinds: &[SpawnPlan], count: u64) -> ExitCode {
     }
     tell(directory, "ready", &std::process::id().to_string());
     wait_forever()
+}
+
+/// Twenty tasks of one process each.
+fn plain_tasks(directory: &Path) -> ExitCode {
+    tasks(directory, &[script("exec sleep 1000")], 20)
 }
 
 /// Records each signal it gets, until it is asked to end.
@@ -515,6 +531,28 @@ fn children_die_with_a_launcher_without_keeper() {
     });
     program.signal("KILL", &program.front_pid());
     program.expect_no_survivor();
+}
+
+/// As under an emulator of one process. Only what has detached itself from its task escapes there.
+fn tasks_end_with_front_and_worker_where_nothing_can_be_adopted() {
+    if !filter::has_filters() {
+        skip("no filters of system calls here");
+        return;
+    }
+    for is_worker in [true, false] {
+        let program = Program::start("unadopted");
+        let worker = program.told("ready");
+        eventually("all tasks run", || {
+            (program.processes().len() == 22).then_some(())
+        });
+        let target = if is_worker {
+            worker
+        } else {
+            program.front_pid()
+        };
+        program.signal("KILL", &target);
+        program.expect_no_survivor();
+    }
 }
 
 fn no_survivor_when_the_worker_is_killed() {

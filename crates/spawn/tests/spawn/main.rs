@@ -8,6 +8,7 @@
 mod behaviour;
 mod chaos;
 mod failure;
+mod filter;
 mod harness;
 mod isolated;
 mod lanes;

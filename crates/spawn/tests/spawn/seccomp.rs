@@ -1,115 +1,19 @@
 //! The ladder where system calls are missing: a filter answers for them, as an old kernel or a container would.
-#![expect(unsafe_code, reason = "installing a seccomp filter")]
 
 use std::fs;
 
 use hq_spawn::{Backend, Stdio, Termination};
-use libc::{
-    BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, c_long, sock_filter,
-};
 
+use crate::filter::{Deny, WITHOUT_ADOPTION, deny, has_filters};
 use crate::harness::{End, Rig, command, has, rungs, sh};
 use crate::isolated::{alone, is_alone};
 use crate::skip::skip;
-
-/// What is refused, and when.
-#[derive(Clone, Copy)]
-enum Deny {
-    /// Every use of a call.
-    Call(c_long),
-    /// A call whose first argument has any of these bits.
-    Bits(c_long, u32),
-    /// A call whose first argument is this number.
-    First(c_long, u32),
-    /// A call whose third argument is this number.
-    Third(c_long, u32),
-}
 
 const PIDFD_OPEN: Deny = Deny::Call(libc::SYS_pidfd_open);
 const CLOSE_RANGE: Deny = Deny::Call(libc::SYS_close_range);
 const CLONE3: Deny = Deny::Call(libc::SYS_clone3);
 const CLONE_PIDFD: Deny = Deny::Bits(libc::SYS_clone, libc::CLONE_PIDFD as u32);
 const WAIT_PIDFD: Deny = Deny::First(libc::SYS_waitid, libc::P_PIDFD);
-
-/// Installs the filter for all threads of this process and everything below it.
-fn deny(calls: &[Deny], errno: i32) {
-    let code = |parts: u32| u16::try_from(parts).unwrap();
-    let statement = |parts, k| sock_filter {
-        code: code(parts),
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    let jump = |parts, k, jt, jf| sock_filter {
-        code: code(parts),
-        jt,
-        jf,
-        k,
-    };
-    // The number is at offset 0, the low half of the first argument at 16 (little-endian).
-    let load = |offset| statement(BPF_LD | BPF_W | BPF_ABS, offset);
-    let refuse = statement(
-        BPF_RET | BPF_K,
-        libc::SECCOMP_RET_ERRNO | errno.unsigned_abs(),
-    );
-    let mut program = Vec::new();
-    for call in calls {
-        let (Deny::Call(number)
-        | Deny::Bits(number, _)
-        | Deny::First(number, _)
-        | Deny::Third(number, _)) = *call;
-        let number = u32::try_from(number).unwrap();
-        program.push(load(0));
-        match *call {
-            Deny::Call(_) => program.push(jump(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1)),
-            Deny::Bits(_, value) | Deny::First(_, value) | Deny::Third(_, value) => {
-                let test = if matches!(call, Deny::Bits(..)) {
-                    BPF_JSET
-                } else {
-                    BPF_JEQ
-                };
-                program.push(jump(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3));
-                let is_third = matches!(call, Deny::Third(..));
-                program.push(load(if is_third { 32 } else { 16 }));
-                program.push(jump(BPF_JMP | test | BPF_K, value, 0, 1));
-            }
-        }
-        program.push(refuse);
-    }
-    program.push(statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW));
-    let filter = libc::sock_fprog {
-        len: u16::try_from(program.len()).unwrap(),
-        filter: program.as_mut_ptr(),
-    };
-    // SAFETY: takes plain numbers.
-    let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    assert_eq!(result, 0);
-    // SAFETY: the filter points to `len` instructions that live until the call returns.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_TSYNC,
-            &raw const filter,
-        )
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-}
-
-/// Whether filters can be installed. An emulator of one process has none, as it would be filtered itself.
-fn has_filters() -> bool {
-    let allow = libc::SECCOMP_RET_ALLOW;
-    // SAFETY: only asks; `allow` is valid for reads.
-    let asked = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_GET_ACTION_AVAIL,
-            0,
-            &raw const allow,
-        )
-    };
-    asked == 0
-}
 
 /// A test that installs filters, in a process of its own.
 fn filtered(name: &str, body: fn()) {
@@ -275,5 +179,15 @@ fn an_unknown_backend_in_the_environment_is_an_error() {
             error.contains("\"vfork\"") && error.contains("clone-pidfd"),
             "{error}"
         );
+    });
+}
+
+#[test]
+fn orphans_that_cannot_be_adopted_are_known_about() {
+    let name = "seccomp::orphans_that_cannot_be_adopted_are_known_about";
+    filtered(name, || {
+        deny(&WITHOUT_ADOPTION, libc::EINVAL);
+        assert!(!hq_spawn::features().adoption);
+        everything_works(&mut Rig::with(|_| {}));
     });
 }

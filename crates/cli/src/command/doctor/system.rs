@@ -155,6 +155,10 @@ fn missing(features: Features) -> Vec<&'static str> {
             features.shared_memory,
             "a clone that shares memory (this is an emulator)",
         ),
+        (
+            features.adoption,
+            "adoption of daemons (they can outlive their task)",
+        ),
     ]
     .into_iter()
     .filter_map(|(is_there, name)| (!is_there).then_some(name))
@@ -228,6 +232,7 @@ mod tests {
         wait_pidfd: true,
         close_range: true,
         shared_memory: true,
+        adoption: true,
     };
 
     fn found(features: Features, created: Result<Backend, &str>) -> Processes {
@@ -252,6 +257,7 @@ mod tests {
             wait_pidfd: false,
             close_range: false,
             shared_memory: true,
+            adoption: true,
         };
         let poor = processes(&found(old, Ok(Backend::PosixSpawnWait)));
         assert_eq!(poor.state, State::Poor);
