@@ -162,7 +162,12 @@ pub(super) fn build(
         option("--remap-path-prefix"),
         script.display()
     );
-    let c = option("-ffile-prefix-map");
+    // mimalloc prints when it was compiled, and Zig does not pass SOURCE_DATE_EPOCH on to its compiler.
+    let c = format!(
+        "{} -Wno-builtin-macro-redefined -D__DATE__=\"@{}\" -D__TIME__=\"UTC\"",
+        option("-ffile-prefix-map"),
+        dist.epoch
+    );
     let variable = target.triple.replace('-', "_");
     run(command("cargo")
         .args([
