@@ -73,6 +73,7 @@ use crate::worker::{Worker, Workers};
 use audience::Audience;
 use ctx::Ctx;
 use dispatcher::Dispatcher;
+use resubmit::Resubmission;
 use submission::UnderWays;
 use sweep::{Deed, Sweep};
 
@@ -102,6 +103,8 @@ pub struct ServerState {
     under_way: UnderWays,
     /// Commands about very many jobs that are not answered yet.
     sweeps: VecDeque<Sweep>,
+    /// Requests to submit jobs again that are not answered yet.
+    resubmissions: VecDeque<Resubmission>,
     /// What restoring led to and nobody could be given yet.
     owed: Vec<Effect>,
     /// Uid of the server, which paths can name.
@@ -211,6 +214,7 @@ impl ServerState {
         if self.ending.is_none() {
             self.submit_portion(ctx);
             self.sweep_portion(ctx);
+            self.resubmit_portion(ctx);
             self.queue_portion();
             self.dispatcher.do_portion(ctx, &mut self.workers);
             // Portions end jobs, too.
@@ -362,7 +366,8 @@ impl ServerState {
                 return;
             }
             Command::Resubmit { jobs, states } => {
-                Reply::Resubmitted(self.resubmit(ctx, &jobs, &states))
+                self.on_resubmit(ctx, request, (&jobs, states));
+                return;
             }
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),
             Command::DrainWorkers(workers) => Reply::Workers(self.drain_workers(ctx, &workers)),

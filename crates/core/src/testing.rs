@@ -32,7 +32,7 @@ pub fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
     let mut effects = Vec::new();
     state.apply(NOW, input, &mut effects);
     state.settle(NOW, &mut effects);
-    while state.submitting() + state.sweeping() > 0 {
+    while state.submitting() + state.sweeping() + state.resubmitting() > 0 {
         state.settle(NOW, &mut effects);
     }
     effects

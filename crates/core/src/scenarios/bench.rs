@@ -101,7 +101,8 @@ impl Bench {
         self.state.apply(self.now, input, &mut effects);
         self.state.settle(self.now, &mut effects);
         for _ in 0..ROUNDS_MAX {
-            let is_answered = self.state.submitting() + self.state.sweeping() == 0;
+            let state = &self.state;
+            let is_answered = state.submitting() + state.sweeping() + state.resubmitting() == 0;
             let due = self.state.next_deadline();
             if is_answered && due.is_none_or(|due| due > self.now.mono) {
                 self.state.check_invariants();

@@ -7,7 +7,9 @@ use crate::id::{JobId, TaskId};
 use crate::job::JobState;
 use crate::range::IdArray;
 use crate::selector::Selector;
-use crate::server_state::{Command, Effect, Input, Reply, RequestId, SubmitRefusal, WorkerCommand};
+use crate::server_state::{
+    ChangeKind, Command, Effect, Input, Reply, RequestId, Resubmitted, SubmitRefusal, WorkerCommand,
+};
 use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
 use crate::testing::template;
@@ -201,4 +203,96 @@ fn a_server_that_ends_answers_everybody_who_waits() {
     let effects = bench.step(Input::Ending { keep_workers });
     assert_eq!(answered(&effects), [1]);
     assert_eq!(bench.counts(JobId(1)).total(), 20);
+}
+
+fn resubmit(id: u64, jobs: Selector) -> Input {
+    let states = Vec::new();
+    Input::Request(RequestId(1_000 + id), Command::Resubmit { jobs, states })
+}
+
+fn resubmitted(effects: &[Effect]) -> Vec<Resubmitted> {
+    let Reply::Resubmitted(found) = reply(effects) else {
+        panic!("about what was submitted again");
+    };
+    found.rows
+}
+
+#[test]
+fn small_requests_are_answered_while_a_large_job_is_submitted_again() {
+    let mut bench = small_steps();
+    let job = bench.submit(various(20));
+    let effects = bench.step(resubmit(1, one(job)));
+    assert!(answered(&effects).is_empty());
+    assert_eq!(bench.state.resubmitting(), 1);
+    let effects = bench.step(submit(2, tasks(1)));
+    assert_eq!(answered(&effects), [2]);
+    let effects = bench.apply(Input::Timer);
+    let (new, task_count) = (JobId(3), 20);
+    let row = Resubmitted::Ok {
+        job,
+        new,
+        task_count,
+    };
+    assert_eq!(resubmitted(&effects), [row]);
+    assert_eq!(bench.counts(new).total(), 20);
+    let names = |change: &&ChangeKind| matches!(change, ChangeKind::JobResubmitted { job: old, new: to } if (*old, *to) == (job, new));
+    assert_eq!(changes(&effects).into_iter().filter(names).count(), 1);
+    let template = bench.state.jobs()[&new].submits[0].templates()[0].clone();
+    assert_eq!(template.job, new, "although another one got the id first");
+}
+
+#[test]
+fn very_many_jobs_are_submitted_again_in_steps() {
+    let mut bench = small_steps();
+    for _ in 0..9 {
+        bench.submit(tasks(1));
+    }
+    let effects = bench.step(resubmit(1, Selector::All));
+    assert!(answered(&effects).is_empty());
+    let made = bench.state.jobs().len() - 9;
+    assert!((1..9).contains(&made), "{made} of 9 in one step");
+    let effects = bench.apply(Input::Timer);
+    assert_eq!(resubmitted(&effects).len(), 9);
+    assert_eq!(bench.state.jobs().len(), 18);
+}
+
+#[test]
+fn a_job_that_is_forgotten_while_it_is_submitted_again_runs_again_all_the_same() {
+    let (mut bench, _) = Bench::with_worker(4);
+    bench.state.limit_portions(4);
+    let job = bench.submit(various(20));
+    let other = bench.submit(tasks(1));
+    bench.finish_all();
+    bench.step(resubmit(1, Selector::All));
+    let (jobs, states) = (Selector::All, vec![TaskState::Finished]);
+    bench.step(Input::Request(
+        RequestId(1_002),
+        Command::ForgetJobs { jobs, states },
+    ));
+    let effects = bench.apply(Input::Timer);
+    let found = effects.iter().find_map(|effect| {
+        let Effect::Reply(_, Reply::Resubmitted(found)) = effect else {
+            return None;
+        };
+        Some(found)
+    });
+    let found = found.expect("an answer");
+    assert!(
+        matches!(&found.rows[..], [Resubmitted::Ok { job: old, task_count: 20, .. }] if *old == job),
+        "{found:?}"
+    );
+    assert_eq!(found.not_found, IdArray::single(other.0), "it was too late");
+    let names = |change: &&ChangeKind| matches!(change, ChangeKind::JobResubmitted { .. });
+    assert_eq!(changes(&effects).into_iter().filter(names).count(), 0);
+}
+
+#[test]
+fn a_server_that_ends_answers_who_submits_again() {
+    let mut bench = small_steps();
+    let job = bench.submit(various(20));
+    bench.step(resubmit(1, one(job)));
+    let effects = bench.step(Input::Ending { keep_workers: true });
+    assert_eq!(answered(&effects), [1]);
+    let effects = bench.step(resubmit(2, Selector::All));
+    assert_eq!(answered(&effects), [2], "later ones at once");
 }

@@ -27,6 +27,7 @@ impl ServerState {
         // There is no further portion, and clients wait for their answers.
         self.submit_rest(ctx);
         self.sweep_rest(ctx);
+        self.resubmit_rest(ctx);
         if keep_workers {
             // Who was told that all workers end is not told otherwise.
             self.ending.get_or_insert(Ending::WithoutWorkers);

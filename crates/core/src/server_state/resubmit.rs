@@ -1,10 +1,21 @@
 //! Submitting again what a job was made of, all of it or the tasks in some states.
+//!
+//! With many jobs or many templates that takes long, so it goes in portions, like any large submit:
+//!
+//! ```text
+//!  job ── bodies ──▶ asked ── limits ──▶ checked ── Prepared ──▶ draft ──▶ templates, in portions ── accept ──▶ new job
+//! ```
 
-use super::draft::Prepared;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::draft::{Draft, Prepared};
 use super::submit::NOTICES_MAX;
-use super::{ChangeKind, Ctx, Resubmitted, ServerState, SubmitRefusal};
+use super::sweep::with_gone;
+use super::{ChangeKind, Ctx, Effect, Reply, RequestId, Resubmitted, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind};
+use crate::limits::check_submit;
 use crate::range::{IdArray, IdRange};
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
@@ -12,58 +23,240 @@ use crate::template::{
     ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
 };
 
+/// A request to submit jobs again that is not answered yet.
+#[derive(Clone, Debug)]
+pub(super) struct Resubmission {
+    request: RequestId,
+    /// Which tasks; empty = all.
+    states: Vec<TaskState>,
+    /// Jobs that have not had their turn.
+    left: VecDeque<JobId>,
+    /// The one whose turn it is.
+    current: Option<Current>,
+    not_found: IdArray,
+    /// Those that somebody else has dropped before their turn.
+    gone: Vec<JobId>,
+    rows: Vec<Resubmitted>,
+}
+
+impl Resubmission {
+    fn is_done(&self) -> bool {
+        self.current.is_none() && self.left.is_empty()
+    }
+}
+
+/// A job that is being submitted again as one submit.
+#[derive(Clone, Debug)]
+struct Current {
+    job: JobId,
+    task_count: u32,
+    stage: Stage,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    /// What is submitted is known, and not checked yet.
+    Asked(Box<SubmitSpec>),
+    /// It may be submitted, and is not put in order yet.
+    Checked(Box<SubmitSpec>),
+    /// Its templates are being built.
+    Draft(Box<Draft>),
+}
+
+/// What one look at a job led to.
+enum Begun {
+    Over(Resubmitted),
+    GoesOn(Current),
+}
+
 impl ServerState {
-    /// Makes a new job of each chosen one. `states` = which tasks; empty = all.
-    pub(super) fn resubmit(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        jobs: &Selector,
-        states: &[TaskState],
-    ) -> Selected<Resubmitted> {
-        self.jobs
-            .find(jobs)
-            .filter_map(|id| self.resubmit_job(ctx, id, states))
+    /// Requests to submit jobs again that are not answered yet.
+    #[must_use]
+    pub fn resubmitting(&self) -> usize {
+        self.resubmissions.len()
     }
 
-    /// `None` if there is no such job.
-    fn resubmit_job(
+    /// Makes a new job of each chosen one; of few small ones at once. `states` = which tasks; empty = all.
+    pub(super) fn on_resubmit(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        request: RequestId,
+        (jobs, states): (&Selector, Vec<TaskState>),
+    ) {
+        let Selected { rows, not_found } = self.jobs.find(jobs);
+        let resubmission = Resubmission {
+            request,
+            states,
+            left: rows.into(),
+            current: None,
+            not_found,
+            gone: Vec::new(),
+            rows: Vec::new(),
+        };
+        // At the end of a server there are no more portions.
+        let most = match self.ending {
+            None => self.dispatcher.portion_max() as usize,
+            Some(_) => usize::MAX,
+        };
+        self.go_on_resubmitting(ctx, resubmission, most);
+    }
+
+    /// Does one portion for one of the requests.
+    pub(super) fn resubmit_portion(&mut self, ctx: &mut Ctx<'_>) {
+        if let Some(resubmission) = self.resubmissions.pop_front() {
+            let most = self.dispatcher.portion_max() as usize;
+            self.go_on_resubmitting(ctx, resubmission, most);
+        }
+    }
+
+    /// Answers everybody who waits: there are no more portions.
+    pub(super) fn resubmit_rest(&mut self, ctx: &mut Ctx<'_>) {
+        while let Some(resubmission) = self.resubmissions.pop_front() {
+            self.go_on_resubmitting(ctx, resubmission, usize::MAX);
+        }
+    }
+
+    fn go_on_resubmitting(&mut self, ctx: &mut Ctx<'_>, mut again: Resubmission, mut left: usize) {
+        while left > 0 && !again.is_done() {
+            // A job counts as a look at it at least: very many small ones must not become one long step.
+            left -= 1;
+            let begun = match again.current.take() {
+                Some(current) => self.go_on_with(ctx, current, &mut left),
+                None => {
+                    let Some(id) = again.left.pop_front() else {
+                        break;
+                    };
+                    match self.begin_again(ctx, id, &again.states, &mut left) {
+                        Some(begun) => begun,
+                        // It was there when the request came.
+                        None => {
+                            again.gone.push(id);
+                            continue;
+                        }
+                    }
+                }
+            };
+            match begun {
+                Begun::Over(row) => again.rows.push(row),
+                Begun::GoesOn(current) => again.current = Some(current),
+            }
+        }
+        if !again.is_done() {
+            // Others have their turn.
+            self.resubmissions.push_back(again);
+            return;
+        }
+        let reply = Reply::Resubmitted(Selected {
+            rows: again.rows,
+            not_found: with_gone(again.not_found, &again.gone),
+        });
+        ctx.emit(Effect::Reply(again.request, reply));
+    }
+
+    /// Looks at what a job was made of. `None` if there is no such job.
+    fn begin_again(
         &mut self,
         ctx: &mut Ctx<'_>,
         id: JobId,
         states: &[TaskState],
-    ) -> Option<Resubmitted> {
-        let job = self.jobs.get(id)?;
-        let bodies = match bodies(job, states) {
+        left: &mut usize,
+    ) -> Option<Begun> {
+        let bodies = match bodies(self.jobs.get(id)?, states) {
             Ok(bodies) => bodies,
-            Err(refusal) => return Some(Resubmitted::Refused(id, refusal)),
+            Err(refusal) => return Some(Begun::Over(Resubmitted::Refused(id, refusal))),
         };
         let task_count = bodies.iter().map(|(_, count)| count).sum();
         let mut specs = bodies.into_iter().map(|(spec, _)| spec);
-        let result = match (specs.next(), specs.len()) {
+        Some(match (specs.next(), specs.len()) {
             // No task is in any of the states.
-            (None, _) => return Some(Resubmitted::Nothing(id)),
+            (None, _) => Begun::Over(Resubmitted::Nothing(id)),
             // The usual case: one submit makes a closed job by itself.
-            (Some(spec), 0) => self.submit(ctx, spec),
-            (Some(first), _) => {
-                let specs = std::iter::once(first).chain(specs).collect();
-                self.submit_together(ctx, specs)
-            }
-        };
-        Some(match result {
-            Ok(new) => {
-                if let Some(job) = self.jobs.get_mut(id) {
-                    job.resubmitted_as = Some(new);
-                    let resubmitted = ChangeKind::JobResubmitted { job: id, new };
-                    ctx.persist(resubmitted);
-                }
-                Resubmitted::Ok {
+            (Some(spec), 0) => {
+                *left = left.saturating_sub(size(&spec));
+                Begun::GoesOn(Current {
                     job: id,
-                    new,
                     task_count,
-                }
+                    stage: Stage::Asked(Box::new(spec)),
+                })
             }
-            Err(refusal) => Resubmitted::Refused(id, refusal),
+            (Some(first), _) => {
+                let specs: Vec<_> = std::iter::once(first).chain(specs).collect();
+                *left = left.saturating_sub(specs.iter().map(size).sum());
+                let result = self.submit_together(ctx, specs);
+                Begun::Over(self.note_resubmitted(ctx, (id, task_count), result))
+            }
         })
+    }
+
+    /// The next step of a job that is submitted again: of few tasks all that is left.
+    fn go_on_with(&mut self, ctx: &mut Ctx<'_>, current: Current, left: &mut usize) -> Begun {
+        let Current {
+            job,
+            task_count,
+            stage,
+        } = current;
+        let draft = match stage {
+            Stage::Asked(spec) => {
+                *left = left.saturating_sub(size(&spec));
+                // An earlier release may have accepted what is too large for this one.
+                if let Err(excess) = check_submit(&spec) {
+                    let refusal = SubmitRefusal::TooLarge(excess);
+                    return Begun::Over(Resubmitted::Refused(job, refusal));
+                }
+                return Begun::GoesOn(Current {
+                    job,
+                    task_count,
+                    stage: Stage::Checked(spec),
+                });
+            }
+            Stage::Checked(spec) => {
+                *left = left.saturating_sub(size(&spec));
+                Prepared::accepted(Arc::from(spec)).and_then(|prepared| self.draft(prepared))
+            }
+            Stage::Draft(draft) => Ok(draft),
+        };
+        let result = draft.and_then(|mut draft| {
+            *left -= self.build(&mut draft, *left);
+            *left -= self.rename(&mut draft, *left);
+            if draft.is_built() && draft.is_renamed() {
+                self.accept(ctx, *draft).map(Ok)
+            } else {
+                Ok(Err(draft))
+            }
+        });
+        match result {
+            // The portion is used up: it goes on here with the next one.
+            Ok(Err(draft)) => Begun::GoesOn(Current {
+                job,
+                task_count,
+                stage: Stage::Draft(draft),
+            }),
+            Ok(Ok(new)) => Begun::Over(self.note_resubmitted(ctx, (job, task_count), Ok(new))),
+            Err(refusal) => Begun::Over(Resubmitted::Refused(job, refusal)),
+        }
+    }
+
+    /// The old job names the new one.
+    fn note_resubmitted(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (id, task_count): (JobId, u32),
+        result: Result<JobId, SubmitRefusal>,
+    ) -> Resubmitted {
+        let new = match result {
+            Ok(new) => new,
+            Err(refusal) => return Resubmitted::Refused(id, refusal),
+        };
+        // It may have been forgotten meanwhile; the new one runs all the same.
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.resubmitted_as = Some(new);
+            ctx.persist(ChangeKind::JobResubmitted { job: id, new });
+        }
+        Resubmitted::Ok {
+            job: id,
+            new,
+            task_count,
+        }
     }
 
     /// Several submits as one closed job: all of them or none.
@@ -96,6 +289,14 @@ impl ServerState {
         }
         self.close_job(ctx, new);
         Ok(new)
+    }
+}
+
+/// About how much is to be done for a submit, in templates and submits.
+fn size(spec: &SubmitSpec) -> usize {
+    match &spec.body {
+        SubmitBody::Array(_) => 1,
+        SubmitBody::Graph(graph) => 1 + graph.templates.len().max(graph.tasks.len()) / 8,
     }
 }
 

@@ -30,7 +30,8 @@ impl ServerState {
             self.dispatcher
                 .end_round(ctx.now.mono, &round, has_handed_out);
         }
-        let has_more = !self.under_way.is_empty() || !self.sweeps.is_empty();
+        let has_more =
+            !self.under_way.is_empty() || !self.sweeps.is_empty() || !self.resubmissions.is_empty();
         self.dispatcher.finish(ctx, &mut self.workers, has_more);
     }
 

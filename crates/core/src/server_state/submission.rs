@@ -135,7 +135,7 @@ impl ServerState {
     }
 
     /// Begins with a submit, if it could be accepted now.
-    fn draft(&mut self, prepared: Prepared) -> Result<Box<Draft>, SubmitRefusal> {
+    pub(super) fn draft(&mut self, prepared: Prepared) -> Result<Box<Draft>, SubmitRefusal> {
         let checked = self.target(&prepared.spec.target).and_then(|target| {
             self.check_prepared(&target, &prepared)?;
             Ok(target)
@@ -163,7 +163,7 @@ impl ServerState {
 
     /// Has templates name the job that is the next one now, some of them; returns how many. One that is overtaken once more
     /// is not delayed again: [`Self::accept`] corrects the rest in one step.
-    fn rename(&mut self, draft: &mut Draft, most: usize) -> usize {
+    pub(super) fn rename(&mut self, draft: &mut Draft, most: usize) -> usize {
         if draft.is_built() && draft.renamed.is_none() {
             self.note_job(draft);
         }

@@ -52,14 +52,6 @@ impl ServerState {
     }
 
     /// Takes a submit at once, however large it is.
-    pub(super) fn submit(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        spec: SubmitSpec,
-    ) -> Result<JobId, SubmitRefusal> {
-        self.submit_prepared(ctx, Prepared::new(Box::new(spec))?)
-    }
-
     pub(super) fn submit_prepared(
         &mut self,
         ctx: &mut Ctx<'_>,

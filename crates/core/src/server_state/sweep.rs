@@ -177,7 +177,7 @@ impl ServerState {
 }
 
 /// Ids that were never there, and those that are there no more.
-fn with_gone(not_found: IdArray, gone: &[JobId]) -> IdArray {
+pub(super) fn with_gone(not_found: IdArray, gone: &[JobId]) -> IdArray {
     let singles = gone.iter().map(|id| IdArray::single(id.0));
     let ranges = singles.flat_map(|id| id.ranges().to_vec());
     let all = not_found.ranges().iter().copied().chain(ranges).collect();

@@ -469,7 +469,8 @@ impl World {
 
     fn is_over(&self) -> bool {
         let mut jobs = self.state.jobs().values();
-        let is_idle = self.state.submitting() + self.state.sweeping() == 0;
+        let state = &self.state;
+        let is_idle = state.submitting() + state.sweeping() + state.resubmitting() == 0;
         jobs.all(crate::job::Job::is_completed) && is_idle && self.is_quiet()
     }
 
