@@ -30,6 +30,18 @@ fn nothing_of_before_is_handed_out_until_every_worker_is_back() {
 }
 
 #[test]
+fn a_cancel_reaches_what_runs_since_before_the_restart() {
+    let mut bench = Bench::new();
+    let worker = bench.mortal(1);
+    let job = bench.submit(tasks(1));
+    bench.start(worker, TASK);
+    bench.restart();
+    bench.come_back(worker);
+    let effects = bench.cancel(job);
+    assert_eq!(killed(&effects, worker), [(TASK, InstanceId(0))]);
+}
+
+#[test]
 fn a_worker_that_is_given_up_holds_nothing_back_any_longer() {
     let mut bench = Bench::new();
     let worker = bench.mortal(1);
