@@ -238,8 +238,8 @@ fn use_it(dist: &Dist, target: &Target, name: &str, program: &Path) -> anyhow::R
     Ok(())
 }
 
-/// A program as it is used, in a neutral place.
-fn in_place(program: &Path) -> Command {
+/// A program as it is used, in a neutral place; one for another processor finds its libraries.
+pub(super) fn in_place(program: &Path) -> Command {
     let mut hq = command(program);
     hq.env("QEMU_LD_PREFIX", FOREIGN_ROOT)
         .env_remove("HQ_SERVER_DIR");

@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 
 use super::Dist;
 use super::build::Target;
+use super::check::in_place;
 use super::shell::{command, output, run};
 
 /// Files of the repository and where they go.
@@ -74,19 +75,19 @@ pub(super) fn forget(work: &Path) -> anyhow::Result<()> {
 /// Pages and completions, which are the same for all targets: the first program that can be run here writes them.
 fn describe(dist: &Dist, binary: &Path) -> anyhow::Result<PathBuf> {
     let directory = dist.work.join(DESCRIBED);
-    if command(binary)
+    if in_place(binary)
         .arg("--version")
         .output()
         .is_ok_and(|ran| ran.status.success())
     {
         let directory = dist.scratch(DESCRIBED)?;
         let pages = directory.join("share/man/man1");
-        run(command(binary).arg("generate-man").arg(&pages))?;
+        run(in_place(binary).arg("generate-man").arg(&pages))?;
         for page in fs::read_dir(&pages).context("list the manual pages")? {
             compress(&page.context("a page")?.path())?;
         }
         for (shell, path) in COMPLETIONS {
-            let script = output(command(binary).args(["generate-completion", shell]))?;
+            let script = output(in_place(binary).args(["generate-completion", shell]))?;
             let path = directory.join(path);
             make_parent(&path)?;
             fs::write(&path, script).with_context(|| format!("write {}", path.display()))?;
