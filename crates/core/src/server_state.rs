@@ -199,7 +199,8 @@ impl ServerState {
             } => self.note_notified(ctx, key, (attempts, error)),
             Input::Ending { keep_workers } => self.on_ending(ctx, keep_workers),
             Input::Ended => self.give_up_leaving(ctx),
-            Input::Timer => self.on_timer(ctx),
+            Input::Timer => self.on_timer(ctx, now.mono),
+            Input::TimerBehind(heard) => self.on_timer(ctx, heard.min(now.mono)),
         }
     }
 

@@ -8,12 +8,17 @@ use hq_core::time::{Now, Time, Timestamp, nanos};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
+    /// How much time a test lets pass at once.
+    #[cfg(test)]
+    pub(crate) ahead: std::time::Duration,
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
         Self {
             origin: Instant::now(),
+            #[cfg(test)]
+            ahead: std::time::Duration::ZERO,
         }
     }
 
@@ -23,10 +28,18 @@ impl Clock {
             .ok()
             .and_then(|since| i64::try_from(since.as_nanos()).ok())
             .unwrap_or(0);
+        let mono = Time(nanos(self.origin.elapsed()));
+        #[cfg(test)]
+        let mono = mono + self.ahead;
         Now {
-            mono: Time(nanos(self.origin.elapsed())),
+            mono,
             wall: Timestamp(wall),
         }
+    }
+
+    /// The monotonic time of an instant.
+    pub(crate) fn time(&self, instant: Instant) -> Time {
+        Time(nanos(instant.saturating_duration_since(self.origin)))
     }
 
     /// The instant of a monotonic time.

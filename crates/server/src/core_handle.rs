@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
@@ -110,10 +110,13 @@ pub(crate) struct CoreGone;
 /// The other end of [`CoreHandle`]: what waits, and what was taken out of the queues and has not had its turn yet.
 pub(crate) struct Events {
     requests: mpsc::Receiver<Event>,
-    reports: mpsc::Receiver<Event>,
+    reports: mpsc::Receiver<(Instant, Event)>,
     taken_requests: VecDeque<Event>,
-    taken_reports: VecDeque<Event>,
-    buffer: Vec<Event>,
+    taken_reports: VecDeque<(Instant, Event)>,
+    request_buffer: Vec<Event>,
+    report_buffer: Vec<(Instant, Event)>,
+    /// When the last report arrived that had its turn.
+    last_heard: Option<Instant>,
 }
 
 impl Events {
@@ -127,15 +130,17 @@ impl Events {
             let room = REQUESTS_PER_TURN - self.taken_requests.len();
             let mut are_gone = false;
             if room > 0 {
-                let polled = self.requests.poll_recv_many(cx, &mut self.buffer, room);
-                self.taken_requests.extend(self.buffer.drain(..));
+                let polled = self
+                    .requests
+                    .poll_recv_many(cx, &mut self.request_buffer, room);
+                self.taken_requests.extend(self.request_buffer.drain(..));
                 are_gone = polled == Poll::Ready(0);
             }
             if self.taken_reports.is_empty() {
-                let polled = self
-                    .reports
-                    .poll_recv_many(cx, &mut self.buffer, REPORTS_AT_ONCE);
-                self.taken_reports.extend(self.buffer.drain(..));
+                let polled =
+                    self.reports
+                        .poll_recv_many(cx, &mut self.report_buffer, REPORTS_AT_ONCE);
+                self.taken_reports.extend(self.report_buffer.drain(..));
                 are_gone &= polled == Poll::Ready(0);
             }
             if self.are_left() {
@@ -156,11 +161,23 @@ impl Events {
 
     /// What a worker said.
     pub(crate) fn next_report(&mut self) -> Option<Event> {
-        self.taken_reports.pop_front()
+        let (arrived, report) = self.taken_reports.pop_front()?;
+        self.last_heard = Some(arrived);
+        Some(report)
+    }
+
+    /// Until when all that arrived from workers has had its turn; `None` = until now.
+    pub(crate) fn heard_until(&self) -> Option<Instant> {
+        if self.taken_reports.is_empty() && self.reports.is_empty() {
+            return None;
+        }
+        let next = self.taken_reports.front().map(|(arrived, _)| *arrived);
+        // What waits in the queue arrived later than what was taken from it.
+        next.or(self.last_heard)
     }
 
     /// Whether something that was taken has not had its turn.
-    pub(crate) fn are_left(&self) -> bool {
+    fn are_left(&self) -> bool {
         !self.taken_requests.is_empty() || !self.taken_reports.is_empty()
     }
 }
@@ -169,7 +186,7 @@ impl Events {
 #[derive(Clone)]
 pub(crate) struct CoreHandle {
     requests: mpsc::Sender<Event>,
-    reports: mpsc::Sender<Event>,
+    reports: mpsc::Sender<(Instant, Event)>,
 }
 
 impl CoreHandle {
@@ -182,14 +199,18 @@ impl CoreHandle {
             reports: reports_rx,
             taken_requests: VecDeque::new(),
             taken_reports: VecDeque::new(),
-            buffer: Vec::new(),
+            request_buffer: Vec::new(),
+            report_buffer: Vec::new(),
+            last_heard: None,
         };
         (Self { requests, reports }, events)
     }
 
     /// Events that wait at this moment.
     pub(crate) fn waiting(&self) -> u64 {
-        let waiting = |queue: &mpsc::Sender<Event>| queue.max_capacity() - queue.capacity();
+        fn waiting<T>(queue: &mpsc::Sender<T>) -> usize {
+            queue.max_capacity() - queue.capacity()
+        }
         (waiting(&self.requests) + waiting(&self.reports)) as u64
     }
 
@@ -199,7 +220,10 @@ impl CoreHandle {
 
     /// Sends something that must not overtake what workers have said.
     async fn send_behind(&self, event: Event) -> Result<(), CoreGone> {
-        self.reports.send(event).await.map_err(|_| CoreGone)
+        // What waits for room in the queue has arrived, too.
+        let arrived = Instant::now();
+        let sent = self.reports.send((arrived, event)).await;
+        sent.map_err(|_| CoreGone)
     }
 
     /// Has a command carried out. When this returns, its consequences are visible to queries and on

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
@@ -30,9 +30,6 @@ use crate::delivery::{Delivery, ReplyTo, Watcher};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::stats::Stats;
-
-/// How much later a timer may be while there are messages that arrived before it.
-const TIMER_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Starts the core's thread. It ends when all handles are gone.
 ///
@@ -69,6 +66,8 @@ struct Core {
     has_ended: bool,
     /// Automatic allocation is to ask again soon.
     is_demand_partial: bool,
+    /// Nothing was applied since the last round.
+    is_settled: bool,
     /// What follows from the inputs since the last round.
     effects: Vec<Effect>,
     stats: Stats,
@@ -91,6 +90,7 @@ impl Core {
             left: None,
             has_ended: false,
             is_demand_partial: false,
+            is_settled: false,
             effects: Vec::new(),
             stats,
         };
@@ -161,15 +161,17 @@ impl Core {
             rows += self.on_event(report);
         }
         let now = self.clock.now();
-        // The heartbeat for which a deadline waits may be among what was taken.
-        let patience = if events.are_left() {
-            TIMER_PATIENCE
-        } else {
-            Duration::ZERO
-        };
-        let deadline = self.state.next_deadline();
-        if deadline.is_some_and(|time| time + patience <= now.mono) {
-            self.state.apply(now, Input::Timer, &mut self.effects);
+        if self
+            .state
+            .next_deadline()
+            .is_some_and(|time| time <= now.mono)
+        {
+            // The heartbeat for which a deadline waits may be among what waits here.
+            let timer = match events.heard_until() {
+                Some(heard) => Input::TimerBehind(self.clock.time(heard)),
+                None => Input::Timer,
+            };
+            self.apply(now, timer);
         }
         self.end_round();
         self.note_left();
@@ -193,6 +195,7 @@ impl Core {
     /// Schedules and tells watching clients.
     fn settle(&mut self, now: Now) {
         let start = Instant::now();
+        self.is_settled = true;
         self.state.settle(now, &mut self.effects);
         self.stats.rounds.observe(start.elapsed());
         let was_partial =
@@ -201,6 +204,11 @@ impl Core {
             // What it was told meanwhile may have been too little.
             self.delivery.tell_of_demand();
         }
+    }
+
+    fn apply(&mut self, now: Now, input: Input) {
+        self.is_settled = false;
+        self.state.apply(now, input, &mut self.effects);
     }
 
     /// Handles an event; returns about how many rows of work that was.
@@ -268,14 +276,14 @@ impl Core {
             }
         };
         let rows = input.rows();
-        self.state.apply(now, input, &mut self.effects);
+        self.apply(now, input);
         rows
     }
 
     /// The server ends. Connections are closed once this is told, so what was accepted goes first, and nothing more is
     /// accepted: its answer would reach nobody.
     fn on_ended(&mut self, now: Now, told: oneshot::Sender<()>) {
-        self.state.apply(now, Input::Ended, &mut self.effects);
+        self.apply(now, Input::Ended);
         self.end_round();
         self.has_ended = true;
         let told: SendReply = Box::new(move || {
@@ -287,8 +295,10 @@ impl Core {
     }
 
     fn on_query(&mut self, now: Now, look: QueryFn) {
-        // What came before in this turn must be visible, effects included.
-        self.end_round();
+        // What came before in this turn must be visible, effects included. Many questions in a row are no rounds.
+        if !self.is_settled {
+            self.end_round();
+        }
         let seen = look(&View {
             state: &self.state,
             now,

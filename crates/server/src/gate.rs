@@ -21,6 +21,8 @@ pub(crate) struct StoreGate<T> {
     store: Option<StoreHandle>,
     progress: Option<watch::Receiver<Progress>>,
     gate: Gate<T>,
+    /// The writer has ended, and its last report was seen.
+    has_ended: bool,
     /// When batches were handed over, by their numbers.
     timed: VecDeque<(u64, Instant)>,
     commits: Durations,
@@ -36,6 +38,7 @@ impl<T> StoreGate<T> {
             store,
             progress,
             gate: Gate::default(),
+            has_ended: false,
             timed: VecDeque::new(),
             commits,
         }
@@ -96,9 +99,13 @@ impl<T> StoreGate<T> {
 
     /// The same for one who does not wait: whether the store has got on since the last look.
     pub(crate) fn look(&mut self) -> bool {
-        let progress = self.progress.as_ref();
-        // An error tells that the writer has ended; its last report stays.
-        let has_changed = progress.is_some_and(|progress| progress.has_changed().unwrap_or(false));
+        let Some(progress) = &self.progress else {
+            return false;
+        };
+        // An error tells that the writer has ended; its last report may be one that nobody has seen.
+        let has_changed = progress
+            .has_changed()
+            .unwrap_or_else(|_| !std::mem::replace(&mut self.has_ended, true));
         if has_changed {
             self.note_progress();
         }
@@ -132,6 +139,25 @@ mod tests {
     use hq_core::id::JobId;
     use hq_core::server_state::ChangeKind;
     use hq_store::Store;
+
+    #[test]
+    fn the_last_report_of_a_writer_that_has_ended_is_seen_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&dir.path().join("state.db")).expect("a new store");
+        let at = Clock::new().now().wall;
+        let handle = store.start("test", &[], at, |_| ()).expect("a writer");
+        let (progress, seen) = watch::channel(Progress {
+            committed: 0,
+            health: Health::Good,
+        });
+        let mut gate = StoreGate::<()>::new(Some((handle, seen)), Stats::new().commits.clone());
+        assert!(!gate.look());
+        progress.send_modify(|progress| progress.health = Health::Broken("gone".into()));
+        drop(progress);
+        assert!(gate.look(), "nobody else tells it while there is work");
+        assert!(matches!(gate.health(), Health::Broken(_)));
+        assert!(!gate.look(), "and nothing new follows");
+    }
 
     #[tokio::test]
     async fn a_batch_is_timed_until_it_is_on_disk() {

@@ -13,5 +13,5 @@ prepend_path("MANPATH", pathJoin(root, "share/man"))
 prepend_path("FPATH", pathJoin(root, "share/zsh/site-functions"))
 if myShellName() == "bash" then
     execute({ cmd = "source " .. pathJoin(root, "share/bash-completion/completions/hq"), modeA = { "load" } })
-    execute({ cmd = "complete -r hq", modeA = { "unload" } })
+    execute({ cmd = "complete -r hq 2>/dev/null || true", modeA = { "unload" } })
 end

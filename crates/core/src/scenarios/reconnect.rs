@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::bench::*;
 use crate::id::{InstanceId, JobId, TaskKey};
 use crate::outcome::{LostReason, Outcome};
-use crate::server_state::{Effect, WorkerCommand, WorkerMessage};
+use crate::server_state::{Effect, Input, WorkerCommand, WorkerMessage};
 use crate::task::Phase;
 use crate::worker_config::OnServerLost;
 
@@ -65,7 +65,7 @@ fn a_worker_that_does_not_come_back_is_lost_after_two_heartbeats() {
 fn a_worker_that_closed_its_connection_itself_is_waited_for_less_long() {
     let mut bench = Bench::new();
     let worker = bench.mortal(1);
-    bench.apply(crate::server_state::Input::WorkerGone(
+    bench.apply(Input::WorkerGone(
         worker,
         crate::server_state::LinkEnd::Closed,
     ));
@@ -133,6 +133,18 @@ fn a_server_that_stood_still_blames_no_worker() {
     let effects = bench.wait(Duration::ZERO);
     assert_eq!(lost(&effects, worker), None);
     let effects = bench.wait(HEARTBEAT * 2);
+    assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
+}
+
+#[test]
+fn a_sign_of_life_that_waits_for_its_turn_was_in_time() {
+    let mut bench = Bench::new();
+    let worker = bench.mortal(1);
+    let heard = bench.now.mono;
+    bench.skip(HEARTBEAT * 2);
+    let effects = bench.step(Input::TimerBehind(heard));
+    assert_eq!(lost(&effects, worker), None);
+    let effects = bench.step(Input::TimerBehind(bench.now.mono));
     assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
 }
 

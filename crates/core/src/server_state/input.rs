@@ -10,6 +10,7 @@ use crate::range::IdArray;
 use crate::selector::Selector;
 use crate::task::TaskState;
 use crate::template::SubmitSpec;
+use crate::time::Time;
 use crate::worker::{LinkEnd, Unkillable};
 use crate::worker_config::WorkerConfig;
 
@@ -58,6 +59,8 @@ pub enum Input {
     Ended,
     /// [`super::ServerState::next_deadline`] has passed.
     Timer,
+    /// The same while messages of workers wait for their turn: all that arrived until this time had it.
+    TimerBehind(Time),
 }
 
 /// Rows of inputs after which the state must be settled before it takes more, so that a client that waits for
@@ -89,7 +92,8 @@ impl Input {
             | Self::Notified { .. }
             | Self::Ending { .. }
             | Self::Ended
-            | Self::Timer => 1,
+            | Self::Timer
+            | Self::TimerBehind(_) => 1,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::retry::RetrySpec;
 use crate::scheduler::worker_plan::promote;
 use crate::task::{Phase, TaskEnd, TaskRecord, TaskState};
 use crate::template::CrashLimit;
-use crate::time::Now;
+use crate::time::{Now, Time};
 use crate::worker::{Assigned, Load, Worker};
 use crate::worker_config::WorkerConfig;
 
@@ -112,11 +112,13 @@ impl ServerState {
         self.lose_worker(ctx, id, reason);
     }
 
-    pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>) {
+    /// `heard` = when what workers said last arrived that was taken.
+    pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, heard: Time) {
         self.release_delayed(ctx.now);
-        for (deadline, id) in self.workers.overdue(ctx.now.mono) {
+        // A sign of life that waits for its turn was in time.
+        for (deadline, id) in self.workers.overdue(heard) {
             // The timer itself came late: this process stood still, and the workers may have sent heartbeats meanwhile.
-            if ctx.now.mono.since(deadline) >= STALL_MIN {
+            if heard.since(deadline) >= STALL_MIN {
                 self.workers.note_heartbeat(id, ctx.now.mono);
                 continue;
             }

@@ -3,6 +3,8 @@
 mod peers;
 mod turns;
 
+use std::time::Duration;
+
 use hq_core::id::TaskId;
 use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;

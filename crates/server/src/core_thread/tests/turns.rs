@@ -158,3 +158,19 @@ async fn a_loop_ends_behind_what_was_said() {
     while looped.turn(&mut events).await {}
     assert_eq!(counted.available_permits(), 4_096, "nothing is lost");
 }
+
+#[tokio::test]
+async fn a_sign_of_life_that_waits_behind_other_reports_is_in_time() {
+    let mut turning = Turning::new(None);
+    let worker = turning.worker(None).await;
+    flood(&worker).await;
+    worker.say(WorkerMessage::Heartbeat(Vec::new())).await;
+    // Its deadline passes while what it said waits.
+    let period = hq_core::testing::worker_config(1).heartbeat;
+    turning.looped.clock.ahead = period * 2 + Duration::from_millis(100);
+    while worker.unheard() > 0 {
+        turning.turn().await;
+        let workers = turning.looped.state.workers();
+        assert_eq!(workers.len(), 1, "{} wait", worker.unheard());
+    }
+}
