@@ -131,7 +131,7 @@ export function job(id) {
     panel("Run times", times),
     table.element);
   const unknown = absence(`There is no job ${id}`, "It may have been forgotten, or it is of another server.", typed("hq job list --all"), h("p", null, h("a", { href: "#/jobs" }, "All jobs")));
-  const reading = h("p", { className: "muted reading", role: "status" }, `Reading job ${id} …`);
+  const reading = h("div", { className: "reading", role: "status" }, h("h1", null, `Job ${id}`), h("p", { className: "muted" }, "Reading …"));
 
   /** @returns {import("./view.js").Command[]} */
   function commands() {

@@ -77,7 +77,7 @@ export function task(jobId, id) {
     h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), resubmit, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts, definition, attempts),
     h("section", { className: "panel logbox" }, h("h2", null, "Output"), tail.element));
   const unknown = absence(`There is no task ${number(id)} in job ${jobId}`, "The job has no task with this id, or it may have been forgotten.", typed(`hq task list ${jobId}`), h("p", null, h("a", { href: `#/job/${jobId}` }, `Job ${jobId}`)));
-  const reading = h("p", { className: "muted reading", role: "status" }, `Reading task ${number(id)} of job ${jobId} …`);
+  const reading = h("div", { className: "reading", role: "status" }, h("h1", null, `Task ${number(id)} of job ${jobId}`), h("p", { className: "muted" }, "Reading …"));
 
   /** @returns {import("./view.js").Command[]} */
   function commands() {
