@@ -4,8 +4,8 @@
 //! [`crate::core_thread`].
 //!
 //! There are two queues, each in order: one for workers, who may report faster than the core takes it, and one for
-//! everybody else, who must not wait behind thousands of reports. Between the two there is no order: whoever has to see
-//! what a worker said waits for its consequence.
+//! everybody else, who must not wait behind thousands of reports. Between the two there is no order: a request
+//! that depends on a report has to be sent after what follows from the report was seen.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -115,8 +115,8 @@ pub(crate) struct Events {
     taken_reports: VecDeque<(Instant, Event)>,
     request_buffer: Vec<Event>,
     report_buffer: Vec<(Instant, Event)>,
-    /// When the last report arrived that had its turn.
-    last_heard: Option<Instant>,
+    /// When the last report arrived that had its turn; before the first one, when the queues were made.
+    last_heard: Instant,
 }
 
 impl Events {
@@ -162,7 +162,7 @@ impl Events {
     /// What a worker said.
     pub(crate) fn next_report(&mut self) -> Option<Event> {
         let (arrived, report) = self.taken_reports.pop_front()?;
-        self.last_heard = Some(arrived);
+        self.last_heard = arrived;
         Some(report)
     }
 
@@ -173,7 +173,7 @@ impl Events {
         }
         let next = self.taken_reports.front().map(|(arrived, _)| *arrived);
         // What waits in the queue arrived later than what was taken from it.
-        next.or(self.last_heard)
+        Some(next.unwrap_or(self.last_heard))
     }
 
     /// Whether something that was taken has not had its turn.
@@ -201,7 +201,7 @@ impl CoreHandle {
             taken_reports: VecDeque::new(),
             request_buffer: Vec::new(),
             report_buffer: Vec::new(),
-            last_heard: None,
+            last_heard: Instant::now(),
         };
         (Self { requests, reports }, events)
     }

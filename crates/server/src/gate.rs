@@ -140,8 +140,8 @@ mod tests {
     use hq_core::server_state::ChangeKind;
     use hq_store::Store;
 
-    #[test]
-    fn the_last_report_of_a_writer_that_has_ended_is_seen_once() {
+    /// A gate before a store of which the test tells how far it is.
+    fn gate() -> (tempfile::TempDir, watch::Sender<Progress>, StoreGate<()>) {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(&dir.path().join("state.db")).expect("a new store");
         let at = Clock::new().now().wall;
@@ -150,7 +150,13 @@ mod tests {
             committed: 0,
             health: Health::Good,
         });
-        let mut gate = StoreGate::<()>::new(Some((handle, seen)), Stats::new().commits.clone());
+        let gate = StoreGate::new(Some((handle, seen)), Stats::new().commits.clone());
+        (dir, progress, gate)
+    }
+
+    #[test]
+    fn the_last_report_of_a_writer_that_has_ended_is_seen_once() {
+        let (_dir, progress, mut gate) = gate();
         assert!(!gate.look());
         progress.send_modify(|progress| progress.health = Health::Broken("gone".into()));
         drop(progress);
@@ -161,17 +167,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_batch_is_timed_until_it_is_on_disk() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let store = Store::open(&dir.path().join("state.db")).expect("a new store");
+        let (_dir, progress, mut gate) = gate();
         let at = Clock::new().now().wall;
-        let handle = store.start("test", &[], at, |_| ()).expect("a writer");
-        let nothing = Progress {
-            committed: 0,
-            health: Health::Good,
-        };
-        let (progress, seen) = watch::channel(nothing);
-        let stats = Stats::new();
-        let mut gate = StoreGate::<()>::new(Some((handle, seen)), stats.commits.clone());
         assert_eq!(gate.stalls_at(), None, "it has nothing to do");
         let before = Instant::now();
         for _ in 0..2 {

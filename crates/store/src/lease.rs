@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_was_given_back_is_free_at_once_whoever_had_it() {
+    fn a_lease_that_was_given_back_is_free_at_once_also_one_of_another_machine() {
         let mut process = Process::this();
         process.boot = "elsewhere".into();
         let owner = Owner {

@@ -93,19 +93,13 @@ impl ServerState {
             gone: Vec::new(),
             rows: Vec::new(),
         };
-        // At the end of a server there are no more portions.
-        let most = match self.ending {
-            None => self.dispatcher.portion_max() as usize,
-            Some(_) => usize::MAX,
-        };
-        self.go_on_resubmitting(ctx, resubmission, most);
+        self.go_on_resubmitting(ctx, resubmission, self.portion());
     }
 
     /// Does one portion for one of the requests.
     pub(super) fn resubmit_portion(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(resubmission) = self.resubmissions.pop_front() {
-            let most = self.dispatcher.portion_max() as usize;
-            self.go_on_resubmitting(ctx, resubmission, most);
+            self.go_on_resubmitting(ctx, resubmission, self.portion());
         }
     }
 
@@ -215,25 +209,22 @@ impl ServerState {
             }
             Stage::Draft(draft) => Ok(draft),
         };
-        let result = draft.and_then(|mut draft| {
-            *left -= self.build(&mut draft, *left);
-            *left -= self.rename(&mut draft, *left);
-            if draft.is_built() && draft.is_renamed() {
-                self.accept(ctx, *draft).map(Ok)
-            } else {
-                Ok(Err(draft))
-            }
-        });
-        match result {
-            // The portion is used up: it goes on here with the next one.
-            Ok(Err(draft)) => Begun::GoesOn(Current {
+        let mut draft = match draft {
+            Ok(draft) => draft,
+            Err(refusal) => return Begun::Over(Resubmitted::Refused(job, refusal)),
+        };
+        *left -= self.build(&mut draft, *left);
+        *left -= self.rename(&mut draft, *left);
+        // The portion is used up: it goes on here with the next one.
+        if !draft.is_built() || !draft.is_renamed() {
+            return Begun::GoesOn(Current {
                 job,
                 task_count,
                 stage: Stage::Draft(draft),
-            }),
-            Ok(Ok(new)) => Begun::Over(self.note_resubmitted(ctx, (job, task_count), Ok(new))),
-            Err(refusal) => Begun::Over(Resubmitted::Refused(job, refusal)),
+            });
         }
+        let result = self.accept(ctx, *draft);
+        Begun::Over(self.note_resubmitted(ctx, (job, task_count), result))
     }
 
     /// The old job names the new one.

@@ -62,6 +62,15 @@ impl ServerState {
         self.under_way.requests.len()
     }
 
+    /// How much of a large request is done in one step.
+    pub(super) fn portion(&self) -> usize {
+        match self.ending {
+            None => self.dispatcher.portion_max() as usize,
+            // At the end of a server there are no more portions.
+            Some(_) => usize::MAX,
+        }
+    }
+
     /// Takes submits; small ones at once.
     pub(super) fn on_submission(
         &mut self,
@@ -69,15 +78,14 @@ impl ServerState {
         request: RequestId,
         submission: Submission,
     ) {
-        let is_small = submission.size() <= self.dispatcher.portion_max() as usize;
+        let is_small = submission.size() <= self.portion();
         let under_way = UnderWay {
             request,
             left: submission,
             draft: None,
             results: Vec::new(),
         };
-        if is_small || self.ending.is_some() {
-            // At the end of a server there are no more portions.
+        if is_small {
             self.go_on_submitting(ctx, under_way, usize::MAX);
         } else {
             self.under_way.requests.push_back(under_way);
@@ -87,8 +95,7 @@ impl ServerState {
     /// Does one portion for one of the large requests.
     pub(super) fn submit_portion(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(under_way) = self.under_way.requests.pop_front() {
-            let most = self.dispatcher.portion_max() as usize;
-            self.go_on_submitting(ctx, under_way, most);
+            self.go_on_submitting(ctx, under_way, self.portion());
         }
     }
 

@@ -81,18 +81,13 @@ impl ServerState {
             rows: Vec::new(),
             forgotten: 0,
         };
-        // At the end of a server there are no more portions.
-        let most = match self.ending {
-            None => self.dispatcher.portion_max() as usize,
-            Some(_) => usize::MAX,
-        };
-        self.go_on_sweeping(ctx, sweep, most);
+        self.go_on_sweeping(ctx, sweep, self.portion());
     }
 
     /// Does one portion for one of the commands.
     pub(super) fn sweep_portion(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(sweep) = self.sweeps.pop_front() {
-            self.go_on_sweeping(ctx, sweep, self.dispatcher.portion_max() as usize);
+            self.go_on_sweeping(ctx, sweep, self.portion());
         }
     }
 
