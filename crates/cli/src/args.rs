@@ -8,6 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 pub(crate) mod alloc;
 pub(crate) mod bytes;
 pub(crate) mod dashboard;
+pub(crate) mod deferred;
 pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod global;
@@ -22,6 +23,7 @@ pub(crate) mod submit;
 pub(crate) mod task;
 pub(crate) mod worker;
 
+use deferred::Deferred;
 use global::GlobalArgs;
 
 /// Runs large numbers of tasks on a cluster or on this machine.
@@ -53,57 +55,57 @@ pub(crate) struct Cli {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a job on this machine, without a server
-    Run(Box<run::RunArgs>),
+    Run(Deferred<Box<run::RunArgs>>),
     /// Start, stop and inspect the server
     #[command(disable_help_subcommand = true)]
     Server {
         #[command(subcommand)]
-        command: Option<server::ServerCommand>,
+        command: Option<Deferred<server::ServerCommand>>,
     },
     /// Start, stop and inspect workers
     #[command(disable_help_subcommand = true)]
     Worker {
         #[command(subcommand)]
-        command: Option<worker::WorkerCommand>,
+        command: Option<Deferred<worker::WorkerCommand>>,
     },
     /// Submit a job; the same as `hq job submit`
-    Submit(Box<submit::SubmitArgs>),
+    Submit(Deferred<Box<submit::SubmitArgs>>),
     /// Show how it is going on one screen: workers, unfinished jobs, what is wrong
     Status,
     /// Say what is wrong, who is to blame and what to do, worst first
-    Problems(other::ProblemsArgs),
+    Problems(Deferred<other::ProblemsArgs>),
     /// Submit, inspect and control jobs
     #[command(disable_help_subcommand = true)]
     Job {
         #[command(subcommand)]
-        command: Option<job::JobCommand>,
+        command: Option<Deferred<job::JobCommand>>,
     },
     /// Inspect the tasks of jobs
     #[command(disable_help_subcommand = true)]
     Task {
         #[command(subcommand)]
-        command: Option<task::TaskCommand>,
+        command: Option<Deferred<task::TaskCommand>>,
     },
     /// Read and maintain the durable record of a server
     #[command(disable_help_subcommand = true)]
     Journal {
         #[command(subcommand)]
-        command: Option<journal::JournalCommand>,
+        command: Option<Deferred<journal::JournalCommand>>,
     },
     /// Ask the state of a server in SQL
-    Query(journal::QueryArgs),
+    Query(Deferred<journal::QueryArgs>),
     /// Read the output that tasks streamed into a directory
     #[command(disable_help_subcommand = true)]
-    OutputLog(output_log::OutputLogArgs),
+    OutputLog(Deferred<output_log::OutputLogArgs>),
     /// Let the server ask a batch system for workers
     #[command(disable_help_subcommand = true)]
     Alloc {
         #[command(subcommand)]
-        command: Option<alloc::AllocCommand>,
+        command: Option<Deferred<alloc::AllocCommand>>,
     },
     /// Watch jobs, workers and allocations on a full screen
     #[command(disable_help_subcommand = true)]
-    Dashboard(dashboard::DashboardArgs),
+    Dashboard(Deferred<dashboard::DashboardArgs>),
     /// Check this installation on this machine: kernel, limits, file system, batch system, server
     ///
     /// Says for each what was found and, where it is not good, what to do. Run it on the machine that makes trouble: the
@@ -112,14 +114,14 @@ pub(crate) enum Command {
     #[command(disable_help_subcommand = true)]
     Doctor {
         #[command(subcommand)]
-        command: Option<other::DoctorCommand>,
+        command: Option<Deferred<other::DoctorCommand>>,
     },
     /// Read the manual: a page, the list of pages, or what they say about some words
-    Doc(other::DocArgs),
+    Doc(Deferred<other::DocArgs>),
     /// Print a completion script for a shell
-    GenerateCompletion(other::CompletionArgs),
+    GenerateCompletion(Deferred<other::CompletionArgs>),
     /// Write a manual page for each command
-    GenerateMan(other::ManArgs),
+    GenerateMan(Deferred<other::ManArgs>),
     /// Print the reference of the command line as Markdown
     #[command(hide = true)]
     GenerateReference,
@@ -127,7 +129,7 @@ pub(crate) enum Command {
     ///
     /// The Python package starts it. docs/python/bridge.md describes the messages.
     #[command(hide = true)]
-    Bridge(other::BridgeArgs),
+    Bridge(Deferred<other::BridgeArgs>),
 }
 
 impl Command {

@@ -10,6 +10,7 @@ use hq_protocol::access::ServerDir;
 use hq_protocol::client::TaskPage;
 
 use crate::args::Command;
+use crate::args::deferred::Deferred;
 use crate::args::global::{GlobalArgs, OutputMode};
 use crate::args::job::JobCommand;
 use crate::args::journal::JournalCommand;
@@ -112,10 +113,10 @@ fn default_server_dir() -> PathBuf {
 const fn role(command: &Command) -> Role {
     match command {
         Command::Server {
-            command: Some(ServerCommand::Start(_)),
+            command: Some(Deferred(ServerCommand::Start(_))),
         }
         | Command::Worker {
-            command: Some(WorkerCommand::Start(_) | WorkerCommand::DeploySsh(_)),
+            command: Some(Deferred(WorkerCommand::Start(_) | WorkerCommand::DeploySsh(_))),
         } => Role::Daemon,
         Command::Run(_) => Role::Run,
         Command::Server { .. }
@@ -144,45 +145,45 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
     logging::init(&context.global, role(&command));
     match command {
         Command::Server {
-            command: Some(command),
+            command: Some(Deferred(command)),
         } => run_server(command, context),
         Command::Worker {
-            command: Some(command),
+            command: Some(Deferred(command)),
         } => run_worker(command, context),
         Command::Job {
-            command: Some(command),
+            command: Some(Deferred(command)),
         } => as_client(run_job(command, context)),
         Command::Task {
-            command: Some(command),
+            command: Some(Deferred(command)),
         } => as_client(run_task(command, context)),
         Command::Journal {
-            command: Some(command),
+            command: Some(Deferred(command)),
         } => run_journal(command, context),
         Command::Status => as_client(status::status(context)),
-        Command::Problems(args) => as_client(status::problems(args, context)),
-        Command::Query(args) => as_client(journal::query(args, context)),
+        Command::Problems(Deferred(args)) => as_client(status::problems(args, context)),
+        Command::Query(Deferred(args)) => as_client(journal::query(args, context)),
         Command::Doctor {
-            command: Some(DoctorCommand::Net),
+            command: Some(Deferred(DoctorCommand::Net)),
         } => as_client(doctor::net(context)),
         Command::Doctor {
-            command: Some(DoctorCommand::Part { part }),
+            command: Some(Deferred(DoctorCommand::Part { part })),
         } => doctor::part(part, context),
         Command::Doctor { command: None } => doctor::all(context),
         Command::Alloc {
-            command: Some(command),
+            command: Some(Deferred(command)),
         } => as_client(alloc::run(command, context)),
-        Command::Submit(args) => as_client(submit::submit(*args, context)),
-        Command::OutputLog(args) => output_log::run(&args, context),
-        Command::Dashboard(args) if args.web => {
+        Command::Submit(Deferred(args)) => as_client(submit::submit(*args, context)),
+        Command::OutputLog(Deferred(args)) => output_log::run(&args, context),
+        Command::Dashboard(Deferred(args)) if args.web => {
             as_client(dashboard::web::run(args.read_only, context))
         }
-        Command::Dashboard(args) => dashboard::run(args, context),
-        Command::Doc(args) => doc::run(&args, context),
-        Command::GenerateCompletion(args) => completion::run(&args, context),
-        Command::GenerateMan(args) => manual::man(&args, context),
+        Command::Dashboard(Deferred(args)) => dashboard::run(args, context),
+        Command::Doc(Deferred(args)) => doc::run(&args, context),
+        Command::GenerateCompletion(Deferred(args)) => completion::run(&args, context),
+        Command::GenerateMan(Deferred(args)) => manual::man(&args, context),
         Command::GenerateReference => manual::reference(context),
-        Command::Run(args) => run::run(*args, context),
-        Command::Bridge(args) => bridge::run(args, context),
+        Command::Run(Deferred(args)) => run::run(*args, context),
+        Command::Bridge(Deferred(args)) => bridge::run(args, context),
         // An incomplete command printed its help before.
         Command::Server { command: None }
         | Command::Worker { command: None }
@@ -206,15 +207,15 @@ fn run_server(command: ServerCommand, context: &mut Context) -> CliResult<()> {
 
 fn run_worker(command: WorkerCommand, context: &mut Context) -> CliResult<()> {
     match command {
-        WorkerCommand::Start(args) => worker::start(*args, context),
-        WorkerCommand::Hwdetect(args) => worker::hwdetect(&args, context),
-        WorkerCommand::DeploySsh(args) => worker::deploy_ssh(args, context),
-        WorkerCommand::Stop(args) => as_client(worker::stop(args, context)),
-        WorkerCommand::Drain(args) => as_client(worker::drain(args, context)),
-        WorkerCommand::List(args) => as_client(worker::list(args, context)),
-        WorkerCommand::Info(args) => as_client(worker::info(args, context)),
-        WorkerCommand::Address(args) => as_client(worker::address(args, context)),
-        WorkerCommand::Wait(args) => as_client(worker::wait(args, context)),
+        WorkerCommand::Start(Deferred(args)) => worker::start(*args, context),
+        WorkerCommand::Hwdetect(Deferred(args)) => worker::hwdetect(&args, context),
+        WorkerCommand::DeploySsh(Deferred(args)) => worker::deploy_ssh(args, context),
+        WorkerCommand::Stop(Deferred(args)) => as_client(worker::stop(args, context)),
+        WorkerCommand::Drain(Deferred(args)) => as_client(worker::drain(args, context)),
+        WorkerCommand::List(Deferred(args)) => as_client(worker::list(args, context)),
+        WorkerCommand::Info(Deferred(args)) => as_client(worker::info(args, context)),
+        WorkerCommand::Address(Deferred(args)) => as_client(worker::address(args, context)),
+        WorkerCommand::Wait(Deferred(args)) => as_client(worker::wait(args, context)),
     }
 }
 
@@ -232,23 +233,23 @@ fn run_journal(command: JournalCommand, context: &mut Context) -> CliResult<()> 
 
 async fn run_job(command: JobCommand, context: &mut Context) -> CliResult<()> {
     match command {
-        JobCommand::List(args) => job::list(args, context).await,
+        JobCommand::List(Deferred(args)) => job::list(args, context).await,
         JobCommand::Summary => job::summary(context).await,
-        JobCommand::Info(args) => job::info(args, context).await,
-        JobCommand::Stats(args) => job::stats(args, context).await,
-        JobCommand::Failures(args) => job::failures(args, context).await,
-        JobCommand::Cancel(args) => job::cancel(args, context).await,
-        JobCommand::Resubmit(args) => job::resubmit(args, context).await,
-        JobCommand::Forget(args) => job::forget(args, context).await,
-        JobCommand::Cat(args) => job::cat(args, context).await,
-        JobCommand::Tail(args) => job::tail(args, context).await,
-        JobCommand::Submit(args) => submit::submit(*args, context).await,
-        JobCommand::SubmitFile(args) => submit::submit_file(args, context).await,
-        JobCommand::Wait(args) => follow::wait(args, context).await,
-        JobCommand::Progress(args) => follow::progress(args, context).await,
-        JobCommand::TaskIds(args) => job::task_ids(args, context).await,
-        JobCommand::Open(args) => job::open(args, context).await,
-        JobCommand::Close(args) => job::close(args, context).await,
+        JobCommand::Info(Deferred(args)) => job::info(args, context).await,
+        JobCommand::Stats(Deferred(args)) => job::stats(args, context).await,
+        JobCommand::Failures(Deferred(args)) => job::failures(args, context).await,
+        JobCommand::Cancel(Deferred(args)) => job::cancel(args, context).await,
+        JobCommand::Resubmit(Deferred(args)) => job::resubmit(args, context).await,
+        JobCommand::Forget(Deferred(args)) => job::forget(args, context).await,
+        JobCommand::Cat(Deferred(args)) => job::cat(args, context).await,
+        JobCommand::Tail(Deferred(args)) => job::tail(args, context).await,
+        JobCommand::Submit(Deferred(args)) => submit::submit(*args, context).await,
+        JobCommand::SubmitFile(Deferred(args)) => submit::submit_file(args, context).await,
+        JobCommand::Wait(Deferred(args)) => follow::wait(args, context).await,
+        JobCommand::Progress(Deferred(args)) => follow::progress(args, context).await,
+        JobCommand::TaskIds(Deferred(args)) => job::task_ids(args, context).await,
+        JobCommand::Open(Deferred(args)) => job::open(args, context).await,
+        JobCommand::Close(Deferred(args)) => job::close(args, context).await,
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use hq_core::resource::descriptor::ResourceItem;
 
+use super::deferred::Deferred;
 use super::worker::DetectResources;
 use crate::parse::ParseError;
 use crate::parse::duration::{DurationError, parse_duration, parse_duration_words};
@@ -46,11 +47,11 @@ pub(crate) enum AllocCommand {
 #[derive(Subcommand, Debug)]
 pub(crate) enum SystemCommand {
     /// OpenPBS, PBS Professional
-    Pbs(Box<QueueArgs>),
+    Pbs(Deferred<Box<QueueArgs>>),
     /// Slurm
-    Slurm(Box<QueueArgs>),
+    Slurm(Deferred<Box<QueueArgs>>),
     /// Any other; needs --template
-    Other(Box<QueueArgs>),
+    Other(Deferred<Box<QueueArgs>>),
 }
 
 /// Parameters of a queue.

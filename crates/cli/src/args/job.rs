@@ -6,6 +6,7 @@ use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use hq_core::range::IdArray;
 use hq_protocol::client;
 
+use super::deferred::Deferred;
 use super::submit::{FollowArgs, NotifyArgs, SubmitArgs};
 use super::task::TaskStateArg;
 use crate::parse::array::parse_id_array;
@@ -18,39 +19,39 @@ use crate::parse::value::{parse_cancel_reason, parse_job_name};
 #[derive(Subcommand, Debug)]
 pub(crate) enum JobCommand {
     /// List jobs
-    List(ListArgs),
+    List(Deferred<ListArgs>),
     /// Count jobs by state
     Summary,
     /// Show everything about jobs
-    Info(SelectorArgs),
+    Info(Deferred<SelectorArgs>),
     /// Show how long the tasks of jobs ran and waited, and what they used
-    Stats(StatsArgs),
+    Stats(Deferred<StatsArgs>),
     /// Show why tasks of jobs failed, grouped by the last thing that they said
-    Failures(FailuresArgs),
+    Failures(Deferred<FailuresArgs>),
     /// Cancel the unfinished tasks of jobs
-    Cancel(CancelArgs),
+    Cancel(Deferred<CancelArgs>),
     /// Submit the tasks of jobs again, as new jobs; the files they were submitted from are not needed
-    Resubmit(ResubmitArgs),
+    Resubmit(Deferred<ResubmitArgs>),
     /// Let the server forget jobs that have ended
-    Forget(ForgetArgs),
+    Forget(Deferred<ForgetArgs>),
     /// Print what tasks wrote to their standard output or standard error
-    Cat(CatArgs),
+    Cat(Deferred<CatArgs>),
     /// Print the last lines that tasks wrote, and with --follow those to come
-    Tail(TailArgs),
+    Tail(Deferred<TailArgs>),
     /// Submit a job
-    Submit(Box<SubmitArgs>),
+    Submit(Deferred<Box<SubmitArgs>>),
     /// Submit the tasks that a job file (TOML) describes
-    SubmitFile(SubmitFileArgs),
+    SubmitFile(Deferred<SubmitFileArgs>),
     /// Block until jobs have ended
-    Wait(WaitArgs),
+    Wait(Deferred<WaitArgs>),
     /// Block until jobs have ended, and show their progress
-    Progress(SelectorArgs),
+    Progress(Deferred<SelectorArgs>),
     /// Print the ids of tasks
-    TaskIds(TaskIdsArgs),
+    TaskIds(Deferred<TaskIdsArgs>),
     /// Make an open job, to which tasks can be added until it is closed
-    Open(OpenArgs),
+    Open(Deferred<OpenArgs>),
     /// Close open jobs
-    Close(SelectorArgs),
+    Close(Deferred<SelectorArgs>),
 }
 
 /// A choice of jobs.

@@ -14,7 +14,7 @@ fn refused(words: &[&str]) -> (ErrorKind, String) {
 
 fn submitted(words: &[&str]) -> submit::SubmitArgs {
     match parse(words).expect("valid").command {
-        Some(Command::Submit(args)) => *args,
+        Some(Command::Submit(Deferred(args))) => *args,
         other => panic!("expected submit, found {other:?}"),
     }
 }
@@ -191,12 +191,31 @@ fn refusals_name_the_problem() {
     }
 }
 
+/// The tree is large, and a command needs one branch of it.
+#[test]
+fn what_was_not_typed_is_not_described() {
+    let root = Cli::command();
+    let described = |command: &clap::Command| {
+        command.get_arguments().count() + command.get_subcommands().count()
+    };
+    let early: Vec<_> = root
+        .get_subcommands()
+        .filter(|it| described(it) > 0)
+        .collect();
+    assert!(early.is_empty(), "{early:?}");
+    let job = built_command()
+        .find_subcommand("job")
+        .cloned()
+        .expect("exists");
+    assert!(described(&job) > 10, "{job:?}");
+}
+
 #[test]
 fn lists_are_separated_by_commas() {
     let cli = parse(&["job", "list", "--filter", "waiting,failed"]).expect("valid");
     match cli.command {
         Some(Command::Job {
-            command: Some(job::JobCommand::List(list)),
+            command: Some(Deferred(job::JobCommand::List(Deferred(list)))),
         }) => {
             assert_eq!(
                 list.filter,
@@ -241,7 +260,7 @@ fn ssh_options_after_the_host_file_are_kept() {
     ]);
     match cli.expect("valid").command {
         Some(Command::Worker {
-            command: Some(worker::WorkerCommand::DeploySsh(args)),
+            command: Some(Deferred(worker::WorkerCommand::DeploySsh(Deferred(args)))),
         }) => {
             assert!(args.show_output);
             assert_eq!(args.worker_args, ["--cpus", "4"]);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use hq_core::resource::descriptor::ResourceItem;
 
+use super::deferred::Deferred;
 use crate::parse::duration::{parse_duration, parse_duration_words};
 use crate::parse::resource::{CpuDefinition, parse_cpus, parse_definition};
 use crate::parse::selector::{Selector, parse_selector};
@@ -17,23 +18,23 @@ use crate::parse::value::parse_utilization;
 #[derive(Subcommand, Debug)]
 pub(crate) enum WorkerCommand {
     /// Start a worker here and keep it in the foreground
-    Start(Box<StartArgs>),
+    Start(Deferred<Box<StartArgs>>),
     /// Stop workers; their tasks return to the queue
-    Stop(SelectorArgs),
+    Stop(Deferred<SelectorArgs>),
     /// Let workers finish what they run and stop then; they get no new tasks
-    Drain(SelectorArgs),
+    Drain(Deferred<SelectorArgs>),
     /// List workers
-    List(ListArgs),
+    List(Deferred<ListArgs>),
     /// Show everything about workers
-    Info(SelectorArgs),
+    Info(Deferred<SelectorArgs>),
     /// Print the hostname of a worker
-    Address(AddressArgs),
+    Address(Deferred<AddressArgs>),
     /// Show what a worker on this machine would offer
-    Hwdetect(HwdetectArgs),
+    Hwdetect(Deferred<HwdetectArgs>),
     /// Block until a number of workers are connected
-    Wait(WaitArgs),
+    Wait(Deferred<WaitArgs>),
     /// Start a worker on each of several machines by ssh
-    DeploySsh(DeploySshArgs),
+    DeploySsh(Deferred<DeploySshArgs>),
 }
 
 /// Options of `worker start`.

@@ -20,6 +20,7 @@ use crate::args::alloc::{
     AllocCommand, AllocationFilter, InfoArgs, ListArgs, LogArgs, LogStream, OnServerLostArg,
     QueueArgs, RemoveArgs, SystemCommand, TemplateArgs, TemplateName,
 };
+use crate::args::deferred::Deferred;
 use crate::args::global::OutputMode;
 use crate::batch_system;
 use crate::error::{CliError, CliResult};
@@ -206,9 +207,9 @@ fn queue_spec(
     context: &Context,
 ) -> CliResult<(AllocQueueSpec, Box<QueueArgs>)> {
     let (args, built_in) = match system {
-        SystemCommand::Pbs(args) => (args, Some(TemplateName::Pbs)),
-        SystemCommand::Slurm(args) => (args, Some(TemplateName::Slurm)),
-        SystemCommand::Other(args) => (args, None),
+        SystemCommand::Pbs(Deferred(args)) => (args, Some(TemplateName::Pbs)),
+        SystemCommand::Slurm(Deferred(args)) => (args, Some(TemplateName::Slurm)),
+        SystemCommand::Other(Deferred(args)) => (args, None),
     };
     let system = description(&args, built_in, context)?;
     for name in check::asked_twice(&system, &args.additional_args) {
