@@ -148,7 +148,7 @@ impl Orphans {
     pub(crate) fn on_ended(
         &mut self,
         batch: &[Running],
-        any_running: bool,
+        any_running: impl Fn() -> bool,
         census: impl Fn() -> Census,
     ) -> HashMap<Token, u32> {
         let kill_groups = || {
@@ -183,7 +183,11 @@ impl Orphans {
     }
 
     /// Called from time to time: reaps ended orphans, ends late ones. Answers when to call again.
-    pub(crate) fn tick(&mut self, any_running: bool, census: impl Fn() -> Census) -> Duration {
+    pub(crate) fn tick(
+        &mut self,
+        any_running: impl Fn() -> bool,
+        census: impl Fn() -> Census,
+    ) -> Duration {
         let is_fresh = self.list(&census);
         if self.adopted.is_empty() {
             self.known.clear();
@@ -218,7 +222,13 @@ impl Orphans {
     }
 
     /// Attributes new orphans, kills those of ended tasks, reaps the dead.
-    fn sweep(&mut self, any_running: bool, census: impl Fn() -> Census) -> HashMap<Token, u32> {
+    fn sweep(
+        &mut self,
+        any_running: impl Fn() -> bool,
+        census: impl Fn() -> Census,
+    ) -> HashMap<Token, u32> {
+        // Asked only now: a task may have begun while all processes were looked at, and one of the orphans be its own.
+        let any_running = any_running();
         let adopted = &self.adopted;
         self.known
             .retain(|pid, _| adopted.binary_search(pid).is_ok());
@@ -437,6 +447,7 @@ pub(crate) fn kill_descendants_of(tasks: &[Task]) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
 
@@ -620,11 +631,41 @@ mod tests {
         };
         let census = nobody;
         let is_alive = || Process::read(orphan.pid()).is_some_and(|now| !now.is_dead());
-        assert!(orphans.sweep(true, census).is_empty());
+        assert!(orphans.sweep(|| true, census).is_empty());
         assert!(is_alive(), "it may belong to one of them");
-        let killed = orphans.sweep(false, census);
+        let killed = orphans.sweep(|| false, census);
         assert_eq!(killed, HashMap::from([(Token(u64::MAX), 1)]));
         eventually(|| (!is_alive()).then_some(()));
+    }
+
+    #[test]
+    fn a_task_that_begins_while_orphans_are_sought_keeps_its_own() {
+        let orphan = Leader::start("exec sleep 1000");
+        let doubtful = Orphan {
+            owner: Owner::Unknown,
+            since: Instant::now(),
+        };
+        let mut orphans = Orphans {
+            children: Some(Adopted::Sought(Instant::now())),
+            own_session: -1,
+            adopted: Vec::new(),
+            known: HashMap::from([(orphan.pid(), doubtful)]),
+            ended: Vec::new(),
+        };
+        // The first task begins when all processes have been looked at.
+        let has_begun = Cell::new(false);
+        let census = || {
+            has_begun.set(true);
+            // So that children of other tests in this process are none of those that are found.
+            let has_nameless = true;
+            Census {
+                has_nameless,
+                ..nobody()
+            }
+        };
+        let killed = orphans.on_ended(&[], || has_begun.get(), census);
+        assert_eq!(orphans.adopted, [orphan.pid()]);
+        assert!(killed.is_empty(), "it may be of that task");
     }
 
     #[test]
@@ -639,7 +680,7 @@ mod tests {
             known: HashMap::new(),
             ended: Vec::new(),
         };
-        assert!(orphans.sweep(false, nobody).is_empty());
+        assert!(orphans.sweep(|| false, nobody).is_empty());
         assert!(child.wait().unwrap().success(), "its status is there");
     }
 
@@ -662,18 +703,18 @@ mod tests {
             known: HashMap::new(),
             ended: vec![(task.clone(), now)],
         };
-        let pause = orphans.tick(true, nobody);
+        let pause = orphans.tick(|| true, nobody);
         assert_eq!(pause, IDLE_PAUSE, "nothing is followed up");
         // Its number may be that of another group by now.
         orphans.adopted.push(orphan.pid());
-        orphans.tick(true, nobody);
+        orphans.tick(|| true, nobody);
         let owner = orphans.known.get(&orphan.pid()).map(|orphan| orphan.owner);
         assert_eq!(owner, Some(Owner::Unknown));
         assert!(is_alive(), "it may belong to a task that runs");
         let later = now + 1_000 * FOLLOW_UP;
         orphans.known.clear();
         orphans.ended.push((task, later));
-        let pause = orphans.tick(true, nobody);
+        let pause = orphans.tick(|| true, nobody);
         eventually(|| (!is_alive()).then_some(()));
         assert_eq!(orphans.ended.len(), 1);
         assert_eq!(pause, FOLLOW_UP_PAUSE, "there may be more");

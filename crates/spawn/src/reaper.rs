@@ -162,8 +162,8 @@ impl Watch {
     /// them fared.
     pub(crate) fn finish(&self, ended: &mut Vec<Running>, lazily: bool) -> Option<Life> {
         let at = sys::monotonic_now();
-        let any_running = self.adopting && !self.table().is_empty();
         let mut orphans = self.orphans();
+        let any_running = || !self.table().is_empty();
         let leaked = orphans.on_ended(ended, any_running, || self.census());
         let follow_up = orphans.follows_up();
         drop(orphans);
@@ -331,7 +331,7 @@ impl Watch {
             // A batch of ended children may have left something behind.
             return at.min(now + orphans.pause());
         }
-        let any_running = !self.table().is_empty();
+        let any_running = || !self.table().is_empty();
         now + orphans.tick(any_running, || self.census())
     }
 
