@@ -5,8 +5,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use crate::harness::{Env, processes_with, signal, skip, wait_for};
+use crate::harness::{Env, processes_with, signal, skip, wait_for, wait_for_up_to};
 
 /// Programs that the fixture needs.
 const NEEDED: [&str; 4] = ["slurmctld", "slurmd", "munged", "sbatch"];
@@ -111,7 +112,10 @@ impl Slurm {
     }
 
     fn wait_empty(&self) {
-        wait_for("no job is left", || {
+        // What is lost on the way between Slurm's daemons, on a busy machine or while one is away, they say again after a
+        // minute.
+        let bound = Duration::from_secs(240);
+        wait_for_up_to(bound, "no job is left", || {
             let jobs = self.jobs();
             if jobs.is_empty() {
                 Ok(())

@@ -403,14 +403,24 @@ fn output_in_time(command: &mut Command, name: &str) -> Output {
 
 /// Polls until the condition gives a value; fails with the last state seen.
 #[track_caller]
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Result<T, String>) -> T {
+    wait_for_up_to(TIMEOUT, what, look)
+}
+
+/// The same where somebody else has pauses as long as the usual bound.
+#[track_caller]
+pub(crate) fn wait_for_up_to<T>(
+    bound: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Result<T, String>,
+) -> T {
     let start = Instant::now();
     loop {
         match look() {
             Ok(value) => return value,
             Err(last) => {
                 assert!(
-                    start.elapsed() < TIMEOUT,
+                    start.elapsed() < bound,
                     "gave up waiting: {what}; last seen: {last}"
                 );
             }

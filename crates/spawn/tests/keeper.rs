@@ -466,11 +466,13 @@ impl Program {
         eventually("nothing survives", || {
             self.processes().is_empty().then_some(())
         });
-        assert!(
-            begin.elapsed() < NO_SURVIVOR,
-            "it took {:?}",
-            begin.elapsed()
-        );
+        let took = begin.elapsed();
+        // On average over the last minute: hundreds of processes end later where others have the processors.
+        let load = fs::read_to_string("/proc/loadavg").unwrap();
+        let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
+        let share = load / std::thread::available_parallelism().unwrap().get() as f64;
+        let bound = NO_SURVIVOR.mul_f64(share.max(1.0));
+        assert!(took < bound, "it took {took:?}, at a load of {load}");
     }
 }
 
