@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use hq_core::job::JobTotals;
 use hq_protocol::{client, common};
 
 use crate::args::global::OutputMode;
@@ -60,18 +61,6 @@ pub(crate) struct ResubmittedView {
     pub(crate) task_count: u32,
 }
 
-/// Number of jobs in each state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct JobCounts {
-    pub(crate) running: u32,
-    pub(crate) waiting: u32,
-    pub(crate) finished: u32,
-    pub(crate) failed: u32,
-    pub(crate) aborted: u32,
-    pub(crate) canceled: u32,
-    pub(crate) opened: u32,
-}
-
 /// One way to print everything.
 pub(crate) trait Output {
     /// `server info`; `server start` adds the directory.
@@ -107,7 +96,7 @@ pub(crate) trait Output {
     fn job_list(&self, out: Out<'_>, view: JobListView<'_>) -> io::Result<()>;
 
     /// `job summary`.
-    fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()>;
+    fn job_summary(&self, out: Out<'_>, counts: &JobTotals) -> io::Result<()>;
 
     /// `job stats`.
     fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()>;

@@ -6,6 +6,7 @@
 mod followers;
 mod index;
 mod jobs;
+mod state;
 mod totals;
 
 use std::collections::BTreeSet;
@@ -23,29 +24,11 @@ use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, TaskTem
 use crate::time::Timestamp;
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
+pub use state::JobState;
 pub use totals::{JobTotals, PerState, TaskCounts, TaskTotals, Totals};
 
 /// Failed tasks that a job remembers by id for its overview.
 const FAILED_SHOWN_MAX: usize = 5;
-
-/// Derived state of a job.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum JobState {
-    /// Some task waits, none runs.
-    Waiting,
-    /// Some task runs.
-    Running,
-    /// All ended well; also a closed job without tasks.
-    Finished,
-    /// Some task failed.
-    Failed,
-    /// Some task was canceled.
-    Canceled,
-    /// Some task was given up.
-    Aborted,
-    /// Open and without unfinished tasks.
-    Opened,
-}
 
 /// Derives the state of a job; the first rule that holds decides.
 #[must_use]
@@ -232,22 +215,6 @@ pub struct Job {
     ends: Ends,
     failed_lowest: BTreeSet<TaskId>,
     index: IdIndex,
-}
-
-impl JobState {
-    /// The word that people see.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Running => "running",
-            Self::Finished => "finished",
-            Self::Failed => "failed",
-            Self::Canceled => "canceled",
-            Self::Aborted => "aborted",
-            Self::Opened => "opened",
-        }
-    }
 }
 
 impl Job {

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use hq_core::job::JobState;
 use hq_core::outcome::LostReason;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::server_state::{Ignored, JobTotals, TaskTotals, Totals};
+use hq_core::task::TaskState;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -125,11 +127,11 @@ pub(crate) fn render(figures: &Figures, around: &ProcessFigures, stats: &Stats) 
 
 fn add_work(registry: &mut Registry, figures: &Figures) {
     let totals = &figures.totals;
-    let tasks = by_label("state", task_states(&totals.tasks));
+    let tasks = by_label("state", task_states(totals.tasks));
     registry.register("tasks", "Tasks of known jobs by state", tasks);
-    let jobs = by_label("state", job_states(&totals.jobs));
+    let jobs = by_label("state", job_states(totals.jobs));
     registry.register("jobs", "Known jobs by state", jobs);
-    let ended = count_by_label("state", task_states(&totals.ended).into_iter().skip(2));
+    let ended = count_by_label("state", task_states(totals.ended).into_iter().skip(2));
     let help = "Tasks that ended since the server started, by how they ended";
     registry.register("tasks_ended", help, ended);
     let help = "Instances of tasks that were started since the server started";
@@ -245,27 +247,12 @@ fn add_connections(registry: &mut Registry, stats: &Stats) {
     registry.register("http_requests_refused", help, stats.http_refused.clone());
 }
 
-const fn task_states(totals: &TaskTotals) -> [(&'static str, u64); 6] {
-    [
-        ("waiting", totals.waiting),
-        ("running", totals.running),
-        ("finished", totals.finished),
-        ("failed", totals.failed),
-        ("canceled", totals.canceled),
-        ("aborted", totals.aborted),
-    ]
+fn task_states(mut totals: TaskTotals) -> [(&'static str, u64); TaskState::ALL.len()] {
+    TaskState::ALL.map(|state| (state.name(), *totals.of(state)))
 }
 
-const fn job_states(totals: &JobTotals) -> [(&'static str, u64); 7] {
-    [
-        ("waiting", totals.waiting),
-        ("running", totals.running),
-        ("finished", totals.finished),
-        ("failed", totals.failed),
-        ("canceled", totals.canceled),
-        ("aborted", totals.aborted),
-        ("opened", totals.opened),
-    ]
+fn job_states(totals: JobTotals) -> [(&'static str, u64); JobState::ALL.len()] {
+    JobState::ALL.map(|state| (state.name(), totals.of(state)))
 }
 
 fn gauge(value: u64) -> Gauge {

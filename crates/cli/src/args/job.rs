@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
+use hq_core::job::JobState;
 use hq_core::range::IdArray;
 use hq_protocol::client;
 
@@ -87,23 +89,23 @@ pub(crate) struct FailuresArgs {
     pub(crate) read: usize,
 }
 
-/// State of a job.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum JobState {
-    /// No task runs, some will
-    Waiting,
-    /// Some task runs
-    Running,
-    /// All tasks finished
-    Finished,
-    /// Some task failed
-    Failed,
-    /// Some task was canceled
-    Canceled,
-    /// Some task was given up
-    Aborted,
-    /// Open, and nothing to do
-    Opened,
+/// Reads the name of a job state, and lists all of them in the help.
+fn job_state_parser() -> impl TypedValueParser<Value = JobState> {
+    let values = JobState::ALL.map(|state| PossibleValue::new(state.name()).help(meaning(state)));
+    PossibleValuesParser::new(values)
+        .try_map(|name| JobState::from_name(&name).ok_or("it is not the state of a job"))
+}
+
+const fn meaning(state: JobState) -> &'static str {
+    match state {
+        JobState::Waiting => "No task runs, some will",
+        JobState::Running => "Some task runs",
+        JobState::Finished => "All tasks finished",
+        JobState::Failed => "Some task failed",
+        JobState::Canceled => "Some task was canceled",
+        JobState::Aborted => "Some task was given up",
+        JobState::Opened => "Open, and nothing to do",
+    }
 }
 
 /// Options of `job list`.
@@ -114,7 +116,7 @@ pub(crate) struct ListArgs {
     pub(crate) all: bool,
 
     /// List only jobs in these states
-    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    #[arg(long, value_parser = job_state_parser(), value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) filter: Option<Vec<JobState>>,
 
     /// Also show why jobs were canceled

@@ -2,6 +2,7 @@
 
 use super::*;
 use clap::error::ErrorKind;
+use hq_core::job::JobState;
 
 fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(std::iter::once("hq").chain(words.iter().copied()))
@@ -217,10 +218,7 @@ fn lists_are_separated_by_commas() {
         Some(Command::Job {
             command: Some(Deferred(job::JobCommand::List(Deferred(list)))),
         }) => {
-            assert_eq!(
-                list.filter,
-                Some(vec![job::JobState::Waiting, job::JobState::Failed])
-            );
+            assert_eq!(list.filter, Some(vec![JobState::Waiting, JobState::Failed]));
         }
         other => panic!("{other:?}"),
     }

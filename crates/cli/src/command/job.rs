@@ -1,19 +1,18 @@
 //! `hq job …`.
 
+use hq_core::job::JobTotals;
 use hq_protocol::client::{self, job_result::Kind, request::Request};
 
 use super::missing::{self, Missing};
 use super::{Context, all_tasks};
 use crate::args::global::OutputMode;
-use crate::args::job::{
-    CancelArgs, ForgetArgs, JobState, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs,
-};
+use crate::args::job::{CancelArgs, ForgetArgs, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs};
 use crate::args::task::states_to_message;
 use crate::error::CliResult;
+use crate::output::JobListView;
 use crate::output::console::error_line;
 use crate::output::pace::{self, ServerClock};
 use crate::output::view::job_state;
-use crate::output::{JobCounts, JobListView};
 use crate::parse::selector::Selector;
 
 mod cat;
@@ -36,7 +35,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     let is_shown = |job: &&client::JobSummary| match &args.filter {
         _ if args.all => true,
         Some(states) => states.contains(&job_state(job)),
-        None => job.is_open || matches!(job_state(job), JobState::Waiting | JobState::Running),
+        None => job.is_open || job_state(job).is_unfinished(),
     };
     let shown: Vec<_> = jobs.iter().filter(is_shown).collect();
     let progress_at_ns = if args.progress {
@@ -62,20 +61,11 @@ pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
         .await?
         .job_list(Selector::All.to_message())
         .await?;
-    let mut counts = JobCounts::default();
+    let mut counts = JobTotals::default();
     for job in &jobs {
-        let count = match job_state(job) {
-            JobState::Waiting => &mut counts.waiting,
-            JobState::Running => &mut counts.running,
-            JobState::Finished => &mut counts.finished,
-            JobState::Failed => &mut counts.failed,
-            JobState::Canceled => &mut counts.canceled,
-            JobState::Aborted => &mut counts.aborted,
-            JobState::Opened => &mut counts.opened,
-        };
-        *count += 1;
+        counts.add(job_state(job));
     }
-    Ok(context.output.job_summary(&mut context.out, counts)?)
+    Ok(context.output.job_summary(&mut context.out, &counts)?)
 }
 
 /// `job info`. Tasks are printed page by page.

@@ -6,12 +6,13 @@
 use std::io;
 use std::path::Path;
 
+use hq_core::job::{JobState, JobTotals};
 use hq_protocol::{client, common};
 use serde_json::{Value, json};
 
 use super::format::rfc3339;
 use super::{
-    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
+    JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
     TaskListSink, TaskListView, view,
 };
 
@@ -101,17 +102,16 @@ impl Output for JsonOutput {
         )
     }
 
-    fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()> {
-        let mut value = json!({
-            "Aborted": counts.aborted,
-            "Canceled": counts.canceled,
-            "Failed": counts.failed,
-            "Finished": counts.finished,
-            "Running": counts.running,
-            "Waiting": counts.waiting,
-        });
-        if counts.opened > 0 {
-            value["Opened"] = json!(counts.opened);
+    fn job_summary(&self, out: Out<'_>, counts: &JobTotals) -> io::Result<()> {
+        let shown = view::summary_states();
+        let mut value = json!({});
+        for state in JobState::ALL {
+            let count = counts.of(state);
+            // Scripts know the states that the table shows; another one is there only if there is such a job.
+            if count > 0 || shown.contains(&state) {
+                let (first, rest) = state.name().split_at(1);
+                value[first.to_uppercase() + rest] = json!(count);
+            }
         }
         write_value(out, &value)
     }

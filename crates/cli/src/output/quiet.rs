@@ -3,11 +3,12 @@
 use std::io;
 use std::path::Path;
 
+use hq_core::job::JobTotals;
 use hq_protocol::{client, common};
 
-use super::view::{job_state, job_state_name, worker_state_word};
+use super::view::{job_state, job_state_name, summary_states, worker_state_word};
 use super::{
-    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
+    JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
     TaskListSink, TaskListView,
 };
 
@@ -70,9 +71,9 @@ impl Output for QuietOutput {
         Ok(())
     }
 
-    fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()> {
-        for (state, count) in counts.rows() {
-            writeln!(out, "{state} {count}")?;
+    fn job_summary(&self, out: Out<'_>, counts: &JobTotals) -> io::Result<()> {
+        for state in summary_states() {
+            writeln!(out, "{} {}", job_state_name(state), counts.of(state))?;
         }
         Ok(())
     }
@@ -138,20 +139,6 @@ impl Output for QuietOutput {
 
     fn done(&self, _out: Out<'_>) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl JobCounts {
-    /// States and counts in the order in which they are shown.
-    pub(crate) const fn rows(&self) -> [(&'static str, u32); 6] {
-        [
-            ("RUNNING", self.running),
-            ("WAITING", self.waiting),
-            ("FINISHED", self.finished),
-            ("FAILED", self.failed),
-            ("ABORTED", self.aborted),
-            ("CANCELED", self.canceled),
-        ]
     }
 }
 

@@ -3,11 +3,12 @@
 use std::io;
 use std::path::Path;
 
+use hq_core::job::JobTotals;
 use hq_protocol::{client, common};
 
 use super::format::id_array;
 use super::{
-    JobCounts, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
+    JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
     TaskListSink, TaskListView,
 };
 
@@ -123,7 +124,7 @@ impl Output for TableOutput {
         job::write_list(out, self.look, view)
     }
 
-    fn job_summary(&self, out: Out<'_>, counts: JobCounts) -> io::Result<()> {
+    fn job_summary(&self, out: Out<'_>, counts: &JobTotals) -> io::Result<()> {
         job::write_summary(out, self.look, counts)
     }
 

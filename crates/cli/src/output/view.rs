@@ -1,9 +1,7 @@
 //! What messages mean for people: states and counts that the server leaves to be derived.
 
-use hq_core::job::TaskTotals;
+use hq_core::job::{JobState, TaskTotals};
 use hq_protocol::{client, common};
-
-use crate::args::job::JobState;
 
 /// Words of a job's state.
 pub(crate) const fn job_state_name(state: JobState) -> &'static str {
@@ -18,17 +16,32 @@ pub(crate) const fn job_state_name(state: JobState) -> &'static str {
     }
 }
 
+/// States that `job summary` counts, in the order in which it shows them.
+pub(crate) fn summary_states() -> Vec<JobState> {
+    let mut shown: Vec<_> = JobState::ALL
+        .into_iter()
+        .filter_map(|state| Some((line_of_summary(state)?, state)))
+        .collect();
+    shown.sort_unstable();
+    shown.into_iter().map(|(_, state)| state).collect()
+}
+
+const fn line_of_summary(state: JobState) -> Option<u8> {
+    match state {
+        JobState::Running => Some(0),
+        JobState::Waiting => Some(1),
+        JobState::Finished => Some(2),
+        JobState::Failed => Some(3),
+        JobState::Aborted => Some(4),
+        JobState::Canceled => Some(5),
+        // Scripts know a table of six lines.
+        JobState::Opened => None,
+    }
+}
+
 /// State of a job.
 pub(crate) fn job_state(job: &client::JobSummary) -> JobState {
-    match totals(job).state(job.is_open) {
-        hq_core::job::JobState::Waiting => JobState::Waiting,
-        hq_core::job::JobState::Running => JobState::Running,
-        hq_core::job::JobState::Finished => JobState::Finished,
-        hq_core::job::JobState::Failed => JobState::Failed,
-        hq_core::job::JobState::Canceled => JobState::Canceled,
-        hq_core::job::JobState::Aborted => JobState::Aborted,
-        hq_core::job::JobState::Opened => JobState::Opened,
-    }
+    totals(job).state(job.is_open)
 }
 
 /// Tasks of a job by state.

@@ -351,7 +351,7 @@ impl Jobs {
         for job in self.all.values() {
             if let Some((counts, state)) = job.counted {
                 fresh.tasks.add(counts.totals());
-                *fresh.jobs.slot(state) += 1;
+                fresh.jobs.add(state);
             }
             if !self.changed.contains(&job.id) {
                 let now = Some((*job.counts(), job.state()));

@@ -127,34 +127,25 @@ impl TaskTotals {
 
 /// Number of jobs per state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct JobTotals {
-    /// Some task waits, none runs.
-    pub waiting: u64,
-    /// Some task runs.
-    pub running: u64,
-    /// All ended well.
-    pub finished: u64,
-    /// Some task failed.
-    pub failed: u64,
-    /// Some task was canceled.
-    pub canceled: u64,
-    /// Some task was given up.
-    pub aborted: u64,
-    /// Open and without unfinished tasks.
-    pub opened: u64,
-}
+pub struct JobTotals([u64; JobState::ALL.len()]);
 
 impl JobTotals {
-    pub(super) const fn slot(&mut self, state: JobState) -> &mut u64 {
-        match state {
-            JobState::Waiting => &mut self.waiting,
-            JobState::Running => &mut self.running,
-            JobState::Finished => &mut self.finished,
-            JobState::Failed => &mut self.failed,
-            JobState::Canceled => &mut self.canceled,
-            JobState::Aborted => &mut self.aborted,
-            JobState::Opened => &mut self.opened,
-        }
+    /// The count of a state.
+    #[must_use]
+    pub const fn of(&self, state: JobState) -> u64 {
+        // As long as the list of states.
+        self.0[state as usize]
+    }
+
+    /// Counts a job more.
+    pub const fn add(&mut self, state: JobState) {
+        self.0[state as usize] += 1;
+    }
+
+    /// Counts a job less.
+    pub(super) const fn take(&mut self, state: JobState) {
+        let count = &mut self.0[state as usize];
+        *count = count.saturating_sub(1);
     }
 }
 
@@ -195,7 +186,7 @@ impl Totals {
         self.forget(job);
         let (counts, state) = (*job.counts(), job.state());
         self.tasks.add(counts.totals());
-        *self.jobs.slot(state) += 1;
+        self.jobs.add(state);
         job.counted = Some((counts, state));
     }
 
@@ -203,8 +194,7 @@ impl Totals {
     pub(super) fn forget(&mut self, job: &mut Job) {
         if let Some((counts, state)) = job.counted.take() {
             self.tasks.take(counts.totals());
-            let jobs = self.jobs.slot(state);
-            *jobs = jobs.saturating_sub(1);
+            self.jobs.take(state);
         }
     }
 }

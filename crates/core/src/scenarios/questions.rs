@@ -2,6 +2,7 @@
 
 use super::bench::*;
 use crate::id::{JobId, WorkerId};
+use crate::job::JobState;
 use crate::outcome::LostReason;
 use crate::range::IdArray;
 use crate::selector::Selector;
@@ -61,22 +62,25 @@ fn sums_follow_what_happens() {
     let job = bench.submit(tasks(4));
     let open = bench.open(None);
     let totals = *bench.state.totals();
-    assert_eq!((totals.tasks.waiting, totals.jobs.waiting), (4, 1));
-    assert_eq!(totals.jobs.opened, 1);
+    assert_eq!(
+        (totals.tasks.waiting, totals.jobs.of(JobState::Waiting)),
+        (4, 1)
+    );
+    assert_eq!(totals.jobs.of(JobState::Opened), 1);
     bench.start(worker, key(job, 0));
     let totals = *bench.state.totals();
     assert_eq!((totals.tasks.waiting, totals.tasks.running), (3, 1));
-    assert_eq!((totals.jobs.running, totals.started), (1, 1));
+    assert_eq!((totals.jobs.of(JobState::Running), totals.started), (1, 1));
     bench.finish(worker, key(job, 0));
     bench.fail(worker, key(job, 1));
     bench.cancel(job);
     let totals = *bench.state.totals();
     assert_eq!((totals.ended.finished, totals.ended.failed), (1, 1));
     assert_eq!((totals.ended.canceled, totals.tasks.canceled), (2, 2));
-    assert_eq!((totals.jobs.failed, totals.started), (1, 2));
+    assert_eq!((totals.jobs.of(JobState::Failed), totals.started), (1, 2));
     bench.close(open);
-    assert_eq!(bench.state.totals().jobs.finished, 1);
-    assert_eq!(bench.state.totals().jobs.opened, 0);
+    assert_eq!(bench.state.totals().jobs.of(JobState::Finished), 1);
+    assert_eq!(bench.state.totals().jobs.of(JobState::Opened), 0);
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
+use hq_core::job::JobState;
 use hq_core::signature::last_words;
 use hq_protocol::client;
 use tokio::time::{Instant, timeout_at};
 
 use crate::args::global::OutputMode;
-use crate::args::job::JobState;
 use crate::client::Client;
 use crate::command::Context;
 use crate::dashboard::model::clean;

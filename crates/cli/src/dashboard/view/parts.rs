@@ -13,20 +13,26 @@ use crate::text::fit;
 
 /// Style of a state. Without colours only weight is left.
 pub(super) fn state_style(theme: Theme, state: &str) -> Style {
-    let (color, is_strong) = match state {
-        "running" | "connected" => (Color::Cyan, false),
-        "finished" | "active" => (Color::Green, false),
-        "failed" | "lost" | "broken?" | "refused" => (Color::Red, true),
-        "aborted" | "canceled" | "paused" | "draining" | "starving" => (Color::Yellow, false),
-        "waiting" | "queued" => (Color::DarkGray, false),
-        _ => (Color::Reset, false),
-    };
+    let (color, is_strong) = look_of(state).unwrap_or_default();
     let style = if is_strong {
         Style::new().add_modifier(Modifier::BOLD)
     } else {
         Style::new()
     };
     colored(theme, style, color)
+}
+
+/// Color of a state of a job, task, worker or allocation, and whether it is bold; `None` for a word of a newer server.
+fn look_of(state: &str) -> Option<(Color, bool)> {
+    Some(match state {
+        "running" | "connected" => (Color::Cyan, false),
+        "finished" | "active" => (Color::Green, false),
+        "failed" | "lost" | "broken?" | "refused" => (Color::Red, true),
+        "aborted" | "canceled" | "paused" | "draining" | "starving" => (Color::Yellow, false),
+        "waiting" | "queued" => (Color::DarkGray, false),
+        "opened" => (Color::Reset, false),
+        _ => return None,
+    })
 }
 
 pub(super) fn colored(theme: Theme, style: Style, color: Color) -> Style {
@@ -206,6 +212,8 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hq_core::job::JobState;
+    use hq_core::task::TaskState;
 
     const THEME: Theme = Theme {
         colors: false,
@@ -260,6 +268,14 @@ mod tests {
                 ..Counts::default()
             };
             assert_eq!(bar(&counts, width).len(), usize::from(width));
+        }
+    }
+
+    #[test]
+    fn every_state_of_a_job_and_a_task_has_its_look() {
+        let words = JobState::ALL.map(JobState::name);
+        for word in words.into_iter().chain(TaskState::ALL.map(TaskState::name)) {
+            assert!(look_of(word).is_some(), "{word}");
         }
     }
 

@@ -6,9 +6,9 @@ use comfy_table::{
     Attribute, Cell, CellAlignment, Color, ContentArrangement, ContentLineStyle, LineStyle, Table,
     TableStyle,
 };
+use hq_core::job::JobState;
 use hq_protocol::client;
 
-use crate::args::job::JobState;
 use crate::output::Out;
 use crate::output::format::printable;
 use crate::output::view::{job_state_name, task_state_name, worker_state, worker_state_word};

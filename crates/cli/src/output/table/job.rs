@@ -2,15 +2,15 @@
 
 use std::io;
 
+use hq_core::job::JobTotals;
 use hq_protocol::client;
 
 use super::grid::{Grid, Look, Text, job_state, task_color, task_state};
 use super::template;
-use crate::args::job::JobState;
 use crate::output::format::{elapsed, id_array, lossy, short_name, short_words, utc_seconds};
 use crate::output::pace;
 use crate::output::view::{self, hostnames};
-use crate::output::{JobCounts, JobInfoSink, JobListView, JobStatsView, Out};
+use crate::output::{JobInfoSink, JobListView, JobStatsView, Out};
 
 /// Characters of ids in `job info`: a few lines of a terminal.
 const IDS_LEN_MAX: usize = 240;
@@ -90,19 +90,11 @@ pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::
 }
 
 /// `job summary`.
-pub(super) fn write_summary(out: Out<'_>, look: Look, counts: JobCounts) -> io::Result<()> {
+pub(super) fn write_summary(out: Out<'_>, look: Look, counts: &JobTotals) -> io::Result<()> {
     let mut grid = Grid::horizontal(look, &["Status", "Count"], 0);
     grid.align_right(1);
-    let states = [
-        JobState::Running,
-        JobState::Waiting,
-        JobState::Finished,
-        JobState::Failed,
-        JobState::Aborted,
-        JobState::Canceled,
-    ];
-    for (state, (_, count)) in states.into_iter().zip(counts.rows()) {
-        grid.row([job_state(state), count.to_string().into()]);
+    for state in view::summary_states() {
+        grid.row([job_state(state), counts.of(state).to_string().into()]);
     }
     grid.write(out)
 }

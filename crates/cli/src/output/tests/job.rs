@@ -1,6 +1,7 @@
 //! Jobs.
 
 use super::*;
+use hq_core::job::JobState;
 
 fn infos(mode: OutputMode, jobs: &[client::JobDetail]) -> String {
     print(mode, |output, out| {
@@ -127,13 +128,15 @@ fn job_list_in_every_mode() {
 
 #[test]
 fn job_summary_in_every_mode() {
-    let counts = JobCounts {
-        running: 1,
-        waiting: 12,
-        failed: 3,
-        ..JobCounts::default()
-    };
-    insta::assert_snapshot!(print_all(|o, out| o.job_summary(out, counts)), @r#"
+    let mut counts = JobTotals::default();
+    for (state, count) in [
+        (JobState::Running, 1),
+        (JobState::Waiting, 12),
+        (JobState::Failed, 3),
+    ] {
+        (0..count).for_each(|_| counts.add(state));
+    }
+    insta::assert_snapshot!(print_all(|o, out| o.job_summary(out, &counts)), @r#"
     +----------+-------+
     | Status   | Count |
     +----------+-------+

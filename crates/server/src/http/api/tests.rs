@@ -1,6 +1,7 @@
 //! The description and the interface belong together.
 
 use super::*;
+use hq_core::job::JobState;
 
 /// Paths and methods of the description, as `GET /jobs/{job}`.
 fn described() -> Vec<String> {
@@ -18,6 +19,15 @@ fn described() -> Vec<String> {
         }
     }
     found
+}
+
+/// From the description come the types of the pages, and so an order of states there that lacks none.
+#[test]
+fn every_state_of_a_job_is_described() {
+    let states = JobState::ALL.map(JobState::name).join(", ");
+    let text = String::from_utf8(OPEN_API.plain()).expect("text");
+    let line = format!("state: {{ type: string, enum: [{states}],");
+    assert!(text.contains(&line), "docs/openapi.yaml says: {line}");
 }
 
 #[test]

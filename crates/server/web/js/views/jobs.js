@@ -11,11 +11,13 @@ import { jobWord, starvation } from "../problems.js";
 import { choose, chosen, oneOf } from "../url.js";
 import { chip, emptiness, view } from "./view.js";
 
+/** Order of states: first what runs, then what needs somebody. @type {Record<import("../live.js").Schemas["Job"]["state"], number>} */
+const STATE_ORDER = { running: 0, failed: 1, waiting: 2, aborted: 3, canceled: 4, opened: 5, finished: 6 };
 /** What a column is sorted by. @type {Record<string, (job: any) => number | string>} */
 const KEYS = {
   id: (job) => job.id,
   name: (job) => job.name,
-  state: (job) => ["running", "failed", "waiting", "aborted", "canceled", "opened", "finished"].indexOf(job.state),
+  state: (job) => STATE_ORDER[job.state],
   progress: (job) => ended(job.tasks) / Math.max(1, total(job.tasks)),
   tasks: (job) => total(job.tasks),
   failed: (job) => job.tasks.failed,
