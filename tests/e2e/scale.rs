@@ -12,7 +12,7 @@ fn a_large_array_on_two_workers_finishes_completely() {
         "--stderr=none",
         "--wait",
         "--",
-        "/bin/true",
+        &env.quick_printenv(),
     ]);
     assert_eq!(env.stats(&job)["finished"], 20_000);
     let info = env.hq(&["job", "info", &job]).ok();

@@ -109,7 +109,7 @@ fn ten_thousand_tasks_share_one_file() {
         "--stream=log",
         "--array=1-10000",
         "--",
-        "printenv",
+        &env.quick_printenv(),
         "HQ_TASK_ID",
     ])
     .ok();
