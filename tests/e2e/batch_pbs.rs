@@ -1,6 +1,6 @@
 //! Automatic allocation on a stand-in for OpenPBS, `tests/pbs/pbs.py`, that answers as a real one does.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::{Env, skip, wait_for};
@@ -12,14 +12,14 @@ pub(crate) fn env_with_pbs() -> Option<Env> {
 
 /// The same, with the pause in milliseconds after which allocations are asked for again.
 fn env_that_asks_every(refresh: &str) -> Option<Env> {
-    let python = Command::new("python3").arg("--version").output();
-    if !python.is_ok_and(|output| output.status.success()) {
+    let Some(python) = interpreter() else {
         skip("the stand-in for PBS needs `python3`");
         return None;
-    }
+    };
     let mut env = Env::new();
     let bin = env.path("bin");
     std::fs::create_dir(&bin).expect("create a directory");
+    std::os::unix::fs::symlink(python, bin.join("python3")).expect("make a link");
     let standin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/pbs/pbs.py");
     for name in ["qsub", "qstat", "qdel", "pbsnodes", "pbsdsh"] {
         std::os::unix::fs::symlink(&standin, bin.join(name)).expect("make a link");
@@ -38,6 +38,16 @@ fn env_that_asks_every(refresh: &str) -> Option<Env> {
     env.set("HQ_AUTOALLOC_REFRESH_INTERVAL_MS", refresh);
     env.start_server();
     Some(env)
+}
+
+/// The Python that `python3` runs: in front of it may stand the script of a version manager, and each call of the stand-in
+/// would start a dozen shells.
+fn interpreter() -> Option<PathBuf> {
+    let mut python = Command::new("python3");
+    let output = python.args(["-c", "import sys; print(sys.executable)"]);
+    let output = output.output().ok()?;
+    let path = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| path.trim_end().into())
 }
 
 /// All jobs that the stand-in ever had.
