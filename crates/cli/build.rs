@@ -12,6 +12,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={ARCHIVED}");
     embed_pages();
+    place_for_good();
     pass_on("TARGET", variable("TARGET"));
     pass_on("PROFILE", profile());
     pass_on("OPT_LEVEL", variable("OPT_LEVEL"));
@@ -20,6 +21,15 @@ fn main() {
     // A debug build says no commit: otherwise each commit would compile this package again.
     if variable("PROFILE").as_deref() == Some("release") {
         pass_on("COMMIT", commit());
+    }
+}
+
+/// A debug build has 190 000 addresses that the loader corrects at each start if it may lie anywhere: a third of the time of
+/// the thousands of short commands that tests run. Others keep their random place.
+fn place_for_good() {
+    let is_glibc = variable("TARGET").is_some_and(|target| target.ends_with("-linux-gnu"));
+    if is_glibc && variable("PROFILE").as_deref() == Some("debug") {
+        println!("cargo:rustc-link-arg-bins=-no-pie");
     }
 }
 
