@@ -117,7 +117,7 @@ fn is_leftover(pid: libc::pid_t, user: Option<u32>) -> bool {
 }
 
 fn is_alive(pid: libc::pid_t, is_launcher: impl Fn(u64) -> bool) -> bool {
-    let text = match fs::read(format!("/proc/{pid}/stat")) {
+    let text = match procfs::read_stat(pid) {
         Ok(text) => text,
         // Any other error (no descriptors, no memory) says nothing of the process.
         Err(error) => {

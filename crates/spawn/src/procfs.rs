@@ -29,7 +29,7 @@ pub(crate) struct Process {
 impl Process {
     /// Reads one process. `None` when it does not exist (any more).
     pub(crate) fn read(pid: libc::pid_t) -> Option<Self> {
-        parse_stat(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+        parse_stat(pid, &read_stat(pid).ok()?)
     }
 
     /// Whether it has ended and only waits to be reaped.
@@ -42,6 +42,16 @@ impl Process {
     pub(crate) const fn is_unreachable(&self) -> bool {
         self.state == b'D'
     }
+}
+
+/// What [`parse_stat`] reads.
+pub(crate) fn read_stat(pid: libc::pid_t) -> io::Result<Vec<u8>> {
+    if pid == sys::getpid() {
+        // An emulator of one process writes the file of its process itself, and has it begin a little later than the kernel
+        // tells all others. What is said of the first thread it leaves alone.
+        return fs::read(format!("/proc/{pid}/task/{pid}/stat"));
+    }
+    fs::read(format!("/proc/{pid}/stat"))
 }
 
 pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
@@ -324,6 +334,16 @@ mod tests {
         assert!(own.is_in_this_namespace && shows_this_namespace());
         assert_eq!(status(1).map(|init| init.is_in_this_namespace), Some(true));
         assert_eq!(labels(sys::getpid()), labels(0));
+    }
+
+    #[test]
+    fn this_process_began_when_others_see_that_it_did() {
+        let mut command = std::process::Command::new("sh");
+        let seen = command.args(["-c", "cat /proc/$PPID/stat"]).output();
+        let seen = parse_stat(1, &seen.unwrap().stdout).unwrap();
+        let own = Process::read(sys::getpid()).unwrap();
+        assert_eq!(own.began, seen.began, "also under an emulator");
+        assert_eq!(own.parent, seen.parent);
     }
 
     #[test]
