@@ -74,6 +74,8 @@ pub struct Scanner<S> {
     header: FileHeader,
     position: u64,
     window: Vec<u8>,
+    /// Bytes of it that are from the file; behind them may be older ones.
+    window_len: usize,
     window_at: u64,
     last_length: u32,
     damaged_bytes: u64,
@@ -93,6 +95,7 @@ impl<S: ReadAt> Scanner<S> {
             header,
             position: FILE_HEADER_LEN as u64,
             window: Vec::new(),
+            window_len: 0,
             window_at: 0,
             last_length: 0,
             damaged_bytes: 0,
@@ -148,20 +151,23 @@ impl<S: ReadAt> Scanner<S> {
         expected: u32,
         payload: &mut Vec<u8>,
     ) -> io::Result<bool> {
-        payload.clear();
-        payload.resize(length as usize, 0);
+        // New memory is zero already, and what is left from an earlier block is overwritten.
+        if payload.len() < length as usize {
+            *payload = vec![0; length as usize];
+        }
+        payload.truncate(length as usize);
         let count = self.source.read_at(payload, at)?;
         Ok(count == payload.len() && checksum(payload) == expected)
     }
 
     /// The bytes at a position, fewer than `length` only at the end.
     fn at(&mut self, position: u64, length: usize) -> io::Result<&[u8]> {
-        let inside = |window_at: u64, window: &[u8]| {
-            let start = position.checked_sub(window_at)?;
+        let inside = || {
+            let start = position.checked_sub(self.window_at)?;
             let start = usize::try_from(start).ok()?;
-            (start + length <= window.len()).then_some(start)
+            (start + length <= self.window_len).then_some(start)
         };
-        if let Some(start) = inside(self.window_at, &self.window) {
+        if let Some(start) = inside() {
             return Ok(&self.window[start..start + length]);
         }
         let ahead = if self.last_length >= LONG_PAYLOAD {
@@ -169,15 +175,21 @@ impl<S: ReadAt> Scanner<S> {
         } else {
             AHEAD_MAX
         };
-        self.window.resize(ahead.max(length), 0);
+        let wanted = ahead.max(length);
+        if self.window.len() < wanted {
+            // It never shrinks: what it gets back would be set to zero again for each part of the file. New memory is zero.
+            self.window = vec![0; wanted];
+        }
+        // Nothing is in it, if reading fails.
+        self.window_len = 0;
         self.window_at = position;
-        let count = self.source.read_at(&mut self.window, position)?;
-        self.window.truncate(count);
+        let count = self.source.read_at(&mut self.window[..wanted], position)?;
+        self.window_len = count;
         Ok(&self.window[..length.min(count)])
     }
 
     fn exists(&mut self, position: u64) -> io::Result<bool> {
-        if position >= self.window_at && position - self.window_at < self.window.len() as u64 {
+        if position >= self.window_at && position - self.window_at < self.window_len as u64 {
             return Ok(true);
         }
         Ok(self.source.read_at(&mut [0], position)? == 1)
