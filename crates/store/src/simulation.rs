@@ -32,7 +32,7 @@ fn what_was_told_survives_every_crash_and_running_tasks_go_on() {
                 return;
             }
             let result = std::panic::catch_unwind(|| {
-                World::play(&Course::usual(seed, true), Some(MemoryDisk::create()), None)
+                World::survive(&Course::usual(seed, true), Some(MemoryDisk::create()))
             });
             let Ok(summary) = result else {
                 panic!(

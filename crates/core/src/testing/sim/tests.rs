@@ -23,7 +23,7 @@ fn seeds() -> std::ops::Range<u64> {
 fn what_was_told_survives_every_crash_without_a_store_too() {
     let mut all = Summary::default();
     for seed in seeds() {
-        let play = || World::play(&Course::usual(seed, true), ledger(), None);
+        let play = || World::survive(&Course::usual(seed, true), ledger());
         let Ok(summary) = std::panic::catch_unwind(play) else {
             panic!(
                 "seed {seed} failed; see it with: cargo xtask sim explain {seed} --world ledger"
