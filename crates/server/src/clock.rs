@@ -1,8 +1,9 @@
 //! The only place of the server that reads clocks.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use hq_core::time::{Now, Time, Timestamp, nanos};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Reads both clocks; monotonic time counts from its creation.
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +11,7 @@ pub(crate) struct Clock {
     origin: Instant,
     /// How much time a test lets pass at once.
     #[cfg(test)]
-    pub(crate) ahead: std::time::Duration,
+    pub(crate) ahead: Duration,
 }
 
 impl Clock {
@@ -18,7 +19,7 @@ impl Clock {
         Self {
             origin: Instant::now(),
             #[cfg(test)]
-            ahead: std::time::Duration::ZERO,
+            ahead: Duration::ZERO,
         }
     }
 
@@ -44,6 +45,13 @@ impl Clock {
 
     /// The instant of a monotonic time.
     pub(crate) fn instant(&self, time: Time) -> Instant {
-        self.origin + std::time::Duration::from_nanos(time.0)
+        self.origin + Duration::from_nanos(time.0)
     }
+}
+
+/// CPU time of the calling thread so far: a thread that has to wait for a processor has not done more.
+pub(crate) fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // Neither is ever negative.
+    Duration::try_from(time).unwrap_or_default()
 }

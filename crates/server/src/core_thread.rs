@@ -3,12 +3,12 @@
 //! Others reach it through [`CoreHandle`]. Nothing on this thread waits for a peer: a peer that does
 //! not take its messages in time is cut off.
 //!
-//! A turn is short, and everybody has their part of each: the requests that wait, about [`ROWS_PER_ROUND_MAX`] rows of
+//! A turn is short, and everybody has their part of each: some requests, about [`ROWS_PER_ROUND_MAX`] rows of
 //! what workers said, and the answers that waited for a commit. So clients are served however far workers are ahead.
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
@@ -22,7 +22,7 @@ use hq_store::{Health, Progress, StoreHandle};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::News;
-use crate::clock::Clock;
+use crate::clock::{Clock, thread_cpu_time};
 use crate::core_handle::{
     CoreHandle, Event, Events, QueryFn, Seen, SendReply, View, WorkerRegistration,
 };
@@ -30,6 +30,10 @@ use crate::delivery::{Delivery, ReplyTo, Watcher};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::stats::Stats;
+
+/// CPU time after which a turn takes no further request. A page of tasks takes some milliseconds, and a dashboard each asks
+/// for one.
+const REQUESTS_CPU_MAX: Duration = Duration::from_millis(5);
 
 /// Starts the core's thread. It ends when all handles are gone.
 ///
@@ -143,10 +147,13 @@ impl Core {
         true
     }
 
-    /// Applies the requests that were taken, and a round of what workers said.
+    /// Applies requests that were taken, and a round of what workers said. What is left has its part of the next turn.
     fn digest(&mut self, events: &mut Events) {
         let mut rows = 0;
-        while let Some(request) = events.next_request() {
+        let begin = thread_cpu_time();
+        while thread_cpu_time() - begin < REQUESTS_CPU_MAX
+            && let Some(request) = events.next_request()
+        {
             rows += self.on_event(request);
             if rows >= ROWS_PER_ROUND_MAX {
                 rows = 0;

@@ -144,6 +144,31 @@ async fn many_questions_do_not_keep_workers_waiting() {
 }
 
 #[tokio::test]
+async fn questions_that_take_long_do_not_keep_workers_waiting_either() {
+    let mut turning = Turning::new(None);
+    let worker = turning.worker(None).await;
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        let core = turning.core.clone();
+        let question = async move {
+            core.query(|_| {
+                let begin = thread_cpu_time();
+                while thread_cpu_time() - begin < REQUESTS_CPU_MAX {}
+            })
+            .await
+        };
+        asked.push(turning.ask(question).await);
+    }
+    flood(&worker).await;
+    for turn in 1..=3 {
+        turning.turn().await;
+        let answered = asked.iter().filter(|asked| asked.is_finished()).count();
+        assert_eq!(answered, turn);
+        assert_eq!(REPORTS - worker.unheard(), turn * REPORTS_PER_ROUND);
+    }
+}
+
+#[tokio::test]
 async fn a_loop_ends_behind_what_was_said() {
     let mut turning = Turning::new(None);
     let worker = turning.worker(None).await;
