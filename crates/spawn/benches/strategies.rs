@@ -2,29 +2,29 @@
 //!
 //! One process at a time (`one`: the latency a consumer sees) and many requests at once (`queued`: the throughput
 //! of two threads). The program is a static one that does nothing. Needs a C compiler. The strategy
-//! `spawn-blocking` takes part with the feature `tokio`. Printed are medians.
+//! `spawn-blocking` takes part with the feature `tokio`.
 //!
 //! `cargo bench -p hq-spawn --features tokio --bench strategies`
-#![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
-
 #[path = "support/common.rs"]
 #[expect(dead_code, reason = "this bench needs no comparison with C")]
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Bench, compile, median};
+use common::{Bench, compile};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hq_spawn::Strategy;
 
-/// Requests of one round of `queued`.
+/// Requests of one iteration of `queued`.
 const QUEUED: usize = 100;
-const WARM_UP: Duration = Duration::from_millis(500);
-const MEASURED: Duration = Duration::from_secs(2);
 
-fn main() {
-    // Nobody else can have made it: what is compiled there is run.
+fn strategies(criterion: &mut Criterion) {
     let directory = tempfile::tempdir().expect("a directory for the compiled program");
     let program = compile(directory.path(), "noop", &["-O2", "-static"]);
+    let mut group = criterion.benchmark_group("spawn");
+    group
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
     #[cfg(feature = "tokio")]
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -37,21 +37,14 @@ fn main() {
         }
         let mut bench = Bench::with_strategy(2, strategy);
         for (name, count) in [("one", 1), ("queued", QUEUED)] {
-            rounds(WARM_UP, || bench.run(&program, count, count));
-            let all = rounds(MEASURED, || bench.run(&program, count, count));
-            let one = median(all) / count as f64;
-            let name = format!("{}/{name}", strategy.name());
-            println!("{name:22} {:8.1} µs {:8.0}/s", one * 1e6, 1.0 / one);
+            group.throughput(Throughput::Elements(count as u64));
+            group.bench_function(format!("{}/{name}", strategy.name()), |bencher| {
+                bencher.iter(|| bench.run(&program, count, count));
+            });
         }
     }
+    group.finish();
 }
 
-/// Runs rounds for so long, at least one; answers with the seconds of each.
-fn rounds(time: Duration, mut run: impl FnMut() -> f64) -> Vec<f64> {
-    let begin = Instant::now();
-    let mut all = Vec::new();
-    while all.is_empty() || begin.elapsed() < time {
-        all.push(run());
-    }
-    all
-}
+criterion_group!(benches, strategies);
+criterion_main!(benches);
