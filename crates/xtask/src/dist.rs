@@ -202,6 +202,11 @@ impl Dist {
         if self.program.is_some() { "1" } else { "9" }
     }
 
+    /// The same of packages that have a level below the first, at half of its time.
+    fn package_compression(&self) -> &'static str {
+        if self.program.is_some() { "0" } else { "9" }
+    }
+
     /// An empty directory for intermediate files.
     fn scratch(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.work.join(name);

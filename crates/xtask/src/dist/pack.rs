@@ -71,7 +71,7 @@ pub(super) fn deb(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<M
     fs::write(control.join("md5sums"), md5sums(&root)?).context("write DEBIAN/md5sums")?;
     run(command("dpkg-deb")
         .args(["--root-owner-group", "-Zxz"])
-        .arg(format!("-z{}", dist.compression()))
+        .arg(format!("-z{}", dist.package_compression()))
         .arg("--build")
         .arg(&root)
         .arg(dist.out.join(&name))
@@ -113,7 +113,7 @@ pub(super) fn rpm(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<M
     let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
     let top_text = top.display().to_string();
     // Readable by the rpm of RHEL 7, whatever is the default of this one.
-    let payload = format!("w{}.xzdio", dist.compression());
+    let payload = format!("w{}.xzdio", dist.package_compression());
     run(command("rpmbuild")
         .args(["-bb", "--quiet", "--target", target.rpm_arch])
         .args(define("_topdir", &top_text))
