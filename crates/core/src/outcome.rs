@@ -10,7 +10,7 @@ pub enum LostReason {
     Stopped,
     /// The connection closed without a goodbye.
     ConnectionLost,
-    /// No heartbeat for two periods.
+    /// No sign of life for [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max).
     HeartbeatLost,
     /// Idle for longer than its idle timeout.
     IdleTimeout,

@@ -7,6 +7,19 @@ use crate::resource::descriptor::ResourceDescriptor;
 /// Shortest heartbeat period that is accepted.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(150);
 
+/// Heartbeat periods without a sign of life after which a worker is lost. Two: one heartbeat may be late or lost without
+/// anybody being at fault, and nothing that ran on a lost worker starts elsewhere before.
+///
+/// `docs/architecture.md`, "Where a change begins", names what has to be looked at if this changes.
+pub const SILENT_PERIODS_MAX: u32 = 2;
+
+/// Heartbeats without any word from the server after which a worker that reconnects gives its connection up.
+///
+/// One more than the server waits for, so that the server gives up first. It knows when it stood still itself, and blames nobody for
+/// that; a worker sees only silence, and all of them would drop connections that work whenever the server is busy. The
+/// price is that a worker of which only the connection is dead comes back too late, as a new one.
+pub const UNANSWERED_HEARTBEATS_MAX: u32 = SILENT_PERIODS_MAX + 1;
+
 /// What a worker does when it loses its server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnServerLost {
@@ -74,10 +87,9 @@ pub struct WorkerConfig {
 }
 
 impl WorkerConfig {
-    /// After this long without a sign of life it is lost: everything that waits for a worker derives from it.
+    /// The silence limit: after this long without a sign of life it is lost.
     #[must_use]
     pub fn silence_max(&self) -> Duration {
-        // Two periods: one heartbeat may be late or lost without anybody being at fault.
-        self.heartbeat * 2
+        self.heartbeat * SILENT_PERIODS_MAX
     }
 }

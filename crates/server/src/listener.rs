@@ -27,7 +27,12 @@ const BACKLOG_LEN: i32 = 1_024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Least time between two messages about that.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
-/// A silent connection is probed after this time, and given up when data stays unacknowledged as long.
+/// A silent connection is probed after this time, and given up by the kernel when data stays unacknowledged as long: also
+/// those of clients, which send no heartbeats.
+///
+/// More than the silence limit of a worker with the default heartbeat (`WorkerConfig::silence_max`), so that one whose
+/// machine vanished is usually lost by its heartbeat. Where the limit is longer, the kernel ends the connection first; the worker
+/// then counts as away and is expected for the limit from that moment, and so is lost up to this much later.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Binds a port on all interfaces; `None` = any free port.

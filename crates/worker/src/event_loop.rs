@@ -16,7 +16,7 @@ use hq_core::error_chain::ErrorChain;
 use hq_core::hardware::HardwareUsage;
 use hq_core::id::WorkerId;
 use hq_core::time::Time;
-use hq_core::worker_config::{OnServerLost, WorkerConfig};
+use hq_core::worker_config::{OnServerLost, UNANSWERED_HEARTBEATS_MAX, WorkerConfig};
 use hq_core::worker_state::{Effect, ExitReason, Input, Interrupt, LaunchEvent, WorkerState};
 use hq_protocol::Connection;
 use hq_protocol::convert::{self, FromServer, reattach};
@@ -79,10 +79,6 @@ const REFUSAL_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the directory of the server must be gone until it counts: longer than somebody needs to move
 /// it, or a file system to come back.
 const GONE_MIN: Duration = Duration::from_secs(60);
-
-/// Heartbeats without any word from the server after which the connection is given up; only by a worker
-/// that will make another one.
-const SILENT_HEARTBEATS_MAX: u32 = 3;
 
 impl<S> RegisteredWorker<S>
 where
@@ -537,7 +533,7 @@ where
         if std::mem::replace(&mut self.received, received) != received {
             self.silent_heartbeats = 0;
         }
-        if self.silent_heartbeats > SILENT_HEARTBEATS_MAX
+        if self.silent_heartbeats > UNANSWERED_HEARTBEATS_MAX
             && matches!(self.link, LinkState::Up(_))
             && self.config.on_server_lost == OnServerLost::Reconnect
         {

@@ -35,7 +35,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// used at the next attempt.
 const FIND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Unacknowledged data for longer than this means that the server's machine or the way there is gone.
+/// Unacknowledged data for longer than this means that the server's machine or the way there is gone. A worker that
+/// reconnects usually notices earlier, by `UNANSWERED_HEARTBEATS_MAX` of core; this is for the others, and for long heartbeats.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
 /// Silence after which the kernel probes the connection.

@@ -3,7 +3,7 @@
 //! ```text
 //!            connection broke            came back in time
 //!  attached ─────────────────▶ away ───────────────────────▶ attached, reconciled
-//!                               │ two heartbeat periods
+//!                               │ `WorkerConfig::silence_max`
 //!                               ▼
 //!                              lost; if it comes back, it is a new worker without tasks
 //! ```

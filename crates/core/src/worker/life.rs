@@ -2,12 +2,14 @@
 //! it aside for.
 //!
 //! ```text
-//!                 connection breaks                  two heartbeat periods
+//!                 connection breaks                    silence limit
 //!  Connected ─────────────────────────▶ Away ──────────────────────────────▶ Ended
 //!      ▲ ◀───────────────────────────────┘                                     ▲
 //!      │        comes back in time                                             │
 //!   registers                 silence, goodbye, told to stop ──────────────────┘
 //! ```
+//!
+//! The silence limit is [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max).
 //!
 //! One enum would be the product of the three: a worker that is away can be told to stop, and one that drains can lose its
 //! connection and come back. They change in methods of [`Worker`] that only [`super::Workers`] may call where an index
@@ -26,7 +28,7 @@ use crate::worker_config::OnServerLost;
 
 /// A worker that lives has connected again after this, even on a busy machine.
 const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
-/// How long a worker of an earlier run of the server is waited for: two heartbeats, but no less than a
+/// How long a worker of an earlier run of the server is waited for: the silence limit, but no less than a
 /// worker may pause between two attempts to connect, and no longer than people would wait.
 const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
 const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
@@ -216,8 +218,8 @@ impl Worker {
         }
     }
 
-    /// Its connection ended. It knows no template afterwards and is expected for two heartbeat periods; if
-    /// it closed the connection itself, its process has probably ended, and for half a period.
+    /// Its connection ended. It knows no template afterwards and is expected for the silence limit; if it closed the
+    /// connection itself, its process has probably ended, and it is expected for half a heartbeat period.
     pub(super) fn disconnect(&mut self, now: Time, how: LinkEnd) {
         // What was on its way when the connection broke may never have arrived.
         self.templates.clear();
@@ -225,7 +227,8 @@ impl Worker {
         let grace = match how {
             // A network that is down may be back in a moment; tasks go on meanwhile.
             LinkEnd::Broken => silence_max,
-            // Its process has most likely ended: two whole periods would only delay its tasks.
+            // Its process has most likely ended: the whole limit would only delay its tasks. One that lives dials at
+            // once, however long the limit is, so this does not grow with it.
             LinkEnd::Closed => silence_max.min((self.config.heartbeat / 2).max(CLOSED_GRACE_MIN)),
         };
         self.life = Life::Away {

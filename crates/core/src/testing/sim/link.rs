@@ -11,11 +11,8 @@ use super::node::{Node, Turn, goodbye, heard, told};
 use crate::id::WorkerId;
 use crate::outcome::LostReason;
 use crate::server_state::{Input, LinkEnd, LinkId, Reattach, WorkerCommand, WorkerMessage};
-use crate::worker_config::OnServerLost;
+use crate::worker_config::{OnServerLost, UNANSWERED_HEARTBEATS_MAX};
 use crate::worker_state::{self, ExitReason};
-
-/// Unanswered heartbeats after which a worker gives its connection up.
-const UNANSWERED_MAX: u32 = 3;
 
 /// What is under way to the server.
 #[derive(Debug)]
@@ -174,7 +171,7 @@ impl World {
                 let reconnects = node.config.on_server_lost == OnServerLost::Reconnect;
                 let up = node.up();
                 self.say(up, WorkerMessage::Heartbeat(Vec::new()));
-                if unanswered > UNANSWERED_MAX && reconnects {
+                if unanswered > UNANSWERED_HEARTBEATS_MAX && reconnects {
                     self.lose_server(number, LinkEnd::Broken);
                 } else if !self.is_silent(number) {
                     // What is sent arrives before long.
