@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use hq_core::worker_config::SILENT_PERIODS_MAX;
+
 use crate::harness::{Env, processes_with, signal, wait_for};
 
 #[test]
@@ -312,7 +314,9 @@ fn wait_states(env: &Env, what: &str, expected: &[&str]) {
 fn a_stopped_worker_is_declared_lost_by_heartbeat() {
     let mut env = Env::new();
     env.start_server();
-    let pid = env.start_worker_with(&["--cpus=1", "--heartbeat=1s"]);
+    let heartbeat = Duration::from_secs(1);
+    let option = format!("--heartbeat={}s", heartbeat.as_secs());
+    let pid = env.start_worker_with(&["--cpus=1", &option]);
     let script = "echo $HQ_INSTANCE_ID >> starts; until test -e go; do sleep 0.05; done";
     let job = env.submit(&["--", "bash", "-c", script]);
     env.wait_lines("starts", 1);
@@ -320,12 +324,17 @@ fn a_stopped_worker_is_declared_lost_by_heartbeat() {
     wait_states(&env, "the heartbeat is missed", &["HEARTBEAT LOST"]);
 
     // As long as it is stopped it does not come back: neither as itself nor as another worker. What another one runs
-    // meanwhile takes longer than it took to lose a worker.
+    // meanwhile takes half as long again as the silence limit of the stopped one.
+    let task = Duration::from_millis(100);
+    let silence_max = heartbeat * SILENT_PERIODS_MAX;
+    let count = (silence_max * 3 / 2).as_millis().div_ceil(task.as_millis());
     env.start_worker(1);
     env.wait_lines("starts", 2);
     env.write("go", "");
     env.wait_job(&job);
-    let others = env.submit(&["--array=1-30", "--", "sleep", "0.1"]);
+    let array = format!("--array=1-{count}");
+    let sleep = task.as_secs_f64().to_string();
+    let others = env.submit(&[&array, "--", "sleep", &sleep]);
     env.wait_job(&others);
     assert_eq!(env.workers(), ["HEARTBEAT LOST", "RUNNING"]);
     assert_eq!(env.read("starts"), "0\n1\n", "started once on each worker");

@@ -28,13 +28,15 @@ use crate::testing::ledger::Ledger;
 use crate::testing::sim::Disk;
 use crate::testing::worker_config;
 use crate::time::{Now, Time, Timestamp};
-use crate::worker_config::{OnServerLost, WorkerConfig};
+use crate::worker_config::{OnServerLost, SILENT_PERIODS_MAX, WorkerConfig};
 
 /// So long that no test waits for a heartbeat unless it wants to.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
 /// Heartbeat of workers that a test makes with [`Bench::mortal`].
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(8);
+/// Their silence limit.
+pub(super) const SILENCE_MAX: Duration = HEARTBEAT.saturating_mul(SILENT_PERIODS_MAX);
 
 /// Rounds after which a server that always has something more to do is wrong.
 const ROUNDS_MAX: u32 = 10_000;

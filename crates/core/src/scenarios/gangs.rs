@@ -193,9 +193,9 @@ fn a_multi_node_task_whose_root_stays_away_after_a_restart_gets_other_nodes() {
     bench.restart();
     bench.come_back(others[0]);
     let fresh = bench.worker(1);
-    bench.wait(HEARTBEAT);
+    bench.wait(SILENCE_MAX / 2);
     bench.heartbeat(others[0]);
-    bench.wait(HEARTBEAT);
+    bench.wait(SILENCE_MAX / 2);
     assert_eq!(bench.instance(TASK), 1);
     root_of(&bench, &[others[0], fresh]);
 }

@@ -49,7 +49,7 @@ fn a_worker_that_is_given_up_holds_nothing_back_any_longer() {
     bench.start(worker, TASK);
     bench.restart();
     let other = bench.worker(1);
-    let effects = bench.wait(HEARTBEAT * 2);
+    let effects = bench.wait(SILENCE_MAX);
     assert_eq!(lost(&effects, worker), Some(LostReason::ConnectionLost));
     assert_eq!(bench.has(other), [(1, 0)]);
     assert_eq!(bench.instance(TASK), 1);

@@ -126,7 +126,8 @@ fn runs_are_not_trivial() {
         summary.tasks > 100
             && summary.lost_workers > 5
             && summary.reattached > 5
-            && summary.partitions > 5,
+            && summary.partitions > 5
+            && summary.lost_silent > 2,
         "{summary:?}"
     );
 }

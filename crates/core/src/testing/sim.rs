@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use super::worker_config;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::outcome::LostReason;
 use crate::server_state::{
     ChangeKind, Command, Effect, Input, LinkId, NoticeKey, NoticeState, RequestId, ServerState,
     WorkerCommand,
@@ -30,7 +31,7 @@ use crate::server_state::{
 use crate::task::TaskState;
 use crate::template::NotifyEvent;
 use crate::time::{Now, Time, Timestamp};
-use crate::worker_config::{OnServerLost, WorkerConfig};
+use crate::worker_config::{OnServerLost, SILENT_PERIODS_MAX, WorkerConfig};
 pub use action::{Action, Course, Step};
 pub use durable::Disk;
 use durable::Durability;
@@ -38,8 +39,14 @@ use link::Link;
 use node::Node;
 pub use rng::Rng;
 
+/// Silence limit of a simulated worker. Pauses and silences of courses are drawn with this in mind, so it is the heartbeat that
+/// follows from it: whatever the number of periods, many workers are silent for longer than this, and most are not.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+
 /// Time between two heartbeats of a simulated worker.
-const HEARTBEAT: Duration = Duration::from_millis(500);
+const HEARTBEAT: Duration = SILENCE_MAX
+    .checked_div(SILENT_PERIODS_MAX)
+    .expect("it is not zero");
 
 /// Machines at a time, unless all faults are over.
 const NODES_MAX: usize = 6;
@@ -55,8 +62,10 @@ pub struct Summary {
     pub lost_workers: u64,
     /// Workers that came back and went on.
     pub reattached: u64,
-    /// Silences longer than two heartbeats.
+    /// Silences longer than [`WorkerConfig::silence_max`].
     pub partitions: u64,
+    /// Workers lost because they were silent.
+    pub lost_silent: u64,
     /// Crashes of the server.
     pub crashes: u64,
     /// Tasks that ran through a crash of the server.
@@ -281,15 +290,23 @@ impl World {
             if let Effect::Registered { reattached, .. } = effect {
                 self.was_reattached = *reattached;
             }
-            if let Effect::Persist(change) = effect
-                && let ChangeKind::JobsForgotten(jobs) = &change.kind
-            {
-                self.note_forgotten(jobs);
+            if let Effect::Persist(change) = effect {
+                self.note_change(&change.kind);
             }
         }
         self.state.check_invariants();
         self.check_finals();
         self.hand_over(effects);
+    }
+
+    fn note_change(&mut self, change: &ChangeKind) {
+        if let ChangeKind::JobsForgotten(jobs) = change {
+            self.note_forgotten(jobs);
+        }
+        let is_silent = |reason: &LostReason| matches!(reason, LostReason::HeartbeatLost);
+        if matches!(change, ChangeKind::WorkerLost { reason, .. } if is_silent(reason)) {
+            self.summary.lost_silent += 1;
+        }
     }
 
     fn hash(&mut self, text: &str) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{HEARTBEAT, World};
+use super::{SILENCE_MAX, World};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::outcome::{Outcome, Usage};
 use crate::range::IdArray;
@@ -20,18 +20,19 @@ impl World {
         self.lose_server(number, how);
     }
 
-    /// Packets of a machine vanish for a while: for less than heartbeats allow, or for more.
+    /// Packets of a machine vanish for a while: for less than the silence limit, or for more.
     pub(super) fn silence_one(&mut self) {
         let Some(number) = self.pick_node() else {
             return;
         };
         let most = if self.rng.chance(60) { 7 } else { 1 };
-        let millis = u64::from(self.rng.below(500)) * most;
+        // Up to half the limit, or up to three and a half times as long as it.
+        let silence = SILENCE_MAX * self.rng.below(500) * most / 1_000;
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
         };
-        node.silent_until = self.now.mono + Duration::from_millis(millis);
-        if Duration::from_millis(millis) > HEARTBEAT * 2 {
+        node.silent_until = self.now.mono + silence;
+        if silence > node.config.silence_max() {
             self.summary.partitions += 1;
         }
     }
