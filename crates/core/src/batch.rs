@@ -181,11 +181,80 @@ pub enum DescriptionError {
     EachJob(&'static str),
 }
 
-/// Placeholders by the entry in which they have a meaning.
-const IN_SCRIPT: &[&str] = &[
-    "nodes", "name", "dir", "walltime", "seconds", "args", "command", "if-test",
-];
-const IN_EACH_NODE: &[&str] = &["nodes", "command", "quoted-command"];
+/// The placeholders of an entry as an enum, so that whoever fills them in must have a value for each: one that is
+/// accepted and not filled in would stand in a script as it is.
+macro_rules! placeholders {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)+
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+            /// What stands between the braces, in the same order.
+            const NAMES: &[&str] = &[$($text),+];
+
+            /// What stands between the braces.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
+
+            /// The placeholder of this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|placeholder| placeholder.name() == name)
+            }
+
+            /// Whether a text contains it.
+            #[must_use]
+            pub fn is_in(self, text: &str) -> bool {
+                text.contains(&format!("%{{{}}}", self.name()))
+            }
+        }
+    };
+}
+
+placeholders! {
+    /// What stands for something in `script.text`.
+    ScriptPlaceholder {
+        /// Number of nodes.
+        Nodes = "nodes",
+        /// Name of the job.
+        Name = "name",
+        /// Directory of the allocation.
+        Dir = "dir",
+        /// Time limit as `HH:MM:SS`.
+        Walltime = "walltime",
+        /// Time limit in seconds.
+        Seconds = "seconds",
+        /// Further words of the submit command. A line with it is left out if there are none.
+        Args = "args",
+        /// What starts the workers.
+        Command = "command",
+        /// Nothing; a line with it is left out unless the job is submitted only to be canceled.
+        IfTest = "if-test",
+    }
+}
+
+placeholders! {
+    /// What stands for something in `script.each-node` and `script.each-node-shell`.
+    EachNodePlaceholder {
+        /// Number of nodes.
+        Nodes = "nodes",
+        /// What starts one worker.
+        Command = "command",
+        /// The same as one word of a shell.
+        QuotedCommand = "quoted-command",
+    }
+}
+
+/// Placeholders of the other entries, whose values `server::alloc::work` has.
 const IN_SUBMIT: &[&str] = &["script", "dir", "name"];
 const IN_FIND: &[&str] = &["name", "dir"];
 const IN_JOB: &[&str] = &["job"];
@@ -197,14 +266,11 @@ impl SystemSpec {
     ///
     /// The first thing that does not.
     pub fn check(&self) -> Result<(), DescriptionError> {
-        check_text("script.text", &self.script, IN_SCRIPT)?;
-        check_text("script.each-node", &self.each_node, IN_EACH_NODE)?;
-        check_text(
-            "script.each-node-shell",
-            &self.each_node_shell,
-            IN_EACH_NODE,
-        )?;
-        if !self.script.contains("%{command}") {
+        let each_node = EachNodePlaceholder::NAMES;
+        check_text("script.text", &self.script, ScriptPlaceholder::NAMES)?;
+        check_text("script.each-node", &self.each_node, each_node)?;
+        check_text("script.each-node-shell", &self.each_node_shell, each_node)?;
+        if !ScriptPlaceholder::Command.is_in(&self.script) {
             return Err(DescriptionError::NoWorker);
         }
         self.submit.check("submit.command", IN_SUBMIT)?;
@@ -256,4 +322,33 @@ fn check_text(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page that explains the entries.
+    const PAGE: &str = include_str!("../../../docs/batch-systems.md");
+
+    /// The row of an entry.
+    fn row(entry: &str) -> &'static str {
+        let mut lines = PAGE.lines();
+        let is_of = |line: &&str| line.starts_with(&format!("| `{entry}`"));
+        lines.find(is_of).expect("the page explains the entry")
+    }
+
+    #[test]
+    fn every_placeholder_is_explained() {
+        let script = row("script.text");
+        for placeholder in ScriptPlaceholder::ALL {
+            assert!(placeholder.is_in(script), "{placeholder:?}: {script}");
+            let found = ScriptPlaceholder::from_name(placeholder.name());
+            assert_eq!(found, Some(*placeholder));
+        }
+        let each_node = row("script.each-node");
+        for placeholder in EachNodePlaceholder::ALL {
+            assert!(placeholder.is_in(each_node), "{placeholder:?}: {each_node}");
+        }
+    }
 }

@@ -132,7 +132,7 @@ fn fill(word: &str, values: &[(&str, &str)], job: &str) -> String {
 }
 
 /// Replaces each `%{name}` for which there is a value.
-pub(super) fn replace<'a>(text: &'a str, find: impl Fn(&'a str) -> Option<&'a str>) -> String {
+pub(super) fn replace<'a>(text: &str, find: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("%{") {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use hq_core::batch::QueueParams;
+use hq_core::batch::{EachNodePlaceholder, QueueParams, ScriptPlaceholder};
 use hq_core::shell::{self, double_quoted};
 use hq_core::time::nanos;
 
@@ -48,27 +48,25 @@ impl Job<'_> {
         let seconds = self.params.time_limit.as_secs().to_string();
         let args = self.params.additional_args.join(" ");
         let command = self.command();
+        let value = |placeholder| match placeholder {
+            ScriptPlaceholder::Nodes => &*nodes,
+            ScriptPlaceholder::Name => self.name,
+            ScriptPlaceholder::Dir => &*dir,
+            ScriptPlaceholder::Walltime => &*walltime,
+            ScriptPlaceholder::Seconds => &*seconds,
+            ScriptPlaceholder::Args => &*args,
+            ScriptPlaceholder::Command => &*command,
+            ScriptPlaceholder::IfTest => "",
+        };
         let mut script = String::new();
         for line in system.script.split_inclusive('\n') {
             // Lines that have nothing to say are left out.
-            let is_void = (line.contains("%{args}") && args.is_empty())
-                || (line.contains("%{if-test}") && !self.is_test);
+            let is_void = (ScriptPlaceholder::Args.is_in(line) && args.is_empty())
+                || (ScriptPlaceholder::IfTest.is_in(line) && !self.is_test);
             if is_void {
                 continue;
             }
-            let find = |name| {
-                Some(match name {
-                    "nodes" => &*nodes,
-                    "name" => self.name,
-                    "dir" => &*dir,
-                    "walltime" => &*walltime,
-                    "seconds" => &*seconds,
-                    "args" => &*args,
-                    "command" => &*command,
-                    "if-test" => "",
-                    _ => return None,
-                })
-            };
+            let find = |name: &str| ScriptPlaceholder::from_name(name).map(value);
             script.push_str(&replace(line, find));
         }
         script
@@ -88,15 +86,14 @@ impl Job<'_> {
         } else {
             &system.each_node
         };
-        let find = |name| {
-            Some(match name {
-                "nodes" => &*nodes,
-                "command" => &*command,
-                "quoted-command" => &*quoted,
-                _ => return None,
-            })
+        let value = |placeholder| match placeholder {
+            EachNodePlaceholder::Nodes => &*nodes,
+            EachNodePlaceholder::Command => &*command,
+            EachNodePlaceholder::QuotedCommand => &*quoted,
         };
-        replace(launcher, find)
+        replace(launcher, |name| {
+            EachNodePlaceholder::from_name(name).map(value)
+        })
     }
 
     /// Whether the command is more than a program and its arguments.
