@@ -134,6 +134,8 @@ struct Submit {
     id: Id,
     #[serde(default)]
     unclear: Vec<String>,
+    #[serde(default)]
+    unreachable: Vec<String>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -245,6 +247,7 @@ impl From<Description> for SystemSpec {
             },
             missing: texts(found.missing),
             unclear: texts(found.submit.unclear),
+            unreachable: texts(found.submit.unreachable),
             states: states.collect(),
         }
     }

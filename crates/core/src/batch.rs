@@ -75,6 +75,8 @@ pub struct SystemSpec {
     pub missing: Vec<Box<str>>,
     /// Texts of refused submissions that may have happened.
     pub unclear: Vec<Box<str>>,
+    /// Texts of refused submissions that did not reach the batch system.
+    pub unreachable: Vec<Box<str>>,
     /// What the words for states mean.
     pub states: BTreeMap<Box<str>, StateMeaning>,
 }

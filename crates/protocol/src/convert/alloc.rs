@@ -210,6 +210,7 @@ impl TryFrom<client::AllocSystem> for SystemSpec {
             find_format: find_format.into(),
             missing: lines("missing", message.missing)?,
             unclear: lines("unclear", message.unclear)?,
+            unreachable: lines("unreachable", message.unreachable)?,
             states,
         })
     }
@@ -234,6 +235,7 @@ impl From<&SystemSpec> for client::AllocSystem {
             find_format: alloc_system::FindFormat::from(system.find_format).into(),
             missing: strings(&system.missing),
             unclear: strings(&system.unclear),
+            unreachable: strings(&system.unreachable),
             states: system
                 .states
                 .iter()
@@ -457,6 +459,7 @@ mod tests {
             find_format: FindFormat::PbsJson,
             missing: vec!["Unknown Job Id".into()],
             unclear: vec!["timed out".into()],
+            unreachable: vec!["cannot connect to server".into()],
             states: [("Q".into(), StateMeaning::Queued)].into(),
         };
         QueueParams {

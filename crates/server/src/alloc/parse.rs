@@ -18,7 +18,8 @@ const SHOWN_LEN_MAX: usize = 2_000;
 /// Longest id of a job that is believed.
 const JOB_LEN_MAX: usize = 256;
 
-/// Standard error of `qsub` and `sbatch` that did not get through to their server.
+/// What `qsub` and `sbatch` say that did not get through to their server: for descriptions without texts of their own, as
+/// those of queues that were made before there was an entry for them.
 const UNREACHABLE: [&str; 2] = [
     "cannot connect to server",
     "Unable to contact slurm controller",
@@ -43,7 +44,7 @@ pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
         Some(_) => {
             return if says_one_of(ran, &system.unclear) {
                 SubmitOutcome::Unclear(failure)
-            } else if UNREACHABLE.iter().any(|text| ran.stderr.contains(text)) {
+            } else if is_unreachable(system, ran) {
                 SubmitOutcome::Unreachable(failure)
             } else {
                 SubmitOutcome::Refused(failure)
@@ -68,6 +69,14 @@ pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
             SubmitOutcome::Unclear(shown(&text))
         }
     }
+}
+
+/// Whether a refused submission did not get through to the batch system.
+fn is_unreachable(system: &SystemSpec, ran: &Ran) -> bool {
+    if system.unreachable.is_empty() {
+        return UNREACHABLE.iter().any(|text| ran.stderr.contains(text));
+    }
+    says_one_of(ran, &system.unreachable)
 }
 
 /// Whether one of the texts stands on standard error.

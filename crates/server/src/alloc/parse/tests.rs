@@ -45,6 +45,7 @@ fn system(status_format: StatusFormat) -> SystemSpec {
         find_format: FindFormat::Lines,
         missing: texts(&["Invalid job id", "Unknown Job Id", "Job has finished"]),
         unclear: texts(&["timed out"]),
+        unreachable: texts(&["Unable to contact slurm controller"]),
         states,
     }
 }

@@ -33,6 +33,7 @@ fn system(description: &str, manager: &str) -> SystemSpec {
         find_format: FindFormat::Lines,
         missing: Vec::new(),
         unclear: Vec::new(),
+        unreachable: Vec::new(),
         states: std::collections::BTreeMap::new(),
     }
 }

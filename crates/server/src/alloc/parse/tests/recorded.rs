@@ -30,6 +30,7 @@ fn pbs() -> SystemSpec {
     let mut system = system(StatusFormat::PbsJson);
     system.submit_format = SubmitFormat::LastLine;
     system.find_format = FindFormat::PbsJson;
+    system.unreachable = vec!["cannot connect to server".into()];
     system
 }
 
@@ -189,11 +190,15 @@ fn submissions_and_deletions_are_read_as_recorded() {
         );
     }
     let away = "qsub: cannot connect to server pbshost (errno=15010)";
-    let outcome = submitted(&pbs(), &ran(1, "", away));
-    assert!(
-        matches!(outcome, SubmitOutcome::Unreachable(_)),
-        "{outcome:?}"
-    );
+    let mut older = pbs();
+    older.unreachable.clear();
+    let mut other = pbs();
+    other.unreachable = vec!["daemon is down".into()];
+    for (system, is_away) in [(pbs(), true), (older, true), (other, false)] {
+        let outcome = submitted(&system, &ran(1, "", away));
+        let found = matches!(outcome, SubmitOutcome::Unreachable(_));
+        assert_eq!(found, is_away, "{:?}: {outcome:?}", system.unreachable);
+    }
     for answer in [
         answer!("qdel-held"),
         answer!("qdel-queued"),
