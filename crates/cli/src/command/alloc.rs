@@ -206,12 +206,12 @@ fn queue_spec(
     system: SystemCommand,
     context: &Context,
 ) -> CliResult<(AllocQueueSpec, Box<QueueArgs>)> {
-    let (args, built_in) = match system {
-        SystemCommand::Pbs(Deferred(args)) => (args, Some(TemplateName::Pbs)),
-        SystemCommand::Slurm(Deferred(args)) => (args, Some(TemplateName::Slurm)),
+    let (args, default) = match system {
+        SystemCommand::Pbs(Deferred(args)) => (args, Some(&PBS)),
+        SystemCommand::Slurm(Deferred(args)) => (args, Some(&SLURM)),
         SystemCommand::Other(Deferred(args)) => (args, None),
     };
-    let system = description(&args, built_in, context)?;
+    let system = description(&args, default, context)?;
     for name in check::asked_twice(&system, &args.additional_args) {
         tracing::warn!(
             "`-l {name}=…` after `--` has no effect: the script asks for `{name}` itself, and PBS takes \
@@ -224,30 +224,44 @@ fn queue_spec(
     Ok((spec, args))
 }
 
+/// Where a command of its own finds the description of its batch system. Descriptions without a command, such as that of
+/// Grid Engine, are only printed, and used with `--template`.
+struct DefaultDescription {
+    /// In the server directory, if somebody put one there.
+    file: &'static str,
+    /// Otherwise.
+    built_in: TemplateName,
+}
+
+const PBS: DefaultDescription = DefaultDescription {
+    file: "templates/pbs.toml",
+    built_in: TemplateName::Pbs,
+};
+const SLURM: DefaultDescription = DefaultDescription {
+    file: "templates/slurm.toml",
+    built_in: TemplateName::Slurm,
+};
+
 /// How to talk to the batch system: as the user says, as the server directory says, as we know.
 fn description(
     args: &QueueArgs,
-    built_in: Option<TemplateName>,
+    default: Option<&DefaultDescription>,
     context: &Context,
 ) -> CliResult<SystemSpec> {
     if let Some(path) = &args.template {
         return batch_system::load(path);
     }
-    let Some(name) = built_in else {
+    let Some(default) = default else {
         return Err(CliError::new(
             "`hq alloc add other` needs --template FILE; `hq alloc template sge` prints an example",
         ));
     };
-    let file = match name {
-        TemplateName::Pbs | TemplateName::PbsNodes => "templates/pbs.toml",
-        TemplateName::Slurm | TemplateName::Sge => "templates/slurm.toml",
-    };
-    let own = context.server_dir().root().join(file);
+    let own = context.server_dir().root().join(default.file);
     if own.exists() {
         tracing::info!("Using the description {}", own.display());
         return batch_system::load_trusted(&own);
     }
-    batch_system::built_in(name)
+    batch_system::built_in(default.built_in)
 }
 
 fn spec(args: &QueueArgs, system: &SystemSpec) -> CliResult<AllocQueueSpec> {
