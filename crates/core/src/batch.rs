@@ -138,7 +138,7 @@ pub enum StatusFormat {
 /// Shape of an answer about names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FindFormat {
-    /// Lines of id and, perhaps, working directory.
+    /// Lines of id and, perhaps, working directory; nothing, and exit code 0, if there is no such job.
     Lines,
     /// What `qstat -f -F json` prints.
     PbsJson,

@@ -20,7 +20,7 @@ struct System {
     template: TemplateName,
     /// Tells which release it is, without asking a daemon.
     version: &'static [&'static str],
-    /// Asks its daemon.
+    /// Asks its daemon. Programs that the description runs behind `sh -c` are not looked for, so this runs one of them.
     alive: &'static [&'static str],
 }
 
