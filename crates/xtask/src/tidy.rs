@@ -95,6 +95,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
             sources.push((path.clone(), layers));
             problems.extend(threads::check(path, &text));
         }
+        problems.extend(codemap::check_paths(path, &text, &paths));
         if path == codemap::PATH {
             code_map.clone_from(&text);
         }

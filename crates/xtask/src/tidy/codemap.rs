@@ -3,6 +3,8 @@
 //! Modules directly below a crate's root must be named, except those that only tests compile. If the map names modules
 //! of a folder (`folder/{one,two}`), it names all of them. Reads the rows of the table whose first cell is a crate in
 //! bold or empty, and the names in backticks of their second cell; nothing of what is said about them.
+//!
+//! Sections that say where a change begins name whole paths, so that readers can open them, and only such that exist.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +13,18 @@ use super::imports::Product;
 
 /// The page with the map.
 pub(super) const PATH: &str = "docs/architecture.md";
+
+/// Sections whose paths are whole: the page, and the heading.
+const WHOLE_PATHS: [(&str, &str); 2] = [
+    (PATH, "## Where a change begins"),
+    (
+        "docs/batch-systems.md",
+        "## A new one that comes with the program",
+    ),
+];
+
+/// Ends of names that are files.
+const EXTENSIONS: [&str; 7] = [".rs", ".toml", ".proto", ".js", ".css", ".md", ".yaml"];
 
 /// A module that the map names.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Debug)]
@@ -63,6 +77,42 @@ pub(super) fn check(page: &str, products: &[Product], paths: &[String]) -> Vec<P
         }
     }
     problems
+}
+
+/// Checks that every path in backticks exists, in those sections of a page that say where a change begins.
+pub(super) fn check_paths(page: &str, text: &str, paths: &[String]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (_, heading) in WHOLE_PATHS.iter().filter(|(path, _)| *path == page) {
+        let lines = text.lines().zip(1..);
+        let mut section = lines.skip_while(|(line, _)| line != heading);
+        if section.next().is_none() {
+            let message = format!("the heading `{heading}` is gone; paths below it are checked");
+            problems.push(Problem::new(page, 1, message));
+        }
+        for (line, number) in section.take_while(|(line, _)| !line.starts_with("## ")) {
+            let names = line.split('`').skip(1).step_by(2);
+            for name in names.filter(|name| is_path(name) && !exists(name, paths)) {
+                let message = format!(
+                    "`{name}` does not exist; name the whole path from the root, a folder with `/` behind it"
+                );
+                problems.push(Problem::new(page, number, message));
+            }
+        }
+    }
+    problems
+}
+
+/// Whether a name in backticks is that of a file or a folder.
+fn is_path(name: &str) -> bool {
+    name.contains('/') || EXTENSIONS.iter().any(|extension| name.ends_with(extension))
+}
+
+fn exists(name: &str, paths: &[String]) -> bool {
+    paths.iter().any(|path| {
+        let rest = path.strip_prefix(name);
+        // A folder ends with a slash, and something is in it.
+        rest.is_some_and(|rest| rest.is_empty() || name.ends_with('/'))
+    })
 }
 
 /// Whether a path below a crate is the file or the folder of a module.
@@ -174,6 +224,28 @@ mod tests {
         let found = problems("| **core** | `id`, `job/{one}` | a |");
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("`job/two`"), "{found:?}");
+    }
+
+    #[test]
+    fn a_change_begins_at_paths_that_exist() {
+        let (page, heading) = WHOLE_PATHS[0];
+        let paths: Vec<String> = FILES.iter().map(|(path, _)| (*path).to_owned()).collect();
+        let problems = |rows: &str| {
+            let text = format!("`gone/a.rs`\n\n{heading}\n\n{rows}\n\n## B\n\n`gone/b.rs`\n");
+            let found = check_paths(page, &text, &paths);
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let whole = "| `hq job` | `crates/core/src/job.rs`, `crates/core/src/job/` |";
+        assert_eq!(problems(whole), Vec::<String>::new());
+        for short in ["job.rs", "core/job.rs", "crates/core/src/job", "src/jo/"] {
+            let found = problems(&format!("{whole}\n| b | `{short}` | |"));
+            assert_eq!(found.len(), 1, "{short}: {found:?}");
+            let is_told = found[0].contains(":6: ") && found[0].contains(short);
+            assert!(is_told, "{found:?}");
+        }
+        assert_eq!(check_paths(page, "# A\n", &paths).len(), 1, "no heading");
+        let other = check_paths("docs/other.md", "`gone.rs`\n", &paths);
+        assert_eq!(other, []);
     }
 
     #[test]
