@@ -1,5 +1,9 @@
 //! Nothing reveals a stored change before it is on disk: what follows from a change waits here.
 //!
+//! This decides what waits for what, and keeps it in order; it knows no store. `StoreGate` of the server (its module `gate`)
+//! owns a [`Gate`], hands the changes to the store and says here how far the store has come; the simulation does the same
+//! with its disk.
+//!
 //! Two queues, each in order. What goes to workers waits for changes that somebody was promised
 //! ([`ChangeKind::is_urgent`](super::ChangeKind::is_urgent)), which are committed at once: a worker must
 //! not run tasks of a submit that a crash would undo. What tells of results (replies, updates,
