@@ -734,15 +734,6 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The same for one worker and all levels.
-    fn send_ahead_alone(&mut self, plan: &mut WorkerPlan<'a>) {
-        let plans = std::slice::from_mut(plan);
-        let lower = LowerPriorityBacklog::new(plans, self.input.queues);
-        for level in levels(self.input.queues) {
-            self.send_ahead(level, plans, &lower);
-        }
-    }
-
     /// Positions of workers that may be sent something of a level, and notes which of them can choose.
     fn open_plans(&mut self, level: Level, plans: &mut [WorkerPlan<'a>]) -> Vec<usize> {
         let Some((first, _)) = self.input.queues.get(level.start) else {

@@ -40,9 +40,9 @@ impl<'a> Round<'a> {
             for is_for_cpus in [false, true] {
                 self.follow(Attempt { first, is_for_cpus }, &levels, cpus, plan);
                 let share = plan.busy_share(cpus);
-                // It is busy enough: this attempt stays, and the backlog is for what comes next.
+                // It is busy enough: this attempt stays. Nothing is sent ahead: what ends may leave it less busy than it wants
+                // to be with what comes next.
                 if share >= f64::from(plan.worker.config.min_utilization) && !plan.is_untouched() {
-                    self.send_ahead_alone(plan);
                     return;
                 }
                 // Too little: all that the attempt took is given back.

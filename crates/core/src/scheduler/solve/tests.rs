@@ -354,6 +354,17 @@ fn no_more_workers_keep_room_for_a_request_than_there_are_tasks() {
 }
 
 #[test]
+fn a_demanding_worker_is_sent_nothing_ahead() {
+    let mut config = worker_config(4);
+    config.min_utilization = 0.75;
+    let mut bench = Bench::default();
+    bench.join(config);
+    bench.queue(0, cpus(3), 50);
+    // It would start whenever something ends, whether or not the worker is busy enough then.
+    assert_eq!(bench.rows(), [(1, 1, true)]);
+}
+
+#[test]
 fn what_can_be_sent_ahead_needs_no_reservation() {
     let mut bench = nearly_full(1);
     bench.queue(0, cpus(8), 2);
