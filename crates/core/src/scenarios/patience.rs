@@ -17,13 +17,18 @@ fn go_on(bench: &mut Bench, worker: WorkerId) {
     bench.finish(worker, key(JobId(job), task));
 }
 
-/// A task for two whole nodes that is more urgent than most.
-fn urgent_gang() -> SubmitSpec {
+/// A task for two whole nodes.
+fn gang_of(priority: i32) -> SubmitSpec {
     let mut spec = gang(1, 2);
     if let SubmitBody::Array(array) = &mut spec.body {
-        Arc::make_mut(&mut array.template).priority = 5;
+        Arc::make_mut(&mut array.template).priority = priority;
     }
     spec
+}
+
+/// The same, more urgent than most.
+fn urgent_gang() -> SubmitSpec {
+    gang_of(5)
 }
 
 #[test]
@@ -58,6 +63,22 @@ fn a_worker_that_is_not_emptied_any_more_gets_small_tasks_again() {
     });
     assert_eq!(sent(&effects, workers[0]), [0]);
     assert_eq!(bench.phase(key(small, 0)), Phase::Queued);
+}
+
+#[test]
+fn a_worker_that_was_kept_for_a_canceled_task_is_used_at_once_although_another_waits_for_nodes() {
+    let mut bench = Bench::new();
+    let workers = [bench.worker(1), bench.worker(1)];
+    let busy = bench.submit(urgent(2, 9));
+    let large = bench.submit(urgent_gang());
+    bench.submit(gang_of(-1));
+    bench.submit(tasks(1));
+    let (_, task) = bench.has(workers[0])[0];
+    bench.finish(workers[0], key(busy, task));
+    assert_eq!(bench.has(workers[0]), [], "it is kept for two nodes");
+    // Not a quarter of a second later, when plans for multi-node tasks are looked at again.
+    let effects = bench.cancel(large);
+    assert_eq!(sent(&effects, workers[0]), [0]);
 }
 
 #[test]

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use super::bench::*;
-use crate::id::{JobId, TaskId};
+use crate::id::{JobId, TaskId, WorkerId};
 use crate::job::JobState;
 use crate::range::IdArray;
 use crate::selector::Selector;
 use crate::server_state::{
-    ChangeKind, Command, Effect, Input, Reply, RequestId, Resubmitted, SubmitRefusal, WorkerCommand,
+    ChangeKind, Command, Effect, Input, LinkId, Reply, RequestId, Resubmitted, SubmitRefusal,
+    WorkerCommand,
 };
 use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
-use crate::testing::template;
+use crate::testing::{template, worker_config};
 
 /// A graph in which each task has a template of its own.
 fn various(count: u32) -> SubmitSpec {
@@ -32,6 +33,17 @@ fn various(count: u32) -> SubmitSpec {
         tasks: (0..count).map(task).collect(),
     });
     SubmitSpec { body, ..tasks(0) }
+}
+
+/// A graph with a task of each of so many priorities, from this one on.
+fn of_priorities(first: i32, count: u32) -> SubmitSpec {
+    let mut spec = various(count);
+    if let SubmitBody::Graph(graph) = &mut spec.body {
+        for (template, priority) in graph.templates.iter_mut().zip(first..) {
+            Arc::make_mut(template).priority = priority;
+        }
+    }
+    spec
 }
 
 fn small_steps() -> Bench {
@@ -159,6 +171,27 @@ fn very_many_jobs_are_canceled_in_steps_and_answered_once() {
     };
     assert_eq!(found.rows.len(), 9);
     assert!((1..=9).all(|id| bench.job_state(JobId(id)) == JobState::Canceled));
+}
+
+#[test]
+fn nothing_starts_that_several_canceled_jobs_have_in_the_queue_although_they_leave_it_in_steps() {
+    let mut bench = small_steps();
+    // The one that leaves first is the less urgent one.
+    bench.submit(of_priorities(0, 20));
+    bench.submit(of_priorities(100, 20));
+    let (jobs, reason) = (Selector::All, "".into());
+    let cancel = Command::CancelJobs { jobs, reason };
+    bench.step(Input::Request(RequestId(1_001), cancel));
+    let (worker, mut steps) = (WorkerId(1), 0);
+    bench.step(Input::WorkerConnected(LinkId(9), worker_config(20)));
+    while bench.state.has_portions_left() {
+        assert_eq!(bench.has(worker), [], "in step {steps}");
+        bench.step(Input::Timer);
+        steps += 1;
+    }
+    assert!(steps > 3, "some of both were there meanwhile");
+    let job = bench.submit(tasks(1));
+    assert_eq!(bench.has(worker), [(job.0, 0)]);
 }
 
 #[test]

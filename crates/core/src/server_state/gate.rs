@@ -127,8 +127,8 @@ impl<T> Gate<T> {
 
 #[cfg(test)]
 mod tests {
-    use crate::id::JobId;
-    use crate::server_state::ChangeKind;
+    use crate::id::{JobId, WorkerId};
+    use crate::server_state::{ChangeKind, Reply, RequestId, WatchUpdate};
     use crate::time::Timestamp;
 
     use super::*;
@@ -149,6 +149,24 @@ mod tests {
         gate.advance(1);
         assert_eq!(gate.next_ready(), Some("answer"));
         assert!(!gate.is_waiting());
+    }
+
+    #[test]
+    fn only_answers_and_the_last_update_of_a_watch_are_awaited() {
+        let update = |done| {
+            let update = WatchUpdate {
+                done,
+                ..WatchUpdate::default()
+            };
+            Effect::WatchUpdate(RequestId(1), update)
+        };
+        let reply = Effect::Reply(RequestId(1), Reply::Submitted(JobId(1)));
+        assert!(reply.is_awaited() && update(true).is_awaited());
+        // Each of these would cost a sync of its own, and nobody is stopped by its absence.
+        assert!(!update(false).is_awaited());
+        let worker = WorkerId(1);
+        assert!(!Effect::ToWorker(worker, WorkerCommand::Acknowledge(1)).is_awaited());
+        assert!(!Effect::DropWorker(worker).is_awaited());
     }
 
     #[test]
@@ -188,12 +206,12 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_waits_for_all() {
-        let worker = crate::id::WorkerId(1);
+        let worker = WorkerId(1);
         let acknowledge = Effect::ToWorker(worker, WorkerCommand::Acknowledge(1));
         assert_eq!(acknowledge.wait(), Wait::All);
         let ping = Effect::ToWorker(worker, WorkerCommand::Ping);
         assert_eq!(ping.wait(), Wait::Urgent);
-        let done = Effect::WatchUpdate(crate::server_state::RequestId(1), Default::default());
+        let done = Effect::WatchUpdate(RequestId(1), WatchUpdate::default());
         assert_eq!(done.wait(), Wait::All);
     }
 }

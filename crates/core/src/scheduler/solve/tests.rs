@@ -354,6 +354,23 @@ fn no_more_workers_keep_room_for_a_request_than_there_are_tasks() {
 }
 
 #[test]
+fn a_worker_gives_its_reservations_up_when_one_request_is_left() {
+    let mut bench = nearly_full(1);
+    let (eight, five) = (bench.queue(0, cpus(8), 2), bench.queue(0, cpus(5), 2));
+    let worker = bench.workers.get_mut(&WorkerId(1)).expect("is there");
+    worker.set_reservations(&[(eight, 0), (five, 0)], Time(0));
+    bench.queues.remove(&five);
+    let answer = bench.solve();
+    // What waits there has its room that way. Who still counted as keeping some would be left out by others, and looked as
+    // if it had none for new allocations.
+    assert_eq!(
+        answer.reservations,
+        BTreeMap::from([(WorkerId(1), Vec::new())])
+    );
+    assert_eq!(bench.rows(), [(1, 1, false)]);
+}
+
+#[test]
 fn a_demanding_worker_is_sent_nothing_ahead() {
     let mut config = worker_config(4);
     config.min_utilization = 0.75;
