@@ -83,3 +83,36 @@ impl Lanes {
         self.waiting.values().map(VecDeque::len).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::{ArgBlock, EnvBlock};
+
+    fn request(token: u64, lane: Lane) -> Job {
+        let argv = ArgBlock::new(["true"]).unwrap();
+        let plan = SpawnPlan::new(argv, EnvBlock::empty());
+        Job {
+            token: Token(token),
+            kin: Kin::of(&plan),
+            plan,
+            lane: Some(lane),
+            trouble: None,
+        }
+    }
+
+    #[test]
+    fn a_lane_knows_whether_anything_follows_the_one_whose_turn_it_is() {
+        let (mut lanes, lane) = (Lanes::default(), Lane(1));
+        let token = |job: Option<Job>| job.map(|job| job.token.0);
+        assert_eq!(token(lanes.enter(request(1, lane))), Some(1));
+        // Its end is reported at once: no other report follows soon.
+        assert!(!lanes.has_next(lane));
+        assert_eq!(token(lanes.enter(request(2, lane))), None);
+        assert!(lanes.has_next(lane) && !lanes.has_next(Lane(2)));
+        assert_eq!(token(lanes.leave(lane)), Some(2));
+        assert!(!lanes.has_next(lane));
+        assert_eq!(token(lanes.leave(lane)), None);
+        assert_eq!(token(lanes.enter(request(3, lane))), Some(3), "it is free");
+    }
+}

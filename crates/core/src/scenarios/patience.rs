@@ -48,6 +48,29 @@ fn a_wide_task_is_overtaken_by_equal_ones_for_five_seconds_and_no_longer() {
 }
 
 #[test]
+fn what_was_sent_ahead_of_an_equal_wide_task_is_asked_back_after_five_seconds() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    let small = bench.submit(tasks(400));
+    let ahead = |bench: &Bench| bench.has(worker).len() - 4;
+    assert!(ahead(&bench) > 0, "there was nothing to choose from");
+    bench.submit(wide(1, 4));
+    let end_one = |bench: &mut Bench| {
+        let (_, task) = bench.has(worker)[0];
+        bench.finish(worker, key(small, task))
+    };
+    let effects = end_one(&mut bench);
+    assert_eq!(
+        asked_back(&effects, worker),
+        [],
+        "it may go first for a while"
+    );
+    bench.wait(Duration::from_secs(6));
+    let effects = end_one(&mut bench);
+    let back = asked_back(&effects, worker);
+    assert!(!back.is_empty() && back.len() <= ahead(&bench), "{back:?}");
+}
+
+#[test]
 fn a_worker_that_is_not_emptied_any_more_gets_small_tasks_again() {
     let mut bench = Bench::new();
     let workers = [bench.worker(1), bench.worker(1)];

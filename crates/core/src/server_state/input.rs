@@ -278,3 +278,22 @@ pub enum JobResult {
     /// Nothing to do: closed already, or every task had ended.
     Already(JobId),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{JobId, TaskId};
+
+    /// By this the server shares its turns among its peers, and ends none before its time.
+    #[test]
+    fn a_message_counts_once_and_with_each_row_that_it_tells() {
+        let row = |id| (TaskKey::new(JobId(1), TaskId(id)), InstanceId(0));
+        let report = |count| Report {
+            retracted: (0..count).map(row).collect(),
+            ..Report::default()
+        };
+        assert_eq!(WorkerMessage::Report(report(0)).rows(), 1);
+        assert_eq!(WorkerMessage::Report(report(3)).rows(), 4);
+        assert_eq!(WorkerMessage::Heartbeat(Vec::new()).rows(), 1);
+    }
+}

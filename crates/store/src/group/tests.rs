@@ -77,6 +77,27 @@ fn every_other_task_of_a_large_job_becomes_events_of_bounded_size() {
 }
 
 #[test]
+fn a_message_of_a_task_is_told_to_readers_and_not_stored() {
+    let db = fresh();
+    let said = change(ChangeKind::TaskNotified {
+        task: TaskKey::new(JobId(3), TaskId(4)),
+        worker: WorkerId(5),
+        message: (*b"hi").into(),
+    });
+    let (mut told, mut seq) = (Vec::new(), 7);
+    write(&db, &mut seq, &[said], Some(&mut told)).expect("it can be written");
+    assert_eq!((seq, told.len()), (7, 1), "without a number of its own");
+    let data = told[0].data.as_deref().expect("who said what");
+    let data: Value = serde_json::from_str(data).expect("JSON");
+    let expected = json!({
+        "task_id": {"job_id": 3, "job_task_id": 4},
+        "worker_id": 5,
+        "message": [104, 105],
+    });
+    assert_eq!(data, expected);
+}
+
+#[test]
 fn the_life_of_an_allocation_is_stored_and_told() {
     let db = fresh();
     let key = AllocationKey {

@@ -256,6 +256,23 @@ fn launcher_with(task: TaskTemplate, dirs: &Path) -> (TaskLauncher, LaunchTask, 
     (launcher, task, pools)
 }
 
+#[tokio::test]
+async fn a_task_is_limited_to_the_memory_that_it_asked_for_if_it_did() {
+    let dirs = tempfile::tempdir().expect("temporary directory");
+    let limit = |name: &str, amount: &str| {
+        let request = request(&[(name, Policy::Compact, amount)]);
+        let requests = RequestVariants::new(vec![request]).expect("valid");
+        let task = TaskTemplate {
+            requests,
+            ..template(&["x"])
+        };
+        let (_launcher, task, pools) = launcher_with(task, dirs.path());
+        memory_of(&task, &pools)
+    };
+    assert_eq!(limit("mem", "1.5"), Some(1_536), "KiB");
+    assert_eq!(limit("cpus", "1"), None);
+}
+
 /// The exit of the task, with this code.
 fn exited(code: i32, leaked: u32) -> Event {
     Event::Exited {

@@ -421,6 +421,19 @@ fn nodes_come_from_one_group_and_are_kept_until_they_are_empty() {
 }
 
 #[test]
+fn beside_equally_urgent_small_tasks_one_multi_node_task_at_a_time_empties_workers() {
+    for (small_tasks, reserved) in [(5, 2), (0, 4)] {
+        let mut bench = Bench::with(&[1; 4]);
+        bench.queue(1, cpus(1), 4);
+        carry_out(&mut bench);
+        bench.queue(0, nodes(2), 2);
+        bench.queue(0, cpus(1), small_tasks);
+        let answer = bench.solve();
+        assert_eq!(answer.reserved.len(), reserved, "{small_tasks} are ready");
+    }
+}
+
+#[test]
 fn equal_gangs_do_not_take_each_others_nodes() {
     let mut bench = Bench::with(&[1; 3]);
     let two = bench.queue(0, nodes(2), 1);
