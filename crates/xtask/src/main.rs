@@ -18,7 +18,7 @@ Usage: cargo xtask TASK
 Tasks:
   size [CRATE]  count code and comments of what is shipped, by crate or by module of one
   mutants       break decision code on purpose, a place at a time, and see whether tests notice; takes a minute each
-                  --count N       so many places [default: 60]
+                  --count N       so many places [default: 36]
                   --seed N        another sample [default: 1]
                   --only PART     of files or functions with this in their names
                   --list          only say which

@@ -1,7 +1,10 @@
 //! Careless changes: some of the decision code is broken on purpose, one place at a time, and a test has to notice.
 //!
 //! cargo-mutants makes the changes and runs the tests; `.cargo/mutants.toml` says where. This chooses a sample that a
-//! seed stands for, because all of them would take days, and compares what no test noticed with a list of reasons.
+//! seed stands for, because all of them would take days, and compares what no test noticed with a list of reasons. All
+//! that happens in a copy of the sources below `target/`, where each change builds one crate again and nothing else.
+
+mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,13 +19,16 @@ const VERSION: &str = "26.2.0";
 /// Changes that no test notices, and why that is so: a line each, `change -- reason`.
 const SURVIVORS: &str = include_str!("mutants/survivors.txt");
 
-/// Simulated worlds of one test run: each change is tested with all of a crate's tests.
-const SIM_SEEDS: &str = "20";
+/// Simulated worlds, and cases of a property, of one test run. Most careless changes are noticed by the first few, and each
+/// change pays for all of them. `.cargo/mutants.toml` names the tests that are left out.
+const SIM_SEEDS: &str = "5";
+const PROPTEST_CASES: &str = "64";
 
-/// Time for the tests of one change, in seconds at least, and as a multiple of what they took without any change: a machine
-/// that does other work too needs longer for both. A change that makes a loop endless counts as noticed.
-const TIMEOUT_MIN: &str = "300";
-const TIMEOUT_MULTIPLIER: &str = "4";
+/// Time for the tests of one change, in seconds at least, and as a multiple of what those of all crates took without any
+/// change: a machine that does other work too needs longer for both, and a change is tested by one crate. One that makes a
+/// loop endless counts as noticed.
+const TIMEOUT_MIN: &str = "60";
+const TIMEOUT_MULTIPLIER: &str = "1.5";
 
 /// What to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,7 +43,7 @@ impl Options {
     /// `None` if the words make no sense.
     pub(crate) fn parse(mut words: &[&str]) -> Option<Self> {
         let mut options = Self {
-            count: 60,
+            count: 36,
             seed: 1,
             only: String::new(),
             is_list: false,
@@ -88,17 +94,20 @@ pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
         return Ok(true);
     }
     let out = root.join("target/mutants");
-    std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
-    let mut command = tool_command(root, &tool);
+    let copy = out.join("tree");
+    std::fs::create_dir_all(&copy).with_context(|| format!("make {}", copy.display()))?;
+    tree::copy_sources(root, &copy)?;
+    let mut command = tool_command(&copy, &tool);
     command
+        .arg("--in-place")
         .args(["--minimum-test-timeout", TIMEOUT_MIN])
         .args(["--timeout-multiplier", TIMEOUT_MULTIPLIER])
         .args(["--colors", "never", "--output"])
         .arg(&out)
-        // What it copies has to stay on this file system, and dependencies are compiled once.
-        .env("TMPDIR", &out)
+        // Of its own, so that nobody's build takes a broken crate for theirs.
         .env("CARGO_TARGET_DIR", out.join("build"))
-        .env("HQ_SIM_SEEDS", SIM_SEEDS);
+        .env("HQ_SIM_SEEDS", SIM_SEEDS)
+        .env("PROPTEST_CASES", PROPTEST_CASES);
     for name in &chosen {
         command.arg("--re").arg(format!("^{}$", escaped(name)));
     }
@@ -151,7 +160,8 @@ fn all(root: &Path, tool: &Path) -> anyhow::Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// Changes that a seed stands for, in the order of the files.
+/// Changes that a seed stands for, in the order of the files. No file has its second before each has had its first, so that
+/// a small sample reaches the short modules, too.
 fn sample(mut all: Vec<String>, options: &Options) -> Vec<String> {
     all.retain(|name| name.contains(&options.only));
     // By what is changed and not by where: lines that move leave the sample as it is.
@@ -159,6 +169,14 @@ fn sample(mut all: Vec<String>, options: &Options) -> Vec<String> {
         let mut hasher = DefaultHasher::new();
         (options.seed, without_place(name)).hash(&mut hasher);
         hasher.finish()
+    });
+    let mut turns: BTreeMap<String, usize> = BTreeMap::new();
+    // Equal turns keep the order from before.
+    all.sort_by_cached_key(|name| {
+        let file = name.split(':').next().unwrap_or(name).to_owned();
+        let turn = turns.entry(file).or_default();
+        *turn += 1;
+        *turn
     });
     all.truncate(options.count);
     all.sort();
@@ -270,6 +288,16 @@ mod tests {
         assert_eq!(what(&chosen), what(&again));
         let other = Options::parse(&["--count", "5", "--seed", "4"]).expect("valid");
         assert_ne!(chosen, sample(names(100), &other));
+    }
+
+    #[test]
+    fn each_file_has_its_turn_before_another_has_its_second() {
+        let mut all = names(100);
+        all.extend(["gate", "lease"].map(|file| format!("crates/{file}.rs:1:5: replace it")));
+        let options = Options::parse(&["--count", "4"]).expect("valid");
+        let chosen = sample(all, &options);
+        let of = |file: &str| chosen.iter().filter(|name| name.contains(file)).count();
+        assert_eq!((of("job.rs"), of("gate.rs"), of("lease.rs")), (2, 1, 1));
     }
 
     #[test]

@@ -567,8 +567,11 @@ fn best_value(total: u32, sizes: &[u32]) -> f64 {
 }
 
 proptest! {
-    // Inputs for which the rest matters are rare; a case takes some microseconds.
-    #![proptest_config(ProptestConfig::with_cases(8_000))]
+    // Inputs for which the rest matters are rare; a case takes some microseconds. `PROPTEST_CASES` asks for fewer.
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.saturating_mul(32),
+        ..ProptestConfig::default()
+    })]
 
     /// Worker after worker is filled, each with what the one before left.
     #[test]

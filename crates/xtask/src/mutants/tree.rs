@@ -1,0 +1,105 @@
+//! The copy of the sources that is broken on purpose: nobody's work is lost, whatever happens to a run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+/// Makes `to` a copy of the sources below `root`. Files that are equal keep their times, so that cargo builds again only
+/// what has changed since the last run.
+pub(super) fn copy_sources(root: &Path, to: &Path) -> anyhow::Result<()> {
+    let files = sources(root)?;
+    for file in &files {
+        copy_if_changed(&root.join(file), &to.join(file))?;
+    }
+    remove_others(to, &to.join("crates"), &files)
+}
+
+/// What git knows or would add, relative to `root`.
+fn sources(root: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(root)
+        .args(["ls-files", "-z", "--cached", "--others"])
+        .arg("--exclude-standard")
+        .output()
+        .context("run git")?;
+    ensure!(
+        output.status.success(),
+        "git cannot list the sources: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).context("read the names of the sources")?;
+    let files = text.split_terminator('\0').map(PathBuf::from);
+    // A file that was deleted stays in the index until that is committed.
+    Ok(files.filter(|file| root.join(file).is_file()).collect())
+}
+
+fn copy_if_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let text = fs::read(from).with_context(|| format!("read {}", from.display()))?;
+    if fs::read(to).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    }
+    // With the permissions: some tests run scripts. The time is now, so that cargo sees that it changed.
+    fs::copy(from, to).with_context(|| format!("write {}", to.display()))?;
+    Ok(())
+}
+
+/// Removes files that are sources no more: cargo would find a test or an example by its place.
+fn remove_others(root: &Path, folder: &Path, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+        let path = entry
+            .with_context(|| format!("list {}", folder.display()))?
+            .path();
+        let is_source = path
+            .strip_prefix(root)
+            .is_ok_and(|name| files.contains(name));
+        if path.is_dir() {
+            remove_others(root, &path, files)?;
+        } else if !is_source {
+            fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_files_keep_their_time_others_are_replaced_or_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        let write = |path: PathBuf, text: &str| {
+            fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        for (name, text, there) in [("same", "1", "1"), ("changed", "2", "broken")] {
+            write(from.join("crates").join(name), text);
+            write(to.join("crates").join(name), there);
+        }
+        write(to.join("crates/a/gone"), "3");
+        let time = |name: &str| {
+            let file = fs::metadata(to.join("crates").join(name)).expect("there");
+            file.modified().expect("a time")
+        };
+        let before = time("same");
+        let files: BTreeSet<PathBuf> = ["same", "changed"]
+            .map(|name| Path::new("crates").join(name))
+            .into();
+        for file in &files {
+            copy_if_changed(&from.join(file), &to.join(file)).expect("copied");
+        }
+        remove_others(&to, &to.join("crates"), &files).expect("removed");
+        assert_eq!(time("same"), before);
+        let text = fs::read_to_string(to.join("crates/changed")).expect("there");
+        assert_eq!(text, "2");
+        assert!(!to.join("crates/a/gone").exists());
+    }
+}
