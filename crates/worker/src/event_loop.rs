@@ -435,6 +435,10 @@ where
         if events.is_empty() {
             self.events = events;
         } else {
+            // First what a task said before it ended: with the end of its job those who wait for it have gone.
+            for notification in self.notify.iter_mut().flat_map(NotifySocket::arrived) {
+                self.link.feed(&notification.into());
+            }
             self.apply(Input::Launcher(events));
         }
     }

@@ -144,6 +144,30 @@ impl NotifySocket {
     pub(crate) async fn next(&mut self) -> Option<Notification> {
         self.notifications.recv().await
     }
+
+    /// Messages that have arrived; of a task that has ended all, because each was answered only after it was here.
+    pub(crate) fn arrived(&mut self) -> impl Iterator<Item = Notification> + '_ {
+        // As many as wait when this begins: tasks that say more all the time do not keep the caller.
+        let count = self.notifications.len();
+        (0..count).map_while(|_| self.notifications.try_recv().ok())
+    }
+
+    /// A socket of which only the end behind it is there.
+    #[cfg(test)]
+    pub(crate) fn fed_by_test() -> (mpsc::Sender<Notification>, Self) {
+        let (tx, notifications) = mpsc::channel(QUEUE_LEN);
+        let access = NotifyAccess {
+            socket: PathBuf::new(),
+            secret: "".into(),
+        };
+        let socket = Self {
+            access,
+            notifications,
+            task: tokio::spawn(std::future::pending()),
+            _short_dir: None,
+        };
+        (tx, socket)
+    }
 }
 
 impl Drop for NotifySocket {

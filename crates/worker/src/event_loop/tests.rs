@@ -5,8 +5,9 @@ mod fake_server;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hq_core::id::{JobId, TaskId, TaskKey};
 use hq_core::outcome::{LostReason, Outcome};
 use hq_core::range::IdArray;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
@@ -15,6 +16,7 @@ use hq_core::worker_config::{OnServerLost, WorkerConfig};
 use hq_core::worker_state::Interrupt;
 
 use super::WorkerEnd;
+use crate::notify::{Notification, NotifySocket};
 use fake_server::{FakeServer, bash, file, wait_until};
 
 /// Longer than any test may take.
@@ -76,6 +78,35 @@ async fn exit_status_signal_and_usage_are_reported() {
     assert_eq!(server.outcome(3), Outcome::Finished);
     assert!(server.row(3).usage.max_rss_kib > 0);
     assert!(server.row(3).run > Duration::ZERO);
+}
+
+/// The worker finds both at the same time, after it could do nothing for a while.
+#[tokio::test]
+async fn what_a_task_said_is_told_before_its_end() {
+    let (tell, socket) = NotifySocket::fed_by_test();
+    let mut server = FakeServer::start_with(|_| (), Some(socket)).await;
+    let count = 20;
+    for id in 0..count {
+        let script = format!("while [ ! -e go-{id} ]; do sleep 0.01; done");
+        server.assign_one(id, bash(&script)).await;
+        server.started(id as usize + 1).await;
+        let task = TaskKey::new(JobId(1), TaskId(id));
+        let message = b"hello".to_vec();
+        tell.try_send(Notification { task, message }).expect("room");
+        fs::write(server.dir().join(format!("go-{id}")), "").expect("writable");
+        // The worker shares this thread: it does not get to do anything before the process is gone.
+        let written = Instant::now();
+        while server.survivors() > 0 {
+            assert!(written.elapsed() < fake_server::PATIENCE, "{id} goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.ended(id as usize + 1).await;
+    }
+    let expected: Vec<_> = (0..count)
+        .flat_map(|id| [(id, true), (id, false)])
+        .collect();
+    assert_eq!(server.last_words(), expected);
+    assert_eq!(server.stop().await, WorkerEnd::Stopped);
 }
 
 #[tokio::test]
@@ -337,7 +368,7 @@ async fn short_tasks_flow() {
         args: vec![Box::from(*b"/bin/true")],
         ..bash("")
     };
-    let (begin, cpu_before) = (std::time::Instant::now(), thread_cpu());
+    let (begin, cpu_before) = (Instant::now(), thread_cpu());
     server
         .assign(
             task.clone(),
@@ -355,7 +386,7 @@ async fn short_tasks_flow() {
     );
     let mut latencies = Vec::new();
     for id in count..count + 20 {
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         server.assign_one(id, task.clone()).await;
         server.ended(id as usize + 1).await;
         latencies.push(begin.elapsed());

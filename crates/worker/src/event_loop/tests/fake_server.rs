@@ -27,6 +27,7 @@ use tokio::time::Instant;
 
 use crate::config::{WorkDir, WorkerParams};
 use crate::event_loop::WorkerEnd;
+use crate::notify::NotifySocket;
 use crate::registration::register;
 use crate::server_link::Redial;
 
@@ -35,7 +36,7 @@ const UID: &str = "FaKeId";
 const KEY: SecretKey = SecretKey::from_bytes([3; 32]);
 
 /// Far beyond what anything here takes, also on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Streams of a worker that dials again.
 type Waiting = Arc<Mutex<VecDeque<DuplexStream>>>;
@@ -58,11 +59,21 @@ pub(super) struct FakeServer {
     asked_back: BTreeSet<u32>,
     heartbeats: usize,
     goodbye: Option<LostReason>,
+    /// Tasks in the order in which a message of them (`true`) or their end was heard.
+    last_words: Vec<(u32, bool)>,
 }
 
 impl FakeServer {
     /// A registered worker with two cpus that run nothing yet, configured by `change`.
     pub(super) async fn start(change: impl FnOnce(&mut WorkerConfig)) -> Self {
+        Self::start_with(change, None).await
+    }
+
+    /// The same, with a socket of messages that the test feeds.
+    pub(super) async fn start_with(
+        change: impl FnOnce(&mut WorkerConfig),
+        notify: Option<NotifySocket>,
+    ) -> Self {
         let mut config = worker_config(2);
         change(&mut config);
         let dir = tempfile::tempdir().expect("temporary directory");
@@ -84,7 +95,10 @@ impl FakeServer {
             let connection = connect(theirs, Plane::Worker, Some(&KEY))
                 .await
                 .expect("handshake");
-            let worker = register(connection, params).await.expect("registers");
+            let mut worker = register(connection, params).await.expect("registers");
+            if notify.is_some() {
+                worker.notify = notify;
+            }
             assert_eq!((worker.id().0, worker.server_uid()), (1, UID));
             worker.with_redial(redial).run(control_rx).await
         });
@@ -104,6 +118,7 @@ impl FakeServer {
             asked_back: BTreeSet::new(),
             heartbeats: 0,
             goodbye: None,
+            last_words: Vec::new(),
         };
         server.admit(ours).await;
         server
@@ -357,6 +372,10 @@ impl FakeServer {
         self.row(task).outcome.clone()
     }
 
+    pub(super) fn last_words(&self) -> &[(u32, bool)] {
+        &self.last_words
+    }
+
     pub(super) fn goodbye(&self) -> Option<LostReason> {
         self.goodbye
     }
@@ -374,7 +393,10 @@ impl FakeServer {
             FromWorker::Output(_) => panic!("nobody asked for output"),
             FromWorker::Values(_) => panic!("nobody sent a call"),
             FromWorker::Message(WorkerMessage::Heartbeat(_)) => self.heartbeats += 1,
-            FromWorker::Message(WorkerMessage::Notify(..) | WorkerMessage::Overview(_)) => {}
+            FromWorker::Message(WorkerMessage::Notify(key, _)) => {
+                self.last_words.push((key.task.0, true));
+            }
+            FromWorker::Message(WorkerMessage::Overview(_)) => {}
             FromWorker::Message(WorkerMessage::Goodbye(reason)) => {
                 self.goodbye = Some(reason);
                 // As a real server: the connection ends with the goodbye.
@@ -393,6 +415,7 @@ impl FakeServer {
         for row in report.ended {
             let task = row.task.task.0;
             self.started.insert(task);
+            self.last_words.push((task, false));
             assert!(self.ended.insert(task, row).is_none(), "{task} ended twice");
         }
     }
