@@ -58,6 +58,10 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that may wait to be sent before tasks have to wait with their notifications.
 const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 
+/// The same before what tasks said is no longer told before their ends: room for the longest messages of four thousand tasks that
+/// end while the server takes nothing.
+const LAST_WORDS_BUFFER_MAX: usize = 4 << 20;
+
 /// Pauses between attempts to reach a lost server: doubled from the first to the last, and each shortened
 /// by chance, so that a thousand workers do not come at the same moment.
 const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -235,12 +239,17 @@ where
         }
     }
 
+    /// Bytes that wait to be sent; without a connection none do.
+    fn buffered(&self) -> usize {
+        match self {
+            Self::Up(link) => link.writer.buffered(),
+            Self::Redialing(_) | Self::Introducing(_) | Self::Down => 0,
+        }
+    }
+
     /// Whether tasks may say more: what they say must not fill the memory when the server is slow.
     fn has_room(&self) -> bool {
-        match self {
-            Self::Up(link) => link.writer.buffered() < NOTIFY_BUFFER_MAX,
-            Self::Redialing(_) | Self::Introducing(_) | Self::Down => true,
-        }
+        self.buffered() < NOTIFY_BUFFER_MAX
     }
 
     /// Queues a message; dropped if there is no connection.
@@ -428,18 +437,30 @@ where
         let state = &self.state;
         self.launcher
             .collect(&mut events, |token| state.is_ending(token));
+        if !events.is_empty() {
+            // Also before ends that are in doubt: nobody looks again when they count.
+            self.tell_what_was_said();
+        }
         if self.config.allocation.is_some() {
-            let is_ending = |token| state.is_ending(token);
+            let is_ending = |token| self.state.is_ending(token);
             self.doubtful.sift(&mut events, is_ending);
         }
         if events.is_empty() {
             self.events = events;
         } else {
-            // First what a task said before it ended: with the end of its job those who wait for it have gone.
-            for notification in self.notify.iter_mut().flat_map(NotifySocket::arrived) {
-                self.link.feed(&notification.into());
-            }
             self.apply(Input::Launcher(events));
+        }
+    }
+
+    /// What tasks said before the ends that are told next: with the end of its job those who wait for it have gone.
+    fn tell_what_was_said(&mut self) {
+        let mut arrived = self.notify.iter_mut().flat_map(NotifySocket::arrived);
+        // Each end lets in as much as waits in the queue. While the server takes nothing, that would fill the memory; the rest
+        // is told when there is room again.
+        while self.link.buffered() < LAST_WORDS_BUFFER_MAX
+            && let Some(notification) = arrived.next()
+        {
+            self.link.feed(&notification.into());
         }
     }
 

@@ -14,8 +14,9 @@ use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::template::{Entries, PinMode, StdioSpec, TaskTemplate};
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
 use hq_core::worker_state::Interrupt;
+use hq_protocol::convert::NOTIFICATION_MAX;
 
-use super::WorkerEnd;
+use super::{LAST_WORDS_BUFFER_MAX, WorkerEnd};
 use crate::notify::{Notification, NotifySocket};
 use fake_server::{FakeServer, bash, file, wait_until};
 
@@ -106,6 +107,34 @@ async fn what_a_task_said_is_told_before_its_end() {
         .flat_map(|id| [(id, true), (id, false)])
         .collect();
     assert_eq!(server.last_words(), expected);
+    assert_eq!(server.stop().await, WorkerEnd::Stopped);
+}
+
+/// Each end lets in what is said meanwhile, up to a bound; and nothing of it is lost.
+#[tokio::test]
+async fn what_tasks_say_does_not_fill_the_memory_while_the_server_takes_nothing() {
+    let (tell, socket) = NotifySocket::fed_by_test();
+    let mut server = FakeServer::start_with(|_| (), Some(socket)).await;
+    let count = 300;
+    let ids = IdArray::consecutive(0, count).expect("valid");
+    server.assign(bash("echo >> ends"), ids, None).await;
+    let has_ended = || fs::read(server.dir().join("ends")).is_ok_and(|it| it.len() == 300);
+    let said = Notification {
+        task: TaskKey::new(JobId(1), TaskId(0)),
+        message: vec![b'x'; NOTIFICATION_MAX],
+    };
+    let mut told = 0;
+    while !has_ended() {
+        while tell.try_send(said.clone()).is_ok() {
+            told += 1;
+        }
+        // With what is in the queue, and on its way to the server.
+        let bytes = told * NOTIFICATION_MAX;
+        assert!(bytes < LAST_WORDS_BUFFER_MAX + (1 << 20), "{bytes} bytes");
+        tokio::task::yield_now().await;
+    }
+    server.ended(count as usize).await;
+    server.heard(told).await;
     assert_eq!(server.stop().await, WorkerEnd::Stopped);
 }
 

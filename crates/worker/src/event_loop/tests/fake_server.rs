@@ -364,6 +364,14 @@ impl FakeServer {
         }
     }
 
+    /// Waits until so many messages of tasks were heard.
+    pub(super) async fn heard(&mut self, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.last_words.iter().filter(|(_, said)| *said).count() < count {
+            assert!(self.listen(deadline, "messages").await, "the worker left");
+        }
+    }
+
     pub(super) fn row(&self, task: u32) -> &EndedRow {
         self.ended.get(&task).expect("has ended")
     }
