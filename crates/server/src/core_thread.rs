@@ -75,6 +75,8 @@ struct Core {
     /// What follows from the inputs since the last round.
     effects: Vec<Effect>,
     stats: Stats,
+    /// [`REQUESTS_CPU_MAX`]; tests that count requests have none, because also what a hypervisor takes counts as CPU time.
+    requests_cpu_max: Duration,
 }
 
 impl Core {
@@ -97,6 +99,7 @@ impl Core {
             is_settled: false,
             effects: Vec::new(),
             stats,
+            requests_cpu_max: REQUESTS_CPU_MAX,
         };
         // What a restored state owes is due now, not with the first message, which may never come.
         core.end_round();
@@ -151,7 +154,8 @@ impl Core {
     fn digest(&mut self, events: &mut Events) {
         let mut rows = 0;
         let begin = thread_cpu_time();
-        while thread_cpu_time() - begin < REQUESTS_CPU_MAX
+        // Saturating: a clock that steps back is no reason to stop the server.
+        while thread_cpu_time().saturating_sub(begin) < self.requests_cpu_max
             && let Some(request) = events.next_request()
         {
             rows += self.on_event(request);

@@ -127,6 +127,7 @@ async fn what_waits_for_a_commit_leaves_in_the_turn_after_it() {
 #[tokio::test]
 async fn many_questions_do_not_keep_workers_waiting() {
     let mut turning = Turning::new(None);
+    turning.looped.requests_cpu_max = Duration::MAX;
     let worker = turning.worker(None).await;
     let mut asked = Vec::new();
     for _ in 0..3 * REQUESTS_PER_TURN {
