@@ -4,6 +4,7 @@
 //! know workers, queues or clients.
 
 mod followers;
+mod grown;
 mod index;
 mod jobs;
 mod state;
@@ -22,6 +23,7 @@ use crate::range::{IdArray, IdRange};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, TaskTemplate};
 use crate::time::Timestamp;
+pub use grown::{Grown, GrownTasks};
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
 pub use state::JobState;
@@ -112,12 +114,29 @@ pub struct Submit {
     pub priority_max: i32,
     /// Phases and records.
     pub tasks: TaskTable,
+    /// Tasks that got more than was asked for.
+    pub grown: GrownTasks,
 }
 
 impl Submit {
-    /// Template of a task.
+    /// Template of a task, with what its last instance gets or got.
     #[must_use]
     pub fn template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
+        let grown = self.grown.last(index).map(|grown| &grown.template);
+        grown.or_else(|| self.asked_template(index))
+    }
+
+    /// Template of a task, with what an earlier instance got.
+    #[must_use]
+    pub fn template_at(&self, index: u32, instance: InstanceId) -> Option<&Arc<SharedTemplate>> {
+        let grown = self.grown.at(index, instance);
+        let grown = grown.map(|grown| &grown.template);
+        grown.or_else(|| self.asked_template(index))
+    }
+
+    /// Template of a task, with what was asked for.
+    #[must_use]
+    pub fn asked_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
         match &self.kind {
             SubmitKind::Array { template, .. } => Some(template),
             SubmitKind::Graph {
@@ -608,6 +627,13 @@ impl Job {
             // Behind the attempt, which has the instance that ended.
             record.supersede();
             submit.tasks.record_attempt(slot.index, attempt);
+        }
+    }
+
+    /// Lets a task have more than was asked for.
+    pub(crate) fn add_grown(&mut self, slot: TaskSlot, asked: TemplateId, grown: Grown) {
+        if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
+            submit.grown.add(slot.index, asked, grown);
         }
     }
 

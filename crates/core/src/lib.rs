@@ -15,6 +15,7 @@ pub mod command_text;
 pub mod diagnosis;
 pub mod error_chain;
 pub mod graph;
+pub mod growth;
 pub mod hardware;
 pub mod id;
 pub mod job;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::growth::GrowSpec;
 use crate::outcome::{Outcome, SignalName};
 
 /// Longest wait before another attempt, however often the delay has doubled.
@@ -72,6 +73,8 @@ pub struct RetrySpec {
     pub on: Vec<RetryCause>,
     /// Wait before the second attempt; doubles from attempt to attempt up to ten minutes.
     pub delay: Duration,
+    /// What another attempt gets more of.
+    pub grow: GrowSpec,
 }
 
 impl RetrySpec {
@@ -127,6 +130,7 @@ impl Default for RetrySpec {
             limit: 0,
             on: Self::DEFAULT_ON.to_vec(),
             delay: Duration::from_secs(1),
+            grow: GrowSpec::default(),
         }
     }
 }

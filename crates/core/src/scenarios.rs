@@ -10,6 +10,7 @@ mod dependencies;
 mod durability;
 mod explaining;
 mod gangs;
+mod growth;
 mod jobs;
 mod patience;
 mod placing;

@@ -21,6 +21,7 @@ mod drain;
 mod effect;
 mod ending;
 mod gate;
+mod grow;
 mod hold;
 mod input;
 mod notify;
@@ -73,6 +74,7 @@ use crate::worker::{Worker, Workers};
 use audience::Audience;
 use ctx::Ctx;
 use dispatcher::Dispatcher;
+use grow::Offers;
 use resubmit::Resubmission;
 use submission::UnderWays;
 use sweep::{Deed, Sweep};
@@ -96,6 +98,8 @@ pub struct ServerState {
     dispatcher: Dispatcher,
     audience: Audience,
     last_template: u32,
+    /// Who could give tasks more than they asked for.
+    offers: Offers,
     ignored: Ignored,
     /// The server is about to end, and whether workers wait for the next one.
     ending: Option<ending::Ending>,
@@ -197,6 +201,7 @@ impl ServerState {
                 attempts,
                 error,
             } => self.note_notified(ctx, key, (attempts, error)),
+            Input::QueueOffers(kinds) => self.offers.set_queues(kinds),
             Input::Ending { keep_workers } => self.on_ending(ctx, keep_workers),
             Input::Ended => self.give_up_leaving(ctx),
             Input::Timer => self.on_timer(ctx, now.mono),

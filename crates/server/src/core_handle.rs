@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
+use hq_core::scheduler::demand::WorkerKind;
 use hq_core::server_state::{
     ChangeKind, Command, LinkEnd, LinkId, NoticeKey, Reattach, Reply, RequestId, ServerState,
     Submission, WatchSpec, WorkerCommand, WorkerMessage,
@@ -72,6 +73,8 @@ pub(crate) enum Event {
     WorkerGone(WorkerId, LinkId, LinkEnd),
     /// What became of a notification: attempts, and why it was given up.
     Notified(NoticeKey, u32, Option<Box<str>>),
+    /// What workers would offer for which automatic allocation can ask now.
+    QueueOffers(Vec<WorkerKind>),
     /// The server is to end: whether workers are kept, and who is told when those that are not have gone.
     Ending(bool, oneshot::Sender<()>),
     /// The server ends now and accepts nothing any more; who is told when all that it has accepted is stored and
@@ -342,6 +345,11 @@ impl CoreHandle {
         error: Option<Box<str>>,
     ) -> Result<(), CoreGone> {
         self.send(Event::Notified(key, attempts, error)).await
+    }
+
+    /// What workers would offer for which automatic allocation can ask now.
+    pub(crate) async fn queue_offers(&self, kinds: Vec<WorkerKind>) -> Result<(), CoreGone> {
+        self.send(Event::QueueOffers(kinds)).await
     }
 
     /// Tells those who wait for changes that these will not be stored as long as the server lives.

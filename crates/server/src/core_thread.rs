@@ -255,6 +255,7 @@ impl Core {
             Event::WorkerConnected(config, reattach, seat) => {
                 self.on_connected(*config, reattach, seat)
             }
+            Event::QueueOffers(kinds) => Input::QueueOffers(kinds),
             Event::Ending(keep_workers, left) => {
                 self.left = Some(left);
                 Input::Ending { keep_workers }

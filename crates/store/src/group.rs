@@ -637,6 +637,7 @@ impl<'a> Group<'a> {
             crash_count,
             retry_count,
             attempt,
+            grown,
         } = &change.kind
         else {
             return Ok(());
@@ -663,6 +664,24 @@ impl<'a> Group<'a> {
                 crash_count,
                 retry_count,
                 TaskState::Waiting.number()
+            ],
+        )?;
+        let Some(grant) = grown else { return Ok(()) };
+        self.run(
+            "INSERT OR REPLACE INTO grown_data VALUES (?, ?, ?, ?, ?, ?, ?)",
+            params![
+                job,
+                id,
+                instance.as_u32(),
+                grant.scale.memory,
+                grant.scale.time,
+                // SQLite has no larger numbers.
+                grant
+                    .memory
+                    .map(|amount| i64::try_from(amount.0).unwrap_or(i64::MAX)),
+                grant
+                    .time_limit
+                    .map(|limit| i64::try_from(limit.as_millis()).unwrap_or(i64::MAX)),
             ],
         )?;
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::growth::Scale;
 use hq_core::id::{InstanceId, JobId, QueueId, TaskId, WorkerId};
 use hq_core::outcome::Usage;
 use hq_core::range::{IdArray, IdRange};
@@ -64,6 +65,8 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     // In this order, which the state asks for: tasks belong to submits and may go on on workers.
     load_submits(connection, &mut loaded)?;
     load_workers(connection, &mut loaded, now)?;
+    // What a task may use is known before it goes on, or is queued.
+    load_grown(connection, &mut loaded)?;
     load_tasks(connection, &mut loaded)?;
     load_attempts(connection, &mut loaded)?;
     load_dropped(connection, &mut loaded)?;
@@ -330,6 +333,23 @@ fn load_attempts(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resu
 /// SQLite has signed numbers only; ours are not negative.
 fn unsigned(value: Option<i64>) -> u64 {
     u64::try_from(value.unwrap_or(0)).unwrap_or(0)
+}
+
+fn load_grown(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    let sql = "SELECT g.job, task, instance, memory_permille, time_permille FROM grown_data g \
+               JOIN job_data j ON j.id = g.job WHERE j.is_forgotten = 0 ORDER BY g.job, task, instance";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (job, task) = (JobId(row.get(0)?), TaskId(row.get(1)?));
+        let instance = InstanceId(row.get(2)?);
+        let scale = Scale::new(row.get(3)?, row.get(4)?);
+        let restored = scale.map(|scale| loaded.state.restore_grown(job, task, (instance, scale)));
+        if !matches!(restored, Some(Ok(()))) {
+            loaded.dropped_count += 1;
+        }
+    }
+    Ok(())
 }
 
 fn load_dropped(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {

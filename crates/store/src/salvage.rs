@@ -84,6 +84,11 @@ const SHAPES: &[TableShape] = &[
         types: "iiiib",
     },
     TableShape {
+        name: "grown_data",
+        has_rowid: false,
+        types: "iiiiiII",
+    },
+    TableShape {
         name: "queue_data",
         has_rowid: true,
         types: "nB",
@@ -412,6 +417,7 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         "attempt_data",
         "node_data",
         "value_data",
+        "grown_data",
         "dropped_data",
         "notification_data",
     ] {

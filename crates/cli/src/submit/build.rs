@@ -126,6 +126,7 @@ pub(crate) fn build_retry(
         limit: limit.unwrap_or(usual.limit),
         on: on.map_or(usual.on, |RetryOn(causes)| causes.clone()),
         delay: delay.unwrap_or(usual.delay),
+        grow: usual.grow,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{AutoallocState, Effect, Queue, QueueState};
-use crate::scheduler::demand::QueueDemand;
+use crate::scheduler::demand::{QueueDemand, WorkerKind};
 use crate::time::Now;
 
 impl AutoallocState {
@@ -22,6 +22,15 @@ impl AutoallocState {
             self.asked_at = Some(now.mono);
             effects.push(Effect::AskDemand(queries));
         }
+    }
+
+    /// Workers of the queues that submit, whether they can at this moment or not.
+    #[must_use]
+    pub fn worker_kinds(&self) -> Vec<WorkerKind> {
+        let active = self
+            .queues()
+            .filter(|queue| queue.state() == QueueState::Active);
+        active.map(|queue| queue.query().kind).collect()
     }
 
     pub(super) fn on_demand(

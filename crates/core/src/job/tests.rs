@@ -34,6 +34,7 @@ fn submit(ids: IdArray) -> Submit {
             entries: None,
         },
         priority_max: 0,
+        grown: GrownTasks::default(),
     }
 }
 

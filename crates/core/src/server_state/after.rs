@@ -246,14 +246,16 @@ impl ServerState {
             if phase != Phase::Waiting {
                 continue;
             }
-            let slot = TaskSlot {
-                submit: number,
-                index: from,
-            };
             // Whole ranges at a time: a million tasks of an array are a few of these.
             if is_alike {
-                all.free
-                    .extend(Dispatcher::queue_key(job, slot).map(|key| (key, from, to)));
+                for (from, to) in submit.grown.parts(from, to) {
+                    let slot = TaskSlot {
+                        submit: number,
+                        index: from,
+                    };
+                    let key = Dispatcher::queue_key(job, slot);
+                    all.free.extend(key.map(|key| (key, from, to)));
+                }
                 continue;
             }
             let part = self.sort_indices(job, submit, number, from..to, is_start);

@@ -168,7 +168,7 @@ impl ServerState {
                     if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
                         record.supersede();
                     }
-                    self.note_requeued(ctx, task.job, assigned.slot);
+                    self.note_requeued(ctx, task.job, assigned.slot, None);
                     self.requeue(task.job, assigned.slot);
                 }
                 Some(_) => {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::autoalloc::AllocationEvent;
+use crate::growth::Grant;
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
@@ -167,6 +168,8 @@ pub enum ChangeKind {
         retry_count: u32,
         /// How the last one ended, if that is known.
         attempt: Option<Attempt>,
+        /// What the next instance gets, if that is more than the last one did.
+        grown: Option<Grant>,
     },
     /// Unfinished tasks ended without an outcome of their own.
     TasksDropped {

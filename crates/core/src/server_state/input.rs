@@ -7,6 +7,7 @@ use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::IdArray;
+use crate::scheduler::demand::WorkerKind;
 use crate::selector::Selector;
 use crate::task::TaskState;
 use crate::template::SubmitSpec;
@@ -50,6 +51,8 @@ pub enum Input {
         /// Why it was given up; `None` = it was delivered.
         error: Option<Box<str>>,
     },
+    /// What workers would offer for which automatic allocation can ask now.
+    QueueOffers(Vec<WorkerKind>),
     /// The server is to end: nothing is handed out any more.
     Ending {
         /// Workers wait for the next server; otherwise they are told to end, too.
@@ -90,6 +93,7 @@ impl Input {
             | Self::WorkerConnected(..)
             | Self::WorkerGone(..)
             | Self::Notified { .. }
+            | Self::QueueOffers(_)
             | Self::Ending { .. }
             | Self::Ended
             | Self::Timer

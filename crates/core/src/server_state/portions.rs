@@ -176,6 +176,10 @@ impl Portions {
                 _ => runs.push((first.id, last.id)),
             }
         }
+        let grown = submits
+            .iter()
+            .flat_map(|submit| submit.grown.template_ids());
+        runs.extend(grown.map(|id| (id, id)));
         let runs: Arc<[_]> = runs.into();
         self.dropped.extend(workers.map(|worker| Dropped {
             worker,

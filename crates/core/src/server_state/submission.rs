@@ -178,7 +178,7 @@ impl ServerState {
     }
 
     /// Numbers for so many templates, one behind the other.
-    fn number_templates(&mut self, count: usize) -> TemplateId {
+    pub(super) fn number_templates(&mut self, count: usize) -> TemplateId {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let first = match self.last_template.checked_add(count) {
             // Numbers of one submit are consecutive: workers are told to drop them as ranges.

@@ -6,7 +6,7 @@ use super::draft::{Draft, Prepared, PreparedGraph, Share, Target};
 use super::{ChangeKind, Ctx, Reply, ServerState, SubmitRefusal};
 use crate::bug;
 use crate::id::JobId;
-use crate::job::{Job, SharedTemplate, Submit, SubmitKind, TemplateId};
+use crate::job::{GrownTasks, Job, SharedTemplate, Submit, SubmitKind, TemplateId};
 use crate::placeholder::fill_known;
 use crate::range::IdArray;
 use crate::task::TaskTable;
@@ -205,6 +205,7 @@ impl ServerState {
             kind,
             priority_max,
             tasks,
+            grown: GrownTasks::default(),
         })
     }
 

@@ -10,6 +10,7 @@ use super::{
     StartedRow, WorkerCommand, WorkerMessage,
 };
 use crate::bug;
+use crate::growth::Grant;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::outcome::{LostReason, Outcome, Usage};
@@ -45,6 +46,7 @@ impl ServerState {
         ctx.persist(connected);
         let worker = Worker::new(id, config, offers, ctx.now.mono, ctx.now.wall);
         self.dispatcher.add_worker(&worker);
+        self.offers.forget();
         self.workers.add(worker);
         ctx.emit(Effect::Registered {
             link,
@@ -291,7 +293,13 @@ impl ServerState {
     }
 
     /// Stores that a started instance was given up and which one is next.
-    pub(super) fn note_requeued(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) {
+    pub(super) fn note_requeued(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        slot: TaskSlot,
+        grown: Option<Grant>,
+    ) {
         self.jobs.count_superseded();
         let Some(job) = self.jobs.get(id) else {
             bug!("job {id} is gone, but a task of it is queued again");
@@ -309,6 +317,7 @@ impl ServerState {
                 attempt: attempt
                     .filter(|attempt| attempt.instance.next() == record.instance())
                     .cloned(),
+                grown,
             };
             ctx.persist(requeued);
         }
@@ -320,6 +329,7 @@ impl ServerState {
             bug!("job {id} is gone, but a task of it is tried again");
             return;
         };
+        let outcome = end.outcome.clone();
         // Before the next instance is counted: this is the record of the one that has ended.
         job.record_attempt(slot, end);
         let count = job.touch(slot).map_or(0, TaskRecord::count_retry);
@@ -330,7 +340,9 @@ impl ServerState {
             template.task.retry.delay_before(count)
         });
         self.jobs.set_phase(id, slot, Phase::Waiting);
-        self.note_requeued(ctx, id, slot);
+        // Before it is queued, with the request that it then has.
+        let grown = self.grow(id, slot, &outcome);
+        self.note_requeued(ctx, id, slot, grown);
         // What is held is let go with all the rest, whatever its delay.
         if delay.is_zero() || self.jobs.is_held(id, slot) {
             self.make_ready(id, slot);
@@ -382,7 +394,7 @@ impl ServerState {
             if let Some(record) = self.jobs.get_mut(id).and_then(|job| job.touch(slot)) {
                 record.supersede();
             }
-            self.note_requeued(ctx, id, slot);
+            self.note_requeued(ctx, id, slot, None);
         }
         self.requeue(id, slot);
     }
@@ -469,6 +481,7 @@ impl ServerState {
         let is_crash = reason.is_crash() && !lost.was_restored;
         ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
         ctx.emit(Effect::DropWorker(id));
+        self.offers.forget();
         self.dispatcher
             .forget_worker(id, lost.reservations.into_iter());
         let mut touched = BTreeSet::new();
@@ -567,7 +580,7 @@ impl ServerState {
             None => {
                 let text = format!("The worker was lost: {}.", reason.words());
                 job.record_attempt(slot, lost_end(text.into()));
-                self.note_requeued(ctx, id, slot);
+                self.note_requeued(ctx, id, slot, None);
                 self.requeue(id, slot);
             }
         }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::sim::Disk;
+use crate::growth::Scale;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::range::IdArray;
 use crate::server_state::{
@@ -23,6 +24,7 @@ struct StoredJob {
     submits: Vec<(IdArray, Arc<SubmitSpec>)>,
     tasks: BTreeMap<TaskId, StoredTask>,
     attempts: BTreeMap<TaskId, Vec<Attempt>>,
+    grown: BTreeMap<TaskId, Vec<(InstanceId, Scale)>>,
     dropped: Vec<(IdArray, TaskState, Timestamp)>,
     notified: Vec<(NoticeKey, NoticeOutcome)>,
     resubmitted_as: Option<JobId>,
@@ -66,6 +68,7 @@ impl Ledger {
             submits: Vec::new(),
             tasks: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            grown: BTreeMap::new(),
             dropped: Vec::new(),
             notified: Vec::new(),
             resubmitted_as: None,
@@ -242,6 +245,7 @@ impl Ledger {
             crash_count,
             retry_count,
             attempt,
+            grown,
         } = &change.kind
         {
             self.task(*task, |stored| {
@@ -253,6 +257,10 @@ impl Ledger {
             self.job(task.job, |job| {
                 let attempts = job.attempts.entry(task.task).or_default();
                 attempts.extend(attempt.clone());
+                if let Some(grant) = grown {
+                    let grown = job.grown.entry(task.task).or_default();
+                    grown.push((*instance, grant.scale));
+                }
             });
         }
     }
@@ -323,6 +331,12 @@ impl Disk for Ledger {
         }
         self.restore_workers(&mut state, now);
         for (id, job) in &self.jobs {
+            for (task, grown) in &job.grown {
+                for grown in grown {
+                    let restored = state.restore_grown(*id, *task, *grown);
+                    restored.expect("a known task");
+                }
+            }
             for task in job.tasks.values() {
                 state.restore_task(*id, task).expect("a known task");
             }

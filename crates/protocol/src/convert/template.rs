@@ -1,5 +1,7 @@
 //! What the tasks of one submit share.
 
+use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
+use hq_core::resource::amount::Amount;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskTemplate};
 use hq_core::time::nanos;
@@ -197,8 +199,28 @@ impl TryFrom<common::Retry> for RetrySpec {
             limit,
             on: each("on", message.on)?,
             delay: duration(message.delay_ns),
+            grow: GrowSpec {
+                memory: growth(message.memory, Amount)?,
+                time: growth(message.time, duration)?,
+            },
         })
     }
+}
+
+fn growth<T>(
+    message: Option<common::Growth>,
+    amount: impl Fn(u64) -> T,
+) -> Result<Option<Growth<T>>, ConvertError> {
+    let Some(common::Growth { permille, max }) = message else {
+        return Ok(None);
+    };
+    // Anything less would be no growth, and the next attempt would end like the last one.
+    if !(1_001..=PERMILLE_MAX).contains(&permille) {
+        let expected = "1001 to 100000";
+        return Err(ConvertError::invalid("permille", expected, permille));
+    }
+    let max = max.map(amount);
+    Ok(Some(Growth { permille, max }))
 }
 
 impl From<&RetrySpec> for common::Retry {
@@ -207,6 +229,14 @@ impl From<&RetrySpec> for common::Retry {
             limit: u32::from(retry.limit),
             on: retry.on.iter().map(|cause| (*cause).into()).collect(),
             delay_ns: nanos(retry.delay),
+            memory: retry.grow.memory.map(|growth| common::Growth {
+                permille: growth.permille,
+                max: growth.max.map(|max| max.0),
+            }),
+            time: retry.grow.time.map(|growth| common::Growth {
+                permille: growth.permille,
+                max: growth.max.map(nanos),
+            }),
         }
     }
 }

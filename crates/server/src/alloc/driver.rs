@@ -11,6 +11,7 @@ use hq_core::autoalloc::{
 use hq_core::batch::QueueParams;
 use hq_core::id::{AllocationKey, QueueId};
 use hq_core::refusal::Refusal;
+use hq_core::scheduler::demand::WorkerKind;
 use hq_core::server_state::{AllocationChange, ChangeKind};
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
@@ -36,6 +37,8 @@ const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(6);
 pub(super) struct Driver {
     state: AutoallocState,
     queues: BTreeMap<QueueId, QueueShell>,
+    /// What the core knows of their workers.
+    offered: Vec<WorkerKind>,
     dirs: Dirs,
     hosts: Hosts,
     clock: Clock,
@@ -54,6 +57,7 @@ impl Driver {
         Self {
             state: AutoallocState::new(limits),
             queues: BTreeMap::new(),
+            offered: Vec::new(),
             dirs: Dirs::new(instance),
             hosts: Hosts::default(),
             clock: Clock::new(),
@@ -329,6 +333,7 @@ impl Driver {
             }
         }
         self.persist_all(&effects).await;
+        self.tell_offers().await;
         for effect in effects {
             match effect {
                 Effect::AskDemand(queries) => {
@@ -378,6 +383,17 @@ impl Driver {
                 Effect::Tell(Level::Error, text) => tracing::error!("{text}"),
             }
         }
+    }
+
+    /// Tells the core how large workers are that can be asked for, which bounds what tasks can grow to.
+    async fn tell_offers(&mut self) {
+        let kinds = self.state.worker_kinds();
+        if kinds == self.offered {
+            return;
+        }
+        self.offered.clone_from(&kinds);
+        // If the core is gone, so is everything.
+        let _ = self.core.queue_offers(kinds).await;
     }
 
     /// Submits once everything about it is stored.

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hq_core::growth::{GrowSpec, memory};
 use hq_core::id::TaskId;
 use hq_core::job::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
 use hq_core::outcome::Usage;
 use hq_core::placeholder::{PathPatterns, PathValues};
 use hq_core::server_state::ServerState;
 use hq_core::task::{TaskRecord, TaskState};
+use hq_core::time::nanos;
 use hq_protocol::convert::TaskPageQuery;
 use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_protocol::{Message as _, client, common};
@@ -262,13 +264,22 @@ fn usage_message(usage: &Usage) -> client::TaskUsage {
 fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::TaskAttempt> {
     let attempts = submit.tasks.attempts(index).iter();
     attempts
-        .map(|attempt| client::TaskAttempt {
-            instance: attempt.instance.as_u32(),
-            worker: Some(worker_ref(state, attempt.worker)),
-            started_unix_ns: attempt.end.at.minus(attempt.end.run).0,
-            finished_unix_ns: attempt.end.at.0,
-            error: attempt.end.outcome.error_text(),
-            usage: Some(usage_message(&attempt.end.usage)),
+        .map(|attempt| {
+            let template = submit.template_at(index, attempt.instance);
+            // Of the others all attempts get the same, which is told once.
+            let growing = template
+                .map(|template| &template.task)
+                .filter(|task| task.retry.grow != GrowSpec::default());
+            client::TaskAttempt {
+                instance: attempt.instance.as_u32(),
+                worker: Some(worker_ref(state, attempt.worker)),
+                started_unix_ns: attempt.end.at.minus(attempt.end.run).0,
+                finished_unix_ns: attempt.end.at.0,
+                error: attempt.end.outcome.error_text(),
+                usage: Some(usage_message(&attempt.end.usage)),
+                memory_units: growing.and_then(|task| Some(memory(&task.requests)?.0)),
+                time_limit_ns: growing.and_then(|task| Some(nanos(task.time_limit?))),
+            }
         })
         .collect()
 }

@@ -25,7 +25,7 @@ const fn table(name: &'static str, key: &'static str, events: &'static str) -> J
 }
 
 /// The job itself is last: as long as it is there, it is known that it was forgotten.
-const JOB_TABLES: [JobTable; 9] = [
+const JOB_TABLES: [JobTable; 10] = [
     table(
         "task_data",
         "task",
@@ -34,6 +34,7 @@ const JOB_TABLES: [JobTable; 9] = [
     table("attempt_data", "task, instance", "start_seq IS NOT NULL"),
     table("node_data", "task, instance, position", "0"),
     table("value_data", "task, instance, worker", "0"),
+    table("grown_data", "task, instance", "0"),
     table("dropped_data", "rowid", "0"),
     table("notification_data", "number", "0"),
     table("submit_data", "rowid", "0"),

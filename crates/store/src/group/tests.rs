@@ -35,6 +35,7 @@ fn a_task_that_starts_and_is_lost_within_one_group_waits_with_its_next_instance(
             crash_count: 1,
             retry_count: 0,
             attempt: None,
+            grown: None,
         }),
     ];
     write(&db, &mut 1, &changes, None).expect("it can be written");

@@ -1,7 +1,9 @@
 //! Every field of a task comes back as it was committed, whatever the task had been through.
 
+use hq_core::growth::{Grant, Scale};
 use hq_core::id::TaskKey;
 use hq_core::outcome::Outcome;
+use hq_core::resource::amount::Amount;
 use hq_core::server_state::ChangeKind;
 use hq_core::task::Phase;
 
@@ -94,6 +96,7 @@ fn what_comes_back_is_what_was_committed() {
         crash_count,
         retry_count,
         attempt,
+        grown: None,
     };
     // 1 failed twice and crashed once, and waits; 2 the same, and then finished; 3 runs after a retry on a worker that
     // does not come back; 4 failed; 5 was canceled; 6 never ran.
@@ -149,6 +152,45 @@ fn what_comes_back_is_what_was_committed() {
         (Phase::Canceled, 0, 0, 0, 0, [None; 2], Vec::new())
     );
     assert_eq!(all[&6], (Phase::Waiting, 0, 0, 0, 0, [None; 2], Vec::new()));
+}
+
+#[test]
+fn what_a_task_gets_more_of_comes_back_and_can_be_asked_for() {
+    let job = JobId(3);
+    let task = TaskKey::new(job, TaskId(2));
+    let ids = IdArray::consecutive(1, 7).expect("fits");
+    let grant = |instance, memory, time| ChangeKind::TaskRequeued {
+        task,
+        instance: InstanceId(instance),
+        crash_count: 0,
+        retry_count: instance,
+        attempt: None,
+        grown: Scale::new(memory, time).map(|scale| Grant {
+            scale,
+            memory: Some(Amount::whole(memory)),
+            time_limit: None,
+        }),
+    };
+    let changes = [
+        change(submitted(job, &ids)),
+        change(grant(1, 2_000, 1_000)),
+        change(grant(2, 0, 0)),
+        change(grant(3, 4_000, 1_500)),
+    ];
+    let connection = stored(&changes);
+    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    let grown = &loaded.state.jobs()[&job].submits[0].grown;
+    let at = |instance| grown.at(1, InstanceId(instance)).map(|grown| grown.scale);
+    assert_eq!(at(0), None);
+    assert_eq!(at(2), Scale::new(2_000, 1_000));
+    assert_eq!(at(3), Scale::new(4_000, 1_500));
+    assert_eq!(grown.scale(0), Scale::default());
+    let sql =
+        "SELECT group_concat(instance || ':' || memory_mib) FROM grown WHERE time_limit_s IS NULL";
+    let seen: String = connection
+        .query_row(sql, [], |row| row.get(0))
+        .expect("a view");
+    assert_eq!(seen, "1:2000.0,3:4000.0");
 }
 
 #[test]

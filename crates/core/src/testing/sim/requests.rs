@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::super::template;
 use super::World;
+use crate::growth::Growth;
 use crate::id::{JobId, TaskId};
 use crate::range::IdArray;
 use crate::resource::request::{RequestVariants, ResourceRequest};
@@ -13,7 +14,7 @@ use crate::server_state::{Command, Input, WatchSpec};
 use crate::task::TaskState;
 use crate::template::{
     After, ArrayIds, ArraySpec, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
-    NotifyTarget, SubmitBody, SubmitSpec, SubmitTarget,
+    NotifyTarget, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
 impl World {
@@ -56,7 +57,7 @@ impl World {
         notify
     }
 
-    fn random_template(&mut self) -> Arc<crate::template::TaskTemplate> {
+    fn random_template(&mut self) -> Arc<TaskTemplate> {
         let mut made = template(&["true"]);
         let cpus = 1 + self.rng.below(3);
         let mut variants = vec![ResourceRequest::cpus(cpus)];
@@ -83,6 +84,10 @@ impl World {
             made.time_limit = Some(Duration::from_millis(millis));
         }
         made.retry.limit = u16::try_from(self.rng.below(3)).expect("small");
+        let is_gang = made.requests.is_multi_node();
+        if let Some(limit) = made.time_limit.filter(|_| !is_gang) {
+            grow_with_time(&mut made, limit);
+        }
         Arc::new(made)
     }
 
@@ -221,4 +226,15 @@ impl World {
             self.apply(Input::RequestGone(id));
         }
     }
+}
+
+/// Has a task get more time after each attempt that reached its limit, and ask for workers that live longer.
+fn grow_with_time(task: &mut TaskTemplate, limit: Duration) {
+    let mut variants = task.requests.as_slice().to_vec();
+    variants[0].min_time = limit / 2;
+    task.requests = RequestVariants::new(variants).expect("valid");
+    task.retry.grow.time = Some(Growth {
+        permille: 1_500,
+        max: None,
+    });
 }

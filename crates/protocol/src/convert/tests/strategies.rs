@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
+use hq_core::resource::amount::Amount;
 use hq_core::resource::request::RequestVariants;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::selector::Selector;
@@ -157,10 +159,18 @@ fn retry_spec() -> impl Strategy<Value = RetrySpec> {
         Just(RetryCause::Start),
         Just(RetryCause::Lost),
     ];
-    (any::<u16>(), vec(cause, 0..4), nanos()).prop_map(|(limit, on, delay)| RetrySpec {
+    let permille = || 1_001..=PERMILLE_MAX;
+    let memory = option::of((permille(), option::of(any::<u64>().prop_map(Amount))));
+    let time = option::of((permille(), option::of(nanos())));
+    let grow = (memory, time).prop_map(|(memory, time)| GrowSpec {
+        memory: memory.map(|(permille, max)| Growth { permille, max }),
+        time: time.map(|(permille, max)| Growth { permille, max }),
+    });
+    (any::<u16>(), vec(cause, 0..4), nanos(), grow).prop_map(|(limit, on, delay, grow)| RetrySpec {
         limit,
         on,
         delay,
+        grow,
     })
 }
 

@@ -179,6 +179,8 @@ fn attempt(attempt: &client::TaskAttempt) -> Value {
         "started_ms": ms(attempt.started_unix_ns),
         "finished_ms": ms(attempt.finished_unix_ns),
         "error": attempt.error,
+        "memory_mib": attempt.memory_units.map(amount),
+        "time_limit_ms": attempt.time_limit_ns.map(|limit| limit / 1_000_000),
     })
 }
 
