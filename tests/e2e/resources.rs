@@ -55,6 +55,56 @@ fn oom_is_a_cause_for_another_attempt() {
 }
 
 #[test]
+fn an_attempt_gets_more_of_what_the_one_before_ran_out_of() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=2", "--resource=mem=sum(1000)", "--enforce-memory"]);
+    let hold = "x=$(head -c 60000000 /dev/zero | tr '\\0' a); [ $HQ_INSTANCE_ID = 1 ] || sleep 60";
+    let script = ["--", "bash", "-c", hold];
+    let greedy = [&["--resource=mem=30", "--retry-grow=mem=50"], &script[..]].concat();
+    let slow = [
+        "--time-limit=1s",
+        "--retry-grow=time=100,max=70s",
+        "--",
+        "sleep",
+        "2",
+    ];
+    let (greedy, slow) = (env.submit(&greedy), env.submit(&slow));
+    for job in [&greedy, &slow] {
+        env.wait_job(job);
+        assert_eq!(env.stats(job)["finished"], 1, "{:?}", env.tasks(job));
+    }
+    let attempt = |job: &str| {
+        let found = env.json(&["task", "info", job, "0", "-v"]);
+        let attempts = found[0]["attempts"].as_array().expect("a list").clone();
+        assert_eq!(attempts.len(), 1, "{found}");
+        attempts[0].clone()
+    };
+    assert_eq!(attempt(&greedy)["memory_mib"], 30.0);
+    assert_eq!(attempt(&slow)["time_limit"], 1.0);
+    // The worker has no more than a thousand, and nothing grows beyond its bound.
+    let sql = "SELECT job, instance, memory_mib, time_limit_s FROM grown ORDER BY job";
+    let rows = env.json(&["query", sql]);
+    let rows = rows.as_array().expect("a list");
+    assert_eq!(rows[0]["memory_mib"].as_f64().map(f64::round), Some(1000.0));
+    assert_eq!(rows[1]["time_limit_s"], 70.0);
+}
+
+#[test]
+fn nothing_grows_that_was_not_asked_for() {
+    let mut env = Env::new();
+    env.start_server();
+    for (grow, code, wanted) in [
+        ("--retry-grow=mem=2", 1, "add --resource mem=SIZE"),
+        ("--retry-grow=time=2", 1, "add --time-limit DURATION"),
+        ("--retry-grow=mem=1", 2, "a factor above 1"),
+    ] {
+        let output = env.hq(&["submit", grow, "--", "true"]);
+        output.exits_with(code).says(wanted);
+    }
+}
+
+#[test]
 fn the_kernel_ends_tasks_before_their_worker_from_the_first_moment() {
     let mut env = Env::new();
     env.start_server();

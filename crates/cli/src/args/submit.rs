@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use hq_core::growth::GrowSpec;
 use hq_core::range::IdArray;
 use hq_core::resource::request::ResourceEntry;
 use hq_core::template::{CrashLimit, NotifyEvent, NotifySpec, NotifyTarget, PinMode};
@@ -15,7 +16,7 @@ use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration;
 use crate::parse::notify::parse_notify_target;
 use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
-use crate::parse::retry::{RetryOn, parse_retry_on, parse_signal};
+use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signal};
 use crate::parse::value::{
     EnvPair, StdioArg, parse_crash_limit, parse_env, parse_job_name, parse_stdio, parse_weight,
 };
@@ -132,6 +133,16 @@ pub(crate) struct TaskOptions {
     /// Wait before the second attempt; doubles each time up to 10 minutes [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) retry_delay: Option<Duration>,
+
+    /// Give an attempt more of what the one before ran out of: `mem=2,time=1.5` [default: as much as before]
+    ///
+    /// After an attempt that was out of memory the next one asks for twice as much of the resource `mem`; after one that reached
+    /// its time limit, time limit and time request are one and a half times as long. Nothing grows beyond what the largest
+    /// worker or allocation offers that could run the task, nor beyond a bound that stands behind a factor:
+    /// `mem=2,max=64GiB,time=1.5,max=1d`. After other failures nothing grows. Without `--retries` there are three retries, after
+    /// these failures only.
+    #[arg(long, value_name = "FACTORS", value_parser = parse_retry_grow)]
+    pub(crate) retry_grow: Option<GrowSpec>,
 
     /// Give up the rest of the job when more than this many tasks have failed [default: never]
     #[arg(long, value_name = "COUNT")]

@@ -80,6 +80,11 @@ fn as_float(units: u64) -> f64 {
     units as f64 / UNITS_PER_WHOLE as f64
 }
 
+/// The number of MiB in an amount of `mem`.
+pub(crate) fn mebibytes(units: u64) -> f64 {
+    as_float(units)
+}
+
 /// An amount of `mem`, which is kept in MiB.
 pub(crate) fn memory(units: u64) -> String {
     let mib = as_float(units);

@@ -1,7 +1,13 @@
-//! Signals by name or number, and what another attempt may follow: `exit`, `3,10-20`, `SIGKILL,oom`.
+//! Signals by name or number, what another attempt may follow, and what it gets more of: `exit`, `3,10-20`, `SIGKILL,oom`;
+//! `mem=2,time=1.5`.
 
+use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
 use hq_core::outcome::SignalName;
+use hq_core::resource::amount::Amount;
 use hq_core::retry::RetryCause;
+
+use super::duration::parse_duration;
+use super::request::parse_named_request;
 
 /// Largest signal number of Linux.
 const SIGNAL_MAX: i32 = 64;
@@ -46,6 +52,64 @@ fn parse_cause(word: &str) -> Result<RetryCause, String> {
     }
 }
 
+/// Reads what grows: `mem=2,time=1.5`, each of them with a bound behind it if there is one: `mem=2,max=64GiB`.
+pub(crate) fn parse_retry_grow(text: &str) -> Result<GrowSpec, String> {
+    let mut grow = GrowSpec::default();
+    let mut last = "";
+    for part in text.split(',').map(str::trim) {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        match (name, last) {
+            ("mem", _) if grow.memory.is_none() => {
+                let permille = parse_factor(value)?;
+                grow.memory = Some(Growth {
+                    permille,
+                    max: None,
+                });
+            }
+            ("time", _) if grow.time.is_none() => {
+                let permille = parse_factor(value)?;
+                grow.time = Some(Growth {
+                    permille,
+                    max: None,
+                });
+            }
+            ("max", "mem") => {
+                let max = parse_named_request(&format!("mem={value}"));
+                let max = max.map_err(|error| format!("max of mem: {error}"))?;
+                grow.memory = grow.memory.map(|growth| Growth {
+                    max: Some(max.amount),
+                    ..growth
+                });
+            }
+            ("max", "time") => {
+                let max = parse_duration(value);
+                let max = max.map_err(|error| format!("max of time: {error}"))?;
+                grow.time = grow.time.map(|growth| Growth {
+                    max: Some(max),
+                    ..growth
+                });
+            }
+            ("mem" | "time", _) => return Err(format!("`{name}` is there twice")),
+            _ => {
+                return Err(format!(
+                    "expected mem=FACTOR, time=FACTOR, or max=LIMIT behind one of them, found `{part}`"
+                ));
+            }
+        }
+        last = name;
+    }
+    Ok(grow)
+}
+
+/// A factor above 1 in thousandths.
+fn parse_factor(text: &str) -> Result<u32, String> {
+    let factor = Amount::parse(text).ok();
+    // Amounts have four decimals.
+    let permille = factor.and_then(|factor| u32::try_from(factor.0 / 10).ok());
+    let permille = permille.filter(|permille| (1_001..=PERMILLE_MAX).contains(permille));
+    permille.ok_or_else(|| format!("expected a factor above 1 and up to 100, found `{text}`"))
+}
+
 /// Reads a signal: `SIGTERM`, `term` or `15`.
 pub(crate) fn parse_signal(text: &str) -> Result<i32, String> {
     let upper = text.to_uppercase();
@@ -73,6 +137,36 @@ mod tests {
         assert_eq!(shown, ["3", "10-20", "SIGKILL", "oom"]);
         for bad in ["", "0", "256", "5-3", "foo", "exit,,oom"] {
             assert!(parse_retry_on(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn growth_has_a_factor_and_perhaps_a_bound() {
+        let both = parse_retry_grow("mem=2,max=64GiB,time=1.5,max=1h").expect("valid");
+        let memory = both.memory.expect("named");
+        assert_eq!(memory.permille, 2_000);
+        assert_eq!(memory.max, Some(Amount::whole(64 * 1_024)));
+        let time = both.time.expect("named");
+        assert_eq!(time.permille, 1_500);
+        assert_eq!(time.max, Some(std::time::Duration::from_secs(3_600)));
+        let one = parse_retry_grow("time=3").expect("valid");
+        assert_eq!((one.memory, one.time.map(|t| t.max)), (None, Some(None)));
+        for bad in [
+            "",
+            "mem",
+            "mem=1",
+            "mem=0.5",
+            "mem=101",
+            "mem=x",
+            "max=3",
+            "mem=2,mem=3",
+            "cpus=2",
+            "mem=2,max=",
+            "mem=2,max=1h",
+            "time=2,max=4GiB",
+            "mem=2,,time=2",
+        ] {
+            assert!(parse_retry_grow(bad).is_err(), "{bad}");
         }
     }
 

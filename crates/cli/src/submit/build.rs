@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::growth::{GrowSpec, memory};
 use hq_core::id::JobId;
 use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
-use hq_core::retry::{RetrySpec, StopSpec};
+use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
@@ -61,6 +62,7 @@ pub(crate) fn build(
         default_ids,
     } = request;
     let requests = build_requests(&options)?;
+    let grow = build_grow(options.retry_grow, &requests, options.time_limit)?;
     let target = build_target(&options, &command, attach)?;
     let (ids, entries) = build_ids(&options, default_ids)?;
     let count = match &ids {
@@ -88,6 +90,7 @@ pub(crate) fn build(
             options.retries,
             options.retry_on.as_ref(),
             options.retry_delay,
+            grow,
         ),
         is_call: false,
     };
@@ -106,6 +109,9 @@ pub(crate) fn build(
     Ok(PreparedSubmit { spec, warnings })
 }
 
+/// Retries of tasks that grow, unless the user says how many.
+const GROWN_RETRIES: u16 = 3;
+
 /// How tasks are told to end; what is not given is as usual.
 pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSpec {
     let usual = StopSpec::default();
@@ -120,14 +126,68 @@ pub(crate) fn build_retry(
     limit: Option<u16>,
     on: Option<&RetryOn>,
     delay: Option<Duration>,
+    grow: GrowSpec,
 ) -> RetrySpec {
     let usual = RetrySpec::default();
-    RetrySpec {
-        limit: limit.unwrap_or(usual.limit),
-        on: on.map_or(usual.on, |RetryOn(causes)| causes.clone()),
-        delay: delay.unwrap_or(usual.delay),
-        grow: usual.grow,
+    let cured = [
+        grow.memory.map(|_| RetryCause::OutOfMemory),
+        grow.time.map(|_| RetryCause::TimeLimit),
+    ];
+    let cured = cured.into_iter().flatten();
+    let does_grow = grow != GrowSpec::default();
+    let mut on = match on {
+        Some(RetryOn(causes)) => causes.clone(),
+        // Nobody asked for other retries than those that growth is about.
+        None if does_grow && limit.is_none() => Vec::new(),
+        None => usual.on,
+    };
+    for cause in cured {
+        if !on.contains(&cause) {
+            on.push(cause);
+        }
     }
+    let usual_limit = if does_grow {
+        GROWN_RETRIES
+    } else {
+        usual.limit
+    };
+    RetrySpec {
+        limit: limit.unwrap_or(usual_limit),
+        on,
+        delay: delay.unwrap_or(usual.delay),
+        grow,
+    }
+}
+
+/// What is to grow, if there is something that can.
+pub(crate) fn build_grow(
+    grow: Option<GrowSpec>,
+    requests: &RequestVariants,
+    time_limit: Option<Duration>,
+) -> CliResult<GrowSpec> {
+    let grow = grow.unwrap_or_default();
+    let refuse = |text: &str| Err(CliError::new(text));
+    if let Some(growth) = grow.memory {
+        let Some(asked) = memory(requests) else {
+            return refuse(
+                "mem cannot grow: the tasks ask for no amount of it; add --resource mem=SIZE",
+            );
+        };
+        if growth.max.is_some_and(|max| max < asked) {
+            return refuse("mem cannot grow: the tasks ask for more than its max");
+        }
+    }
+    if let Some(growth) = grow.time {
+        let Some(limit) = time_limit else {
+            return refuse(
+                "time cannot grow: the tasks have no time limit; add --time-limit DURATION",
+            );
+        };
+        if growth.max.is_some_and(|max| max < limit) {
+            return refuse("time cannot grow: the time limit is more than its max");
+        }
+    }
+    Ok(grow)
 }
 
 fn build_requests(options: &TaskOptions) -> CliResult<RequestVariants> {

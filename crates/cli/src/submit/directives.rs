@@ -235,6 +235,7 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
     base.retries = base.retries.or(extra.retries);
     base.retry_on = base.retry_on.take().or(extra.retry_on);
     base.retry_delay = base.retry_delay.or(extra.retry_delay);
+    base.retry_grow = base.retry_grow.or(extra.retry_grow);
     base.weight = base.weight.or(extra.weight);
     base.priority = base.priority.or(extra.priority);
     base.cwd = base.cwd.take().or(extra.cwd);

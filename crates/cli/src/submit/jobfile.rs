@@ -18,7 +18,8 @@ use hq_core::template::{
 };
 
 use super::build::{
-    DEFAULT_CWD, PathResolver, build_retry, build_stop, check_cwd, raw_stdio, stream_dir,
+    DEFAULT_CWD, PathResolver, build_grow, build_retry, build_stop, check_cwd, raw_stdio,
+    stream_dir,
 };
 use super::entries::EntryList;
 use super::placeholder::{self, PathRole};
@@ -205,6 +206,9 @@ fn build_template(
         }
     }
     warnings.extend(placeholder::unknown_warning(&cwd, PathRole::Cwd));
+    let requests = build_requests(table.request)?;
+    let time_limit = table.time_limit.map(|limit| limit.0);
+    let grow = build_grow(table.retry_grow.map(|grow| grow.0), &requests, time_limit)?;
     Ok(TaskTemplate {
         args: table
             .command
@@ -229,14 +233,15 @@ fn build_template(
             table.stop_grace.map(|g| g.0),
         ),
         retry: build_retry(
-            Some(table.retries),
+            Some(table.retries).filter(|retries| *retries > 0),
             table.retry_on.as_ref().map(|on| &on.0),
             table.retry_delay.map(|delay| delay.0),
+            grow,
         ),
-        time_limit: table.time_limit.map(|limit| limit.0),
+        time_limit,
         priority: table.priority,
         crash_limit: table.crash_limit.0,
-        requests: build_requests(table.request)?,
+        requests,
         is_call: false,
     })
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hq_core::growth::GrowSpec;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::retry::StopSpec;
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskTemplate};
@@ -141,7 +142,7 @@ impl TemplateSpec {
             },
             requests,
             stop: StopSpec::default(),
-            retry: build_retry(Some(self.retries), None, None),
+            retry: build_retry(Some(self.retries), None, None, GrowSpec::default()),
             is_call: self.is_call,
         })
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::stdio_value;
 use super::stream::JsonStream;
-use crate::output::format::{ids, lossy, rfc3339};
+use crate::output::format::{ids, lossy, mebibytes, rfc3339};
 use crate::output::view;
 use crate::output::{Out, TaskInfoSink, TaskListSink};
 
@@ -49,14 +49,21 @@ fn add_details(value: &mut Value, info: &client::TaskInfo) {
         })
     };
     let attempt = |attempt: &client::TaskAttempt| {
-        json!({
+        let mut value = json!({
             "error": attempt.error,
             "finished_at": rfc3339(attempt.finished_unix_ns),
             "instance": attempt.instance,
             "started_at": rfc3339(attempt.started_unix_ns),
             "usage": attempt.usage.as_ref().map(usage),
             "worker": attempt.worker.as_ref().map(|worker| worker.id),
-        })
+        });
+        if let Some(units) = attempt.memory_units {
+            value["memory_mib"] = json!(mebibytes(units));
+        }
+        if let Some(limit) = attempt.time_limit_ns {
+            value["time_limit"] = json!(Duration::from_nanos(limit).as_secs_f64());
+        }
+        value
     };
     value["attempts"] = info.attempts.iter().map(attempt).collect();
     value["crash_count"] = json!(info.crash_count);

@@ -1,13 +1,14 @@
 //! Tables about tasks.
 
 use std::io;
+use std::time::Duration;
 
 use hq_protocol::{client, common};
 
 use super::grid::{Grid, Look, Text, task_color};
 use super::job::state_cell;
 use super::template;
-use crate::output::format::{cut, elapsed, local_seconds, lossy, peak_memory, short_words};
+use crate::output::format::{cut, elapsed, local_seconds, lossy, memory, peak_memory, short_words};
 use crate::output::view::hostnames;
 use crate::output::{Out, TaskInfoSink, TaskListSink, TaskListView};
 
@@ -164,7 +165,7 @@ fn max_rss(usage: client::TaskUsage) -> String {
 }
 
 fn cpu_time(usage: client::TaskUsage) -> String {
-    let words = |micros| short_words(std::time::Duration::from_micros(micros));
+    let words = |micros| short_words(Duration::from_micros(micros));
     format!(
         "user {}, system {}",
         words(usage.user_us),
@@ -185,8 +186,16 @@ fn attempts(task: &client::TaskInfo) -> String {
             .as_ref()
             .map_or("", |worker| &worker.hostname);
         let run = short_words(elapsed(attempt.started_unix_ns, attempt.finished_unix_ns));
+        let memory = attempt.memory_units.map(memory);
+        let limit = attempt.time_limit_ns.map(Duration::from_nanos);
+        let limit = limit.map(|limit| format!("time limit {}", short_words(limit)));
+        let given: Vec<String> = [memory, limit].into_iter().flatten().collect();
+        let given = match given.join(", ") {
+            given if given.is_empty() => given,
+            given => format!(" with {given}"),
+        };
         lines.push(format!(
-            "instance {} on {worker}, {run}: {}",
+            "instance {} on {worker}{given}, {run}: {}",
             attempt.instance, attempt.error
         ));
     }

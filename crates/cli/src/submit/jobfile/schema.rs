@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use hq_core::growth::GrowSpec;
 use hq_core::range::IdArray;
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 use hq_core::resource::request::Policy;
@@ -16,7 +17,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration_words;
 use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
-use crate::parse::retry::{RetryOn, parse_retry_on, parse_signal};
+use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signal};
 use crate::parse::value::{
     StdioArg, crash_limit_from_number, parse_crash_limit, parse_job_name, weight_units,
 };
@@ -52,6 +53,7 @@ pub(super) struct CommonTable {
     pub(super) retries: u16,
     pub(super) retry_on: Option<Causes>,
     pub(super) retry_delay: Option<Words>,
+    pub(super) retry_grow: Option<Grow>,
     pub(super) stop_signal: Option<Signal>,
     pub(super) stop_grace: Option<Words>,
     pub(super) request: Vec<RequestTable>,
@@ -85,6 +87,7 @@ macro_rules! task_table {
             retries: u16,
             retry_on: Option<Causes>,
             retry_delay: Option<Words>,
+            retry_grow: Option<Grow>,
             stop_signal: Option<Signal>,
             stop_grace: Option<Words>,
             #[serde(default)]
@@ -111,6 +114,7 @@ macro_rules! task_table {
                     retries: self.retries,
                     retry_on: self.retry_on,
                     retry_delay: self.retry_delay,
+                    retry_grow: self.retry_grow,
                     stop_signal: self.stop_signal,
                     stop_grace: self.stop_grace,
                     request: self.request,
@@ -179,6 +183,11 @@ parsed_text!(
     /// What another attempt may follow.
     Causes(RetryOn),
     parse_retry_on
+);
+parsed_text!(
+    /// What another attempt gets more of.
+    Grow(GrowSpec),
+    parse_retry_grow
 );
 parsed_text!(
     /// A signal by name or number.
