@@ -162,6 +162,18 @@ impl Classes {
     }
 }
 
+impl VariantDemand {
+    /// Resource numbers, each with units that a task takes at least.
+    pub(crate) fn least(&self) -> impl Iterator<Item = (usize, i64)> + '_ {
+        self.demands.iter().map(|demand| {
+            // A whole pool is at least something.
+            let units = demand.units.unwrap_or(1);
+            let least = i64::try_from(units).unwrap_or(i64::MAX);
+            (demand.resource.0 as usize, least)
+        })
+    }
+}
+
 impl Class {
     /// The fewest whole nodes that a variant takes; `None` = none does.
     #[must_use]

@@ -332,16 +332,8 @@ impl ReadyQueue {
 
     /// Some queues in the order of [`ReadyQueue::counts_by_age`].
     pub(crate) fn by_age(&self, keys: impl Iterator<Item = QueueKey>) -> Vec<(QueueKey, u64)> {
-        let mut heads: Vec<_> = keys
-            .filter_map(|key| {
-                let queue = self.queues.get(&key)?;
-                let earliest = queue.entries.keys().next().copied();
-                Some((key.priority, earliest, key.class, queue.len))
-            })
-            .collect();
-        heads.sort_unstable();
-        let row = |(priority, _, class, len)| (QueueKey { priority, class }, len);
-        heads.into_iter().map(row).collect()
+        let found = keys.filter_map(|key| Some((key, self.queues.get(&key)?)));
+        sorted_by_age(found)
     }
 
     /// The queues in order of priority: `(key, number of ready tasks)`.
@@ -352,7 +344,8 @@ impl ReadyQueue {
     /// The same, and within a priority the queue with the earliest job first.
     #[must_use]
     pub fn counts_by_age(&self) -> Vec<(QueueKey, u64)> {
-        self.by_age(self.queues.keys().copied())
+        // Without a look-up for each: every round begins with this.
+        sorted_by_age(self.queues.iter().map(|(key, queue)| (*key, queue)))
     }
 
     /// Whether nothing is ready.
@@ -375,6 +368,20 @@ impl ReadyQueue {
             .and_then(|queue| queue.entries.get(&(job, submit)))
             .is_some_and(|set| set.contains(index))
     }
+}
+
+/// Queues by priority, and within one by their earliest job.
+fn sorted_by_age<'a>(
+    queues: impl Iterator<Item = (QueueKey, &'a ClassQueue)>,
+) -> Vec<(QueueKey, u64)> {
+    let head = |(key, queue): (QueueKey, &ClassQueue)| {
+        let earliest = queue.entries.keys().next().copied();
+        (key.priority, earliest, key.class, queue.len)
+    };
+    let mut heads: Vec<_> = queues.map(head).collect();
+    heads.sort_unstable();
+    let row = |(priority, _, class, len)| (QueueKey { priority, class }, len);
+    heads.into_iter().map(row).collect()
 }
 
 #[cfg(test)]

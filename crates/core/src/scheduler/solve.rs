@@ -238,8 +238,11 @@ struct Round<'a> {
     input: RoundInput<'a>,
     /// Numbers of the kinds of workers.
     kinds: BTreeMap<&'a [Offer], usize>,
-    /// By kind, queue and variant: tasks that an empty worker could run at once.
-    capacities: Vec<Vec<Box<[u32]>>>,
+    /// By kind and variant: tasks that an empty worker could run at once. The variants of all queues, one queue behind
+    /// the other, see `first_variants`: a list for each queue would cost more than to fill it.
+    capacities: Vec<Vec<u32>>,
+    /// By queue: the position of its first variant.
+    first_variants: Vec<usize>,
     classes: Vec<Option<&'a Class>>,
     left: Vec<u64>,
     tasks_left: u64,
@@ -249,8 +252,6 @@ struct Round<'a> {
     placements: Vec<Placement>,
     memo: Vec<Memo<'a>>,
     memo_level: usize,
-    /// Where each queue is.
-    positions: BTreeMap<QueueKey, usize>,
     /// By level and kind of worker.
     rankings: BTreeMap<(usize, usize), Arc<Ranking>>,
     /// What differs now from [`RoundInput::reservation_counts`].
@@ -275,11 +276,19 @@ impl<'a> Round<'a> {
             .queues
             .iter()
             .map(|(key, _)| input.classes.get(key.class).map(AsRef::as_ref));
+        let classes: Vec<Option<&Class>> = classes.collect();
+        let mut next = 0;
+        let first_variants = classes.iter().map(|class| {
+            let first = next;
+            next += class.map_or(0, |class| class.variants.len());
+            first
+        });
         Self {
             input: *input,
             kinds: BTreeMap::new(),
             capacities: Vec::new(),
-            classes: classes.collect(),
+            first_variants: first_variants.collect(),
+            classes,
             left: input.queues.iter().map(|(_, ready)| *ready).collect(),
             tasks_left: input.tasks_max,
             levels_left: demanding::MORE_LEVELS_MAX,
@@ -287,7 +296,6 @@ impl<'a> Round<'a> {
             placements: Vec::new(),
             memo: Vec::new(),
             memo_level: usize::MAX,
-            positions: input.queues.iter().map(|(key, _)| *key).zip(0..).collect(),
             rankings: BTreeMap::new(),
             reservation_counts: BTreeMap::new(),
             reservations: BTreeMap::new(),
@@ -302,21 +310,30 @@ impl<'a> Round<'a> {
             return *kind;
         }
         let kind = self.capacities.len();
-        let of_class = |class: &Option<&Class>| {
-            let variants = class.iter().flat_map(|class| &class.variants);
-            variants.map(|variant| worker.capacity(variant)).collect()
-        };
-        self.capacities
-            .push(self.classes.iter().map(of_class).collect());
+        let mut capacities = Vec::with_capacity(self.classes.len());
+        for class in self.classes.iter().flatten() {
+            capacities.extend(class.variants.iter().map(|of| worker.capacity(of)));
+        }
+        self.capacities.push(capacities);
         self.kinds.insert(worker.offers(), kind);
         kind
     }
 
     /// Tasks of a variant that the worker could run at once if it were empty.
     fn capacity(&self, plan: &WorkerPlan<'_>, queue: usize, number: u32) -> u32 {
-        let of_queue = self.capacities.get(plan.kind).and_then(|of| of.get(queue));
-        let found = of_queue.and_then(|of| of.get(number as usize));
-        found.copied().unwrap_or(0)
+        self.capacities[plan.kind][self.first_variants[queue] + number as usize]
+    }
+
+    /// Where a queue is, if the round looks at it. Few are asked for: a map of all of them would cost more.
+    fn position(&self, key: QueueKey) -> Option<usize> {
+        let queues = self.input.queues;
+        let first = queues.partition_point(|(other, _)| other.priority < key.priority);
+        let mut rest = queues[first..].iter();
+        let at = rest.position(|(other, _)| other.priority != key.priority || *other == key)?;
+        let is_found = queues
+            .get(first + at)
+            .is_some_and(|(other, _)| *other == key);
+        is_found.then_some(first + at)
     }
 
     const fn is_used_up(&self) -> bool {
@@ -365,7 +382,7 @@ impl<'a> Round<'a> {
         if self.is_used_up() || !plan.admits(*first) || !self.may_fill(level, plan) {
             return;
         }
-        plan.note_reservations(|key| self.positions.contains_key(&key));
+        plan.note_reservations(|key| self.position(key).is_some());
         plan.enter(*first, self.input.classes);
         // Mixes of another level are of other queues.
         if self.memo_level != level.start {
@@ -388,7 +405,7 @@ impl<'a> Round<'a> {
         plan.restore_reserved(before_overdue);
         if is_plain && self.memo.len() < MEMO_MAX {
             let mix = self.placements[before..].iter().filter_map(|placement| {
-                let queue = *self.positions.get(&placement.key)?;
+                let queue = self.position(placement.key)?;
                 let count = u32::try_from(placement.count).ok()?;
                 Some((queue, placement.variant, count))
             });
@@ -409,38 +426,27 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Units of each resource of which every ready task of a level takes at least so many, by resource
-    /// number. Most workers are full, and this tells at once that nothing fits.
-    fn floor(&self, level: Level) -> Vec<i64> {
+    /// Resource numbers, each with units that every ready task of a level takes at least. Most workers are full, and
+    /// this tells at once that nothing fits.
+    fn floor(&self, level: Level) -> Vec<(usize, i64)> {
         let ready = level.queues().filter(|queue| self.left[*queue] > 0);
-        let variants = ready
+        let mut variants = ready
             .filter_map(|queue| self.classes[queue])
             .flat_map(|class| &class.variants)
             .filter(|variant| variant.n_nodes == 0);
-        let mut floor: Option<Vec<i64>> = None;
+        let Some(first) = variants.next() else {
+            // Nothing is ready: no worker reaches that.
+            return vec![(0, i64::MAX)];
+        };
+        let mut floor: Vec<(usize, i64)> = first.least().collect();
         for variant in variants {
-            let mut units: Vec<i64> = Vec::new();
-            for demand in &variant.demands {
-                let slot = demand.resource.0 as usize;
-                if units.len() <= slot {
-                    units.resize(slot + 1, 0);
-                }
-                let least = i64::try_from(demand.units.unwrap_or(1)).unwrap_or(i64::MAX);
-                units[slot] = units[slot].max(least);
-            }
-            match &mut floor {
-                // The first request sets the floor, others can only lower it.
-                None => floor = Some(units),
-                Some(floor) => {
-                    floor.truncate(units.len());
-                    for (least, units) in floor.iter_mut().zip(units) {
-                        *least = units.min(*least);
-                    }
-                }
+            // The first request sets the floor, others can only lower it.
+            for (slot, least) in &mut floor {
+                let same = variant.least().find(|(other, _)| other == slot);
+                *least = same.map_or(0, |(_, units)| units.min(*least));
             }
         }
-        // Nothing is ready: no worker reaches that.
-        floor.unwrap_or_else(|| vec![i64::MAX])
+        floor
     }
 
     /// Does for a worker what was done for one like it.
@@ -483,7 +489,7 @@ impl<'a> Round<'a> {
                 resource_weights: &ranking.resource_weights,
             };
             let mut deeper = false;
-            let mut candidates: Vec<Candidate<'a>> = Vec::new();
+            let mut candidates: Vec<Candidate<'a>> = Vec::with_capacity(level.queues().len());
             for queue in level.queues() {
                 let (key, _) = self.input.queues[queue];
                 let Some(class) = self.classes[queue].filter(|_| self.left[queue] > 0) else {
@@ -525,13 +531,13 @@ impl<'a> Round<'a> {
         if let Some(known) = self.rankings.get(&place) {
             return Arc::clone(known);
         }
-        let usable = level.queues().filter_map(|queue| {
+        let mut usable = Vec::with_capacity(level.queues().len());
+        usable.extend(level.queues().filter_map(|queue| {
             let class = self.classes[queue].filter(|_| self.left[queue] > 0)?;
             let mut variants = class.variants.iter().zip(0..);
             let first = variants.find(|(_, number)| self.capacity(plan, queue, *number) > 0);
             first.map(|(variant, number)| (queue, number, variant))
-        });
-        let usable: Vec<_> = usable.collect();
+        }));
         let offers = plan.worker.offers();
         let asked = usable
             .iter()
@@ -759,8 +765,8 @@ impl<'a> Round<'a> {
 
     /// Tasks of a queue that nobody was given.
     fn ready_of(&self, key: QueueKey) -> u64 {
-        let at = self.positions.get(&key);
-        at.and_then(|at| self.left.get(*at)).copied().unwrap_or(0)
+        let at = self.position(key);
+        at.and_then(|at| self.left.get(at)).copied().unwrap_or(0)
     }
 
     /// Whether tasks of several requests of a level are left that a worker could run.

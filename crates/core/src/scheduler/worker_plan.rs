@@ -156,10 +156,10 @@ impl<'a> WorkerPlan<'a> {
         fitting(demand, self.worker.offers(), |slot| self.available(slot))
     }
 
-    /// Whether it has so many units of each resource free, by resource number.
-    pub(crate) fn reaches(&self, floor: &[i64]) -> bool {
-        let free = self.free.iter().copied().chain(std::iter::repeat(0));
-        floor.iter().zip(free).all(|(least, free)| free >= *least)
+    /// Whether it has so many units of each of these resources free.
+    pub(crate) fn reaches(&self, floor: &[(usize, i64)]) -> bool {
+        let mut floor = floor.iter();
+        floor.all(|(slot, least)| self.free.get(*slot).copied().unwrap_or(0) >= *least)
     }
 
     /// Whether a task of a variant could start now if nothing was reserved; much cheaper than to know what is.

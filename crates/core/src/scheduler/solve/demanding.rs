@@ -119,7 +119,7 @@ impl<'a> Round<'a> {
         if self.is_used_up() || !plan.admits(*first) {
             return;
         }
-        plan.note_reservations(|key| self.positions.contains_key(&key));
+        plan.note_reservations(|key| self.position(key).is_some());
         plan.enter(*first, self.input.classes);
         let available = plan.available_all();
         let bin = Bin {
