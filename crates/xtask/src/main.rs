@@ -20,7 +20,7 @@ Tasks:
   mutants       break decision code on purpose, a place at a time, and see whether tests notice; takes a minute each
                   --count N       so many places [default: 36]
                   --seed N        another sample [default: 1]
-                  --only PART     of files or functions with this in their names
+                  --only PART     of files or functions with this in their names; can be given several times
                   --list          only say which
   sim …         play simulated worlds: run seeds, record, replay, shrink and explain one; without a word it says how
   tidy          check the rules of the code base that neither compiler nor clippy knows

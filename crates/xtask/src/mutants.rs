@@ -35,7 +35,8 @@ const TIMEOUT_MULTIPLIER: &str = "1.5";
 pub(crate) struct Options {
     count: usize,
     seed: u64,
-    only: String,
+    /// Changes whose name has one of these in it; all, if there is none.
+    only: Vec<String>,
     is_list: bool,
 }
 
@@ -45,7 +46,7 @@ impl Options {
         let mut options = Self {
             count: 36,
             seed: 1,
-            only: String::new(),
+            only: Vec::new(),
             is_list: false,
         };
         loop {
@@ -64,7 +65,7 @@ impl Options {
                     rest
                 }
                 ["--only", part, rest @ ..] => {
-                    options.only = (*part).to_owned();
+                    options.only.push((*part).to_owned());
                     rest
                 }
                 _ => return None,
@@ -163,7 +164,8 @@ fn all(root: &Path, tool: &Path) -> anyhow::Result<Vec<String>> {
 /// Changes that a seed stands for, in the order of the files. No file has its second before each has had its first, so that
 /// a small sample reaches the short modules, too.
 fn sample(mut all: Vec<String>, options: &Options) -> Vec<String> {
-    all.retain(|name| name.contains(&options.only));
+    let only = &options.only;
+    all.retain(|name| only.is_empty() || only.iter().any(|part| name.contains(part)));
     // By what is changed and not by where: lines that move leave the sample as it is.
     all.sort_by_cached_key(|name| {
         let mut hasher = DefaultHasher::new();
@@ -223,22 +225,36 @@ fn report(out: &Path, chosen: usize) -> anyhow::Result<bool> {
         let path = out.join(file);
         std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
     };
-    let noticed = read("caught.txt")?.lines().count() + read("timeout.txt")?.lines().count();
-    let missed = read("missed.txt")?;
-    let tried = noticed + missed.lines().count() + read("unviable.txt")?.lines().count();
+    let (failed, endless) = (read("caught.txt")?, read("timeout.txt")?);
+    let (missed, unviable) = (read("missed.txt")?, read("unviable.txt")?);
+    let parts = [&failed, &endless, &missed, &unviable];
+    let tried: usize = parts.map(|part| part.lines().count()).iter().sum();
     // A change that is not tried would count as noticed.
     ensure!(
         tried == chosen,
         "of {chosen} chosen changes {tried} were tried: the others were not found by their names"
     );
-    let (text, is_good) = verdict(noticed, &missed, &reasons(SURVIVORS));
+    let failed = failed.lines().count();
+    let (text, is_good) = verdict(failed, &endless, &missed, &reasons(SURVIVORS));
     crate::print(&text);
     Ok(is_good)
 }
 
-/// What is told of a run, and whether every survivor has a reason.
-fn verdict(noticed: usize, missed: &str, reasons: &BTreeMap<&str, &str>) -> (String, bool) {
+/// What is told of a run, and whether every survivor has a reason. With `failed` changes a test failed; with those of
+/// `endless` the tests were ended because one of them, or the code it calls, went on for ever.
+fn verdict(
+    failed: usize,
+    endless: &str,
+    missed: &str,
+    reasons: &BTreeMap<&str, &str>,
+) -> (String, bool) {
     let mut text = String::new();
+    // By name: a machine that stood still for a minute would make one of these, too.
+    for name in endless.lines() {
+        text += &format!("endless   {name}\n");
+    }
+    let hung = endless.lines().count();
+    let noticed = failed + hung;
     let (mut known, mut unknown) = (0, 0);
     for name in missed.lines() {
         match reasons.get(without_place(name).as_str()) {
@@ -255,8 +271,8 @@ fn verdict(noticed: usize, missed: &str, reasons: &BTreeMap<&str, &str>) -> (Str
     let all = noticed + known + unknown;
     let percent = (noticed * 100).checked_div(all).unwrap_or(100);
     text += &format!(
-        "{all} careless changes: {noticed} noticed ({percent} %), {known} survive for a known reason, \
-         {unknown} survive and need a test\n"
+        "{all} careless changes: {noticed} noticed ({percent} %), {hung} of them because the tests did not end; \
+         {known} survive for a known reason, {unknown} survive and need a test\n"
     );
     (text, unknown == 0)
 }
@@ -291,6 +307,14 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_can_be_of_some_places() {
+        let options = Options::parse(&["--only", "part7 ", "--only", "part9 "]).expect("valid");
+        let chosen = sample(names(100), &options);
+        let expected = [7, 9].map(|n| names(100).swap_remove(n));
+        assert_eq!(chosen, expected);
+    }
+
+    #[test]
     fn each_file_has_its_turn_before_another_has_its_second() {
         let mut all = names(100);
         all.extend(["gate", "lease"].map(|file| format!("crates/{file}.rs:1:5: replace it")));
@@ -313,18 +337,19 @@ mod tests {
         let list =
             "# comment\ncrates/core/src/job.rs: replace part1 with () -- nobody can see it\n";
         let reasons = reasons(list);
-        let (text, is_good) = verdict(9, &names(2)[1], &reasons);
+        let (text, is_good) = verdict(9, "", &names(2)[1], &reasons);
         assert!(is_good && text.contains("nobody can see it"), "{text}");
         let missed = names(2).join("\n");
-        let (text, is_good) = verdict(8, &missed, &reasons);
+        let (text, is_good) = verdict(7, "crates/a.rs:1:5: x", &missed, &reasons);
         assert!(
             !is_good && text.contains("SURVIVED  crates/core/src/job.rs:0:5"),
             "{text}"
         );
         assert!(
-            text.contains("10 careless changes: 8 noticed (80 %)"),
+            text.contains("10 careless changes: 8 noticed (80 %), 1 of them because"),
             "{text}"
         );
+        assert!(text.contains("endless   crates/a.rs:1:5: x"), "{text}");
     }
 
     #[test]
