@@ -321,6 +321,21 @@ mod tests {
                 "id = \"other\"",
                 "unknown variant `other`",
             ),
+            (
+                "missing = [",
+                "missing = [\"\", ",
+                "missing: expected words",
+            ),
+            (
+                "unclear = [",
+                "unclear = [\" \", ",
+                "submit.unclear: expected words",
+            ),
+            (
+                "unreachable = [",
+                "unreachable = [\"\", ",
+                "submit.unreachable: expected words",
+            ),
             ("manager = ", "managr = ", "unknown field `managr`"),
             (
                 "queued = [\"PENDING\"",

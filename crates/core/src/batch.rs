@@ -181,6 +181,11 @@ pub enum DescriptionError {
     /// Only a question about jobs is about several of them.
     #[error("{0}: words for each job belong to status.command")]
     EachJob(&'static str),
+    /// Every answer would be one of those that are meant.
+    #[error(
+        "{0}: expected words of an answer, found an empty text, which is in every answer; leave it out"
+    )]
+    EmptyText(&'static str),
 }
 
 /// The placeholders of an entry as an enum, so that whoever fills them in must have a value for each: one that is
@@ -281,7 +286,17 @@ impl SystemSpec {
             self.status_fallback.check("status.fallback", IN_JOB)?;
         }
         self.cancel.check("cancel.command", IN_JOB)?;
-        self.find.check("find.command", IN_FIND)
+        self.find.check("find.command", IN_FIND)?;
+        for (entry, texts) in [
+            ("missing", &self.missing),
+            ("submit.unclear", &self.unclear),
+            ("submit.unreachable", &self.unreachable),
+        ] {
+            if texts.iter().any(|text| text.trim().is_empty()) {
+                return Err(DescriptionError::EmptyText(entry));
+            }
+        }
+        Ok(())
     }
 }
 
