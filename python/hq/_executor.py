@@ -59,6 +59,8 @@ class Executor(_BaseExecutor):
     :param resources: what each call needs: ``{"cpus": 2, "gpus/nvidia": 0.5, "mem": "4GiB"}``.
     :param time_limit: seconds after which a call is ended.
     :param retries: how often a call is tried again after it failed.
+    :param retry_grow: what the next try gets more of, behind one that was out of memory or reached its time limit:
+        ``"mem=2,time=1.5"``, as ``--retry-grow`` of ``hq submit``.
     :param crash_limit: how often its worker may be lost before a call fails; 0 = any number of times.
     :param priority: calls with a larger one run first.
     :param name: of the job.
@@ -80,6 +82,7 @@ class Executor(_BaseExecutor):
         resources: Optional[Resources] = None,
         time_limit: Optional[float] = None,
         retries: int = 0,
+        retry_grow: Optional[str] = None,
         crash_limit: int = 5,
         priority: int = 0,
         name: Optional[str] = None,
@@ -127,6 +130,7 @@ class Executor(_BaseExecutor):
                 "resources": resources,
                 "time_limit": time_limit,
                 "retries": retries,
+                "retry_grow": retry_grow,
                 "crash_limit": crash_limit,
                 "priority": priority,
                 "env": dict(env or {}),
@@ -205,7 +209,8 @@ class Executor(_BaseExecutor):
 
     def options(self, **changes: Any) -> "Options":
         """The same executor with other options for the calls that are made through the result: ``resources``,
-        ``time_limit``, ``retries``, ``crash_limit``, ``priority``, ``env``, ``python``, ``prologue``, ``shell``, ``pin``, ``output``."""
+        ``time_limit``, ``retries``, ``retry_grow``, ``crash_limit``, ``priority``, ``env``, ``python``, ``prologue``, ``shell``,
+        ``pin``, ``output``."""
         unknown = sorted(set(changes) - set(self._options))
         if unknown:
             raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")

@@ -54,6 +54,8 @@ def make_spec(options: Dict[str, Any]) -> Dict[str, Any]:
         spec["stderr"] = {"path": os.path.join(output, "%{TASK_ID}.stderr")}
     if options["time_limit"] is not None:
         spec["time_limit"] = float(options["time_limit"])
+    if options["retry_grow"] is not None:
+        spec["retry_grow"] = options["retry_grow"]
     if options["resources"]:
         amounts = {name: str(amount) for name, amount in options["resources"].items()}
         if "cpus" not in amounts:

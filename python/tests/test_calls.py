@@ -63,6 +63,18 @@ def counts(cluster, job):
         bridge.close()
 
 
+def nap():
+    time.sleep(2)
+    return "rested"
+
+
+def test_a_call_that_reached_its_time_limit_gets_more_time(cluster):
+    with hq.Executor(server_dir=cluster.dir, time_limit=1, retry_grow="time=100") as executor:
+        assert executor.submit(nap).result(60) == "rested"
+    with pytest.raises(hq.HqError, match="mem cannot grow"):
+        hq.Executor(server_dir=cluster.dir, retry_grow="mem=2")
+
+
 # Cancelling.
 
 

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hq_core::growth::GrowSpec;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::retry::StopSpec;
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskTemplate};
@@ -13,7 +12,8 @@ use serde::Deserialize;
 
 use crate::error::{CliError, CliResult};
 use crate::parse::request::parse_named_request;
-use crate::submit::build::build_retry;
+use crate::parse::retry::parse_retry_grow;
+use crate::submit::build::{build_grow, build_retry};
 
 /// What tasks share.
 #[derive(Deserialize, Debug, Default)]
@@ -30,6 +30,7 @@ pub(super) struct TemplateSpec {
     priority: i32,
     crash_limit: Option<CrashText>,
     retries: u16,
+    retry_grow: Option<String>,
     /// Variants.
     requests: Vec<RequestText>,
     is_call: bool,
@@ -105,6 +106,16 @@ impl TemplateSpec {
             none if none.is_empty() => RequestVariants::default(),
             some => RequestVariants::new(some).map_err(|error| CliError::new(error.to_string()))?,
         };
+        let time_limit = self
+            .time_limit
+            .map(|limit| seconds("time limit", limit))
+            .transpose()?;
+        let grow = self.retry_grow.as_deref().map(parse_retry_grow);
+        let grow = grow
+            .transpose()
+            .map_err(|error| CliError::new(format!("Invalid retry_grow: {error}")))?;
+        let grow = build_grow(grow, &requests, time_limit)?;
+        let retries = Some(self.retries).filter(|retries| *retries > 0);
         use std::os::unix::ffi::OsStringExt as _;
         Ok(TaskTemplate {
             args: self.args.into_iter().map(bytes).collect(),
@@ -123,10 +134,7 @@ impl TemplateSpec {
             } else {
                 PinMode::None
             },
-            time_limit: self
-                .time_limit
-                .map(|limit| seconds("time limit", limit))
-                .transpose()?,
+            time_limit,
             priority: self.priority,
             crash_limit: match self.crash_limit {
                 None => CrashLimit::default(),
@@ -142,7 +150,7 @@ impl TemplateSpec {
             },
             requests,
             stop: StopSpec::default(),
-            retry: build_retry(Some(self.retries), None, None, GrowSpec::default()),
+            retry: build_retry(retries, None, None, grow),
             is_call: self.is_call,
         })
     }
