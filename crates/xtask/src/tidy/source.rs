@@ -11,6 +11,9 @@ const LINES_MAX: usize = 800;
 /// Crate roots that may contain unsafe code.
 const UNSAFE_ROOT: &str = "crates/spawn/src/lib.rs";
 
+/// Where examples in the documentation are compiled and run; libraries elsewhere have `doctest = false`.
+const WITH_EXAMPLES: &str = "crates/spawn/";
+
 /// Where tests say that they cannot run.
 const SKIP: &str = "tests/skip.rs";
 
@@ -92,6 +95,28 @@ pub(super) fn check_rust(path: &str, text: &str) -> Vec<Problem> {
         problems.extend(check_purity(path, text));
     }
     problems.extend(check_skips(path, text));
+    problems.extend(check_examples(path, text));
+    problems
+}
+
+/// Checks that the documentation has no code that looks like an example and is never run.
+fn check_examples(path: &str, text: &str) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut is_inside = false;
+    for (line, number) in text.lines().zip(1..) {
+        let code = line.trim_start();
+        let text = code.strip_prefix("//!").or(code.strip_prefix("///"));
+        let Some(language) = text.and_then(|text| text.trim().strip_prefix("```")) else {
+            continue;
+        };
+        is_inside = !is_inside;
+        let is_run = !["text", "sh"].contains(&language);
+        if is_inside && is_run && !path.starts_with(WITH_EXAMPLES) {
+            let advice = "write ```text, or remove `doctest = false` and extend WITH_EXAMPLES";
+            let message = format!("no test runs examples of this crate; {advice}");
+            problems.push(Problem::new(path, number, message));
+        }
+    }
     problems
 }
 
@@ -205,6 +230,17 @@ mod tests {
         );
         assert!(rust("tests/e2e/t.rs", &skips)[0].starts_with("tests/e2e/t.rs:2:"));
         assert_eq!(rust(SKIP, &skips).len(), 0);
+    }
+
+    #[test]
+    fn examples_that_nobody_runs_are_noticed() {
+        let example = "//! T.\n//!\n//! ```\n//! one();\n//! ```\n";
+        let found = rust("crates/core/src/t.rs", example);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("crates/core/src/t.rs:3:"), "{found:?}");
+        assert_eq!(rust("crates/spawn/src/t.rs", example).len(), 0);
+        let picture = example.replacen("```", "```text", 1);
+        assert_eq!(rust("crates/core/src/t.rs", &picture).len(), 0);
     }
 
     #[test]
