@@ -1,4 +1,533 @@
-//! Tests of automatic allocation: single rules, and random histories against a batch system that lies.
+//! Single rules of automatic allocation.
 
-mod histories;
-mod rules;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::autoalloc::{
+    AllocationState, AutoallocState, Effect, Input, Limits, LookOutcome, QueueSpec, QueueState,
+    RemoveError, Report, SubmitOutcome,
+};
+use crate::id::{AllocationKey, QueueId, WorkerId};
+use crate::scheduler::demand::QueueDemand;
+use crate::time::{Now, Time, Timestamp};
+
+const QUEUE: QueueId = QueueId(1);
+
+fn spec(backlog: u32, per_alloc: u32, max: Option<u32>) -> QueueSpec {
+    QueueSpec {
+        backlog,
+        max_workers_per_alloc: per_alloc,
+        max_worker_count: max,
+        time_limit: Duration::from_secs(3_600),
+        worker_time_limit: Duration::from_secs(3_600),
+        min_utilization: 0.0,
+        resources: BTreeMap::new(),
+    }
+}
+
+/// One queue and a clock.
+struct World {
+    state: AutoallocState,
+    secs: u64,
+    effects: Vec<Effect>,
+}
+
+impl World {
+    fn new(spec: QueueSpec) -> Self {
+        let mut world = Self {
+            state: AutoallocState::new(Limits::default()),
+            secs: 0,
+            effects: Vec::new(),
+        };
+        assert_eq!(world.state.add_queue(world.now(), spec), QUEUE);
+        world
+    }
+
+    fn now(&self) -> Now {
+        let nanos = self.secs * 1_000_000_000;
+        Now {
+            mono: Time(nanos),
+            wall: Timestamp(i64::try_from(nanos).expect("small")),
+        }
+    }
+
+    fn apply(&mut self, input: Input) -> Vec<Effect> {
+        self.state.apply(self.now(), input, &mut self.effects);
+        std::mem::take(&mut self.effects)
+    }
+
+    fn pass(&mut self, secs: u64) -> Vec<Effect> {
+        self.secs += secs;
+        self.apply(Input::Timer)
+    }
+
+    /// Answers the scheduler's question; keys and sizes of what is submitted, all of it accepted.
+    fn demand(&mut self, workers: u32, gangs: &[u32]) -> Vec<u32> {
+        let mut effects = self.answer(workers, gangs);
+        let mut sizes = Vec::new();
+        while let Some((key, workers)) = submitted(&effects) {
+            sizes.push(workers);
+            effects = self.accept(key);
+        }
+        sizes
+    }
+
+    fn answer(&mut self, workers: u32, gangs: &[u32]) -> Vec<Effect> {
+        self.apply(Input::Demand(vec![QueueDemand {
+            queue: QUEUE,
+            workers,
+            gangs: gangs.to_vec(),
+            waiting: u64::from(workers),
+            covered: false,
+            unfit: None,
+        }]))
+    }
+
+    fn accept(&mut self, key: AllocationKey) -> Vec<Effect> {
+        let job = key.number.to_string().into();
+        self.apply(Input::Submitted(key, SubmitOutcome::Accepted(job)))
+    }
+
+    fn report(&mut self, number: u32, report: Report) -> Vec<Effect> {
+        self.apply(Input::Reported(key(number), report))
+    }
+
+    fn connect(&mut self, number: u32, worker: u32) {
+        self.apply(Input::WorkerConnected {
+            job: number.to_string().into(),
+            worker: WorkerId(worker),
+            resources: [("cpus".into(), 40_000)].into(),
+        });
+    }
+
+    fn lose(&mut self, number: u32, worker: u32, crashed: bool, secs: u64) {
+        self.apply(Input::WorkerLost {
+            job: number.to_string().into(),
+            worker: WorkerId(worker),
+            crashed,
+            lived: Duration::from_secs(secs),
+        });
+    }
+
+    fn allocation(&self, number: u32) -> AllocationState {
+        let queue = self.state.queue(QUEUE).expect("queue exists");
+        let found = queue.allocations().find(|a| a.key().number == number);
+        found.expect("allocation exists").record().state
+    }
+
+    fn reason(&self) -> String {
+        let reason = self.state.reason(self.now(), QUEUE);
+        reason.expect("queue exists").to_string()
+    }
+
+    fn is_paused(&self) -> bool {
+        self.state.queue(QUEUE).expect("exists").state() == QueueState::Paused
+    }
+
+    /// Fails one submission and waits until the next may be made.
+    fn refuse(&mut self) {
+        let effects = self.answer(1, &[]);
+        let (key, _) = submitted(&effects).expect("submits");
+        self.apply(Input::Submitted(key, SubmitOutcome::Refused("no".into())));
+        self.pass(4_000);
+    }
+}
+
+fn key(number: u32) -> AllocationKey {
+    AllocationKey {
+        queue: QUEUE,
+        number,
+    }
+}
+
+fn submitted(effects: &[Effect]) -> Option<(AllocationKey, u32)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Submit { key, workers } => Some((*key, *workers)),
+        Effect::AskDemand(_)
+        | Effect::Look(_)
+        | Effect::Poll { .. }
+        | Effect::Cancel { .. }
+        | Effect::Event(_)
+        | Effect::Changed(_)
+        | Effect::Tell(..) => None,
+    })
+}
+
+fn cancels(effects: &[Effect]) -> usize {
+    let is_cancel = |effect: &&Effect| matches!(effect, Effect::Cancel { .. });
+    effects.iter().filter(is_cancel).count()
+}
+
+#[test]
+fn packs_workers_into_allocations_within_all_limits() {
+    let sizes = |spec, workers| World::new(spec).demand(workers, &[]);
+    assert_eq!(sizes(spec(4, 2, None), 5), [2, 2, 1]);
+    assert_eq!(sizes(spec(2, 2, None), 9), [2, 2]);
+    assert_eq!(sizes(spec(4, 4, Some(6)), 9), [4, 2]);
+    assert_eq!(sizes(spec(4, 4, None), 0), [0; 0]);
+}
+
+#[test]
+fn multi_node_tasks_come_first_and_get_exactly_their_nodes() {
+    let mut world = World::new(spec(3, 4, Some(9)));
+    assert_eq!(world.demand(4, &[3, 5, 2]), [3, 2, 4]);
+}
+
+#[test]
+fn a_full_backlog_asks_for_nothing_and_says_so() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    world.report(1, Report::Queued("Priority".into()));
+    assert_eq!(world.pass(60), []);
+    assert_eq!(
+        world.reason(),
+        "1 of at most 1 allocations wait in the batch system (Priority)"
+    );
+    world.connect(1, 1);
+    let asked = |effect: &Effect| matches!(effect, Effect::AskDemand(_));
+    assert!(world.pass(10).iter().any(asked));
+}
+
+#[test]
+fn an_allocation_ends_with_its_last_worker() {
+    let mut world = World::new(spec(1, 2, None));
+    assert_eq!(world.demand(2, &[]), [2]);
+    world.connect(1, 1);
+    world.connect(1, 2);
+    assert_eq!(world.allocation(1), AllocationState::Running);
+    world.lose(1, 1, false, 5);
+    assert_eq!(world.allocation(1), AllocationState::Running);
+    world.lose(1, 2, false, 5);
+    assert_eq!(world.allocation(1), AllocationState::Finished);
+}
+
+#[test]
+fn workers_that_crash_at_once_fail_their_allocation_and_pause_the_queue() {
+    let mut world = World::new(spec(9, 1, None));
+    for number in 1..=3 {
+        world.demand(1, &[]);
+        world.connect(number, number);
+        world.lose(number, number, true, 5);
+        assert_eq!(world.allocation(number), AllocationState::Failed);
+        world.pass(4_000);
+    }
+    assert!(world.is_paused());
+    assert!(
+        world
+            .reason()
+            .starts_with("paused after too many failed allocations")
+    );
+    assert!(world.state.resume(world.now(), QUEUE));
+    assert_eq!(world.demand(1, &[]), [1]);
+    assert!(!world.is_paused());
+}
+
+#[test]
+fn an_allocation_without_workers_counts_as_failed() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    world.report(1, Report::Finished);
+    assert_eq!(world.allocation(1), AllocationState::Finished);
+    assert!(
+        world.reason().starts_with("next attempt in 60 s"),
+        "{}",
+        world.reason()
+    );
+}
+
+#[test]
+fn refused_submissions_back_off_and_pause() {
+    let mut world = World::new(spec(1, 1, None));
+    let effects = world.answer(1, &[]);
+    let (key, _) = submitted(&effects).expect("submits");
+    world.apply(Input::Submitted(
+        key,
+        SubmitOutcome::Refused("no\nway".into()),
+    ));
+    assert_eq!(
+        world.reason(),
+        "next attempt in 60 s, after a failure: no; way"
+    );
+    let failure = |world: &World| world.state.queue(QUEUE).expect("exists").record().failure;
+    let first = failure(&world).expect("is recorded");
+    assert_eq!(&*first.last, "no\nway");
+    assert_eq!(world.answer(1, &[]), []);
+    world.pass(61);
+    world.refuse();
+    assert_eq!(failure(&world).map(|later| later.since), Some(first.since));
+    for _ in 0..8 {
+        world.refuse();
+    }
+    assert!(world.is_paused());
+}
+
+#[test]
+fn a_batch_system_that_is_away_is_no_refusal() {
+    let mut world = World::new(spec(1, 1, None));
+    for _ in 0..20 {
+        let effects = world.answer(1, &[]);
+        let (key, _) = submitted(&effects).expect("submits");
+        let away = SubmitOutcome::Unreachable("cannot connect".into());
+        world.apply(Input::Submitted(key, away));
+        assert_eq!(
+            world.reason(),
+            "next attempt in 60 s, after a failure: cannot connect"
+        );
+        world.pass(61);
+    }
+    assert!(!world.is_paused());
+}
+
+#[test]
+fn a_submission_without_an_answer_is_looked_for_before_another_is_made() {
+    let mut world = World::new(spec(1, 1, None));
+    let effects = world.answer(1, &[]);
+    let (key, _) = submitted(&effects).expect("submits");
+    let effects = world.apply(Input::Submitted(key, SubmitOutcome::Unclear("slow".into())));
+    assert!(effects.contains(&Effect::Look(key)));
+    assert!(world.reason().contains("not known whether"));
+    world.apply(Input::Looked(key, LookOutcome::Absent));
+    assert!(
+        world
+            .pass(30)
+            .iter()
+            .all(|e| !matches!(e, Effect::AskDemand(_)))
+    );
+    assert!(world.pass(31).contains(&Effect::Look(key)));
+    world.apply(Input::Looked(key, LookOutcome::Found("77".into())));
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+}
+
+#[test]
+fn an_unknown_id_is_asked_for_twice_and_then_canceled() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    world.report(1, Report::Missing);
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+    let effects = world.report(1, Report::Missing);
+    assert_eq!(world.allocation(1), AllocationState::Failed);
+    assert_eq!(cancels(&effects), 1);
+    // The place is free only when the cancel was accepted.
+    assert!(world.reason().contains("1 of at most 1"));
+    world.apply(Input::Canceled(key(1), Ok(())));
+    assert!(world.reason().starts_with("next attempt"));
+}
+
+#[test]
+fn connected_workers_outweigh_a_batch_system_that_forgot() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    world.connect(1, 1);
+    for _ in 0..5 {
+        world.report(1, Report::Missing);
+    }
+    assert_eq!(world.allocation(1), AllocationState::Running);
+}
+
+#[test]
+fn too_many_status_errors_give_an_allocation_up() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    for _ in 0..10 {
+        world.report(1, Report::Error("timeout".into()));
+    }
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+    world.report(1, Report::Error("timeout".into()));
+    assert_eq!(world.allocation(1), AllocationState::Failed);
+}
+
+/// A queue of one allocation of which so many answers in a row said nothing.
+fn after_silence(answers: u32) -> (World, Vec<Effect>) {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    let mut effects = Vec::new();
+    for _ in 0..answers {
+        effects.extend(world.report(1, Report::Silent));
+    }
+    (world, effects)
+}
+
+#[test]
+fn silence_about_an_allocation_never_cancels_it() {
+    let (world, effects) = after_silence(10);
+    assert_eq!(
+        (world.allocation(1), cancels(&effects)),
+        (AllocationState::Queued, 0)
+    );
+    let (mut world, effects) = after_silence(11);
+    assert_eq!(
+        (world.allocation(1), cancels(&effects)),
+        (AllocationState::Failed, 0)
+    );
+    // It is replaced at once, and its workers are welcome all the same.
+    world.pass(10);
+    assert_eq!(world.demand(1, &[]), [1]);
+    world.connect(1, 1);
+    assert_eq!(world.allocation(1), AllocationState::Running);
+}
+
+#[test]
+fn answers_between_them_forgive_status_errors() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    for _ in 0..100 {
+        for _ in 0..10 {
+            world.report(1, Report::Error("timeout".into()));
+        }
+        world.report(1, Report::Queued("".into()));
+    }
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+}
+
+#[test]
+fn an_allocation_given_up_for_errors_is_canceled_and_replaced_without_delay() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    let mut effects = Vec::new();
+    for _ in 0..11 {
+        effects.extend(world.report(1, Report::Error("timeout".into())));
+    }
+    assert_eq!(
+        (world.allocation(1), cancels(&effects)),
+        (AllocationState::Failed, 1)
+    );
+    world.apply(Input::Canceled(key(1), Ok(())));
+    world.pass(10);
+    assert_eq!(world.demand(1, &[]), [1]);
+}
+
+#[test]
+fn an_allocation_outlives_an_outage_of_the_batch_system() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    for _ in 0..11 {
+        world.report(1, Report::Error("cannot connect".into()));
+    }
+    world.apply(Input::Canceled(key(1), Err("cannot connect".into())));
+    let mut effects = Vec::new();
+    for _ in 0..5 {
+        effects.extend(world.pass(400));
+        effects.extend(world.report(1, Report::Error("cannot connect".into())));
+    }
+    assert_eq!(cancels(&effects), 0);
+    world.report(1, Report::Queued("Priority".into()));
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+    assert!(
+        world.reason().contains("1 of at most 1"),
+        "{}",
+        world.reason()
+    );
+}
+
+#[test]
+fn a_submission_that_cannot_be_looked_for_is_not_made_again() {
+    let mut world = World::new(spec(1, 1, None));
+    let effects = world.answer(1, &[]);
+    let (key, _) = submitted(&effects).expect("submits");
+    world.apply(Input::Submitted(key, SubmitOutcome::Unclear("slow".into())));
+    for _ in 0..100 {
+        world.pass(400);
+        world.apply(Input::Looked(key, LookOutcome::Error("down".into())));
+    }
+    assert!(
+        world.reason().contains("not known whether"),
+        "{}",
+        world.reason()
+    );
+    world.apply(Input::Looked(key, LookOutcome::Found("77".into())));
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+}
+
+#[test]
+fn a_requeued_allocation_waits_again() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    world.report(1, Report::Running);
+    assert_eq!(world.allocation(1), AllocationState::Running);
+    world.report(1, Report::Queued("BeginTime".into()));
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+}
+
+#[test]
+fn removing_cancels_what_waits_and_refuses_what_runs() {
+    let mut world = World::new(spec(2, 1, None));
+    assert_eq!(world.demand(2, &[]), [1, 1]);
+    world.connect(1, 1);
+    let mut effects = Vec::new();
+    let now = world.now();
+    let refused = world.state.remove_queue(now, QUEUE, false, &mut effects);
+    assert_eq!(refused, Err(RemoveError::Running));
+    let removed = world.state.remove_queue(now, QUEUE, true, &mut effects);
+    assert_eq!((removed, cancels(&effects)), (Ok(()), 2));
+    assert!(world.state.queue(QUEUE).is_none());
+    world.apply(Input::Canceled(key(1), Ok(())));
+    world.apply(Input::Canceled(key(2), Ok(())));
+    assert_eq!(world.state.alive().count(), 0);
+}
+
+#[test]
+fn workers_faster_than_the_answer_are_found_again() {
+    let mut world = World::new(spec(1, 1, None));
+    let effects = world.answer(1, &[]);
+    let (key, _) = submitted(&effects).expect("submits");
+    world.connect(1, 1);
+    world.accept(key);
+    assert_eq!(world.allocation(1), AllocationState::Running);
+}
+
+/// A queue of three running allocations, their workers connected, whose server crashed and was started
+/// again.
+fn after_a_crash() -> World {
+    let mut world = World::new(spec(3, 1, None));
+    assert_eq!(world.demand(3, &[]), [1, 1, 1]);
+    for number in 1..=3 {
+        world.connect(number, number);
+    }
+    let record = world.state.queue(QUEUE).expect("exists").record();
+    world.state = AutoallocState::new(Limits::default());
+    world.state.restore_queue(world.now(), record);
+    world
+}
+
+#[test]
+fn allocations_that_end_while_no_server_is_there_are_nobodys_failure() {
+    let failed = || Report::Failed {
+        text: "Exit_status 1".into(),
+        may_return: false,
+    };
+    let mut world = after_a_crash();
+    world.report(1, failed());
+    // Its worker still finishes what it was running when the server was lost.
+    world.report(2, Report::Running);
+    world.report(2, failed());
+    world.report(3, failed());
+    for number in 1..=3 {
+        assert_eq!(world.allocation(number), AllocationState::Failed);
+    }
+    assert!(!world.is_paused());
+    world.pass(10);
+    assert_eq!(world.demand(1, &[]), [1], "{}", world.reason());
+}
+
+#[test]
+fn a_worker_that_came_back_makes_its_allocation_count_again() {
+    let mut world = after_a_crash();
+    for number in 1..=3 {
+        world.connect(number, number);
+        world.lose(number, number, true, 5);
+    }
+    assert!(world.is_paused());
+}
+
+#[test]
+fn restored_allocations_keep_their_places_and_are_asked_for_at_once() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    let record = world.state.queue(QUEUE).expect("exists").record();
+    let mut state = AutoallocState::new(Limits::default());
+    state.restore_queue(world.now(), record);
+    let mut effects = Vec::new();
+    state.apply(world.now(), Input::Timer, &mut effects);
+    assert!(matches!(effects.as_slice(), [Effect::Poll { jobs, .. }] if jobs.len() == 1));
+    assert_eq!(state.add_queue(world.now(), spec(1, 1, None)), QueueId(2));
+}

@@ -534,19 +534,18 @@ fn more_candidates_than_are_compared_are_placed_one_after_the_other() {
 /// Fewest workers of so many cpus for tasks of these sizes, by trying every way; few tasks.
 fn fewest_workers(total: u32, tasks: &[u32]) -> u32 {
     let all = (1_usize << tasks.len()) - 1;
-    let size = |set: usize| -> u32 {
-        let chosen = tasks
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| (set >> at) & 1 == 1);
-        chosen.map(|(_, size)| size).sum()
-    };
+    // Of each set, from those of the sets with one task less.
+    let mut sizes = vec![0; all + 1];
+    for set in 1..=all {
+        let last = usize::BITS - 1 - set.leading_zeros();
+        sizes[set] = sizes[set ^ (1 << last)] + tasks[last as usize];
+    }
     let mut fewest = vec![u32::MAX; all + 1];
     fewest[0] = 0;
     for set in 1..=all {
         let mut part = set;
         while part > 0 {
-            if size(part) <= total && fewest[set ^ part] < u32::MAX {
+            if sizes[part] <= total && fewest[set ^ part] < u32::MAX {
                 fewest[set] = fewest[set].min(fewest[set ^ part] + 1);
             }
             part = (part - 1) & set;

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::autoalloc::{
+use hq_core::autoalloc::{
     AutoallocState, Effect, Input, Limits, LookOutcome, QueueSpec, QueueState, Report,
     SubmitOutcome,
 };
-use crate::id::{AllocationKey, QueueId, WorkerId};
-use crate::scheduler::demand::{QueueDemand, QueueQuery};
-use crate::time::{Now, Time, Timestamp};
+use hq_core::id::{AllocationKey, QueueId, WorkerId};
+use hq_core::scheduler::demand::{QueueDemand, QueueQuery};
+use hq_core::time::{Now, Time, Timestamp};
 
 const HISTORIES: u64 = 10_000;
 const SECOND: u64 = 1_000_000_000;
