@@ -8,7 +8,7 @@ pub(crate) enum DurationError {
     /// Neither of the two forms.
     #[error("not a duration, expected one such as `90s`, `2h30m`, `01:30:00` or `1-12:00:00`: {0}")]
     Form(String),
-    /// Not words.
+    /// Neither words nor a clock with all its fields.
     #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]
     Words(String),
 }
@@ -24,8 +24,13 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     parse_words(text).map_err(DurationError::Form)
 }
 
-/// Reads words only.
+/// Reads words, or a clock that can be read in one way only: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A plain number may be
+/// seconds, or minutes as in Slurm, and `1:30` half a minute or half an hour.
 pub(crate) fn parse_duration_words(text: &str) -> Result<Duration, DurationError> {
+    let is_clear = text.contains('-') || text.matches(':').count() == 2;
+    if is_clear && let Some(duration) = parse_clock(text) {
+        return duration.ok_or_else(|| DurationError::Words("the duration is too long".to_owned()));
+    }
     parse_words(text).map_err(DurationError::Words)
 }
 
@@ -121,6 +126,17 @@ mod tests {
         assert!(parse_duration_words("90").is_err());
         assert!(parse_duration_words("1:30").is_err());
         assert!(parse_duration_words("90s").is_ok());
+        for (text, seconds) in [
+            ("01:30:00", 5_400),
+            ("1-02:00:00", 93_600),
+            ("2-0", 172_800),
+        ] {
+            assert_eq!(
+                parse_duration_words(text),
+                Ok(Duration::from_secs(seconds)),
+                "{text}"
+            );
+        }
         assert!(parse_duration("1000000years").is_err());
     }
 }

@@ -35,6 +35,11 @@ pub(crate) fn parse_request(text: &str) -> Result<RequestAmount, ParseError> {
     parse_rest(Cursor::new(WHAT, text), false)
 }
 
+/// Reads the amount of the resource with this name, such as `4 compact`; memory may have a unit.
+pub(crate) fn parse_request_of(name: &str, text: &str) -> Result<RequestAmount, ParseError> {
+    parse_rest(Cursor::new(WHAT, text), is_memory(name))
+}
+
 /// Reads `NAME=REQUEST`. Memory may have a unit: `mem=4G` is `mem=4096`.
 pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);
@@ -82,10 +87,21 @@ pub(super) fn parse_quantity(
     is_memory: bool,
 ) -> Result<Amount, ParseError> {
     let start = cursor.pos();
-    let amount = parse_amount(cursor)?;
     if !is_memory {
-        return Ok(amount);
+        return parse_amount(cursor);
     }
+    let before = cursor.clone();
+    let amount = parse_amount(cursor).map_err(|error| {
+        let digits = |c: char| c.is_ascii_digit() || c == '_';
+        // Bytes, most likely.
+        match before.clone().take_while(digits).len() {
+            10.. => before.note_at(
+                start,
+                "Number is too large: without a unit it is MiB; write `4G` or `4096M`",
+            ),
+            _ => error,
+        }
+    })?;
     let Some(kib) = parse_memory_unit(cursor) else {
         return Ok(amount);
     };
@@ -101,7 +117,7 @@ pub(super) fn parse_quantity(
 }
 
 /// Whether a resource is counted in MiB, so that its amounts may have units.
-pub(super) fn is_memory(name: &str) -> bool {
+pub(crate) fn is_memory(name: &str) -> bool {
     name == MEMORY
 }
 
@@ -152,7 +168,12 @@ fn parse_rest(mut cursor: Cursor<'_>, is_memory: bool) -> Result<RequestAmount, 
     let amount = parse_quantity(&mut cursor, is_memory)?;
     if cursor.peek().is_some_and(|c| "kKmMgGtT".contains(c)) && !cursor.rest().starts_with("tight")
     {
-        return Err(cursor.unexpected(&["blank", "end of input (only `mem` has units)"]));
+        let expected: &[&str] = if is_memory {
+            &["`K`", "`M`", "`G`", "`T`", "blank", "end of input"]
+        } else {
+            &["blank", "end of input (only `mem` has units)"]
+        };
+        return Err(cursor.unexpected(expected));
     }
     let has_blank = cursor.skip_blanks();
     let policy_start = cursor.clone();
@@ -210,6 +231,9 @@ mod tests {
             ("mem=500M", "500 compact"),
             ("mem=2TB", "2097152 compact"),
             ("mem=7", "7 compact"),
+            ("mem=512MiB", "512 compact"),
+            ("mem=0.5GiB", "512 compact"),
+            ("mem=4gb tight", "4096 tight"),
         ] {
             let request = parse_named_request(text).expect(text);
             assert_eq!(request.to_string(), mib, "{text}");
@@ -219,6 +243,11 @@ mod tests {
         }
         let error = parse_request("4G").expect_err("no unit").to_string();
         assert!(error.contains("only `mem` has units"), "{error}");
+        let mib = parse_request_of("mem", "2G").map(|request| request.amount);
+        assert_eq!(mib, Ok(Amount(2_048 * UNITS_PER_WHOLE)));
+        assert!(parse_request_of("cpus", "2G").is_err());
+        let error = parse_request_of("mem", "4Gb/s").expect_err("no unit");
+        assert!(!error.to_string().contains("only `mem`"), "{error}");
     }
 
     #[test]

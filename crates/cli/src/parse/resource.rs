@@ -1,5 +1,5 @@
 //! Definitions of what a worker offers: `4`, `2x4`, `[a,b]`, `[[0,1],[2,3]]`, `range(0-3)`, `sum(10.5)`,
-//! and `sum(64GiB)` of memory.
+//! and `sum(64GiB)` or `64GiB` of memory.
 
 use hq_core::resource::descriptor::{ResourceItem, ResourceKind};
 
@@ -58,6 +58,9 @@ pub(crate) fn parse_definition(text: &str) -> Result<ResourceItem, ParseError> {
 fn parse_kind(cursor: &mut Cursor<'_>, is_memory: bool) -> Result<ResourceKind, ParseError> {
     const EXPECTED: &[&str] = &["`[`", "`range(`", "`sum(`", "`NxM`"];
     cursor.skip_blanks();
+    if is_memory && let Some(sum) = parse_memory(cursor) {
+        return Ok(sum);
+    }
     let kind = match cursor.peek() {
         Some('[') => parse_brackets(cursor)?,
         Some(c) if c.is_ascii_digit() => parse_product(cursor)?,
@@ -68,6 +71,19 @@ fn parse_kind(cursor: &mut Cursor<'_>, is_memory: bool) -> Result<ResourceKind, 
     cursor.skip_blanks();
     cursor.finish(&["end of input"])?;
     Ok(kind)
+}
+
+/// `64GiB`, which can mean nothing but a sum. A plain number stays a mistake: it may be the `2` of `2x4`.
+fn parse_memory(cursor: &Cursor<'_>) -> Option<ResourceKind> {
+    let mut ahead = cursor.clone();
+    let amount = parse_quantity(&mut ahead, true).ok()?;
+    let has_unit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_alphabetic());
+    let digits = |c: char| c.is_ascii_digit() || c == '_' || c == '.';
+    if !has_unit(cursor.rest().trim_start_matches(digits)) {
+        return None;
+    }
+    ahead.skip_blanks();
+    ahead.is_at_end().then_some(ResourceKind::Sum(amount))
 }
 
 fn expect(

@@ -1,5 +1,7 @@
 //! Sizes of files: `500M`, `4G`, or `none` for no limit.
 
+use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
+
 /// Smallest limit of a journal: less would be reached by a handful of jobs.
 const LEAST: u64 = 1 << 20;
 
@@ -7,24 +9,28 @@ const LEAST: u64 = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SizeMax(pub(crate) Option<u64>);
 
-/// Reads a whole number of KiB, MiB, GiB or TiB (`K`, `M`, `G`, `T`), or `none`.
+/// Reads a number of KiB, MiB, GiB or TiB (`K`, `M`, `G`, `T`), or `none`.
 pub(crate) fn parse_size_max(text: &str) -> Result<SizeMax, String> {
     if text == "none" {
         return Ok(SizeMax(None));
     }
     let expected = || format!("expected a number with K, M, G or T, or `none`, found `{text}`");
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match text.get(digits.len()..).unwrap_or("") {
-        "K" | "KiB" => 10,
-        "M" | "MiB" => 20,
-        "G" | "GiB" => 30,
-        "T" | "TiB" => 40,
+    let unit = text.get(digits.len()..).unwrap_or("").to_ascii_uppercase();
+    let letter = unit
+        .strip_suffix("IB")
+        .or(unit.strip_suffix('B'))
+        .unwrap_or(&unit);
+    let shift = match letter {
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
         _ => return Err(expected()),
     };
-    let number: u64 = digits.parse().map_err(|_| expected())?;
-    let bytes = number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| format!("`{text}` is too large"))?;
+    let number = Amount::parse(digits).map_err(|_| expected())?;
+    let bytes = (u128::from(number.0) << shift) / u128::from(UNITS_PER_WHOLE);
+    let bytes = u64::try_from(bytes).map_err(|_| format!("`{text}` is too large"))?;
     if bytes < LEAST {
         return Err(format!("expected at least 1M, found `{text}`"));
     }
@@ -42,6 +48,8 @@ mod tests {
             ("2048K", Some(2 << 20)),
             ("4GiB", Some(4 << 30)),
             ("1T", Some(1 << 40)),
+            ("1.5G", Some(3 << 29)),
+            ("500mb", Some(500 << 20)),
             ("none", None),
         ] {
             assert_eq!(parse_size_max(text), Ok(SizeMax(bytes)), "{text}");
@@ -56,10 +64,11 @@ mod tests {
             "M",
             "1X",
             "-1M",
-            "1.5G",
             "1K",
             "0M",
             "99999999T",
+            "1.5.5G",
+            "G1",
             "1 M",
             "None",
         ] {

@@ -255,6 +255,7 @@ fn build_requests(tables: Vec<schema::RequestTable>) -> CliResult<RequestVariant
         .map(|table| ResourceRequest {
             entries: table
                 .resources
+                .0
                 .into_iter()
                 .map(|(name, amount)| amount.0.for_resource(&name.0))
                 .collect(),

@@ -12,11 +12,11 @@ use hq_core::resource::request::Policy;
 use hq_core::template::{CrashLimit, PinMode};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration_words;
-use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
+use crate::parse::request::{RequestAmount, parse_named_request, parse_request_of};
 use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signal};
 use crate::parse::value::{
     StdioArg, crash_limit_from_number, parse_crash_limit, parse_job_name, weight_units,
@@ -151,7 +151,34 @@ pub(super) struct RequestTable {
     #[serde(default)]
     pub(super) weight: Weight,
     #[serde(default)]
-    pub(super) resources: BTreeMap<ResourceName, ResourceValue>,
+    pub(super) resources: Resources,
+}
+
+/// Amounts by name. How an amount is written depends on the name: memory may have a unit.
+#[derive(Default)]
+pub(super) struct Resources(pub(super) BTreeMap<ResourceName, ResourceValue>);
+
+impl<'de> Deserialize<'de> for Resources {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ResourcesVisitor;
+        impl<'de> Visitor<'de> for ResourcesVisitor {
+            type Value = Resources;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Resources, A::Error> {
+                let mut found = BTreeMap::new();
+                while let Some(name) = map.next_key::<ResourceName>()? {
+                    let amount = map.next_value_seed(AmountOf(&name.0))?;
+                    found.insert(name, amount);
+                }
+                Ok(Resources(found))
+            }
+        }
+        deserializer.deserialize_map(ResourcesVisitor)
+    }
 }
 
 /// Reads a text with a grammar of its own.
@@ -175,7 +202,7 @@ parsed_text!(
     parse_id_array
 );
 parsed_text!(
-    /// A duration in words.
+    /// A duration in words, or a clock with all its fields.
     Words(Duration),
     parse_duration_words
 );
@@ -372,49 +399,58 @@ impl<'de> Deserialize<'de> for Limit {
 /// Amount of a resource: a number, or text as on the command line.
 pub(super) struct ResourceValue(pub(super) RequestAmount);
 
-impl<'de> Deserialize<'de> for ResourceValue {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AmountVisitor;
-        impl Visitor<'_> for AmountVisitor {
-            type Value = ResourceValue;
+/// Reads an amount of the resource with this name.
+struct AmountOf<'a>(&'a str);
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a positive number, or text such as \"4 compact\" or \"all\"")
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<ResourceValue, E> {
-                from_text(&number.to_string())
-            }
-
-            fn visit_u64<E: Error>(self, number: u64) -> Result<ResourceValue, E> {
-                from_text(&number.to_string())
-            }
-
-            fn visit_f64<E: Error>(self, number: f64) -> Result<ResourceValue, E> {
-                let amount = round_up(number).ok_or_else(|| {
-                    E::custom(format!(
-                        "expected a number from 0.0001 to 4294967295, found {number}"
-                    ))
-                })?;
-                if amount == Amount::ZERO {
-                    return Err(E::custom("Zero resources cannot be requested"));
-                }
-                Ok(ResourceValue(RequestAmount {
-                    policy: Policy::Compact,
-                    amount,
-                }))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<ResourceValue, E> {
-                from_text(text)
-            }
-        }
-        deserializer.deserialize_any(AmountVisitor)
+impl AmountOf<'_> {
+    fn read_text<E: Error>(&self, text: &str) -> Result<ResourceValue, E> {
+        parse_request_of(self.0, text)
+            .map(ResourceValue)
+            .map_err(E::custom)
     }
 }
 
-fn from_text<E: Error>(text: &str) -> Result<ResourceValue, E> {
-    parse_request(text).map(ResourceValue).map_err(E::custom)
+impl<'de> DeserializeSeed<'de> for AmountOf<'_> {
+    type Value = ResourceValue;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for AmountOf<'_> {
+    type Value = ResourceValue;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a positive number, or text such as \"4 compact\" or \"all\"")
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<ResourceValue, E> {
+        self.read_text(&number.to_string())
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<ResourceValue, E> {
+        self.read_text(&number.to_string())
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<ResourceValue, E> {
+        let amount = round_up(number).ok_or_else(|| {
+            E::custom(format!(
+                "expected a number from 0.0001 to 4294967295, found {number}"
+            ))
+        })?;
+        if amount == Amount::ZERO {
+            return Err(E::custom("Zero resources cannot be requested"));
+        }
+        Ok(ResourceValue(RequestAmount {
+            policy: Policy::Compact,
+            amount,
+        }))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<ResourceValue, E> {
+        self.read_text(text)
+    }
 }
 
 /// Rounds up to four decimals of the number as people write it, so that 0.1 stays 0.1.

@@ -56,6 +56,29 @@ deps = [1, 1]
 "#;
 
 #[test]
+fn memory_has_units_and_durations_have_clocks() {
+    let file = |amount: &str, time: &str| {
+        format!(
+            "[array]\nids = \"1\"\ncommand = [\"x\"]\ntime_limit = \"{time}\"\n[[array.request]]\nresources = {{ {amount} }}\n"
+        )
+    };
+    let prepared = load_text(&file("mem = \"1.5GiB\", cpus = 2", "1-02:00:00")).expect("valid");
+    let SubmitBody::Array(array) = prepared.spec.body else {
+        panic!("an array");
+    };
+    let limit = array.template.time_limit.map(|limit| limit.as_secs());
+    assert_eq!(limit, Some(93_600));
+    let entries = &array.template.requests.as_slice()[0].entries;
+    let shown: Vec<_> = entries.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["2 compact", "1536 compact"]);
+    let text = refusal(&file("cpus = \"2G\"", "1h"));
+    assert!(text.contains("only `mem` has units"), "{text}");
+    assert!(text.contains("line 6"), "{text}");
+    let text = refusal(&file("cpus = 1", "90"));
+    assert!(text.contains("expected words such as `10s`"), "{text}");
+}
+
+#[test]
 fn every_key_arrives() {
     let prepared = load_text(FULL).expect("valid");
     assert!(prepared.warnings.is_empty());
