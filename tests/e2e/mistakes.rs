@@ -133,6 +133,7 @@ const VALUES: &[Mistake] = &[
     ("submit --array all -- true", &["Unexpected token `a`", "`--array 1-100`"], 2),
     ("submit --cpus 0 -- true", &["Zero resources cannot be requested", "`--cpus 4`"], 2),
     ("submit --cpus 4G -- true", &["only `mem` has units", "`--resource mem=4G`"], 2),
+    ("submit --resource mem=8000000000 -- true", &["without a unit it is MiB; write `4G`", "`--resource mem=4G`"], 2),
     ("submit --cpus two -- true", &["'two'", "`--cpus 4`"], 2),
     ("submit --cpus -1 -- true", &["'-1'", "a whole number from 0"], 2),
     ("submit --resource mem=4X -- true", &["mem=4X", "`--resource mem=4G`"], 2),
@@ -224,6 +225,10 @@ const WITH_SERVER: &[Mistake] = &[
     // What cannot run.
     ("submit --cpus 64 -- true", &["No connected worker can run", "they ask for 64 cpus, no worker has more than 2"], 0),
     ("submit --resource gpu/nvidia=1 -- true", &["they ask for 1 gpu/nvidia, no worker has any", "did you mean `gpus/nvidia`"], 0),
+    ("submit --resource mem=4194304 -- true", &["they ask for 4096.00 GiB of memory, no worker has more than 1000 MiB", "see `hq doc resources`"], 0),
+    ("submit --resource mem=900000 -- true", &["no worker has more than 1000 MiB; was `mem=900000K` meant? Without a unit it is MiB"], 0),
+    ("submit --resource mem=800G -- true", &["was `mem=800M` meant?"], 0),
+    ("job submit-file huge.toml", &["was `mem=800M` meant?"], 0),
     ("submit --nodes 99 -- true", &["they ask for 99 nodes, the largest group has 1"], 0),
     ("submit --cpus 8 --resource gpus/amd=1 -- true", &["8 cpus, no worker has more than 2", "1 gpus/amd, no worker has any"], 0),
     // The server is there already.
@@ -284,12 +289,20 @@ fn without_a_server_two_commands_are_named() {
 fn what_does_not_exist_or_cannot_run_is_named_with_a_way_out() {
     let mut env = Env::new();
     env.start_server();
-    env.start_worker_with(&["--cpus=2", "--resource=gpus/nvidia=[0]"]);
+    env.start_worker_with(&[
+        "--cpus=2",
+        "--resource=gpus/nvidia=[0]",
+        "--resource=mem=1000M",
+    ]);
     env.submit(&["--array=1-3", "--wait", "--", "true"]);
     env.submit(&["--cpus=99", "--", "true"]);
     env.write("object.json", "{}");
     env.write("text.toml", "[[task]]\ncommand = \"sort -u\"\n");
     env.write("typo.toml", "[[task]]\ncomand = [\"true\"]\n");
+    env.write(
+        "huge.toml",
+        "[[task]]\ncommand = [\"true\"]\n[[task.request]]\nresources = { mem = \"800G\" }\n",
+    );
     env.write("open.toml", "[[task]]\ncommand = [\"true\"\n");
     env.write(
         "slurm.sh",
@@ -300,6 +313,31 @@ fn what_does_not_exist_or_cannot_run_is_named_with_a_way_out() {
         "#!/bin/bash\n#PBS -l select=1:ncpus=4:mem=8gb\ntrue\n",
     );
     type_all(&env, WITH_SERVER);
+}
+
+/// Without a worker, what there was so far is what a request is compared with.
+#[test]
+fn what_is_larger_than_anything_so_far_is_told_with_the_unit_that_was_meant() {
+    let mut env = Env::new();
+    env.start_server();
+    let typed = ["submit", "--resource", "mem=900000", "--", "true"];
+    assert_eq!(env.hq(&typed).says("Job submitted").stderr, "");
+    env.start_worker_with(&["--cpus=2", "--resource=mem=sum(1000)"]);
+    env.hq(&["worker", "stop", "all"]).ok();
+    wait_for("the worker to be gone", || {
+        let running = env.hq(&["worker", "list", "--output-mode=quiet"]).ok();
+        if running.is_empty() {
+            Ok(())
+        } else {
+            Err(running)
+        }
+    });
+    let said = env.hq(&typed).stderr;
+    let text = "No worker so far could have run tasks of job 2: they ask for 878.90 GiB of memory, \
+                the most that was ever offered is 1000 MiB; was `mem=900000K` meant?";
+    assert!(said.contains(text), "{said}");
+    let fits = env.hq(&["submit", "--resource", "mem=900", "--", "true"]);
+    assert_eq!(fits.stderr, "");
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Why jobs are not done yet, in a sentence for the command line.
 
+mod largest;
+
 use std::collections::BTreeSet;
 
 use hq_core::diagnosis::{number, queue_reason, why_waiting};
+use hq_core::resource::amount::Amount;
+use hq_core::resource::request::RequestVariants;
 use hq_protocol::client::{self, alloc_reply, alloc_request};
 use hq_protocol::why_nothing_runs;
 
@@ -74,19 +78,65 @@ pub(super) async fn reason(
 }
 
 /// What no worker can give to a new job; `None` if some worker can, or one that can may be on its way.
-pub(super) async fn at_submit(client: &mut Client, job: u32) -> CliResult<Option<String>> {
+pub(super) async fn at_submit(
+    client: &mut Client,
+    job: u32,
+    requests: &[&RequestVariants],
+) -> CliResult<Option<String>> {
     // The job itself first: nearly always it answers the question, and a submit pays for each further one.
-    let Some((explanation, why)) = stuck(client, job).await? else {
+    let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
         return Ok(None);
     };
-    let workers = running_workers(client).await?;
-    if workers.is_empty() || !queues(client).await?.is_empty() {
+    let why = why_nothing_runs(&explanation);
+    if why.is_none() && (!explanation.workers.is_empty() || requests.iter().all(|r| is_usual(r))) {
         return Ok(None);
     }
-    let why = with_suggestion(why, &explanation, &workers);
-    Ok(Some(format!(
-        "No connected worker can run tasks of job {job}: {why}; see `hq doc resources`"
-    )))
+    let workers = running_workers(client).await?;
+    let queues = queues(client).await?;
+    if let Some(why) = why
+        && queues.is_empty()
+        && !workers.is_empty()
+    {
+        let hint = unit_hint(requests, &workers);
+        let why = with_suggestion(why, &explanation, &workers);
+        return Ok(Some(format!(
+            "No connected worker can run tasks of job {job}: {why}{hint}; see `hq doc resources`"
+        )));
+    }
+    let all = client.workers(Selector::All.to_message(), false).await?;
+    let why = requests
+        .iter()
+        .find_map(|requests| largest::never_offered(requests, &all.workers, &queues));
+    Ok(why.map(|why| {
+        format!("No worker so far could have run tasks of job {job}: {why}; see `hq doc resources`")
+    }))
+}
+
+/// One cpu or a few nodes, which are not worth a question.
+fn is_usual(requests: &RequestVariants) -> bool {
+    let is_small = |entry: &hq_core::resource::request::ResourceEntry| {
+        &*entry.resource == "cpus" && entry.amount <= Amount::whole(1)
+    };
+    requests
+        .as_slice()
+        .iter()
+        .all(|request| request.entries.iter().all(is_small))
+}
+
+/// The unit of memory that was probably meant, if there is less than was asked for.
+fn unit_hint(requests: &[&RequestVariants], workers: &[client::WorkerInfo]) -> String {
+    let entries = requests
+        .iter()
+        .flat_map(|requests| requests.as_slice())
+        .flat_map(|request| &request.entries);
+    let hints = entries.filter_map(|entry| {
+        let most = largest::most(&entry.resource, workers, &[])?;
+        (entry.amount > most).then(|| largest::meant(entry, most))
+    });
+    hints
+        .into_iter()
+        .find(|hint| !hint.is_empty())
+        .unwrap_or_default()
 }
 
 fn is_starving(job: &client::JobSummary) -> bool {

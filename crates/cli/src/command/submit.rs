@@ -6,6 +6,7 @@ mod batch;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
+use hq_core::template::SubmitBody;
 use hq_protocol::limits::REQUEST_MAX;
 
 use super::notify::Callback;
@@ -40,8 +41,8 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
         .as_deref()
         .map(|program| Callback::start(program, mode));
     let callback = callback.transpose()?;
-    let job = send(prepared, &mut client, context).await?;
-    tell_obstacle(&mut client, job, context).await?;
+    let job = send(&prepared, &mut client, context).await?;
+    tell_obstacle(&mut client, job, &prepared, context).await?;
     let jobs = one_job(job)?;
     let ended = follow::stay(&mut client, jobs, how, context, callback.as_ref()).await;
     if let Some(callback) = callback {
@@ -92,8 +93,8 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
     };
     let mut prepared = jobfile::load(&args.path, args.job, place)?;
     prepared.spec.notify = args.notify.specs();
-    let job = send(prepared, &mut client, context).await?;
-    tell_obstacle(&mut client, job, context).await?;
+    let job = send(&prepared, &mut client, context).await?;
+    tell_obstacle(&mut client, job, &prepared, context).await?;
     follow::stay(&mut client, one_job(job)?, args.follow, context, None).await
 }
 
@@ -104,11 +105,11 @@ fn report_warnings(prepared: &PreparedSubmit) {
 }
 
 async fn send(
-    prepared: PreparedSubmit,
+    prepared: &PreparedSubmit,
     client: &mut Client,
     context: &mut Context,
 ) -> CliResult<u32> {
-    report_warnings(&prepared);
+    report_warnings(prepared);
     let job = client.submit((&prepared.spec).into()).await?;
     context.output.job_submitted(&mut context.out, job)?;
     // Scripts use the id while we wait.
@@ -117,10 +118,20 @@ async fn send(
 }
 
 /// Tells people at once that nothing of a new job will run as things are.
-async fn tell_obstacle(client: &mut Client, job: u32, context: &Context) -> CliResult<()> {
-    if context.mode() == OutputMode::Cli
-        && let Some(why) = situation::at_submit(client, job).await?
-    {
+async fn tell_obstacle(
+    client: &mut Client,
+    job: u32,
+    prepared: &PreparedSubmit,
+    context: &Context,
+) -> CliResult<()> {
+    if context.mode() != OutputMode::Cli {
+        return Ok(());
+    }
+    let requests: Vec<_> = match &prepared.spec.body {
+        SubmitBody::Array(array) => vec![&array.template.requests],
+        SubmitBody::Graph(graph) => graph.templates.iter().map(|t| &t.requests).collect(),
+    };
+    if let Some(why) = situation::at_submit(client, job, &requests).await? {
         tracing::warn!("{why}");
     }
     Ok(())
