@@ -1,0 +1,167 @@
+//! Lines of `bsub`.
+
+use super::lines::{Line, Pair, pairs};
+use super::script::JOB;
+use super::units::{Plain, memory_kib, seconds};
+use super::wish::{Memory, Per, Wish};
+
+const FLAGS: &[&str] = &[
+    "-x", "-N", "-B", "-H", "-K", "-r", "-rn", "-I", "-Is", "-Ip", "-L",
+];
+
+/// What decides where workers run.
+const OF_WORKERS: &[&str] = &["-q", "-P", "-app", "-G", "-m", "-U", "-sla", "-g"];
+
+/// Reads the options of a line.
+pub(super) fn read(line: &Line, wish: &mut Wish) {
+    for pair in pairs(line.words(), FLAGS, true) {
+        if OF_WORKERS.contains(&pair.name.as_str()) {
+            wish.of_workers.push(pair.shown());
+        } else if option(&pair, wish).is_none() {
+            wish.untranslated(&pair.shown());
+        }
+    }
+}
+
+/// `None` if the option is unknown, or its value cannot be read.
+fn option(pair: &Pair, wish: &mut Wish) -> Option<()> {
+    let value = pair.value.as_str();
+    let text = || (!value.is_empty()).then(|| value.to_owned());
+    match pair.name.as_str() {
+        "-J" => name(value, wish),
+        "-n" => wish.tasks = Some(value.split(',').next()?.parse().ok()?),
+        "-R" => requirement(value, wish),
+        // A single field is minutes, two are hours and minutes; a speed may follow.
+        "-W" => wish.time = Some(seconds(value.split('/').next()?, 60, 60)?),
+        "-M" => limit(value, wish)?,
+        "-o" => {
+            wish.stdout = Some(path(&text()?));
+            wish.note("`-o`: files of output are written anew, not appended to".to_owned());
+        }
+        "-oo" => wish.stdout = Some(path(&text()?)),
+        "-e" | "-eo" => wish.stderr = Some(path(&text()?)),
+        "-i" | "-is" => wish.stdin = Some(text()?),
+        "-cwd" => wish.cwd = Some(text()?),
+        "-env" => variables(value, wish),
+        "-gpu" => gpu(value, wish),
+        "-w" => dependency(value, wish),
+        "-u" => wish.mail.address = Some(text()?),
+        "-N" => wish.mail.at_end = true,
+        "-K" => wish.waits = true,
+        "-x" => wish.is_exclusive = true,
+        "-rn" => wish.may_restart = Some(false),
+        "-sp" => wish.priority = Some(value.parse().ok()?),
+        "-r" | "-L" => {}
+        _ => return None,
+    }
+    Some(())
+}
+
+/// A limit of memory is what the job needs, unless `rusage` says so.
+fn limit(value: &str, wish: &mut Wish) -> Option<()> {
+    let kib = memory_kib(value, Plain::Kib)?;
+    if value.bytes().all(|b| b.is_ascii_digit()) {
+        wish.note(format!(
+            "`-M {value}`: taken as KiB; your site may count in something else"
+        ));
+    }
+    wish.memory = wish.memory.or(Some(Memory::Node(kib)));
+    Some(())
+}
+
+/// `name`, `name[1-10]%3`.
+fn name(value: &str, wish: &mut Wish) {
+    let (name, ids) = value.split_once('[').unwrap_or((value, ""));
+    if !name.is_empty() {
+        wish.name = Some(name.to_owned());
+    }
+    if let Some((ids, limit)) = ids.split_once(']') {
+        wish.set_array(&format!("{ids}{limit}"));
+    }
+}
+
+/// `span[hosts=1] rusage[mem=4000]`.
+fn requirement(value: &str, wish: &mut Wish) {
+    let mut rest = value;
+    while let Some((kind, after)) = rest.split_once('[') {
+        let (inside, after) = after.split_once(']').unwrap_or((after, ""));
+        rest = after;
+        match kind.trim() {
+            "span" => match inside.split_once('=') {
+                Some(("hosts", "1")) => {}
+                Some(("ptile", each)) => wish.tasks_per_node = each.parse().ok(),
+                _ => wish.untranslated(&format!("-R span[{inside}]")),
+            },
+            "rusage" => {
+                for part in inside.split([',', ':']) {
+                    let amount = part.trim().split_once('=');
+                    let kib = amount
+                        .filter(|(name, _)| *name == "mem")
+                        .and_then(|(_, value)| memory_kib(value, Plain::Mib));
+                    match kib {
+                        Some(kib) => wish.memory = Some(Memory::Node(kib)),
+                        None => wish.untranslated(&format!("-R rusage[{part}]")),
+                    }
+                }
+            }
+            // Where the job may run.
+            kind => wish.of_workers.push(format!("-R {kind}[{inside}]")),
+        }
+    }
+}
+
+/// `num=2:mode=exclusive_process`.
+fn gpu(value: &str, wish: &mut Wish) {
+    let count = value
+        .split(':')
+        .find_map(|part| part.strip_prefix("num="))
+        .and_then(|count| count.split('/').next()?.parse().ok());
+    wish.gpus = Some(("gpus/nvidia", count.unwrap_or(1), Per::Node));
+}
+
+/// `done(3) && ended(4)`.
+fn dependency(value: &str, wish: &mut Wish) {
+    for part in value.split("&&") {
+        let part = part.trim();
+        let inside = |kind: &str| {
+            let rest = part.strip_prefix(kind)?.strip_prefix('(')?;
+            rest.strip_suffix(')')
+                .map(|job| job.trim_matches('"').to_owned())
+        };
+        if let Some(job) = inside("done") {
+            wish.after.push(format!("{job}:ok"));
+        } else if let Some(job) = inside("ended") {
+            wish.after.push(format!("{job}:any"));
+        } else {
+            wish.note(format!(
+                "`-w {part}`: a job waits for the success (`--after JOB`) or for any end (`--after JOB:any`) of another"
+            ));
+        }
+    }
+}
+
+fn variables(value: &str, wish: &mut Wish) {
+    for part in value.split(',') {
+        match part.trim().split_once('=') {
+            Some((name, value)) => wish.env.push((name.to_owned(), value.to_owned())),
+            None if part.eq_ignore_ascii_case("none") => wish.passes_env = false,
+            None => {}
+        }
+    }
+}
+
+fn path(value: &str) -> String {
+    if value == "/dev/null" {
+        return "none".to_owned();
+    }
+    value
+        .replace(
+            "%J",
+            if value.contains("%I") {
+                "%{JOB_ID}"
+            } else {
+                JOB
+            },
+        )
+        .replace("%I", "%{TASK_ID}")
+}

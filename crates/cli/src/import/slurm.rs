@@ -1,0 +1,303 @@
+//! Lines of `sbatch`.
+
+use super::lines::{Line, Pair, pairs};
+use super::units::{Plain, gpus, memory_kib, seconds};
+use super::wish::{Memory, Per, Wish};
+
+/// Options without a value, or with one only behind `=`.
+const FLAGS: &[&str] = &[
+    "--exclusive",
+    "--requeue",
+    "--no-requeue",
+    "--hold",
+    "-H",
+    "--wait",
+    "-W",
+    "--overcommit",
+    "-O",
+    "--oversubscribe",
+    "--share",
+    "-s",
+    "--contiguous",
+    "--spread-job",
+    "--use-min-nodes",
+    "--get-user-env",
+    "--parsable",
+    "--quiet",
+    "-Q",
+    "--verbose",
+    "-v",
+    "--test-only",
+    "--nice",
+    "--propagate",
+    "--kill-on-invalid-dep",
+    "--ignore-pbs",
+    "--reboot",
+];
+
+/// What decides where workers run.
+const OF_WORKERS: &[&str] = &[
+    "--partition",
+    "--account",
+    "--qos",
+    "--constraint",
+    "--reservation",
+    "--nodelist",
+    "--exclude",
+    "--clusters",
+    "--cluster-constraint",
+    "--licenses",
+    "--switches",
+    "--wckey",
+    "--nodefile",
+];
+
+/// What makes no difference here.
+const WITHOUT_EFFECT: &[&str] = &[
+    "--parsable",
+    "--quiet",
+    "--verbose",
+    "--comment",
+    "--contiguous",
+    "--kill-on-invalid-dep",
+    "--ignore-pbs",
+    "--use-min-nodes",
+    "--spread-job",
+    "--get-user-env",
+    "--requeue",
+    "--overcommit",
+    "--oversubscribe",
+    "--share",
+];
+
+/// Short options and the long ones that mean the same.
+const SHORT: &[(&str, &str)] = &[
+    ("-a", "--array"),
+    ("-A", "--account"),
+    ("-b", "--begin"),
+    ("-c", "--cpus-per-task"),
+    ("-C", "--constraint"),
+    ("-d", "--dependency"),
+    ("-D", "--chdir"),
+    ("-e", "--error"),
+    ("-F", "--nodefile"),
+    ("-G", "--gpus"),
+    ("-H", "--hold"),
+    ("-i", "--input"),
+    ("-J", "--job-name"),
+    ("-L", "--licenses"),
+    ("-m", "--distribution"),
+    ("-M", "--clusters"),
+    ("-n", "--ntasks"),
+    ("-N", "--nodes"),
+    ("-o", "--output"),
+    ("-O", "--overcommit"),
+    ("-p", "--partition"),
+    ("-q", "--qos"),
+    ("-Q", "--quiet"),
+    ("-s", "--oversubscribe"),
+    ("-S", "--core-spec"),
+    ("-t", "--time"),
+    ("-v", "--verbose"),
+    ("-w", "--nodelist"),
+    ("-W", "--wait"),
+    ("-x", "--exclude"),
+];
+
+/// Reads the options of a line.
+pub(super) fn read(line: &Line, wish: &mut Wish) {
+    if line.text.starts_with("hetjob") || line.text.starts_with("packjob") {
+        wish.note(format!(
+            "`{}`: a job has one kind of task; submit each part as a job of its own",
+            line.text
+        ));
+        return;
+    }
+    for pair in pairs(line.words(), FLAGS, false) {
+        let long = SHORT.iter().find(|(short, _)| *short == pair.name);
+        let name = long.map_or(pair.name.as_str(), |(_, long)| *long);
+        if WITHOUT_EFFECT.contains(&name) {
+            continue;
+        }
+        if OF_WORKERS.contains(&name) {
+            wish.of_workers.push(pair.shown());
+            continue;
+        }
+        let is_known = resource(name, &pair.value, wish).or_else(|| other(name, &pair, wish));
+        if is_known.is_none() {
+            wish.untranslated(&pair.shown());
+        }
+    }
+}
+
+/// What each task needs; `None` if it is another option, or cannot be read.
+fn resource(name: &str, value: &str, wish: &mut Wish) -> Option<()> {
+    // `2-4` nodes are at least two.
+    let number = || value.split('-').next()?.parse::<u32>().ok();
+    let kib = || memory_kib(value, Plain::Mib);
+    match name {
+        "--nodes" => wish.nodes = Some(number()?),
+        "--ntasks" => wish.tasks = Some(number()?),
+        "--ntasks-per-node" | "--tasks-per-node" => wish.tasks_per_node = Some(number()?),
+        "--cpus-per-task" => wish.cpus_per_task = Some(number()?),
+        "--exclusive" => wish.is_exclusive = true,
+        "--mem" if kib()? == 0 => wish.memory = Some(Memory::All),
+        "--mem" => wish.memory = Some(Memory::Node(kib()?)),
+        "--mem-per-cpu" => wish.memory = Some(Memory::Cpu(kib()?)),
+        "--mem-per-gpu" => wish.memory = Some(Memory::Gpu(kib()?)),
+        "--gres" if !value.starts_with("gpu") => return None,
+        "--gres" | "--gpus-per-node" => set_gpus(value, Per::Node, wish)?,
+        "--gpus" => set_gpus(value, Per::Job, wish)?,
+        "--gpus-per-task" => set_gpus(value, Per::Task, wish)?,
+        _ => return None,
+    }
+    Some(())
+}
+
+fn set_gpus(value: &str, per: Per, wish: &mut Wish) -> Option<()> {
+    let first = value.split(',').next()?;
+    let (resource, count) = gpus(first)?;
+    wish.gpus = Some((resource, count, per));
+    // One kind is as good as another here.
+    if let Some((_, rest)) = value.split_once(',') {
+        wish.untranslated(rest);
+    }
+    Some(())
+}
+
+fn other(name: &str, pair: &Pair, wish: &mut Wish) -> Option<()> {
+    let value = pair.value.as_str();
+    let text = || (!value.is_empty()).then(|| value.to_owned());
+    match name {
+        "--job-name" => wish.name = Some(text()?),
+        "--array" => wish.set_array(&text()?),
+        "--time" if matches!(value, "UNLIMITED" | "INFINITE") => {}
+        // A single field is minutes.
+        "--time" => wish.time = Some(seconds(value, 60, 1)?),
+        "--output" => wish.stdout = Some(path(value, wish)),
+        "--error" => wish.stderr = Some(path(value, wish)),
+        "--input" => wish.stdin = Some(text()?),
+        "--chdir" => wish.cwd = Some(text()?),
+        "--dependency" => dependency(value, wish),
+        "--mail-user" => wish.mail.address = Some(text()?),
+        "--mail-type" => mail(value, wish),
+        "--export" => export(value, wish),
+        "--signal" => signal(value, wish)?,
+        "--no-requeue" => wish.may_restart = Some(false),
+        "--nice" => wish.priority = Some(0_i32.saturating_sub(value.parse().unwrap_or(100))),
+        "--wait" => wish.waits = true,
+        "--open-mode" if value == "truncate" => {}
+        "--open-mode" => wish.note("`--open-mode=append`: files of output are written anew".to_owned()),
+        "--time-min" | "--begin" | "--deadline" | "--hold" => wish.note(format!(
+            "`{}`: a job starts as soon as workers have room; `hq submit --after JOB` makes it wait for another",
+            pair.shown()
+        )),
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Placeholders as those of hq. Elements of an array have numbers of their own, so `%j` names both.
+fn path(pattern: &str, wish: &mut Wish) -> String {
+    if pattern == "/dev/null" {
+        return "none".to_owned();
+    }
+    let mut path = String::new();
+    let mut chars = pattern.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            path.push(c);
+            continue;
+        }
+        let mut is_padded = false;
+        while chars.next_if(char::is_ascii_digit).is_some() {
+            is_padded = true;
+        }
+        if is_padded {
+            wish.note(format!(
+                "`{pattern}`: numbers in paths have no zeros in front of them"
+            ));
+        }
+        match chars.next() {
+            Some('%') => path.push('%'),
+            Some('A') => path.push_str("%{JOB_ID}"),
+            Some('a') => path.push_str("%{TASK_ID}"),
+            Some('j' | 'J') => path.push_str(super::script::JOB),
+            Some('x') => path.push_str(super::script::NAME),
+            Some('u') => path.push_str(&std::env::var("USER").unwrap_or_default()),
+            Some('N') => {
+                wish.note(format!(
+                    "`{pattern}`: the node is not known when the path is made"
+                ));
+                path.push_str("node");
+            }
+            Some('n' | 's' | 't') => path.push('0'),
+            Some(unknown) => {
+                wish.note(format!("`{pattern}`: `%{unknown}` is left out"));
+            }
+            None => path.push('%'),
+        }
+    }
+    path
+}
+
+/// `afterok:3:4,afterany:5`.
+fn dependency(value: &str, wish: &mut Wish) {
+    if value.contains('?') {
+        wish.note(format!(
+            "`--dependency={value}`: all have to hold, not one of them"
+        ));
+    }
+    for part in value.split([',', '?']) {
+        let (kind, jobs) = part.split_once(':').unwrap_or((part, ""));
+        let mut jobs = jobs.split(':').filter(|job| !job.is_empty());
+        match kind {
+            "afterok" => wish.after.extend(jobs.map(|job| format!("{job}:ok"))),
+            "afterany" => wish.after.extend(jobs.map(|job| format!("{job}:any"))),
+            "aftercorr" => wish.after_each = jobs.next_back().map(str::to_owned),
+            "" => {}
+            _ => wish.note(format!(
+                "`--dependency={part}`: a job waits for the success (`--after JOB`) or for any end (`--after JOB:any`) of another"
+            )),
+        }
+    }
+}
+
+fn mail(value: &str, wish: &mut Wish) {
+    for event in value.split(',') {
+        match event.to_ascii_uppercase().as_str() {
+            "NONE" => wish.mail = super::wish::Mail::default(),
+            "END" => wish.mail.at_end = true,
+            "FAIL" => wish.mail.at_failure = true,
+            "ALL" => {
+                wish.mail.at_end = true;
+                wish.mail.at_failure = true;
+            }
+            _ => wish.note(format!(
+                "`--mail-type={event}`: mail is sent at the end of a job and at its first failure"
+            )),
+        }
+    }
+}
+
+fn export(value: &str, wish: &mut Wish) {
+    for part in value.split(',') {
+        match part.split_once('=') {
+            Some((name, value)) => wish.env.push((name.to_owned(), value.to_owned())),
+            None if matches!(part, "ALL" | "") => {}
+            None if matches!(part, "NONE" | "NIL") => wish.passes_env = false,
+            None => match std::env::var(part) {
+                Ok(value) => wish.env.push((part.to_owned(), value)),
+                Err(_) => wish.note(format!("`--export={part}`: it is not set here")),
+            },
+        }
+    }
+}
+
+/// `B:USR1@120`.
+fn signal(value: &str, wish: &mut Wish) -> Option<()> {
+    let value = value.trim_start_matches(['R', 'B']).trim_start_matches(':');
+    let (signal, before) = value.split_once('@').unwrap_or((value, "60"));
+    wish.signal = Some((signal.to_owned(), before.parse().ok()?));
+    Some(())
+}

@@ -1,0 +1,173 @@
+//! Sizes, durations and names of GPUs as batch systems write them.
+
+/// Memory in KiB: a number with an optional unit; without one it has `plain` KiB shifted to the left, or to the right.
+pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text.get(digits.len()..)?.to_ascii_lowercase();
+    let number: f64 = digits.parse().ok()?;
+    let letter = unit
+        .strip_suffix("ib")
+        .or(unit.strip_suffix('b').filter(|rest| !rest.is_empty()))
+        .unwrap_or(&unit);
+    let kib = match letter {
+        "" => number * plain.kib(),
+        "b" => number / 1_024.0,
+        // Words of PBS have eight bytes.
+        "w" => number / 128.0,
+        "k" => number,
+        "m" => number * 1_024.0,
+        "g" => number * 1_048_576.0,
+        "t" => number * 1_073_741_824.0,
+        _ => return None,
+    };
+    // Larger than any machine, or no number.
+    let is_sane = kib.is_finite() && (0.0..1e15).contains(&kib);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be small and not negative"
+    )]
+    is_sane.then_some(kib.ceil() as u64)
+}
+
+/// What a number without a unit is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Plain {
+    Bytes,
+    Kib,
+    Mib,
+}
+
+impl Plain {
+    const fn kib(self) -> f64 {
+        match self {
+            Self::Bytes => 1.0 / 1_024.0,
+            Self::Kib => 1.0,
+            Self::Mib => 1_024.0,
+        }
+    }
+}
+
+/// KiB as hq reads them, in the largest unit that leaves no rest.
+pub(super) fn memory_text(kib: u64) -> String {
+    let units = [(1 << 30, "T"), (1 << 20, "G"), (1 << 10, "M")];
+    let found = units
+        .into_iter()
+        .find(|(size, _)| kib.is_multiple_of(*size));
+    match found {
+        Some((size, unit)) => format!("{}{unit}", kib / size),
+        None => format!("{kib}K"),
+    }
+}
+
+/// Seconds of `[DAYS-]FIELDS`, where a single field counts as `unit` seconds and the last of several as `last` seconds.
+/// Behind days hours come first.
+pub(super) fn seconds(text: &str, unit: u64, last: u64) -> Option<u64> {
+    let (days, clock) = match text.split_once('-') {
+        Some((days, clock)) => (Some(days.parse::<u64>().ok()?), clock),
+        None => (None, text),
+    };
+    let fields: Option<Vec<u64>> = clock.split(':').map(|field| field.parse().ok()).collect();
+    let fields = fields?;
+    let weights: Vec<u64> = match (days, fields.len()) {
+        (Some(_), 1..=3) => vec![3_600, 60, 1],
+        (None, 1) => vec![unit],
+        (None, count @ 2..=3) => {
+            let place = |i: usize| last.checked_mul(60_u64.pow(u32::try_from(count - 1 - i).ok()?));
+            (0..count).map(place).collect::<Option<_>>()?
+        }
+        _ => return None,
+    };
+    let mut total = days.unwrap_or(0).checked_mul(86_400)?;
+    for (field, weight) in fields.iter().zip(weights) {
+        total = total.checked_add(field.checked_mul(weight)?)?;
+    }
+    Some(total)
+}
+
+/// `01:30:00`, `1-12:00:00`.
+pub(super) fn clock(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let clock = format!("{:02}:{:02}:{:02}", rest / 3_600, rest / 60 % 60, rest % 60);
+    match days {
+        0 => clock,
+        days => format!("{days}-{clock}"),
+    }
+}
+
+/// `gpu:a100:2`, `a100:2`, `2`, `gpu`: the maker's resource, and how many.
+pub(super) fn gpus(text: &str) -> Option<(&'static str, u32)> {
+    let text = text.split('(').next()?;
+    let parts: Vec<&str> = text.split(':').collect();
+    // The kind alone asks for one.
+    let count = parts.last()?.parse().unwrap_or(1);
+    let is_amd = parts.iter().any(|part| {
+        let part = part.to_ascii_lowercase();
+        part.starts_with("mi") && part[2..].starts_with(|c: char| c.is_ascii_digit())
+    });
+    let resource = if is_amd { "gpus/amd" } else { "gpus/nvidia" };
+    Some((resource, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_every_system() {
+        for (text, plain, shown) in [
+            ("4G", Plain::Mib, "4G"),
+            ("4000", Plain::Mib, "4000M"),
+            ("8gb", Plain::Bytes, "8G"),
+            ("1.5GiB", Plain::Kib, "1536M"),
+            ("2048b", Plain::Bytes, "2K"),
+            ("1048576", Plain::Bytes, "1M"),
+            ("500", Plain::Kib, "500K"),
+        ] {
+            let kib = memory_kib(text, plain).expect(text);
+            assert_eq!(memory_text(kib), shown, "{text}");
+        }
+        for bad in ["", "G", "4X", "-1G", "1e99G", "NaN"] {
+            assert_eq!(memory_kib(bad, Plain::Mib), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations_of_every_system() {
+        let slurm = |text| seconds(text, 60, 1).map(clock);
+        for (text, shown) in [
+            ("90", "01:30:00"),
+            ("10:30", "00:10:30"),
+            ("01:30:00", "01:30:00"),
+            ("1-12", "1-12:00:00"),
+            ("2-00:30", "2-00:30:00"),
+            ("1-02:00:00", "1-02:00:00"),
+        ] {
+            assert_eq!(slurm(text).as_deref(), Some(shown), "{text}");
+        }
+        // LSF has hours and minutes.
+        assert_eq!(
+            seconds("1:30", 60, 60).map(clock).as_deref(),
+            Some("01:30:00")
+        );
+        for bad in [
+            "",
+            "x",
+            "1:",
+            "1:2:3:4",
+            "99999999999999999999",
+            "1-",
+            "18446744073709551615",
+        ] {
+            assert_eq!(slurm(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn gpus_have_a_maker_and_a_number() {
+        assert_eq!(gpus("gpu:a100:2"), Some(("gpus/nvidia", 2)));
+        assert_eq!(gpus("gpu"), Some(("gpus/nvidia", 1)));
+        assert_eq!(gpus("mi250x:8"), Some(("gpus/amd", 8)));
+        assert_eq!(gpus("gpu:4(S:0-1)"), Some(("gpus/nvidia", 4)));
+    }
+}
