@@ -1,0 +1,203 @@
+//! What a script does, as far as its text tells: variables, launchers of MPI programs, commands of the batch system.
+
+use std::collections::BTreeSet;
+
+use super::System;
+use super::wish::Wish;
+
+/// Variables that every process has, or that belong to a place.
+const USUAL: &[&str] = &[
+    "HOME",
+    "PATH",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PWD",
+    "OLDPWD",
+    "HOSTNAME",
+    "TMPDIR",
+    "TMP",
+    "LANG",
+    "TERM",
+    "DISPLAY",
+    "RANDOM",
+    "SECONDS",
+    "LINENO",
+    "IFS",
+    "UID",
+    "EUID",
+    "PPID",
+    "BASH",
+    "BASH_SOURCE",
+    "FUNCNAME",
+    "OPTARG",
+    "OPTIND",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HQ",
+    "MODULEPATH",
+];
+
+/// Beginnings of names that the batch system, or hq, sets itself.
+const OWN: &[&str] = &["SLURM_", "SBATCH_", "PBS_", "LSB_", "LS_", "HQ_"];
+
+/// Programs that start the processes of a task.
+const LAUNCHERS: &[&str] = &["srun", "mpirun", "mpiexec", "aprun", "jsrun", "ibrun"];
+
+/// Commands that speak with the batch system about this job.
+const COMMANDS: &[&str] = &[
+    "sbatch", "scancel", "scontrol", "squeue", "sacct", "sbcast", "qsub", "qdel", "qstat",
+    "qalter", "bsub", "bkill", "bjobs",
+];
+
+/// Names and commands in a script.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    /// Variables whose value is used.
+    read: BTreeSet<String>,
+    /// Variables that the script sets itself.
+    set: BTreeSet<String>,
+    /// Programs, with the number of the first line, from 1.
+    programs: Vec<(&'static str, usize)>,
+    /// All of the text, for names in other languages.
+    text: String,
+    changes_dir: bool,
+}
+
+impl Uses {
+    pub(super) fn find(text: &str) -> Self {
+        let mut uses = Self {
+            text: text.to_owned(),
+            ..Self::default()
+        };
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if !line.starts_with('#') {
+                uses.add_line(line, number + 1);
+            }
+        }
+        uses
+    }
+
+    fn add_line(&mut self, line: &str, number: usize) {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        for (at, _) in line.match_indices('$') {
+            let rest = line[at + 1..].trim_start_matches('{');
+            let name: String = rest.chars().take_while(|c| is_name(*c)).collect();
+            if name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+                self.read.insert(name);
+            }
+        }
+        let mut before = "";
+        for word in line.split([' ', '\t', ';', '|', '&', '(', ')', '`']) {
+            let assigned = word
+                .split_once('=')
+                .map(|(name, _)| name.trim_end_matches('+'));
+            if let Some(name) =
+                assigned.filter(|name| !name.is_empty() && name.chars().all(is_name))
+            {
+                self.set.insert(name.to_owned());
+            }
+            if matches!(
+                before,
+                "for" | "read" | "-r" | "unset" | "local" | "declare"
+            ) {
+                self.set.insert(word.to_owned());
+            }
+            let known = LAUNCHERS
+                .iter()
+                .chain(COMMANDS)
+                .find(|known| **known == word);
+            if let Some(known) = known
+                && !self.programs.iter().any(|(seen, _)| seen == known)
+            {
+                self.programs.push((*known, number));
+            }
+            self.changes_dir |= word == "cd";
+            before = word;
+        }
+    }
+
+    /// Whether the name of a variable stands anywhere, also in another language than the shell's.
+    pub(super) fn names(&self, variable: &str) -> bool {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let found = self.text.match_indices(variable);
+        let mut whole = found.filter(|(at, _)| {
+            let after = self.text[at + variable.len()..].chars().next();
+            let before = self.text[..*at].chars().next_back();
+            !after.is_some_and(is_name) && !before.is_some_and(is_name)
+        });
+        whole.next().is_some()
+    }
+
+    pub(super) fn is_mpi(&self) -> bool {
+        self.programs
+            .iter()
+            .any(|(name, _)| LAUNCHERS.contains(name))
+    }
+
+    /// Variables that the script reads, does not set itself, and that are set where it is submitted.
+    pub(super) fn set_here(&self, given: &[(String, String)]) -> Vec<(String, String)> {
+        let is_foreign = |name: &&String| {
+            !self.set.contains(*name)
+                && !USUAL.contains(&name.as_str())
+                && !OWN.iter().any(|own| name.starts_with(own))
+                && !given.iter().any(|(known, _)| known == *name)
+        };
+        let names = self.read.iter().filter(is_foreign);
+        names
+            .filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)))
+            .collect()
+    }
+
+    /// What is different about what the script does.
+    pub(super) fn notes(&self, wish: &Wish) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (name, line) in &self.programs {
+            if *name == "srun" {
+                notes.push(format!(
+                    "line {line}: `srun` starts a step of the batch job in which the worker runs, on its nodes; where workers run without Slurm \
+                     write `mpirun`, or nothing in its place"
+                ));
+            } else if COMMANDS.contains(name) {
+                notes.push(format!(
+                    "line {line}: `{name}` speaks with {}, which does not know this job",
+                    wish.system.label()
+                ));
+            }
+        }
+        if wish.system == System::Pbs && wish.cwd.is_none() && !self.changes_dir {
+            notes.push(
+                "a job of PBS starts in the home directory; tasks start in the directory of the submit (`--cwd PATH`)".to_owned(),
+            );
+        }
+        if wish.node_count() > 1 && self.is_mpi() {
+            notes.push(
+                "the nodes of a task are in $HQ_NODE_FILE; Open MPI, MPICH and Intel MPI are told by variables, others by an option such as \
+                 `--hostfile \"$HQ_NODE_FILE\"`"
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_programs_are_found() {
+        let uses = Uses::find(
+            "#!/bin/bash\n# $NOT\nA=1; export B=$A\nfor f in $INPUT/*; do mpirun ./x ${OUT} $SLURM_JOB_ID; done\ncd $PBS_O_WORKDIR && srun hostname\n",
+        );
+        let read: Vec<_> = uses.read.iter().map(String::as_str).collect();
+        assert_eq!(read, ["A", "INPUT", "OUT", "PBS_O_WORKDIR", "SLURM_JOB_ID"]);
+        assert!(uses.set.contains("A") && uses.set.contains("B") && uses.set.contains("f"));
+        assert_eq!(uses.programs, [("mpirun", 4), ("srun", 5)]);
+        assert!(uses.changes_dir && uses.is_mpi());
+        assert!(uses.names("SLURM_JOB_ID") && !uses.names("SLURM_JOB"));
+    }
+}

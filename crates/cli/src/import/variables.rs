@@ -1,0 +1,219 @@
+//! Variables of batch systems, made of those of hq.
+//!
+//! Those of arrays and what programs of any language ask for are always there, others only if the script names them: a
+//! variable such as `SLURM_JOB_ID` makes an MPI library believe that it is inside a job of Slurm.
+
+use super::System;
+use super::used::Uses;
+use super::wish::{Choice, Wish};
+
+/// Lines for `sh`; adds the options that they need.
+pub(super) fn prelude(wish: &Wish, uses: &Uses, choices: &mut Vec<Choice>) -> Vec<String> {
+    let mut lines = Lines {
+        uses,
+        exports: Vec::new(),
+        others: Vec::new(),
+    };
+    match wish.system {
+        System::Slurm => of_slurm(wish, &mut lines),
+        System::Pbs => of_pbs(wish, &mut lines),
+        System::Lsf => of_lsf(wish, &mut lines),
+    }
+    let needs_dir = ["SLURM_TMPDIR", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE"];
+    if needs_dir.iter().any(|name| uses.names(name)) {
+        choices.push(Choice {
+            words: vec!["--task-dir".to_owned()],
+            is_outer: false,
+            is_usual: true,
+        });
+    }
+    if wish.node_count() > 1 && uses.is_mpi() {
+        for name in [
+            "HYDRA_HOST_FILE",
+            "I_MPI_HYDRA_HOST_FILE",
+            "OMPI_MCA_orte_default_hostfile",
+            "PRTE_MCA_prte_default_hostfile",
+        ] {
+            lines.always(name, "\"$HQ_NODE_FILE\"");
+        }
+    }
+    let mut text = Vec::new();
+    if wish.merges() {
+        text.push("exec 2>&1".to_owned());
+    }
+    if let Some(path) = &wish.stdin {
+        text.push(format!("exec < {}", quoted(path)));
+    }
+    text.extend(lines.exports.iter().map(|pair| format!("export {pair}")));
+    text.extend(lines.others);
+    text
+}
+
+struct Lines<'a> {
+    uses: &'a Uses,
+    exports: Vec<String>,
+    others: Vec<String>,
+}
+
+impl Lines<'_> {
+    fn always(&mut self, name: &str, value: &str) {
+        self.exports.push(format!("{name}={value}"));
+    }
+
+    fn if_named(&mut self, name: &str, value: &str) {
+        if self.uses.names(name) {
+            self.always(name, value);
+        }
+    }
+
+    /// For variables by which libraries recognise a batch system: its own value stays, and is not exported otherwise.
+    fn identity(&mut self, name: &str, value: &str) {
+        if !self.uses.names(name) {
+        } else if self.uses.is_mpi() {
+            self.others
+                .push(format!("[ -n \"${{{name}-}}\" ] || {name}={value}"));
+        } else {
+            self.always(name, value);
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    super::shell_text(&[text.to_owned()])
+}
+
+/// A number for each job; elements of an array have their own.
+fn job_id(wish: &Wish) -> &'static str {
+    match wish.array {
+        Some(_) => "\"${HQ_JOB_ID}_$HQ_TASK_ID\"",
+        None => "\"$HQ_JOB_ID\"",
+    }
+}
+
+/// Names of the nodes with commas between them.
+fn node_list(wish: &Wish) -> &'static str {
+    if wish.node_count() > 1 {
+        "\"$(paste -sd, \"$HQ_NODE_FILE\")\""
+    } else {
+        "\"$(hostname)\""
+    }
+}
+
+/// Writes the file with a line for each process, which programs of PBS and LSF read.
+fn node_file(name: &str, wish: &Wish, lines: &mut Lines<'_>) {
+    if !lines.uses.names(name) {
+        return;
+    }
+    let each = wish.tasks_per_node.or(wish.tasks).unwrap_or(1);
+    let nodes = if wish.node_count() > 1 {
+        "cat \"$HQ_NODE_FILE\""
+    } else {
+        "hostname"
+    };
+    lines.others.push(format!(
+        "export {name}=\"$HQ_TASK_DIR/nodes\"; {nodes} | awk '{{ for (i = 0; i < {each}; i++) print }}' > \"${name}\""
+    ));
+}
+
+fn of_slurm(wish: &Wish, lines: &mut Lines<'_>) {
+    lines.always("SLURM_JOB_NAME", &quoted(&wish.job_name()));
+    lines.always("SLURM_SUBMIT_DIR", "\"$HQ_SUBMIT_DIR\"");
+    if let Some(ids) = wish.array.as_deref().and_then(super::ids_of) {
+        lines.always("SLURM_ARRAY_TASK_ID", "\"$HQ_TASK_ID\"");
+        lines.always("SLURM_ARRAY_JOB_ID", "\"$HQ_JOB_ID\"");
+        lines.always("SLURM_ARRAY_TASK_COUNT", &ids.len().to_string());
+        for (name, id) in [
+            (
+                "SLURM_ARRAY_TASK_MIN",
+                ids.ranges().iter().map(|range| range.first()).min(),
+            ),
+            ("SLURM_ARRAY_TASK_MAX", ids.max()),
+        ] {
+            if let Some(id) = id {
+                lines.always(name, &id.to_string());
+            }
+        }
+    }
+    if let Some(cpus) = wish.cpus_per_task {
+        lines.always("SLURM_CPUS_PER_TASK", &cpus.to_string());
+    }
+    let each = wish.tasks_per_node.unwrap_or_else(|| wish.task_count());
+    let cpus = wish.cpu_count().to_string();
+    for (name, value) in [
+        ("SLURM_NTASKS", wish.task_count().to_string().as_str()),
+        ("SLURM_NPROCS", &wish.task_count().to_string()),
+        ("SLURM_NTASKS_PER_NODE", &each.to_string()),
+        ("SLURM_TASKS_PER_NODE", &each.to_string()),
+        ("SLURM_NNODES", &wish.node_count().to_string()),
+        ("SLURM_JOB_NUM_NODES", &wish.node_count().to_string()),
+        ("SLURM_CPUS_ON_NODE", &cpus),
+        ("SLURM_JOB_CPUS_PER_NODE", &cpus),
+        ("SLURM_RESTART_COUNT", "\"$HQ_INSTANCE_ID\""),
+        ("SLURM_PROCID", "0"),
+        ("SLURM_LOCALID", "0"),
+        ("SLURM_NODEID", "0"),
+        ("SLURM_JOB_USER", "\"$(id -un)\""),
+        ("SLURM_JOB_PARTITION", "hq"),
+        ("SLURM_TMPDIR", "\"$HQ_TASK_DIR\""),
+        ("SLURMD_NODENAME", "\"$(hostname -s)\""),
+    ] {
+        lines.if_named(name, value);
+    }
+    if let Some((_, count, _)) = wish.gpus {
+        for name in [
+            "SLURM_GPUS",
+            "SLURM_GPUS_ON_NODE",
+            "SLURM_GPUS_PER_NODE",
+            "SLURM_GPUS_PER_TASK",
+        ] {
+            lines.if_named(name, &count.to_string());
+        }
+        lines.if_named("SLURM_JOB_GPUS", "\"${CUDA_VISIBLE_DEVICES-}\"");
+    }
+    for name in ["SLURM_JOB_ID", "SLURM_JOBID"] {
+        lines.identity(name, job_id(wish));
+    }
+    for name in ["SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
+        lines.identity(name, node_list(wish));
+    }
+}
+
+fn of_pbs(wish: &Wish, lines: &mut Lines<'_>) {
+    lines.always("PBS_O_WORKDIR", "\"$HQ_SUBMIT_DIR\"");
+    lines.always("PBS_JOBNAME", &quoted(&wish.job_name()));
+    if wish.array.is_some() {
+        for name in ["PBS_ARRAY_INDEX", "PBS_ARRAYID"] {
+            lines.always(name, "\"$HQ_TASK_ID\"");
+        }
+        lines.if_named("PBS_ARRAY_ID", "\"$HQ_JOB_ID\"");
+    }
+    let each = wish.tasks_per_node.unwrap_or_else(|| wish.task_count());
+    lines.always("NCPUS", &each.to_string());
+    lines.if_named("PBS_NP", &wish.task_count().to_string());
+    lines.if_named("PBS_NUM_PPN", &each.to_string());
+    lines.if_named("PBS_NUM_NODES", &wish.node_count().to_string());
+    lines.if_named("PBS_O_HOME", "\"$HOME\"");
+    lines.if_named("PBS_O_HOST", "\"$(hostname)\"");
+    lines.if_named("PBS_O_LOGNAME", "\"$(id -un)\"");
+    lines.if_named("PBS_QUEUE", "hq");
+    lines.identity("PBS_JOBID", job_id(wish));
+    node_file("PBS_NODEFILE", wish, lines);
+}
+
+fn of_lsf(wish: &Wish, lines: &mut Lines<'_>) {
+    lines.always("LS_SUBCWD", "\"$HQ_SUBMIT_DIR\"");
+    lines.always("LSB_JOBNAME", &quoted(&wish.job_name()));
+    // It is 0 outside of arrays.
+    let index = if wish.array.is_some() {
+        "\"$HQ_TASK_ID\""
+    } else {
+        "0"
+    };
+    lines.always("LSB_JOBINDEX", index);
+    lines.if_named("LSB_DJOB_NUMPROC", &wish.task_count().to_string());
+    lines.if_named("LSB_MAX_NUM_PROCESSORS", &wish.task_count().to_string());
+    lines.if_named("LSB_QUEUE", "hq");
+    lines.identity("LSB_JOBID", "\"$HQ_JOB_ID\"");
+    lines.identity("LSB_HOSTS", "\"$(hostname)\"");
+    node_file("LSB_DJOB_HOSTFILE", wish, lines);
+}

@@ -1,0 +1,395 @@
+//! What a script asks of any batch system, and the options that mean the same here.
+
+use super::System;
+use super::script::{JOB, NAME};
+use super::units::{clock, memory_text};
+use super::used::Uses;
+use crate::parse::after::parse_after;
+use crate::parse::retry::parse_signal;
+
+/// One option with its value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Choice {
+    pub(crate) words: Vec<String>,
+    /// Not allowed in `#HQ` lines.
+    pub(crate) is_outer: bool,
+    /// Nobody wrote it; the batch system does so without being told.
+    pub(crate) is_usual: bool,
+}
+
+/// What memory is counted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Memory {
+    /// All that the node has.
+    All,
+    /// KiB of each node.
+    Node(u64),
+    /// KiB of each cpu.
+    Cpu(u64),
+    /// KiB of each GPU.
+    Gpu(u64),
+}
+
+/// What GPUs are counted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Per {
+    Job,
+    Node,
+    Task,
+}
+
+/// Whom to tell of the job.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Mail {
+    pub(super) address: Option<String>,
+    pub(super) at_end: bool,
+    pub(super) at_failure: bool,
+}
+
+/// Everything that lines ask for.
+#[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of its own"
+)]
+pub(super) struct Wish {
+    pub(super) system: System,
+    pub(super) script: String,
+    pub(super) name: Option<String>,
+    pub(super) array: Option<String>,
+    pub(super) nodes: Option<u32>,
+    pub(super) tasks: Option<u32>,
+    pub(super) tasks_per_node: Option<u32>,
+    pub(super) cpus_per_task: Option<u32>,
+    pub(super) is_exclusive: bool,
+    pub(super) memory: Option<Memory>,
+    pub(super) gpus: Option<(&'static str, u32, Per)>,
+    /// In seconds.
+    pub(super) time: Option<u64>,
+    /// Patterns with placeholders of hq.
+    pub(super) stdout: Option<String>,
+    pub(super) stderr: Option<String>,
+    /// Standard error goes where standard output goes.
+    pub(super) is_merged: bool,
+    pub(super) stdin: Option<String>,
+    pub(super) after: Vec<String>,
+    pub(super) after_each: Option<String>,
+    pub(super) mail: Mail,
+    pub(super) env: Vec<(String, String)>,
+    /// Whether variables of the shell are passed on.
+    pub(super) passes_env: bool,
+    pub(super) cwd: Option<String>,
+    /// Signal, and seconds before the end.
+    pub(super) signal: Option<(String, u64)>,
+    pub(super) may_restart: Option<bool>,
+    pub(super) priority: Option<i32>,
+    pub(super) waits: bool,
+    pub(super) shell: Option<String>,
+    /// What belongs to workers, as it was written.
+    pub(super) of_workers: Vec<String>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Wish {
+    pub(super) fn new(system: System, script: &str) -> Self {
+        Self {
+            system,
+            script: script.to_owned(),
+            name: None,
+            array: None,
+            nodes: None,
+            tasks: None,
+            tasks_per_node: None,
+            cpus_per_task: None,
+            is_exclusive: false,
+            memory: None,
+            gpus: None,
+            time: None,
+            stdout: None,
+            stderr: None,
+            is_merged: system != System::Pbs,
+            stdin: None,
+            after: Vec::new(),
+            after_each: None,
+            mail: Mail::default(),
+            env: Vec::new(),
+            passes_env: system != System::Pbs,
+            cwd: None,
+            signal: None,
+            may_restart: None,
+            priority: None,
+            waits: false,
+            shell: None,
+            of_workers: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Says something about what is different, once.
+    pub(super) fn note(&mut self, text: String) {
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    /// An option that is nothing here.
+    pub(super) fn untranslated(&mut self, shown: &str) {
+        self.note(format!("`{shown}`: not translated"));
+    }
+
+    /// Takes `IDS%LIMIT`.
+    pub(super) fn set_array(&mut self, text: &str) {
+        let (ids, limit) = match text.split_once('%') {
+            Some((ids, limit)) => (ids, Some(limit)),
+            None => (text, None),
+        };
+        if super::ids_of(ids).is_none() {
+            self.note(format!(
+                "array `{text}`: the ids cannot be read; give `--array` yourself"
+            ));
+            return;
+        }
+        self.array = Some(ids.to_owned());
+        if let Some(limit) = limit {
+            self.note(format!(
+                "`%{limit}`: as many tasks run at once as workers have room for; for at most {limit} start workers with \
+                 `--resource 'slots=sum({limit})'` and submit with `--resource slots=1`"
+            ));
+        }
+    }
+
+    pub(super) fn node_count(&self) -> u32 {
+        match (self.nodes, self.tasks, self.tasks_per_node) {
+            (Some(nodes), _, _) => nodes.max(1),
+            (None, Some(tasks), Some(each)) => tasks.div_ceil(each.max(1)).max(1),
+            (None, _, _) => 1,
+        }
+    }
+
+    /// Processes of an MPI program on all nodes.
+    pub(super) fn task_count(&self) -> u32 {
+        let each = self.tasks_per_node.unwrap_or(1);
+        let all = each.saturating_mul(self.node_count());
+        self.tasks.unwrap_or(all).max(1)
+    }
+
+    /// Cpus of a task that has a share of one node.
+    pub(super) fn cpu_count(&self) -> u32 {
+        let each = self.cpus_per_task.unwrap_or(1).max(1);
+        self.task_count().saturating_mul(each)
+    }
+
+    pub(super) fn job_name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.script.clone())
+    }
+
+    fn gpu_count(&self) -> u32 {
+        match self.gpus {
+            None => 0,
+            Some((_, count, Per::Job | Per::Node)) => count,
+            Some((_, count, Per::Task)) => count.saturating_mul(self.task_count()),
+        }
+    }
+
+    /// Everything as options.
+    pub(super) fn choices(&mut self, uses: &Uses) -> Vec<Choice> {
+        let mut choices = Choices::default();
+        let is_named = self.name.is_some();
+        choices.add(!is_named, &["--name", &self.job_name()]);
+        if let Some(array) = &self.array {
+            choices.add(false, &["--array", array]);
+        }
+        self.add_resources(&mut choices);
+        self.add_times(&mut choices);
+        self.add_output(&mut choices);
+        if let Some(cwd) = &self.cwd {
+            choices.add(false, &["--cwd", cwd]);
+        }
+        for (name, value) in &self.env {
+            choices.add(false, &["--env", &format!("{name}={value}")]);
+        }
+        if self.may_restart == Some(false) {
+            choices.add(false, &["--crash-limit", "never-restart"]);
+        }
+        match self.priority {
+            None | Some(0) => {}
+            Some(priority) => choices.add(false, &[&format!("--priority={priority}")]),
+        }
+        self.add_outer(&mut choices, uses);
+        self.note_workers();
+        choices.0
+    }
+
+    fn add_resources(&mut self, choices: &mut Choices) {
+        let nodes = self.node_count();
+        if nodes > 1 {
+            choices.add(false, &["--nodes", &nodes.to_string()]);
+            if self.memory.is_some() || self.gpus.is_some() {
+                self.note(format!(
+                    "{nodes} nodes: tasks get whole nodes with all that they have; memory and GPUs are not asked for"
+                ));
+            }
+            return;
+        }
+        if self.is_exclusive {
+            choices.add(false, &["--cpus", "all"]);
+        } else if self.cpu_count() > 1 || self.cpus_per_task.is_some() {
+            choices.add(false, &["--cpus", &self.cpu_count().to_string()]);
+        }
+        let kib = match self.memory {
+            None => None,
+            Some(Memory::All) => {
+                choices.add(false, &["--resource", "mem=all"]);
+                None
+            }
+            Some(Memory::Node(kib)) => Some(kib),
+            Some(Memory::Cpu(kib)) => Some(kib.saturating_mul(self.cpu_count().into())),
+            Some(Memory::Gpu(kib)) => Some(kib.saturating_mul(self.gpu_count().into())),
+        };
+        if let Some(kib) = kib.filter(|kib| *kib > 0) {
+            let amount = format!("mem={}", memory_text(kib));
+            choices.add(false, &["--resource", &amount]);
+        }
+        if let Some((resource, _, _)) = self.gpus
+            && self.gpu_count() > 0
+        {
+            let amount = format!("{resource}={}", self.gpu_count());
+            choices.add(false, &["--resource", &amount]);
+        }
+    }
+
+    fn add_times(&mut self, choices: &mut Choices) {
+        let mut limit = self.time;
+        if let Some((signal, before)) = self.signal.clone() {
+            match (limit, parse_signal(&signal)) {
+                (Some(all), Ok(_)) if all > before => {
+                    // It comes at the limit, and the end later.
+                    limit = Some(all - before);
+                    choices.add(false, &["--stop-signal", &signal]);
+                    choices.add(false, &["--stop-grace", &format!("{before}s")]);
+                    self.note(format!(
+                        "signal `{signal}@{before}`: a task that gets it has failed, even if it ends with 0 then; `--retries` starts it again"
+                    ));
+                }
+                _ => self.note(format!(
+                    "signal `{signal}@{before}`: a signal before the end needs a time limit that is longer"
+                )),
+            }
+        }
+        if let Some(seconds) = limit.filter(|seconds| *seconds > 0) {
+            choices.add(false, &["--time-limit", &clock(seconds)]);
+        }
+    }
+
+    fn add_output(&self, choices: &mut Choices) {
+        let (is_array, name) = (self.array.is_some(), self.job_name());
+        // Elements of an array are jobs of their own there.
+        let job = if is_array {
+            "%{JOB_ID}_%{TASK_ID}"
+        } else {
+            "%{JOB_ID}"
+        };
+        let whole = |path: &String| path.replace(JOB, job).replace(NAME, &name);
+        let usual = |channel: &str| match (self.system, is_array) {
+            (System::Slurm, false) => Some("slurm-%{JOB_ID}.out".to_owned()),
+            (System::Slurm, true) => Some("slurm-%{JOB_ID}_%{TASK_ID}.out".to_owned()),
+            (System::Pbs, false) => Some(format!("%{{SUBMIT_DIR}}/{name}.{channel}%{{JOB_ID}}")),
+            (System::Pbs, true) => Some(format!(
+                "%{{SUBMIT_DIR}}/{name}.{channel}%{{JOB_ID}}.%{{TASK_ID}}"
+            )),
+            // It would be mailed.
+            (System::Lsf, _) => None,
+        };
+        match (&self.stdout, usual("o")) {
+            (Some(path), _) => choices.add(false, &["--stdout", &whole(path)]),
+            (None, Some(path)) => choices.add(true, &["--stdout", &path]),
+            (None, None) => {}
+        }
+        match (&self.stderr, usual("e")) {
+            (Some(path), _) => choices.add(false, &["--stderr", &whole(path)]),
+            (None, _) if self.merges() => choices.add(true, &["--stderr", "none"]),
+            (None, Some(path)) => choices.add(true, &["--stderr", &path]),
+            (None, None) => {}
+        }
+    }
+
+    /// Whether the script has to write its errors into its output.
+    pub(super) fn merges(&self) -> bool {
+        let has_output = self.stdout.is_some() || self.system != System::Lsf;
+        self.is_merged && self.stderr.is_none() && has_output
+    }
+
+    fn add_outer(&mut self, choices: &mut Choices, uses: &Uses) {
+        for after in std::mem::take(&mut self.after) {
+            if parse_after(&after).is_ok() {
+                choices.add_outer(&["--after", &after]);
+            } else {
+                self.note(format!(
+                    "dependency on `{after}`: give the number that hq has for that job, `--after JOB`"
+                ));
+            }
+        }
+        if let Some(each) = &self.after_each {
+            choices.add_outer(&["--after-each", each]);
+        }
+        let events: Vec<&str> = [(self.mail.at_end, "end"), (self.mail.at_failure, "failure")]
+            .into_iter()
+            .filter_map(|(is_on, event)| is_on.then_some(event))
+            .collect();
+        if !events.is_empty() {
+            let user = std::env::var("USER").unwrap_or_else(|_| "$USER".to_owned());
+            let address = self.mail.address.clone().unwrap_or(user);
+            let address = super::shell_text(&[address]);
+            let target = format!("cmd:mail -s hq {address}");
+            choices.add_outer(&["--notify", &target]);
+            choices.add_outer(&["--notify-on", &events.join(",")]);
+        }
+        if self.waits {
+            choices.add_outer(&["--wait"]);
+        }
+        if self.passes_env {
+            for (name, value) in uses.set_here(&self.env) {
+                choices.add_outer(&["--env", &format!("{name}={value}")]);
+            }
+        }
+    }
+
+    fn note_workers(&mut self) {
+        let options = self.of_workers.join(" ");
+        match (options.is_empty(), self.system) {
+            (true, _) => {}
+            (false, System::Slurm | System::Pbs) => {
+                let system = self.system.label().to_ascii_lowercase();
+                self.note(format!(
+                    "`{options}`: belongs to the workers, as in `hq alloc add {system} --time-limit 1h -- {options}`"
+                ));
+            }
+            (false, System::Lsf) => self.note(format!(
+                "`{options}`: belongs to the workers, as to the job in which `hq worker start` runs"
+            )),
+        }
+    }
+}
+
+/// Options in the order in which they were added.
+#[derive(Default)]
+struct Choices(Vec<Choice>);
+
+impl Choices {
+    fn add(&mut self, is_usual: bool, words: &[&str]) {
+        self.push(words, is_usual, false);
+    }
+
+    fn add_outer(&mut self, words: &[&str]) {
+        self.push(words, false, true);
+    }
+
+    fn push(&mut self, words: &[&str], is_usual: bool, is_outer: bool) {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        self.0.push(Choice {
+            words,
+            is_outer,
+            is_usual,
+        });
+    }
+}
