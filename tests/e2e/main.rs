@@ -21,6 +21,7 @@ mod harness;
 mod history;
 mod http;
 mod hung_files;
+mod imports;
 mod jobs;
 mod limits;
 mod local;

@@ -221,7 +221,7 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit --stderr e-%{task_id} -- true", &["unknown placeholder `task_id`", "`%{TASK_ID}`"], 1),
     ("submit --cwd %{CWD} -- true", &["working directory placeholder"], 1),
     ("submit --array 1-2 slurm.sh", &["slurm.sh has 2 #SBATCH lines, which hq does not read", "`#HQ --array 1-4 --resource mem=2G`"], 0),
-    ("submit pbs.sh", &["pbs.sh has 1 #PBS line, which hq does not read", "`#HQ --cpus 4 --resource mem=8gb`"], 0),
+    ("submit pbs.sh", &["pbs.sh has 1 #PBS line, which hq does not read", "`#HQ --cpus 4 --resource mem=8G`"], 0),
     // What cannot run.
     ("submit --cpus 64 -- true", &["No connected worker can run", "they ask for 64 cpus, no worker has more than 2"], 0),
     ("submit --resource gpu/nvidia=1 -- true", &["they ask for 1 gpu/nvidia, no worker has any", "did you mean `gpus/nvidia`"], 0),

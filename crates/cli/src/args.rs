@@ -13,6 +13,7 @@ pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod global;
 mod habits;
+pub(crate) mod import;
 pub(crate) mod job;
 pub(crate) mod journal;
 pub(crate) mod other;
@@ -70,6 +71,11 @@ pub(crate) enum Command {
     },
     /// Submit a job; the same as `hq job submit`
     Submit(Deferred<Box<submit::SubmitArgs>>),
+    /// Turn a script for Slurm, PBS or LSF into one for hq, or submit it
+    ///
+    /// Prints the script with `#HQ` lines in place of `#SBATCH`, `#PBS` or `#BSUB` lines, and with the variables that it
+    /// expects, such as SLURM_ARRAY_TASK_ID. What is different here, or could not be translated, is told.
+    Import(Deferred<import::ImportArgs>),
     /// Show how it is going on one screen: workers, unfinished jobs, what is wrong
     Status,
     /// Say what is wrong, who is to blame and what to do, worst first
@@ -155,6 +161,7 @@ impl Command {
             | Self::Dashboard(_)
             | Self::Run(_)
             | Self::Submit(_)
+            | Self::Import(_)
             | Self::OutputLog(_)
             | Self::Doc(_)
             | Self::GenerateCompletion(_)

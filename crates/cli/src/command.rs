@@ -31,6 +31,7 @@ mod dashboard;
 mod doc;
 mod doctor;
 mod follow;
+mod import;
 mod job;
 mod journal;
 mod manual;
@@ -122,6 +123,7 @@ const fn role(command: &Command) -> Role {
         Command::Server { .. }
         | Command::Worker { .. }
         | Command::Submit(_)
+        | Command::Import(_)
         | Command::Job { .. }
         | Command::Task { .. }
         | Command::Journal { .. }
@@ -173,6 +175,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
             command: Some(Deferred(command)),
         } => as_client(alloc::run(command, context)),
         Command::Submit(Deferred(args)) => as_client(submit::submit(*args, context)),
+        Command::Import(Deferred(args)) => import::run(&args, context),
         Command::OutputLog(Deferred(args)) => output_log::run(&args, context),
         Command::Dashboard(Deferred(args)) if args.web => {
             as_client(dashboard::web::run(args.read_only, context))

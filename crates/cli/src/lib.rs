@@ -16,6 +16,7 @@ mod command;
 mod dashboard;
 mod error;
 mod failures;
+mod import;
 mod logging;
 mod output;
 mod pages;

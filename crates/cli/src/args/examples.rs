@@ -10,6 +10,14 @@ EXAMPLES:
   hq submit --wait=ok job.sh                           options in #HQ lines; exit code of the job
   hq doc jobs                                          more about jobs";
 
+/// Of `hq import`.
+pub(crate) const IMPORT: &str = "\
+EXAMPLES:
+  hq import job.sh > job.hq.sh                         a script for `hq submit`; notes go to standard error
+  hq import --submit job.sh input.dat                  at once, as `sbatch job.sh input.dat`
+  hq import --submit --options '--dependency=afterok:3 --array=1-5' job.sh
+  hq doc coming-from                                   what is called how";
+
 /// Of `hq run`.
 pub(crate) const RUN: &str = "\
 EXAMPLES:
@@ -76,6 +84,7 @@ mod tests {
     fn examples_are_accepted() {
         let all = [
             super::SUBMIT,
+            super::IMPORT,
             super::RUN,
             super::SERVER_START,
             super::WORKER_START,
@@ -89,6 +98,7 @@ mod tests {
             // What it does stands behind some blanks.
             let line = line.trim().split("  ").next().unwrap_or_default();
             let line = line.split(" && ").next().unwrap_or_default();
+            let line = line.split(" > ").next().unwrap_or_default();
             let words = shlex::split(line).expect("closed quotes");
             let parsed = args::command().try_get_matches_from(&words);
             assert!(parsed.is_ok(), "{line}: {:?}", parsed.err());

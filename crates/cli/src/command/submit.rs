@@ -22,7 +22,7 @@ use crate::submit::build::{SubmitRequest, build};
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, read_all};
 
 /// Submits a command.
-pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliResult<()> {
+pub(super) async fn submit(args: SubmitArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     if args.command.len() == 1 && args.command[0] == "-" {
         return batch::run(&mut client, context).await;
@@ -32,6 +32,25 @@ pub(super) async fn submit(mut args: SubmitArgs, context: &mut Context) -> CliRe
     } else {
         None
     };
+    submit_through(client, args, stdin, context).await
+}
+
+/// Submits a command with standard input for its tasks.
+pub(super) async fn submit_given(
+    args: SubmitArgs,
+    stdin: Option<Vec<u8>>,
+    context: &mut Context,
+) -> CliResult<()> {
+    let client = context.connect().await?;
+    submit_through(client, args, stdin, context).await
+}
+
+async fn submit_through(
+    mut client: Client,
+    mut args: SubmitArgs,
+    stdin: Option<Vec<u8>>,
+    context: &mut Context,
+) -> CliResult<()> {
     let how = args.follow;
     let is_followed = how.wait.is_some() || how.progress;
     let on_notify = args.on_notify.take().filter(|_| is_followed);

@@ -2,9 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::System;
-use super::wish::Wish;
-
 /// Variables that every process has, or that belong to a place.
 const USUAL: &[&str] = &[
     "HOME",
@@ -47,7 +44,7 @@ const OWN: &[&str] = &["SLURM_", "SBATCH_", "PBS_", "LSB_", "LS_", "HQ_"];
 const LAUNCHERS: &[&str] = &["srun", "mpirun", "mpiexec", "aprun", "jsrun", "ibrun"];
 
 /// Commands that speak with the batch system about this job.
-const COMMANDS: &[&str] = &[
+pub(super) const COMMANDS: &[&str] = &[
     "sbatch", "scancel", "scontrol", "squeue", "sacct", "sbcast", "qsub", "qdel", "qstat",
     "qalter", "bsub", "bkill", "bjobs",
 ];
@@ -60,10 +57,10 @@ pub(super) struct Uses {
     /// Variables that the script sets itself.
     set: BTreeSet<String>,
     /// Programs, with the number of the first line, from 1.
-    programs: Vec<(&'static str, usize)>,
+    pub(super) programs: Vec<(&'static str, usize)>,
     /// All of the text, for names in other languages.
     text: String,
-    changes_dir: bool,
+    pub(super) changes_dir: bool,
 }
 
 impl Uses {
@@ -150,37 +147,6 @@ impl Uses {
         names
             .filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)))
             .collect()
-    }
-
-    /// What is different about what the script does.
-    pub(super) fn notes(&self, wish: &Wish) -> Vec<String> {
-        let mut notes = Vec::new();
-        for (name, line) in &self.programs {
-            if *name == "srun" {
-                notes.push(format!(
-                    "line {line}: `srun` starts a step of the batch job in which the worker runs, on its nodes; where workers run without Slurm \
-                     write `mpirun`, or nothing in its place"
-                ));
-            } else if COMMANDS.contains(name) {
-                notes.push(format!(
-                    "line {line}: `{name}` speaks with {}, which does not know this job",
-                    wish.system.label()
-                ));
-            }
-        }
-        if wish.system == System::Pbs && wish.cwd.is_none() && !self.changes_dir {
-            notes.push(
-                "a job of PBS starts in the home directory; tasks start in the directory of the submit (`--cwd PATH`)".to_owned(),
-            );
-        }
-        if wish.node_count() > 1 && self.is_mpi() {
-            notes.push(
-                "the nodes of a task are in $HQ_NODE_FILE; Open MPI, MPICH and Intel MPI are told by variables, others by an option such as \
-                 `--hostfile \"$HQ_NODE_FILE\"`"
-                    .to_owned(),
-            );
-        }
-        notes
     }
 }
 

@@ -3,8 +3,6 @@
 //! The options of all lines are parsed as one command line and then merged with the real one, which
 //! wins. Only options that describe tasks exist there; see `docs/compatibility.md`.
 
-mod foreign;
-
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,6 +12,7 @@ use clap::Parser;
 
 use crate::args::submit::{DirectivesMode, TaskOptions};
 use crate::error::{CliError, CliResult};
+use crate::import;
 
 /// Only this much of a script is looked at, in bytes.
 const HEAD_LEN: usize = 32 * 1024;
@@ -48,11 +47,14 @@ pub(crate) fn find(
     let program = command.first().map(OsString::as_os_str).unwrap_or_default();
     match mode {
         DirectivesMode::Off => Ok(Directives::default()),
-        DirectivesMode::Auto if !program.as_bytes().ends_with(b".sh") => Ok(Directives::default()),
+        DirectivesMode::Auto if !program.as_bytes().ends_with(b".sh") => {
+            warn_about_unread(command);
+            Ok(Directives::default())
+        }
         DirectivesMode::Auto | DirectivesMode::File => {
             let shown = program.to_string_lossy();
             let head = read_head(Path::new(program)).map_err(|error| unreadable(&shown, &error))?;
-            warn_about_foreign(&shown, &head);
+            warn_about_foreign(&shown, &head, true);
             let options = parse_options(&shown, &head)?;
             Ok(Directives {
                 options,
@@ -62,6 +64,7 @@ pub(crate) fn find(
         DirectivesMode::Stdin => match stdin {
             Some(data) => {
                 let head = &data[..data.len().min(HEAD_LEN)];
+                warn_about_foreign("stdin", head, true);
                 Ok(Directives {
                     options: parse_options("stdin", head)?,
                     shebang: Vec::new(),
@@ -99,10 +102,36 @@ fn unreadable(source: &str, error: &std::io::Error) -> CliError {
 }
 
 /// Says that lines for a batch system are not read, and what they are here.
-fn warn_about_foreign(source: &str, head: &[u8]) {
-    let found = foreign::find(head);
-    if let Some(text) = found.text(source) {
+fn warn_about_foreign(source: &str, head: &[u8], is_read: bool) {
+    let text = String::from_utf8_lossy(head);
+    if let Some(text) = import::warning(source, &text, is_read) {
         tracing::warn!("{text}");
+    }
+}
+
+/// Looks for lines of batch systems in a script whose name says nothing, also behind the name of a shell.
+fn warn_about_unread(command: &[OsString]) {
+    const SHELLS: [&str; 4] = ["sh", "bash", "zsh", "ksh"];
+    let name = |word: &OsString| Path::new(word).file_name().map(OsStr::to_owned);
+    let Some(program) = command.first() else {
+        return;
+    };
+    let is_shell = name(program).is_some_and(|name| SHELLS.iter().any(|shell| name == *shell));
+    let script = if is_shell {
+        let mut words = command[1..].iter();
+        words.find(|word| !word.as_bytes().starts_with(b"-"))
+    } else {
+        Some(program)
+    };
+    let Some(script) = script else { return };
+    // Anything but a file may block, or never end.
+    if !std::fs::metadata(script).is_ok_and(|found| found.is_file()) {
+        return;
+    }
+    if let Ok(head) = read_head(Path::new(script))
+        && head.starts_with(b"#")
+    {
+        warn_about_foreign(&script.to_string_lossy(), &head, false);
     }
 }
 

@@ -1,0 +1,37 @@
+//! `hq import …`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::import::System;
+
+/// Options of `import`.
+#[derive(Args, Debug)]
+#[command(after_long_help = super::examples::IMPORT)]
+pub(crate) struct ImportArgs {
+    /// Submit the script, as it is now, instead of printing it
+    #[arg(long)]
+    pub(crate) submit: bool,
+
+    /// Further options as on the command line of `sbatch`, `qsub` or `bsub`, which win over the lines of the script
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub(crate) options: Option<String>,
+
+    /// Batch system for which the script is [default: that of its lines]
+    #[arg(long, value_enum, value_name = "SYSTEM")]
+    pub(crate) system: Option<System>,
+
+    /// Script with `#SBATCH`, `#PBS` or `#BSUB` lines; `-` is standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) script: PathBuf,
+
+    /// With --submit: arguments of the script
+    #[arg(
+        value_name = "ARGS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        requires = "submit"
+    )]
+    pub(crate) args: Vec<String>,
+}

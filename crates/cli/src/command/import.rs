@@ -1,0 +1,103 @@
+//! `hq import`.
+
+use clap::Parser as _;
+use serde_json::json;
+
+use super::{Context, as_client, submit};
+use crate::args::deferred::Deferred;
+use crate::args::global::OutputMode;
+use crate::args::import::ImportArgs;
+use crate::args::{Cli, Command};
+use crate::error::{CliError, CliResult};
+use crate::import::{Conversion, Source, convert, converted, shell_text, submit_words};
+use crate::output::console::error_line;
+use crate::submit::{read_all, read_file};
+
+/// Longest script.
+const SCRIPT_MAX: usize = 4 << 20;
+
+/// Prints a script for a batch system as one for hq, or submits it.
+pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
+    let shown = args.script.display().to_string();
+    let bytes = if shown == "-" {
+        read_all("standard input", std::io::stdin().lock(), SCRIPT_MAX)?
+    } else {
+        read_file(&args.script)?
+    };
+    let text = String::from_utf8(bytes).map_err(|_| {
+        CliError::new(format!(
+            "Cannot read {shown}: expected a script in UTF-8, found other bytes"
+        ))
+    })?;
+    let name = args.script.file_name().filter(|_| shown != "-");
+    let name = name.map_or_else(
+        || "stdin".to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    let source = Source {
+        name: &name,
+        text: &text,
+        options: args.options.as_deref().unwrap_or_default(),
+        system: args.system,
+    };
+    let conversion = convert(source)?;
+    if args.submit {
+        let (words, script) = submit_words(source, &conversion, &args.args);
+        for note in &conversion.notes {
+            tracing::warn!("{name}: {note}");
+        }
+        return submit_now(words, script, context);
+    }
+    print(source, &conversion, context)
+}
+
+/// Submits as if the words had been typed.
+fn submit_now(words: Vec<String>, script: String, context: &mut Context) -> CliResult<()> {
+    tracing::debug!("hq {}", shell_text(&words));
+    let typed = std::iter::once("hq".to_owned()).chain(words);
+    let cli = Cli::try_parse_from(typed).map_err(|error| {
+        let text = error.to_string();
+        CliError::new(format!(
+            "What the script asks for cannot be submitted: {}",
+            text.trim_start_matches("error: ").trim_end()
+        ))
+        .with_help("`hq import SCRIPT` without `--submit` prints it, to be corrected".to_owned())
+    })?;
+    let Some(Command::Submit(Deferred(args))) = cli.command else {
+        return Err(CliError::new("What the script asks for is no submit"));
+    };
+    as_client(submit::submit_given(
+        *args,
+        Some(script.into_bytes()),
+        context,
+    ))
+}
+
+fn print(source: Source<'_>, conversion: &Conversion, context: &mut Context) -> CliResult<()> {
+    use std::io::Write as _;
+    let script = converted(source, conversion);
+    let mut command = vec!["hq".to_owned(), "submit".to_owned()];
+    command.extend(conversion.outer().flatten().cloned());
+    if context.mode() == OutputMode::Json {
+        let value = json!({
+            "system": format!("{:?}", conversion.system).to_lowercase(),
+            "lines": conversion.line_count,
+            "script": script,
+            "submit": command,
+            "notes": conversion.notes,
+        });
+        return Ok(crate::output::json::write_value(&mut context.out, &value)?);
+    }
+    context.out.write_all(script.as_bytes())?;
+    context.flush()?;
+    if context.mode() == OutputMode::Cli {
+        for note in &conversion.notes {
+            tracing::warn!("{}: {note}", source.name);
+        }
+        let command = shell_text(&command);
+        error_line(&format!(
+            "Save this as a file whose name ends in `.sh` and submit it with `{command} FILE.sh`, or run `hq import --submit` at once."
+        ));
+    }
+    Ok(())
+}

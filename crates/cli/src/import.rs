@@ -1,0 +1,233 @@
+//! Scripts for Slurm, PBS and LSF: what their lines ask for, as options of `hq submit`.
+//!
+//! [`lines`] finds and splits the lines, [`slurm`], [`pbs`] and [`lsf`] read them into a [`wish::Wish`], which is the same for
+//! all three and becomes options. [`variables`] says which variables the script gets, [`script`] writes it.
+//! What is not the same here becomes a note, never silence.
+
+use hq_core::range::IdArray;
+
+use crate::error::{CliError, CliResult};
+
+mod differences;
+mod lines;
+mod lsf;
+mod pbs;
+mod script;
+mod slurm;
+mod units;
+mod used;
+mod variables;
+mod wish;
+
+use lines::Line;
+use wish::{Choice, Wish};
+
+/// A batch system whose scripts can be read.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum System {
+    /// `#SBATCH` lines
+    Slurm,
+    /// `#PBS` lines
+    Pbs,
+    /// `#BSUB` lines
+    Lsf,
+}
+
+impl System {
+    const ALL: [Self; 3] = [Self::Slurm, Self::Pbs, Self::Lsf];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Slurm => "Slurm",
+            Self::Pbs => "PBS",
+            Self::Lsf => "LSF",
+        }
+    }
+
+    /// How its lines begin.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Slurm => "#SBATCH",
+            Self::Pbs => "#PBS",
+            Self::Lsf => "#BSUB",
+        }
+    }
+}
+
+/// What a script is read with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    /// File name, for texts and as the name of the job.
+    pub(crate) name: &'a str,
+    pub(crate) text: &'a str,
+    /// Further options as on the command line of the batch system, which win over the lines.
+    pub(crate) options: &'a str,
+    /// `None`: that of most of the lines.
+    pub(crate) system: Option<System>,
+}
+
+/// A script as a submit.
+#[derive(Debug)]
+pub(crate) struct Conversion {
+    pub(crate) system: System,
+    /// Lines that were read.
+    pub(crate) line_count: usize,
+    choices: Vec<Choice>,
+    /// What is different, in sentences.
+    pub(crate) notes: Vec<String>,
+    /// Words of the interpreter.
+    pub(crate) interpreter: Vec<String>,
+    /// Sets the variables of the batch system; lines for `sh`.
+    prelude: Vec<String>,
+}
+
+impl Conversion {
+    /// Options that may stand in `#HQ` lines, word by word, one option each.
+    pub(crate) fn directives(&self) -> impl Iterator<Item = &[String]> {
+        let chosen = self.choices.iter().filter(|choice| !choice.is_outer);
+        chosen.map(|choice| choice.words.as_slice())
+    }
+
+    /// Options that only the command line takes.
+    pub(crate) fn outer(&self) -> impl Iterator<Item = &[String]> {
+        let chosen = self.choices.iter().filter(|choice| choice.is_outer);
+        chosen.map(|choice| choice.words.as_slice())
+    }
+
+    /// All of them that somebody wrote, without what only follows from habits of the batch system.
+    pub(crate) fn written(&self) -> impl Iterator<Item = &Choice> {
+        self.choices.iter().filter(|choice| !choice.is_usual)
+    }
+
+    /// Whether the interpreter is a shell in which variables are set as in `sh`.
+    pub(crate) fn is_shell(&self) -> bool {
+        script::is_shell(&self.interpreter)
+    }
+}
+
+/// The lines of a batch system in a script; `None` if there are none.
+pub(crate) fn system_of(text: &str) -> Option<(System, usize)> {
+    let counts = System::ALL.map(|system| (system, lines::find(text, system).len()));
+    let most = counts.into_iter().max_by_key(|(_, count)| *count);
+    most.filter(|(_, count)| *count > 0)
+}
+
+/// Reads a script for a batch system.
+pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
+    let found = system_of(source.text).map(|(system, _)| system);
+    let Some(system) = source.system.or(found) else {
+        return Err(CliError::new(format!(
+            "{} has no #SBATCH, #PBS or #BSUB lines",
+            source.name
+        ))
+        .with_help(
+            "a script without them is submitted as it is: `hq submit SCRIPT`; with `--system slurm` and `--options`, options \
+             of `sbatch` are translated"
+                .to_owned(),
+        ));
+    };
+    let mut lines = lines::find(source.text, system);
+    let line_count = lines.len();
+    if !source.options.is_empty() {
+        lines.push(Line {
+            number: 0,
+            text: source.options.to_owned(),
+        });
+    }
+    let uses = used::Uses::find(source.text);
+    let mut wish = Wish::new(system, source.name);
+    for other in System::ALL {
+        let count = lines::find(source.text, other).len();
+        if other != system && count > 0 {
+            let (word, label) = (other.word(), system.label());
+            wish.note(format!(
+                "{count} {word} lines: not read, this is a script for {label}"
+            ));
+        }
+    }
+    for line in &lines {
+        match system {
+            System::Slurm => slurm::read(line, &mut wish),
+            System::Pbs => pbs::read(line, &mut wish),
+            System::Lsf => lsf::read(line, &mut wish),
+        }
+    }
+    let mut choices = wish.choices(&uses);
+    let prelude = variables::prelude(&wish, &uses, &mut choices);
+    let interpreter = script::interpreter(source.text, wish.shell.as_deref());
+    let mut notes = std::mem::take(&mut wish.notes);
+    notes.extend(differences::notes(&uses, &wish));
+    if !script::is_shell(&interpreter) {
+        notes.push(format!(
+            "the interpreter is `{}`: with --submit it gets the variables of {}, a converted script does not",
+            interpreter.join(" "),
+            system.label()
+        ));
+    }
+    Ok(Conversion {
+        system,
+        line_count,
+        choices,
+        notes,
+        interpreter,
+        prelude,
+    })
+}
+
+/// What to say of a script that was submitted as it is; `None` if it has no lines for a batch system.
+///
+/// With `is_read`, `#HQ` lines in it count.
+pub(crate) fn warning(source: &str, text: &str, is_read: bool) -> Option<String> {
+    let (system, count) = system_of(text)?;
+    let word = system.word();
+    let lines = match count {
+        1 => format!("1 {word} line, which hq does not read"),
+        count => format!("{count} {word} lines, which hq does not read"),
+    };
+    let conversion = convert(Source {
+        name: source,
+        text,
+        options: "",
+        system: Some(system),
+    })
+    .ok()?;
+    let mut said = format!("{source} has {lines}");
+    let directives: Vec<String> = conversion
+        .written()
+        .filter(|choice| !choice.is_outer)
+        .map(|choice| script::directive_text(&choice.words))
+        .collect();
+    let outer: Vec<String> = conversion
+        .written()
+        .filter(|choice| choice.is_outer)
+        .map(|choice| shell_text(&choice.words))
+        .collect();
+    if is_read && !directives.is_empty() {
+        said.push_str(&format!("; write instead: `#HQ {}`", directives.join(" ")));
+    }
+    if is_read && !outer.is_empty() {
+        said.push_str(&format!("; to `hq submit` belongs `{}`", outer.join(" ")));
+    }
+    said.push_str(&format!(
+        "; `hq import {source}` translates all of it and says what differs"
+    ));
+    Some(said)
+}
+
+/// Words as one types them.
+pub(crate) fn shell_text(words: &[String]) -> String {
+    let quoted = words.iter().map(|word| {
+        shlex::try_quote(word).map_or_else(|_| word.clone(), std::borrow::Cow::into_owned)
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// Ids of an array, if they can be read.
+fn ids_of(text: &str) -> Option<IdArray> {
+    crate::parse::array::parse_id_array(text).ok()
+}
+
+pub(crate) use script::{converted, submit_words};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,36 @@
+//! What scripts do that is different here.
+
+use super::System;
+use super::used::{COMMANDS, Uses};
+use super::wish::Wish;
+
+/// What is different about what the script does.
+pub(super) fn notes(uses: &Uses, wish: &Wish) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (name, line) in &uses.programs {
+        if *name == "srun" {
+            notes.push(format!(
+                "line {line}: `srun` starts a step of the batch job in which the worker runs, on its nodes; where workers run without Slurm \
+                 write `mpirun`, or nothing in its place"
+            ));
+        } else if COMMANDS.contains(name) {
+            notes.push(format!(
+                "line {line}: `{name}` speaks with {}, which does not know this job",
+                wish.system.label()
+            ));
+        }
+    }
+    if wish.system == System::Pbs && wish.cwd.is_none() && !uses.changes_dir {
+        notes.push(
+            "a job of PBS starts in the home directory; tasks start in the directory of the submit (`--cwd PATH`)".to_owned(),
+        );
+    }
+    if wish.node_count() > 1 && uses.is_mpi() {
+        notes.push(
+            "the nodes of a task are in $HQ_NODE_FILE; Open MPI, MPICH and Intel MPI are told by variables, others by an option such as \
+             `--hostfile \"$HQ_NODE_FILE\"`"
+                .to_owned(),
+        );
+    }
+    notes
+}
