@@ -406,6 +406,39 @@ async fn what_cannot_be_executed_is_told_with_what_was_probably_meant() {
     );
 }
 
+/// The error of a task that cannot be started, as the engine tells it.
+async fn error_of(launcher: &mut TaskLauncher) -> SpawnError {
+    let mut drained = Vec::new();
+    loop {
+        launcher.engine.drain_events(&mut drained);
+        match drained.pop() {
+            Some(Event::Failed { error, .. }) => return error,
+            Some(other) => panic!("it cannot be started: {other:?}"),
+            None => drop(launcher.news().await),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_stays_open_for_writing_fails_its_task_in_the_end() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (mut launcher, task, pools) = launcher_with(template(&["no-such-tool"]), dir.path());
+    let (token, template) = (task.token, task.template.id);
+    launcher.launch(vec![task], &pools);
+    let mut error = error_of(&mut launcher).await;
+    // Not by a file that is open: some kernels execute that.
+    error.errno = rustix::io::Errno::TXTBSY.raw_os_error();
+    let first = launcher.failure_of(token, &error);
+    assert_eq!(first, LaunchFailure::Transient, "it may soon be whole");
+    launcher.busy.forget(template);
+    for seconds in [61, 30] {
+        let at = Instant::now() - Duration::from_secs(seconds);
+        launcher.busy.found(template, "no-such-tool", at);
+    }
+    let last = launcher.failure_of(token, &error);
+    assert!(matches!(last, LaunchFailure::Permanent(_)), "{last:?}");
+}
+
 #[tokio::test]
 async fn a_task_ends_with_its_code_or_by_the_signal_that_it_was_sent() {
     let nowhere = Path::new("/nowhere");
