@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use crate::bug;
+
 /// Dependencies of the tasks of one submit.
 #[derive(Clone, Debug)]
 pub struct Graph {
@@ -106,11 +108,15 @@ impl Graph {
     pub fn finish(&mut self, index: u32) -> Vec<u32> {
         let mut free = Vec::new();
         for dependent in self.dependents.row(index) {
-            if let Some(count) = self.unfinished.get_mut(*dependent as usize) {
-                *count = count.saturating_sub(1);
-                if *count == 0 {
-                    free.push(*dependent);
-                }
+            let count = self.unfinished.get_mut(*dependent as usize);
+            let Some(count) = count.filter(|count| **count > 0) else {
+                // A task finishes once, and each of its dependents has counted it.
+                bug!("task {dependent} of a graph waits for nothing, but task {index} frees it");
+                continue;
+            };
+            *count -= 1;
+            if *count == 0 {
+                free.push(*dependent);
             }
         }
         free

@@ -398,6 +398,16 @@ impl Job {
         merge_ranges(ids)
     }
 
+    /// A submit, to be changed.
+    fn submit_mut(&mut self, number: u32) -> Option<&mut Submit> {
+        let found = self.submits.get_mut(number as usize);
+        // Slots are handed out by this job, and a job never loses a submit.
+        if found.is_none() {
+            bug!("job {} has no submit {number}", self.id);
+        }
+        found
+    }
+
     /// Appends a submit whose ids are new; its tasks wait. Returns its position.
     fn add_submit(&mut self, submit: Submit) -> u32 {
         let number = u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
@@ -560,7 +570,7 @@ impl Job {
 
     /// Ends every unfinished task of a submit as `to` at the moment `at`; returns how many there were.
     fn end_submit(&mut self, number: u32, to: Phase, at: Timestamp) -> u32 {
-        let Some(submit) = self.submits.get_mut(number as usize) else {
+        let Some(submit) = self.submit_mut(number) else {
             return 0;
         };
         let (waiting, running) = submit.tasks.end_all(to, at);
@@ -572,11 +582,9 @@ impl Job {
 
     /// Notes how long a task has run that is ended at the moment `at`, if it runs.
     fn cut_short(&mut self, slot: TaskSlot, at: Timestamp) {
-        let is_running = self.phase(slot) == Some(Phase::Running);
-        if let Some(submit) = self
-            .submits
-            .get_mut(slot.submit as usize)
-            .filter(|_| is_running)
+        // What waits has not run, and what has ended says itself how long it ran.
+        if self.phase(slot) == Some(Phase::Running)
+            && let Some(submit) = self.submit_mut(slot.submit)
         {
             submit.tasks.cut_short(slot.index, at);
         }
@@ -584,23 +592,26 @@ impl Job {
 
     /// Record of a task, to be changed.
     pub(crate) fn touch(&mut self, slot: TaskSlot) -> Option<&mut TaskRecord> {
-        self.submits
-            .get_mut(slot.submit as usize)?
-            .tasks
-            .touch(slot.index)
+        let id = self.id;
+        let record = self.submit_mut(slot.submit)?.tasks.touch(slot.index);
+        if record.is_none() {
+            bug!("job {id} has no task at {slot:?}, but something happens to it");
+        }
+        record
     }
 
     /// Records the workers of a multi-node task, the root first.
     pub(crate) fn set_nodes(&mut self, slot: TaskSlot, nodes: &[WorkerId]) {
-        if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
+        if let Some(submit) = self.submit_mut(slot.submit) {
             submit.tasks.set_nodes(slot.index, nodes);
+            // Others than the root never report anything of it, and took part all the same.
             self.workers.extend(nodes);
         }
     }
 
     /// Records how the last instance ended.
     pub(crate) fn record_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
-        if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
+        if let Some(submit) = self.submit_mut(slot.submit) {
             submit.tasks.record_end(slot.index, end);
             self.ends.note(end.at, end.run);
         }
@@ -615,7 +626,8 @@ impl Job {
 
     /// Records an instance that another one follows: the task waits again.
     pub(crate) fn record_attempt(&mut self, slot: TaskSlot, end: TaskEnd) {
-        let Some(submit) = self.submits.get_mut(slot.submit as usize) else {
+        let id = self.id;
+        let Some(submit) = self.submit_mut(slot.submit) else {
             return;
         };
         if let Some(record) = submit.tasks.touch(slot.index) {
@@ -627,21 +639,23 @@ impl Job {
             // Behind the attempt, which has the instance that ended.
             record.supersede();
             submit.tasks.record_attempt(slot.index, attempt);
+        } else {
+            bug!("job {id} has no task at {slot:?}, but it is tried again");
         }
     }
 
     /// Lets a task have more than was asked for.
     pub(crate) fn add_grown(&mut self, slot: TaskSlot, asked: TemplateId, grown: Grown) {
-        if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
+        if let Some(submit) = self.submit_mut(slot.submit) {
             submit.grown.add(slot.index, asked, grown);
         }
     }
 
     /// Adds an earlier attempt that was stored.
     pub(crate) fn restore_attempt(&mut self, slot: TaskSlot, attempt: Attempt) {
-        if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
-            // It took part, even if the worker of the last attempt is another one.
-            self.workers.insert(attempt.worker);
+        // It took part, even if the worker of the last attempt is another one.
+        self.workers.insert(attempt.worker);
+        if let Some(submit) = self.submit_mut(slot.submit) {
             submit.tasks.record_attempt(slot.index, attempt);
         }
     }

@@ -18,6 +18,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bug;
 use crate::class::{
     Class, ClassId, Classes, Demand, Offer, QueueKey, ResourceId, VariantDemand, fitting,
 };
@@ -487,9 +488,14 @@ impl Worker {
     }
 
     pub(crate) fn mark_retracting(&mut self, key: TaskKey) {
-        if let Some(assigned) = self.assigned.get_mut(&key) {
-            assigned.retracting = true;
-        }
+        let Some(assigned) = self.assigned.get_mut(&key) else {
+            bug!(
+                "worker {} is asked for task {key}, which it does not have",
+                self.id
+            );
+            return;
+        };
+        assigned.retracting = true;
     }
 
     /// Notes that it is sent a template; says whether it did not know it.

@@ -356,6 +356,7 @@ impl WorkerState {
         let mut skip = Vec::with_capacity(launched.len());
         for key in launched {
             let Some(position) = ids.position(key.task.task.as_u32()) else {
+                // In a gap of these ids.
                 continue;
             };
             skip.push(position);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::TaskSlot;
+use crate::bug;
 use crate::range::{IdArray, IdRange};
 
 /// Finds the submit and index of a task id. Ids of different submits may interleave.
@@ -148,5 +149,8 @@ pub(super) fn merge_ranges(mut ranges: Vec<IdRange>) -> IdArray {
         .into_iter()
         .filter_map(|(first, last)| IdRange::new(first, (last - first).checked_add(1)?, 1).ok())
         .collect();
-    IdArray::new(ranges).unwrap_or_default()
+    IdArray::new(ranges).unwrap_or_else(|error| {
+        bug!("ranges that were merged are no set: {error}");
+        IdArray::default()
+    })
 }

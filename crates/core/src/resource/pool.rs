@@ -15,6 +15,7 @@ use super::amount::{Amount, UNITS_PER_WHOLE};
 use super::descriptor::{CouplingWeight, ResourceDescriptor, ResourceKind};
 use super::request::{Policy, ResourceRequest};
 use super::shadow::{freed_beside, slack};
+use crate::bug;
 
 /// Units of one complete index, in the width used per index.
 const FULL: u32 = 10_000;
@@ -329,9 +330,14 @@ impl PoolSet {
     /// Gives a grant back.
     pub fn release(&mut self, grant: &Grant) {
         for entry in &grant.entries {
-            if let Some(pool) = self.pools.get_mut(entry.pool as usize) {
-                pool.release(entry);
-            }
+            let Some(pool) = self.pools.get_mut(entry.pool as usize) else {
+                bug!(
+                    "a grant has something of pool {}, which is not there",
+                    entry.pool
+                );
+                continue;
+            };
+            pool.release(entry);
         }
     }
 

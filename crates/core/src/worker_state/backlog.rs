@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::input::{InstanceKey, WorkTemplate};
+use crate::bug;
 use crate::id::{InstanceId, JobId};
 use crate::job::TemplateId;
 use crate::range::{IdArray, IndexSet};
@@ -181,6 +182,7 @@ impl Backlog {
                 .get(class)
                 .and_then(|queue| queue.entries.get(key))
             else {
+                bug!("an entry of job {job} is found by its ids, but is gone");
                 continue;
             };
             // Another attempt of the same task is another task here.
