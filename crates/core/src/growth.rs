@@ -37,7 +37,7 @@ pub struct GrowSpec {
 }
 
 /// What an attempt gets as multiples of what was asked for, in thousandths.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Scale {
     /// Of [`MEMORY`].
     pub memory: u32,
@@ -82,7 +82,7 @@ pub struct Grant {
 pub struct Largest {
     /// Of [`MEMORY`].
     pub memory: Option<Amount>,
-    /// Lifetime of a worker.
+    /// Lifetime that a worker has left, of which a task can have all.
     pub lifetime: Option<Duration>,
 }
 

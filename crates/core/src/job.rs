@@ -645,9 +645,15 @@ impl Job {
     }
 
     /// Lets a task have more than was asked for.
-    pub(crate) fn add_grown(&mut self, slot: TaskSlot, asked: TemplateId, grown: Grown) {
+    pub(crate) fn add_grown(
+        &mut self,
+        slot: TaskSlot,
+        from: InstanceId,
+        asked: TemplateId,
+        grown: Grown,
+    ) {
         if let Some(submit) = self.submit_mut(slot.submit) {
-            submit.grown.add(slot.index, asked, grown);
+            submit.grown.add((slot.index, from), asked, grown);
         }
     }
 

@@ -10,38 +10,39 @@ use super::{SharedTemplate, TemplateId};
 use crate::growth::Scale;
 use crate::id::InstanceId;
 
-/// What a task gets from one of its instances on.
+/// What a task gets from one of its instances on, until there is more.
 #[derive(Clone, Debug)]
 pub struct Grown {
-    /// The first instance that gets it.
-    pub from: InstanceId,
     /// By how much it is more than what was asked for.
     pub scale: Scale,
     /// The template with that much.
     pub template: Arc<SharedTemplate>,
 }
 
-/// Tasks that grew, by index.
+/// Tasks that grew.
 #[derive(Clone, Debug, Default)]
 pub struct GrownTasks {
-    /// Of each task by instance, ascending; never empty.
-    by_index: BTreeMap<u32, Vec<Grown>>,
-    /// The template that was asked for, how much more of it, and the template with that.
-    templates: Vec<(TemplateId, Scale, Arc<SharedTemplate>)>,
+    /// By index and the first instance that gets it.
+    by_instance: BTreeMap<(u32, InstanceId), Grown>,
+    /// By the template that was asked for, and how much more of it: a submit can have very many.
+    templates: BTreeMap<(TemplateId, Scale), Arc<SharedTemplate>>,
 }
 
 impl GrownTasks {
     /// What the last instance of a task gets, if that is more than was asked for.
     #[must_use]
     pub fn last(&self, index: u32) -> Option<&Grown> {
-        self.by_index.get(&index)?.last()
+        self.at(index, InstanceId(u32::MAX))
     }
 
     /// What an instance of a task got, if that is more than was asked for.
     #[must_use]
     pub fn at(&self, index: u32, instance: InstanceId) -> Option<&Grown> {
-        let grown = self.by_index.get(&index)?;
-        grown.iter().rev().find(|grown| grown.from <= instance)
+        let until = (index, InstanceId(0))..=(index, instance);
+        self.by_instance
+            .range(until)
+            .next_back()
+            .map(|(_, grown)| grown)
     }
 
     /// How much more than asked for a task gets.
@@ -54,39 +55,124 @@ impl GrownTasks {
 
     /// A template that was made for another task.
     pub(crate) fn known(&self, asked: TemplateId, scale: Scale) -> Option<Arc<SharedTemplate>> {
-        let found = self.templates.iter();
-        let mut found = found.filter(|(id, other, _)| (*id, *other) == (asked, scale));
-        found.next().map(|(_, _, template)| Arc::clone(template))
+        self.templates.get(&(asked, scale)).map(Arc::clone)
     }
 
     /// Lets a task have more from one of its instances on.
-    pub(crate) fn add(&mut self, index: u32, asked: TemplateId, grown: Grown) {
-        if self.known(asked, grown.scale).is_none() {
-            let template = Arc::clone(&grown.template);
-            self.templates.push((asked, grown.scale, template));
+    pub(crate) fn add(
+        &mut self,
+        (index, from): (u32, InstanceId),
+        asked: TemplateId,
+        grown: Grown,
+    ) {
+        let template = Arc::clone(&grown.template);
+        self.templates.insert((asked, grown.scale), template);
+        self.by_instance.insert((index, from), grown);
+    }
+
+    /// First and last number of each run of templates that were made.
+    pub(crate) fn template_runs(&self) -> Vec<(TemplateId, TemplateId)> {
+        let mut ids: Vec<TemplateId> = self.templates.values().map(|made| made.id).collect();
+        ids.sort_unstable();
+        let mut runs: Vec<(TemplateId, TemplateId)> = Vec::new();
+        for id in ids {
+            match runs.last_mut() {
+                Some((_, last)) if last.0.checked_add(1) == Some(id.0) => *last = id,
+                _ => runs.push((id, id)),
+            }
         }
-        self.by_index.entry(index).or_default().push(grown);
+        runs
     }
 
-    /// Numbers of the templates that were made.
-    pub(crate) fn template_ids(&self) -> impl Iterator<Item = TemplateId> + '_ {
-        self.templates.iter().map(|(_, _, template)| template.id)
+    /// The templates that were made, to be freed in portions.
+    pub(crate) fn into_templates(self) -> Vec<Arc<SharedTemplate>> {
+        self.templates.into_values().collect()
     }
 
-    /// `from..to` cut at the tasks that grew: what is in one part has one template, if the submit has.
+    /// `from..to` cut where tasks grew: what is in one part has one template, if the submit has.
     pub(crate) fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
         let mut parts = Vec::new();
         let mut start = from;
-        for index in self.by_index.range(from..to).map(|(index, _)| *index) {
-            if start < index {
-                parts.push((start, index));
+        let mut before: Option<(u32, TemplateId)> = None;
+        let mut grown = self
+            .by_instance
+            .range((from, InstanceId(0))..(to, InstanceId(0)))
+            .map(|((index, _), grown)| (*index, grown.template.id))
+            .peekable();
+        while let Some((index, id)) = grown.next() {
+            // Of one task the last instance counts.
+            if grown.peek().is_some_and(|(next, _)| *next == index) {
+                continue;
             }
-            parts.push((index, index + 1));
+            // Those beside each other that grew alike are one part.
+            match parts.last_mut() {
+                Some((_, end)) if *end == index && before == Some((index, id)) => *end = index + 1,
+                _ => {
+                    if start < index {
+                        parts.push((start, index));
+                    }
+                    parts.push((index, index + 1));
+                }
+            }
             start = index + 1;
+            before = Some((start, id));
         }
         if start < to {
             parts.push((start, to));
         }
         parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::ClassId;
+    use crate::id::JobId;
+
+    fn grown(id: u32) -> Grown {
+        let template = SharedTemplate {
+            id: TemplateId(id),
+            job: JobId(1),
+            job_name: "job".into(),
+            submit_dir: Box::from(*b"/"),
+            stream_dir: None,
+            class: ClassId(0),
+            task: Arc::new(crate::testing::template(&["true"])),
+        };
+        let scale = Scale::new(1_000 + id, 1_000).expect("no less than asked for");
+        Grown {
+            scale,
+            template: Arc::new(template),
+        }
+    }
+
+    #[test]
+    fn tasks_beside_each_other_that_grew_alike_are_one_part() {
+        let mut tasks = GrownTasks::default();
+        // Task 4 grew twice, and has then what 5 has.
+        for (index, instance, id) in [
+            (2, 1, 7),
+            (3, 1, 7),
+            (4, 1, 7),
+            (4, 2, 8),
+            (5, 3, 8),
+            (7, 1, 8),
+        ] {
+            tasks.add((index, InstanceId(instance)), TemplateId(1), grown(id));
+        }
+        let all = [(0, 2), (2, 4), (4, 6), (6, 7), (7, 8), (8, 10)];
+        assert_eq!(tasks.parts(0, 10), all);
+        assert_eq!(tasks.parts(3, 5), [(3, 4), (4, 5)]);
+        assert_eq!(tasks.parts(8, 10), [(8, 10)]);
+        assert_eq!(tasks.parts(5, 5), []);
+        let first = tasks.at(4, InstanceId(1)).map(|grown| grown.template.id);
+        assert_eq!(first, Some(TemplateId(7)));
+        assert!(tasks.at(4, InstanceId(0)).is_none());
+        assert_eq!(
+            tasks.last(4).map(|grown| grown.template.id),
+            Some(TemplateId(8))
+        );
+        assert_eq!(tasks.template_runs(), [(TemplateId(7), TemplateId(8))]);
     }
 }

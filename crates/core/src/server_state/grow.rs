@@ -153,13 +153,9 @@ impl ServerState {
             })
         });
         let task = Arc::clone(&template.task);
-        let grown = Grown {
-            from,
-            scale,
-            template,
-        };
+        let grown = Grown { scale, template };
         if let Some(job) = self.jobs.get_mut(id) {
-            job.add_grown(slot, asked.id, grown);
+            job.add_grown(slot, from, asked.id, grown);
         }
         task
     }

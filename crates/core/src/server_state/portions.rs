@@ -176,10 +176,11 @@ impl Portions {
                 _ => runs.push((first.id, last.id)),
             }
         }
-        let grown = submits
-            .iter()
-            .flat_map(|submit| submit.grown.template_ids());
-        runs.extend(grown.map(|id| (id, id)));
+        runs.extend(
+            submits
+                .iter()
+                .flat_map(|submit| submit.grown.template_runs()),
+        );
         let runs: Arc<[_]> = runs.into();
         self.dropped.extend(workers.map(|worker| Dropped {
             worker,
@@ -191,6 +192,7 @@ impl Portions {
     /// Leaves the templates of a forgotten job to be freed.
     pub(super) fn discard_job(&mut self, job: Job) {
         for submit in job.submits {
+            self.discard(submit.grown.into_templates());
             match submit.kind {
                 SubmitKind::Graph { templates, .. } => self.discard(templates),
                 SubmitKind::Array { .. } => {}
