@@ -212,3 +212,115 @@ fn a_cancel_ends_what_grew_and_what_did_not() {
     assert_eq!(bench.counts(job).unfinished(), 0);
     bench.state.check_invariants();
 }
+
+/// A task on one node that asks for a worker that lives for the eight minutes of its limit.
+fn timed(request: ResourceRequest) -> SubmitSpec {
+    growing(1, |task| {
+        let request = ResourceRequest {
+            min_time: MINUTE * 8,
+            ..request
+        };
+        task.requests = RequestVariants::new(vec![request]).expect("valid");
+        task.time_limit = Some(MINUTE * 8);
+    })
+}
+
+fn short_lived(bench: &mut Bench, minutes: u32, mebibytes: u32) -> WorkerId {
+    bench.worker_with(4, |config| {
+        config.time_limit = Some(MINUTE * minutes);
+        config.resources.items.push(ResourceItem {
+            name: MEMORY.into(),
+            kind: ResourceKind::Sum(Amount::whole(mebibytes)),
+        });
+    })
+}
+
+#[test]
+fn a_time_request_never_grows_beyond_what_a_worker_has_left() {
+    let mut bench = Bench::new();
+    let worker = short_lived(&mut bench, 20, 8_192);
+    bench.skip(MINUTE);
+    bench.submit(timed(request(1_024)));
+    for _ in 0..3 {
+        assert_eq!(bench.has(worker), [(1, 0)]);
+        bench.end(worker, TASK, Outcome::TimeLimit);
+    }
+    // Nine tenths of what was left, in thousandths of what was asked for.
+    assert_eq!(gets(&bench, TASK).1, MINUTE * 8 * 2_137 / 1_000);
+    bench.skip(MINUTE);
+    assert_eq!(bench.has(worker), [(1, 0)]);
+}
+
+#[test]
+fn a_worker_that_was_just_allocated_can_run_what_grew_most() {
+    let mut bench = Bench::new();
+    bench.step(Input::QueueOffers(vec![WorkerKind {
+        resources: [("cpus".into(), 40_000), (MEMORY.into(), 80_000_000)].into(),
+        others_plentiful: false,
+        time_limit: MINUTE * 20,
+        min_utilization: 0.0,
+    }]));
+    let first = short_lived(&mut bench, 9, 8_192);
+    bench.submit(timed(request(1_024)));
+    bench.end(first, TASK, Outcome::TimeLimit);
+    assert_eq!(gets(&bench, TASK).1, MINUTE * 16);
+    bench.wait(MINUTE);
+    let second = bench.worker_with(1, |config| config.time_limit = Some(MINUTE * 60));
+    assert_eq!(bench.has(second), []);
+    bench.leave(second, LostReason::Stopped);
+    for _ in 0..2 {
+        let worker = short_lived(&mut bench, 20, 8_192);
+        bench.skip(Duration::from_secs(9));
+        bench.end(worker, TASK, Outcome::TimeLimit);
+        assert_eq!(gets(&bench, TASK).1, MINUTE * 18);
+        bench.leave(worker, LostReason::Stopped);
+    }
+    bench.skip(Duration::from_secs(9));
+    let worker = short_lived(&mut bench, 20, 8_192);
+    assert_eq!(bench.has(worker), [(1, 0)]);
+}
+
+#[test]
+fn memory_and_time_that_grew_fit_one_worker_together() {
+    let mut bench = Bench::new();
+    let large = short_lived(&mut bench, 10, 8_192);
+    bench.submit(timed(request(1_024)));
+    out_of_memory(&mut bench, large, TASK);
+    // It would live long enough for more time, but has less memory than the task gets now.
+    let long = worker_of(&mut bench, 4, 1_500);
+    bench.end(large, TASK, Outcome::TimeLimit);
+    assert_eq!(gets(&bench, TASK), (2_048, MINUTE * 9));
+    assert_eq!(bench.has(large), [(1, 0)]);
+    // The other way around.
+    bench.leave(large, LostReason::Stopped);
+    let task = key(bench.submit(timed(request(1_024))), 0);
+    bench.end(long, task, Outcome::TimeLimit);
+    let _short = short_lived(&mut bench, 10, 8_192);
+    out_of_memory(&mut bench, long, task);
+    assert_eq!(gets(&bench, task), (1_499, MINUTE * 16));
+    assert!(bench.has(long).contains(&(2, 0)));
+}
+
+#[test]
+fn nodes_bound_what_a_task_on_several_of_them_requests() {
+    let mut bench = Bench::new();
+    let nodes = [20, 20, 90].map(|minutes| short_lived(&mut bench, minutes, 8_192));
+    bench.submit(timed(ResourceRequest {
+        entries: Vec::new(),
+        n_nodes: 2,
+        ..request(1)
+    }));
+    for _ in 0..3 {
+        let root = nodes.into_iter().find(|node| !bench.has(*node).is_empty());
+        bench.end(
+            root.expect("two nodes live long enough"),
+            TASK,
+            Outcome::TimeLimit,
+        );
+    }
+    let job = &bench.state.jobs()[&JobId(1)];
+    let slot = job.find(TASK.task).expect("it exists");
+    let template = job.submits[0].template(slot.index).expect("it has one");
+    assert_eq!(template.task.time_limit, Some(MINUTE * 18));
+    assert_eq!(bench.phase(TASK), Phase::Queued);
+}

@@ -341,7 +341,7 @@ impl ServerState {
         });
         self.jobs.set_phase(id, slot, Phase::Waiting);
         // Before it is queued, with the request that it then has.
-        let grown = self.grow(id, slot, &outcome);
+        let grown = self.grow(ctx.now.mono, (id, slot), &outcome);
         self.note_requeued(ctx, id, slot, grown);
         // What is held is let go with all the rest, whatever its delay.
         if delay.is_zero() || self.jobs.is_held(id, slot) {
