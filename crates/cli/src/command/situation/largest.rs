@@ -9,6 +9,9 @@ use hq_protocol::common::ResourceItem;
 use crate::output::view::total_units;
 use crate::parse::request::is_memory;
 
+/// How much more than the most is taken for a mistake.
+const MEANT_FACTOR_MIN: u64 = 16;
+
 /// Why no worker that there was, and none that a queue is known to bring, could run tasks like these; `None` if one could,
 /// or if it is not known.
 pub(super) fn never_offered(
@@ -79,6 +82,10 @@ pub(super) fn meant(entry: &ResourceEntry, most: Amount) -> String {
     if !is_memory(&entry.resource) {
         return String::new();
     }
+    // Twice what there is was asked for in earnest. Units are a thousand apart, and people hardly ask for the whole of a node.
+    if entry.amount.0 < most.0.saturating_mul(MEANT_FACTOR_MIN) {
+        return String::new();
+    }
     let kib = |amount: Amount| u128::from(amount.0) * 1_024 / u128::from(UNITS_PER_WHOLE);
     // Somebody meant KiB or bytes, or wrote G instead of M.
     let smaller = [1, 2].map(|steps| kib(entry.amount) >> (10 * steps));
@@ -129,5 +136,8 @@ mod tests {
         assert_eq!(hint("mem=128G", 64), "");
         assert!(hint("mem=60G", 64).contains("`mem=60M`"));
         assert_eq!(hint("cpus=4096", 8), "");
+        for earnest in ["mem=128G", "mem=70000", "mem=512GiB"] {
+            assert_eq!(hint(earnest, 64_000), "", "{earnest}");
+        }
     }
 }
