@@ -66,7 +66,9 @@ pub(crate) fn converted(source: Source<'_>, conversion: &Conversion) -> String {
         text.push_str(&format!("#HQ {}\n", directive_text(words)));
     }
     if conversion.is_shell() && !conversion.prelude.is_empty() {
-        let (name, label) = (source.name, conversion.system.label());
+        let label = conversion.system.label();
+        // A file can have any name; the comment is one line.
+        let name = source.name.replace(char::is_control, "?");
         text.push_str(&format!(
             "# What {label} would have set, by `hq import {name}`:\n"
         ));

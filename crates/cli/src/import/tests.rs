@@ -185,3 +185,48 @@ fn lines_of_batch_systems_are_told_at_submit() {
     );
     assert_eq!(told("#!/bin/sh\n#HQ --cpus 2\necho #SBATCH -n 3"), "");
 }
+
+#[test]
+fn no_name_or_value_becomes_a_command() {
+    let text = "#!/bin/sh\n#SBATCH --export=A='x\\(y\\)' --chdir=/d\n";
+    for (name, options) in [
+        ("a\ntouch x\n.sh", ""),
+        ("b.sh", "--export='B=1\ntouch x' -J 'c\rd'"),
+    ] {
+        let source = Source {
+            name,
+            text,
+            options,
+            system: None,
+        };
+        let conversion = convert(source).expect("lines of a batch system");
+        let script = converted(source, &conversion);
+        let commands = script.lines().filter(|line| {
+            !line.starts_with('#') && !line.starts_with("exec ") && !line.starts_with("export ")
+        });
+        assert_eq!(commands.collect::<Vec<_>>(), Vec::<&str>::new(), "{script}");
+        assert!(script.contains("#HQ --cwd /d\n"), "{script}");
+        // What a line cannot say is said to the shell, unchanged.
+        let outer: Vec<&str> = conversion.outer().flatten().map(String::as_str).collect();
+        assert!(outer.contains(&"A=x\\(y\\)"), "{outer:?}");
+    }
+}
+
+#[test]
+fn values_of_variables_are_not_shown_with_a_script_that_is_only_looked_at() {
+    let text = "#SBATCH -c 2\necho $CARGO_MANIFEST_DIR\n";
+    let source = Source {
+        name: "a.sh",
+        text,
+        options: "",
+        system: None,
+    };
+    let conversion = convert(source).expect("lines of a batch system");
+    let outer: Vec<&str> = conversion.outer().flatten().map(String::as_str).collect();
+    let Ok(value) = std::env::var("CARGO_MANIFEST_DIR") else {
+        panic!("cargo sets it");
+    };
+    assert!(outer.iter().any(|word| word.contains(&value)), "{outer:?}");
+    let told = warning("a.sh", text, true).expect("it has such a line");
+    assert!(!told.contains(&value), "{told}");
+}

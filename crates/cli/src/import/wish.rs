@@ -180,7 +180,9 @@ impl Wish {
     }
 
     pub(super) fn job_name(&self) -> String {
-        self.name.clone().unwrap_or_else(|| self.script.clone())
+        let name = self.name.as_ref().unwrap_or(&self.script);
+        // As names of commands are shown elsewhere.
+        name.replace(['\n', '\t'], " ")
     }
 
     fn gpu_count(&self) -> u32 {
@@ -349,7 +351,8 @@ impl Wish {
         }
         if self.passes_env {
             for (name, value) in uses.set_here(&self.env) {
-                choices.add_outer(&["--env", &format!("{name}={value}")]);
+                // Nobody wrote it, and it may be a secret: no reason to show it with a script that is only looked at.
+                choices.push(&["--env", &format!("{name}={value}")], true, true);
             }
         }
     }
@@ -386,6 +389,12 @@ impl Choices {
 
     fn push(&mut self, words: &[&str], is_usual: bool, is_outer: bool) {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        // A `#HQ` line ends at its end: behind it the rest of a value would be a command of the script. A backslash has another
+        // meaning there than it had in the line that was read. A shell is told either by quotes.
+        let is_outer = is_outer
+            || words
+                .iter()
+                .any(|word| word.contains(|c: char| c == '\\' || c.is_control() && c != '\t'));
         self.0.push(Choice {
             words,
             is_outer,
